@@ -7,6 +7,8 @@ Texts are arguments, or lines of a file or of standard input; blank lines are sk
   A causal language model prints continuations of each text.
   ELECTRA prints each text with the replaced tokens between asterisks, and for each token the probability that it was
   replaced. Its generator fills in texts with [MASK].
+  A model that generates texts from texts prints them: the most probable one, as greedy or beam search finds it
+  (--beams, --length_penalty), or drawn ones (--temperature above 0, --top_k, --top_p, --samples, --seed).
   A fine-tuned model prints its prediction, for example a class and its probability, before each text. A tab stands
   between the two texts of a pair, a question and its context, or a text and its choices.
 

@@ -192,7 +192,8 @@ def with_objective_fields(experiment: Experiment, fields: Mapping[str, Any]) -> 
     merged = {key: {**experiment.objective.get(key, {}), **value} if isinstance(value, Mapping) else value
               for key, value in fields.items()}
     experiment = dataclasses.replace(experiment, objective={**experiment.objective, **merged})
-    resolve_stages(experiment)  # checks them
+    for stage in resolve_stages(experiment):
+        ALL_OBJECTIVES[stage.objective_name].check(stage.objective)
     return experiment
 
 

@@ -120,3 +120,14 @@ def test_choose_returns_a_known_name_or_raises():
 def test_suggestion_is_the_closest_name():
     assert suggestion("optimiser", ["optimizer", "model"]) == "; did you mean 'optimizer'?"
     assert suggestion("x", ["optimizer"]) == "" == suggestion("x", [])
+
+
+def test_fields_of_an_optional_record_may_be_left_out_or_none():
+    some = record.optional(Outer, "Some", Inner)
+    assert set(vars(some())) == {*vars(Outer()), "rate"} and some().rate == 0.5
+    assert all(getattr(some(), name) is None for name in vars(Outer()))
+    assert read(some, {"steps": None, "name": None, "on": False}) == some(on=False)
+    for fields, message in (({"steps": 0}, "steps is 0; expected at least 1"), ({"name": "x"}, "one of alpha, beta, a"),
+                            ({"on": 3}, "expected True or False"), ({"rate": None}, "rate is None")):
+        with pytest.raises(UserError, match=message):
+            read(some, fields)

@@ -8,8 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lmrep.core.errors import UserError
 from lmrep.models import decoding
 from lmrep.models.decoding import Search
+from tests import chance
 
 V, END, START, N = 4, 3, 0, 4  # the tokens of a text are 0, 1 and 2
 
@@ -20,7 +22,7 @@ def tables(seed):
     return jnp.asarray(draws - np.eye(V, dtype=np.float32)[END])
 
 
-def generate(table, search, tokens=N):
+def generate(table, search, tokens=N, examples=None):
     def decode(last, cache):
         rows = jnp.take_along_axis(cache["table"], last[..., None], 1)[:, 0]
         return rows[:, None], {"table": cache["table"], "count": cache["count"] + 1}
@@ -29,7 +31,8 @@ def generate(table, search, tokens=N):
         return {"table": jnp.repeat(table, number // len(table), 0), "count": jnp.int32(0)}
 
     return jax.jit(lambda table: decoding.generate(
-        decode, partial(start_cache, table), len(table), tokens, search, start=START, end=END, pad=9))(table)
+        decode, partial(start_cache, table), len(table), tokens, search, start=START, end=END, pad=9,
+        examples=examples and jnp.asarray(examples)))(table)
 
 
 def log_p(table, text):
@@ -95,3 +98,61 @@ def test_the_largest_values_are_those_of_jax(v, k):
     x = jnp.asarray(np.random.default_rng(0).integers(-20, 20, (6, v)), jnp.float32)
     x = x.at[0].set(0).at[1, 5:].set(-jnp.inf)
     jax.tree.map(np.testing.assert_array_equal, decoding.top_k(x, k), tuple(jax.lax.top_k(x, k)))
+
+
+# Drawn texts
+
+
+def draws(table, tokens=N, examples=None, **fields):
+    search = Search(**{"temperature": 1.0} | fields)
+    return generate(table, search, tokens, examples)
+
+
+@pytest.mark.parametrize("fields", [{"temperature": 1e-6}, {"temperature": 3.0, "top_k": 1},
+                                    {"temperature": 1.0, "top_p": 1e-6}], ids=str)
+def test_draws_among_one_token_are_greedy_search(fields):
+    expected, found = generate(tables(0), Search()), draws(tables(0), samples=3, **fields)
+    np.testing.assert_array_equal(found.tokens, np.repeat(expected.tokens, 3, 0))
+    np.testing.assert_allclose(found.scores, np.repeat(expected.scores, 3), rtol=1e-5)
+
+
+@pytest.mark.parametrize("fields", [{}, {"temperature": 2.0}, {"temperature": 0.5, "top_k": 3}], ids=str)
+def test_texts_are_drawn_as_often_as_their_probabilities_say(fields):
+    """The probability of a text is the product of those of its tokens, up to its end or the last token."""
+    n, limits = 3000, {"temperature": 1.0, "top_k": 0} | fields
+    logits = np.asarray(tables(0)[0], np.float64) / limits["temperature"]
+    if limits["top_k"]:
+        logits[logits < np.sort(logits)[:, -limits["top_k"], None]] = -np.inf
+    p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    expected = {text: np.prod([p[a, b] for a, b in zip((START, *text), text, strict=False)]) for text in texts(3)}
+    assert sum(expected.values()) == pytest.approx(1)
+    found = draws(tables(0)[:1], 3, samples=n, **fields)
+    drawn = [tuple(own[:length]) for own, length in zip(found.tokens.tolist(), found.lengths.tolist(), strict=True)]
+    counts = [drawn.count(text) for text in expected]
+    assert sum(counts) == n
+    assert chance.fits(counts, [*expected.values()]) > chance.REJECT
+    assert chance.fits(counts, np.roll([*expected.values()], 1)) < chance.REJECT  # the probabilities of other texts
+    for i in range(0, n, 500):
+        np.testing.assert_allclose(found.scores[i], log_p(tables(0)[0], drawn[i]) / len(drawn[i]), rtol=1e-4)
+
+
+def test_the_draws_of_an_example_depend_on_the_seed_and_on_its_index_alone():
+    every = draws(tables(2), samples=4, seed=7).tokens.reshape(3, 4, N)
+    for i in range(3):
+        alone = draws(tables(2)[i : i + 1], examples=[i], samples=4, seed=7)
+        np.testing.assert_array_equal(alone.tokens, every[i])
+        one = draws(tables(2)[i : i + 1], examples=[i], seed=7)
+        np.testing.assert_array_equal(one.tokens[0], every[i, 0])
+    same = draws(jnp.repeat(tables(2)[:1], 40, 0), seed=7)
+    other = draws(jnp.repeat(tables(2)[:1], 40, 0), seed=8)
+    assert len({tuple(text) for text in same.tokens.tolist()}) > 5
+    assert not np.array_equal(same.tokens, other.tokens)
+
+
+@pytest.mark.parametrize("fields, message", [
+    ({"top_k": 3}, "top_k is 3 and temperature 0, with which nothing is drawn"),
+    ({"samples": 2}, "samples is 2 and temperature 0"),
+    ({"temperature": 1.0, "beams": 4}, "beams is 4 and temperature 1: texts are searched or drawn")])
+def test_searches_that_contradict_themselves_are_refused(fields, message):
+    with pytest.raises(UserError, match=message):
+        decoding.check(Search(**fields))

@@ -104,7 +104,7 @@ def test_generation_continues_with_the_most_probable_token(name, request):
     whole = request.getfixturevalue(name)
     examples, model = whole.examples(), whole.model
     batch, special = examples.gather(np.arange(3)), whole.tokenizer.vocabulary.specials
-    found = whole.predict(whole.params, batch)["units"]["generated"][:, 0]
+    found = whole.predict(whole.params, batch)["units"]["generated"][:, 0, 0]
     text = np.full((3, 8), special["pad"], np.int32)
     for step in range(8):
         inputs = np.concatenate([np.full((3, 1), special["pad"], np.int32), text[:, :-1]], 1)
@@ -166,6 +166,30 @@ def test_a_run_learns_and_is_evaluated_with_beams(home, tmp_path):
     assert set(prediction) == {"text", "score"}
     with pytest.raises(UserError, match="beams is 0"):
         lmrep.evaluate(tmp_path / "run", search={"beams": 0})
+    check_predictions(lmrep.load(tmp_path / "run"))
+
+
+def check_predictions(run):
+    """Searched and drawn texts of a run, in Python and as printed."""
+    sources = ["cat dog", "fish", "tree stone bird"]
+    greedy = run.predict(sources)
+    assert run.predict(sources, temperature=1e-6) == run.predict(sources, temperature=2.0, top_k=1) == greedy
+    found, plain = (run.predict(sources, beams=beams, length_penalty=0.0) for beams in (8, 1))
+    assert sum(each["score"] for each in found) >= sum(each["score"] for each in plain) - 1e-4
+    drawn = run.predict(sources, temperature=1.5, samples=5, seed=3)
+    assert drawn == run.predict(sources, temperature=1.5, samples=5, seed=3)
+    assert [len(each["texts"]) for each in drawn] == [5, 5, 5] and len(set(drawn[2]["texts"])) > 1
+    assert all(each["text"] == each["texts"][0] and len(each["scores"]) == 5 for each in drawn)
+    assert run.predict(sources[:1], temperature=1.5, samples=2, seed=3)[0]["texts"] == drawn[0]["texts"][:2]
+    assert run.predict(sources, temperature=1.5, samples=5, seed=4) != drawn
+    [capability] = run.capabilities
+    assert capability.to_text("cat dog", drawn[0], run.tokenizer).splitlines() == [
+        f"{text}\tcat dog" for text in drawn[0]["texts"]]
+    for options, message in (({"samples": 2}, "samples is 2 and temperature 0"),
+                             ({"temperature": 1.0, "beams": 2}, "beams is 2 and temperature 1"),
+                             ({"penalty": "none"}, "penalty is 'none'; expected one of power, gnmt")):
+        with pytest.raises(UserError, match=message):
+            run.predict(sources, **options)
 
 
 class Killed(BaseException):
