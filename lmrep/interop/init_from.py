@@ -36,7 +36,7 @@ from lmrep.interop.huggingface.task_classes import FORM
 from lmrep.interop.path_mapping import Origin, origins, take
 from lmrep.models import MODELS, name_of
 from lmrep.storage import remote_workdir, workdir
-from lmrep.tasks import TASKS
+from lmrep.tasks import TASKS, networks
 from lmrep.training.state import trainable
 
 
@@ -144,7 +144,14 @@ def adopt_checkpoint(
             new_head = config.get("head") == "new"
         if not new_head and set(config.objective.get("labels") or labels) == set(labels):
             fields["labels"] = labels
-        config.objective.update({name: value for name, value in fields.items() if name in config.objective})
+        _set_head(config, fields)
+
+
+def _set_head(config: ml_collections.ConfigDict, fields: Mapping[str, Any]) -> None:
+    """Sets those of these fields of a head that the task has, but for the pooling where its network has its own."""
+    own = networks.FIELDS.get(config.objective.get("network", ""), {})
+    config.objective.update({name: value for name, value in fields.items()
+                             if name in config.objective and not (name == "pooling" and name in own)})
 
 
 def adopt_tokenizer(
@@ -187,9 +194,7 @@ def adopt_features(config: ml_collections.ConfigDict, path: str | os.PathLike) -
         config.model[name] = network.get(name, 0)
     pad = tokenizer.vocabulary.specials.get("pad")
     fields = head_fields(directory, config.objective.name, pad)
-    config.objective.context = fields.get("context", "both")
-    if "pooling" in config.objective:
-        config.objective.pooling = fields.get("pooling", config.objective.pooling)
+    _set_head(config, {"context": "both"} | {name: fields[name] for name in ("context", "pooling") if name in fields})
     if 0 < config.model.max_length < config.length:
         config.length = config.model.max_length
 

@@ -106,6 +106,9 @@ def test_frozen_vectors_of_t5_are_those_of_its_encoder(home, t5):
         ("train", "validation"), str(home / "classification.jsonl")))
     adopt_features(config, t5)
     assert config.objective.pooling == "mean" and config.objective.context == "both"
+    bcn = compose_task(f"mesh=1x1x1,network=bcn,features={t5}", "classification")
+    adopt_features(bcn, t5)
+    assert bcn.objective.pooling == "position"  # it pools in its own way
     config.update({"steps": 2, "batch_size": 16, "length": 32})
     config.log.update({"tensorboard": False, "report": False})
     lmrep.train(config, home / "frozen")
