@@ -89,7 +89,7 @@ def train(task, layers, seed, args):
 
 def rows(task, choices, scores):
     """The lines of a task."""
-    last = scores[list(choices.values())[-2]]
+    last = scores[next(layers for title, layers in choices.items() if "(last)" in title)]
     own = {title: layers for title, layers in (("no encoder", ""), ("untrained encoder, last layer", UNTRAINED))
            if layers in scores}
     for title, layers in (own | choices).items():
