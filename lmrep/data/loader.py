@@ -8,6 +8,7 @@ for step i.
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import grain
 import numpy as np
@@ -26,7 +27,7 @@ BLOCK = 16  # steps whose examples are found together: finding one takes the tim
 
 def batches(
     plan: AnyPlan, *, batch_size: int, indices: np.ndarray, seed: int, first_step: int, last_step: int,
-    threads: int = 2, prefetch: int = 4,
+    threads: int = 2, prefetch: int = 4, multiple: int = 1,
 ) -> Iterator[Batch]:
     """The batches of steps first_step, ..., last_step - 1, in order.
 
@@ -40,6 +41,8 @@ def batches(
       last_step: the step after the last one.
       threads: batches that are gathered at a time. The threads end with the iterator.
       prefetch: batches that are kept ready.
+      multiple: divides `batch_size`. Batches of labelled examples with fewer sequences (`Examples.batch_tokens`) have a
+        multiple of it, filled with empty ones, and `indices` are those of as large a part of each.
 
     Raises:
       UserError: the plan has fewer examples than a batch.
@@ -49,8 +52,20 @@ def batches(
         raise UserError(f"the data make {plan.examples} examples of length {plan.length}; expected at least one batch "
                         f"of {batch_size}: give more text, or lower batch_size or length")
     indices = np.asarray(indices, np.int64)
+    limited = partial(_of_smaller_batch, plan, batch_size, indices, multiple) if getattr(
+        plan, "batch_tokens", 0) else None
     return _prefetched(plan, lambda step: plan.numbers(step * batch_size + np.arange(batch_size), batch_size, seed),
-                       indices, first_step, last_step, threads, prefetch)
+                       indices, first_step, last_step, threads, prefetch, limited)
+
+
+def _of_smaller_batch(
+    plan: Examples, batch_size: int, indices: np.ndarray, multiple: int, length: int | tuple[int, int]
+) -> np.ndarray:
+    """`indices` in a batch that has as many sequences as its length allows. A shard of the batch is some of `multiple`
+    equal parts; the host has the same parts of the smaller batch."""
+    size = batch_size // multiple
+    rows = -(-plan.batch_rows(length, batch_size) // multiple)
+    return (np.unique(indices // size)[:, None] * rows + np.arange(rows)).ravel()
 
 
 def evaluation_batches(
@@ -89,10 +104,10 @@ def gather(plan: AnyPlan, numbers: np.ndarray, length: int = 0) -> Batch:
 
 def _prefetched(
     plan: AnyPlan, numbers: Callable[[np.ndarray], np.ndarray], indices: np.ndarray, first: int, last: int,
-    threads: int, prefetch: int,
+    threads: int, prefetch: int, indices_of: Callable[[int | tuple[int, int]], np.ndarray] | None = None,
 ) -> Iterator[Batch]:
-    """The batches of some steps, with the examples at `indices` of the global batch. `numbers` gives those of several
-    steps: int64[n, 1] -> int64[n, b]."""
+    """The batches of some steps, with the examples at `indices` of the global batch, or at `indices_of` its length.
+    `numbers` gives those of several steps: int64[n, 1] -> int64[n, b]."""
     @functools.lru_cache(maxsize=4)
     def block(number: int) -> np.ndarray:
         return numbers(number * BLOCK + np.arange(BLOCK)[:, None])
@@ -102,8 +117,9 @@ def _prefetched(
 
     def batch(step: int) -> Batch:
         everywhere = numbers_of(step)
-        shown = everywhere[indices]
-        gathered = gather(plan, shown, plan.batch_length(everywhere))  # all hosts agree on the length
+        length = plan.batch_length(everywhere)  # all hosts agree on it
+        shown = everywhere[indices_of(length) if indices_of else indices]
+        gathered = gather(plan, shown, length)
         if plan.contiguous:
             previous = numbers_of(step - 1)[indices] if step else np.full_like(shown, -1)
             interrupted = (shown >= 0) & ~plan.continues(previous, shown)

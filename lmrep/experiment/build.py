@@ -221,7 +221,9 @@ def _task_stage(prepared: PreparedTask, stage: StagePlan, network: Model, frozen
     return Stage(
         name=stage.name, steps=stage.steps, objective=built,
         optimizer=optimizers.build(stage.optimizer, built.specs, stage.steps),
-        batches=partial(_batches, train, stage.batch_size, experiment.seed, 0),
+        batches=lambda indices, first, last: loader.batches(
+            train, batch_size=stage.batch_size, indices=indices, seed=experiment.seed, first_step=first, last_step=last,
+            multiple=_multiple(experiment, stage) if train.batch_tokens else 1),
         batch_size=stage.batch_size, microbatches=stage.microbatches,
         validation=held_out and (lambda indices: loader.evaluation_batches(
             held_out, batch_size=stage.batch_size, indices=indices)),
@@ -229,6 +231,12 @@ def _task_stage(prepared: PreparedTask, stage: StagePlan, network: Model, frozen
         plateau=schedules.plateau_rule(stage.optimizer.schedule), score=score,
         init_values=frozen_values(built, frozen),
         metrics=COMMON | task.objective.metrics, fingerprint=train.fingerprint)
+
+
+def _multiple(experiment: TaskExperiment, stage: StagePlan) -> int:
+    """What the sequences of a batch are a multiple of, on the devices of this run."""
+    data, fsdp, *_ = experiment.mesh.sizes(jax.device_count())
+    return data * fsdp * stage.microbatches
 
 
 def add_columns(examples: Examples, stage: StagePlan, frozen: FrozenParts) -> Examples:

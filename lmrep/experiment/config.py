@@ -139,6 +139,16 @@ def _check_task(experiment: TaskExperiment) -> None:
         raise UserError(f"config.{name} is set, and a task has one stage, and no overfit; remove it")
     if experiment.sources:
         task_sources.check(experiment)
+    if limit := experiment.format.get("batch_tokens", 0):
+        if limit < experiment.length:
+            raise UserError(f"config.format.batch_tokens is {limit:,}, and one sequence may have {experiment.length:,} "
+                            "(config.length); raise it, or lower length")
+        if experiment.format.get("packed") or experiment.sources:
+            raise UserError("config.format.batch_tokens is set, and "
+                            + ("packed sequences have equal lengths" if experiment.format.get("packed") else
+                               "the sequences of a mixture stay in proportion in every batch (config.sources)")
+                            + "; remove it, and set batch_size, with format.packed=True, to the tokens of a batch over "
+                            "config.length")
     features = experiment.objective.get("features") or {}
     if experiment.cache_features and not features.get("layers"):
         raise UserError("config.cache_features is True, and config.model is trained, so its vectors change; give a "

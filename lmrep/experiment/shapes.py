@@ -72,10 +72,14 @@ def batch(
     plan: experiments.StagePlan, mesh: Mesh, characters: bool = False
 ) -> Mapping[str, jax.ShapeDtypeStruct]:
     """The global batch of a stage, laid out on the mesh, with the characters of words or without. One of a task has
-    texts of the full length, one in each sequence or `CHOICES` in each example."""
+    texts of the full length, one in each sequence or `CHOICES` in each example, as many as its format allows."""
     names = ALL_FORMATS[plan.format_name].fields(plan.format)
     fields = {name: FIELDS[name] for name in (with_characters(names) if characters else names)}
-    sizes = {"b": (plan.batch_size,), "t": (plan.length,), "s": (plan.length,), "n": (1,), "c": (LENGTH,)}
+    rows, shards = plan.batch_size, plan.batch_size // batch_sharding(mesh).shard_shape((plan.batch_size,))[0]
+    if limit := getattr(plan.format, "batch_tokens", 0):
+        multiple = shards * plan.microbatches
+        rows = -(-min(rows, limit // plan.length) // multiple) * multiple
+    sizes = {"b": (rows,), "t": (plan.length,), "s": (plan.length,), "n": (1,), "c": (LENGTH,)}
     if word_bytes := getattr(plan.objective, "characters", None):
         sizes["y"] = (word_bytes.max_length,)
     if task := TASKS.get(plan.objective_name):

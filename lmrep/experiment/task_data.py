@@ -150,8 +150,8 @@ def tokenized(
 def _tokenized(
     stage: StagePlan, model: Model, tokenizer: Tokenizer, own: Sequence[Record], name: str, training: bool
 ) -> Examples:
-    """The examples of records of one source, whose config `stage` has. `training`: whether those of texts that others
-    are generated from may be packed."""
+    """The examples of records of one source, whose config `stage` has. Those of `training` have batches of at most
+    `batch_tokens`; texts that others are generated from are packed in training alone."""
     task, config, form = TASKS[stage.objective_name], stage.objective, stage.format
     layout = layout_of(model, tokenizer, task.objective.context(config), getattr(config, "end_of_text", True))
     units, long = task.encode(config, own, TextEncoder(tokenizer, layout, stage.length, form))
@@ -171,7 +171,7 @@ def _tokenized(
     # Texts are generated for one source at a time.
     packed = form.packed and (units.source is None or training)
     return arrange(units, tokenizer.vocabulary, layout.pad, content, stage.length if packed else 0,
-                   len(units.example) // len(own) if task.grouped else 0)
+                   len(units.example) // len(own) if task.grouped else 0, form.batch_tokens if training else 0)
 
 
 def layout_of(model: Model, tokenizer: Tokenizer, context: str, end_of_text: bool = True) -> InputLayout:

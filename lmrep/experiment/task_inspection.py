@@ -37,8 +37,8 @@ def statistics(prepared: PreparedTask) -> dict[str, dict[str, Any]]:
     """For each split, the numbers of its `examples`, `tokens` and `sequences`, the tokens of its `longest` text, and of
     the `mean` one; and of its target, where that has classes, how many `classes` there are, and `labels`, the number of
     examples, or words, of the most frequent ones. `records` is a fingerprint of those that are not trained on, whatever
-    their classes are called. Of a mixture, `sources` has the numbers of each source, and its `fraction` of the examples
-    that are trained on."""
+    their classes are called. `sequences_per_step` is given where it is not the batch size. Of a mixture, `sources` has
+    the numbers of each source, and its `fraction` of the examples that are trained on."""
     found = {}
     for split, store in prepared.stores.items():
         lengths, counts = store.units.lengths, _target_counts(prepared.experiment, prepared.records[split])
@@ -48,6 +48,8 @@ def statistics(prepared: PreparedTask) -> dict[str, dict[str, Any]]:
             "labels": dict(counts.most_common(STORED))}
         if isinstance(store, MixedExamples):
             found[split]["sources"] = _of_sources(prepared, split)
+        if store.batch_tokens:
+            found[split]["sequences_per_step"] = store.sequences_per_step(prepared.experiment.batch_size)
         if split != "train":
             found[split]["records"] = _fingerprint(prepared.experiment, prepared.records[split])
     return found
@@ -146,8 +148,9 @@ def _target_counts(experiment: TaskExperiment, own: Sequence[Record]) -> Counter
 
 
 def _steps(experiment: TaskExperiment, train: Examples) -> str:
-    epochs = experiment.steps * experiment.batch_size / train.examples
-    return (f"{experiment.steps:,} steps of {experiment.batch_size} sequences are {epochs:,.2f} epochs; validation "
+    sequences = train.sequences_per_step(experiment.batch_size)
+    epochs = experiment.steps * sequences / train.examples
+    return (f"{experiment.steps:,} steps of {sequences:.4g} sequences are {epochs:,.2f} epochs; validation "
             f"every {experiment.evaluation.every:,} steps, best by {experiment.checkpoint.best}")
 
 

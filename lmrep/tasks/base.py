@@ -28,6 +28,9 @@ class Format:
     stride: int = setting(128, "tokens between the starts of two windows", at_least=1)
     packed: bool = setting(False, "several examples in a sequence of config.length tokens, which do not attend to each "
                            "other; batch_size counts sequences")
+    batch_tokens: int = setting(0, "tokens of a training batch at most, padding included: sequences are batched with "
+                                "others of the same padded length, and batches of long ones have fewer of them than "
+                                "batch_size; 0: no limit", at_least=0)
     both_orders: bool = setting(False, "train on each pair of texts in both orders, where the order has no meaning "
                                 "(ELECTRA on MRPC and STS-B)")
 

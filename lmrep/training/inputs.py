@@ -19,7 +19,12 @@ def local_indices(sharding: NamedSharding, batch_size: int) -> np.ndarray:
 def to_global(
     batch: HostBatch, indices: np.ndarray, sharding: NamedSharding, batch_size: int
 ) -> dict[str, jax.Array]:
-    """Global arrays of `batch_size` examples, of which this process provides those at `indices`."""
+    """Global arrays of `batch_size` examples, of which this process provides those at `indices`; or of fewer, where it
+    provides fewer: the same fraction of the batch."""
+    provided = len(next(iter(batch.values())))
+    if provided != len(indices):
+        batch_size = batch_size * provided // len(indices)
+        indices = local_indices(sharding, batch_size)
 
     def array(values: np.ndarray) -> jax.Array:
         def shard(index: tuple[slice, ...]) -> np.ndarray:

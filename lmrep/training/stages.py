@@ -29,7 +29,7 @@ class Stage:
       optimizer: of the objective's trainable parameters. If `start` is None it continues from the state that the
         previous stage left, so both states must have the same structure.
       batches: (indices, first, last) -> host batches of steps `first` up to `last` of this stage, with the examples at
-        `indices` of each global batch.
+        `indices` of each global batch; or fewer, the same fraction of a smaller one.
       batch_size: examples of the global batch.
       microbatches: how many chunks of a batch gradients are accumulated over.
       validation: indices -> host batches of `batch_size`, the last one filled with empty examples; or None.

@@ -31,9 +31,9 @@ def home(tmp_path_factory):
     return home
 
 
-def config(home, mesh="1x1x1"):
+def config(home, mesh="1x1x1", **fields):
     return tiny.config("classification", home / "train.jsonl", home / "dev.jsonl", f"mesh={mesh}", batch_size=8,
-                       epochs=1.5, optimizer__learning_rate=3e-3, evaluation__every=4)
+                       epochs=1.5, optimizer__learning_rate=3e-3, evaluation__every=4, **fields)
 
 
 def one_of_two(home):
@@ -90,6 +90,23 @@ def test_two_processes_fine_tune_as_one_does(home, outcome):
 def test_every_mesh_gives_the_losses_and_predictions_of_one_device(home, outcome, mesh):
     lmrep.train(config(home, mesh), home / mesh)
     assert_same_run(home / mesh, home / "one")
+
+
+# 5 sequences of 8 tokens, or 2 of 16; microbatches draw other dropout masks than full batches.
+LIMITED = {"format__batch_tokens": 40, "objective__dropout": 0.0}
+
+
+@pytest.fixture(scope="module")
+def limited(home):
+    """A run on one device with batches of limited tokens."""
+    lmrep.train(config(home, **LIMITED), home / "limited")
+    return home / "limited"
+
+
+@pytest.mark.parametrize("mesh, microbatches", [("2x2x2", 1), ("1x8x1", 1), ("2x1x1", 2)])
+def test_batches_of_limited_tokens_give_the_same_run_on_every_mesh(home, limited, mesh, microbatches, tmp_path):
+    lmrep.train(config(home, mesh, microbatches=microbatches, **LIMITED), tmp_path)
+    assert_same_run(tmp_path, limited)
 
 
 def test_predictions_on_all_devices_are_those_of_one(home, outcome, monkeypatch):

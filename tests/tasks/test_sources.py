@@ -193,6 +193,8 @@ def test_other_mixtures_are_refused(home):
         experiments.parse(c)
     with pytest.raises(UserError, match=r"size_cap is 64, and config\.temperature is 0"):
         experiments.parse(config(home, size_cap=64))
+    with pytest.raises(UserError, match="batch_tokens is set, and the sequences of a mixture stay in proportion"):
+        experiments.parse(config(home, format__batch_tokens=64))
     with pytest.raises(UserError, match=r"sources\.1\.data\.train is empty"):
         c = experiments.parse(changed(home, 1, data={}))
         task_data.prepare_task(c, c.tokenizer)

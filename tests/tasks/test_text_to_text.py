@@ -196,8 +196,9 @@ class Killed(BaseException):
     """Ends a run as a signal would."""
 
 
-def test_a_killed_and_resumed_run_of_packed_pairs_equals_an_uninterrupted_one(home, tmp_path, monkeypatch):
-    fields = {"steps": 6, "format__packed": True, "checkpoint__every": 2, "model__dropout": 0.1}
+@pytest.mark.parametrize("form", [{"format__packed": True}, {"format__batch_tokens": 64}], ids=str)
+def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(form, home, tmp_path, monkeypatch):
+    fields = {"steps": 6, "checkpoint__every": 2, "model__dropout": 0.1, **form}
     lmrep.train(config(home, **fields), tmp_path / "one")
     write = MetricsLog.write
 

@@ -67,12 +67,13 @@ def compare(run: RunData) -> Comparison | None:
 
 def _compare_fine_tuning(run: RunData) -> Comparison:
     experiment, meaning = run.experiment, meanings(run.experiment)
-    sequences = run.task.splits.get("train", {}).get("sequences")
-    ours = flatten_config(experiment) | {"epochs": sequences and experiment.steps * experiment.batch_size / sequences}
+    train = run.task.splits.get("train", {})
+    sequences, shown = train.get("sequences"), train.get("sequences_per_step", experiment.batch_size)
+    ours = flatten_config(experiment) | {"epochs": sequences and experiment.steps * shown / sequences}
 
     def same(field: str, value: Any) -> bool:
         if field == "epochs":  # which full steps cannot give exactly
-            return ours[field] is None or abs(ours[field] - value) <= experiment.batch_size / sequences
+            return ours[field] is None or abs(ours[field] - value) <= shown / sequences
         return _same(ours[field], value)
 
     recipes = {name: _fine_tuning_recipe(name, run.stage.objective_name, experiment.name)

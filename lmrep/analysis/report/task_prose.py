@@ -118,7 +118,8 @@ def subject(run: RunData) -> str:
         source = f"{len(experiment.sources)} sources ({', '.join(data_of(experiment))})"
     extent = f"{run.step:,} steps" + ("" if run.step >= experiment.steps else f" of {experiment.steps:,} planned")
     if train.get("sequences"):
-        extent += f" ({run.step * experiment.batch_size / train['sequences']:.1f} epochs)"
+        sequences = train.get("sequences_per_step", experiment.batch_size)
+        extent += f" ({run.step * sequences / train['sequences']:.1f} epochs)"
     return f"trained for the task {run.stage.objective_name} on {examples}{source} for {extent}{start}."
 
 

@@ -32,6 +32,7 @@ class Examples:
       vocabulary: of the tokenizer.
       fingerprint: of everything that decides the batches.
       group: k for grouped units, or 0.
+      batch_tokens: of a batch of training at most, with its padding; 0: batches have `batch_size` sequences.
     """
 
     units: Units = field(repr=False)
@@ -42,6 +43,7 @@ class Examples:
     vocabulary: Vocabulary = field(repr=False)
     fingerprint: str
     group: int = 0
+    batch_tokens: int = 0
     contiguous = False
 
     @property
@@ -74,7 +76,32 @@ class Examples:
 
     def steps_per_epoch(self, batch_size: int) -> int:
         """Batches that show every sequence once; the last one may be filled with empty sequences."""
-        return -(-self.examples // batch_size)
+        return len(self._cuts(batch_size)) - 1 if self.batch_tokens else -(-self.examples // batch_size)
+
+    def sequences_per_step(self, batch_size: int) -> float:
+        """The mean number of sequences in a batch of training."""
+        return self.examples / self.steps_per_epoch(batch_size) if self.batch_tokens else batch_size
+
+    def batch_rows(self, length: int | tuple[int, int], batch_size: int) -> int:
+        """The sequences of a full batch of training of that `batch_length`."""
+        if not self.batch_tokens:
+            return batch_size
+        longest = max(length) if isinstance(length, tuple) else length
+        return min(batch_size, max(1, self.batch_tokens // (longest * max(1, self.group))))
+
+    @functools.cached_property
+    def _padded(self) -> np.ndarray:
+        """int64[r], the length that each sequence is padded to beside shorter ones."""
+        return np.array([self.bucket(length) for length in range(int(self.lengths.max()) + 1)])[self.lengths]
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019 - a run has a few of these objects, for all its time
+    def _cuts(self, batch_size: int) -> np.ndarray:
+        """int64[steps+1], where each batch of an epoch begins among the sequences sorted by padded length, the longest
+        first; last = their number. It is the same for all epochs."""
+        padded, cuts = -np.sort(-self._padded), [0]
+        while cuts[-1] < len(padded):
+            cuts.append(min(len(padded), cuts[-1] + self.batch_rows(int(padded[cuts[-1]]), batch_size)))
+        return np.array(cuts)
 
     def numbers(self, positions: np.ndarray, batch_size: int, seed: int) -> np.ndarray:
         """The sequences at some positions of a training run; see `Plan.numbers`. Every epoch shows each once; -1 fills
@@ -90,8 +117,16 @@ class Examples:
     @functools.lru_cache(maxsize=2)  # noqa: B019 - a run has a few of these objects, for all its time
     def _epoch(self, epoch: int, batch_size: int, seed: int) -> np.ndarray:
         """int64[steps, batch_size], the sequences of an epoch: a random order, sorted by length within each pool of
-        batches, whose order is random again."""
+        batches, whose order is random again. Batches of at most `batch_tokens` have random ones of one padded length,
+        and -1 after the last one."""
         n, steps = self.examples, self.steps_per_epoch(batch_size)
+        if self.batch_tokens:
+            order = example_numbers(n, seed, epoch * n + np.arange(n))
+            order = order[np.argsort(-self._padded[order], kind="stable")]
+            cuts, found = self._cuts(batch_size), np.full((steps, batch_size), -1)
+            sizes = np.diff(cuts)
+            found[np.repeat(np.arange(steps), sizes), ranges(sizes)] = order
+            return np.random.default_rng([seed, epoch]).permutation(found)
         order = np.full(steps * batch_size, -1)
         order[:n] = example_numbers(n, seed, epoch * n + np.arange(n))
         random = np.random.default_rng([seed, epoch])
@@ -206,10 +241,11 @@ def _arranged(sizes: np.ndarray, line: np.ndarray, length: int) -> tuple[np.ndar
 
 
 def arrange(
-    units: Units, vocabulary: Vocabulary, pad: int, fingerprint: str, packed: int = 0, group: int = 0
+    units: Units, vocabulary: Vocabulary, pad: int, fingerprint: str, packed: int = 0, group: int = 0,
+    batch_tokens: int = 0,
 ) -> Examples:
     """Examples with one unit in a sequence; or `packed`, several up to that many tokens; or grouped, `group` units that
-    follow each other."""
+    follow each other; in batches of training of at most `batch_tokens`, where that is not 0."""
     count = len(units.example)
     if group:
         rows, order = np.arange(0, count + 1, group), np.arange(count)
@@ -222,7 +258,7 @@ def arrange(
     examples = Examples(units, rows.astype(np.int64), order.astype(np.int64), 0, pad, vocabulary, fingerprint, group)
     longest = int(examples.lengths.max())
     length = packed or next((bucket for bucket in BUCKETS if bucket >= longest), longest)
-    return Examples(units, examples.rows, examples.order, length, pad, vocabulary, fingerprint, group)
+    return Examples(units, examples.rows, examples.order, length, pad, vocabulary, fingerprint, group, batch_tokens)
 
 
 def sizes(units: Units) -> np.ndarray:
