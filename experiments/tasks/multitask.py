@@ -81,7 +81,7 @@ def get_config(argument=""):
                       *([multi30k(chosen.multi30k)] if chosen.multi30k else []))
     config.temperature, config.size_cap = TEMPERATURES[chosen.mixing], chosen.cap
     config.checkpoint.best = "score"
-    if not config.init:  # it reads the same text back; WordPiece makes "not _ entailment" of "not_entailment"
+    if not config.init:  # it gives texts back as they were; WordPiece makes "3. 8" of "3.8"
         config.tokenizer.update({"name": "sentencepiece_unigram", "lowercase": False})
     config.length, config.format.packed, config.format.long = 256, True, "truncate"
     return config
