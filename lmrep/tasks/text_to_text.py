@@ -28,7 +28,7 @@ from lmrep.data.records import Record
 from lmrep.data.records.encoding import Source, Units
 from lmrep.data.tokenizers import Tokenizer
 from lmrep.metrics import accuracy_metric, loss_metric
-from lmrep.metrics.tasks import TASK_METRICS
+from lmrep.metrics.tasks import TASK_METRICS, TaskMetric
 from lmrep.metrics.translation import signature
 from lmrep.models import decoding
 from lmrep.models.base import Model, check_context, model_inputs
@@ -253,6 +253,24 @@ def predict(
             "tokens": {"nll": nll, "correct": correct.astype(jnp.float32)}}
 
 
+def _of_numbers(metric: TaskMetric) -> TaskMetric:
+    """A metric of numbers as one of texts; a text that is no number counts as 0."""
+    def numbers(texts: Sequence[str]) -> list[float]:
+        values = map(_number, texts)
+        return [0.0 if math.isnan(value) else value for value in values]
+
+    def function(gold: Sequence[str], predicted: Sequence[str]) -> float:
+        return metric.function(numbers(gold), numbers(predicted))
+
+    def sums(gold: Sequence[str], predicted: Sequence[str]) -> np.ndarray:
+        return metric.sums(numbers(gold), numbers(predicted))
+
+    return metric._replace(function=function, sums=sums if metric.sums else None)
+
+
+OF_NUMBERS = {name: _of_numbers(TASK_METRICS[name]) for name in NUMBERS}
+
+
 def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
     """The generated texts, and the metrics of those whose targets are known."""
     special = units.tokens[-1]  # every target ends with it
@@ -269,13 +287,10 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
     metrics = {"loss": float(nll.mean()), "lm_loss": float(nll.mean()), "lm_accuracy": float(correct.mean())}
     if "accuracy" in c.metrics:
         metrics["majority_accuracy"] = max(Counter(gold).values()) / len(gold)
-    numbers = [name for name in c.metrics if name in NUMBERS]
-    if numbers:
-        metrics |= figures(numbers, *([0.0 if math.isnan(_number(text)) else _number(text) for text in own]
-                                      for own in (gold, texts)))
     options = {"f1": {"positive": c.positive}}
-    metrics |= figures([name for name in c.metrics if name not in NUMBERS], gold, texts, options)
-    return Result(metrics, predictions, gold, texts, options)
+    metrics |= figures([name for name in c.metrics if name not in OF_NUMBERS], gold, texts, options)
+    metrics |= {name: OF_NUMBERS[name].function(gold, texts) for name in c.metrics if name in OF_NUMBERS}
+    return Result(metrics, predictions, gold, texts, options, OF_NUMBERS)
 
 
 def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str, str]:

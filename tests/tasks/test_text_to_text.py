@@ -9,6 +9,8 @@ import pytest
 
 import lmrep
 from lmrep.core.errors import UserError
+from lmrep.inference.task_evaluation import intervals
+from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.metrics.translation import bleu
 from lmrep.models.base import model_inputs
 from lmrep.objectives.outputs import output_table
@@ -137,6 +139,20 @@ def test_classes_and_numbers_are_measured_as_by_heads():
     metrics = own.score().metrics
     assert metrics["majority_accuracy"] == 0.5
     assert {"accuracy", "f1", "matthews", "pearson"} <= metrics.keys()
+
+
+def test_numbers_in_texts_are_measured_with_intervals():
+    """What is no number counts as 0."""
+    records = [{"text": word, "target": f"{i / 2}"} for i, word in enumerate(tiny.WORDS)]
+    result = task(records, metrics=("pearson", "spearman")).score()
+    texts = ["0.0", "1", "none", "1.4", "2.2", "2.4", "nan", "3.6"]
+    found = intervals(result._replace(predicted=texts))
+    numbers = [0, 1, 0, 1.4, 2.2, 2.4, 0, 3.6]
+    gold = [i / 2 for i in range(8)]
+    for name in ("pearson", "spearman"):
+        own = text_to_text.OF_NUMBERS[name].function(result.gold, texts)
+        assert own == TASK_METRICS[name].function(gold, numbers)
+        assert found[name][0] <= own <= found[name][1]
 
 
 @pytest.fixture(scope="module")
