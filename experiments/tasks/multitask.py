@@ -17,6 +17,9 @@ Choices after the colon, beside those of `generate.py`:
     mixing     proportional: by the number of examples, at most `cap`; temperature: by its square root; equal
     cap        the paper's artificial limit K; its table compares 2^16 to 2^21
 
+Sequences are packed, since every batch has examples of every task, which differ in length: of batches of 32 of the five
+tasks, 81% of the source tokens would be padding without packing, and 1% are with it (WordPiece, 4,096 tokens).
+
 Published for T5 are batches of 128 packed sequences of 512 tokens, a constant rate of 1e-3 in fine-tuning, Adafactor
 and greedy search; the settings here are those of `classify.py`, with packed sequences of 256 tokens. Expected: the
 paper's GLUE average of its baseline, of base size and fine-tuned on each task alone, is 83.3 (its table 5).

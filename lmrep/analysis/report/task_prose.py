@@ -63,6 +63,9 @@ def verdict(run: RunData) -> tuple[str, str, str]:
         headline = ("This run failed: the model is no better than its baseline." if run.step >= run.experiment.steps
                     else "So far the model is no better than its baseline.")
         return "bad", headline, text
+    if worse := sum(not each.better for each in decisive):
+        return "some", (f"The model is better than its baseline by {len(decisive) - worse} of {len(decisive)} metrics."
+                        ), text
     if all(each.clearly_better for each in decisive):
         return "good", "The model is clearly better than its baseline.", text
     if any(each.low is not None and not each.clearly_better for each in decisive):
