@@ -1,13 +1,22 @@
 """The time of an encoder-decoder's float32 training step, beside that of Hugging Face's PyTorch implementation.
 
     pip install -e . torch transformers
-    python experiments/benchmarks/t5_step.py --vocab=32128 --rounds=8
+    OMP_WAIT_POLICY=passive python experiments/benchmarks/t5_step.py --vocab=8000 --rounds=5
 
 Both train T5 of 4 + 4 layers of width 256 with T5's dropout. lmrep's step is that of `lmrep train`, which corrupts the
 spans too: sequences of 141 random tokens make sources of 128 and targets of 29. PyTorch is given the sources and
 targets that lmrep drew, made outside of the measured time, and trains with the Adafactor of transformers, or fused
 AdamW. Rounds alternate. The floors are the matrix products of lmrep's step alone, at the rate of [b s, d] x [d, f] of
-JAX and of PyTorch.
+JAX and of PyTorch. On a busy machine PyTorch's threads wait for each other; OMP_WAIT_POLICY=passive helps it.
+
+Two cores of an AMD EPYC at high priority, beside programs that slowed both down (load 14), jax 0.10.2, torch 2.13.0,
+transformers 5.23.0, 2026-11-23, Adafactor, a vocabulary of 8,000:
+
+               ms, median   minimum
+    lmrep            3472      3142     floor 1775, at lmrep's rate
+    PyTorch          6379      6192     floor 4567, at PyTorch's
+
+The ratios of minima of five such runs (load 13 to 19) were 1.4 to 2.2; that with 32,128 tokens of one run, 2.6.
 """
 
 import argparse
