@@ -27,8 +27,9 @@ from lmrep.experiment import config as experiments
 from lmrep.experiment.choices import ALL_FORMATS, ALL_OBJECTIVES, EXAMPLES
 from lmrep.experiment.config import Experiment, stage_at
 from lmrep.experiment.task_data import layout_of
-from lmrep.inference import encode, generate, labelled, prompts
+from lmrep.inference import encode, generate, labelled, pair_attention, prompts
 from lmrep.inference.encode import EncodedText
+from lmrep.inference.pair_attention import PairAttention
 from lmrep.inference.streams import Streams
 from lmrep.models import layer_choice
 from lmrep.models.base import Encoded, Inputs, Model, model_inputs
@@ -104,14 +105,15 @@ class Run:
         """The contextual vectors of each text, with its tokens, their characters and their words.
 
         A text has the special tokens around it that the run's input format puts there: [CLS] and [SEP] for many, an end
-        of text alone for `stream`. A converted checkpoint's are [CLS] and [SEP], as far as its tokenizer has
-        them, or T5's end of text.
+        of text alone for `stream` and for the source of an encoder-decoder. A converted checkpoint's are [CLS] and
+        [SEP], as far as its tokenizer has them, or T5's end of text.
 
         Args:
           texts: any number. Names of special tokens in them, such as "[MASK]", are read as these tokens.
           layers: "last", "all" (the embedding output and every layer), or numbers such as 4 or (3, 4) or "3,4", where
             negative ones count from the last; "sum:9,10,11,12" and "concat:9,10,11,12" combine layers.
-          attention: whether to return the attention probabilities too.
+          attention: whether to return the probabilities of self-attention too; of an encoder-decoder they are those of
+            its encoder (`attention` returns the others).
           long: for texts longer than the model: "refuse", or "windows" that overlap by half, where the vector of a
             token comes from the window in which it is nearest to the middle (`encode.windows`).
           pretokenized: whether texts are words that spaces separate, which are then taken as they are.
@@ -124,8 +126,9 @@ class Run:
         """
         if streams and attention:
             raise UserError("attention is not returned of streams; leave one of them out")
-        if attention and not self.model.attention:
-            raise UserError(f"the network {self.model.name!r} has no attention probabilities; leave attention out")
+        if attention and "self" not in self.model.attention:
+            raise UserError(f"the network {self.model.name!r} has no self-attention; leave attention out"
+                            + " (Run.attention returns that of a source and a target)" * bool(self.model.attention))
         tokenized = [self.tokenize(text, None, pretokenized) for text in data_prompts.text_list(texts, "encode")]
         limit = self.model.max_length
         if attention and (far := [each for each in tokenized if limit and len(each.ids) > limit]):
@@ -147,6 +150,8 @@ class Run:
     @functools.cached_property
     def special_tokens(self) -> tuple[list[int], list[int]]:
         """The ids before and after a text: those of the format that the run trained with."""
+        if pairs := self.objective.text_pairs:
+            return [], [pairs.end]
         stage = stage_at(self.experiment, self.step)
         if self._layout.cls_last and (self.converted or stage.format_name in EXAMPLES):
             return [], [*self._layout.tail]
@@ -155,6 +160,26 @@ class Run:
             end = [] if after or self.context == "left" else self._specials("eos")  # as T5's
             return before, [*after, *end]
         return ALL_FORMATS[stage.format_name].layout(stage.format, self.tokenizer.vocabulary).around
+
+    def attention(self, pairs: Sequence[tuple[str, str]]) -> list[PairAttention]:
+        """The attention probabilities of an encoder-decoder for pairs of a source and a target: those with which the
+        decoder attends to the source, and those of both self-attentions.
+
+            [pair] = run.attention([("Ein Hund läuft.", "A dog runs.")])
+            pair.cross.mean((0, 1))       # f32[t, s]: rows are the tokens pair.target, columns pair.source
+
+        Args:
+          pairs: any number. A source is what the encoder reads, with the words that a task's template adds.
+
+        Raises:
+          UserError: the network reads no source, or has no attention; a text is too long or not valid Unicode.
+        """
+        return pair_attention.of_texts(self, data_prompts.text_list(pairs, "attention", pairs=True))
+
+    @functools.cached_property
+    def pair_probabilities(self) -> Callable:
+        """`pair_attention.probabilities`, compiled."""
+        return jax.jit(functools.partial(pair_attention.probabilities, model=self.model))
 
     @functools.cached_property
     def _layout(self) -> InputLayout:

@@ -55,8 +55,12 @@ class Encoded(NamedTuple):
 
     hidden: Array  # [b, t, d], the last layer's output; [b, m, d] at m chosen positions
     layers: tuple[Array, ...] | None = None  # outputs of the embedding and of each layer, [b, t, its width]
-    attention: Array | None = None  # [l, b, h, t, s], attention probabilities
+    attention: Array | None = None  # [l, b, h, t, s], probabilities of self-attention
     carry: Tree = None  # the state after the last token
+    # Of a network that reads `Inputs.source`: the probabilities of attention to its s tokens, [l, b, h, t, s], and of
+    # the self-attention of its encoder, [l, b, h, s, s].
+    cross_attention: Array | None = None
+    source_attention: Array | None = None
 
 
 class TransformerSizes(NamedTuple):
@@ -112,8 +116,8 @@ class Model(NamedTuple):
       name: for messages.
       specs: tree of `ParamSpec`.
       encode: (params, Inputs, key=None, *, at=None, layers=False, attention=False) -> Encoded. `key` is for dropout,
-        None for none; `at` i32[b, m] are the positions at which `hidden` is computed, by default all; `layers`
-        and `attention` select these fields of `Encoded`.
+        None for none; `at` i32[b, m] are the positions at which `hidden` is computed, by default all; `layers` selects
+        this field of `Encoded`, and `attention` those of `Model.attention`. Padding has no defined probabilities.
       width: d, of `Encoded.hidden`.
       vocab_size: v.
       max_length: tokens of a sequence at most; 0 for any.
@@ -128,7 +132,8 @@ class Model(NamedTuple):
       output_layer: in place of an output table, for networks whose softmax is not over one. Objectives that need a
         table refuse such a network (`objectives.outputs`).
       directions: 2 where the first half of the output is conditioned on the left context, the second on the right one.
-      attention: whether there are attention probabilities to show.
+      attention: the types of attention whose probabilities `encode` returns: "self" (`Encoded.attention`, and
+        `source_attention` where a source is read), "cross" (`Encoded.cross_attention`). Empty: none.
       heads: h of `Inputs.gates`; 0 for a network that takes none.
       kept_heads: () -> the numbers of the heads that each layer has, out of 0 to h - 1. Gates of others have no effect.
       pooling: what stands for a sequence: the vector of its "first" or "last" position, or the "mean" over all, for
@@ -159,7 +164,7 @@ class Model(NamedTuple):
     output_dim: int
     output_layer: OutputLayer | None = None
     directions: int = 1
-    attention: bool = False
+    attention: frozenset[str] = frozenset()
     heads: int = 0
     kept_heads: Callable[[], tuple[tuple[int, ...], ...]] = tuple
     pooling: str = "first"

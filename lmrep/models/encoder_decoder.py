@@ -136,7 +136,7 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         inputs=SOURCE_INPUTS if encoder_alone else INPUTS,
         context=frozenset({"both" if encoder_alone else "source"}),
         output_dim=c.width,
-        attention=True,
+        attention=frozenset({"self"} if encoder_alone else {"self", "cross"}),
         pooling="mean",
         start_cache=None if encoder_alone else partial(start_cache, c=c, execution=execution),
         decode=None if encoder_alone else partial(decode, c=c, execution=execution),
@@ -223,21 +223,22 @@ def encode(
     attention: bool = False, c: Config, execution: stack.Execution = stack.Execution(),
 ) -> Encoded:
     """`Model.encode`: the decoder's outputs or, without `inputs.source`, those of the encoder, for `inputs.tokens`.
-    With pre norm, `layers` are the sums before the final norm. Attention probabilities are those of self-attention.
+    With pre norm, `layers` are the sums before the final norm.
 
     Raises:
       ValueError: a field of `inputs` that the model does not take, a mask that does not fit the stack, or more tokens
         than the model has positions for.
     """
     check_inputs(inputs, SOURCE_INPUTS if c.stacks == "encoder" else INPUTS)
-    run = partial(_run, params, c=c, execution=execution, layers=layers, attention=attention)
+    run = partial(_run, params, c=c, execution=execution, attention=attention)
     if inputs.source is None:
-        encoded = run(ENCODER, inputs, key)
+        encoded = run(ENCODER, inputs, key, layers=layers)
     else:
         check_inputs(inputs.source, SOURCE_INPUTS)
         source_key, key = prng.split(key, 2)
-        source = _run(params, ENCODER, inputs.source, source_key, c=c, execution=execution).hidden
-        encoded = run(DECODER, inputs, key, source=source)
+        source = run(ENCODER, inputs.source, source_key)
+        encoded = run(DECODER, inputs, key, source=source.hidden, layers=layers)._replace(
+            source_attention=source.attention)
     if at is None:
         return encoded
     return encoded._replace(hidden=shard(take(encoded.hidden, at), "batch", None, None))
@@ -263,18 +264,19 @@ def _run(
     def run(p: Tree, x: Array, key: Array | None) -> tuple[Array, tuple]:
         self_key, cross_key, *keys = prng.split(key, 5 + (cross is not None))
         x, probabilities = _attention(p, "attention", x, attend, c, self_key, keys[0])
+        cross_probabilities = None
         if cross is not None:
             kv = attention_layer.project_kv(p["cross_attention"], source, c.heads)
-            x, _ = _attention(p, "cross_attention", x, cross, c, cross_key, keys[-1], kv)
+            x, cross_probabilities = _attention(p, "cross_attention", x, cross, c, cross_key, keys[-1], kv)
         x = _mlp(p, x, c, keys[1], keys[2])
-        return x, (x if layers else None, probabilities if attention else None)
+        return x, (x if layers else None, (probabilities, cross_probabilities) if attention else (None, None))
 
     depth = c.depth[name]
-    last, (outputs, probabilities) = stack.apply(
+    last, (outputs, (probabilities, cross_probabilities)) = stack.apply(
         run, own["layers"], layer_specs(c, name), x, None if key is None else jax.random.split(stack_key, depth), depth,
         execution=execution)
     hidden = _dropped(output_key, norm.apply(own["final_norm"], last, c.norm_eps), c) if c.norm == "pre" else last
-    return Encoded(hidden, (x, *outputs) if layers else None, probabilities)
+    return Encoded(hidden, (x, *outputs) if layers else None, probabilities, cross_attention=cross_probabilities)
 
 
 def _mask(inputs: Inputs, causal: bool = False) -> AttentionMask:

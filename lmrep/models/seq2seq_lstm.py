@@ -79,7 +79,8 @@ def build(c: Config, execution: Execution = Execution(), name: str = "seq2seq_ls
         name=name, specs=specs(c), encode=partial(encode, c=c, execution=execution), width=c.width, vocab_size=c.vocab,
         max_length=c.max_length, inputs=SOURCE_INPUTS if encoder_alone else INPUTS,
         context=frozenset({"both" if encoder_alone else "source"}), output_embedding=None, output_dim=c.width,
-        pooling="mean", start_cache=None if encoder_alone else partial(start_cache, c=c, execution=execution),
+        attention=frozenset(() if encoder_alone or c.attention == "none" else ("cross",)), pooling="mean",
+        start_cache=None if encoder_alone else partial(start_cache, c=c, execution=execution),
         decode=None if encoder_alone else partial(decode, c=c, execution=execution), activation="tanh",
         init=recurrent.uniform(c.init_range),
         sizes=Sizes(sum(4 * (c.width // 2) * (d + c.width // 2) * 2 for d in _widths(c))
@@ -176,26 +177,28 @@ def encode(
     attention: bool = False, c: Config, execution: Execution = Execution(),
 ) -> Encoded:
     """`Model.encode`: the decoder's outputs or, without `inputs.source`, those of the encoder, for `inputs.tokens`.
+    There is one layer of encoder-decoder attention, of one head.
 
     Raises:
-      ValueError: a field of `inputs` that the network does not take, a mask that does not fit, too many tokens, or
-        `attention`; or `layers` of the decoder.
+      ValueError: a field of `inputs` that the network does not take, a mask that does not fit, or too many tokens;
+        `attention` of the encoder alone, or of a network that has none; or `layers` of the decoder.
     """
     check_inputs(inputs, SOURCE_INPUTS if c.stacks == "encoder" else INPUTS)
-    if attention:
-        raise ValueError("this network's attention probabilities are not returned; leave out attention=True")
+    if attention and (inputs.source is None or c.attention == "none"):
+        raise ValueError("the encoder has no attention" if inputs.source is None else "model.attention is none")
     source_key, embedding_key, *keys = prng.split(key, 3 + c.layers)
     if inputs.source is None:
         found = _read(params, inputs, source_key, c, execution)
-        x, every = dropout.apply(keys[-1], found.outputs, c.dropout), found.layers
+        x, every, weights = dropout.apply(keys[-1], found.outputs, c.dropout), found.layers, None
     else:
         if layers:
             raise ValueError("the decoder's layers are not returned; leave out layers=True")
         check_inputs(inputs.source, SOURCE_INPUTS)
-        x, every = _decode_all(params, inputs, source_key, embedding_key, keys, c, execution), ()
+        x, weights = _decode_all(params, inputs, source_key, embedding_key, keys, c, execution)
+        every = ()
     if at is not None:
         x = jnp.take_along_axis(x, at[..., None], axis=1)
-    return Encoded(x, every if layers else None)
+    return Encoded(x, every if layers else None, cross_attention=weights[None, :, None] if attention else None)
 
 
 def _check_length(tokens: Array, c: Config) -> None:
@@ -206,8 +209,9 @@ def _check_length(tokens: Array, c: Config) -> None:
 def _decode_all(
     params: Tree, inputs: Inputs, source_key: Array | None, embedding_key: Array | None, keys: list[Array | None],
     c: Config, execution: Execution,
-) -> Array:
-    """The decoder's outputs [b, t, d] for texts whose segments start from the states of the source's."""
+) -> tuple[Array, Array]:
+    """The decoder's outputs [b, t, d] for texts whose segments start from the states of the source's, and its attention
+    probabilities, as `_steps`."""
     mask = inputs.attention_mask or AttentionMask(jnp.ones_like(inputs.tokens), causal=True)
     if not mask.causal or mask.mask is not None:
         raise ValueError("the decoder reads from left to right; expected an AttentionMask with causal=True and no "
@@ -220,9 +224,9 @@ def _decode_all(
              for each in (keys if keys[0] is not None else [])]
     x = dropout.apply(embedding_key, _embed(params, inputs.tokens, execution), c.dropout)
     visible = (source.segment_ids[:, None, :] == segments[:, :, None]) & (segments > 0)[..., None]
-    outputs, _ = _steps(params, x, _last_states(source, segments), starts, segments > 0, source.outputs, visible, masks,
-                        None, c)
-    return outputs
+    outputs, weights, _ = _steps(params, x, _last_states(source, segments), starts, segments > 0, source.outputs,
+                                 visible, masks, None, c)
+    return outputs, weights
 
 
 def _embed(params: Tree, tokens: Array, execution: Execution) -> Array:
@@ -232,7 +236,7 @@ def _embed(params: Tree, tokens: Array, execution: Execution) -> Array:
 def _steps(
     params: Tree, x: Array, initial: dict[str, Tree], starts: Array, real: Array, encoded: Array, visible: Array,
     masks: list[Array], cache: Cache | None, c: Config,
-) -> tuple[Array, tuple[Tree, Array]]:
+) -> tuple[Array, Array, tuple[Tree, Array]]:
     """The decoder.
 
     Args:
@@ -247,7 +251,7 @@ def _steps(
       c: the config.
 
     Returns:
-      (outputs [b, t, d], (the state, the last output)).
+      (outputs [b, t, d], attention probabilities [b, t, s], 0 without attention, (the state, the last output)).
     """
     names, dtype, b = sorted(params["decoder"]), x.dtype, len(x)
     kernels = [params["decoder"][name]["input"]["kernel"] for name in names]
@@ -268,11 +272,11 @@ def _steps(
         keys = encoded @ extra_[1].T if c.attention == "general" else encoded
         projected = x @ kernels_[0][: c.embedding] + biases_[0]  # of all steps in one product
 
-        def attend(h: Array, seen: Array) -> Array:
+        def attend(h: Array, seen: Array) -> tuple[Array, Array]:
             logits = jnp.einsum("bd,bsd->bs", h, keys).astype(jnp.float32)
             weights = jax.nn.softmax(jnp.where(seen, logits, MASKED_LOGIT)).astype(dtype)
             context = jnp.einsum("bs,bsd->bd", weights, encoded)
-            return jnp.tanh(jnp.concatenate([context, h], -1) @ extra_[0])
+            return jnp.tanh(jnp.concatenate([context, h], -1) @ extra_[0]), weights
 
         def step(carry, at_t):
             held, last = carry
@@ -292,24 +296,24 @@ def _steps(
                 states += [jnp.where(real[:, None], after[name], old)
                            for name, old in (("cell", cell), ("hidden", hidden))]
                 inner = after["hidden"].astype(dtype)
-            output = inner if c.attention == "none" else attend(inner, seen)
+            output, weights = (inner, jnp.zeros(seen.shape, dtype)) if c.attention == "none" else attend(inner, seen)
             output = output * masks[-1] if masks else output
             last = jnp.where(real[:, None], output, new)
-            return (states, last), output
+            return (states, last), (output, weights)
 
         by_time = jax.tree.map(lambda y: y.swapaxes(0, 1), (projected, starts, real, visible, masks_, firsts_))
-        (held_, last), outputs = jax.lax.scan(step, (held_, last), by_time)
-        return outputs.swapaxes(0, 1), last, *held_
+        (held_, last), found = jax.lax.scan(step, (held_, last), by_time)
+        return *(each.swapaxes(0, 1) for each in found), last, *held_
 
     time, matrix = ("batch", None, None), ("embed", None)
     arrays = [x, starts, real, visible, encoded, last, *kernels, *recurrents, *biases, *extra, *masks, *firsts, *held]
     axes = [time, time[:2], time[:2], time, time, time[:2], *[matrix] * (len(kernels) + len(recurrents)),
             *[(None,)] * len(biases), *[matrix] * len(extra), *[time] * (len(masks) + len(firsts)),
             *[time[:2]] * len(held)]
-    outputs, last, *held = map_examples(
-        run, axes, [(0, 2), (5, 2), *((len(arrays) - len(held) + i, 2) for i in range(len(held)))], *arrays)
+    outputs, weights, last, *held = map_examples(
+        run, axes, [(0, 2), (0, 2), (5, 2), *((len(arrays) - len(held) + i, 2) for i in range(len(held)))], *arrays)
     state = {name: {"cell": held[2 * i], "hidden": held[2 * i + 1]} for i, name in enumerate(names)}
-    return outputs, (state, last)
+    return outputs, weights, (state, last)
 
 
 # Generation
@@ -341,8 +345,8 @@ def decode(
     real = jnp.broadcast_to(jnp.arange(t) < (t if length is None else length), (b, t))
     unused = jax.tree.map(lambda x: jnp.broadcast_to(x[:, None], (b, t, c.width)), cache.state)
     visible = jnp.broadcast_to(cache.real[:, None], (b, t, cache.real.shape[1]))
-    outputs, (state, last) = _steps(params, _embed(params, tokens, execution), unused, jnp.zeros((b, t), bool), real,
-                                    cache.outputs, visible, [], cache, c)
+    outputs, _, (state, last) = _steps(params, _embed(params, tokens, execution), unused, jnp.zeros((b, t), bool), real,
+                                       cache.outputs, visible, [], cache, c)
     return outputs, cache._replace(state=state, last=last)
 
 

@@ -119,7 +119,7 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         inputs=input_fields(c),
         context=frozenset({"left", "both", "masked"}),
         output_dim=c.table_width,
-        attention=True,
+        attention=frozenset({"self"}),
         heads=c.heads,
         kept_heads=lambda: tuple(c.kept_heads),
         activation=c.activation,

@@ -54,7 +54,7 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         inputs=input_fields(c),
         context=frozenset({"left"} if c.causal else {"left", "both", "order"}),
         output_dim=c.width,
-        attention=True,
+        attention=frozenset({"self"}),
         pooling="last",
         carry=partial(initial_memory, c=c) if c.memory else None,
         start_cache=partial(transformer_xl_cache.start_cache, c=c, execution=execution),

@@ -95,6 +95,21 @@ class Generation(NamedTuple):
     decode: Mapping[str, Any]
 
 
+class TextPairs(NamedTuple):
+    """How an objective with the context "source" gives a source and a target to a network.
+
+    Attributes:
+      start: the token that the decoder reads before those of the target.
+      end: the token that ends sources and targets.
+      batch: prepared batch -> the batch that the network reads (`model_inputs`): `tokens` and `segment_ids` of the
+        decoder, `source_tokens` and `source_segment_ids`; and `targets` i32[b, t], the token after each.
+    """
+
+    start: int
+    end: int
+    batch: Callable[[Batch], Batch]
+
+
 class Objective(NamedTuple):
     """What a network is trained to predict, as pure functions with the config bound.
 
@@ -120,9 +135,10 @@ class Objective(NamedTuple):
       describe: (prepared batch, tokenizer) -> a text for each example.
       scorings: how it scores texts, by name, the default first; {} if it cannot. Names are those of the literature
         ("pll").
-      context: what each position of an encoded text is conditioned on: "left" or "both".
+      context: what each position of an encoded text is conditioned on: "left", "both", "source".
       static: whether `prepare` depends on the example's number alone (BERT's static masks).
       networks: those that a training step runs. (): published formulas of compute do not apply.
+      text_pairs: of the context "source".
     """
 
     name: str
@@ -142,6 +158,7 @@ class Objective(NamedTuple):
     context: str = "both"
     static: bool = False
     networks: tuple[NetworkUse, ...] = ()
+    text_pairs: TextPairs | None = None
 
 
 class FrozenPart(NamedTuple):

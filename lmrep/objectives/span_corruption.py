@@ -23,7 +23,7 @@ from lmrep.layers.attention import AttentionMask
 from lmrep.metrics import accuracy_metric, loss_metric
 from lmrep.models import decoding
 from lmrep.models.base import SOURCE, Inputs, Model, check_context, model_inputs
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef, TextPairs
 from lmrep.objectives.capabilities import FillSpans
 from lmrep.objectives.masking import uniform
 from lmrep.objectives.outputs import normalize_weights, output_layer, output_specs, smoothed_cross_entropy, sums
@@ -79,6 +79,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         describe=describe,
         terms={"denoising_loss": 1.0},
         context="source",  # no `networks`: formulas count each token once, and here source and target have others
+        text_pairs=TextPairs(ids.start, ids.end, pair),
     )
 
 
@@ -248,13 +249,17 @@ def prepare(keys: Keys, batch: Batch, *, c: Config, ids: Ids) -> Batch:
         "target_segment_ids": in_target.astype(jnp.int32), "weights": normalize_weights(in_target)}
 
 
+def pair(batch: Batch) -> Batch:
+    """What the network reads of a prepared batch, as `TextPairs.batch`."""
+    return {"tokens": batch["inputs"], "segment_ids": batch["target_segment_ids"], "targets": batch["targets"],
+            **{name: value for name, value in batch.items() if name.startswith(SOURCE)}}
+
+
 def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, most_frequent: int
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """The mean cross-entropy of the targets and, in training, z-loss."""
-    pair = {"tokens": batch["inputs"], "segment_ids": batch["target_segment_ids"],
-            **{name: value for name, value in batch.items() if name.startswith(SOURCE)}}
-    hidden = model.encode(params["encoder"], model_inputs(model, pair, context="source"), key).hidden
+    hidden = model.encode(params["encoder"], model_inputs(model, pair(batch), context="source"), key).hidden
     total, nll, correct = smoothed_cross_entropy(
         model, params["encoder"], _head(params), hidden, batch["targets"], batch["weights"], key,
         z_loss=0.0 if key is None else c.z_loss)

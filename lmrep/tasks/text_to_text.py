@@ -42,6 +42,7 @@ from lmrep.objectives.base import (
     NetworkUse,
     Objective,
     ObjectiveDef,
+    TextPairs,
 )
 from lmrep.objectives.outputs import normalize_weights, output_layer, output_specs, smoothed_cross_entropy, sums
 from lmrep.tasks.base import Comparison, Outputs, Result, TaskDef, TextEncoder, figures
@@ -101,7 +102,8 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
     specs = {"encoder": model.specs, **({"objective": {NAME: head}} if (head := output_specs(model)) else {})}
     return Objective(
         name=NAME, specs=specs, prepare=partial(prepare, start=ids["start"]), loss=partial(loss, c=c, model=model),
-        predict=partial(predict, c=c, model=model, **ids), context="source", networks=(NetworkUse(model.sizes),))
+        predict=partial(predict, c=c, model=model, **ids), context="source", networks=(NetworkUse(model.sizes),),
+        text_pairs=TextPairs(ids["start"], ids["end"], lambda batch: batch))
 
 
 def special_ids(vocabulary: Vocabulary) -> dict[str, int]:

@@ -14,7 +14,7 @@ import pytest
 
 import lmrep
 from lmrep.analysis import report
-from lmrep.analysis.report import metrics, page, predictions, prose, recipes, run_data
+from lmrep.analysis.report import attention, metrics, page, predictions, prose, recipes, run_data
 from lmrep.core.errors import UserError
 from lmrep.experiment import config as experiments
 from lmrep.training import optimizers
@@ -167,10 +167,10 @@ def test_predictions_before_training_are_those_of_the_source_run(home, data, run
 
 
 def test_attention_equals_that_of_the_network(run, predicted):
-    found = predicted.attention[0]
-    weights = np.frombuffer(base64.b64decode(found.weights), np.uint8).reshape(2, 4, len(found.tokens), -1)
+    [found] = predicted.attention[0].maps
+    weights = np.frombuffer(base64.b64decode(found.weights), np.uint8).reshape(2, 4, len(found.queries), -1)
     [encoded] = run.encode([TEXT], attention=True)
-    assert found.tokens == encoded.tokens
+    assert found.queries == found.keys == encoded.tokens and found.rows == found.columns
     np.testing.assert_allclose(weights / 255, encoded.attention, atol=0.5 / 255 + 1e-6)
 
 
@@ -184,9 +184,9 @@ def test_untrained_parameters_are_those_at_step_0(data):
 
 @pytest.mark.parametrize("max_bytes", [0, 700, 2000])
 def test_attention_fits_in_max_bytes(run, max_bytes):
-    found = predictions.attention_of(run, [TEXT, TEXT + " The cat eats."], max_bytes)
+    found = [a.maps[0] for a in attention.of_texts(run, [TEXT, TEXT + " The cat eats."], max_bytes)]
     assert sum(len(a.weights) for a in found) <= max_bytes
-    assert bool(found) == (max_bytes > 0) and all(a.tokens[0] == "[CLS]" for a in found)
+    assert bool(found) == (max_bytes > 0) and all(a.queries[0] == "[CLS]" for a in found)
 
 
 # Several runs

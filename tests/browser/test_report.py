@@ -4,7 +4,6 @@ and paper.
     apt-get install chromium && pip install -e '.[test,browser]' && pytest -n 0 tests/browser
 """
 
-import os
 import shutil
 
 import pytest
@@ -34,35 +33,10 @@ def path(tmp_path_factory):
     return report.write(workdirs, home / "report.html", data_dir=home / "data")
 
 
-@pytest.fixture(scope="module")
-def browser():
-    names = ("chromium", "chromium-browser", "google-chrome")
-    program = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield started
-        started.close()
-
-
 @pytest.fixture
-def visit(browser, path):
-    """visit(viewport, **options) -> the loaded page; checks at the end that there were no errors and no requests."""
-    contexts, messages, requests = [], [], []
-
-    def visit(viewport=WIDE, **options):
-        contexts.append(browser.new_context(viewport=viewport, **options))
-        page = contexts[-1].new_page()
-        page.on("console", lambda message: messages.append(message.text))
-        page.on("pageerror", lambda error: messages.append(str(error)))
-        page.on("request", lambda request: requests.append(request.url))
-        page.goto(path.as_uri())
-        return page
-
-    yield visit
-    assert messages == []
-    assert {url for url in requests if not url.startswith("data:")} == {path.as_uri()}
-    for context in contexts:
-        context.close()
+def visit(open_page, path):
+    """visit(viewport, **options) -> the loaded page."""
+    return lambda viewport=WIDE, **options: open_page(path, viewport, **options)
 
 
 def background(page):

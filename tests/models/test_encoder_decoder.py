@@ -60,7 +60,7 @@ def close(computed, expected, atol=2e-5):
     np.testing.assert_allclose(computed, expected, rtol=0, atol=atol)
 
 
-REAL = SEGMENTS > 0
+REAL, SOURCE_REAL = SEGMENTS > 0, SOURCE_SEGMENTS > 0
 
 
 # --- the equations
@@ -94,7 +94,8 @@ def attend(p, c, x, source, visible, bias=None):
 
 
 def run_stack(p, c, name, table, tokens, segments, encoded=None, source_segments=None):
-    """One example: (the embedding output and every layer, the result, the probabilities of self-attention)."""
+    """One example: (the embedding output and every layer, the result, the probabilities of self-attention, and of
+    attention to the source)."""
     own, causal, positions = p[name], name == "decoder", positions_of(segments[None])[0]
     x = table[tokens] * (np.sqrt(c.width) if c.scaled_embedding else 1)
     if c.positions == "sinusoidal":
@@ -106,7 +107,7 @@ def run_stack(p, c, name, table, tokens, segments, encoded=None, source_segments
         bias = np.array([[own["relative"]["table"][bucket(i - j, c.buckets, c.max_distance, not causal)]
                           for j in range(n)] for i in range(n)]).transpose(2, 0, 1)
     visible = lambda i, j: segments[i] == segments[j] and (j <= i or not causal)  # noqa: E731
-    outputs, probabilities = [x], []
+    outputs, probabilities, cross = [x], [], []
     for number in range(c.depth[name]):
         layer = jax.tree.map(lambda leaf: leaf[number], own["layers"])  # noqa: B023
 
@@ -125,21 +126,27 @@ def run_stack(p, c, name, table, tokens, segments, encoded=None, source_segments
                 linear(p["in"], y))
             return linear(p["out"], hidden)
 
+        def cross_attention(y, layer=layer):
+            y, found = attend(layer["cross_attention"], c, y, encoded, lambda i, j: segments[i] == source_segments[j])
+            cross.append(found)
+            return y
+
         x = block("attention", x, self_attention)
         if causal:
-            x = block("cross_attention", x, lambda y, layer=layer: attend(
-                layer["cross_attention"], c, y, encoded, lambda i, j: segments[i] == source_segments[j])[0])
+            x = block("cross_attention", x, cross_attention)
         x = block("mlp", x, feed_forward)
         outputs.append(x)
-    return outputs, normalize(own["final_norm"], x, c.norm_eps) if c.norm == "pre" else x, probabilities
+    return outputs, normalize(own["final_norm"], x, c.norm_eps) if c.norm == "pre" else x, probabilities, cross
 
 
 def expected_encoding(c, params):
-    """(the encoder's output [b, s, d], (layers [b][l + 1], hidden [b], probabilities [b][l]) of the decoder)."""
+    """(the encoder's output [b, s, d] and probabilities [b][l], (layers [b][l + 1], hidden [b], probabilities of
+    self-attention and of attention to the source [b][l]) of the decoder)."""
     p = reference.float64(params)
     source_table = p.get("source_embedding", p["embedding"])["token"]
-    encoded = [run_stack(p, c, "encoder", source_table, SOURCE[b], SOURCE_SEGMENTS[b])[1] for b in range(B)]
-    return np.stack(encoded), [np.array(each) for each in zip(*(run_stack(
+    _, encoded, weights, _ = zip(*(run_stack(p, c, "encoder", source_table, SOURCE[b], SOURCE_SEGMENTS[b])
+                                   for b in range(B)), strict=True)
+    return np.stack(encoded), np.stack(weights), [np.array(each) for each in zip(*(run_stack(
         p, c, "decoder", p["embedding"]["token"], TOKENS[b], SEGMENTS[b], encoded[b], SOURCE_SEGMENTS[b])
         for b in range(B)), strict=True)]
 
@@ -148,17 +155,21 @@ def expected_encoding(c, params):
 def test_outputs_equal_the_published_equations(name):
     c = CONFIGS[name]
     model, params = network(c)
-    source, (layers, hidden, probabilities) = expected_encoding(c, params)
+    source, source_weights, (layers, hidden, probabilities, cross) = expected_encoding(c, params)
     encoded = encode(model, params, layers=True, attention=True)
     close(np.array(encoded.layers).swapaxes(0, 1)[:, 0], layers[:, 0])
     for b in range(B):
         close(np.array(encoded.layers)[:, b, REAL[b]], layers[b][:, REAL[b]])
         close(encoded.hidden[b, REAL[b]], hidden[b][REAL[b]])
         close(np.array(encoded.attention)[:, b][:, :, REAL[b]], probabilities[b][:, :, REAL[b]])
+        close(np.array(encoded.cross_attention)[:, b][:, :, REAL[b]], cross[b][:, :, REAL[b]])
+        close(np.array(encoded.source_attention)[:, b][:, :, SOURCE_REAL[b]], source_weights[b][:, :, SOURCE_REAL[b]])
     at = np.array([[1, 0], [3, 0], [2, 4]], np.int32)
     close(encode(model, params, at=at).hidden, np.take_along_axis(hidden, at[..., None], 1))
-    alone = encode(model, params, make_inputs().source)
-    close(np.asarray(alone.hidden)[SOURCE_SEGMENTS > 0], source[SOURCE_SEGMENTS > 0])
+    alone = encode(model, params, make_inputs().source, attention=True)
+    close(np.asarray(alone.hidden)[SOURCE_REAL], source[SOURCE_REAL])
+    close(alone.attention, encoded.source_attention)
+    assert alone.cross_attention is None and alone.source_attention is None
 
 
 def test_attention_of_the_lecture():
@@ -203,6 +214,22 @@ def test_the_decoder_is_causal_and_the_encoder_is_not(name):
     assert (np.abs(hidden(source=changed) - hidden()).max((0, 2)) > 0).all()
     encoder = [np.asarray(encode(model, params, Inputs(jnp.asarray(x))).hidden) for x in (SOURCE, changed)]
     assert (np.abs(encoder[0] - encoder[1]).max((0, 2)) > 0).all()
+
+
+@pytest.mark.parametrize("execution", [Execution(), Execution(scan=True, remat="full")])
+def test_probabilities_add_to_1_over_the_tokens_of_the_same_text(execution):
+    model, params = network(T5, execution=execution)
+    encoded = encode(model, params, attention=True)
+    for found, queries, keys, layers in (
+            (encoded.attention, SEGMENTS, SEGMENTS, 3), (encoded.cross_attention, SEGMENTS, SOURCE_SEGMENTS, 3),
+            (encoded.source_attention, SOURCE_SEGMENTS, SOURCE_SEGMENTS, 2)):
+        found = np.asarray(found)
+        assert found.shape == (layers, B, 2, queries.shape[1], keys.shape[1])
+        own = (queries[:, :, None] == keys[:, None, :]) & (queries > 0)[:, :, None]
+        np.testing.assert_allclose((found * own[:, None]).sum(-1)[:, :, 0][:, queries > 0], 1, atol=1e-6)
+        assert (found * (~own & (queries > 0)[:, :, None])[:, None] == 0).all()
+    assert (np.triu(np.asarray(encoded.attention)[:, 0], 1) == 0).all()
+    assert (np.triu(np.asarray(encoded.source_attention)[:, 0], 1) > 0).any()
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -46,7 +46,8 @@ def lstm(p, x, state):
 
 
 def by_hand(params, source, target, attention="general", feeding=True):
-    """(the encoder's outputs [s, d], the decoder's [t, d]) of one example without padding."""
+    """(the encoder's outputs [s, d], the decoder's [t, d], its attention probabilities [t, s]) of one example without
+    padding."""
     p = jax.tree.map(np.asarray, params)
     x, states = p["source_embedding" if "source_embedding" in p else "embedding"]["token"][source], []
     for name in sorted(p["encoder"]):
@@ -60,7 +61,7 @@ def by_hand(params, source, target, attention="general", feeding=True):
             last[direction] = state
         x = np.concatenate([outputs["forward"], outputs["backward"]], 1)
         states.append([np.concatenate([last["forward"][i], last["backward"][i]]) for i in (0, 1)])
-    output, decoded = np.zeros(D), []
+    output, decoded, probabilities = np.zeros(D), [], []
     for token in target:
         y = np.concatenate([p["embedding"]["token"][token], output]) if feeding else p["embedding"]["token"][token]
         for i, name in enumerate(sorted(p["decoder"])):
@@ -70,10 +71,11 @@ def by_hand(params, source, target, attention="general", feeding=True):
         if attention != "none":
             logits = x @ (y @ p["attention"]["weigh"]["kernel"] if attention == "general" else y)
             weights = np.exp(logits - logits.max())
-            context = (weights / weights.sum()) @ x
+            probabilities.append(weights / weights.sum())
+            context = probabilities[-1] @ x
             output = np.tanh(np.concatenate([context, y]) @ p["attention"]["output"]["kernel"])
         decoded.append(output)
-    return x, np.array(decoded)
+    return x, np.array(decoded), np.array(probabilities)
 
 
 @pytest.mark.parametrize("fields", [
@@ -83,8 +85,8 @@ def test_outputs_equal_a_loop_over_time(fields):
     model, params = network(**fields)
     found = model.encode(params, inputs()).hidden
     for i, length in enumerate((7, 4)):
-        encoded, decoded = by_hand(params, SOURCE[i, :length], TARGET[i], fields.get("attention", "general"),
-                                   fields.get("input_feeding", True))
+        encoded, decoded, _ = by_hand(params, SOURCE[i, :length], TARGET[i], fields.get("attention", "general"),
+                                      fields.get("input_feeding", True))
         np.testing.assert_allclose(found[i], decoded, atol=2e-6)
         alone = model.encode(params, Inputs(jnp.asarray(SOURCE[i : i + 1]), attention_mask=AttentionMask(
             jnp.asarray(SOURCE_MASK[i : i + 1]))), layers=True)
@@ -97,9 +99,34 @@ def test_packed_pairs_are_independent():
     source = np.concatenate([SOURCE[1, :4], SOURCE[0], [0]])[None]
     target = np.concatenate([TARGET[1, :3], TARGET[0]])[None]
     ids = np.array([[1] * 4 + [2] * 7 + [0]]), np.array([[1] * 3 + [2] * 5])
-    packed = model.encode(params, inputs(source, ids[0], target, ids[1])).hidden[0]
-    for part, i, length in ((packed[:3], 1, 4), (packed[3:], 0, 7)):
-        np.testing.assert_allclose(part, by_hand(params, SOURCE[i, :length], TARGET[i, : len(part)])[1], atol=2e-6)
+    found = model.encode(params, inputs(source, ids[0], target, ids[1]), attention=True)
+    for steps, tokens, i in ((slice(0, 3), slice(0, 4), 1), (slice(3, 8), slice(4, 11), 0)):
+        _, decoded, probabilities = by_hand(params, source[0, tokens], TARGET[i, : steps.stop - steps.start])
+        np.testing.assert_allclose(found.hidden[0, steps], decoded, atol=2e-6)
+        expected = np.zeros((steps.stop - steps.start, 12))
+        expected[:, tokens] = probabilities
+        np.testing.assert_allclose(found.cross_attention[0, 0, 0, steps], expected, atol=2e-6)
+
+
+@pytest.mark.parametrize("fields", [{}, {"attention": "dot", "input_feeding": False}])
+def test_attention_probabilities_equal_a_loop_over_time(fields):
+    model, params = network(**fields)
+    found = model.encode(params, inputs(), attention=True)
+    assert found.cross_attention.shape == (1, 2, 1, 5, 7) and found.attention is None
+    for i, length in enumerate((7, 4)):
+        expected = by_hand(params, SOURCE[i, :length], TARGET[i], fields.get("attention", "general"),
+                           fields.get("input_feeding", True))[2]
+        np.testing.assert_allclose(found.cross_attention[0, i, 0, :, :length], expected, atol=2e-6)
+        assert (found.cross_attention[0, i, 0, :, length:] == 0).all()
+
+
+def test_attention_that_is_not_there_is_refused():
+    model, params = network(attention="none", input_feeding=False)
+    assert model.attention == frozenset() and network()[0].attention == {"cross"}
+    with pytest.raises(ValueError, match=r"model\.attention is none"):
+        model.encode(params, inputs(), attention=True)
+    with pytest.raises(ValueError, match="the encoder has no attention"):
+        model.encode(params, inputs().source, attention=True)
 
 
 def test_the_cache_continues_texts():

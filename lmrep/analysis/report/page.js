@@ -160,90 +160,129 @@
     drawAll();
   }).observe(document.body);
 
-  // Attention: a text, a layer, a head, a token.
+  // Attention: a text, one of its maps (queries [t], keys [s]), a layer, a head, a query.
   const texts = data.attention;
   if (texts.length) {
-    const of = { text: $("#text"), layer: $("#layer"), head: $("#head") };
-    let now = null, bytes = null, query = 0;
+    const of = { text: $("#text"), layer: $("#layer"), head: $("#head"), kind: $("#kind") };
+    let now = null, bytes = null, query = 0, crossing = false;
 
     const weight = (layer, head, t, s) => {
-      const { heads, tokens } = now, n = tokens.length;
-      if (head >= 0) return bytes[((layer * heads + head) * n + t) * n + s] / 255;
+      const { heads, queries, keys } = now, at = (h) => ((layer * heads + h) * queries.length + t) * keys.length + s;
+      if (head >= 0) return bytes[at(head)] / 255;
       let sum = 0;
-      for (let h = 0; h < heads; h++) sum += bytes[((layer * heads + h) * n + t) * n + s];
+      for (let h = 0; h < heads; h++) sum += bytes[at(h)];
       return sum / 255 / heads;
     };
 
-        const options = (select, number, name, first) => {
-      const previous = select.value;
+    // The choice before stays where there is the same one; by default it is the last one, or `first`.
+    const options = (select, names, first) => {
+      const previous = select.value, before = select.options.length;
       select.textContent = "";
       if (first) select.append(new Option(first, -1));
-      for (let i = 0; i < number; i++) select.append(new Option(`${name} ${i + 1}`, i));
-      select.value = [...select.options].some((o) => o.value === previous) ? previous : first ? -1 : number - 1;
+      names.forEach((name, i) => select.append(new Option(name, i)));
+      select.value = before && [...select.options].some((o) => o.value === previous) ? previous
+        : first ? -1 : names.length - 1;
+      select.parentElement.hidden = names.length < 2;
     };
 
-    const choose = () => {
-      now = texts[of.text.value];
+    const numbered = (name, number) => Array.from({ length: number }, (_, i) => `${name} ${i + 1}`);
+
+    // A line of tokens after the name of their text, where there are two.
+    const line = (root, tokens, name, make) => {
+      root.textContent = "";
+      if (name) root.append(Object.assign(document.createElement("small"), { textContent: name }));
+      tokens.forEach((word, i) => root.append(make(word, i)));
+    };
+
+    const chooseText = () => {
+      const names = texts[of.text.value].maps.map((map) => map.name), fresh = !of.kind.options.length;
+      options(of.kind, names);
+      if (fresh) of.kind.value = 0;
+      chooseMap();
+    };
+
+    const chooseMap = () => {
+      now = texts[of.text.value].maps[of.kind.value];
       bytes = Uint8Array.from(atob(now.weights), (c) => c.charCodeAt(0));
-      options(of.layer, now.layers, "layer");
-      options(of.head, now.heads, "head", "mean of all");
+      options(of.layer, numbered("layer", now.layers));
+      options(of.head, numbered("head", now.heads), "mean of all");
       query = now.first;
-      const row = $("#tokens");
-      row.textContent = "";
-      now.tokens.forEach((word, i) => {
-        const button = document.createElement("button");
-        button.type = "button";
-        button.textContent = word;
+      crossing = now.rows !== now.columns;
+      line($("#tokens"), now.queries, crossing && now.rows, (word, i) => {
+        const button = Object.assign(document.createElement("button"), { type: "button", textContent: word });
         button.addEventListener("click", () => { query = i; show(); });
-        row.append(button);
+        return button;
       });
+      line($("#keys"), crossing ? now.keys : [], crossing && now.columns,
+        (word) => Object.assign(document.createElement("span"), { textContent: word }));
+      $("#axes-of-map").textContent = crossing
+        ? `Rows: queries, the steps of the decoder, each with the token of the ${now.rows} that it predicts. ` +
+          `Columns: keys, the tokens of the ${now.columns}.`
+        : `Rows: queries. Columns: keys. Both are the tokens of the ${now.rows}.`;
       overview();
       show();
     };
 
     const show = () => {
-      const layer = +of.layer.value, head = +of.head.value, n = now.tokens.length;
-      [...$("#tokens").children].forEach((button, s) => {
+      const layer = +of.layer.value, head = +of.head.value, { queries, keys } = now;
+      [...$("#tokens").querySelectorAll("button")].forEach((button, i) => {
+        button.setAttribute("aria-pressed", i === query);
+      });
+      [...$(crossing ? "#keys" : "#tokens").querySelectorAll("span, button")].forEach((token, s) => {
         // Shades go by the square root, so that a weight of 4% can still be seen.
-        button.style.setProperty("--w", `${Math.round(85 * Math.sqrt(weight(layer, head, query, s)))}%`);
-        button.setAttribute("aria-pressed", s === query);
-        button.title = `${Math.round(100 * weight(layer, head, query, s))}%`;
+        token.style.setProperty("--w", `${Math.round(85 * Math.sqrt(weight(layer, head, query, s)))}%`);
+        token.title = `${Math.round(100 * weight(layer, head, query, s))}%`;
       });
-      const longest = Math.max(...now.tokens.map((word) => word.length));
-      const cell = n > 32 ? 9 : n > 20 ? 12 : 16, margin = Math.min(90, 12 + 6.2 * longest);
-      const size = margin + n * cell + 2, map = $("#map");
-      map.textContent = "";
-      const root = svg("svg", { viewBox: `0 0 ${size} ${size}`, style: `max-width:${size * 1.5}px`, role: "img",
-        "aria-label": `attention probabilities of layer ${layer + 1}` }, map);
-      svg("rect", { class: "frame", x: margin, y: margin, width: n * cell, height: n * cell }, root);
-      now.tokens.forEach((word, i) => {
-        const name = word.length > 13 ? `${word.slice(0, 12)}…` : word, middle = margin + (i + 0.5) * cell;
-        const mark = i === query ? "on" : "";
-        svg("text", { x: margin - 4, y: middle + 3.5, "text-anchor": "end", class: mark }, root, name);
-        svg("text", { transform: `translate(${middle + 3.5} ${margin - 4}) rotate(-90)` }, root, name);
-        for (let s = 0; s < n; s++) {
-          const value = weight(layer, head, i, s);
-          if (!value) continue;
-          const rect = svg("rect", { class: "cell", x: margin + s * cell, y: margin + i * cell, width: cell,
-            height: cell, "fill-opacity": Math.sqrt(value).toFixed(3) }, root);
-          svg("title", {}, rect, `${word} → ${now.tokens[s]}: ${Math.round(100 * value)}%`);
-        }
-      });
-      svg("rect", { class: "row", x: margin, y: margin + query * cell, width: n * cell, height: cell }, root);
-      $("#looks").textContent = `“${now.tokens[query]}” attends, in layer ${layer + 1}, ` +
+      drawMap(layer, head);
+      const name = queries[query].trim(), who = crossing ? `The step that predicts “${name}”` : `“${name}”`;
+      $("#looks").textContent = `${who} attends, in layer ${layer + 1}, ` +
         (head < 0 ? "averaged over heads, to: " : `head ${head + 1}, to: `) +
-        now.tokens.map((word, s) => [weight(layer, head, query, s), word]).sort((a, b) => b[0] - a[0]).slice(0, 4)
+        keys.map((word, s) => [weight(layer, head, query, s), word]).sort((a, b) => b[0] - a[0]).slice(0, 4)
           .map(([value, word]) => `${word} ${Math.round(100 * value)}%`).join(", ");
     };
 
+    const drawMap = (layer, head) => {
+      const { queries, keys } = now, n = Math.max(queries.length, keys.length), cell = n > 32 ? 9 : n > 20 ? 12 : 16;
+      const margin = (words) => Math.min(90, 12 + 6.2 * Math.max(...words.map((word) => word.length))) + 14;
+      const left = margin(queries), top = margin(keys), map = $("#map");
+      const [wide, high] = [keys.length * cell, queries.length * cell];
+      const short = (word) => (word.length > 13 ? `${word.slice(0, 12)}…` : word);
+      map.textContent = "";
+      const root = svg("svg", { viewBox: `0 0 ${left + wide + 2} ${top + high + 2}`, role: "img",
+        style: `max-width:${(left + wide + 2) * 1.5}px`,
+        "aria-label": `${now.name}: probabilities of layer ${layer + 1}` }, map);
+      svg("rect", { class: "frame", x: left, y: top, width: wide, height: high }, root);
+      svg("text", { class: "axis", x: left + wide / 2, y: 9, "text-anchor": "middle" }, root, `keys: ${now.columns}`);
+      svg("text", { class: "axis", "text-anchor": "middle", transform: `translate(9 ${top + high / 2}) rotate(-90)` },
+        root, `queries: ${now.rows}`);
+      keys.forEach((word, s) => {
+        const middle = left + (s + 0.5) * cell;
+        svg("text", { transform: `translate(${middle + 3.5} ${top - 4}) rotate(-90)` }, root, short(word));
+      });
+      queries.forEach((word, t) => {
+        const y = top + t * cell, mark = t === query ? "on" : "";
+        svg("text", { x: left - 4, y: y + cell / 2 + 3.5, "text-anchor": "end", class: mark }, root, short(word));
+        keys.forEach((key, s) => {
+          const value = weight(layer, head, t, s);
+          if (!value) return;
+          const rect = svg("rect", { class: "cell", x: left + s * cell, y, width: cell, height: cell,
+            "fill-opacity": Math.sqrt(value).toFixed(3) }, root);
+          svg("title", {}, rect, `${word} → ${key}: ${Math.round(100 * value)}%`);
+        });
+      });
+      svg("rect", { class: "row", x: left, y: top + query * cell, width: wide, height: cell }, root);
+    };
+
     const overview = () => {
-      const { layers, heads } = now, n = now.tokens.length, canvas = $("#heads"), gap = Math.max(1, Math.round(n / 10));
-      canvas.width = heads * (n + gap) - gap;
+      const { layers, heads } = now, [n, m] = [now.queries.length, now.keys.length];
+      const canvas = $("#heads"), gap = Math.max(1, Math.round(m / 10));
+      $("#overview").hidden = layers * heads < 2;
+      canvas.width = heads * (m + gap) - gap;
       canvas.height = layers * (n + gap) - gap;
       const context = canvas.getContext("2d"), image = context.createImageData(canvas.width, canvas.height);
-      for (let i = 0; i < bytes.length; i++) { // [layers, heads, n, n]
-        const s = i % n, t = Math.floor(i / n) % n, map = Math.floor(i / n / n);
-        const row = Math.floor(map / heads) * (n + gap) + t, column = (map % heads) * (n + gap) + s;
+      for (let i = 0; i < bytes.length; i++) { // [layers, heads, n, m]
+        const s = i % m, t = Math.floor(i / m) % n, map = Math.floor(i / m / n);
+        const row = Math.floor(map / heads) * (n + gap) + t, column = (map % heads) * (m + gap) + s;
         image.data.set([64, 124, 226, Math.round(Math.sqrt(255 * bytes[i]))], 4 * (row * canvas.width + column));
       }
       context.putImageData(image, 0, 0);
@@ -256,10 +295,11 @@
       of.head.value = Math.min(now.heads - 1, Math.floor(((event.clientX - box.left) / box.width) * now.heads));
       show();
     });
-    of.text.addEventListener("change", choose);
+    of.text.addEventListener("change", chooseText);
+    of.kind.addEventListener("change", chooseMap);
     of.layer.addEventListener("change", show);
     of.head.addEventListener("change", show);
-    choose();
+    chooseText();
   }
 
   // Printing opens what is folded.

@@ -58,7 +58,7 @@ def render(runs: Runs) -> str:
         heads=[(run.label, heads_page.section(measured)) for run in run_list
                if (measured := heads.read(run.directory / heads.FILE))],
         plans=[(run.label, plan) for run in run_list if (plan := plan_page.read(run.directory))],
-        attention=[(f"{run.label}: " if len(runs) > 1 else "") + " ".join(one.tokens)
+        attention=[(f"{run.label}: " if len(runs) > 1 else "") + one.title
                    for run, predictions in runs for one in predictions.attention],
         configs=_per_run(runs, _config), data=_per_run(runs, _data), speed=_speed(run_list),
         compute=compute.rows(run_list), compute_charts=compute.charts(run_list),
@@ -66,7 +66,7 @@ def render(runs: Runs) -> str:
         reproduction=_per_run(runs, _reproduction), css=assets.read("page.css"), script=assets.read("page.js"),
         version=metadata.version("lmrep"), written=time.strftime("%Y-%m-%d %H:%M %Z"), figures={
             "runs": [{"label": run.label, **run_data.curves(run, max(60, 1800 // len(runs)))} for run in run_list],
-            "attention": [one._asdict() for _, predictions in runs for one in predictions.attention]})
+            "attention": [one.as_json() for _, predictions in runs for one in predictions.attention]})
 
 
 def _per_run(runs: Runs, section: Callable[[RunData, Predictions], Any]) -> list[tuple[str, Any]]:

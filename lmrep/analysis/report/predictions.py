@@ -3,7 +3,6 @@
 `RENDERERS` holds what the report knows of a capability; others are shown as they print.
 """
 
-import base64
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from lmrep.analysis.report import replaced_tokens
+from lmrep.analysis.report import attention, replaced_tokens
+from lmrep.analysis.report.attention import Attention
 from lmrep.analysis.report.run_data import RunData
 from lmrep.core import params as P
 from lmrep.core.errors import RunFault, UserError
@@ -34,7 +34,6 @@ from lmrep.training.step import prepare_keys
 
 MAX_TEXTS = 12  # sample texts that are shown
 EXAMPLES, CONTEXT = 16, 12  # validation examples with a predicted token, and tokens shown on either side of it
-MAX_ATTENTION = 48  # tokens of a text whose attention is shown
 CONTINUED, PROMPT, NEW_TOKENS = 4, 12, 20  # validation texts that are continued; tokens of each prompt and continuation
 DESCRIBED, WORDS = 4, 60  # validation examples that are described, and words of each
 
@@ -57,17 +56,6 @@ class Sample(NamedTuple):
     before: Any
     now: Any
     target: str | None = None
-
-
-class Attention(NamedTuple):
-    """The attention probabilities of one text: `weights` are uint8[l, h, t, s] in base64, 255 for 1. `first` is the
-    token to show first: a mask, or the one after the text's beginning."""
-
-    tokens: Sequence[str]
-    first: int
-    layers: int
-    heads: int
-    weights: str
 
 
 @dataclass(frozen=True)
@@ -110,21 +98,31 @@ def predict(data: RunData, attention_bytes: int) -> Predictions:
         return Predictions(notes=tuple(notes))
     run = _newest(runs)
     if data.is_task:
-        return Predictions(run.step, attention=task_attention(data, run, attention_bytes), notes=tuple(notes))
+        shown = attention.of_task(run, data.task, attention_bytes)
+        return Predictions(run.step, attention=shown, notes=tuple(notes))
     # The objective of the first stage, which the untrained run has, may have other capabilities.
     runs = tuple(one if one and one.capabilities == run.capabilities else None for one in runs)
     batch = held_out_batch(data, run.objective)
     held_out = _held_out(data, runs, batch, notes) if batch else {}
     samples = _samples(data, runs, notes)
     complete = now is not None and P.flatten(specs_of(now.objective)).keys() <= P.flatten(now.params).keys()
+    shown = _attention(data, now, batch, attention_bytes) if now else ()
+    return Predictions(now and now.step, samples, held_out, shown, tuple(notes), complete)
+
+
+def _attention(data: RunData, run: Run, batch: dict[str, np.ndarray] | None, max_bytes: int) -> Sequence[Attention]:
+    """The attention probabilities for texts and, where the network reads a source, for validation examples."""
+    if batch and run.objective.text_pairs:
+        return attention.of_pairs(run, lambda length: _pairs(data, run.objective, length), max_bytes)
     texts = [*data.experiment.samples[:3], *(list(_beginnings(data, batch, 2 * CONTEXT))[:2] if batch else ())]
-    attention = attention_of(now, texts, attention_bytes) if now and attention_bytes else ()
-    return Predictions(now and now.step, samples, held_out, attention, tuple(notes), complete)
+    return attention.of_texts(run, texts, max_bytes)
 
 
-def task_attention(data: RunData, run: Run, max_bytes: int) -> Sequence[Attention]:
-    """The attention probabilities of the network of a task, of some validation examples that are single texts."""
-    return attention_of(run, [text for _, text in data.task.texts], max_bytes) if max_bytes else ()
+def _pairs(data: RunData, objective: Objective, length: int) -> list[attention.Pair]:
+    """Sources and targets that the objective makes of the first `length` tokens of validation examples."""
+    batch = objective.text_pairs.batch(held_out_batch(data, objective, length))
+    return [(source[in_source == 1], target[in_target == 1]) for source, in_source, target, in_target in zip(*(
+        batch[name] for name in ("source_tokens", "source_segment_ids", "targets", "segment_ids")), strict=True)]
 
 
 def _newest(runs: Pair) -> Run:
@@ -154,14 +152,17 @@ def _untrained(data: RunData, now: Run | None, notes: list[str]) -> Run | None:
     return Run(data.directory, 0, experiment, network.tokenizer, network.model, objective, params)
 
 
-def held_out_batch(data: RunData, objective: Objective) -> dict[str, np.ndarray] | None:
-    """Some validation examples, prepared by the objective: evenly spaced, not chosen by how well they are predicted."""
+def held_out_batch(data: RunData, objective: Objective, length: int | None = None) -> dict[str, np.ndarray] | None:
+    """Some validation examples, prepared by the objective: evenly spaced, not chosen by how well they are predicted; or
+    the first `length` tokens of them."""
     stage, prepared, seed = data.stage, data.prepared, data.experiment.evaluation.seed
     store = prepared and (prepared.stores.get("validation") or prepared.stores.get("test"))
     if not store or not store.tokens:
         return None
     plan = build.evaluation_plan(stage, store, seed, prepared.directory.parent)
     batch = loader.gather(plan, np.unique(np.linspace(0, plan.examples - 1, EXAMPLES).astype(np.int64)))
+    if length:
+        batch = {name: value[:, :length] if FIELDS[name].axes == "bt" else value for name, value in batch.items()}
     return jax.device_get(jax.jit(lambda batch: objective.prepare(
         prepare_keys(objective, batch, seed, np.int32(0)), batch))(batch))
 
@@ -355,29 +356,3 @@ def _context(batch: Mapping[str, np.ndarray], i: int, t: int, tokenizer: Tokeniz
     first, last = max(segment[0], t - CONTEXT), min(segment[-1], t + CONTEXT)
     left, right = (tokenizer.decode(ids.tolist()) for ids in (tokens[first:t], tokens[t + 1 : last + 1]))
     return ("… " if first > segment[0] else "") + left, right + (" …" if last < segment[-1] else "")
-
-
-def attention_of(run: Run, texts: Sequence[str], max_bytes: int) -> list[Attention]:
-    """The attention probabilities of as many texts as fit in `max_bytes`; long texts are truncated at a word."""
-    if not run.model.attention:
-        return []
-    found, mask = [], run.tokenizer.specials.get("mask")
-    for text in dict.fromkeys(texts):
-        words, encoded = text.split(), None
-        while words:
-            try:
-                encoded = run.encode([" ".join(words)], attention=True)[0]
-            except UserError:  # longer than the model
-                encoded = None
-            if encoded is not None and len(encoded.tokens) <= MAX_ATTENTION \
-                    and encoded.attention.size * 4 / 3 <= max_bytes:
-                break
-            words = words[: len(words) * 3 // 4]
-        if not words:
-            break
-        layers, heads = encoded.attention.shape[:2]
-        weights = np.round(encoded.attention * 255).astype(np.uint8)
-        first = encoded.tokens.index(mask) if mask in encoded.tokens else min(1, len(encoded.tokens) - 1)
-        found.append(Attention(encoded.tokens, first, layers, heads, base64.b64encode(weights.tobytes()).decode()))
-        max_bytes -= len(found[-1].weights)
-    return found

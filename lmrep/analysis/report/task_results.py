@@ -22,7 +22,7 @@ from lmrep.tasks.base import Comparison
 
 MAX_CLASSES = 20  # of a confusion table; of more, the most frequent confusions are listed
 MAX_CONFUSIONS = 20
-WORST, TEXTS = 20, 3
+WORST, TEXTS, RECORDS = 20, 3, 100
 CHARACTERS = 300  # of a text that is shown
 DAMAGE = (AttributeError, KeyError, TypeError, ValueError, IndexError, StopIteration)  # what wrong values raise
 
@@ -71,6 +71,7 @@ class TaskResults:
       confusion: None for a task without classes.
       mixes: `place`, `layers`, `weights` and `gamma` of each learned mix of frozen layers.
       texts: (source, text) of the first examples that are a single text; the source is "" but in a mixture.
+      records: the first examples.
       worst: the examples with the largest losses, the largest first.
     """
 
@@ -82,6 +83,7 @@ class TaskResults:
     confusion: Confusion | None = None
     worst: Sequence[Example] = ()
     texts: Sequence[tuple[str, str]] = ()
+    records: Sequence[Record] = ()
     mixes: Sequence[Mapping[str, Any]] = ()
 
     def interval(self, step: int, metric: str) -> Sequence[float] | None:
@@ -121,14 +123,14 @@ def read(
     step = next((each["step"] for each in found if each["examples"] == count), None)
     if not compared:
         return TaskResults(splits, known, best_step, mixes=mixes)
-    worst = heapq.nlargest(WORST, (pair for pair in compared if pair[1].loss > 0), key=lambda pair: pair[1].loss)
-    counts = Counter(pair for _, comparison in compared for pair in comparison.classes)
+    worst = heapq.nlargest(WORST, (one for one in compared if one[2].loss > 0), key=lambda one: one[2].loss)
+    counts = Counter(pair for _, _, comparison in compared for pair in comparison.classes)
     confusion = _confusion(counts, resolve_stages(experiment)[0].objective) if counts else None
-    singles = [(texts.get("source", ""), texts["text"]) for texts, _ in compared[:TEXTS]
+    singles = [(texts.get("source", ""), texts["text"]) for _, texts, _ in compared[:TEXTS]
                if texts.keys() - {"source"} == {"text"}]
     return TaskResults(splits, known, best_step, count, step, confusion,
-                       [Example(texts, _shortened(one.gold), _shortened(one.predicted)) for texts, one in worst],
-                       singles, mixes)
+                       [Example(texts, _shortened(one.gold), _shortened(one.predicted)) for _, texts, one in worst],
+                       singles, [record for record, _, _ in compared[:RECORDS]], mixes)
 
 
 def _json(path: Path, notes: list[str]) -> dict[str, Any]:
@@ -173,9 +175,11 @@ def _is_validation(evaluation: Mapping[str, Any]) -> bool:
     return evaluation.get("split") == "validation" and not evaluation.get("source")
 
 
-def _compared(path: Path, experiment: TaskExperiment) -> Iterator[tuple[dict[str, str], Comparison] | None]:
-    """(texts, comparison) of each example of a file of predictions; None for a damaged line. Nothing where examples
-    have no targets."""
+def _compared(
+    path: Path, experiment: TaskExperiment
+) -> Iterator[tuple[Record, dict[str, str], Comparison] | None]:
+    """(record, texts, comparison) of each example of a file of predictions; None for a damaged line. Nothing where
+    examples have no targets."""
     task, config = task_of(experiment), resolve_stages(experiment)[0].objective
     if not path.is_file():
         return
@@ -190,7 +194,7 @@ def _compared(path: Path, experiment: TaskExperiment) -> Iterator[tuple[dict[str
                 texts = {"source": record.source} if record.source else {}
                 texts |= {name: _text(name, record.fields[name]) for name in (*task.fields, *task.optional)
                           if name in record.fields}
-                yield texts, task.compare(config, record, fields["prediction"])
+                yield record, texts, task.compare(config, record, fields["prediction"])
             except DAMAGE:
                 yield None
 

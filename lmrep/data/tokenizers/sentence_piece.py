@@ -336,7 +336,7 @@ def train(algorithm: str, vocab_size: int, lowercase: bool, texts: Callable[[], 
     except RuntimeError as error:
         if faults:
             raise faults[0] from None
-        raise UserError(_training_error(str(error), vocab_size)) from None
+        raise UserError(_training_error(str(error), vocab_size, len(added))) from None
     return SentencePiece(model.getvalue(), own, cleaning, added)
 
 
@@ -351,14 +351,16 @@ def _sample_lines(texts: Iterable[str], keep: float) -> Iterator[str]:
             taken %= 1
 
 
-def _training_error(error: str, size: int) -> str:
+def _training_error(error: str, size: int, added: int) -> str:
+    """The library's message, of a vocabulary of `size` pieces of which `added` are not trained."""
     size_is = f"tokenizer.vocab_size is {size:,}"
-    if maximum := re.search(r"Please set it to a value <= (\d+)", error):
-        fix = f"set --config.tokenizer.vocab_size={maximum[1]}, or give" if int(maximum[1]) >= 64 else "give"
-        return f"{size_is}, and this corpus has at most {int(maximum[1]):,} pieces; {fix} more text"
-    if minimum := re.search(r"smaller than required_chars\. \d+ vs (\d+)", error):
-        return (f"{size_is}, and the characters of the corpus and the special tokens take {int(minimum[1]):,} pieces "
-                f"before any is learned; set --config.tokenizer.vocab_size to more")
+    if found := re.search(r"Please set it to a value <= (\d+)", error):
+        maximum = int(found[1]) + added
+        fix = f"set --config.tokenizer.vocab_size={maximum}, or give" if maximum >= 64 + added else "give"
+        return f"{size_is}, and this corpus has at most {maximum:,} pieces; {fix} more text"
+    if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", error):
+        return (f"{size_is}, and the characters of the corpus and the special tokens take {int(found[1]) + added:,} "
+                "pieces before any is learned; set --config.tokenizer.vocab_size to more")
     return f"no SentencePiece vocabulary of {size:,} pieces can be trained on this corpus: {_without_location(error)}"
 
 

@@ -1,0 +1,91 @@
+"""The attention probabilities of networks that read a source, for pairs of a source and a target."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from lmrep.core.errors import UserError
+from lmrep.core.params import Array, Tree
+from lmrep.data import prompts
+from lmrep.models.base import SOURCE, Model, model_inputs
+
+BATCH = 8  # pairs
+
+
+@dataclass(frozen=True)
+class PairAttention:
+    """The attention probabilities of a pair. Step i of the decoder reads `inputs[i]` and predicts `target[i]`.
+
+    Attributes:
+      source: its s tokens, with the end.
+      target: its t tokens, with the end.
+      inputs: the t tokens that the decoder reads: a start token, and the target without its last token.
+      cross: f32[l, h, t, s], the probability with which step t attends to token s of the source.
+      encoder: f32[l, h, s, s], of the self-attention of the source; None for a network that has none there.
+      decoder: f32[l, h, t, t], of the self-attention of `inputs`; None for a network that has none there.
+    """
+
+    source: list[str]
+    target: list[str]
+    inputs: list[str]
+    cross: np.ndarray
+    encoder: np.ndarray | None = None
+    decoder: np.ndarray | None = None
+
+
+def probabilities(params: Tree, batch: dict[str, Array], *, model: Model) -> tuple[Array | None, ...]:
+    """Float32 [l, b, h, t, s], [l, b, h, s, s] and [l, b, h, t, t]: the attention to the source, and the self-attention
+    of encoder and decoder, or None where there is none. `batch` is as of `TextPairs.batch`."""
+    found = model.encode(params, model_inputs(model, batch, context="source"), attention=True)
+    return tuple(None if each is None else each.astype(jnp.float32)
+                 for each in (found.cross_attention, found.source_attention, found.attention))
+
+
+def of_texts(run: Any, pairs: Sequence[tuple[str, str]]) -> list[PairAttention]:
+    """`of_tokens` of texts, each with the token that ends it. Raises UserError for one that is too long, too."""
+    _check(run)
+    if single := [pair for pair in pairs if isinstance(pair, str)]:
+        raise UserError(f"attention takes pairs of a source and a target; it was given one text, {single[0][:60]!r}. "
+                        "For self-attention of texts: encode(texts, attention=True)")
+    tokenized = [prompts.tokenize_prompts(pair, run.tokenizer, run.model.max_length, around=run.special_tokens)
+                 for pair in pairs]
+    return of_tokens(run, [tuple(text.ids for text in pair) for pair in tokenized])
+
+
+def of_tokens(run: Any, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[PairAttention]:
+    """The attention probabilities of pairs.
+
+    Args:
+      run: a loaded one (`lmrep.inference.load.Run`).
+      pairs: int32[s] and int32[t], sources and targets with their ends.
+
+    Raises:
+      UserError: the network reads no source, or has no attention.
+    """
+    _check(run)
+    start, names = run.objective.text_pairs.start, run.tokenizer.id_to_token
+    found: list = [None] * len(pairs)
+    for members in prompts.group_by_length([np.concatenate(pair) for pair in pairs], BATCH):
+        sources, targets = zip(*(pairs[i] for i in members), strict=True)
+        inputs = [np.concatenate([[start], ids[:-1]]) for ids in targets]
+        source, batch = (prompts.pad_batch(texts, start, run.model.max_length) for texts in (sources, inputs))
+        batch |= {SOURCE + name: value for name, value in source.items()}
+        arrays = [None if x is None else np.asarray(x) for x in run.pair_probabilities(run.params["encoder"], batch)]
+        for row, i in enumerate(members):
+            (s, t), texts = map(len, pairs[i]), (*pairs[i], inputs[row])
+            cut = [None if x is None else x[:, row, :, :rows, :columns].copy()
+                   for x, rows, columns in zip(arrays, (t, s, t), (s, s, t), strict=True)]
+            found[i] = PairAttention(*([names(int(token)) for token in ids] for ids in texts), *cut)
+    return found
+
+
+def _check(run: Any) -> None:
+    if run.objective.text_pairs is None:
+        raise UserError(f"{run.directory} was trained with objective {run.objective.name!r}, whose network reads no "
+                        "source; for self-attention of texts: encode(texts, attention=True)")
+    if "cross" not in run.model.attention:
+        raise UserError(f"the network {run.model.name!r} was configured without attention to the source")
+    run.require_network()
