@@ -126,8 +126,9 @@ MAX_CHUNKS, CHUNK_LOGITS = 32, 2**24  # chunks of a batch at most, logits of a c
 
 
 def _num_chunks(b: int, t: int, v: int) -> int:
-    """Number of chunks, which split along t so that examples stay on their devices."""
-    return max(1, min(MAX_CHUNKS, t, b * t * v // CHUNK_LOGITS))
+    """Number of chunks, which split along t so that examples stay on their devices; none is padding alone."""
+    size = max(1, -(-t // max(1, min(MAX_CHUNKS, b * t * v // CHUNK_LOGITS))))
+    return max(1, -(-t // size))
 
 
 def split_chunks(x: Array, chunks: int) -> Array:

@@ -74,6 +74,20 @@ class TransformerSizes(NamedTuple):
     vocab: int
 
 
+class SourceSizes(NamedTuple):
+    """The numbers of `Sizes` for the source of a network that reads one.
+
+    Attributes:
+      matrices: elements of the matrices that the vector of a token of the source is multiplied by.
+      attention: the width of the attention among the tokens of the source, summed over layers.
+      cross: the width of the attention of the text to the source, summed over layers.
+    """
+
+    matrices: int
+    attention: int = 0
+    cross: int = 0
+
+
 class Sizes(NamedTuple):
     """The numbers of a network by which published formulas count floating-point operations.
 
@@ -82,11 +96,13 @@ class Sizes(NamedTuple):
         layers share count for every layer. Without embedding tables.
       attention: the width of the attention, summed over the layers that attend to the full sequence; 0 without.
       transformer: None for networks that are not a Transformer as BERT's.
+      source: of a network that reads a source, whose tokens are not counted above.
     """
 
     matrices: int
     attention: int = 0
     transformer: TransformerSizes | None = None
+    source: SourceSizes | None = None
 
 
 class OutputLayer(NamedTuple):

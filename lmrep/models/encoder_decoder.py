@@ -27,7 +27,7 @@ from lmrep.layers import positions as fixed
 from lmrep.layers.attention import Attend, AttentionMask, KVCache, take
 from lmrep.layers.mlp import ACTIVATIONS
 from lmrep.layers.relative_bias import Buckets
-from lmrep.models.base import Encoded, Inputs, Model, ModelDef, Sizes, check_inputs
+from lmrep.models.base import Encoded, Inputs, Model, ModelDef, Sizes, SourceSizes, check_inputs
 
 INPUTS = frozenset({"tokens", "positions", "attention_mask", "source"})
 SOURCE_INPUTS = INPUTS - {"source"}
@@ -148,11 +148,15 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
 
 
 def sizes(c: Config) -> Sizes:
-    """The numbers of published formulas, for a token of the source and one of the target, if there is one, together."""
-    attention, block = 4 * c.width * c.heads * c.k, (3 if c.gated else 2) * c.width * c.mlp
-    encoder, decoder = c.depth[ENCODER], c.depth.get(DECODER, 0)
-    return Sizes(encoder * (attention + block) + decoder * (2 * attention + block),
-                 (encoder + 2 * decoder) * c.heads * c.k)
+    """The numbers of published formulas. Keys and values of the attention to the source are made of its tokens."""
+    inner = c.heads * c.k
+    projection, block = c.width * inner, (3 if c.gated else 2) * c.width * c.mlp
+    encoder, decoder = c.layers, c.depth.get(DECODER, 0)
+    alone = encoder * (4 * projection + block)
+    if c.stacks == "encoder":
+        return Sizes(alone, encoder * inner)
+    source = SourceSizes(alone + decoder * 2 * projection, encoder * inner, decoder * inner)
+    return Sizes(decoder * (6 * projection + block), decoder * inner, source=source)
 
 
 # Parameters

@@ -25,7 +25,7 @@ from lmrep.core.sharding import gather_params, look_up, map_examples, shard
 from lmrep.layers import dropout, recurrent
 from lmrep.layers.attention import MASKED_LOGIT, AttentionMask
 from lmrep.layers.stack import Execution
-from lmrep.models.base import Encoded, Inputs, Model, ModelDef, Sizes, check_inputs
+from lmrep.models.base import Encoded, Inputs, Model, ModelDef, Sizes, SourceSizes, check_inputs
 
 INPUTS = frozenset({"tokens", "attention_mask", "source"})
 SOURCE_INPUTS = INPUTS - {"source"}
@@ -82,9 +82,19 @@ def build(c: Config, execution: Execution = Execution(), name: str = "seq2seq_ls
         attention=frozenset(() if encoder_alone or c.attention == "none" else ("cross",)), pooling="mean",
         start_cache=None if encoder_alone else partial(start_cache, c=c, execution=execution),
         decode=None if encoder_alone else partial(decode, c=c, execution=execution), activation="tanh",
-        init=recurrent.uniform(c.init_range),
-        sizes=Sizes(sum(4 * (c.width // 2) * (d + c.width // 2) * 2 for d in _widths(c))
-                    + sum(4 * c.width * (d + c.width) for d in _decoder_widths(c))))
+        init=recurrent.uniform(c.init_range), sizes=sizes(c))
+
+
+def sizes(c: Config) -> Sizes:
+    """The numbers of published formulas."""
+    encoder = sum(4 * (c.width // 2) * (d + c.width // 2) * 2 for d in _widths(c))
+    if c.stacks == "encoder":
+        return Sizes(encoder)
+    decoder = sum(4 * c.width * (d + c.width) for d in _decoder_widths(c))
+    if c.attention == "none":
+        return Sizes(decoder, source=SourceSizes(encoder))
+    keys = c.width**2 if c.attention == "general" else 0
+    return Sizes(decoder + 2 * c.width**2, source=SourceSizes(encoder + keys, cross=c.width))
 
 
 def _widths(c: Config) -> list[int]:

@@ -103,11 +103,13 @@ class TextPairs(NamedTuple):
       end: the token that ends sources and targets.
       batch: prepared batch -> the batch that the network reads (`model_inputs`): `tokens` and `segment_ids` of the
         decoder, `source_tokens` and `source_segment_ids`; and `targets` i32[b, t], the token after each.
+      lengths: (length of an example, whether several texts are packed in it) -> (t, s), with padding.
     """
 
     start: int
     end: int
     batch: Callable[[Batch], Batch]
+    lengths: Callable[[int, bool], tuple[int, int]]
 
 
 class Objective(NamedTuple):

@@ -23,7 +23,7 @@ from lmrep.layers.attention import AttentionMask
 from lmrep.metrics import accuracy_metric, loss_metric
 from lmrep.models import decoding
 from lmrep.models.base import SOURCE, Inputs, Model, check_context, model_inputs
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef, TextPairs
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, NetworkUse, Objective, ObjectiveDef, TextPairs
 from lmrep.objectives.capabilities import FillSpans
 from lmrep.objectives.masking import uniform
 from lmrep.objectives.outputs import normalize_weights, output_layer, output_specs, smoothed_cross_entropy, sums
@@ -78,8 +78,10 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         next_token_logits=partial(next_token_logits, model=model),
         describe=describe,
         terms={"denoising_loss": 1.0},
-        context="source",  # no `networks`: formulas count each token once, and here source and target have others
-        text_pairs=TextPairs(ids.start, ids.end, pair),
+        context="source",
+        networks=(NetworkUse(model.sizes),),
+        text_pairs=TextPairs(ids.start, ids.end, pair,
+                             lambda length, packed: lengths(length, c, len(ids.sentinels))[::-1]),
     )
 
 

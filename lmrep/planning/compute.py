@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from lmrep.core.sharding import make_mesh
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.experiment import shapes
-from lmrep.experiment.config import UNKNOWN_STEPS, Experiment, TaskExperiment
+from lmrep.experiment.choices import ALL_FORMATS
+from lmrep.experiment.config import UNKNOWN_STEPS, Experiment, StagePlan, TaskExperiment
 from lmrep.objectives.base import Objective
 from lmrep.planning import conventions, flops, published
 
@@ -25,7 +26,8 @@ COUNTS = {
     "six_n":
         "6 N + 12 l d t per token (Kaplan et al., 2020; Chowdhery et al., 2022): N weights of the layers, without "
         "embedding tables, output layer and heads, two operations each forward and four backward; 12 l d t for "
-        "attention over t positions.",
+        "attention over t positions. Where a network reads a source, its tokens pass the encoder and give the keys and "
+        "values of the attention to it, and those of the target pass the decoder.",
     "exact":
         "the matrix products of the traced training step: forward, backward, recomputation, heads, and the output "
         "layer at the positions that this config predicts. Not element-wise operations. What depends on the data, such "
@@ -92,25 +94,27 @@ def of_experiment(
             exact = Figure(flops.of_train_step(
                 stage.objective, stage.optimizer, shapes.batch(plan, mesh, characters), plan.microbatches))
         figures = {name: figure if figure.flops is None else Figure(figure.flops * batch) for name, figure
-                   in by_formulas(stage.objective, length, fraction).items()} | {"exact": exact}
+                   in by_formulas(stage.objective, plan, fraction).items()} | {"exact": exact}
         steps = None if plan.steps == UNKNOWN_STEPS else plan.steps
         stages.append(StageCompute(plan.name, plan.objective_name, steps, batch, length, figures))
     return stages
 
 
 def by_formulas(
-    objective: Objective, length: int, fraction: float = conventions.MASKED_FRACTION
+    objective: Objective, plan: StagePlan, fraction: float = conventions.MASKED_FRACTION
 ) -> dict[str, Figure]:
-    """Operations of training on one sequence by the conventions that are formulas."""
-    networks, reason = objective.networks, ""
+    """Operations of training on one sequence by the conventions that are formulas; with padding."""
+    networks, reason, length = objective.networks, "", plan.length
     if not networks:
         reason = f"the objective {objective.name!r} does not state which networks it trains"
     elif any(use.sizes is None for use in networks):
         reason = "the network does not state its number of weights (Model.sizes)"
     if reason:
         return dict.fromkeys(("electra_script", "six_n"), Figure(None, reason))
-    six_n = sum(conventions.six_n(use.sizes.matrices, use.sizes.attention, length) for use in networks)
-    return {"electra_script": _by_script(objective, length, fraction), "six_n": Figure(length * six_n)}
+    own, source = (length, 0) if objective.text_pairs is None else objective.text_pairs.lengths(
+        length, ALL_FORMATS[plan.format_name].packed(plan.format))
+    six_n = sum(conventions.six_n_of_text(use.sizes, own, source) for use in networks)
+    return {"electra_script": _by_script(objective, length, fraction), "six_n": Figure(six_n)}
 
 
 def _by_script(objective: Objective, length: int, fraction: float) -> Figure:

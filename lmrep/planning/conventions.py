@@ -6,7 +6,7 @@ Both are for a comparison with published figures; `flops.of_train_step` counts w
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # commands import this module, and do not wait for JAX
-    from lmrep.models.base import TransformerSizes
+    from lmrep.models.base import Sizes, TransformerSizes
 
 # Operations per element, as ELECTRA's script states them.
 DROPOUT = 4  # a random number, a comparison, the mask, the correction
@@ -73,3 +73,12 @@ def six_n(matrices: int, attention: int, length: int) -> int:
       length: t, tokens of the sequence.
     """
     return 6 * matrices + 12 * attention * length
+
+
+def six_n_of_text(sizes: "Sizes", length: int, source_length: int = 0) -> int:
+    """Operations of training on a text of `length` tokens by `six_n`, with the source of a network that reads one."""
+    text = length * six_n(sizes.matrices, sizes.attention, length)
+    if sizes.source is None:
+        return text
+    source = source_length * six_n(sizes.source.matrices, sizes.source.attention, source_length)
+    return text + source + 12 * sizes.source.cross * length * source_length

@@ -67,8 +67,7 @@ def by_script(run: Published) -> float:
 
 def by_six_n(run: Published) -> float:
     """The same by `conventions.six_n`."""
-    return run.steps * run.batch_size * run.length * sum(
-        conventions.six_n(sizes.matrices, sizes.attention, run.length) for sizes, _ in _uses(run))
+    return run.steps * run.batch_size * sum(conventions.six_n_of_text(sizes, run.length) for sizes, _ in _uses(run))
 
 
 def _uses(run: Published) -> list:

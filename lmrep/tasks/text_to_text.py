@@ -103,7 +103,8 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
     return Objective(
         name=NAME, specs=specs, prepare=partial(prepare, start=ids["start"]), loss=partial(loss, c=c, model=model),
         predict=partial(predict, c=c, model=model, **ids), context="source", networks=(NetworkUse(model.sizes),),
-        text_pairs=TextPairs(ids["start"], ids["end"], lambda batch: batch))
+        text_pairs=TextPairs(ids["start"], ids["end"], lambda batch: batch,
+                             lambda length, packed: (length if packed else c.max_target, length)))
 
 
 def special_ids(vocabulary: Vocabulary) -> dict[str, int]:

@@ -27,7 +27,7 @@ def test_attention_is_chosen_and_its_axes_are_named(open_page, path):
     assert keys.locator("span").all_inner_texts() == ["cat", "dog", "bird", "[SEP]"]
     assert tokens.locator("small").inner_text() == "target" and keys.locator("small").inner_text() == "source"
     assert looks.inner_text().startswith("The step that predicts “bird” attends, in layer 2, averaged over heads, to: ")
-    assert map_.locator("text.axis").all_inner_texts() == ["keys: source", "queries: target"]
+    assert map_.locator("text.axis").all_text_contents() == ["keys: source", "queries: target"]
     assert map_.locator("rect.cell").count() == 20
     assert map_.locator("rect.frame").evaluate("e => e.getAttribute('width') / e.getAttribute('height')") == 4 / 5
     assert "Columns: keys, the tokens of the source" in page.locator("#axes-of-map").inner_text()
@@ -39,7 +39,7 @@ def test_attention_is_chosen_and_its_axes_are_named(open_page, path):
     page.locator("#kind").select_option(label="self-attention of the encoder")
     assert tokens.locator("button").all_inner_texts() == ["cat", "dog", "bird", "[SEP]"]
     assert not keys.is_visible() and looks.inner_text().startswith("“cat” attends, in layer 2")
-    assert map_.locator("text.axis").all_inner_texts() == ["keys: source", "queries: source"]
+    assert map_.locator("text.axis").all_text_contents() == ["keys: source", "queries: source"]
 
     page.locator("#kind").select_option(label="self-attention of the decoder")
     assert tokens.locator("button").all_inner_texts() == ["[PAD]", "bird", "dog", "cat", "fish"]

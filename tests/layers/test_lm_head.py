@@ -43,6 +43,14 @@ def cross_entropy_of(params, table, hidden):
     return lm_head.cross_entropy(params, table, transform(params, hidden), jnp.asarray(TARGETS))
 
 
+@pytest.mark.parametrize("t", [0, 1, 5, 114, 512])
+def test_no_chunk_is_padding_alone(t):
+    for b in (1, 16, 128, 4096):
+        chunks = lm_head._num_chunks(b, t, 32_128)
+        size = lm_head.split_chunks(np.zeros((1, t)), chunks).shape[2]
+        assert 1 <= chunks <= lm_head.MAX_CHUNKS and (chunks * size - t < max(1, size))
+
+
 def test_parameters_are_the_transform_the_norm_and_one_bias_per_token():
     assert P.count(SPECS) == D * E + E + 2 * E + V
 

@@ -3,14 +3,16 @@
 import json
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+from lmrep.config import loading
 from lmrep.core import params as P
 from lmrep.experiment import config as experiments
-from lmrep.models import lstm, transformer
+from lmrep.models import encoder_decoder, lstm, seq2seq_lstm, transformer
 from lmrep.models.base import Inputs
 from lmrep.objectives.base import NetworkUse
 from lmrep.planning import compute, conventions, flops, published
@@ -49,7 +51,37 @@ def test_the_numbers_of_a_network_are_those_of_its_traced_program(config):
     tokens = Inputs(tokens=jax.ShapeDtypeStruct((b, t), jnp.int32))
     counted = flops.count(lambda p, x: model.encode(p, x).hidden, P.abstract(model.specs), tokens)
     assert 3 * counted == b * t * conventions.six_n(model.sizes.matrices, model.sizes.attention, t)
+    assert 3 * counted == b * conventions.six_n_of_text(model.sizes, t)
 
+
+ENCODER_DECODER = encoder_decoder.Config(vocab=11, width=8, layers=3, decoder_layers=2, heads=2, head_width=5, mlp=24)
+
+
+@pytest.mark.parametrize("config", [
+    ENCODER_DECODER, replace(ENCODER_DECODER, gated=True), seq2seq_lstm.Config(vocab=11, width=8, embedding=4),
+    seq2seq_lstm.Config(vocab=11, width=8, embedding=4, attention="dot", input_feeding=False),
+    seq2seq_lstm.Config(vocab=11, width=8, embedding=4, attention="none", input_feeding=False),
+], ids=str)
+def test_sources_and_targets_count_as_in_the_traced_program(config):
+    b, t, s = 2, 5, 16
+    model = (encoder_decoder if isinstance(config, encoder_decoder.Config) else seq2seq_lstm).build(config)
+    tokens, source = (jax.ShapeDtypeStruct((b, n), jnp.int32) for n in (t, s))
+    counted = flops.count(lambda p, x, y: model.encode(p, Inputs(x, source=Inputs(y))).hidden,
+                          P.abstract(model.specs), tokens, source)
+    assert 3 * counted == b * conventions.six_n_of_text(model.sizes, t, s)
+
+
+def test_the_compute_of_an_encoder_decoder_by_hand():
+    """T5's baseline: 512 tokens of the source and 114 of the target, 12 layers of width 768 each."""
+    [stage] = of(loading.load(Path(__file__).parents[2] / "experiments/t5.py", "size=base"))
+    d, f, layers = 768, 3072, 12
+    source = 512 * (6 * layers * (4 * d * d + 2 * d * f + 2 * d * d) + 12 * layers * d * 512)
+    target = 114 * (6 * layers * (6 * d * d + 2 * d * f) + 12 * layers * d * (114 + 512))
+    assert stage.figures["six_n"].flops == 128 * (source + target)
+    output = 6 * 114 * d * 32_128
+    # Beside the output layer, the exact count has the relative positions of the two stacks alone.
+    assert 0 <= stage.figures["exact"].flops / (128 * (source + target + output)) - 1 < 1e-3
+    assert "counts Transformers as BERT's alone" in stage.figures["electra_script"].reason
 
 def experiment(tmp_path, objective="masked", **model):
     config = small.config(tmp_path, objective)
