@@ -23,7 +23,7 @@ from lmrep.experiment.task_data import tokenized
 from lmrep.inference import labelled
 from lmrep.inference.evaluate import objective_params, own_corpus
 from lmrep.inference.load import Run
-from lmrep.models.base import Encoded, Inputs, Model, with_gates
+from lmrep.models.base import Encoded, Inputs, Model, check_heads, with_gates
 from lmrep.objectives.base import Objective
 from lmrep.training.evaluation import Evaluator
 from lmrep.training.state import specs_of
@@ -68,11 +68,9 @@ def gated(
       data_dir: the directory of token stores, for a pretraining run.
 
     Raises:
-      UserError: its network has no attention heads; it lacks the data or a head.
+      UserError: its network has no attention heads, or no gates on them; it lacks the data or a head.
     """
-    if not run.model.heads:
-        raise UserError(f"the network {run.model.name!r} of {run.directory} has no attention heads; choose a run of a "
-                        "Transformer")
+    check_heads(run.model, f"the network {run.model.name!r} of {run.directory}")
     make = _gated_task if isinstance(run.experiment, TaskExperiment) else _gated_pretraining
     return make(run, training, validation, split, normalize, Path(data_dir or default_data_dir()))
 

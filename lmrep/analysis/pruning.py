@@ -19,7 +19,7 @@ from lmrep.experiment import config as experiments
 from lmrep.experiment.config import stage_at
 from lmrep.inference.load import Run
 from lmrep.models import pruned_heads, transformer
-from lmrep.models.base import Inputs, Model, with_gates
+from lmrep.models.base import Inputs, Model, check_heads, with_gates
 from lmrep.storage import workdir
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.training.state import trainable
@@ -119,12 +119,9 @@ def prune(run: Run, target: Path, removed: Mapping[int, Sequence[int]]) -> Prune
 
 
 def _network(run: Run) -> transformer.Config:
-    """The config of the run's network. Raises UserError if it has no heads."""
-    network = experiments.model_config(run.experiment, run.tokenizer.size)
-    if not isinstance(network, transformer.Config):
-        raise UserError(f"the network {run.model.name!r} of {run.directory} has no attention heads; choose a run of a "
-                        "Transformer")
-    return network
+    """The config of the run's network. Raises UserError if it has no heads that can be gated."""
+    check_heads(run.model, f"the network {run.model.name!r} of {run.directory}")
+    return experiments.model_config(run.experiment, run.tokenizer.size)
 
 
 def _difference(run: Run, model: Model, encoder: Tree, removed: Mapping[int, Sequence[int]]) -> float:

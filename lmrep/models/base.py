@@ -288,16 +288,22 @@ def with_gates(model: Model, gates: Array) -> Model:
     made from it (`make_generator`) has none.
 
     Raises:
-      UserError: the network has no attention.
+      UserError: the network takes no gates.
     """
-    if "gates" not in model.inputs:
-        raise UserError(f"the network {model.name!r} has no attention heads; choose a run of a Transformer")
+    check_heads(model, f"the network {model.name!r}")
 
     def encode(params: Tree, inputs: Inputs, key: Array | None = None, **options: Any) -> Encoded:
         own = gates if gates.ndim == 2 else gates.reshape(len(gates), *inputs.tokens.shape, -1)
         return model.encode(params, inputs._replace(gates=own), key, **options)
 
     return model._replace(encode=encode)
+
+
+def check_heads(model: Model, subject: str) -> None:
+    """Raises UserError where the heads of `model` cannot be gated; messages start with `subject`."""
+    if not model.heads:
+        reason = "takes no gates on its attention heads" if model.attention else "has no attention heads"
+        raise UserError(f"{subject} {reason}; choose a run of model.name=transformer, such as BERT's or GPT's")
 
 
 def check_context(model: Model, context: str, subject: str) -> None:

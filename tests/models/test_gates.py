@@ -12,7 +12,7 @@ from lmrep.core.errors import UserError
 from lmrep.layers import attention
 from lmrep.layers.attention import AttentionMask
 from lmrep.layers.stack import Execution
-from lmrep.models import lstm, pruned_heads, transformer
+from lmrep.models import encoder_decoder, lstm, pruned_heads, transformer
 from lmrep.models.base import Inputs, with_gates
 from lmrep.models.transformer import Config
 from tests import reference
@@ -204,6 +204,12 @@ def test_text_of_removed_heads_is_read_as_it_is_written():
     found = pruned_heads.parse(" 2:1, 0 ; 0:2;", 3, 3)
     assert found == {2: (0, 1), 0: (2,)} and pruned_heads.write(found | {1: ()}) == "0:2;2:0,1"
     assert pruned_heads.kept("0:2;2:0,1", 3, 3) == [(0, 1), (0, 1, 2), (2,)]
+
+
+def test_encoder_decoder_refuses_gates():
+    model = encoder_decoder.build(encoder_decoder.Config(vocab=30, width=8, layers=1, heads=2, mlp=8))
+    with pytest.raises(UserError, match=r"takes no gates on its attention heads; choose a run of model\.name=transf"):
+        with_gates(model, jnp.ones((1, 2)))
 
 
 def test_network_without_attention_refuses_gates():
