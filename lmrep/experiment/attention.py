@@ -23,8 +23,8 @@ def choose(own: Needs | None, execution: Execution, stage: Any, platform: str | 
       UserError: `execution.attention` names a backend that does not honour what the stage needs.
     """
     if own is None and execution.attention != AUTO:
-        raise UserError(f"execution.attention is {execution.attention}, and the network has no attention; set it to "
-                        f"{AUTO}")
+        raise UserError(f"execution.attention is {execution.attention}, and the network has no choice of attention; "
+                        f"set it to {AUTO}")
     return None if own is None else resolve(execution.attention, needs(own, execution, stage), platform)
 
 

@@ -349,8 +349,8 @@ def check_mesh(experiment: Experiment, devices: int) -> tuple[int, ...]:
     data, fsdp, tensor, sequence, *_ = (*(sizes := experiment.mesh.sizes(devices)), 1)
     network = build_model(experiment)
     if sequence > 1 and model_def(experiment.model).attention(model_config(experiment)) is None:
-        raise UserError(f"mesh.sequence is {sequence}, and the network {experiment.model['name']!r} has no attention, "
-                        "between whose layers a sequence could be sharded; set mesh.sequence=1")
+        raise UserError(f"mesh.sequence is {sequence}, and the network {experiment.model['name']!r} does not shard "
+                        "sequences, as model.name=transformer does; set mesh.sequence=1")
     for stage in resolve_stages(experiment):
         if stage.length % sequence:
             raise UserError(f"length is {stage.length}, which mesh.sequence={sequence} does not divide; make it a "

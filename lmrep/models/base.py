@@ -211,7 +211,7 @@ class ModelDef(NamedTuple):
       carried_field: of its config, the field that says how much of an example the carry holds: 0 for all of it, -1 for
         the first half, where the examples of a format start so far apart.
       attention: config -> what its attention has to honour in training, as far as the network decides that; None: it
-        has no attention.
+        has none that is chosen by `execution.attention`, and its sequences cannot be sharded.
       encoder: of an encoder-decoder, the fields of the config that leave its encoder alone, with the context "both" and
         the same paths; tasks whose context is not "source" are trained on it.
     """

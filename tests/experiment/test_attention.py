@@ -43,12 +43,12 @@ def test_a_combination_that_is_not_honoured_is_refused_before_training(fields, m
 
 def test_a_network_without_attention_refuses_a_backend():
     parse("stream", "lstm", "causal")
-    with pytest.raises(UserError, match=r"execution\.attention is chunked, and the network has no attention"):
+    with pytest.raises(UserError, match=r"execution\.attention is chunked, and the network has no choice of attention"):
         parse("stream", "lstm", "causal", **{"execution.attention": "chunked"})
 
 
 def test_only_networks_with_attention_shard_sequences():
-    with pytest.raises(UserError, match=r"mesh\.sequence is 2, and the network 'lstm' has no attention.*; set mesh"):
+    with pytest.raises(UserError, match=r"mesh\.sequence is 2, and the network 'lstm' does not shard .*; set mesh"):
         experiments.check_mesh(parse("stream", "lstm", "causal", **{"mesh.sequence": 2}), 8)
     longer = {"length": 4096, "model.max_length": 4096, "model.attention_dropout": 0.0}
     experiment = parse(**longer, **{"mesh.sequence": 2})
