@@ -51,11 +51,11 @@ TEMPERATURES = {"proportional": 1.0, "temperature": 2.0, "equal": 0.0}
 
 
 def glue(folder, name):
-    """A task of GLUE as a source."""
+    """A task of GLUE as a source; "" leaves its files to be given."""
     columns, labels, objective = TASKS[name]
     test = {field: column for field, column in columns.items() if field != "target"} | (
         {"text": "sentence"} if name == "cola" else {})
-    files = {split: os.path.join(folder, FOLDERS[name], file)
+    files = {split: os.path.join(folder, FOLDERS[name], file) if folder else ""
              for split, file in (("train", "train.tsv"), ("validation", "dev.tsv"), ("test", "test.tsv"))}
     return {"name": name, "data": {**files, "columns": columns, "test_columns": test | {"id": "index"} if name != "mrpc"
                                    else test, "label_map": labels}, "objective": objective}
@@ -70,7 +70,7 @@ def multi30k(folder):
 
 def get_config(argument=""):
     """The config; `argument` makes the choices above."""
-    own = {"data": "glue", "tasks": "+".join(TASKS), "multi30k": "", "mixing": ("proportional", tuple(TEMPERATURES)),
+    own = {"data": "", "tasks": "+".join(TASKS), "multi30k": "", "mixing": ("proportional", tuple(TEMPERATURES)),
            "cap": 0}
     given = [part for part in argument.split(",") if part.partition("=")[0] in own]
     chosen = loading.parse_argument(",".join(given), **own)
