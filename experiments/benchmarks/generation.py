@@ -9,14 +9,13 @@ transformers by `generate` with its cache. The texts must be equal; the last lin
 different tokens they have. Rounds alternate. On a busy machine PyTorch's threads wait for each other;
 OMP_WAIT_POLICY=passive helps it.
 
-Two cores of an AMD EPYC at high priority, beside programs that slowed both down (load 13 to 17), jax 0.10.2, torch
-2.13.0, transformers 5.23.0, 2026-11-23; all texts are equal:
+Two cores of an AMD EPYC (load 1.5), jax 0.10.2, torch 2.13.0, transformers 5.23.0, 2026-11-23; all texts are equal:
 
                              ms, median   minimum
-    greedy    lmrep                1805      1587
-              transformers         5183      3583
-    4 beams   lmrep                6568      4234
-              transformers        17921     10907
+    greedy    lmrep                 823       763
+              transformers         1874      1800
+    4 beams   lmrep                2240      2129
+              transformers         5621      5603
 """
 
 import argparse

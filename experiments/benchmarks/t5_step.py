@@ -9,14 +9,15 @@ targets that lmrep drew, made outside of the measured time, and trains with the 
 AdamW. Rounds alternate. The floors are the matrix products of lmrep's step alone, at the rate of [b s, d] x [d, f] of
 JAX and of PyTorch. On a busy machine PyTorch's threads wait for each other; OMP_WAIT_POLICY=passive helps it.
 
-Two cores of an AMD EPYC at high priority, beside programs that slowed both down (load 14), jax 0.10.2, torch 2.13.0,
-transformers 5.23.0, 2026-11-23, Adafactor, a vocabulary of 8,000:
+Two cores of an AMD EPYC (load 2), jax 0.10.2, torch 2.13.0, transformers 5.23.0, 2026-11-23, Adafactor:
 
-               ms, median   minimum
-    lmrep            3472      3142     floor 1775, at lmrep's rate
-    PyTorch          6379      6192     floor 4567, at PyTorch's
+    vocabulary             ms, median   minimum
+         8,000    lmrep          1213      1129     floor 685, at lmrep's rate
+                  PyTorch        2277      2219     floor 1331, at PyTorch's
+        32,128    lmrep          1545      1437     floor 908
+                  PyTorch        2836      2640     floor 1798
 
-The ratios of minima of five such runs (load 13 to 19) were 1.4 to 2.2; that with 32,128 tokens of one run, 2.6.
+In five runs beside programs that slowed both down (load 13 to 19), the ratios of minima were 1.4 to 2.2.
 """
 
 import argparse
