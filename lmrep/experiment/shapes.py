@@ -68,27 +68,31 @@ def without_data(experiment: Experiment, vocabulary: Vocabulary | None, mesh: Me
     return stages
 
 
-def batch(
-    plan: experiments.StagePlan, mesh: Mesh, characters: bool = False
-) -> Mapping[str, jax.ShapeDtypeStruct]:
-    """The global batch of a stage, laid out on the mesh, with the characters of words or without. One of a task has
-    texts of the full length, one in each sequence or `CHOICES` in each example, as many as its format allows."""
-    names = ALL_FORMATS[plan.format_name].fields(plan.format)
-    fields = {name: FIELDS[name] for name in (with_characters(names) if characters else names)}
+def batch(one: StageShapes, mesh: Mesh) -> Mapping[str, jax.ShapeDtypeStruct]:
+    """The global batch of a stage, laid out on the mesh. One of a task has texts of the full length, one in each
+    sequence or `CHOICES` in each example, as many as its format allows; of a source and a target each has its own
+    length, unless they are packed."""
+    plan, form = one.plan, ALL_FORMATS[one.plan.format_name]
+    names = form.fields(plan.format)
+    fields = {name: FIELDS[name] for name in (with_characters(names) if one.characters else names)}
+    length = source_length = plan.length
+    task = TASKS.get(plan.objective_name)
+    if task and (pairs := one.stage.objective.text_pairs):
+        length, source_length = pairs.lengths(plan.length, form.packed(plan.format))
     rows, shards = plan.batch_size, plan.batch_size // batch_sharding(mesh).shard_shape((plan.batch_size,))[0]
     if limit := getattr(plan.format, "batch_tokens", 0):
         multiple = shards * plan.microbatches
-        rows = -(-min(rows, limit // plan.length) // multiple) * multiple
-    sizes = {"b": (rows,), "t": (plan.length,), "s": (plan.length,), "n": (1,), "c": (LENGTH,)}
+        rows = -(-min(rows, limit // max(length, source_length)) // multiple) * multiple
+    sizes = {"b": (rows,), "t": (length,), "s": (source_length,), "n": (1,), "c": (LENGTH,)}
     if word_bytes := getattr(plan.objective, "characters", None):
         sizes["y"] = (word_bytes.max_length,)
-    if task := TASKS.get(plan.objective_name):
+    if task:
         if task.columns is None:
             raise UserError(f"what batches of the task {plan.objective_name} have depends on its labels (it has no "
                             "TaskDef.columns), so its step cannot be planned")
         fields |= task.columns | task.more_columns(plan.objective)
         if task.grouped:
-            sizes |= {"t": (CHOICES, plan.length), "n": (CHOICES,)}
+            sizes |= {"t": (CHOICES, length), "n": (CHOICES,)}
     return {name: jax.ShapeDtypeStruct(tuple(n for axis in field.axes for n in sizes[axis]), field.dtype,
                                        sharding=batch_sharding(mesh)) for name, field in fields.items()}
 

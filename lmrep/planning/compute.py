@@ -85,14 +85,14 @@ def of_experiment(
       UserError: parts of the experiment do not fit each other.
     """
     mesh, stages = make_mesh(1, 1, 1), []
-    for plan, stage, _, characters in shapes.without_data(experiment, vocabulary, mesh):
-        batch, length = plan.batch_size, plan.length
+    for one in shapes.without_data(experiment, vocabulary, mesh):
+        plan, stage, batch, length = one.plan, one.stage, one.plan.batch_size, one.plan.length
         if isinstance(experiment, TaskExperiment):
             exact = Figure(None, "the batches of a task are as long as their longest text; a run records what it did "
                                  "in cost.jsonl")
         else:
             exact = Figure(flops.of_train_step(
-                stage.objective, stage.optimizer, shapes.batch(plan, mesh, characters), plan.microbatches))
+                stage.objective, stage.optimizer, shapes.batch(one, mesh), plan.microbatches))
         figures = {name: figure if figure.flops is None else Figure(figure.flops * batch) for name, figure
                    in by_formulas(stage.objective, plan, fraction).items()} | {"exact": exact}
         steps = None if plan.steps == UNKNOWN_STEPS else plan.steps

@@ -193,7 +193,7 @@ class Compiled(NamedTuple):
 
 def plan_stages(stages: Sequence[StageShapes], mesh: Mesh, hardware: Hardware) -> list[StepPlan]:
     """The plans of stages, whose steps are compiled for `mesh`, all at the same time."""
-    batches = [shapes.batch(one.plan, mesh, one.characters) for one in stages]
+    batches = [shapes.batch(one, mesh) for one in stages]
     with use_mesh(mesh):
         lowered = [_step(one, mesh).lower(one.state, batch) for one, batch in zip(stages, batches, strict=True)]
     with quiet() as messages, uncached(), ThreadPoolExecutor(len(stages)) as pool:

@@ -4,15 +4,19 @@ import json
 import math
 
 import jax
+import numpy as np
 import pytest
 
 from lmrep.analysis.report import plan_page
 from lmrep.cli import main
 from lmrep.core.errors import UserError
+from lmrep.core.sharding import make_mesh
+from lmrep.experiment import build, shapes, task_data
 from lmrep.experiment import config as experiments
 from lmrep.planning import cost, flops, hardware, plan, record, search, table
 from lmrep.training.config import CostConfig
 from tests import small
+from tests.tasks import tiny
 
 CHIP = hardware.Chip("chip", 10 * 2**20, 1e12, 1e11, 1e10, 1e9, 0, 1, 100.0)
 
@@ -182,13 +186,41 @@ def test_what_xla_needs_is_read_from_its_message():
 
 
 def test_flops_are_those_of_the_traced_step(sharded):
-    assert sharded.flops == flops.of_train_step(*_step())
-
-
-def _step():
-    from lmrep.core.sharding import make_mesh
-    from lmrep.experiment import shapes
-
     mesh = make_mesh(1)
-    one = shapes.without_data(experiments.parse(small.config("texts")), None, mesh)[0]
-    return one.stage.objective, one.stage.optimizer, shapes.batch(one.plan, mesh, one.characters)
+    [one] = shapes.without_data(experiments.parse(small.config("texts")), None, mesh)
+    assert sharded.flops == flops.of_train_step(one.stage.objective, one.stage.optimizer, shapes.batch(one, mesh))
+
+
+def pairs_of_texts(tmp_path, **fields):
+    """An experiment whose sources have up to 32 tokens and whose targets up to 8."""
+    path = tiny.write(tmp_path / "train.jsonl", [{"text": "cat " * 31, "target": "dog " * 7}] * 16)
+    own = {"objective__max_target": 8, "model__head_width": 0, "model__max_length": 0}
+    return experiments.parse(tiny.config("text_to_text", path, **own | fields))
+
+
+def test_targets_and_sources_have_the_shapes_of_training(tmp_path):
+    """The plan's step is that on a full batch of the longest texts."""
+    experiment, mesh = pairs_of_texts(tmp_path), make_mesh(1)
+    vocabulary = tiny.tokenizer().vocabulary
+    [one] = shapes.without_data(experiment, vocabulary, mesh)
+    examples = task_data.tokenized(experiment, build.model(experiment, vocabulary), tiny.tokenizer(), tiny.as_records(
+        [{"text": "cat " * 31, "target": "dog " * 7}] * 16), "train")
+    trained = examples.gather(np.arange(16), examples.batch_length(np.arange(16)))
+    batch = shapes.batch(one, mesh)
+    assert {name: trained[name].shape for name in batch} == {name: x.shape for name, x in batch.items()}
+    [found] = plan.plan(experiment, on(1), vocabulary)
+    assert found.flops == flops.of_train_step(one.stage.objective, one.stage.optimizer, trained)
+    assert found.memory.batch == sum(trained[name].nbytes for name in batch)
+
+
+def test_packed_targets_have_the_length_of_sources(tmp_path):
+    [one] = shapes.without_data(pairs_of_texts(tmp_path, format__packed=True), None, make_mesh(1))
+    batch = shapes.batch(one, make_mesh(1))
+    assert batch["tokens"].shape == batch["source_tokens"].shape == (16, 32)
+
+
+def test_a_batch_of_tokens_has_room_for_the_longer_text(tmp_path):
+    for target, count in ((8, 4), (64, 2)):
+        fields = {"format__batch_tokens": 128, "objective__max_target": target}
+        [one] = shapes.without_data(pairs_of_texts(tmp_path, **fields), None, make_mesh(1))
+        assert shapes.batch(one, make_mesh(1))["tokens"].shape == (count, target)
