@@ -87,12 +87,13 @@ def run(arguments: Arguments) -> int:
         names_of_options = flags().keys() - FLAGS.keys()
         options = {name: value for name, value in vars(own).items() if name in names_of_options and value is not None}
         trained = api.load(workdir, arguments.step)
-        numbered, unknown, words, example = itertools.chain([first], numbered), 0, 0, ""
+        numbered, done, unknown, words, example = itertools.chain([first], numbered), 0, 0, 0, ""
         while block := list(itertools.islice(numbered, LINES)):
             names, records = zip(*block, strict=True)
-            for line in _predictions(trained, records, names, options, own.jsonl):
+            for line in _predictions(trained, records, names, options, done, own.jsonl):
                 print(line)
             sys.stdout.flush()
+            done += len(records)
             for text in (record["text"] for record in records if isinstance(record.get("text"), str)):
                 found, count = prompts.unknown_words(text, trained.tokenizer)
                 unknown, words, example = unknown + len(found), words + count, example or next(iter(found), "")
@@ -103,14 +104,16 @@ def run(arguments: Arguments) -> int:
 
 
 def _predictions(
-    trained, records: Sequence[dict], names: Sequence[str | None], options: dict[str, Any], jsonl: bool
+    trained, records: Sequence[dict], names: Sequence[str | None], options: dict[str, Any], done: int, jsonl: bool
 ) -> Iterator[str]:
-    """The output for each record."""
+    """The output for each record; `done` are those before them."""
     known = list(dict.fromkeys(field.name for capability in trained.capabilities
                                for field in dataclasses.fields(capability.options)))
     if unknown := sorted(options.keys() - set(known)):
         its = f"its options are {', '.join(f'--{name}' for name in known)}" if known else "leave it out"
         raise UserError(f"--{unknown[0]} is no option of a model that {trained.capabilities[-1].summary}; {its}")
+    if "first" in known:  # draws do not depend on how many texts are predicted together
+        options = options | {"first": options.get("first", 0) + done}
     prompts = [_prompt(trained, record, name) for record, name in zip(records, names, strict=True)]
     predictions = trained.predict(prompts, names=names, **options)
     for record, prompt, prediction in zip(records, prompts, predictions, strict=True):

@@ -31,7 +31,9 @@ log = logging.getLogger(__name__)
 IN_FLIGHT = 4  # batches that the devices may be ahead of the host
 
 
-def predict_records(run: Any, own: Sequence[Record], name: str = "texts", examples: Examples | None = None) -> Result:
+def predict_records(
+    run: Any, own: Sequence[Record], name: str = "texts", examples: Examples | None = None, first: int = 0,
+) -> Result:
     """The predictions of a run for records, and their metrics if all records have targets. More than a
     batch of them is computed on all devices of this process.
 
@@ -40,6 +42,7 @@ def predict_records(run: Any, own: Sequence[Record], name: str = "texts", exampl
       own: the records.
       name: of them, for logs.
       examples: their examples, where they have been made.
+      first: the number of the first one, where texts are drawn: the draws of a text depend on its number.
 
     Raises:
       UserError: the task cannot use a record; a text is too long, or not Unicode.
@@ -60,7 +63,7 @@ def predict_records(run: Any, own: Sequence[Record], name: str = "texts", exampl
     outputs, pending, predict = [], [], _predictor(run, devices)
     for batch in batches(examples, devices):
         places = {name: batch[name] for name in ("unit", "first", "last")}
-        pending.append((places, predict(batch)))
+        pending.append((places, predict(batch | {"unit": batch["unit"] + first * (batch["unit"] >= 0)})))
         if len(pending) > IN_FLIGHT:
             outputs.append(_fetched(*pending.pop(0)))
     outputs += [_fetched(*each) for each in pending]

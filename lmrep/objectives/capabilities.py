@@ -108,6 +108,8 @@ class GenerateOptions(Sampling):
     tokens: int = setting(50, "the most tokens to generate", at_least=1)
     samples: int = setting(1, "continuations of each text", at_least=1, at_most=2**16)
     seed: int = setting(0, "the same seed gives the same continuations", at_least=0, at_most=2**32 - 1)
+    first: int = setting(0, "the number of the first text; draws depend on a text's number", at_least=0,
+                         at_most=2**31 - 1)
 
 
 class GenerateText:
@@ -142,7 +144,7 @@ class GenerateText:
         before."""
         self.check(texts, run.tokenizer, run.model.max_length, names)
         predictions = []
-        for number, (text, name) in enumerate(zip(texts, names or [None] * len(texts), strict=True)):
+        for number, (text, name) in enumerate(zip(texts, names or [None] * len(texts), strict=True), options.first):
             prompt = run.prompt(text, name)
             before = run.tokenizer.decode(prompt)
             predictions.append([

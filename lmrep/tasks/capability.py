@@ -17,10 +17,12 @@ class NoOptions:
 
 @dataclass(frozen=True)
 class OfSource:
-    """The option of a prediction of a run on a mixture."""
+    """Options of a prediction by a run that may have been trained on a mixture."""
 
     source: str = setting("", "of a mixture of data sets, that whose template a text is put into; by default the text "
                           "is read as it is, with its prefix")
+    first: int = setting(0, "the number of the first text; draws depend on a text's number", at_least=0,
+                         at_most=2**31 - 1)
 
 
 class Predict:
@@ -125,4 +127,4 @@ class PredictOfSource(Predict):
         own = [text.get("source", options.source) if isinstance(text, Mapping) else options.source for text in texts]
         found = [record._replace(source=source)
                  for record, source in zip(self.records(texts, names), own, strict=True)]
-        return run.score_records(found).predictions
+        return run.score_records(found, first=options.first).predictions

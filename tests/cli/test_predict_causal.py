@@ -6,6 +6,7 @@ import sys
 import pytest
 
 import lmrep
+from lmrep.cli import predict as predict_command
 from lmrep.core.errors import UserError
 from lmrep.inference import generate, prompts
 from lmrep.interop import conversion
@@ -63,6 +64,16 @@ def test_seed_repeats_its_samples(home):
     lines = result.out.splitlines()
     assert len(lines) == 6 and all(line.startswith("the old |") for line in lines[:3])
     assert len(set(lines[:3])) > 1
+
+
+def test_samples_do_not_depend_on_how_many_lines_are_read_at_a_time(home, monkeypatch):
+    words = ("--tokens=6", "--samples=2")
+    together = predict(home, *words, stdin="the old\n" * 4)
+    monkeypatch.setattr(predict_command, "LINES", 2)
+    assert predict(home, *words, stdin="the old\n" * 4) == together
+    lines = together.out.splitlines()
+    assert len(lines) == 8 and len({*zip(lines[::2], lines[1::2], strict=True)}) == 4
+    assert predict(home, *words, "--first=1", stdin="the old\n" * 3).out.splitlines() == lines[2:]
 
 
 def test_json_lines(home):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import lmrep
+from lmrep.cli import predict as predict_command
 from lmrep.core.errors import UserError
 from lmrep.inference.task_evaluation import intervals
 from lmrep.metrics.tasks import TASK_METRICS
@@ -170,7 +171,7 @@ def config(home, **fields):
     return tiny.config("text_to_text", home / "train.jsonl", home / "dev.jsonl", **own | fields)
 
 
-def test_a_run_learns_and_is_evaluated_with_beams(home, tmp_path):
+def test_a_run_learns_and_is_evaluated_with_beams(home, tmp_path, monkeypatch):
     """Copying texts of some words."""
     lmrep.train(config(home, objective__metrics=("chrf",)), tmp_path / "run")
     lines = small.lines(tmp_path / "run", "validation")
@@ -183,6 +184,7 @@ def test_a_run_learns_and_is_evaluated_with_beams(home, tmp_path):
     with pytest.raises(UserError, match="beams is 0"):
         lmrep.evaluate(tmp_path / "run", search={"beams": 0})
     check_predictions(lmrep.load(tmp_path / "run"))
+    check_printed_draws(tmp_path / "run", monkeypatch)
 
 
 def check_predictions(run):
@@ -206,6 +208,17 @@ def check_predictions(run):
                              ({"penalty": "none"}, "penalty is 'none'; expected one of power, gnmt")):
         with pytest.raises(UserError, match=message):
             run.predict(sources, **options)
+
+
+def check_printed_draws(directory, monkeypatch):
+    """They do not depend on how many lines are read at a time, and those of equal lines differ."""
+    words = (f"--workdir={directory}", "--temperature=1.5", "--samples=3")
+    together = small.command("predict", *words, stdin="cat dog\n" * 4)
+    monkeypatch.setattr(predict_command, "LINES", 2)
+    assert together.code == 0 and small.command("predict", *words, stdin="cat dog\n" * 4) == together
+    lines = together.out.splitlines()
+    assert len({tuple(lines[i : i + 3]) for i in range(0, 12, 3)}) == 4
+    assert small.command("predict", *words, "--first=1", stdin="cat dog\n" * 3).out.splitlines() == lines[3:]
 
 
 class Killed(BaseException):
