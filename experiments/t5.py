@@ -22,7 +22,7 @@ Choices after the colon, which make each row of the paper's tables 4 to 7 one fl
     noise      spans, or tokens: independent ones, as in the baseline
     format     stream (sequences split from one long text), packed, or any other; a sequence is one text
     optimizer  adafactor bert roberta lamb adamw, with the rate and warm-up above
-    model      another encoder-decoder: transformer_base, transformer_big, encoder_decoder
+    model      another encoder-decoder: transformer_base, transformer_big, cove (of LSTMs), encoder_decoder
     data, mesh, init: as in bert.py
 
 The fraction of noise is --config.objective.rate (0.15), the mean length of its spans --config.objective.mean_span (3).

@@ -6,10 +6,11 @@
         --config.data.label_map="{'0': 'negative', '1': 'positive'}" \\
         --config.objective.template='sst2 sentence: {text}' --config.objective.metrics="('accuracy',)"
 
-`init=runs/t5`, in place of `size=tiny`, starts from a pretrained run. An example has the fields text and target, and of
-a pair text2; the encoder reads `objective.template`. Numbers are rounded by `objective.round_to` (STS-B as T5: 0.2).
-Published for T5 are batches of 128 examples, a constant rate of 1e-3, Adafactor and greedy search; other settings here
-are those of `classify.py`.
+`init=runs/t5`, in place of `size=tiny`, starts from a pretrained run, and `model=t5_small` (`transformer_base`, `cove`)
+is a published network with random parameters. An example has the fields text and target, and of a pair text2; the
+encoder reads `objective.template`. Numbers are rounded by `objective.round_to` (STS-B as T5: 0.2). Published for T5 are
+batches of 128 examples, a constant rate of 1e-3, Adafactor and greedy search; other settings here are those of
+`classify.py`.
 
 Cost: that of `classify.py`, and of the search at each validation. Expected: GLUE's average of the paper's baseline, of
 base size, is 83.3 (its table 5).

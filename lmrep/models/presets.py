@@ -7,7 +7,7 @@ the full pretraining model with the heads that its paper trains), and the tokeni
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from lmrep.models import bilstm, encoder_decoder, transformer_xl
+from lmrep.models import bilstm, encoder_decoder, seq2seq_lstm, transformer_xl
 from lmrep.models.transformer import Config
 
 
@@ -25,7 +25,7 @@ class Preset(NamedTuple):
       model: name of the network in `MODELS`.
     """
 
-    config: Config | bilstm.Config | transformer_xl.Config | encoder_decoder.Config
+    config: Config | bilstm.Config | transformer_xl.Config | encoder_decoder.Config | seq2seq_lstm.Config
     encoder: int
     pretraining: int
     family: str
@@ -123,6 +123,11 @@ def _xlnet(layers: int, width: int, encoder: int, pretraining: int) -> Preset:
     return Preset(config, encoder, pretraining, "xlnet", "sentencepiece_xlnet", False, "transformer_xl")
 
 
+def _cove(vocab: int, encoder: int, pretraining: int) -> Preset:
+    """McCann et al. (2017): two bidirectional layers over word vectors, and the decoder of OpenNMT-py."""
+    return Preset(seq2seq_lstm.Config(vocab=vocab), encoder, pretraining, "cove", "words", False, "seq2seq_lstm")
+
+
 def _transformer(width: int, heads: int, parameters: int, dropout: float) -> Preset:
     """Vaswani et al. (2017): six layers in each stack, one table, norms after residual sums, no biases in the
     attention. Initial values are those of the released code, and so is dropout, on residual sums and embeddings."""
@@ -192,6 +197,10 @@ PRESETS = {
     "transformer_xl_wt103_large": _transformer_xl(18, 1024, 16, 4096, 384, 283_851_120, 285_170_506, **_WT103_LARGE),
     "transformer_xl_enwik8":      _transformer_xl(12,  512,  8, 2048, 512,  41_055_232,  41_055_436, **_ENWIK8),
     "transformer_xl_lm1b":        _transformer_xl(18, 1024,  8, 4096,  32, 355_622_896, 357_812_082, **_LM1B),
+    # The vocabulary is that of the released commands for WMT 2017 (salesforce/cove), which leave it at OpenNMT-py's
+    # default: the 50,000 most frequent words of a language, lower-cased beforehand, and four special ones. Gates have
+    # two biases there and one here; pretraining counts the output table, without the bias that it has there.
+    "cove":              _cove( 50_004, 41_172_000, 71_174_400),
     #                         width  heads    parameters  dropout
     "transformer_base":  _transformer(  512,  8,  63_045_632, 0.1),
     "transformer_big":   _transformer( 1024, 16, 214_171_648, 0.3),

@@ -21,8 +21,8 @@ def composed(argument="", sizes=SIZES, **own):
 
 
 def test_every_preset_has_a_recipe():
-    """But the Transformer, which was not pretrained."""
-    assert RECIPES.keys() == PRESETS.keys() - {"transformer_base", "transformer_big"}
+    """But the Transformer and CoVe's network, which learned to translate."""
+    assert RECIPES.keys() == PRESETS.keys() - {"transformer_base", "transformer_big", "cove"}
 
 
 def test_the_first_size_is_the_default_and_gives_its_recipe():

@@ -36,7 +36,7 @@ def test_config_spells_out_every_field_and_reads_back_as_itself():
     for preset in PRESETS:
         for optimizer in RECIPES:
             own = {"elmo": ("bidirectional", "sentence_stream"), "transformer_xl": ("causal", "stream"),
-                   "t5": ("span_corruption", "stream"), "transformer": ("span_corruption", "stream")}
+                   **dict.fromkeys(("t5", "transformer", "cove"), ("span_corruption", "stream"))}
             config = default_config(preset, *own.get(PRESETS[preset].family, ("masked", "segment_pair")), optimizer)
             config.tokenizer.name = PRESETS[preset].tokenizer
             config.steps = 20_000  # more than the longest warm-up
@@ -245,7 +245,7 @@ def test_published_sizes_are_not_beyond_memory(monkeypatch):
     for preset in PRESETS:
         if not preset.startswith("elmo"):
             objectives = {"gpt": "causal", "gpt2": "causal", "transformer_xl": "causal", "t5": "span_corruption",
-                          "transformer": "span_corruption"}
+                          "transformer": "span_corruption", "cove": "span_corruption"}
             parse(default_config(preset, objectives.get(PRESETS[preset].family, "masked"), optimizer="adamw"))
 
 

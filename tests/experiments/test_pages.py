@@ -20,7 +20,7 @@ from lmrep.training import optimizers
 from tests import given
 
 ENCODER_DECODERS = {"encoder_decoder", "seq2seq_lstm",
-                    *(name for name, preset in PRESETS.items() if preset.model == "encoder_decoder")}
+                    *(name for name, preset in PRESETS.items() if preset.model in ("encoder_decoder", "seq2seq_lstm"))}
 ROOT = Path(__file__).parents[2]
 TASK_PAGES = {"taglm.py", "transformer_mt.py", "cove.py"}  # beside those in tasks/
 FILES = [file for file in sorted((ROOT / "experiments").rglob("*.py")) if "def get_config(" in file.read_text()]

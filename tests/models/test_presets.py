@@ -11,8 +11,9 @@ from lmrep.core import params as P
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.tokenizers import TOKENIZERS
 from lmrep.layers.stack import Execution
-from lmrep.models import MODELS, PRESETS, bilstm, encoder_decoder, transformer, transformer_xl
+from lmrep.models import MODELS, PRESETS, bilstm, encoder_decoder, seq2seq_lstm, transformer, transformer_xl
 from lmrep.objectives import bidirectional, causal, masked, permutation, span_corruption
+from lmrep.objectives.outputs import output_specs
 
 # As published or, where papers round, as the shapes of the released checkpoints add up.
 BERT = {  # layers, width, heads, feed-forward, vocabulary; embeddings, encoder, both, with the pooler, with all heads
@@ -99,7 +100,8 @@ def shape(c):
 
 def test_every_preset_is_counted_here():
     assert set(PRESETS) == set(BERT) | set(ROBERTA) | set(GPT) | ELECTRA | set(SPANBERT) | set(ALBERT) | set(
-        DISTILBERT) | set(ELMO) | set(TRANSFORMER_XL) | set(XLNET) | set(TRANSFORMER) | set(T5) | set(T5_1_1)
+        DISTILBERT) | set(ELMO) | set(TRANSFORMER_XL) | set(XLNET) | set(TRANSFORMER) | set(T5) | set(T5_1_1) | {
+            "cove"}
 
 
 def test_every_preset_names_its_network_and_tokenizer():
@@ -236,6 +238,26 @@ def test_transformer(name):
     assert (config.width, config.layers, config.heads, config.mlp, config.dropout, encoder) == TRANSFORMER[name]
     assert P.count(encoder_decoder.build(config).specs) == encoder == pretraining
     assert (config.norm, config.positions, config.tied, config.activation) == ("post", "sinusoidal", "all", "relu")
+
+
+def test_cove():
+    """By the shapes of the released code: LSTMs of PyTorch, which have two biases, and linear layers without one, but
+    for that of the output layer."""
+    def lstm(read, width):
+        return 4 * width * (read + width + 2)
+
+    config, encoder, pretraining, *_ = PRESETS["cove"]
+    width, narrow, words = 600, 300, 50_000 + len(("<blank>", "<unk>", "<s>", "</s>"))
+    read = 2 * (lstm(narrow, narrow) + lstm(width, narrow))
+    written = lstm(narrow + width, width) + lstm(width, width)
+    attention, tables, output = width * width + 2 * width * width, 2 * words * narrow, (width + 1) * words
+    second_biases = 4 * (2 * 2 * narrow + 2 * width)
+    assert read == 3_609_600
+    assert read + written + attention + tables == encoder + second_biases
+    assert encoder + output == pretraining + words
+    model = seq2seq_lstm.build(config)
+    assert (P.count(model.specs), P.count(output_specs(model))) == (encoder, pretraining - encoder)
+    assert (config.attention, config.input_feeding, config.dropout, config.init_range) == ("general", True, 0.2, 0.1)
 
 
 @pytest.mark.parametrize("name", [*T5, *T5_1_1])
