@@ -30,27 +30,20 @@ Choices after the colon:
 from lmrep.config import loading
 from lmrep.experiment.fine_tuning import compose_task
 
-BASE = {"width": 512, "layers": 6, "heads": 8, "mlp": 2048}
-SIZES = {"base": BASE, "big": {"width": 1024, "layers": 6, "heads": 16, "mlp": 4096},
-         "tiny": {"width": 256, "layers": 2, "heads": 4, "mlp": 1024}}
-NETWORK = {
-    "positions": "sinusoidal", "max_length": 256, "norm": "post", "rms_norm": False, "mlp_bias": True,
-    "scaled_attention": True, "scaled_embedding": True, "scaled_output": False, "embedding_stddev": 0.0,
-    "init": "uniform", "dropout": 0.1, "attention_dropout": 0.0, "mlp_dropout": 0.0, "shared_dropout": False}
+TINY = {"width": 256, "layers": 2, "heads": 4, "mlp": 1024, "max_length": 256, "dropout": 0.1}
 
 
 def get_config(argument=""):
     """The config; `argument` makes the choices above."""
-    chosen = loading.parse_argument(argument, size=("base", tuple(SIZES)), source="de", target="en")
+    chosen = loading.parse_argument(argument, size=("base", ("base", "big", "tiny")), source="de", target="en")
     tiny = chosen.size == "tiny"
     config = compose_task(
-        "size=tiny", "text_to_text", base="encoder_decoder",
+        "size=tiny" if tiny else f"model=transformer_{chosen.size}", "text_to_text", base="transformer_base",
         data={"format": "parallel", "columns": {"text": chosen.source, "target": chosen.target}})
     config.name = "transformer_mt"
-    config.model.update(NETWORK | SIZES[chosen.size])
-    if chosen.size == "big":
-        config.model.dropout = 0.3
-    config.tokenizer.update({"name": "sentencepiece_bpe", "vocab_size": 6000 if tiny else 37_000, "lowercase": False})
+    if tiny:
+        config.model.update(TINY)
+        config.tokenizer.vocab_size = 6000
     config.format.packed = True  # so that every batch has about as many tokens
     config.format.long = "truncate"
     config.length, config.batch_size = (128, 16) if tiny else (256, 96)
