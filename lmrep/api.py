@@ -39,7 +39,8 @@ from lmrep.experiment.config import Experiment, own_tokenizer
 from lmrep.experiment.task_data import STATISTICS, PreparedTask
 from lmrep.inference import feature_cache, labelled, prompts, task_evaluation
 from lmrep.inference.evaluate import evaluate, other_corpus
-from lmrep.inference.load import Run, load
+from lmrep.inference.load import load
+from lmrep.inference.run import Run
 from lmrep.interop import init_from
 from lmrep.objectives.base import FrozenParts
 from lmrep.planning import energy, flops, run_cost

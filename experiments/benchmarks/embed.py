@@ -27,7 +27,7 @@ from lmrep.core import params as P
 from lmrep.core.host import keep_memory, processor
 from lmrep.data import sentences, tokenizers
 from lmrep.inference import export
-from lmrep.inference.load import Run
+from lmrep.inference.run import Run
 from lmrep.models import PRESETS, transformer
 
 BATCH = 32

@@ -22,7 +22,7 @@ from lmrep.experiment.config import TaskExperiment, stage_at
 from lmrep.experiment.task_data import tokenized
 from lmrep.inference import labelled
 from lmrep.inference.evaluate import objective_params, own_corpus
-from lmrep.inference.load import Run
+from lmrep.inference.run import Run
 from lmrep.models.base import Encoded, Inputs, Model, check_heads, with_gates
 from lmrep.objectives.base import Objective
 from lmrep.training.evaluation import Evaluator

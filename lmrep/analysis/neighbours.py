@@ -11,7 +11,7 @@ import numpy as np
 from lmrep.core.errors import UserError
 from lmrep.data.tokenized_text import TokenizedText
 from lmrep.inference import encode
-from lmrep.inference.load import Run
+from lmrep.inference.run import Run
 
 MARKED = re.compile(r"\*(\S(?:[^*]*\S)?)\*")
 TABLE = 20_000  # words that the static table keeps when it prunes the rarest; it prunes at twice as many

@@ -17,7 +17,7 @@ from lmrep.data import tokenizers
 from lmrep.experiment import build
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import stage_at
-from lmrep.inference.load import Run
+from lmrep.inference.run import Run
 from lmrep.models import pruned_heads, transformer
 from lmrep.models.base import Inputs, Model, check_heads, with_gates
 from lmrep.storage import workdir

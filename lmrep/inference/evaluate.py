@@ -34,8 +34,9 @@ from lmrep.experiment.config import TaskExperiment, own_tokenizer, stage_at
 from lmrep.inference import pairs as minimal_pairs
 from lmrep.inference import perplexity as sliding
 from lmrep.inference.encode import BATCH, BATCH_ELSEWHERE
-from lmrep.inference.load import Run, load
+from lmrep.inference.load import load
 from lmrep.inference.perplexity import Perplexity
+from lmrep.inference.run import Run
 from lmrep.inference.task_evaluation import evaluate_task, finite_or_text
 from lmrep.objectives.base import Objective
 from lmrep.storage import remote_workdir, workdir
@@ -260,7 +261,7 @@ def perplexity(run: Run, texts: Iterable[str], length: int, stride: int, charact
 
     A text is read in windows of `length` tokens that begin `stride` apart. Each token is predicted once, from at least
     `length - stride` tokens before it, or all that there are. The first token is predicted from the token that the run
-    was trained to read before a document (`prompts.start_token`); without one it is read but not predicted, though its
+    was trained to read before a document (`Run.start_token`); without one it is read but not predicted, though its
     word and bytes count. The end of a document is not predicted. Words and bytes are counted in the raw text: case or
     white space that the tokenizer drops need not be predicted, nor the words that it replaces by [UNK], whose number is
     logged. Texts without a token to predict are left out.

@@ -18,7 +18,7 @@ import numpy as np
 
 from lmrep.core.errors import RunFault, UserError
 from lmrep.inference import encode
-from lmrep.inference.load import Run
+from lmrep.inference.run import Run
 from lmrep.inference.streams import Streams
 from lmrep.models.layer_choice import Layers
 

@@ -11,12 +11,41 @@ import numpy as np
 
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
+from lmrep.data.characters import known_ids
+from lmrep.data.tokenized_text import tokenize_text
 from lmrep.inference.encode import padded_length
+from lmrep.inference.special_tokens import of_roles
 from lmrep.models.base import Model
 from lmrep.models.decoding import Sampling, draw
 from lmrep.objectives.base import Generation, Objective
 
 BATCH_SIZE = 64  # continuations that are generated at a time
+
+
+def prompt(run: Any, text: str, name: str | None = None) -> list[int]:
+    """The ids of a text after the run's `start_token`, if there is one. A converted checkpoint continues a text without
+    it, as the published implementation does, unless the text is empty.
+
+    Raises:
+      UserError: the text is empty and there is no start token.
+    """
+    ids = tokenize_text(text, run.tokenizer, name, ([], [])).ids
+    ids = known_ids(ids, run.tokenizer.vocabulary).tolist()
+    found = ids if run.start_token is None or (ids and run.converted) else [run.start_token, *ids]
+    if not found:
+        raise UserError(f"{name or 'a text'} is empty, and {run.directory} was trained without a token before the "
+                        "first one of a document; give at least one word")
+    return found
+
+
+def compiled(run: Any) -> Callable[..., Array]:
+    """`generate` of a run, compiled, for `continuations`."""
+    # A converted checkpoint may generate any token, as in the published implementation.
+    never = set() if run.converted else of_roles(
+        run.tokenizer.vocabulary, "pad", "cls", "mask", "unk", "bos") - run.end_tokens
+    banned = never | set(range(run.tokenizer.size, run.model.vocab_size))  # ids without a token
+    function = partial(generate, model=run.model, objective=run.objective, banned_token_ids=tuple(sorted(banned)))
+    return jax.jit(function, static_argnames=("sampling", "tokens", "capacity"))
 
 
 def continuations(

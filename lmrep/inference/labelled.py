@@ -38,7 +38,7 @@ def predict_records(
     batch of them is computed on all devices of this process.
 
     Args:
-      run: a loaded one (`lmrep.inference.load.Run`) that was trained for a task.
+      run: a loaded one (`lmrep.inference.run.Run`) that was trained for a task.
       own: the records.
       name: of them, for logs.
       examples: their examples, where they have been made.

@@ -21,7 +21,7 @@ from lmrep.data.tokenizers import keeps_whitespace
 from lmrep.experiment import build
 from lmrep.experiment.config import stage_at
 from lmrep.inference.encode import BATCH_ELSEWHERE
-from lmrep.inference.load import Run
+from lmrep.inference.run import Run
 from lmrep.inference.scores import Scores, Text, score_texts
 from lmrep.objectives.base import Objective, Scoring
 

@@ -1,4 +1,4 @@
-"""Prompts of a trained model: sample texts, and the token before a document's first one."""
+"""Prompts of a trained model: sample texts."""
 
 import re
 from collections.abc import Sequence
@@ -7,13 +7,10 @@ from itertools import islice
 import numpy as np
 
 from lmrep.core.errors import RunFault
-from lmrep.core.vocabulary import Vocabulary
-from lmrep.data.formats import FORMATS
 from lmrep.data.mixture import Sources
 from lmrep.data.store.prepare import Prepared
 from lmrep.data.store.token_store import Store
 from lmrep.data.tokenizers import Tokenizer
-from lmrep.experiment.config import StagePlan
 from lmrep.objectives.base import Capability
 
 CANDIDATES = 256  # sentences of a split from which prompts are chosen
@@ -89,19 +86,3 @@ def _prompts(capability: Capability, texts: Sequence[str], tokenizer: Tokenizer,
         found += list(islice((
             text for text in made if text and len(tokenizer.encode(text, specials=True).ids) <= limit), 1))
     return found or [capability.example]
-
-
-def start_token(stage: StagePlan | None, vocabulary: Vocabulary) -> int | None:
-    """The token before a document's first one, as in training; None where there is none.
-
-    That is the special token that the stage's format puts there, [CLS] for example, or the token that ends the previous
-    document, where the first token attends to it. `stage` is None for a converted checkpoint: [CLS], or the token that
-    begins or ends its texts.
-    """
-    if stage is None:
-        return next((vocabulary.specials[role] for role in ("cls", "bos", "eos") if role in vocabulary.specials), None)
-    layout = FORMATS[stage.format_name].layout(stage.format, vocabulary)
-    if layout.lead is not None:
-        return layout.lead
-    across = layout.spans_per_segment == 0 or getattr(stage.objective, "across", False)
-    return layout.tail if across else None

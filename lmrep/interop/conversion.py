@@ -26,7 +26,8 @@ from lmrep.experiment import checks
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, StagePlan
 from lmrep.experiment.frozen import chosen_step
-from lmrep.inference.load import Run, load
+from lmrep.inference.load import load
+from lmrep.inference.run import Run
 from lmrep.interop import certificate, tensor_files
 from lmrep.interop.certificate import Certificate
 from lmrep.interop.heads import HEADS, TASK_HEADS, PublishedTask

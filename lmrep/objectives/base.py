@@ -197,7 +197,7 @@ class Capability(Protocol):
     serialised.
 
     `lmrep predict`, `Run.predict`, the end of training, reports and `lmrep inspect` go by it. A `run` is a loaded one
-    (`lmrep.inference.load.Run`): tokenizer, network, objective and parameters.
+    (`lmrep.inference.run.Run`): tokenizer, network, objective and parameters.
 
     Attributes:
       name: for configs and reports, "fill_mask".

@@ -23,7 +23,7 @@ from lmrep.data.store import tokenize
 from lmrep.data.tokenizers import byte_level
 from lmrep.experiment import build
 from lmrep.experiment import config as experiments
-from lmrep.inference import evaluate, prompts
+from lmrep.inference import evaluate, special_tokens
 from lmrep.inference import perplexity as sliding
 from lmrep.interop import conversion
 from lmrep.models.base import model_inputs
@@ -173,12 +173,12 @@ def test_start_token_is_that_of_training(tmp_path, specials, format, fields, exp
         config = small.config(tmp_path, "causal", format)
         config.update_from_flattened_dict(fields)
         [stage] = experiments.resolve_stages(experiments.parse(config))
-    assert prompts.start_token(stage, vocabulary) == expected
+    assert special_tokens.start_token(stage, vocabulary) == expected
 
 
 def test_first_token_is_not_predicted_without_a_start_token(run, monkeypatch):
     texts = ["the red cat", "the"]
-    monkeypatch.setattr(prompts, "start_token", lambda stage, vocabulary: None)
+    monkeypatch.setattr(special_tokens, "start_token", lambda stage, vocabulary: None)
     found = evaluate.perplexity(dataclasses.replace(run), texts, LENGTH, 4)
     assert (found.tokens, found.words, found.documents) == (2, 3, 1)  # nothing is asked of "the"
 

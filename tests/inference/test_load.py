@@ -20,7 +20,7 @@ from lmrep.data.formats import FORMATS
 from lmrep.data.store import token_store
 from lmrep.data.tokenizers import Bpe
 from lmrep.experiment.config import default_config
-from lmrep.inference import load
+from lmrep.inference.run import Run
 from lmrep.models.base import Inputs
 from tests import given, small
 
@@ -235,7 +235,7 @@ def test_run_repr_names_network_objective_and_tokenizer(run, home):
 
 
 def test_docstring_example_is_correct(home):
-    shown = inspect.cleandoc(load.Run.__doc__).split("Attributes:")[0].splitlines()[1:]
+    shown = inspect.cleandoc(Run.__doc__).split("Attributes:")[0].splitlines()[1:]
     lines = textwrap.dedent("\n".join(line for line in shown if line.startswith(" ") or not line))
     names = {"lmrep": lmrep, "jax": jax, "jnp": jnp}
     exec(lines.replace("runs/quickstart", str(home)).replace("key", "cat").replace("value of", "red"), names)

@@ -11,7 +11,7 @@ import pytest
 from lmrep.core.errors import UserError
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.inference import generate
-from lmrep.inference.load import Run
+from lmrep.inference.run import Run
 from lmrep.layers.attention import AttentionMask
 from lmrep.layers.stack import Execution
 from lmrep.models import transformer_xl

@@ -21,7 +21,7 @@ from lmrep.experiment import build
 from lmrep.experiment import config as experiments
 from lmrep.experiment.task_data import prepare_task, tokenized
 from lmrep.inference.labelled import predict_records
-from lmrep.inference.load import Run
+from lmrep.inference.run import Run
 from lmrep.metrics import baseline
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.tasks import networks, tagging

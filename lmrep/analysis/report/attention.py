@@ -10,8 +10,8 @@ from lmrep.analysis.report.task_results import TaskResults
 from lmrep.core.errors import UserError
 from lmrep.experiment.task_data import tokenized
 from lmrep.inference import pair_attention
-from lmrep.inference.load import Run
 from lmrep.inference.pair_attention import PairAttention
+from lmrep.inference.run import Run
 
 MAX_TOKENS, MIN_TOKENS = 48, 6  # of a text whose attention is shown
 TEXTS, PAIRS = 3, 4  # of networks without attention to a source; of others, pairs of a source and a target

@@ -24,7 +24,7 @@ from lmrep.data.prompts import pad_batch
 from lmrep.data.tokenizers import Tokenizer
 from lmrep.experiment import build
 from lmrep.inference import load, prompts
-from lmrep.inference.load import Run
+from lmrep.inference.run import Run
 from lmrep.interop import init_from
 from lmrep.models.base import model_inputs
 from lmrep.objectives.base import Objective

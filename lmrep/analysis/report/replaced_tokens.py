@@ -9,7 +9,7 @@ import numpy as np
 
 from lmrep.data.formats import FIELDS
 from lmrep.data.tokenizers import Tokenizer
-from lmrep.inference.load import Run
+from lmrep.inference.run import Run
 from lmrep.objectives.capabilities import ReplacedToken
 
 CONTEXT = 12  # tokens shown on either side of a replaced one

@@ -1,0 +1,371 @@
+"""A trained run: vectors, predictions, and the network as a pure function."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from lmrep.config.record import read
+from lmrep.core import params as P
+from lmrep.core.errors import UserError
+from lmrep.core.params import Array, Tree
+from lmrep.data import prompts as data_prompts
+from lmrep.data import tokenized_text, tokenizers
+from lmrep.data.characters import add_characters
+from lmrep.data.records.encoding import InputLayout
+from lmrep.data.tokenized_text import TokenizedText
+from lmrep.experiment import build, choices
+from lmrep.experiment import config as experiments
+from lmrep.experiment.choices import ALL_OBJECTIVES
+from lmrep.experiment.config import Experiment, stage_at
+from lmrep.experiment.task_data import layout_of
+from lmrep.inference import encode, generate, labelled, pair_attention, special_tokens, vectors
+from lmrep.inference.encode import EncodedText
+from lmrep.inference.pair_attention import PairAttention
+from lmrep.models import layer_choice
+from lmrep.models.base import Encoded, Inputs, Model, model_inputs
+from lmrep.models.decoding import Sampling
+from lmrep.models.layer_choice import Layers
+from lmrep.objectives.base import Capability, FrozenParts, Objective
+from lmrep.objectives.capabilities import ReplacedToken
+from lmrep.storage.workdir import read_config
+from lmrep.training.state import trainable
+
+
+@dataclasses.dataclass(frozen=True, eq=False)  # compared by identity, so that jax.jit takes its methods
+class Run:
+    """A trained run.
+
+        run = lmrep.load("runs/quickstart")
+        text, *_ = run.encode(["Return the value of the key.", "A list."], layers="all")
+        text.hidden                             # f32[l + 1, t, d]: the embedding output and every layer
+        list(zip(text.tokens, text.offsets, text.words))
+        text.pool("mean")[-1]                   # f32[d], a vector for the sentence
+        text.by_word("first")[-1]               # f32[w, d], a vector for each word
+        run.predict(["Return the [MASK] of the key."])
+
+    What `predict` returns depends on the objective: `fill_masks`, `generate` and `detect_replaced` are `predict` for
+    masked, causal and replaced-token objectives.
+
+    The network is a pure function of parameters and inputs, for use with `jax.jit` and `jax.grad`:
+
+        inputs = run.inputs(["Return the value of the key.", "A list."])
+
+        @jax.jit
+        def loss(params, inputs):
+            hidden = run.apply(params, inputs).hidden       # [b, t, d]
+            return jnp.square(hidden[:, 0]).mean()
+
+        gradient = jax.grad(loss)(run.params, inputs)
+
+    Attributes:
+      directory: the workdir, or the local copy of a remote one.
+      step: of the checkpoint.
+      experiment: its config.
+      tokenizer: the one that it was trained with.
+      model: the network.
+      objective: of the stage that wrote the checkpoint.
+      params: arrays as in `objective.specs`, on the first device; and those of `objective.frozen` under "frozen".
+      frozen: the frozen parts that its objective reads, without teachers.
+    """
+
+    directory: Path
+    step: int
+    experiment: Experiment
+    tokenizer: tokenizers.Tokenizer
+    model: Model
+    objective: Objective
+    params: Tree
+    frozen: FrozenParts = dataclasses.field(default_factory=dict, repr=False)
+
+    def __repr__(self) -> str:
+        return (f"Run({str(self.directory)!r}, step={self.step:,})\n"
+                f"  network    {self.model.name}: {P.count(trainable(self.params)):,} parameters, "
+                f"{P.count(self.model.specs):,} of them in the encoder, of width {self.model.width}\n"
+                f"  objective  {self.objective.name}\n"
+                f"  tokenizer  {self.tokenizer.name}, {self.tokenizer.size:,} tokens")
+
+    # Vectors
+
+    def encode(
+        self, texts: Sequence[str], layers: str | int | Sequence[int] = "last", attention: bool = False,
+        long: str = "refuse", pretokenized: bool = False, streams: int = 0,
+    ) -> list[EncodedText]:
+        """The contextual vectors of each text, with its tokens, their characters and their words.
+
+        A text has the special tokens around it that the run's input format puts there: [CLS] and [SEP] for many, an end
+        of text alone for `stream` and for the source of an encoder-decoder. A converted checkpoint's are [CLS] and
+        [SEP], as far as its tokenizer has them, or T5's end of text.
+
+        Args:
+          texts: any number. Names of special tokens in them, such as "[MASK]", are read as these tokens.
+          layers: "last", "all" (the embedding output and every layer), or numbers such as 4 or (3, 4) or "3,4", where
+            negative ones count from the last; "sum:9,10,11,12" and "concat:9,10,11,12" combine layers.
+          attention: whether to return the probabilities of self-attention too; of an encoder-decoder they are those of
+            its encoder (`attention` returns the others).
+          long: for texts longer than the model: "refuse", or "windows" that overlap by half, where the vector of a
+            token comes from the window in which it is nearest to the middle (`encode.windows`).
+          pretokenized: whether texts are words that spaces separate, which are then taken as they are.
+          streams: of a network with a state, the number of streams that texts are dealt to, whose states are carried
+            from text to text (`inference.streams`); 0: each text is read by itself.
+
+        Raises:
+          UserError: a text is too long or not valid Unicode; there is no such layer; attention is requested for a text
+            longer than the model, or of a network that has none, or with streams; a network has no state for streams.
+        """
+        return vectors.of_texts(self, data_prompts.text_list(texts, "encode"), layers, attention, long, pretokenized,
+                                streams)
+
+    def tokenize(self, text: str, name: str | None = None, pretokenized: bool = False) -> TokenizedText:
+        """A text with `special_tokens` around it; messages call it `name`. Raises UserError if it is not Unicode."""
+        tokenize = tokenized_text.tokenize_words if pretokenized else tokenized_text.tokenize_text
+        return tokenize(text, self.tokenizer, name, self.special_tokens)
+
+    @functools.cached_property
+    def special_tokens(self) -> tuple[list[int], list[int]]:
+        """The ids before and after a text: `special_tokens.around`."""
+        return special_tokens.around(self)
+
+    def attention(self, pairs: Sequence[tuple[str, str]]) -> list[PairAttention]:
+        """The attention probabilities of an encoder-decoder for pairs of a source and a target: those with which the
+        decoder attends to the source, and those of both self-attentions.
+
+            [pair] = run.attention([("Ein Hund läuft.", "A dog runs.")])
+            pair.cross.mean((0, 1))       # f32[t, s]: rows are the tokens pair.target, columns pair.source
+
+        Args:
+          pairs: any number. A source is what the encoder reads, with the words that a task's template adds.
+
+        Raises:
+          UserError: the network reads no source, or has no attention; a text is too long or not valid Unicode.
+        """
+        return pair_attention.of_texts(self, data_prompts.text_list(pairs, "attention", pairs=True))
+
+    @functools.cached_property
+    def pair_probabilities(self) -> Callable:
+        """`pair_attention.probabilities`, compiled."""
+        return jax.jit(functools.partial(pair_attention.probabilities, model=self.model))
+
+    @functools.cached_property
+    def input_layout(self) -> InputLayout:
+        """How labelled examples have special tokens, for this network and tokenizer."""
+        return layout_of(self.model, self.tokenizer, self.context)
+
+    def completed(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """A batch with the characters of its words and, where [CLS] is the last token, the token type of that."""
+        vocabulary = self.tokenizer.vocabulary
+        if self.input_layout.cls_last and "token_type_ids" not in batch:
+            batch = batch | {"token_type_ids": 2 * (batch["tokens"] == vocabulary.specials["cls"]).astype(np.int32)}
+        return add_characters(batch, vocabulary)
+
+    def layers(self, layers: str | int | Sequence[int]) -> Layers:
+        """Parses what `encode` takes as `layers`. Raises UserError as `parse_layers`, and where there is no network."""
+        if not self.model.width:
+            raise UserError(f"{self.directory} has no network of its own, only what was trained above frozen vectors; "
+                            f"give the run that these come from ({', '.join(self.experiment.frozen.values())})")
+        return layer_choice.parse_layers(layers, self._num_layers)
+
+    def vectors(
+        self, texts: Sequence[TokenizedText], layers: Layers, long: str = "refuse", attention: bool = False,
+        names: Sequence[str] | None = None,
+    ) -> Iterator[tuple[int, np.ndarray, np.ndarray | None]]:
+        """Computes what `encode` returns: (index of the text, hidden f32[n, t, d], attention f32[l, h, t, s] or None),
+        in no particular order. `names` are those of the texts, for messages.
+
+        Raises:
+          UserError: at once, where a text is too long.
+        """
+        return vectors.of_tokenized(self, texts, layers, long, attention, names)
+
+    def inputs(self, texts: Sequence[str | tuple[str, str]], length: int | None = None) -> Inputs:
+        """Texts, or pairs of texts, as inputs of `apply`.
+
+        Args:
+          texts: one per example; a tuple of two is a pair.
+          length: tokens to pad to; by default the next power of two, at least 16 and at most the model's length, so
+            that batches have few shapes.
+
+        Raises:
+          UserError: a text is longer than the model or than `length`, or not valid Unicode.
+        """
+        texts = data_prompts.text_list(texts, "inputs", pairs=True)
+        batch = encode.padded_batch(texts, [special_tokens.example(self, text) for text in texts], length,
+                                    self.model.max_length, self.tokenizer.vocabulary.specials.get("pad", 0))
+        return model_inputs(self.model, add_characters(batch, self.tokenizer.vocabulary), context=self.context)
+
+    def apply(self, params: Tree, inputs: Inputs, key: Array | None = None, **options) -> Encoded:
+        """The network as a pure function of its arguments, for `jax.jit`, `jax.grad` and `jax.vmap`.
+
+        Args:
+          params: as `self.params`.
+          inputs: as `self.inputs` returns them; `Inputs(tokens=...)` with i32[b, t] is enough without padding.
+          key: for dropout, or None for none.
+          **options: `layers=True`, `attention=True` or `at` i32[b, m], passed to the network's `encode`.
+
+        Returns:
+          `hidden` [b, t, d] and, if requested, `layers`, l + 1 arrays [b, t, d], and `attention` [l, b, h, t, s].
+        """
+        return self.model.encode(params["encoder"], inputs, key, **options)
+
+    @functools.cached_property
+    def _num_layers(self) -> int:
+        return layer_choice.num_layers(self.model)
+
+    @functools.cached_property
+    def states(self) -> Callable:
+        """`encode.states`, compiled."""
+        return jax.jit(functools.partial(encode.states, model=self.model, context=self.context),
+                       static_argnames=("layers", "attention"))
+
+    @property
+    def context(self) -> str:
+        """What a position attends to, as in training: "left" or "both"."""
+        return self.objective.context
+
+    # Predictions
+
+    @property
+    def capabilities(self) -> tuple[Capability, ...]:
+        """What the run can predict from texts."""
+        return ALL_OBJECTIVES[self.objective.name].capabilities
+
+    def capability_of(self, text: str) -> Capability:
+        """The capability for a text: the first that accepts it, or else the last.
+
+        Raises:
+          UserError: the objective has none.
+        """
+        if not self.capabilities:
+            raise UserError(f"{self.directory} was trained with objective {self.objective.name!r}, which predicts "
+                            "nothing from texts; use its vectors with lmrep embed")
+        return next((each for each in self.capabilities if each.accepts(text)), self.capabilities[-1])
+
+    def predict(
+        self, texts: Sequence[str], capability: str = "", names: Sequence[str | None] | None = None, **options: Any
+    ) -> list[Any]:
+        """A prediction for each text, by the run's capabilities.
+
+        Args:
+          texts: any number.
+          capability: the name of one of `capabilities`; by default that of each text (`capability_of`).
+          names: of the texts, for messages.
+          **options: fields of the capability's options, such as `k=5` or `temperature=0.7`. Where texts have several
+            capabilities, each takes those that it has.
+
+        Raises:
+          UserError: the run has no such capability, or lacks its head; a text is no prompt for it, or too long; an
+            option is unknown or out of range.
+        """
+        types = tuple({each for one in self.capabilities for each in getattr(one, "types", (str,))}) or (str,)
+        texts = data_prompts.text_list(texts, "predict", types=types)
+        names = list(names or [None] * len(texts))
+        fixed = choices.capability(self.objective.name, capability) if capability else None
+        chosen = [fixed or self.capability_of(text) for text in texts]
+        predictions: list = [None] * len(texts)
+        known = {one: {field.name for field in dataclasses.fields(one.options)} for one in self.capabilities}
+        for each in dict.fromkeys(chosen):
+            members = [i for i, one in enumerate(chosen) if one is each]
+            others = set() if capability else set().union(*known.values()) - known[each]
+            own = {name: value for name, value in options.items() if name not in others}
+            found = each.predict(self, [texts[i] for i in members], read(each.options, own, ""),
+                                 [names[i] for i in members])
+            for i, prediction in zip(members, found, strict=True):
+                predictions[i] = prediction
+        return predictions
+
+    def fill_masks(
+        self, texts: Sequence[str], k: int = 5, names: Sequence[str | None] | None = None
+    ) -> list[list[list[tuple[str, float]]]]:
+        """For each text and each [MASK] in it, the k most probable tokens with their probabilities. Raises UserError as
+        `predict`."""
+        return self.predict(data_prompts.text_list(texts, "fill_masks"), "fill_mask", names, k=k)
+
+    def generate(
+        self, texts: Sequence[str], tokens: int = 50, samples: int = 1, sampling: Sampling = Sampling(), seed: int = 0,
+        names: Sequence[str | None] | None = None,
+    ) -> list[list[str]]:
+        """For each text, `samples` continuations of up to `tokens` tokens, fewer where the document ends. The same seed
+        gives the same continuations. Raises UserError as `predict`."""
+        return self.predict(data_prompts.text_list(texts, "generate"), "generate_text", names, tokens=tokens,
+                            samples=samples, seed=seed, **dataclasses.asdict(sampling))
+
+    def detect_replaced(
+        self, texts: Sequence[str], names: Sequence[str | None] | None = None
+    ) -> list[list[ReplacedToken]]:
+        """For each text a `ReplacedToken` for each of its tokens, in order. Raises UserError as `predict`."""
+        return self.predict(data_prompts.text_list(texts, "detect_replaced"), "detect_replaced", names)
+
+    # Used by capabilities
+
+    def with_objective(self, **fields: Any) -> "Run":
+        """The run with other `evaluation_fields` of its objective, as `load` takes them. Equal ones share programs.
+        Raises UserError for other fields, or values that do not fit each other."""
+        if (key := repr(sorted(fields.items()))) not in self._variants:
+            experiment = experiments.with_objective_fields(self.experiment, fields)
+            objective = build.objective(stage_at(experiment, self.step), self.model, self.tokenizer.vocabulary,
+                                        self.frozen)
+            self._variants[key] = dataclasses.replace(self, experiment=experiment, objective=objective)
+        return self._variants[key]
+
+    @functools.cached_property
+    def _variants(self) -> dict[str, "Run"]:
+        return {}
+
+    def require_head(self, heads: Sequence[str], description: str) -> None:
+        """Raises UserError where the parameters have none of these heads; some converted checkpoints lack them."""
+        if not set(heads) & self.params.get("objective", {}).keys():
+            raise UserError(f"{self.directory} has no {description}; the checkpoint that it was converted from has "
+                            f"none either. Train one with :init={self.directory}, or use vectors with lmrep embed")
+
+    def require_network(self) -> None:
+        """Raises UserError where the parameters lack a part of the network; some converted checkpoints have the encoder
+        of an encoder-decoder alone."""
+        if missing := sorted(P.flatten(self.model.specs).keys() - P.flatten(self.params["encoder"]).keys()):
+            raise UserError(f"{self.directory} has no {missing[0]}, and neither has the checkpoint that it was "
+                            f"converted from. Train it with :init={self.directory}, or use vectors with lmrep embed")
+
+    def predict_batch(self, batch: dict[str, np.ndarray], **static: Any) -> dict[str, np.ndarray]:
+        """The objective's `predict` of a batch, compiled; `static` are its static arguments."""
+        return jax.device_get(self._predict(self.params, self.completed(batch), **static))
+
+    score_records = labelled.predict_records
+
+    @functools.cached_property
+    def _predict(self) -> Callable:
+        return jax.jit(self.objective.predict, static_argnames="k")
+
+    def prompt(self, text: str, name: str | None = None) -> list[int]:
+        """`generate.prompt` of a text."""
+        return generate.prompt(self, text, name)
+
+    def generate_tokens(self, prompt: Sequence[int], options: Any, number: int, name: str) -> list[list[int]]:
+        """`generate.continuations` of a prompt. Raises UserError where the network cannot generate."""
+        if self.model.decode is None:
+            raise UserError(f"the network {self.model.name!r} cannot continue a text token by token; networks that can "
+                            "are transformer, transformer_xl and lstm")
+        return generate.continuations(self._generate, self.params, prompt, options, number, name,
+                                      self.model.max_length, self.end_tokens)
+
+    @functools.cached_property
+    def _generate(self) -> Callable:
+        return generate.compiled(self)
+
+    @functools.cached_property
+    def converted(self) -> bool:
+        """Whether it was converted from a published checkpoint, and not trained here."""
+        return "train" not in read_config(self.directory)["data"]
+
+    @functools.cached_property
+    def start_token(self) -> int | None:
+        """`special_tokens.start_token` of the stage that wrote the checkpoint."""
+        stage = None if self.converted else stage_at(self.experiment, self.step)
+        return special_tokens.start_token(stage, self.tokenizer.vocabulary)
+
+    @functools.cached_property
+    def end_tokens(self) -> set[int]:
+        """The tokens that end a continuation: `special_tokens.ends`."""
+        return special_tokens.ends(self)
