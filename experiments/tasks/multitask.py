@@ -14,8 +14,15 @@ Choices after the colon, beside those of `generate.py`:
     data       the folder of GLUE
     tasks      which of its tasks: cola+mrpc+rte+sst2+stsb
     multi30k   the folder of Multi30k; empty: no translation
+    text       files of unlabelled text, which become a source `text` by span corruption: documents between blank lines,
+               or the field `text` of JSON Lines; empty: none
+    held_out   such files for its validation, which measures the loss alone; empty: none
     mixing     proportional: by the number of examples, at most `cap`; temperature: by its square root; equal
     cap        the paper's artificial limit K; its table compares 2^16 to 2^21
+
+The paper's final models were pretrained on their tasks and unlabelled text together, whose size K limits, too. Here 284
+tokens of text make a source of 256 and a target of 58, and each such piece is corrupted once, not anew in every epoch.
+`lmrep predict --source=text "A <extra_id_0> film."` fills in spans.
 
 Sequences are packed, since every batch has examples of every task, which differ in length: of batches of 32 of the five
 tasks, 81% of the source tokens would be padding without packing, and 1% are with it (WordPiece, 4,096 tokens).
@@ -69,10 +76,17 @@ def multi30k(folder):
             "objective": {"template": "translate German to English: {text}", "metrics": ("bleu", "chrf")}}
 
 
+def unlabelled(files, held_out):
+    """Text without labels as a source."""
+    form = "jsonl" if files.removesuffix(".gz").endswith(".jsonl") else "documents"
+    return {"name": "text", "data": {"train": files, "validation": held_out, "format": form},
+            "objective": {"denoise": True, "metrics": ()}}
+
+
 def get_config(argument=""):
     """The config; `argument` makes the choices above."""
-    own = {"data": "", "tasks": "+".join(TASKS), "multi30k": "", "mixing": ("proportional", tuple(TEMPERATURES)),
-           "cap": 0}
+    own = {"data": "", "tasks": "+".join(TASKS), "multi30k": "", "text": "", "held_out": "",
+           "mixing": ("proportional", tuple(TEMPERATURES)), "cap": 0}
     given = [part for part in argument.split(",") if part.partition("=")[0] in own]
     chosen = loading.parse_argument(",".join(given), **own)
     config = compose_task(",".join(part for part in argument.split(",") if part not in given), "text_to_text",
@@ -82,10 +96,12 @@ def get_config(argument=""):
         raise UserError(f"tasks has {unknown[0]!r}; expected some of {', '.join(TASKS)} with + between them")
     config.name = "multitask"
     config.sources = (*(glue(chosen.data, name) for name in names),
-                      *([multi30k(chosen.multi30k)] if chosen.multi30k else []))
+                      *([multi30k(chosen.multi30k)] if chosen.multi30k else []),
+                      *([unlabelled(chosen.text, chosen.held_out)] if chosen.text else []))
     config.temperature, config.size_cap = TEMPERATURES[chosen.mixing], chosen.cap
     config.checkpoint.best = "score"
     if not config.init:  # it gives texts back as they were; WordPiece makes "3. 8" of "3.8"
-        config.tokenizer.update({"name": "sentencepiece_unigram", "lowercase": False})
+        name = "sentencepiece_t5" if chosen.text else "sentencepiece_unigram"  # with sentinels, or without
+        config.tokenizer.update({"name": name, "lowercase": False})
     config.length, config.format.packed, config.format.long = 256, True, "truncate"
     return config

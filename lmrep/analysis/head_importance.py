@@ -17,9 +17,8 @@ from lmrep.core.host import default_data_dir
 from lmrep.core.params import Array, Tree
 from lmrep.core.sharding import make_mesh, replicated, shardings
 from lmrep.data import loader, records
-from lmrep.experiment import build, checks, task_sources
+from lmrep.experiment import build, checks, task_data, task_sources
 from lmrep.experiment.config import TaskExperiment, stage_at
-from lmrep.experiment.task_data import tokenized
 from lmrep.inference import labelled
 from lmrep.inference.evaluate import objective_params, own_corpus
 from lmrep.inference.run import Run
@@ -85,10 +84,11 @@ def _gated_task(
         if name not in task_sources.splits(run.experiment):
             raise UserError(f"{run.directory} has no {name} data; importance needs training data, and scores those of "
                             "--split")
-        own = task_sources.read_split(run.experiment, name, count)
+        own = task_data.labelled(run.experiment, run.model, run.tokenizer,
+                                 task_sources.read_split(run.experiment, name, count), count)
         for record in own:
             task.check(stage.objective, record)
-        return own, tokenized(run.experiment, run.model, run.tokenizer, own, name)
+        return own, task_data.tokenized(run.experiment, run.model, run.tokenizer, own, name)
 
     trained_on, train = examples_of("train", training)
     own, held_out = examples_of(split, validation) if split else ((), None)

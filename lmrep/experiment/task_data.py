@@ -51,20 +51,24 @@ def prepare_task(experiment: TaskExperiment, tokenizer: tokenizers.Config) -> Pr
       UserError: with file and line, for data that the task cannot use.
     """
     task = task_sources.task_of(experiment)
-    examples = {split: task_sources.read_split(
-        experiment, split, experiment.evaluation.examples if split == "validation" else 0)
+    examples = {split: task_sources.read_split(experiment, split, _limit(experiment, split))
         for split in ("train", *(split for split in task_sources.splits(experiment) if split != "train"))}
     stage = experiments.resolve_stages(experiment)[0]
+    if not experiment.sources and task.unlabelled(stage.objective):
+        raise UserError("the data has no targets (config.objective.denoise is True), and a task's only data set must "
+                        "have them; make it one of config.sources, or pretrain on it")
     if experiment.init:
         _check_labels(experiment, task, stage.objective, examples["train"])
     config = task.resolve(stage.objective, examples["train"])
     for own in examples.values():
         for record in own:
             task.check(config, record)
-    counts = ", ".join(f"{split} {len(own):,}" for split, own in examples.items())
-    log.info("%s examples: %s", experiment.objective["name"], counts)
     loaded = _tokenizer(experiment, tokenizer, task, config, examples["train"])
     model = experiments.build_model(experiment, loaded.size)
+    examples = {split: labelled(experiment, model, loaded, own, _limit(experiment, split))
+                for split, own in examples.items()}
+    counts = ", ".join(f"{split} {len(own):,}" for split, own in examples.items())
+    log.info("%s examples: %s", experiment.objective["name"], counts)
     objective = experiment.objective | dataclasses.asdict(config)
     checkpoint = dataclasses.replace(experiment.checkpoint, best=_best(experiment, task, config))
     experiment = dataclasses.replace(experiment, objective=objective, checkpoint=checkpoint)
@@ -74,6 +78,11 @@ def prepare_task(experiment: TaskExperiment, tokenizer: tokenizers.Config) -> Pr
     if experiment.sources:
         stores["train"] = task_sources.with_proportions(experiment, examples["train"], stores["train"])
     return PreparedTask(_with_steps(experiment, stores["train"]), loaded, examples, stores)
+
+
+def _limit(experiment: TaskExperiment, split: str) -> int:
+    """The most examples of a split that are used of each source; 0: all."""
+    return experiment.evaluation.examples if split == "validation" else 0
 
 
 def best_metric(experiment: TaskExperiment) -> str:
@@ -128,6 +137,25 @@ def _tokenizer(
     return tokenizers.train(config, lambda: iter(task_sources.training_texts(experiment, task, objective, training)))
 
 
+def labelled(
+    experiment: TaskExperiment, model: Model, tokenizer: Tokenizer, own: Sequence[Record], examples: int | None = 0
+) -> list[Record]:
+    """The records, with examples made of those of sources without targets, of each source at most `examples`, at equal
+    distances; 0 or None: all.
+
+    Raises:
+      UserError: the tokenizer or the texts cannot be used so.
+    """
+    stage, task = experiments.resolve_stages(experiment)[0], TASKS[experiment.objective["name"]]
+    found: list[Record] = []
+    for source, several in itertools.groupby(own, key=lambda record: record.source):
+        group, config = [*several], task_sources.objective_of(experiment, source, stage.objective)
+        encoder = _encoder(dataclasses.replace(stage, objective=config), model, tokenizer)
+        make = task.unlabelled(config)
+        found += records.spread(make(group, encoder), examples) if make else group
+    return found
+
+
 def tokenized(
     experiment: TaskExperiment, model: Model, tokenizer: Tokenizer, own: Sequence[Record], name: str
 ) -> Examples:
@@ -153,8 +181,9 @@ def _tokenized(
     """The examples of records of one source, whose config `stage` has. Those of `training` have batches of at most
     `batch_tokens`; texts that others are generated from are packed in training alone."""
     task, config, form = TASKS[stage.objective_name], stage.objective, stage.format
-    layout = layout_of(model, tokenizer, task.objective.context(config), getattr(config, "end_of_text", True))
-    units, long = task.encode(config, own, TextEncoder(tokenizer, layout, stage.length, form))
+    encoder = _encoder(stage, model, tokenizer)
+    layout = encoder.layout
+    units, long = task.encode(config, own, encoder)
     if long:
         level, done = ((logging.WARNING, "truncated") if form.long == "truncate" else
                        (logging.INFO, "split into windows"))
@@ -172,6 +201,12 @@ def _tokenized(
     packed = form.packed and (units.source is None or training)
     return arrange(units, tokenizer.vocabulary, layout.pad, content, stage.length if packed else 0,
                    len(units.example) // len(own) if task.grouped else 0, form.batch_tokens if training else 0)
+
+
+def _encoder(stage: StagePlan, model: Model, tokenizer: Tokenizer) -> TextEncoder:
+    config, context = stage.objective, TASKS[stage.objective_name].objective.context(stage.objective)
+    layout = layout_of(model, tokenizer, context, getattr(config, "end_of_text", True))
+    return TextEncoder(tokenizer, layout, stage.length, stage.format)
 
 
 def layout_of(model: Model, tokenizer: Tokenizer, context: str, end_of_text: bool = True) -> InputLayout:

@@ -21,6 +21,7 @@ from lmrep.tasks.base import TaskDef
 from lmrep.tasks.mixture import config_of_source, mixed
 
 NAME = re.compile(r"[\w.+-]+")
+CHARACTERS = 4  # of a token, about: before there is a tokenizer, the examples of unlabelled text can only be estimated
 
 
 class TaskSource(NamedTuple):
@@ -67,6 +68,9 @@ def check(experiment: TaskExperiment) -> None:
             raise UserError(f"config.sources.{i}.objective.{differing[0]} is set, which all sources share; fields that "
                             f"may differ: {', '.join(task.source_fields)}. Set config.objective.{differing[0]}")
         task.objective.check(task_sources(experiment)[i].objective)
+    if all(task.unlabelled(source.objective) for source in task_sources(experiment)):
+        raise UserError("no source of config.sources has targets, so that there is no task; add one, or pretrain on "
+                        "this text with an objective such as span_corruption")
 
 
 def task_of(experiment: TaskExperiment) -> TaskDef:
@@ -113,8 +117,16 @@ def files(experiment: TaskExperiment, split: str) -> str:
     return ", ".join(getattr(data, split) for data in data_of(experiment).values() if getattr(data, split))
 
 
+def needed(experiment: TaskExperiment, source: str) -> tuple[str, ...]:
+    """The fields that the data of a source, or of the run's only data set "", must have."""
+    task = TASKS[experiment.objective["name"]]
+    labelled = not (source and task.unlabelled(objective_of(experiment, source, None)))
+    return (*task.fields, *(task.targets if labelled else ()))
+
+
 def read_split(experiment: TaskExperiment, split: str, examples: int | None = 0, source: str = "") -> list[Record]:
-    """The records of a split, source after source, each with its name.
+    """The records of a split, source after source, each with its name; `task_data.labelled` makes examples of those
+    that have no targets.
 
     Args:
       experiment: whose data.
@@ -125,7 +137,6 @@ def read_split(experiment: TaskExperiment, split: str, examples: int | None = 0,
     Raises:
       UserError: as `records.read`; no training data.
     """
-    task = TASKS[experiment.objective["name"]]
     found: list[Record] = []
     for i, (name, data) in enumerate(data_of(experiment, source).items()):
         if not getattr(data, split):
@@ -133,18 +144,21 @@ def read_split(experiment: TaskExperiment, split: str, examples: int | None = 0,
                 where = f"sources.{i}.data" if name else "data"
                 raise UserError(f"{where}.train is empty; give the training examples: --config.{where}.train=train.tsv")
             continue
-        own = records.spread(records.read(data, split, (*task.fields, *task.targets)), examples)
+        own = records.spread(records.read(data, split, needed(experiment, name)), examples)
         found += [record._replace(source=name) for record in own] if name else own
     return found
 
 
 def training_texts(experiment: TaskExperiment, task: TaskDef, config: Any, own: Sequence[Record]) -> list[str]:
     """The texts that a tokenizer is trained on: of a mixture, of each source in its proportion as many as there are."""
-    groups = [[*_texts(task, config, group)] for group in _by_source(experiment, own)]
+    by_source = _by_source(experiment, own)
+    groups = [[*_texts(task, config, group)] for group in by_source]
     if not experiment.sources:
         return groups[0]
     characters = [sum(map(len, texts)) for texts in groups]
-    weights = np.array(_weights(experiment, own))
+    counts = [size // (CHARACTERS * experiment.length) + 1 if task.unlabelled(source.objective) else len(group)
+              for source, group, size in zip(task_sources(experiment), by_source, characters, strict=True)]
+    weights = np.array(_weights(experiment, counts))
     budgets = weights / weights.sum() * sum(characters)
     return [text for texts, budget, size in zip(groups, budgets, characters, strict=True)
             for text in records.spread(texts, max(1, round(min(1.0, budget / max(1, size)) * len(texts))))]
@@ -166,11 +180,10 @@ def _by_source(experiment: TaskExperiment, own: Sequence[Record]) -> list[list[R
     return [[record for record in own if record.source == name] for name in names]
 
 
-def _weights(experiment: TaskExperiment, own: Sequence[Record]) -> list[float]:
-    """The rates at which the examples of sources are shown, given the training examples, not normalized."""
-    return mixing_weights([source.weight for source in task_sources(experiment)],
-                          [len(group) for group in _by_source(experiment, own)],
-                          experiment.temperature, experiment.size_cap)
+def _weights(experiment: TaskExperiment, counts: Sequence[int]) -> list[float]:
+    """The rates at which the examples of sources are shown, given their numbers, not normalized."""
+    return mixing_weights([source.weight for source in task_sources(experiment)], counts, experiment.temperature,
+                          experiment.size_cap)
 
 
 def with_proportions(experiment: TaskExperiment, own: Sequence[Record], examples: MixedExamples) -> MixedExamples:
@@ -180,4 +193,4 @@ def with_proportions(experiment: TaskExperiment, own: Sequence[Record], examples
     counts = [len(group) for group in _by_source(experiment, own)]
     return examples.with_counts(block_counts(
         [float(weight * n / count)
-         for weight, n, count in zip(_weights(experiment, own), sequences, counts, strict=True)]))
+         for weight, n, count in zip(_weights(experiment, counts), sequences, counts, strict=True)]))

@@ -12,12 +12,12 @@ from lmrep.core.errors import UserError
 from lmrep.core.files import write_json, write_text
 from lmrep.data import records
 from lmrep.data.records import Record
-from lmrep.experiment import task_sources
+from lmrep.experiment import task_data, task_sources
 from lmrep.experiment.config import TaskExperiment, stage_at
 from lmrep.inference import labelled
 from lmrep.metrics.bootstrap import bootstrap
 from lmrep.metrics.tasks import TASK_METRICS
-from lmrep.tasks import TASKS, networks
+from lmrep.tasks import networks
 from lmrep.tasks.base import Result
 from lmrep.tasks.known import KNOWN
 
@@ -60,6 +60,7 @@ def evaluate_task(
             known = ", ".join(task_sources.splits(experiment))
             raise UserError(f"there are no {split} data; this run has {known}: give another --split, or --files")
         own = task_sources.read_split(experiment, split, examples, source)
+    own = task_data.labelled(experiment, run.model, run.tokenizer, own, examples)
     result = labelled.predict_records(run, own, files or split)
     write(run, "-".join(filter(None, [source, _name(files) if files else split])), own, result)
     return len(own), result.metrics, intervals(result)
@@ -78,8 +79,7 @@ def read_files(
         raise UserError(f"--files is {files!r}, and the run was trained on {', '.join(own)}; give the one that the "
                         "files are like: --source=NAME")
     [(name, data)] = own.items()
-    task = TASKS[experiment.objective["name"]]
-    found = records.read(other_files(data, files, experiment.name), "test", (*task.fields, *task.targets))
+    found = records.read(other_files(data, files, experiment.name), "test", task_sources.needed(experiment, name))
     return [record._replace(source=name) for record in records.spread(found, examples)]
 
 

@@ -122,7 +122,7 @@ def draw(keys: Array, number: Array, logits: Array, sampling: Sampling) -> Array
 
 def generate(
     decode: Decode, start_cache: Callable[[int], Tree], batch_size: int, tokens: int, search: Search, *, start: int,
-    end: int, pad: int = 0, examples: Array | None = None,
+    end: int, pad: int = 0, examples: Array | None = None, skip: Array | None = None,
 ) -> Generated:
     """The best text for each example, or with a temperature the drawn ones.
 
@@ -137,17 +137,19 @@ def generate(
       end: the id of the end token.
       pad: the id after it.
       examples: i32[b], the indices of the examples, by which texts are drawn; by default 0 to b - 1.
+      skip: bool[b], examples for which nothing is generated; None: for none.
     """
+    skip = jnp.zeros(batch_size, bool) if skip is None else skip
     special = {"start": start, "end": end, "pad": pad}
     if search.temperature:
         examples = jnp.arange(batch_size) if examples is None else examples
         keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(search.seed)))(examples)
         keys = jax.vmap(lambda key: jax.vmap(partial(jax.random.fold_in, key))(jnp.arange(search.samples)))(keys)
         return _token_by_token(decode, start_cache(keys.size), tokens, search, partial(
-            _drawn, keys=keys.reshape(-1), search=search), keys.size, **special)
+            _drawn, keys=keys.reshape(-1), search=search), jnp.repeat(skip, search.samples), **special)
     if search.beams == 1:
-        return _token_by_token(decode, start_cache(batch_size), tokens, search, _most_probable, batch_size, **special)
-    return _beam_search(decode, start_cache, batch_size, tokens, search, **special)
+        return _token_by_token(decode, start_cache(batch_size), tokens, search, _most_probable, skip, **special)
+    return _beam_search(decode, start_cache, skip, tokens, search, **special)
 
 
 def _most_probable(logits: Array, step: Array) -> tuple[Array, Array]:
@@ -163,11 +165,13 @@ def _drawn(logits: Array, step: Array, *, keys: Array, search: Search) -> tuple[
 
 
 def _token_by_token(
-    decode: Decode, cache: Tree, n: int, search: Search, choose: Callable[[Array, Array], tuple[Array, Array]], b: int,
-    *, start: int, end: int, pad: int,
+    decode: Decode, cache: Tree, n: int, search: Search, choose: Callable[[Array, Array], tuple[Array, Array]],
+    skip: Array, *, start: int, end: int, pad: int,
 ) -> Generated:
     """b texts of n tokens at most, the next of which `choose` gives, with its log probability, from the logits and the
-    number of the token."""
+    number of the token; none where `skip` bool[b]."""
+    b = len(skip)
+
     class State(NamedTuple):
         step: Array  # i32[]
         cache: Tree
@@ -186,21 +190,21 @@ def _token_by_token(
 
     state = jax.lax.while_loop(
         lambda state: (state.step < n) & ~state.done.all(), step,
-        State(jnp.int32(0), cache, jnp.full((b, n), pad, jnp.int32), *(jnp.zeros(b, x) for x in (
-            jnp.int32, jnp.float32, bool))))
-    return Generated(state.tokens, state.lengths, state.log_p / penalty(state.lengths, search))
+        State(jnp.int32(0), cache, jnp.full((b, n), pad, jnp.int32), jnp.zeros(b, jnp.int32), jnp.zeros(b), skip))
+    return Generated(state.tokens, state.lengths, state.log_p / penalty(jnp.maximum(state.lengths, 1), search))
 
 
 def _beam_search(
-    decode: Decode, start_cache: Callable[[int], Tree], b: int, n: int, search: Search, *, start: int, end: int,
+    decode: Decode, start_cache: Callable[[int], Tree], skip: Array, n: int, search: Search, *, start: int, end: int,
     pad: int,
 ) -> Generated:
-    """`generate` with several beams, for b examples of n tokens at most."""
-    k, axes = search.beams, _axes(start_cache, b)
+    """`generate` with several beams, for examples of n tokens at most; nothing where `skip` bool[b]."""
+    b, k = len(skip), search.beams
+    axes = _axes(start_cache, b)
     blank = jnp.full((b, k, n), pad, jnp.int32)
     state = _Beams(
         jnp.int32(0), start_cache(b * k), blank, jnp.where(jnp.arange(k) > 0, IMPOSSIBLE, jnp.zeros((b, k))), blank,
-        jnp.zeros((b, k), jnp.int32), jnp.full((b, k), IMPOSSIBLE), jnp.zeros(b, bool))
+        jnp.zeros((b, k), jnp.int32), jnp.full((b, k), IMPOSSIBLE), skip)
 
     def going(state: _Beams) -> Array:
         return (state.step < n) & ~state.done.all()

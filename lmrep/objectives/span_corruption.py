@@ -63,12 +63,7 @@ class Ids(NamedTuple):
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     """Generate what a text was before it was corrupted."""
     check_context(model, "source", "objective 'span_corruption'")
-    special, head = vocabulary.specials, output_specs(model)
-    if "eos" not in special or not len(vocabulary.sentinels):
-        raise UserError("objective=span_corruption needs sentinels, <extra_id_0> and so on, and an end of text, which "
-                        "this tokenizer lacks; set --config.tokenizer.name=sentencepiece_t5, or load T5's spiece.model")
-    ids = Ids(np.asarray(vocabulary.sentinels, np.int32), special.get("pad", special["eos"]), special["eos"],
-              vocabulary.size)
+    ids, head = special_ids(vocabulary, "objective=span_corruption"), output_specs(model)
     return Objective(
         name="span_corruption",
         specs={"encoder": model.specs, **({"objective": {"span_corruption": head}} if head else {})},
@@ -83,6 +78,16 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         text_pairs=TextPairs(ids.start, ids.end, pair,
                              lambda length, packed: lengths(length, c, len(ids.sentinels))[::-1]),
     )
+
+
+def special_ids(vocabulary: Vocabulary, name: str) -> Ids:
+    """The special tokens of a tokenizer. Raises UserError where it has none of these; `name` needs them."""
+    special = vocabulary.specials
+    if "eos" not in special or not len(vocabulary.sentinels):
+        raise UserError(f"{name} needs sentinels, <extra_id_0> and so on, and an end of text, which this tokenizer "
+                        "lacks; set --config.tokenizer.name=sentencepiece_t5, or load T5's spiece.model")
+    return Ids(np.asarray(vocabulary.sentinels, np.int32), special.get("pad", special["eos"]), special["eos"],
+               vocabulary.size)
 
 
 # Lengths

@@ -237,6 +237,8 @@ class TaskDef(NamedTuple):
         the value of its checkpoint, or 0 without validation.
       texts: (config, record) -> the texts that a tokenizer is trained on; None: those of the fields, and of targets
         that are texts.
+      unlabelled: config -> for data without targets, what makes examples of its records once there is a tokenizer,
+        (records, TextEncoder) -> records with targets; None where data has targets.
       source_fields: the fields of the config that may differ between the data sets of a mixture (`config.sources`); ():
         the task cannot be trained on one.
     """
@@ -259,6 +261,7 @@ class TaskDef(NamedTuple):
     add_columns: Callable[[Any, Units, FrozenParts], Units] = lambda config, units, frozen: units
     more_columns: Callable[[Any], dict[str, Field]] = lambda config: {}
     texts: Callable[[Any, Record], Iterable[str]] | None = None
+    unlabelled: Callable[[Any], Callable[[Sequence[Record], TextEncoder], list[Record]] | None] = lambda config: None
     source_fields: tuple[str, ...] = ()
 
 

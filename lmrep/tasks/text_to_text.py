@@ -45,6 +45,7 @@ from lmrep.objectives.base import (
     TextPairs,
 )
 from lmrep.objectives.outputs import normalize_weights, output_layer, output_specs, smoothed_cross_entropy, sums
+from lmrep.tasks import denoising
 from lmrep.tasks.base import Comparison, Outputs, Result, TaskDef, TextEncoder, figures
 from lmrep.tasks.capability import OfSource, PredictOfSource
 
@@ -73,6 +74,8 @@ class Config:
     metrics: tuple[str, ...] = setting(("bleu", "chrf"), "what is measured on validation data, beside the loss; "
                                        "accuracy is that of whole texts", choices=METRICS)
     positive: str = setting("", "f1: the positive class")
+    denoise: bool = setting(False, "of a source of a mixture: its texts have no targets, and span corruption makes "
+                                   "pairs of them, once (T5's unsupervised task beside the others)")
 
 
 def check_config(c: Config) -> None:
@@ -87,6 +90,10 @@ def check_config(c: Config) -> None:
                         f"{', '.join((*DEFINITION.fields, *DEFINITION.optional))} in braces, such as "
                         "'summarize: {text}'")
     decoding.check(c.search)
+    if c.denoise and (c.template, c.metrics, c.round_to) != ("{text}", (), 0):
+        raise UserError(f"config.objective.denoise is True, with which texts are read as they are and measured by the "
+                        f"loss alone, and template is {c.template!r}, metrics {c.metrics}, round_to {c.round_to:g}; "
+                        "set template='{text}', metrics=() and round_to=0 for this source")
     if "f1" in c.metrics and not c.positive:
         raise UserError("config.objective.metrics has f1, and config.objective.positive, the class that it is measured "
                         "for, is empty; set it")
@@ -124,6 +131,8 @@ def special_ids(vocabulary: Vocabulary) -> dict[str, int]:
 
 def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[Units, int]:
     """A unit for each record: the target's tokens, or its end alone where there is none, and those of the source."""
+    if c.denoise:
+        return denoising.encode(records, encoder, c.max_target)
     end = special_ids(encoder.tokenizer.vocabulary)["end"]
     names = [record.where for record in records]
     sources = encoder.ids([_source(c, record) for record in records], names)
@@ -142,7 +151,8 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
     tokens, offsets = _joined(targets, c.max_target, end)
     units = Units(
         tokens, np.zeros(len(tokens), np.int8), offsets, np.arange(len(records), dtype=np.int32),
-        {"known": np.array(["target" in record.fields for record in records], np.int32)},
+        {"known": np.array(["target" in record.fields for record in records], np.int32),
+         "generated": np.ones(len(records), np.int32)},
         source=Source(*_joined(sources, encoder.length, end), encoder.tokenizer.decode))
     return units, len(long)
 
@@ -250,7 +260,8 @@ def predict(
 
     found = decoding.generate(
         decode, lambda number: model.start_cache(params["encoder"], number, c.max_target, source=source),
-        len(batch["tokens"]), c.max_target, c.search, start=start, end=end, pad=pad, examples=batch["unit"][:, 0])
+        len(batch["tokens"]), c.max_target, c.search, start=start, end=end, pad=pad, examples=batch["unit"][:, 0],
+        skip=batch["generated"][:, 0] != 1)
     shape = (len(batch["tokens"]), 1, c.search.samples)
     return {"units": {"generated": found.tokens.reshape(*shape, -1), "score": found.scores.reshape(shape)},
             "tokens": {"nll": nll, "correct": correct.astype(jnp.float32)}}
@@ -276,6 +287,8 @@ OF_NUMBERS = {name: _of_numbers(TASK_METRICS[name]) for name in NUMBERS}
 
 def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
     """The generated texts, and the metrics of those whose targets are known."""
+    if c.denoise and units.columns["known"].all():
+        return denoising.score(outputs)
     special = units.tokens[-1]  # every target ends with it
     drawn = [[units.source.decode([*takewhile(lambda i: i != special, ids)]).strip() for ids in own.tolist()]
              for own in outputs.arrays["generated"]]
@@ -298,6 +311,8 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
 
 def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str, str]:
     """The texts, one on each line, and sacreBLEU's signature where BLEU was measured."""
+    if c.denoise:
+        return {}
     lines = "".join(f"{' '.join(prediction['text'].split())}\n" for prediction in result.predictions)
     return {"predictions.txt": lines} | (
         {"sacrebleu.txt": f"BLEU {result.metrics['bleu']:.2f} {signature()}\n"} if "bleu" in result.metrics else {})
@@ -306,6 +321,8 @@ def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str
 def compare(c: Config, record: Record, prediction: Mapping[str, Any]) -> Comparison:
     """Two texts, by the sentence's chrF."""
     gold = target(c, record)
+    if c.denoise:  # nothing is generated
+        return Comparison(gold, "", 0.0)
     return Comparison(gold, prediction["text"], -TASK_METRICS["chrf"].function([gold], [prediction["text"]]))
 
 
@@ -343,8 +360,10 @@ DEFINITION = TaskDef(
             lambda prediction: prediction["text"], ("text2",)),)),
     fields=("text",), optional=("text2",), targets=("target",),
     columns={"known": Field("bn", np.int32, "whether the target is known; -1 for empty sequences"),
+             "generated": Field("bn", np.int32, "whether a text is generated for it; -1 for empty sequences"),
              **{name: FIELDS[name] for name in ("source_tokens", "source_segment_ids", "source_positions")}},
     encode=encode, score=score, best="", submission=submission, compare=compare,
     initial={f"objective/{NAME}/output": "objective/span_corruption/output"},
-    texts=texts, source_fields=("template", "round_to", "metrics", "positive"),
+    texts=texts, unlabelled=lambda c: denoising.maker(c.denoise, c.max_target),
+    source_fields=("template", "round_to", "metrics", "positive", "denoise"),
 )

@@ -331,6 +331,16 @@ def test_bad_tfds_settings_are_refused(dataset, settings, words):
     refused(settings.pop("train"), *words, **settings)
 
 
+# Documents
+
+
+def test_documents_are_texts_between_blank_lines(write):
+    found = records(write("a.txt", "\n\nA title\r\nand text.\r\n \t\r\n\n\nAnother one.\n"), format="documents")
+    assert [record.fields for record in found] == [{"text": "A title\nand text."}, {"text": "Another one."}]
+    assert [record.where for record in found] == ["a.txt, line 3", "a.txt, line 8"]
+    refused(write("b.txt", " \n\n"), "b.txt has no examples", format="documents")
+
+
 # Detection
 
 

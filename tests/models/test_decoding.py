@@ -22,7 +22,7 @@ def tables(seed):
     return jnp.asarray(draws - np.eye(V, dtype=np.float32)[END])
 
 
-def generate(table, search, tokens=N, examples=None):
+def generate(table, search, tokens=N, examples=None, skip=None):
     def decode(last, cache):
         rows = jnp.take_along_axis(cache["table"], last[..., None], 1)[:, 0]
         return rows[:, None], {"table": cache["table"], "count": cache["count"] + 1}
@@ -32,7 +32,7 @@ def generate(table, search, tokens=N, examples=None):
 
     return jax.jit(lambda table: decoding.generate(
         decode, partial(start_cache, table), len(table), tokens, search, start=START, end=END, pad=9,
-        examples=examples and jnp.asarray(examples)))(table)
+        examples=examples and jnp.asarray(examples), skip=skip and jnp.asarray(skip)))(table)
 
 
 def log_p(table, text):
@@ -84,6 +84,15 @@ def test_examples_do_not_depend_on_each_other():
     for i in range(3):
         one = generate(tables(2)[i : i + 1], Search(beams=2))
         np.testing.assert_array_equal(one.tokens[0], every.tokens[i])
+
+
+@pytest.mark.parametrize("search", [Search(), Search(beams=2), Search(temperature=1.0, samples=2)], ids=str)
+def test_nothing_is_generated_for_examples_that_are_skipped(search):
+    every, found = generate(tables(2), search), generate(tables(2), search, skip=[False, True, False])
+    skipped = np.repeat([False, True, False], search.samples)
+    np.testing.assert_array_equal(found.tokens[~skipped], every.tokens[~skipped])
+    np.testing.assert_array_equal(found.scores[~skipped], every.scores[~skipped])
+    assert (found.tokens[skipped] == 9).all() and np.isfinite(found.scores).all() and not found.lengths[skipped].any()
 
 
 def test_penalties_are_those_of_the_papers():

@@ -16,4 +16,4 @@ READERS.update({  # in the order in which formats are detected
     "choices": choices.DEFINITION, "conllu": token_columns.CONLLU_DEFINITION, "columns": token_columns.COLUMNS,
     "squad": squad.DEFINITION, "jsonl": json_lines.DEFINITION, "trees": trees.DEFINITION, "tsv": delimited.TSV,
     "csv": delimited.CSV, "label_text": texts.LABEL_TEXT, "folders": texts.FOLDERS,
-    "parallel": parallel.DEFINITION, "tfds": tfds.DEFINITION})
+    "documents": texts.DOCUMENTS, "parallel": parallel.DEFINITION, "tfds": tfds.DEFINITION})

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from lmrep.config.record import setting
 from lmrep.core.errors import UserError
 
@@ -18,6 +20,7 @@ class Record(NamedTuple):
       where: file and line (or file and number), for messages: "dev.tsv, line 12".
       lines: the line of each word, where words have lines of their own.
       source: the name of the data set that it is of, in a mixture of several.
+      tokens: of a `text` and a `target` that were made of tokens, the int32 ids of both, with their ends.
     """
 
     fields: dict[str, Any]
@@ -25,6 +28,7 @@ class Record(NamedTuple):
     where: str
     lines: tuple[int, ...] = ()
     source: str = ""
+    tokens: tuple[np.ndarray, ...] = ()
 
     def where_word(self, i: int) -> str:
         """File and line of word i, for messages."""

@@ -1,5 +1,6 @@
-"""Classes of texts: a line `label text` each, or a folder of text files for each class."""
+"""Classes of texts: a line `label text` each, or a folder of text files for each class; and texts without labels."""
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,19 @@ def read_lines(job: Job) -> Iterator[Record | UserError]:
             yield Record({"text": rest[0].strip(), "label": label}, "", where)
         else:
             yield UserError(f"{where} has nothing after {label!r}; expected a label, a space and a text: {CORRECT}")
+
+
+def read_documents(job: Job) -> Iterator[Record | UserError]:
+    """A record for each text between blank lines, without labels, at the number of its first line."""
+    lines: list[str] = []
+    first = 1
+    for number, line in enumerate(itertools.chain(files.lines(job.path, job.config.encoding), [""]), 1):
+        if line.strip():
+            lines.append(line)
+            continue
+        if lines:
+            yield Record({"text": "\n".join(lines).strip()}, "", f"{job.path}, line {first}")
+        lines, first = [], number + 1
 
 
 def read_folders(job: Job) -> Iterator[Record | UserError]:
@@ -55,5 +69,6 @@ def _record(job: Job, path: Path, fields: dict[str, str]) -> Record:
     return Record({"text": text, **fields}, str(path.relative_to(job.path)).removesuffix(".gz")[:-4], str(path))
 
 
+DOCUMENTS = ReaderDef(read_documents)
 LABEL_TEXT = ReaderDef(read_lines, (".label", ".all"))
 FOLDERS = ReaderDef(read_folders)
