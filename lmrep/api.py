@@ -41,7 +41,7 @@ from lmrep.inference import feature_cache, labelled, prompts, task_evaluation
 from lmrep.inference.evaluate import evaluate, other_corpus
 from lmrep.inference.load import load
 from lmrep.inference.run import Run
-from lmrep.interop import init_from
+from lmrep.interop import checkpoint_config, init_from
 from lmrep.objectives.base import FrozenParts
 from lmrep.planning import energy, flops, run_cost
 from lmrep.storage import provenance, remote_workdir, workdir
@@ -197,7 +197,7 @@ def _load_config(config: Mapping[str, Any] | str | os.PathLike, overrides: Mappi
     pairs = [(path, value if isinstance(value, str) else repr(value)) for path, value in overrides.items()]
     if isinstance(config, str | os.PathLike):
         file, _, argument = os.fspath(config).partition(":")
-        return init_from.load_config(file, argument, pairs)
+        return checkpoint_config.load_config(file, argument, pairs)
     if pairs:
         config = loading.apply_overrides(ml_collections.ConfigDict(config).copy_and_resolve_references(), pairs)
     return config

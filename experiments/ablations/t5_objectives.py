@@ -31,7 +31,7 @@ from ml_collections import ConfigDict
 
 import lmrep
 from lmrep.analysis import report
-from lmrep.interop import init_from
+from lmrep.interop import checkpoint_config
 
 PAGES = Path(__file__).parents[1]
 VARIANTS = ("prefix", "bert", "deshuffling", "mask", "replace_spans", "drop_tokens")
@@ -43,7 +43,7 @@ RUNS = {**{name: {"variant": name, "noise": "tokens"} for name in VARIANTS},
 
 def config(name, flags):
     """The config of one of RUNS."""
-    c = init_from.load_config(PAGES / "t5.py", f"size=tiny,data={'files' if flags.files else 'python_docs'}")
+    c = checkpoint_config.load_config(PAGES / "t5.py", f"size=tiny,data={'files' if flags.files else 'python_docs'}")
     c.name, c.steps = name, flags.steps
     c.data.files = flags.files
     c.objective.update(RUNS[name])
@@ -55,7 +55,7 @@ def config(name, flags):
 def fine_tuning_config(pretrained, flags, scratch=False):
     """The config of SST-2 as text to text, from the run in `pretrained` or, `scratch`, with its network and tokenizer
     alone, from random parameters."""
-    c = init_from.load_config(PAGES / "tasks/generate.py", "size=tiny" if scratch else f"init={pretrained}")
+    c = checkpoint_config.load_config(PAGES / "tasks/generate.py", "size=tiny" if scratch else f"init={pretrained}")
     if scratch:
         own = config(pretrained.name, flags)
         c.model.update(own.model)

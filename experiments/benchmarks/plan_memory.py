@@ -34,7 +34,7 @@ def measure(page, devices, fields):
     from lmrep.core.sharding import make_mesh, use_mesh
     from lmrep.experiment import config as experiments
     from lmrep.experiment import shapes
-    from lmrep.interop.init_from import load_config
+    from lmrep.interop.checkpoint_config import load_config
     from lmrep.planning import hardware, plan
     from lmrep.training.state import create, layout
     from lmrep.training.step import compiled_train_step

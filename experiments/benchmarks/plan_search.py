@@ -21,7 +21,7 @@ from lmrep.core.host import keep_memory
 from lmrep.core.sharding import make_mesh, use_mesh
 from lmrep.experiment import config as experiments
 from lmrep.experiment import shapes
-from lmrep.interop.init_from import load_config
+from lmrep.interop.checkpoint_config import load_config
 from lmrep.planning import hardware, search
 from lmrep.planning.table import duration, markdown
 from lmrep.training.state import create, layout

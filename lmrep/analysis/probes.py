@@ -32,7 +32,7 @@ from lmrep.experiment.config import TaskExperiment
 from lmrep.experiment.task_data import PreparedTask, prepare_task, tokenized
 from lmrep.inference import labelled
 from lmrep.inference.task_evaluation import finite_or_text, intervals
-from lmrep.interop import init_from
+from lmrep.interop import checkpoint_config, init_from
 from lmrep.models.base import Model, model_inputs
 from lmrep.models.layer_choice import outputs
 from lmrep.tasks import TASKS, heads, words
@@ -107,7 +107,7 @@ def _adopted(config: Any, source: str | os.PathLike) -> tuple[TaskExperiment, in
         raise UserError(f"the task is {config.objective.name}; probes are classifiers: give a page of tagging or "
                         "classification")
     config = config.copy_and_resolve_references()
-    init_from.adopt_checkpoint(config, source, new_head=True)
+    checkpoint_config.adopt_checkpoint(config, source, new_head=True)
     if 0 < config.model.get("max_length", 0) < config.length:
         config.length = config.model.max_length
     config.head, config.format.packed, config.objective.network, config.data.test = "new", False, "linear", ""

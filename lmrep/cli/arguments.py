@@ -93,7 +93,7 @@ class Arguments:
                                 "--config, for example --config=experiments/quickstart.py")
             raise UserError(f"lmrep {self.command} needs an experiment, for example "
                             "--config=experiments/quickstart.py")
-        from lmrep.interop.init_from import load_config
+        from lmrep.interop.checkpoint_config import load_config
 
         return load_config(self.config_file, self.config_argument, self.overrides)
 

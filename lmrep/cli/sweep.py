@@ -101,7 +101,7 @@ def _plan(arguments: Arguments, previous: Any) -> Any:
     from lmrep.config.loading import load_sweep
     from lmrep.experiment import page_files, settings, sweep
     from lmrep.experiment.fine_tuning import GRIDS
-    from lmrep.interop.init_from import load_config
+    from lmrep.interop.checkpoint_config import load_config
 
     flags = arguments.flags
     if arguments.config_file:

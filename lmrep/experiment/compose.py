@@ -78,7 +78,7 @@ def compose(
     With `data=python_docs`, batches have at most 256 sequences and a SentencePiece vocabulary 8,000 pieces, since the
     corpus is small; `samples` are set for it alone, since runs on other text are tried with that text. `init` is set
     here; whoever loads the experiment makes it take that checkpoint's network and tokenizer
-    (`lmrep.interop.init_from.load_config`).
+    (`lmrep.interop.checkpoint_config.load_config`).
     """
     recipe = recipe or chosen.recipe
     is_own = chosen.optimizer == (recipe.optimizer_name or recipe.optimizer)

@@ -6,7 +6,7 @@ import ml_collections
 
 from lmrep.core import remote
 from lmrep.core.errors import UserError
-from lmrep.interop import init_from
+from lmrep.interop import checkpoint_config, init_from
 
 
 def pick(depth: int, layers: int) -> list[int]:
@@ -34,10 +34,10 @@ def follow(
       UserError: there is no teacher, or it has fewer layers.
     """
     path = remote.as_url(teacher) or str(init_from.directory_of(teacher, "teacher").absolute())
-    network, _ = init_from.adopt_tokenizer(config, teacher)
+    network, _ = checkpoint_config.adopt_tokenizer(config, teacher)
     depth = network["layers"]
     layers = layers or max(1, depth // 2)
-    kept = {name: config.model[name] for name in init_from.dropout_fields(network) if name in config.model}
+    kept = {name: config.model[name] for name in checkpoint_config.dropout_fields(network) if name in config.model}
     config.model = {**network, **kept, "layers": layers, **({"token_types": 0} if "token_types" in network else {})}
     if network.get("max_length"):
         config.length = min(config.length, network["max_length"])

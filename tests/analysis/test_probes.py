@@ -8,7 +8,7 @@ import pytest
 import lmrep
 from lmrep.analysis import probes, report
 from lmrep.core.errors import UserError
-from lmrep.interop import init_from
+from lmrep.interop import checkpoint_config
 from tests import small
 from tests.tasks import tiny
 
@@ -89,7 +89,7 @@ def test_the_vectors_are_those_of_encode(home):
     from lmrep.experiment import config as experiments
     from lmrep.experiment.task_data import prepare_task
 
-    config = init_from.load_config("experiments/tasks/tag.py", f"init={home}/run", [
+    config = checkpoint_config.load_config("experiments/tasks/tag.py", f"init={home}/run", [
         ("data.train", f"{home}/train.conll"), ("length", "32")])
     prepared = prepare_task(experiments.parse(config), experiments.parse(config).tokenizer)
     run = lmrep.load(home / "run")

@@ -8,7 +8,7 @@ from lmrep.experiment import config as experiments
 from lmrep.experiment import fine_tuning, page_files
 from lmrep.experiment.fine_tuning import RECIPES, compose_known, compose_task
 from lmrep.experiment.task_data import prepare_task
-from lmrep.interop import init_from
+from lmrep.interop import checkpoint_config
 from lmrep.tasks import TASKS
 from lmrep.tasks.known import KNOWN, published
 
@@ -35,7 +35,7 @@ def test_known_sets_give_checked_configs(name, data):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_pages_name_what_they_need(page):
-    experiment = experiments.parse(init_from.load_config(page_files.installed()[page]))
+    experiment = experiments.parse(checkpoint_config.load_config(page_files.installed()[page]))
     with pytest.raises(UserError, match=r"data\.train is empty; give the training examples"):
         prepare_task(experiment, experiment.tokenizer)
 
@@ -71,7 +71,7 @@ def test_published_figures_are_of_known_sets():
 
 
 def test_columns_are_named_by_single_flags(tmp_path):
-    config = init_from.load_config(page_files.installed()["tasks/classify.py"], "size=tiny", [
+    config = checkpoint_config.load_config(page_files.installed()["tasks/classify.py"], "size=tiny", [
         ("data.train", str(tmp_path / "train.csv")), ("data.columns.text", "sentence"), ("data.columns.label", "2")])
     assert dict(config.data.columns) == {"text": "sentence", "label": "2"}
     (tmp_path / "train.csv").write_text("a,b,c\n")

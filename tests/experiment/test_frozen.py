@@ -13,7 +13,7 @@ from lmrep.doctor import machine
 from lmrep.experiment import config as experiments
 from lmrep.experiment import frozen
 from lmrep.inference.load import load
-from lmrep.interop import conversion, init_from
+from lmrep.interop import checkpoint_config, conversion
 from lmrep.planning import hardware, plan
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.training.state import saved
@@ -190,7 +190,7 @@ def test_paths_become_absolute(runs, tmp_path, monkeypatch):
     folder, _ = runs
     page = small.experiment_file(tmp_path, folder / "texts")
     monkeypatch.chdir(folder)
-    config = init_from.load_config(page, "", [("frozen", "{'teacher': 'teacher', 'other': 'gs://bucket/run'}")])
+    config = checkpoint_config.load_config(page, "", [("frozen", "{'teacher': 'teacher', 'other': 'gs://bucket/run'}")])
     assert config.frozen.to_dict() == {"teacher": str(folder / "teacher"), "other": "gs://bucket/run"}
 
 

@@ -14,7 +14,7 @@ from lmrep.core import params as P
 from lmrep.core.errors import UserError
 from lmrep.core.params import ParamSpec, flatten, init, unflatten
 from lmrep.experiment import config as experiments
-from lmrep.interop import conversion, init_from
+from lmrep.interop import checkpoint_config, conversion, init_from
 from lmrep.interop.init_from import SourceCheckpoint
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS
@@ -72,7 +72,7 @@ def home(small_home):
 def config_from_run(home, **fields):
     """The small experiment, from the parameters of its run."""
     config = small.config(home / "texts")
-    init_from.adopt_checkpoint(config, home / "run")
+    checkpoint_config.adopt_checkpoint(config, home / "run")
     config.steps = 4  # in all tests, since the schedule is part of the compiled step
     config.update_from_flattened_dict(fields)
     return config
@@ -93,7 +93,7 @@ def test_run_starts_from_a_published_directory(home, tmp_path):
     """With the network, tokenizer and parameters that the run itself would have given."""
     conversion.to_published(home / "run", tmp_path / "published")
     config = small.config(home / "texts")
-    init_from.adopt_checkpoint(config, tmp_path / "published")
+    checkpoint_config.adopt_checkpoint(config, tmp_path / "published")
     assert config.model.width == 32 and config.model.layers == 2
     config.steps = 4
     lmrep.train(config, tmp_path / "run", data_dir=home / "data")
@@ -162,7 +162,7 @@ def test_changed_source_is_refused_on_resuming(home, tmp_path):
 ])
 def test_source_that_is_not_a_run_is_refused(home, tmp_path, directory, message):
     with pytest.raises(UserError, match=message):
-        init_from.adopt_checkpoint(small.config(home / "texts"), home / directory)
+        checkpoint_config.adopt_checkpoint(small.config(home / "texts"), home / directory)
     config = small.config(home / "texts")
     config.init = str(home / directory)
     with pytest.raises(UserError, match=message):

@@ -8,7 +8,7 @@ import pytest
 import lmrep
 from lmrep.core.errors import UserError
 from lmrep.experiment.fine_tuning import compose_task
-from lmrep.interop import conversion, init_from
+from lmrep.interop import checkpoint_config, conversion
 from lmrep.interop.huggingface.read import read
 from tests.data import test_sentencepiece
 from tests.tasks import tiny
@@ -93,9 +93,9 @@ def fine_tune(home, task, argument, **fields):
     base = "encoder_decoder" if task == "text_to_text" else "bert_base"
     config = compose_task(f"mesh=1x1x1,{argument}", task, base=base)
     if config.init:
-        init_from.adopt_checkpoint(config, config.init)
+        checkpoint_config.adopt_checkpoint(config, config.init)
     else:
-        init_from.adopt_features(config, config.frozen["features"])
+        checkpoint_config.adopt_features(config, config.frozen["features"])
     config.update({"steps": 1, "batch_size": 4, "length": 32})
     config.data.update({"train": str(home / "train.jsonl"), "validation": ""})
     config.optimizer.update({"learning_rate": 1e-30, "weight_decay": 0.0})

@@ -10,7 +10,7 @@ import lmrep
 from lmrep.core.errors import UserError
 from lmrep.core.params import flatten
 from lmrep.experiment import config as experiments
-from lmrep.interop import conversion, init_from, student
+from lmrep.interop import checkpoint_config, conversion, init_from, student
 from tests import small
 
 PAGE = Path(__file__).parents[2] / "experiments/distilbert.py"
@@ -47,7 +47,7 @@ def test_too_many_layers():
 
 @pytest.mark.parametrize("source", ["teacher", "published"])
 def test_a_student_starts_from_its_teachers_layers(home, tmp_path, source):
-    config = init_from.load_config(PAGE, f"size=tiny,teacher={home / source}", flags(home, steps=1))
+    config = checkpoint_config.load_config(PAGE, f"size=tiny,teacher={home / source}", flags(home, steps=1))
     config.optimizer.learning_rate = 1e-30
     lmrep.train(config, tmp_path / "run", data_dir=home / "data")
     teacher, run = (flatten(lmrep.load(path).params) for path in (home / "teacher", tmp_path / "run"))
@@ -61,7 +61,7 @@ def test_a_student_starts_from_its_teachers_layers(home, tmp_path, source):
 def test_choices(home):
     def load(choices):
         argument = f"size=tiny,teacher={home / 'teacher'}{choices}"
-        return experiments.parse(init_from.load_config(PAGE, argument, flags(home)))
+        return experiments.parse(checkpoint_config.load_config(PAGE, argument, flags(home)))
 
     assert load("").frozen == {"teacher": str(home / "teacher")} and load("").model["layers"] == 2
     assert load("").objective["draw"] == "batch" and load(",draw=sequence").objective["draw"] == "sequence"
@@ -74,7 +74,8 @@ def test_choices(home):
 
 
 def test_what_is_taken_is_logged(home, tmp_path, caplog):
-    config = init_from.load_config(PAGE, f"size=tiny,head=random,teacher={home / 'teacher'}", flags(home, steps=1))
+    argument = f"size=tiny,head=random,teacher={home / 'teacher'}"
+    config = checkpoint_config.load_config(PAGE, argument, flags(home, steps=1))
     with caplog.at_level("INFO", "lmrep"):
         lmrep.train(config, tmp_path / "run", data_dir=home / "data")
     assert re.search(r"(encoder/layers/attention/\w+/kernel) from \1\[0,3\]", caplog.text)
@@ -83,14 +84,14 @@ def test_what_is_taken_is_logged(home, tmp_path, caplog):
 
 
 def test_training_needs_a_teacher(home, tmp_path):
-    config = init_from.load_config(PAGE, "size=tiny", flags(home))
+    config = checkpoint_config.load_config(PAGE, "size=tiny", flags(home))
     with pytest.raises(UserError, match=r"reads the frozen part 'teacher', which config.frozen lacks"):
         lmrep.train(config, tmp_path / "run", data_dir=home / "data")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_student_becomes_a_published_directory(home, tmp_path):
-    lmrep.train(init_from.load_config(PAGE, f"size=tiny,teacher={home / 'published'}", flags(home, steps=1)),
+    lmrep.train(checkpoint_config.load_config(PAGE, f"size=tiny,teacher={home / 'published'}", flags(home, steps=1)),
                 tmp_path / "run", data_dir=home / "data")
     conversion.to_published(tmp_path / "run", tmp_path / "out")
     run, again = lmrep.load(tmp_path / "run"), init_from.load(tmp_path / "out")
@@ -103,18 +104,18 @@ def test_a_student_of_a_causal_teacher(home, tmp_path):
     teaching.model.update({"norm": "pre", "embedding_norm": False, "token_types": 0, "layers": 2})
     lmrep.train(teaching, tmp_path / "teacher", data_dir=home / "data")
     argument = f"size=tiny,objective=causal_distillation,format=stream,teacher={tmp_path / 'teacher'}"
-    lmrep.train(init_from.load_config(PAGE, argument, flags(home)), tmp_path / "run", data_dir=home / "data")
+    lmrep.train(checkpoint_config.load_config(PAGE, argument, flags(home)), tmp_path / "run", data_dir=home / "data")
     assert {"lm_loss", "distillation_loss", "cosine_loss"} <= small.lines(tmp_path / "run", "validation")[-1].keys()
     run = lmrep.load(tmp_path / "run")
     assert run.model.name and run.generate(["The cat"], tokens=3) and run.experiment.model["layers"] == 1
-    wrong = init_from.load_config(PAGE, f"size=tiny,teacher={tmp_path / 'teacher'}", flags(home))
+    wrong = checkpoint_config.load_config(PAGE, f"size=tiny,teacher={tmp_path / 'teacher'}", flags(home))
     with pytest.raises(UserError, match="has objective 'causal' and no head that predicts the student's tokens; "
                        "expected a masked language model"):
         lmrep.train(wrong, tmp_path / "wrong", data_dir=home / "data")
 
 
 def test_shared_layers_are_all_taken(home):
-    config = init_from.load_config(PAGE, "size=tiny", flags(home))
+    config = checkpoint_config.load_config(PAGE, "size=tiny", flags(home))
     teacher = small.config(home / "texts")
     teacher.model.update({"share": "all", "layers": 4})
     lmrep.train({**teacher.to_dict(), "steps": 1}, home / "shared", data_dir=home / "data")

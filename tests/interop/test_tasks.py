@@ -15,7 +15,7 @@ from lmrep.data.records import Record
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import default_config
 from lmrep.experiment.task_data import tokenized
-from lmrep.interop import conversion, init_from
+from lmrep.interop import checkpoint_config, conversion
 from lmrep.interop.heads import PublishedTask
 from lmrep.interop.huggingface import task_classes
 from lmrep.interop.huggingface.read import describe, read, specs
@@ -232,8 +232,8 @@ def test_head_of_another_form_is_refused(home, tmp_path):
 
 def test_flag_for_a_new_head_leaves_labels_to_the_data(home):
     page = "tasks/classify.py"
-    own = init_from.load_config(page, f"init={home}/published")
-    new = init_from.load_config(page, f"init={home}/published", [("head", "new")])
+    own = checkpoint_config.load_config(page, f"init={home}/published")
+    new = checkpoint_config.load_config(page, f"init={home}/published", [("head", "new")])
     assert own.objective.labels == LABELS and new.objective.labels == ()
 
 
@@ -251,10 +251,10 @@ def test_head_of_a_task_suits_the_network_that_it_starts_from(tmp_path, director
     conversion.to_workdir(GOLDEN / directory, tmp_path / "run")
     for source in (GOLDEN / directory, tmp_path / "run"):
         config = default_config("bert_tiny", task, "examples")
-        init_from.adopt_checkpoint(config, source)
+        checkpoint_config.adopt_checkpoint(config, source)
         assert {name: config.objective[name] for name in fields} == fields
     shutil.rmtree(tmp_path / "run/interop")  # as of a run that was trained here
-    found = init_from.head_fields(tmp_path / "run", task, 1 if directory == "roberta" else 0)
+    found = checkpoint_config.head_fields(tmp_path / "run", task, 1 if directory == "roberta" else 0)
     assert found["context"] == fields["context"] and found.items() >= {
         name: value for name, value in fields.items() if name in found}.items()
 
@@ -287,7 +287,7 @@ def test_network_without_some_heads_belongs_to_its_family(tmp_path):
     conversion.to_workdir(GOLDEN / "roberta", tmp_path / "run")
     run = lmrep.load(tmp_path / "run")
     pruning.prune(run, tmp_path / "pruned", {0: [1]})
-    assert init_from.head_fields(tmp_path / "pruned", SEQUENCE, 1)["input_dropout"] == 0.1
+    assert checkpoint_config.head_fields(tmp_path / "pruned", SEQUENCE, 1)["input_dropout"] == 0.1
     with pytest.raises(UserError, match="published layouts have the same heads in every layer"):
         conversion.to_published(tmp_path / "pruned", tmp_path / "out")
 

@@ -14,7 +14,7 @@ from lmrep.core.params import flatten
 from lmrep.experiment import config as experiments
 from lmrep.experiment.fine_tuning import compose_task
 from lmrep.inference import feature_cache, labelled
-from lmrep.interop import conversion, init_from
+from lmrep.interop import checkpoint_config, conversion
 from lmrep.layers import recurrent
 from lmrep.models.base import model_inputs
 from lmrep.storage.checkpoints import Checkpoints
@@ -73,7 +73,7 @@ def home(tmp_path_factory):
 
 def config(home, task="tagging", argument=TAGGER, files="", **fields):
     c = compose_task(f"{argument},features={home}/bert", task)
-    init_from.adopt_features(c, c.frozen["features"])
+    checkpoint_config.adopt_features(c, c.frozen["features"])
     c.data.train, c.data.validation = str(home / f"train{files}.jsonl"), str(home / f"dev{files}.jsonl")
     c.batch_size, c.epochs, c.checkpoint.keep = 8, 2.0, 4
     c.log.update({"every": 1, "tensorboard": False, "report": False})

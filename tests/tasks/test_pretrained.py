@@ -11,7 +11,7 @@ import lmrep
 from lmrep.config import loading
 from lmrep.core.errors import UserError
 from lmrep.experiment.fine_tuning import compose_task
-from lmrep.interop.init_from import adopt_features
+from lmrep.interop.checkpoint_config import adopt_features
 from tests.tasks import tiny
 
 FIELDS = {  # of examples of each task

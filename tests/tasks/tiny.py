@@ -16,7 +16,7 @@ from lmrep.data.records.encoding import Units, input_layout
 from lmrep.data.records.examples import Examples, arrange
 from lmrep.experiment.fine_tuning import compose_task
 from lmrep.inference import labelled
-from lmrep.interop.init_from import adopt_checkpoint
+from lmrep.interop.checkpoint_config import adopt_checkpoint
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS
 from lmrep.objectives.base import Carry, Keys
