@@ -15,6 +15,7 @@ from lmrep.layers.stack import Execution
 from lmrep.models import MODELS, PRESETS
 from lmrep.models.base import Model
 from lmrep.tasks import TASKS, networks
+from lmrep.tasks.as_text import text_form
 from lmrep.tasks.known import KNOWN, KnownSet
 
 _ROBERTA = {"epochs": 10.0, "batch_size": 32, "optimizer.learning_rate": 1e-5, "optimizer.betas": (0.9, 0.98),
@@ -81,6 +82,10 @@ RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     # clipped at 5.
     "features": {"": {"epochs": 20.0, "batch_size": 32, "optimizer.learning_rate": 1e-3, "optimizer.weight_decay": 0.0,
                       "optimizer.clip": 5.0, "optimizer.bias_correction": True, "optimizer.eps": 1e-8}},
+    # The study of Raffel et al., 2019, of tasks as text to text.
+    "t5": {"": _steps(1e-3, 128, 2**18, 0) | {
+        "optimizer.name": "adafactor", "optimizer.weight_decay": 0.0, "optimizer.clip": 0.0,
+        "optimizer.schedule.name": "constant"}},
     # Radford et al., 2018. Their language-model loss needs a network that reads from left to right, and is a field of
     # the task: objective.auxiliary=0.5.
     "gpt": {"": {"epochs": 3.0, "batch_size": 32, "optimizer.learning_rate": 6.25e-5, "optimizer.eps": 1e-8,
@@ -116,6 +121,7 @@ def compose_task(
           trained then, unless `init` or `model` names one.
         vectors: a text file of word vectors. Of texts that nothing else is read of, the mean over tokens goes to the
           head, unless `objective.pooling` is set.
+        as_text: true: the task as text to text, with an encoder-decoder (`lmrep.tasks.as_text`).
         mesh: as for pretraining.
       task: a name in `TASKS`.
       known: a name in `KNOWN`.
@@ -129,7 +135,15 @@ def compose_task(
     chosen = loading.parse_argument(
         argument, init="", size=("base", ("base", "tiny")), model=("", ("", *PRESETS, *MODELS)),
         recipe=("bert", tuple(RECIPES)), head=("auto", ("auto", "new")),
-        network=(network, _networks(task)), features="", vectors="", mesh="data", **{"data": ""} if known else {})
+        network=(network, _networks(task)), features="", vectors="", as_text=False, mesh="data",
+        **{"data": ""} if known else {})
+    form = None
+    if chosen.as_text:
+        form = text_form(task, known, tfds="data" in vars(chosen) and chosen.data == "tfds")
+        task, base = "text_to_text", "encoder_decoder"
+        if chosen.network != "linear":
+            raise UserError(f"as_text=true generates texts, without a head, and network={chosen.network} is below a "
+                            "head; leave one of them out")
     if not (chosen.init or chosen.model or chosen.size == "tiny"):
         chosen.model = "none" if chosen.features or chosen.vectors else model
     built = chosen.model or base
@@ -138,6 +152,11 @@ def compose_task(
     config.optimizer.schedule.update({"warmup": 0, "warmup_fraction": 0.1})
     if known:
         _use(config, KNOWN[known], chosen.data)
+    if form:
+        config.objective.update(form.objective)
+        for name, value in form.data.items():
+            config.data[name] = value
+        config.checkpoint.best, config.format.long = form.objective["metrics"][0], "truncate"
     recipe = RECIPES["features" if chosen.model == "none" else chosen.recipe]
     config.update_from_flattened_dict({**recipe[""], **recipe.get(known, {})})
     for section, fields in own.items():
@@ -210,8 +229,9 @@ def _use(config: ml_collections.ConfigDict, known: KnownSet, data: str) -> None:
     fields = known.tfds if data == "tfds" else known.data
     paths = {split: os.path.join(data, name) for split, name in known.files.items()} if data not in ("", "tfds") else {}
     config.data.update({**fields, **paths})
-    config.objective.update(known.objective)
-    config.checkpoint.best = known.best or TASKS[known.task].best
+    if config.objective.name == known.task:
+        config.objective.update(known.objective)
+        config.checkpoint.best = known.best or TASKS[known.task].best
     config.length = known.length
     config.update_from_flattened_dict(dict(known.fields))
 

@@ -59,12 +59,25 @@ def _fingerprint(experiment: TaskExperiment, own: Sequence[Record]) -> str:
     """`records.fingerprint`, with classes numbered as they occur: a run that calls them 0 and 1 is measured on the same
     examples as one that generates their names."""
     task, numbers = TASKS[experiment.objective["name"]], {}
-    if task.grouped or "accuracy" not in task.objective.metrics or not _target_counts(experiment, own):
+    own = [_as_read(record) for record in own]
+    names = experiment.objective.get("metrics") or task.objective.metrics
+    classes = {"accuracy", "f1", "macro_f1", "matthews"} & {*names}
+    if not classes or "choices" in own[0].fields or not _counts([_target(record) for record in own]):
         return records.fingerprint(own)
-    target = task.targets[0]
     return records.fingerprint(record._replace(fields={
-        name: value for name, value in record.fields.items() if name != target} | {
-        "label": str(numbers.setdefault(record.fields.get(target), len(numbers)))}) for record in own)
+        name: value for name, value in record.fields.items() if name not in records.TARGETS} | {
+        "label": str(numbers.setdefault(str(_target(record)), len(numbers)))}) for record in own)
+
+
+def _as_read(record: Record) -> Record:
+    """Without a target that was made of other ones."""
+    made = "target" in record.fields and {*records.TARGETS} & record.fields.keys() != {"target"}
+    return record._replace(fields={name: value for name, value in record.fields.items()
+                                   if name != "target" or not made})
+
+
+def _target(record: Record) -> Any:
+    return next((record.fields[name] for name in records.TARGETS if name in record.fields), None)
 
 
 def _splits(prepared: PreparedTask) -> str:
@@ -138,10 +151,14 @@ def _targets(experiment: TaskExperiment, own: Sequence[Record]) -> str:
 
 
 def _target_counts(experiment: TaskExperiment, own: Sequence[Record]) -> Counter[str]:
-    """The values of the target of records; none where they are not strings, or lists of strings, or most of them are
-    different, as translations."""
+    """The values of the target of records, as `_counts`."""
     target = TASKS[experiment.objective["name"]].targets[0]
-    values = [record.fields[target] for record in own if target in record.fields]
+    return _counts([record.fields[target] for record in own if target in record.fields])
+
+
+def _counts(values: Sequence[Any]) -> Counter[str]:
+    """How often each value occurs; none where they are not strings, or lists of strings, or most of them are different,
+    as translations."""
     values = [value for each in values for value in each] if values and isinstance(values[0], list) else values
     counts = Counter(values if all(isinstance(value, str) for value in values) else ())
     return counts if len(counts) <= max(STORED, counts.total() // 2) else Counter()

@@ -90,6 +90,14 @@ def objective_of(experiment: TaskExperiment, source: str, base: Any) -> Any:
     return config_of_source(_configs(experiment), source, base)
 
 
+def config_of(experiment: TaskExperiment, source: str = "") -> Any:
+    """The task's config for the records of a source, or of none, where no stage changes it. Raises UserError for an
+    unknown one."""
+    fields = {name: value for name, value in experiment.objective.items() if name != "name"}
+    return objective_of(experiment, source,
+                        read(TASKS[experiment.objective["name"]].objective.config, fields, "config.objective"))
+
+
 def metrics(experiment: Any, objective: str) -> dict[str, Any]:
     """The metrics of an objective of the experiment, by name."""
     task = isinstance(experiment, TaskExperiment)
@@ -117,13 +125,6 @@ def files(experiment: TaskExperiment, split: str) -> str:
     return ", ".join(getattr(data, split) for data in data_of(experiment).values() if getattr(data, split))
 
 
-def needed(experiment: TaskExperiment, source: str) -> tuple[str, ...]:
-    """The fields that the data of a source, or of the run's only data set "", must have."""
-    task = TASKS[experiment.objective["name"]]
-    labelled = not (source and task.unlabelled(objective_of(experiment, source, None)))
-    return (*task.fields, *(task.targets if labelled else ()))
-
-
 def read_split(experiment: TaskExperiment, split: str, examples: int | None = 0, source: str = "") -> list[Record]:
     """The records of a split, source after source, each with its name; `task_data.labelled` makes examples of those
     that have no targets.
@@ -144,8 +145,9 @@ def read_split(experiment: TaskExperiment, split: str, examples: int | None = 0,
                 where = f"sources.{i}.data" if name else "data"
                 raise UserError(f"{where}.train is empty; give the training examples: --config.{where}.train=train.tsv")
             continue
-        own = records.spread(records.read(data, split, needed(experiment, name)), examples)
-        found += [record._replace(source=name) for record in own] if name else own
+        config = config_of(experiment, name)
+        own = records.spread(records.read(data, split, task.needed(config)), examples)
+        found += [task.convert(config, record._replace(source=name)) for record in own]
     return found
 
 

@@ -20,7 +20,7 @@ from lmrep.data.records.examples import Examples
 from lmrep.experiment import build
 from lmrep.experiment.config import Experiment, stage_at
 from lmrep.experiment.task_data import tokenized
-from lmrep.experiment.task_sources import task_of
+from lmrep.experiment.task_sources import config_of, task_of
 from lmrep.inference.encode import BATCH, BATCH_ELSEWHERE
 from lmrep.tasks import TASKS
 from lmrep.tasks.base import Result, collate
@@ -68,6 +68,12 @@ def predict_records(
             outputs.append(_fetched(*pending.pop(0)))
     outputs += [_fetched(*each) for each in pending]
     return task.score(stage.objective, own, examples.units, collate(outputs, examples.units))
+
+
+def task_config(run: Any, source: str = "") -> Any:
+    """The config of a run's task for examples of a source of its mixture; "" for those of none. Raises UserError for an
+    unknown source."""
+    return config_of(run.experiment, source)
 
 
 def with_tuned(experiment: Experiment, directory: Path, step: int) -> Experiment:

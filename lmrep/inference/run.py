@@ -333,6 +333,7 @@ class Run:
         return jax.device_get(self._predict(self.params, self.completed(batch), **static))
 
     score_records = labelled.predict_records
+    task_config = labelled.task_config
 
     @functools.cached_property
     def _predict(self) -> Callable:

@@ -79,8 +79,9 @@ def read_files(
         raise UserError(f"--files is {files!r}, and the run was trained on {', '.join(own)}; give the one that the "
                         "files are like: --source=NAME")
     [(name, data)] = own.items()
-    found = records.read(other_files(data, files, experiment.name), "test", task_sources.needed(experiment, name))
-    return [record._replace(source=name) for record in records.spread(found, examples)]
+    task, config = TASKS[experiment.objective["name"]], task_sources.config_of(experiment, name)
+    found = records.read(other_files(data, files, experiment.name), "test", task.needed(config))
+    return [task.convert(config, record._replace(source=name)) for record in records.spread(found, examples)]
 
 
 def _name(files: str) -> str:
@@ -150,6 +151,7 @@ def write(run: Any, name: str, own: Sequence[Record], result: Result) -> list[Pa
     paths = [folder / f"{name}.jsonl"]
     labelled.write_predictions(paths[0], own, result)
     known = KNOWN.get(run.experiment.name)
+    known = known if known and known.task == stage.objective_name else None  # texts are in another form
     names = [name, *([_name(getattr(run.experiment.data, name))] if name in records.SPLITS else [])]
     submissions = task.submission(stage.objective, own, result) if task.submission else {}
     for file, text in submissions.items():

@@ -239,6 +239,9 @@ class TaskDef(NamedTuple):
         that are texts.
       unlabelled: config -> for data without targets, what makes examples of its records once there is a tokenizer,
         (records, TextEncoder) -> records with targets; None where data has targets.
+      fields_of: config -> {"fields": ..., "targets": ...} of records as they are read, where the config decides on it.
+      convert: (config, record as it was read) -> the record with `targets`.
+      as_text: fields of the task text_to_text that make texts of this task's targets and measure them.
       source_fields: the fields of the config that may differ between the data sets of a mixture (`config.sources`); ():
         the task cannot be trained on one.
     """
@@ -262,7 +265,15 @@ class TaskDef(NamedTuple):
     more_columns: Callable[[Any], dict[str, Field]] = lambda config: {}
     texts: Callable[[Any, Record], Iterable[str]] | None = None
     unlabelled: Callable[[Any], Callable[[Sequence[Record], TextEncoder], list[Record]] | None] = lambda config: None
+    fields_of: Callable[[Any], Mapping[str, tuple[str, ...]]] = lambda config: {}
+    convert: Callable[[Any, Record], Record] = lambda config, record: record
+    as_text: Mapping[str, Any] = {}
     source_fields: tuple[str, ...] = ()
+
+    def needed(self, config: Any) -> tuple[str, ...]:
+        """The fields that records must have; a test file may lack the targets."""
+        own = {"fields": self.fields, "targets": self.targets} | self.fields_of(config)
+        return (*own["fields"], *own["targets"])
 
 
 def collate(outputs: Iterable[dict[str, Any]], units: Units) -> Outputs:

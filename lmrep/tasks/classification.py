@@ -180,6 +180,7 @@ DEFINITION = TaskDef(
         capabilities=(Predict("classify", "classifies texts", ("text",), show, ("text2",)),),
         published=heads.PUBLISHED),
     fields=("text",), optional=("text2",), targets=("label",),
+    as_text={"target": "{label}", "metrics": ("accuracy",)},
     columns={"label": Field("bn", np.int32, "number of the class; -1 where it is not known")},
     resolve=resolve, check=check, encode=encode, score=score,
     best="accuracy", submission=submission,

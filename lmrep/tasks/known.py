@@ -20,6 +20,8 @@ class KnownSet(NamedTuple):
       length: tokens of a text, or pair, at most.
       submissions: the name of a test file, without its suffix -> the file in which the benchmark wants its predictions.
       fields: other fields of the config, by dotted path.
+      labels: words for the classes that the files call 0, 1, ...
+      text: fields of the task text_to_text that differ from `TaskDef.as_text` of the task.
     """
 
     task: str
@@ -31,6 +33,8 @@ class KnownSet(NamedTuple):
     length: int = 128
     submissions: Mapping[str, str] = {}
     fields: Mapping[str, Any] = {"format.long": "truncate"}  # as the published code does
+    labels: tuple[str, ...] = ()
+    text: Mapping[str, Any] = {}
 
 
 GLUE_FILES = {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"}
@@ -53,10 +57,12 @@ def _glue(
          "test": f"test{tfds_suffix}", "test_columns": {},
          "columns": dict(tfds_columns or {**columns, "label": "label", "id": "idx"}),
          **({"label_map": {label: str(i) for i, label in enumerate(labels)}} if labels else {})},
-        {**objective, **fields}, metrics[0], submissions=submissions)
+        {**objective, **fields}, metrics[0], submissions=submissions, labels=labels)
 
 
 WINDOWS = {"format.long": "windows", "format.stride": 64}  # sentences whose words are all tagged
+
+QUESTION = {"template": "question: {question} context: {context}"}  # without a prefix, as T5's
 
 KNOWN: Mapping[str, KnownSet] = {
     # The files of gluebenchmark.com. CoLA's have no header, but for the test set.
@@ -106,20 +112,21 @@ KNOWN: Mapping[str, KnownSet] = {
                      {"tfds": "trec", "train": "train", "validation": "test",
                       "columns": {"text": "text", "label": "label-coarse"}}),
     "conll2003": KnownSet("tagging", {"train": "eng.train", "validation": "eng.testa", "test": "eng.testb"},
-                          {"format": "columns"}, best="entity_f1", fields=WINDOWS),
+                          {"format": "columns"}, best="entity_f1", fields=WINDOWS,
+                          text={"scheme": "IOB1", "metrics": ("entity_f1", "token_accuracy")}),
     "wnut17": KnownSet("tagging", {"train": "wnut17train.conll", "validation": "emerging.dev.conll",
                                    "test": "emerging.test.annotated"}, {"format": "columns"}, best="entity_f1",
-                       fields=WINDOWS),
+                       fields=WINDOWS, text={"metrics": ("entity_f1", "token_accuracy")}),
     "ud_pos": KnownSet("tagging", {"train": "*-ud-train.conllu", "validation": "*-ud-dev.conllu",
                                    "test": "*-ud-test.conllu"}, {"format": "conllu"}, best="token_accuracy",
                        fields=WINDOWS),
     "swag": KnownSet("multiple_choice", {"train": "train.csv", "validation": "val.csv", "test": "test.csv"},
                      {"format": "choices"}),
     "squad1": KnownSet("span_extraction", {"train": "train-v1.1.json", "validation": "dev-v1.1.json"},
-                       {"format": "squad"}, length=384, fields={"format.long": "windows"}),
+                       {"format": "squad"}, length=384, fields={"format.long": "windows"}, text=QUESTION),
     "squad2": KnownSet("span_extraction", {"train": "train-v2.0.json", "validation": "dev-v2.0.json"},
                        {"format": "squad"}, objective={"unanswerable": True}, length=384,
-                       fields={"format.long": "windows"}),
+                       fields={"format.long": "windows"}, text=QUESTION),
 }
 
 # Development-set figures as published; a row for each system, in the order of the names.

@@ -145,6 +145,7 @@ DEFINITION = TaskDef(
         capabilities=(Predict("choose", "chooses between texts", ("text", "choices"), show, from_text=from_text),),
         published=heads.PUBLISHED),
     fields=("text", "choices"), targets=("label",),
+    as_text={"target": "{label}", "metrics": ("accuracy",)},
     columns={"label": Field("bn", np.int32, "number of the right choice"),
              "choice": Field("bn", np.int32, "1 for a choice, 0 where an example has fewer")},
     check=check, encode=encode, score=score, best="accuracy",

@@ -155,6 +155,7 @@ DEFINITION = TaskDef(
                               lambda prediction: f"{prediction['value']:.4g}", ("text2",)),),
         published=heads.PUBLISHED),
     fields=("text",), optional=("text2",), targets=("label",),
+    as_text={"target": "{label}", "round_to": 0.2, "metrics": ("spearman", "pearson")},
     columns={"label": Field("bn", np.float32, "the number; NaN where it is not known")},
     check=lambda c, record: number(record) and None,
     encode=encode, score=score, best="pearson",

@@ -290,6 +290,7 @@ DEFINITION = TaskDef(
                               from_text=from_text),),
         published={"gpt": {"context": "left"}, "gpt2": {"context": "left"}}),
     fields=("question", "context"), targets=("answers",),
+    as_text={"target": "{answers}", "metrics": ("answer_f1", "exact_match")},
     columns={name: Field("bn", np.int32, f"position in the text of {what}") for name, what in (
         ("start", "the answer's first token; -1 where it is not known"), ("end", "the answer's last token; -1 as well"),
         ("null", "the token that stands for no answer"))},

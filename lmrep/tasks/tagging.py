@@ -364,6 +364,7 @@ DEFINITION = TaskDef(
         capabilities=(Tag("tag", "tags the words of sentences", ("words",), show=str),),
         published={"gpt": {"context": "left"}, "gpt2": {"context": "left"}}),
     fields=("words",), targets=("tags",),
+    as_text={"target": "{tags}", "max_target": 256, "metrics": ("token_accuracy",)},
     columns={"word": Field("bt", np.int32, "number of each token's word; -1 for none"),
              "tag": Field("bt", np.int32, "number of the tag at the token that stands for its word; -1 elsewhere"),
              "stands": Field("bt", np.int32, "1 at the token that stands for a word, 2 at that of the last one, 0 at "

@@ -1,13 +1,13 @@
 """Texts from texts: translation (Vaswani et al., 2017), and any task as text to text (Raffel et al., 2019), whose
-classes are words and whose numbers are rounded.
+classes are words, whose numbers are rounded, and whose answers, choices and tags are texts.
 
 A network of context "source" reads the text in its encoder and generates the target from left to right. Examples may be
 packed in training: pairs of one sequence do not attend to each other.
 """
 
+import json
 import logging
 import math
-import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -24,11 +24,12 @@ from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats.base import FIELDS, Field
+from lmrep.data.records import FIELDS as RECORD_FIELDS
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import Source, Units
 from lmrep.data.tokenizers import Tokenizer
 from lmrep.metrics import accuracy_metric, loss_metric
-from lmrep.metrics.tasks import TASK_METRICS, TaskMetric
+from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.metrics.translation import signature
 from lmrep.models import decoding
 from lmrep.models.base import Model, check_context, model_inputs
@@ -45,13 +46,12 @@ from lmrep.objectives.base import (
     TextPairs,
 )
 from lmrep.objectives.outputs import normalize_weights, output_layer, output_specs, smoothed_cross_entropy, sums
-from lmrep.tasks import denoising
-from lmrep.tasks.base import Comparison, Outputs, Result, TaskDef, TextEncoder, figures
+from lmrep.tasks import denoising, schemes, text_metrics, text_templates
+from lmrep.tasks.base import Comparison, Outputs, Result, TaskDef, TextEncoder
 from lmrep.tasks.capability import OfSource, PredictOfSource
+from lmrep.tasks.text_metrics import TEXT_METRICS, gold_of
 
-NUMBERS = ("pearson", "spearman")
-EXACT = ("accuracy", "f1", "macro_f1", "matthews", *NUMBERS)  # of texts or numbers as a whole
-METRICS = ("bleu", "chrf", *EXACT)
+METRICS = tuple(TEXT_METRICS)
 CHECKED = 100  # distinct targets
 NAME = "text_to_text"
 
@@ -63,7 +63,11 @@ class Config:
     """A model that generates texts from texts."""
 
     template: str = setting("{text}", "what the encoder reads, with the fields of an example in braces: 'translate "
-                            "German to English: {text}', 'mnli premise: {text} hypothesis: {text2}'")
+                            "German to English: {text}', 'mnli premise: {text} hypothesis: {text2}', 'question: "
+                            "{question} context: {context}'; choices are read as 'choice1: a choice2: b'")
+    target: str = setting("{target}", "what is generated, with the fields of an example in braces: '{label}', which "
+                          "of choices is choice1 or another one, '{answers}', the first of several and nothing where "
+                          "there is none, '{tags}' between spaces")
     max_target: int = setting(64, "tokens of a target at most, with its end", at_least=1)
     round_to: float = setting(0.0, "targets that are numbers are rounded to a multiple of it (STS-B as T5: 0.2); 0: "
                               "they are not", at_least=0)
@@ -74,21 +78,15 @@ class Config:
     metrics: tuple[str, ...] = setting(("bleu", "chrf"), "what is measured on validation data, beside the loss; "
                                        "accuracy is that of whole texts", choices=METRICS)
     positive: str = setting("", "f1: the positive class")
+    scheme: str = setting("BIO", "entity_f1: the scheme of the tags", choices=tuple(schemes.PREFIXES))
     denoise: bool = setting(False, "of a source of a mixture: its texts have no targets, and span corruption makes "
                                    "pairs of them, once (T5's unsupervised task beside the others)")
 
 
 def check_config(c: Config) -> None:
     """Raises UserError for a template that is none, or f1 without a class."""
-    try:
-        names = {name for _, name, _, _ in string.Formatter().parse(c.template) if name is not None}
-    except ValueError as error:
-        raise UserError(f"config.objective.template is {c.template!r}, which is no template ({error}); expected one "
-                        "such as 'translate German to English: {text}'") from None
-    if not names or names - {*DEFINITION.fields, *DEFINITION.optional}:
-        raise UserError(f"config.objective.template is {c.template!r}; expected a text with the fields "
-                        f"{', '.join((*DEFINITION.fields, *DEFINITION.optional))} in braces, such as "
-                        "'summarize: {text}'")
+    text_templates.check("config.objective.template", c.template, text_templates.INPUTS, "summarize: {text}")
+    text_templates.check("config.objective.target", c.target, RECORD_FIELDS, "{target}")
     decoding.check(c.search)
     if c.denoise and (c.template, c.metrics, c.round_to) != ("{text}", (), 0):
         raise UserError(f"config.objective.denoise is True, with which texts are read as they are and measured by the "
@@ -159,7 +157,7 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
 
 def _check_decoding(c: Config, targets: Sequence[str], ids: Sequence[np.ndarray], encoder: TextEncoder) -> None:
     """Warns of a tokenizer that does not give targets back, where these are compared with what is generated."""
-    exact = [name for name in c.metrics if name in EXACT]
+    exact = [name for name in c.metrics if name not in text_metrics.SIMILARITY]
     known = dict(islice(dict(zip(targets, ids, strict=True)).items(), CHECKED)) if exact else {}
     decoded = {text: encoder.tokenizer.decode(own.tolist()).strip() for text, own in known.items()}
     if changed := [text for text, other in decoded.items() if other != text.strip()]:
@@ -177,17 +175,38 @@ def _joined(texts: Sequence[np.ndarray], capacity: int, end: int) -> tuple[np.nd
 
 
 def _source(c: Config, record: Record) -> str:
-    try:
-        return c.template.format_map(record.fields)
-    except KeyError as error:
-        raise UserError(f"{record.where} has no {error.args[0]}, which config.objective.template reads "
-                        f"({c.template!r}); it has {', '.join(record.fields)}") from None
+    return text_templates.render(c.template, record, "config.objective.template")
+
+
+def fields_of(c: Config) -> dict[str, tuple[str, ...]]:
+    """The fields of examples that the templates read."""
+    return {"fields": text_templates.fields(c.template),
+            "targets": () if c.denoise else text_templates.fields(c.target)}
+
+
+def convert(c: Config, record: Record) -> Record:
+    """The record with the field `target`, the text that `config.target` makes of it; without it where that has no
+    targets."""
+    names = text_templates.fields(c.target)
+    if not all(name in record.fields for name in names):
+        return record._replace(fields={name: value for name, value in record.fields.items() if name != "target"})
+    text = text_templates.render(c.target, record, "config.objective.target")
+    return record._replace(fields={**record.fields, "target": text})
+
+
+def check(c: Config, record: Record) -> None:
+    """Refuses tags of another scheme where entities are measured."""
+    tags = record.fields.get("tags", ())
+    if "entity_f1" in c.metrics and tags and (i := schemes.fault(c.scheme, tags)) >= 0:
+        raise UserError(f"{schemes.describe(record, i, tags[i])}, which {c.scheme} does not allow there; set "
+                        f"config.objective.scheme to the scheme of the tags, one of {', '.join(schemes.PREFIXES)}, or "
+                        "config.objective.metrics to ('token_accuracy',)")
 
 
 def target(c: Config, record: Record) -> str:
     """The text that is to be generated for a record."""
     text = record.fields["target"]
-    number = _number(text) if c.round_to else math.nan
+    number = text_metrics.number(text) if c.round_to else math.nan
     if math.isnan(number):
         return text
     decimals = max(0, -math.floor(math.log10(c.round_to) + 1e-9))
@@ -197,15 +216,6 @@ def target(c: Config, record: Record) -> str:
 def texts(c: Config, record: Record) -> tuple[str, ...]:
     """What the encoder reads of a record, its prefix too, and the target."""
     return _source(c, record), *([target(c, record)] if "target" in record.fields else [])
-
-
-def _number(text: str) -> float:
-    """NaN for what is no finite number."""
-    try:
-        value = float(text)
-    except ValueError:
-        return math.nan
-    return value if math.isfinite(value) else math.nan
 
 
 # Training
@@ -267,24 +277,6 @@ def predict(
             "tokens": {"nll": nll, "correct": correct.astype(jnp.float32)}}
 
 
-def _of_numbers(metric: TaskMetric) -> TaskMetric:
-    """A metric of numbers as one of texts; a text that is no number counts as 0."""
-    def numbers(texts: Sequence[str]) -> list[float]:
-        values = map(_number, texts)
-        return [0.0 if math.isnan(value) else value for value in values]
-
-    def function(gold: Sequence[str], predicted: Sequence[str]) -> float:
-        return metric.function(numbers(gold), numbers(predicted))
-
-    def sums(gold: Sequence[str], predicted: Sequence[str]) -> np.ndarray:
-        return metric.sums(numbers(gold), numbers(predicted))
-
-    return metric._replace(function=function, sums=sums if metric.sums else None)
-
-
-OF_NUMBERS = {name: _of_numbers(TASK_METRICS[name]) for name in NUMBERS}
-
-
 def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
     """The generated texts, and the metrics of those whose targets are known."""
     if c.denoise and units.columns["known"].all():
@@ -298,47 +290,68 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
         for own, scores in zip(drawn, (own.tolist() for own in outputs.arrays["score"]), strict=True)]
     if not units.columns["known"].all():
         return Result({}, predictions)
-    gold = [target(c, record) for record in records]
+    gold = [gold_of(record, target(c, record)) for record in records]
     nll, correct = (np.concatenate(outputs.arrays[name]) for name in ("nll", "correct"))
     metrics = {"loss": float(nll.mean()), "lm_loss": float(nll.mean()), "lm_accuracy": float(correct.mean())}
     if "accuracy" in c.metrics:
-        metrics["majority_accuracy"] = max(Counter(gold).values()) / len(gold)
-    options = {"f1": {"positive": c.positive}}
-    metrics |= figures([name for name in c.metrics if name not in OF_NUMBERS], gold, texts, options)
-    metrics |= {name: OF_NUMBERS[name].function(gold, texts) for name in c.metrics if name in OF_NUMBERS}
-    return Result(metrics, predictions, gold, texts, options, OF_NUMBERS)
+        metrics["majority_accuracy"] = max(Counter(each.text for each in gold).values()) / len(gold)
+    options = text_metrics.options(gold, c.positive, c.scheme)
+    return Result(metrics | text_metrics.figures(c.metrics, gold, texts, options), predictions, gold, texts, options,
+                  TEXT_METRICS)
 
 
 def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str, str]:
-    """The texts, one on each line, and sacreBLEU's signature where BLEU was measured."""
+    """The texts, one on each line; answers to questions by their ids, as the scripts of SQuAD read them; and
+    sacreBLEU's signature where BLEU was measured."""
     if c.denoise:
         return {}
+    if c.target == "{answers}":
+        found = {record.id: each["text"] for record, each in zip(records, result.predictions, strict=True)}
+        return {"predictions.json": json.dumps(found, ensure_ascii=False, indent=1) + "\n"}
     lines = "".join(f"{' '.join(prediction['text'].split())}\n" for prediction in result.predictions)
     return {"predictions.txt": lines} | (
         {"sacrebleu.txt": f"BLEU {result.metrics['bleu']:.2f} {signature()}\n"} if "bleu" in result.metrics else {})
 
 
 def compare(c: Config, record: Record, prediction: Mapping[str, Any]) -> Comparison:
-    """Two texts, by the sentence's chrF."""
-    gold = target(c, record)
+    """Two texts, by the sentence's chrF, the largest of several right answers."""
+    right = gold_of(record, target(c, record)).answers or ("",)
+    gold = " / ".join(dict.fromkeys(right)) or "(no answer)"
     if c.denoise:  # nothing is generated
         return Comparison(gold, "", 0.0)
-    return Comparison(gold, prediction["text"], -TASK_METRICS["chrf"].function([gold], [prediction["text"]]))
+    text = prediction["text"]
+    return Comparison(gold, text, -max(TASK_METRICS["chrf"].function([one], [text]) for one in right))
 
 
 class GenerateTarget(PredictOfSource):
-    """Generates a text, or draws several, from a text. Options that are not given are those of `config.search`."""
+    """Generates a text, or draws several, from a text. Options that are not given are those of `config.search`. An
+    example that is a text, or a tuple of texts, has the fields of the template in their order; the template is that of
+    `options.source`, or "{text}" of a mixture for which that is not given."""
 
     options = optional(decoding.Search, "GenerateTargetOptions", OfSource)
     sample_options = options()
 
     def predict(self, run: Any, texts: Sequence[Any], options: Any, names: Names) -> list[dict[str, Any]]:
-        """As `PredictOfSource.predict`. Raises UserError for options that do not fit each other."""
+        """As `PredictOfSource.predict`. Raises UserError for options that do not fit each other, and for an example
+        without a field of the template."""
         given = {field.name: value for field in fields(decoding.Search)
                  if (value := getattr(options, field.name)) is not None}
         if "beams" not in given and given.get("temperature"):
             given["beams"] = 1
-        return super().predict(run.with_objective(search=given) if given else run, texts, options, names)
+        template = run.task_config(options.source).template
+        examples = [self._example(template, text, name or f"example {i}")
+                    for i, (text, name) in enumerate(zip(texts, names or [None] * len(texts), strict=True))]
+        return super().predict(run.with_objective(search=given) if given else run, examples, options, names)
+
+    @staticmethod
+    def _example(template: str, text: Any, name: str) -> Any:
+        if isinstance(text, Mapping):
+            return text
+        texts = (text,) if isinstance(text, str) else tuple(text)
+        try:
+            return text_templates.from_texts(template, texts)
+        except ValueError as error:
+            raise UserError(f"{name} has {len(texts)} texts; expected {error}") from None
 
     def to_text(self, text: Any, prediction: Mapping[str, Any], tokenizer: Tokenizer) -> str:
         """As `Predict.to_text`, a line for each text that was drawn."""
@@ -356,14 +369,15 @@ DEFINITION = TaskDef(
                  "majority_accuracy": accuracy_metric("Accuracy of the most frequent target", headline=False)},
         evaluation_fields=("search",),
         capabilities=(GenerateTarget(
-            "generate_target", "generates a text from a text, such as its translation", ("text",),
-            lambda prediction: prediction["text"], ("text2",)),)),
-    fields=("text",), optional=("text2",), targets=("target",),
+            "generate_target", "generates a text from a text, such as its translation", (),
+            lambda prediction: prediction["text"], text_templates.INPUTS),)),
+    fields=("text",), targets=("target",), optional=tuple(name for name in text_templates.INPUTS if name != "text"),
+    fields_of=fields_of, convert=convert, check=check,
     columns={"known": Field("bn", np.int32, "whether the target is known; -1 for empty sequences"),
              "generated": Field("bn", np.int32, "whether a text is generated for it; -1 for empty sequences"),
              **{name: FIELDS[name] for name in ("source_tokens", "source_segment_ids", "source_positions")}},
     encode=encode, score=score, best="", submission=submission, compare=compare,
     initial={f"objective/{NAME}/output": "objective/span_corruption/output"},
     texts=texts, unlabelled=lambda c: denoising.maker(c.denoise, c.max_target),
-    source_fields=("template", "round_to", "metrics", "positive", "denoise"),
+    source_fields=("template", "target", "round_to", "metrics", "positive", "scheme", "denoise"),
 )

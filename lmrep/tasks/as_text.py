@@ -1,0 +1,44 @@
+"""Any task as text to text (Raffel et al., 2019, section 2.4): its template, its targets and its metrics."""
+
+from typing import Any, NamedTuple
+
+from lmrep.tasks import TASKS, text_templates
+from lmrep.tasks.known import KNOWN
+
+
+class TextForm(NamedTuple):
+    """A task as text to text.
+
+    Attributes:
+      objective: fields of the task text_to_text.
+      data: fields of `config.data`.
+    """
+
+    objective: dict[str, Any]
+    data: dict[str, Any]
+
+
+def text_form(task: str, known: str = "", tfds: bool = False) -> TextForm:
+    """A task in `TASKS`, or a set in `KNOWN`, as text to text.
+
+    The template is the name and every input after the name that it has in TFDS, "mnli premise: {text} hypothesis:
+    {text2}". Classes that the files number are words.
+
+    Args:
+      task: its name.
+      known: the name of the set; "" for other data, of which `text2` is not read.
+      tfds: whether the set is read from TFDS, where classes are words.
+    """
+    row, found = TASKS[task], KNOWN.get(known)
+    columns = ((found.tfds or found.data).get("columns", {})) if found else {}
+    inputs = [*row.fields, *(name for name in row.optional if name in columns)]
+    template = " ".join([known or task, *(text_templates.named(name, columns.get(name, name)) for name in inputs)])
+    objective = {"template": template, **row.as_text}
+    if not found:
+        return TextForm(objective, {})
+    objective |= {name: value for name, value in found.objective.items() if name == "metrics"}
+    objective |= found.text
+    if "f1" in objective["metrics"]:
+        objective["positive"] = found.labels[1] if found.labels else "1"
+    labels = {} if tfds else {str(i): label for i, label in enumerate(found.labels)}
+    return TextForm(objective, {"label_map": labels} if found.labels else {})

@@ -1,0 +1,99 @@
+"""The metrics of generated texts: of texts as they are, of the numbers in them, of answers to questions, of tags."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from lmrep.data.records import Record
+from lmrep.metrics.tasks import TASK_METRICS, TaskMetric
+from lmrep.tasks import schemes
+
+
+class Gold(NamedTuple):
+    """What is right for an example.
+
+    Attributes:
+      text: the target.
+      answers: all texts that are right; none where a question has no answer.
+      tags: of each word; the words of the target where the example has no tags.
+    """
+
+    text: str
+    answers: tuple[str, ...]
+    tags: tuple[str, ...]
+
+
+def gold_of(record: Record, text: str) -> Gold:
+    """Of a record whose target is `text`."""
+    answers = record.fields.get("answers")
+    return Gold(text, (text,) if answers is None else tuple(answer for answer, _ in answers),
+                tuple(record.fields.get("tags", text.split())))
+
+
+def number(text: str) -> float:
+    """NaN for what is no finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        return math.nan
+    return value if math.isfinite(value) else math.nan
+
+
+# What a metric compares for an example: (gold, generated text, scheme of tags) -> (gold, predicted).
+
+
+def _texts(gold: Gold, text: str, scheme: str) -> tuple[str, str]:
+    return gold.text, text
+
+
+def _numbers(gold: Gold, text: str, scheme: str) -> tuple[float, float]:
+    """A text that is no number counts as 0."""
+    a, b = (0.0 if math.isnan(number(each)) else number(each) for each in (gold.text, text))
+    return a, b
+
+
+def _answers(gold: Gold, text: str, scheme: str) -> tuple[tuple[str, ...], str]:
+    return gold.answers, text
+
+
+def _tags(gold: Gold, text: str, scheme: str) -> tuple[tuple[str, ...], list[str]]:
+    """A tag for each word: O where the text has too few, or none of the scheme."""
+    found = text.split()[: len(gold.tags)]
+    found = [tag if not scheme or schemes.belongs(scheme, tag) else schemes.OUTSIDE for tag in found]
+    return gold.tags, found + [schemes.OUTSIDE] * (len(gold.tags) - len(found))
+
+
+def _adapted(metric: TaskMetric, compared: Callable[[Gold, str, str], tuple[Any, Any]]) -> TaskMetric:
+    """A metric as one of gold values and generated texts."""
+    def of(function: Callable[..., Any]) -> Callable[..., Any]:
+        def adapted(gold: Sequence[Gold], texts: Sequence[str], **options: Any) -> Any:
+            pairs = [compared(a, b, options.get("scheme", "")) for a, b in zip(gold, texts, strict=True)]
+            return function([a for a, _ in pairs], [b for _, b in pairs], **options)
+
+        return adapted
+
+    return metric._replace(function=of(metric.function), sums=of(metric.sums) if metric.sums else None)
+
+
+KINDS = {
+    _texts: ("bleu", "chrf", "accuracy", "f1", "macro_f1", "matthews"),
+    _numbers: ("pearson", "spearman"),
+    _answers: ("exact_match", "answer_f1"),
+    _tags: ("token_accuracy", "entity_f1", "conll_f1"),
+}
+# Metrics whose function takes (Gold of each example, generated texts); "accuracy" is that of whole texts.
+TEXT_METRICS = {name: _adapted(TASK_METRICS[name], kind) for kind, names in KINDS.items() for name in names}
+SIMILARITY = ("bleu", "chrf", *KINDS[_answers])  # which a text that is nearly the target scores well by
+
+
+def options(gold: Sequence[Gold], positive: str, scheme: str) -> dict[str, dict[str, Any]]:
+    """Metric -> its keyword arguments: the version of SQuAD's script is the one that the gold answers need."""
+    version = {"version": "1.1" if all(each.answers for each in gold) else "2.0"}
+    return {"f1": {"positive": positive}, "entity_f1": {"scheme": scheme}, "exact_match": version,
+            "answer_f1": version}
+
+
+def figures(names: Sequence[str], gold: Sequence[Gold], texts: Sequence[str],
+            options: dict[str, dict[str, Any]]) -> dict[str, float]:
+    """The metrics of these names."""
+    return {name: TEXT_METRICS[name].function(gold, texts, **options.get(name, {})) for name in names}

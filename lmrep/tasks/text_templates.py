@@ -1,0 +1,72 @@
+"""Templates: texts that are made of the fields of labelled examples, such as "question: {question} context: {context}"
+(Raffel et al., 2019, appendix D)."""
+
+import string
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from lmrep.core.errors import UserError
+from lmrep.data.records import FIELDS, TARGETS, Record
+
+INPUTS = tuple(name for name in FIELDS if name not in TARGETS)
+LISTS = ("words", "choices")  # fields that are lists of texts
+
+
+def fields(template: str) -> tuple[str, ...]:
+    """The names between braces, in order, each once. Raises ValueError where the braces do not fit."""
+    names = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
+    return tuple(dict.fromkeys(names))
+
+
+def check(setting: str, template: str, known: Collection[str], example: str) -> None:
+    """Raises UserError for the value of a setting that has no fields, or others than the `known` ones."""
+    try:
+        names = fields(template)
+    except ValueError as error:
+        raise UserError(f"{setting} is {template!r}, which is no template ({error}); expected one such as "
+                        f"{example!r}") from None
+    if not names or {*names} - {*known}:
+        raise UserError(f"{setting} is {template!r}; expected a text with the fields {', '.join(known)} in braces, "
+                        f"such as {example!r}")
+
+
+def render(template: str, record: Record, setting: str) -> str:
+    """The template with the fields of a record. Raises UserError for a field that it lacks."""
+    texts = {name: text(record.fields, name) for name in fields(template) if name in record.fields}
+    try:
+        return template.format_map(texts)
+    except KeyError as error:
+        raise UserError(f"{record.where} has no {error.args[0]}, which {setting} reads ({template!r}); it has "
+                        f"{', '.join(record.fields)}") from None
+
+
+def text(values: Mapping[str, Any], name: str) -> str:
+    """A field as text: words and tags between spaces, the first one of several answers and "" for none, choices as
+    "choice1: a choice2: b", and the label of these as "choice2"."""
+    value = values[name]
+    if name == "answers":
+        return value[0][0] if value else ""
+    if name == "choices":
+        return " ".join(f"choice{i}: {choice}" for i, choice in enumerate(value, 1))
+    if name == "label" and "choices" in values:
+        return f"choice{int(value) + 1}"
+    return value if isinstance(value, str) else " ".join(value)
+
+
+def named(field: str, name: str) -> str:
+    """A field in a template after its name; choices have names of their own."""
+    return "{choices}" if field == "choices" else f"{name}: {{{field}}}"
+
+
+def from_texts(template: str, texts: Sequence[str]) -> dict[str, Any]:
+    """The fields of a template from texts in their order; choices take all that are left. Raises ValueError, with what
+    was expected, where there are more texts than fields."""
+    names, found = [name for name in fields(template) if name in INPUTS], {}
+    rest = list(texts)
+    for name in names:
+        if rest:
+            own, rest = (rest, []) if name == "choices" else (rest[:1], rest[1:])
+            found[name] = own if name == "choices" else own[0].split() if name in LISTS else own[0]
+    if rest:
+        raise ValueError(f"at most {len(names)}: {', '.join(names)}")
+    return found
