@@ -7,10 +7,16 @@
         --config.objective.template='sst2 sentence: {text}' --config.objective.metrics="('accuracy',)"
 
 `init=runs/t5`, in place of `size=tiny`, starts from a pretrained run, and `model=t5_small` (`transformer_base`, `cove`)
-is a published network with random parameters. An example has the fields text and target, and of a pair text2; the
-encoder reads `objective.template`. Numbers are rounded by `objective.round_to` (STS-B as T5: 0.2). Published for T5 are
-batches of 128 examples, a constant rate of 1e-3, Adafactor and greedy search; other settings here are those of
-`classify.py`.
+is a published network with random parameters. The encoder reads `objective.template`, and `objective.target` is
+generated: texts with the fields of an example in braces, such as `question: {question} context: {context}` and
+`{answers}`. Without them an example has the fields text and target. Numbers are rounded by `objective.round_to` (STS-B
+as T5: 0.2). Every other page of this folder takes `as_text=true`, which sets templates,
+targets and metrics for its task:
+
+    lmrep train --config=experiments/tasks/squad1.py:as_text=true,size=tiny,data=squad --workdir=runs/squad-text
+
+Published for T5 are 2^18 steps of 128 examples, a constant rate of 1e-3, Adafactor (all three: `recipe=t5`) and greedy
+search; other settings here are those of `classify.py`.
 
 Cost: that of `classify.py`, and of the search at each validation. Expected: GLUE's average of the paper's baseline, of
 base size, is 83.3 (its table 5).

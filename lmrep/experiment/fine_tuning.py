@@ -162,6 +162,8 @@ def compose_task(
     for section, fields in own.items():
         config.update({section: fields})
     if not chosen.init:
+        if form:  # it gives texts back as they were
+            config.tokenizer.update({"name": "sentencepiece_unigram", "lowercase": False})
         _from_scratch(config, chosen, built)
     _use_frozen(config, chosen)
     if chosen.network != "linear":

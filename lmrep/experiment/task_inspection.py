@@ -138,7 +138,8 @@ def _tokenizer(prepared: PreparedTask) -> str:
     text = f"Tokenizer {tokenizer.name}: {tokenizer.size:,} tokens"
     if unknown is None:
         return text
-    return f"{text}; {np.mean(known_ids(units.tokens, tokenizer.vocabulary) == unknown):.3%} of the text is unknown"
+    tokens = units.tokens if units.source is None else np.concatenate([units.tokens, units.source.tokens])
+    return f"{text}; {np.mean(known_ids(tokens, tokenizer.vocabulary) == unknown):.3%} of the text is unknown"
 
 
 def _targets(experiment: TaskExperiment, own: Sequence[Record]) -> str:

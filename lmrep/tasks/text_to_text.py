@@ -295,6 +295,8 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
     metrics = {"loss": float(nll.mean()), "lm_loss": float(nll.mean()), "lm_accuracy": float(correct.mean())}
     if "accuracy" in c.metrics:
         metrics["majority_accuracy"] = max(Counter(each.text for each in gold).values()) / len(gold)
+    if "answer_f1" in c.metrics:
+        metrics["always_empty_f1"] = sum(not each.answers for each in gold) / len(gold)
     options = text_metrics.options(gold, c.positive, c.scheme)
     return Result(metrics | text_metrics.figures(c.metrics, gold, texts, options), predictions, gold, texts, options,
                   TEXT_METRICS)
@@ -366,6 +368,8 @@ DEFINITION = TaskDef(
                  "lm_accuracy": accuracy_metric("Accuracy of the target's tokens", headline=False),
                  **{name: TASK_METRICS[name].metric._replace(headline=True) for name in METRICS},
                  "accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
+                 "answer_f1": TASK_METRICS["answer_f1"].metric._replace(headline=True, baseline="always_empty_f1"),
+                 "always_empty_f1": TASK_METRICS["answer_f1"].metric._replace(title="Answer F1 of no answer"),
                  "majority_accuracy": accuracy_metric("Accuracy of the most frequent target", headline=False)},
         evaluation_fields=("search",),
         capabilities=(GenerateTarget(
