@@ -145,10 +145,18 @@ def read_split(experiment: TaskExperiment, split: str, examples: int | None = 0,
                 where = f"sources.{i}.data" if name else "data"
                 raise UserError(f"{where}.train is empty; give the training examples: --config.{where}.train=train.tsv")
             continue
-        config = config_of(experiment, name)
-        own = records.spread(records.read(data, split, task.needed(config)), examples)
-        found += [task.convert(config, record._replace(source=name)) for record in own]
+        found += read_data(experiment, data, split, examples, name)
     return found
+
+
+def read_data(
+    experiment: TaskExperiment, data: records.Config, split: str, examples: int | None = 0, source: str = ""
+) -> list[Record]:
+    """The records of a split of data that has the form of the run's, or of its source `source`, with their targets.
+    `examples` and errors are those of `read_split`."""
+    task, config = TASKS[experiment.objective["name"]], config_of(experiment, source)
+    own = records.spread(records.read(data, split, task.needed(config)), examples)
+    return [task.convert(config, record._replace(source=source)) for record in own]
 
 
 def training_texts(experiment: TaskExperiment, task: TaskDef, config: Any, own: Sequence[Record]) -> list[str]:

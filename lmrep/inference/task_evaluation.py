@@ -79,9 +79,7 @@ def read_files(
         raise UserError(f"--files is {files!r}, and the run was trained on {', '.join(own)}; give the one that the "
                         "files are like: --source=NAME")
     [(name, data)] = own.items()
-    task, config = TASKS[experiment.objective["name"]], task_sources.config_of(experiment, name)
-    found = records.read(other_files(data, files, experiment.name), "test", task.needed(config))
-    return [task.convert(config, record._replace(source=name)) for record in records.spread(found, examples)]
+    return task_sources.read_data(experiment, other_files(data, files, experiment.name), "test", examples, name)
 
 
 def _name(files: str) -> str:
