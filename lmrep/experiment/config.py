@@ -116,6 +116,7 @@ def parse(config: Mapping[str, Any]) -> Experiment:
                             "previous batch, and the examples of a mixture alternate between its sources; choose "
                             "another format or format.order=shuffled, or train on one corpus: --config.sources='()'")
         schedules.check(stage.optimizer.schedule, schedule_steps(stages, i), last=i == len(stages) - 1)
+        _check_decoder(experiment, stage)
         _check_stage(stage, network)
         _check_characters(experiment.tokenizer, stage, network)
         attention_choice(experiment, stage)
@@ -295,6 +296,17 @@ def _choice(table: Mapping[str, Any], base: dict, changed: dict, where: str) -> 
     fields = base | changed if changed.get("name", base.get("name")) == base.get("name") else dict(changed)
     name = fields.pop("name", None)
     return name, read(choose(table, name, f"{where}.name").config, fields, where)
+
+
+def _check_decoder(experiment: Experiment, stage: StagePlan) -> None:
+    """Refuses the encoder alone of an encoder-decoder, such as that of a run that is started from, for generation."""
+    definition, given = model_def(experiment.model), f" of init={experiment.init}" if experiment.init else ""
+    alone = definition.encoder and all(experiment.model.get(name) == x for name, x in definition.encoder.items())
+    if alone and ALL_OBJECTIVES[stage.objective_name].context(stage.objective) == "source":
+        flags = [f"--config.model.{name}={getattr(definition.config(), name)}" for name in definition.encoder]
+        raise UserError(f"objective {stage.objective_name!r} generates texts with a decoder, and the network{given} is "
+                        f"an encoder alone; set {' '.join(flags)} for a decoder that starts with random parameters"
+                        + ", or start from a checkpoint that has one" * bool(given))
 
 
 def _check_stage(stage: StagePlan, network: Model) -> None:

@@ -97,8 +97,18 @@ def test_pairs_have_one_end_between_them_as_in_t5(home, t5):
     inputs, end = run.inputs([("the cat", "a dog")]), run.tokenizer.vocabulary.specials["eos"]
     ids = inputs.tokens[0, np.asarray(inputs.attention_mask.segment_ids[0]) > 0].tolist()
     assert ids == [*run.tokenizer.encode("the cat").ids, end, *run.tokenizer.encode("a dog").ids, end]
-    with pytest.raises(UserError, match=r"a source text, and the network .* can be conditioned on: both"):
-        fine_tune(home, "text_to_text", run.directory, objective__max_target=8)
+
+
+def test_texts_from_texts_by_the_encoder_alone_need_a_decoder(home, t5):
+    """Which starts anew."""
+    alone = fine_tune(home, "classification", t5, "alone")
+    with pytest.raises(UserError, match=r"'text_to_text' generates texts with a decoder, and the network of "
+                       "init=.*/alone is an encoder alone; set --config.model.stacks=both for a decoder that starts "
+                       "with random parameters, or start from a checkpoint that has one$"):
+        fine_tune(home, "text_to_text", alone.directory, objective__max_target=8)
+    both = fine_tune(home, "text_to_text", alone.directory, "both", objective__max_target=8, model__stacks="both")
+    assert both.params["encoder"].keys() == {"embedding", "encoder", "decoder"}
+    assert both.predict(["the cat"])[0].keys() == {"text", "score"}
 
 
 def test_frozen_vectors_of_t5_are_those_of_its_encoder(home, t5):
