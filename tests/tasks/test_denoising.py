@@ -173,6 +173,7 @@ def test_inspect_and_doctor_show_it(home, trained):
     shown = small.command("inspect", f"--config={home}/page.py", "--examples=2")
     assert "target: <extra_id_0>" in shown.out and "source tokens: " in shown.out, shown
     assert "train.txt, line 1" in shown.out
+    assert all("<extra_id" not in line for line in shown.out.splitlines() if " values: " in line)
     found = small.command("doctor", f"--config={home}/page.py")
     assert "text (" in found.out and found.code == 0, found
 
