@@ -5,10 +5,10 @@
     python experiments/benchmarks/accelerator.py --size=tiny --device=cpu         # a trial of the script
 
 Everything is measured in one run of at most --budget seconds, compilation included: the rate of a large matrix product;
-BERT-base and -large, GPT-2 (124 million parameters), ELECTRA-small and -base; and whether gradients are finite with
-each implementation of attention, whether packed texts give the loss and gradient of separate ones, and whether a run
-that is resumed gives the same bits. Where time runs short, cases have fewer rounds, and the last ones none; the table
-says so. A case that fails is reported in its row. Text is random tokens; nothing is downloaded.
+BERT-base and -large, GPT-2 (124 million parameters), T5-base, ELECTRA-small and -base; and whether gradients are finite
+with each implementation of attention, whether packed texts give the loss and gradient of separate ones, and whether a
+run that is resumed gives the same bits. Where time runs short, cases have fewer rounds, and the last ones none; the
+table says so. A case that fails is reported in its row. Text is random tokens; nothing is downloaded.
 
 lmrep's step is that of `lmrep train`: masking on the device, dropout, gradient clipping, AdamW; --attention is
 `execution.attention`. That of transformers is the model in training mode with SDPA, under torch.compile and bfloat16
@@ -17,6 +17,10 @@ of 0.1, on attention probabilities too (--attention-dropout=0 removes that from 
 of the tokens. The classes of transformers compute logits over the vocabulary at every position, lmrep at the predicted
 ones. ELECTRA is `ElectraForMaskedLM`, tokens sampled from its logits, and `ElectraForPreTraining` with the same
 embeddings.
+
+T5 has sources of 512 tokens and targets of 114, which lmrep makes in each step from sequences of 568, and gives to
+transformers beforehand; tokens per second are those of the sequences. T5 is trained with AdamW too, since PyTorch has
+no fused Adafactor.
 
 Cases: "concatenated" fills every sequence of both with documents; lmrep keeps documents apart, transformers does not.
 "sentences" has the lengths of English Wikipedia's sentences, a sequence each; transformers pads them to the longest of
@@ -36,13 +40,13 @@ import os
 import platform
 import sys
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from accelerator_checks import CHECKS
-from accelerator_data import concatenated, real_tokens, sentences
+from accelerator_data import concatenated, real_tokens, sentences, texts
 from accelerator_report import SIDES, markdown
 from accelerator_worker import Failed, OutOfTime, Worker
 from training_steps import System
@@ -63,17 +67,18 @@ class Case(NamedTuple):
     sentences: bool = False
 
 
-def _case(preset, batch_size, length, fields=None, on_sentences=False):
+def _case(preset, batch_size, length, settings=None, on_sentences=False):
     config = PRESETS[preset].config
-    objective = {"bert": "masked", "gpt2": "causal", "elec": "replaced_token"}[preset[:4]]
-    recipe = "adamw" if objective == "causal" else "bert"
-    return Case(System(config, objective, recipe, batch_size, length, fields or {}), on_sentences)
+    objective = {"bert": "masked", "gpt2": "causal", "elec": "replaced_token", "t5_b": "span_corruption"}[preset[:4]]
+    recipe = "bert" if objective in ("masked", "replaced_token") else "adamw"
+    return Case(System(config, objective, recipe, batch_size, length, settings or {}), on_sentences)
 
 
 CASES = {  # those that matter most come first: time may run out
     "BERT-base 512, concatenated": _case("bert_base", 64, 512),
     "BERT-base 512, sentences": _case("bert_base", 16, 512, on_sentences=True),
     "GPT-2 124M 1024, concatenated": _case("gpt2", 32, 1024),
+    "T5-base 512 + 114": _case("t5_base", 32, 568),
     "ELECTRA-small 128, concatenated": _case("electra_small", 128, 128),
     "BERT-base 128, concatenated": _case("bert_base", 256, 128),
     "BERT-large 512, concatenated": _case("bert_large", 32, 512),
@@ -85,9 +90,17 @@ CASES = {  # those that matter most come first: time may run out
 def tiny(case):
     """The case with a network and batches that two cores can run in a moment."""
     c, length = case.system.config, case.system.length // 8
-    config = replace(c, vocab=1100, layers=2, width=48, heads=3, mlp=96, max_length=length,
-                     embedding=24 if c.embedding else 0)
+    sizes = {"vocab": 1100, "layers": 2, "width": 48, "heads": 3, "mlp": 96, "max_length": length, "head_width": 0,
+             "embedding": 24 if getattr(c, "embedding", 0) else 0}
+    config = replace(c, **{field.name: sizes[field.name] for field in fields(c) if field.name in sizes})
     return case._replace(system=case.system._replace(config=config, batch_size=4, length=length))
+
+
+def data(case):
+    """The function of `accelerator_data` that makes its batches."""
+    if case.system.objective == "span_corruption":
+        return texts
+    return sentences if case.sentences else concatenated
 
 
 def affordable(done, wanted, seconds, left, reserved):
@@ -258,8 +271,7 @@ def run(benchmark, cases, flags):
     """Measures and checks everything, and yields the results after each step."""
     results = start(benchmark, flags)
     rng = np.random.default_rng(0)
-    batches = {name: dict(zip(SIDES, (sentences if case.sentences else concatenated)(case.system, rng), strict=True))
-               for name, case in cases.items()}
+    batches = {name: dict(zip(SIDES, data(case)(case.system, rng), strict=True)) for name, case in cases.items()}
     if flags.checks:
         name, case = next(iter(cases.items()))  # compiled by the other process meanwhile
         benchmark.prepare(TRANSFORMERS, name, case.system, batches[name][TRANSFORMERS], flags.compile)

@@ -2,7 +2,7 @@
 those of transformers)."""
 
 import numpy as np
-from training_steps import SPECIALS, lmrep_batch, mask_tokens
+from training_steps import SENTINELS, SPECIALS, lmrep_batch, mask_tokens
 
 from lmrep.data.formats.packed import best_fit
 
@@ -29,6 +29,14 @@ def concatenated(system, rng, number=2):
             tokens, np.ones_like(tokens), rng)
         theirs.append((inputs, None, labels))
     return ours, theirs
+
+
+def texts(system, rng, number=2):
+    """Full sequences of one text each, for span corruption. Both have the same ones."""
+    shape = system.batch_size, system.length
+    batches = [lmrep_batch(rng.integers(SPECIALS["mask"] + 1, system.config.vocab - SENTINELS, shape))
+               for _ in range(number)]
+    return batches, batches
 
 
 def sentence_lengths(rng, number, longest):

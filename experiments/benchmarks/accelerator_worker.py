@@ -16,7 +16,7 @@ from lmrep.core.host import processor
 from lmrep.core.sharding import platform as jax_platform
 from lmrep.layers import attention_backends
 from lmrep.layers.stack import Execution
-from lmrep.models import transformer
+from lmrep.models import MODELS, name_of
 
 MEMORY = 0.45  # fraction of the device's memory that each of the two may use
 
@@ -168,9 +168,10 @@ class Lmrep(Framework):
         jax.clear_caches()
         execution = Execution(dtype="bfloat16", attention=attention)
         self._steps = LmrepSteps(system, batches, execution)
-        needs = transformer.attention_needs(system.config)._replace(
-            dtype="bfloat16", length=system.length, causal=system.objective == "causal")
-        used = attention_backends.resolve(attention, needs, jax_platform()).name
+        used, needs = "xla", MODELS[name_of(system.config)].attention(system.config)
+        if needs is not None:
+            needs = needs._replace(dtype="bfloat16", length=system.length, causal=system.objective == "causal")
+            used = attention_backends.resolve(attention, needs, jax_platform()).name
         return {"flops": self._steps.flops, "attention": used}, len(batches)
 
     def _product(self, size):
@@ -191,7 +192,7 @@ class Transformers(Framework):
     def __init__(self, device):
         import torch
 
-        jax.config.update("jax_platforms", "cpu")  # imported, not used
+        jax.config.update("jax_platforms", "cpu")  # it draws the spans of T5, before the steps
         torch.set_float32_matmul_precision("high")
         self._torch, self._device = torch, device
         if device == "cuda":

@@ -22,19 +22,12 @@ In five runs beside programs that slowed both down (load 13 to 19), the ratios o
 
 import argparse
 
-import jax
 import numpy as np
 from timing import alternate, matrix_rate, print_times
-from training_steps import ObjectiveSteps, lmrep_batch
+from training_steps import SENTINELS, LmrepSteps, System, corrupted, lmrep_batch, t5
 
 from lmrep.core.host import keep_memory
-from lmrep.core.vocabulary import Vocabulary
 from lmrep.models import encoder_decoder
-from lmrep.objectives import span_corruption
-from lmrep.training import optimizers
-from lmrep.training.step import prepare_keys
-
-SENTINELS, SPECIALS = 100, {"pad": 0, "eos": 1, "unk": 2}
 
 
 class Torch:
@@ -44,17 +37,12 @@ class Torch:
         import torch
         import transformers
 
-        self._model = transformers.T5ForConditionalGeneration(transformers.T5Config(
-            vocab_size=c.vocab, d_model=c.width, d_kv=c.k, d_ff=c.mlp, num_layers=c.layers, num_heads=c.heads,
-            dropout_rate=c.dropout, decoder_start_token_id=0, use_cache=False)).train()
+        self._model = t5(c).train()
         make = {"adamw": lambda p: torch.optim.AdamW(p, lr=1e-3, weight_decay=0.01, fused=True),
                 "adafactor": lambda p: transformers.Adafactor(p, lr=1e-2, relative_step=False, scale_parameter=True)}
         self._optimizer = make[optimizer](self._model.parameters())
-        self._batches = [{
-            "input_ids": torch.tensor(batch["source_tokens"].astype(np.int64)),
-            "attention_mask": torch.tensor(batch["source_segment_ids"].astype(np.int64)),
-            "labels": torch.tensor(np.where(batch["weights"] > 0, batch["targets"], -100).astype(np.int64)),
-        } for batch in batches]
+        self._batches = [dict(zip(("input_ids", "attention_mask", "labels"),
+                                  (torch.tensor(x.astype(np.int64)) for x in batch), strict=True)) for batch in batches]
 
     def run(self, i):
         """A step on batch i modulo their number."""
@@ -81,22 +69,18 @@ def main():
     o = parser.parse_args()
     keep_memory()
     c = encoder_decoder.Config(vocab=o.vocab, width=o.width, layers=o.layers, heads=o.heads, head_width=64, mlp=o.mlp)
-    ids = range(o.vocab - 1, o.vocab - 1 - SENTINELS, -1)
-    vocabulary = Vocabulary(o.vocab, SPECIALS, None, np.ones(o.vocab, np.int64), sentinels=tuple(ids))
-    objective = span_corruption.build(span_corruption.Config(), encoder_decoder.build(c), vocabulary)
+    system = System(c, "span_corruption", o.optimizer, o.batch_size, o.length)
     rng = np.random.default_rng(0)
-    batches = [lmrep_batch(rng.integers(3, ids[-1], (o.batch_size, o.length))) for _ in range(4)]
-    prepare = jax.jit(lambda batch: objective.prepare(prepare_keys(objective, batch, 0, np.int32(0)), batch))
-    prepared = [jax.device_get(prepare(batch)) for batch in batches]
-    optimizer = optimizers.build(optimizers.RECIPES[o.optimizer], objective.specs, 1_000_000)
-    steps = ObjectiveSteps(objective, optimizer, batches)
+    batches = [lmrep_batch(rng.integers(3, o.vocab - SENTINELS, (o.batch_size, o.length))) for _ in range(4)]
+    spans = corrupted(system, batches)
+    steps = LmrepSteps(system, batches)
     shape, floors = (o.batch_size * 128, o.width, o.mlp), {"lmrep": matrix_rate}
     runs = {"lmrep": steps.run_to_end}
     try:
-        runs["PyTorch"], floors["PyTorch"] = Torch(c, o.optimizer, prepared).run, torch_rate
+        runs["PyTorch"], floors["PyTorch"] = Torch(c, o.optimizer, spans).run, torch_rate
     except ImportError:
         print("PyTorch or transformers is not installed")
-    sizes = [prepared[0][name].shape[1] for name in ("source_tokens", "targets")]
+    sizes = [spans[0][i].shape[1] for i in (0, 2)]
     seconds = alternate(runs, o.rounds)
     print_times(f"T5 of {o.layers} + {o.layers} layers of width {o.width}, vocabulary {o.vocab:,}, {o.batch_size} x "
                 f"({sizes[0]} + {sizes[1]}) tokens, {o.optimizer}", seconds)

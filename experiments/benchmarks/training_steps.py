@@ -4,6 +4,7 @@ The scripts import this from their own directory: `python experiments/benchmarks
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,13 +14,14 @@ import numpy as np
 
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.layers.stack import Execution
-from lmrep.models import transformer
+from lmrep.models import MODELS, name_of, transformer
 from lmrep.objectives import OBJECTIVES
 from lmrep.planning import flops
 from lmrep.training import optimizers, state
-from lmrep.training.step import train_step
+from lmrep.training.step import prepare_keys, train_step
 
 SPECIALS = {"pad": 0, "unk": 100, "cls": 101, "sep": 102, "mask": 103}
+T5_SPECIALS, SENTINELS = {"pad": 0, "eos": 1, "unk": 2}, 100  # the last ids of the vocabulary stand for spans
 IGNORED = -100  # the label of a position that transformers does not predict
 MASKED = 0.15  # fraction of the tokens that is predicted
 
@@ -28,14 +30,14 @@ class System(NamedTuple):
     """A network and how it is trained.
 
     Attributes:
-      config: of the network.
+      config: of the network, a record of one of `MODELS`.
       objective: its name.
       recipe: name of the optimizer's.
       batch_size, length: of lmrep's batches.
       fields: of the objective's config, where they are not the defaults.
     """
 
-    config: transformer.Config
+    config: Any
     objective: str
     recipe: str
     batch_size: int = 16
@@ -45,11 +47,13 @@ class System(NamedTuple):
 
 def build(system, execution=Execution()):
     """lmrep's (objective, optimizer)."""
-    vocab = system.config.vocab
+    vocab, definition, name = system.config.vocab, OBJECTIVES[system.objective], name_of(system.config)
     vocabulary = Vocabulary(vocab, SPECIALS, np.ones(vocab, bool), np.ones(vocab, np.int64))
-    definition = OBJECTIVES[system.objective]
-    objective = definition.build(
-        definition.config(**system.fields), transformer.build(system.config, execution), vocabulary)
+    if system.objective == "span_corruption":
+        ids = range(vocab - 1, vocab - 1 - SENTINELS, -1)
+        vocabulary = replace(vocabulary, specials=T5_SPECIALS, sentinels=tuple(ids))
+    network = MODELS[name].build(system.config, execution, name)
+    objective = definition.build(definition.config(**system.fields), network, vocabulary)
     return objective, optimizers.build(optimizers.RECIPES[system.recipe], objective.specs, 1_000_000)
 
 
@@ -103,7 +107,8 @@ class TransformersSteps:
 
     Args:
       system: the network.
-      batches: (input ids, attention mask or None, labels) each.
+      batches: (input ids, attention mask or None, labels) each; for span corruption those of lmrep, whose spans are
+        drawn here, outside of the steps.
       compiled: whether to use torch.compile.
       device: of PyTorch.
       dtype: "bfloat16" runs the forward pass under autocast, with float32 parameters.
@@ -116,9 +121,10 @@ class TransformersSteps:
 
         logging.set_verbosity_error()
         self._torch, self._device = torch, device
+        batches = corrupted(system, batches) if system.objective == "span_corruption" else batches
         self._batches = [[None if x is None else torch.tensor(x, dtype=torch.int64, device=device) for x in batch]
                          for batch in batches]
-        make = {"masked": _bert, "causal": _gpt2,
+        make = {"masked": _bert, "causal": _gpt2, "span_corruption": _t5,
                 "replaced_token": partial(_electra, predicted_only=predicted_only)}[system.objective]
         with torch.device(device):
             self._parameters, self._loss = make(system, torch.compile if compiled else lambda f: f)
@@ -178,6 +184,34 @@ def _gpt2(system, compiled):
 
 def _labelled(forward):
     return lambda tokens, mask, labels: forward(input_ids=tokens, attention_mask=mask, labels=labels).loss
+
+
+def _t5(system, compiled):
+    """As `_bert`, for `T5ForConditionalGeneration`."""
+    model = t5(system.config).train()
+    return list(model.parameters()), _labelled(compiled(model))
+
+
+def t5(c):
+    """transformers' network of the sizes of an `encoder_decoder.Config`, with random parameters."""
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    model = T5ForConditionalGeneration(T5Config(
+        vocab_size=c.vocab, d_model=c.width, d_kv=c.k, d_ff=c.mlp, num_layers=c.layers, num_heads=c.heads,
+        dropout_rate=c.dropout, decoder_start_token_id=0, use_cache=False, attn_implementation="sdpa"))
+    for module in model.modules():
+        if type(module).__name__ == "T5Attention":  # its config has one rate for all dropout
+            module.dropout = c.attention_dropout
+    return model
+
+
+def corrupted(system, batches):
+    """(sources, attention mask, labels) of transformers, with the spans that lmrep's objective draws."""
+    objective, _ = build(system)
+    prepare = jax.jit(lambda batch: objective.prepare(prepare_keys(objective, batch, 0, np.int32(0)), batch))
+    found = [jax.device_get(prepare(batch)) for batch in batches]
+    return [(batch["source_tokens"], batch["source_segment_ids"],
+             np.where(batch["weights"] > 0, batch["targets"], IGNORED)) for batch in found]
 
 
 def _electra(system, compiled, predicted_only):

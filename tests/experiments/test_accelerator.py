@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -165,6 +166,35 @@ def test_documents_of_full_sequences_are_numbered_from_their_start():
     np.testing.assert_array_equal(positions[:, 1:], np.where(same, positions[:, :-1] + 1, 0))
     assert segments.max() > 1 and (segments > 0).all() and mask is None
     assert ((labels != -100).sum(1) == 77).all() and (inputs[labels != -100] == 103).all()
+
+
+def test_t5_reads_512_tokens_and_generates_114_of_which_both_have_the_same(tiny):
+    data, script, steps = module("accelerator_data"), module("accelerator"), module("training_steps")
+    system = script.CASES["T5-base 512 + 114"].system._replace(batch_size=2)
+    [ours], theirs = data.texts(system, np.random.default_rng(0), number=1)
+    [(source, mask, labels)] = steps.corrupted(system, theirs)
+    assert (source.shape, labels.shape) == ((2, 512), (2, 114)) and mask.all() and (labels != -100).all()
+    spans = labels >= system.config.vocab - steps.SENTINELS
+    for own, read, generated, masked in zip(ours["tokens"], source, labels, spans, strict=True):
+        kept = read[(read > 1) & (read < system.config.vocab - steps.SENTINELS)]
+        assert sorted([*kept, *generated[~masked & (generated > 1)]]) == sorted(own)
+    assert data.real_tokens(theirs) == 2 * 568
+
+
+def test_transformers_t5_has_the_sizes_and_the_loss_of_lmreps(tiny):
+    torch, steps = pytest.importorskip("torch"), module("training_steps")
+    pytest.importorskip("transformers")
+    system = tiny["T5-base 512 + 114"]
+    system = system._replace(config=replace(system.config, attention_dropout=0.3))
+    ours, theirs = module("accelerator_data").texts(system, np.random.default_rng(0), number=1)
+    trained, own = steps.TransformersSteps(system, theirs, dtype="bfloat16"), steps.LmrepSteps(system, ours)
+    for each in (trained, own):
+        each.run(0)
+        assert np.isfinite(each.last()).all() and each.last()[0] > np.log(1100) / 2
+    specs = jax.tree.leaves(steps.build(system)[0].specs, is_leaf=lambda x: hasattr(x, "axes"))
+    assert sum(int(np.prod(spec.shape)) for spec in specs) == sum(p.numel() for p in trained._parameters)
+    rates = {module.dropout for module in steps.t5(system.config).modules() if type(module).__name__ == "T5Attention"}
+    assert isinstance(trained._parameters[0], torch.nn.Parameter) and rates == {0.3}
 
 
 @pytest.mark.parametrize("isolated", [True, False])
