@@ -18,9 +18,10 @@ of the tokens. The classes of transformers compute logits over the vocabulary at
 ones. ELECTRA is `ElectraForMaskedLM`, tokens sampled from its logits, and `ElectraForPreTraining` with the same
 embeddings.
 
-T5 has sources of 512 tokens and targets of 114, which lmrep makes in each step from sequences of 568, and gives to
-transformers beforehand; tokens per second are those of the sequences. T5 is trained with AdamW too, since PyTorch has
-no fused Adafactor.
+T5 is trained on sources of 512 tokens and targets of 114, which lmrep makes in each step from sequences of 568, and
+gives to transformers beforehand; tokens per second are those of the sequences. T5 is trained with AdamW too, since
+PyTorch has no fused Adafactor. "generated" is greedy search with a cache and bfloat16 parameters, for sources of up to
+so many tokens; tokens per second are the generated ones. That of transformers is `generate`, without torch.compile.
 
 Cases: "concatenated" fills every sequence of both with documents; lmrep keeps documents apart, transformers does not.
 "sentences" has the lengths of English Wikipedia's sentences, a sequence each; transformers pads them to the longest of
@@ -46,9 +47,9 @@ from typing import NamedTuple
 
 import numpy as np
 from accelerator_checks import CHECKS
-from accelerator_data import concatenated, real_tokens, sentences, texts
+from accelerator_data import concatenated, prompts, real_tokens, sentences, texts
 from accelerator_report import SIDES, markdown
-from accelerator_worker import Failed, OutOfTime, Worker
+from accelerator_worker import GENERATION, Failed, OutOfTime, Worker
 from training_steps import System
 
 from lmrep.core.host import processor
@@ -61,7 +62,8 @@ LENGTHS = 32, 63, 64, 65, 96, 127, 128, 129, 192, 200, 256, 320, 384, 512  # who
 
 
 class Case(NamedTuple):
-    """What is measured: a system, on sentences (else on concatenated text)."""
+    """What is measured: training of a system, on sentences (else on concatenated text); or, where its objective is
+    `GENERATION`, generating `fields["tokens"]` for each text."""
 
     system: System
     sentences: bool = False
@@ -74,11 +76,16 @@ def _case(preset, batch_size, length, settings=None, on_sentences=False):
     return Case(System(config, objective, recipe, batch_size, length, settings or {}), on_sentences)
 
 
+def _generation(preset, batch_size, length, tokens):
+    return Case(System(PRESETS[preset].config, GENERATION, "", batch_size, length, {"tokens": tokens}))
+
+
 CASES = {  # those that matter most come first: time may run out
     "BERT-base 512, concatenated": _case("bert_base", 64, 512),
     "BERT-base 512, sentences": _case("bert_base", 16, 512, on_sentences=True),
     "GPT-2 124M 1024, concatenated": _case("gpt2", 32, 1024),
     "T5-base 512 + 114": _case("t5_base", 32, 568),
+    "T5-base 128, 64 generated": _generation("t5_base", 64, 128, 64),
     "ELECTRA-small 128, concatenated": _case("electra_small", 128, 128),
     "BERT-base 128, concatenated": _case("bert_base", 256, 128),
     "BERT-large 512, concatenated": _case("bert_large", 32, 512),
@@ -93,14 +100,14 @@ def tiny(case):
     sizes = {"vocab": 1100, "layers": 2, "width": 48, "heads": 3, "mlp": 96, "max_length": length, "head_width": 0,
              "embedding": 24 if getattr(c, "embedding", 0) else 0}
     config = replace(c, **{field.name: sizes[field.name] for field in fields(c) if field.name in sizes})
-    return case._replace(system=case.system._replace(config=config, batch_size=4, length=length))
+    settings = {"tokens": 8} if case.system.objective == GENERATION else case.system.fields
+    return case._replace(system=case.system._replace(config=config, batch_size=4, length=length, fields=settings))
 
 
 def data(case):
     """The function of `accelerator_data` that makes its batches."""
-    if case.system.objective == "span_corruption":
-        return texts
-    return sentences if case.sentences else concatenated
+    own = {"span_corruption": texts, GENERATION: prompts}
+    return own.get(case.system.objective, sentences if case.sentences else concatenated)
 
 
 def affordable(done, wanted, seconds, left, reserved):
@@ -190,21 +197,23 @@ def steps_per_turn(seconds, turn, batches):
 
 def finite(turn):
     """The result of a turn. Raises Failed if the loss or the gradient is not finite."""
-    if not (np.isfinite(turn["loss"]) and np.isfinite(turn["gradient_norm"])):
+    if "loss" in turn and not (np.isfinite(turn["loss"]) and np.isfinite(turn["gradient_norm"])):
         raise Failed(f"the loss is {turn['loss']:g}, the gradient's norm {turn['gradient_norm']:g}")
     return turn
 
 
 def summary(name, case, batches, facts, rounds, failed):
     """Medians, rates and ratios of the rounds."""
-    tokens = {side: real_tokens(batches[side]) for side in SIDES}
+    generated = case.system.batch_size * case.system.fields["tokens"] if case.system.objective == GENERATION else 0
+    tokens = {side: generated or real_tokens(batches[side]) for side in SIDES}
     result = {"case": name, "failed": failed, "ratio": None,
               "batch": f"{case.system.batch_size} x {case.system.length}"}
     if case.sentences:
         widths = [inputs.shape[1] for inputs, _, _ in batches[TRANSFORMERS]]
         result["batch"] += f"; {len(batches[TRANSFORMERS][0][0])} x {min(widths)} to {max(widths)}"
     if LMREP in facts:
-        result |= {field: facts[LMREP][field] for field in ("flops", "attention")}
+        result |= {field: facts[LMREP][field] for field in ("flops", "attention") if field in facts[LMREP]}
+    if "flops" in result:
         result["flops_per_token"] = result["flops"] / tokens[LMREP]
     for side in SIDES:
         if side in failed:
@@ -214,7 +223,7 @@ def summary(name, case, batches, facts, rounds, failed):
         result[side] = {
             "seconds": seconds, "median": median, "fastest": min(seconds), "slowest": max(seconds),
             "steps_per_second": 1 / median, "tokens_per_step": tokens[side], "tokens_per_second": tokens[side] / median,
-            "loss": rounds[side][-1]["loss"]}
+            "loss": rounds[side][-1].get("loss")}
     if not failed:
         pairs = zip(*(result[side]["seconds"] for side in SIDES), strict=False)
         result["ratio"] = float(np.median([tokens[LMREP] / x / (tokens[TRANSFORMERS] / y) for x, y in pairs]))

@@ -2,6 +2,7 @@
 those of transformers)."""
 
 import numpy as np
+from generation_steps import sources
 from training_steps import SENTINELS, SPECIALS, lmrep_batch, mask_tokens
 
 from lmrep.data.formats.packed import best_fit
@@ -36,6 +37,12 @@ def texts(system, rng, number=2):
     shape = system.batch_size, system.length
     batches = [lmrep_batch(rng.integers(SPECIALS["mask"] + 1, system.config.vocab - SENTINELS, shape))
                for _ in range(number)]
+    return batches, batches
+
+
+def prompts(system, rng):
+    """A batch of padded texts to generate from, the same one for both."""
+    batches = [sources(system.config.vocab, system.batch_size, system.length, rng)]
     return batches, batches
 
 

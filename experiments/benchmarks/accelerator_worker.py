@@ -10,6 +10,7 @@ from importlib import metadata
 import jax
 import jax.numpy as jnp
 from accelerator_checks import CHECKS
+from generation_steps import LmrepTexts, TransformersTexts
 from training_steps import LmrepSteps, TransformersSteps
 
 from lmrep.core.host import processor
@@ -18,6 +19,7 @@ from lmrep.layers import attention_backends
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS, name_of
 
+GENERATION = "generation"  # in place of the name of an objective
 MEMORY = 0.45  # fraction of the device's memory that each of the two may use
 
 
@@ -101,7 +103,8 @@ def serve(connection, framework, device):
 
 
 class Framework:
-    """What both have in common. Requests are the methods without an underscore."""
+    """What both have in common. Requests are the methods without an underscore. A step is one of training, or generates
+    texts for a batch."""
 
     packages = ()
     _steps = None
@@ -115,8 +118,8 @@ class Framework:
         return facts | {"seconds": self.turn(number)["seconds"]}
 
     def turn(self, number):
-        """Runs steps, after an unmeasured one. Returns `seconds` of a step, and `loss` and `gradient_norm` of the
-        last."""
+        """Runs steps, after an unmeasured one. Returns `seconds` of a step, and of training `loss` and `gradient_norm`
+        of the last."""
         self._steps.run(0)
         self._steps.wait()
         start = time.perf_counter()
@@ -124,8 +127,7 @@ class Framework:
             self._steps.run(i)
         self._steps.wait()
         seconds = (time.perf_counter() - start) / number
-        loss, norm = self._steps.last()
-        return {"seconds": seconds, "loss": loss, "gradient_norm": norm}
+        return {"seconds": seconds, **dict(zip(("loss", "gradient_norm"), self._steps.last(), strict=False))}
 
     def facts(self):
         """Names of the device and of the versions."""
@@ -167,6 +169,9 @@ class Lmrep(Framework):
     def _prepare(self, system, batches, attention):
         jax.clear_caches()
         execution = Execution(dtype="bfloat16", attention=attention)
+        if system.objective == GENERATION:
+            self._steps = LmrepTexts(system, batches, execution)
+            return {"attention": "xla"}, len(batches)
         self._steps = LmrepSteps(system, batches, execution)
         used, needs = "xla", MODELS[name_of(system.config)].attention(system.config)
         if needs is not None:
@@ -205,7 +210,8 @@ class Transformers(Framework):
         self._torch.compiler.reset()
         if self._device == "cuda":
             self._torch.cuda.empty_cache()
-        self._steps = TransformersSteps(system, batches, compiled, self._device, "bfloat16")
+        self._steps = TransformersTexts(system, batches, self._device) if system.objective == GENERATION else \
+            TransformersSteps(system, batches, compiled, self._device, "bfloat16")
         return {}, len(batches)
 
     def _product(self, size):

@@ -24,16 +24,15 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+from generation_steps import searching, sources
 from timing import alternate, print_times
+from training_steps import t5
 
 from lmrep.core.host import keep_memory
 from lmrep.core.params import unflatten
 from lmrep.interop.huggingface import FAMILIES
 from lmrep.interop.huggingface.read import assign
-from lmrep.layers import lm_head
-from lmrep.layers.attention import AttentionMask
-from lmrep.models import decoding, encoder_decoder
-from lmrep.models.base import Inputs
+from lmrep.models import encoder_decoder
 
 END = 1
 
@@ -41,12 +40,10 @@ END = 1
 def reference(o):
     """transformers' network. Its embeddings are small and its other weights large, so that texts vary."""
     import torch
-    import transformers
 
     torch.manual_seed(0)
-    network = transformers.T5ForConditionalGeneration(transformers.T5Config(
-        vocab_size=o.vocab, d_model=o.width, d_kv=64, d_ff=4 * o.width, num_layers=o.layers, num_heads=o.width // 64,
-        decoder_start_token_id=0)).eval()
+    network = t5(encoder_decoder.Config(vocab=o.vocab, width=o.width, head_width=64, mlp=4 * o.width, layers=o.layers,
+                                        heads=o.width // 64)).eval()
     with torch.no_grad():
         network.shared.weight.mul_(0.1)
         for block in (*network.encoder.block, *network.decoder.block):
@@ -56,24 +53,14 @@ def reference(o):
     return network
 
 
-def compiled(network, o, tokens, real):
+def compiled(network, o, source, real):
     """A function that generates with lmrep from the weights of `network`."""
     config = FAMILIES["t5"].network(network.config.to_dict(), "its config")
     tensors = {name: x.detach().numpy() for name, x in network.state_dict().items()}
     found, _ = assign(tensors, FAMILIES["t5"], config, Path("its state"))
     params, model = jax.tree.map(jnp.asarray, unflatten(found)["encoder"]), encoder_decoder.build(config)
-
-    def generate(params, tokens, real):
-        def decode(tokens, cache):
-            hidden, cache = model.decode(params, tokens, cache)
-            return lm_head.logits({}, model.output_embedding(params), hidden), cache
-
-        source = Inputs(tokens, attention_mask=AttentionMask(real))
-        return decoding.generate(decode, lambda number: model.start_cache(params, number, o.tokens, source=source),
-                                 o.batch_size, o.tokens, decoding.Search(beams=o.beams), start=0, end=END).tokens
-
-    program = jax.jit(generate).lower(params, tokens, real).compile()
-    return lambda: np.asarray(program(params, tokens, real))
+    program = searching(model, o.tokens, o.beams, END).lower(params, source, real).compile()
+    return lambda: np.asarray(program(params, source, real))
 
 
 def main():
@@ -87,8 +74,7 @@ def main():
     import torch  # after the memory setting
 
     rng, network = np.random.default_rng(0), reference(o)
-    real = (np.arange(o.length) < rng.integers(o.length // 4, o.length + 1, (o.batch_size, 1))).astype(np.int32)
-    tokens = rng.integers(2, o.vocab, (o.batch_size, o.length)).astype(np.int32) * real
+    tokens, real = sources(o.vocab, o.batch_size, o.length, rng)
     generate, texts = compiled(network, o, jnp.asarray(tokens), jnp.asarray(real)), {}
 
     def ours(_):
@@ -98,7 +84,8 @@ def main():
         with torch.inference_mode():
             texts["transformers"] = network.generate(
                 torch.tensor(tokens, dtype=torch.int64), attention_mask=torch.tensor(real, dtype=torch.int64),
-                max_new_tokens=o.tokens, num_beams=o.beams, do_sample=False, early_stopping=False).numpy()[:, 1:]
+                max_new_tokens=o.tokens, num_beams=o.beams, do_sample=False, early_stopping=False,
+                use_cache=True).numpy()[:, 1:]
 
     seconds = alternate({"lmrep": ours, "transformers": theirs}, o.rounds)
     print_times(f"{o.batch_size} texts of {o.tokens} tokens, {o.beams} beams, sources of up to {o.length}, T5 of "

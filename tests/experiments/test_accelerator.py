@@ -197,6 +197,30 @@ def test_transformers_t5_has_the_sizes_and_the_loss_of_lmreps(tiny):
     assert isinstance(trained._parameters[0], torch.nn.Parameter) and rates == {0.3}
 
 
+def test_generation_is_measured_by_the_generated_tokens(tiny):
+    script, data, worker = module("accelerator"), module("accelerator_data"), module("accelerator_worker")
+    name = "T5-base 128, 64 generated"
+    batches = dict(zip(script.SIDES, data.prompts(tiny[name], np.random.default_rng(0)), strict=True))
+    real = batches["lmrep"][0][1]
+    assert real.sum(1).min() >= real.shape[1] // 4 and (np.diff(real) <= 0).all()
+    framework = worker.Lmrep.__new__(worker.Lmrep)  # without the settings of a process
+    facts = {"lmrep": framework.prepare(tiny[name], batches["lmrep"], "auto")}
+    turn = framework.turn(1)
+    assert framework._steps.texts.shape == (4, 8) and turn.keys() == {"seconds"} and script.finite(turn) == turn
+    found = script.summary(name, script.Case(tiny[name]), batches, facts, {"lmrep": [turn]}, {"transformers": "none"})
+    assert found["lmrep"]["tokens_per_second"] == pytest.approx(4 * 8 / turn["seconds"])
+    assert script.utilise(found, 1e12) == found and "utilisation" not in found["lmrep"]
+
+
+def test_transformers_generates_as_many_tokens(tiny):
+    pytest.importorskip("torch"), pytest.importorskip("transformers")
+    system = tiny["T5-base 128, 64 generated"]
+    batches = module("accelerator_data").prompts(system, np.random.default_rng(0))[1]
+    texts = module("generation_steps").TransformersTexts(system, batches)
+    texts.run(0)
+    assert texts.texts.shape == (4, 8)
+
+
 @pytest.mark.parametrize("isolated", [True, False])
 def test_packed_texts_that_see_each_other_are_found(isolated):
     [result] = module("accelerator_checks").packed(isolated, names=["xla"], contexts=["causal"], dtypes=["float32"])
