@@ -122,6 +122,7 @@ def test_documents_of_any_length_become_sources_of_the_full_length(home):
     assert capped.fractions().tolist() == [0.5, 0.5]
     limited = prepared(config(home, evaluation__examples=4)).records["validation"]
     assert [record.source for record in limited] == ["copy"] * 4 + ["text"] * 4
+    assert all(each.fields in [record.fields for record in found.records["validation"]] for each in limited)
 
 
 def test_a_run_that_is_killed_and_resumed_equals_an_uninterrupted_one(home, trained, tmp_path, monkeypatch):
