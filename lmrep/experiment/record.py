@@ -44,7 +44,7 @@ class TaskSourceConfig(SourceConfig):
 
     data: dict[str, Any] = setting({}, "fields of config.data that differ: its files, columns, label_map")
     objective: dict[str, Any] = setting({}, "fields of config.objective that differ; of text_to_text: template, "
-                                        "round_to, metrics, positive, denoise")
+                                        "target, round_to, metrics, positive, scheme, denoise")
 
 
 @dataclass(frozen=True)

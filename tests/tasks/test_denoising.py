@@ -2,22 +2,27 @@
 
 import json
 import random
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
 import lmrep
+from lmrep.config import loading
 from lmrep.core.errors import UserError
 from lmrep.core.vocabulary import Vocabulary
+from lmrep.distributed import process_group
 from lmrep.experiment import config as experiments
 from lmrep.experiment import task_data
+from lmrep.objectives import span_corruption
 from lmrep.tasks import denoising
 from lmrep.training.metrics_log import MetricsLog
-from tests import small
+from tests import forked, small
 from tests.tasks import tiny
 from tests.tasks.test_text_to_text import SIZES, Killed
 
+PAGE = Path(__file__).parents[2] / "experiments/tasks/multitask.py"
 SENTINELS = tuple(range(199, 99, -1))
 VOCABULARY = Vocabulary(200, {"pad": 0, "eos": 1, "unk": 2}, None, np.zeros(200, np.int64), sentinels=SENTINELS)
 
@@ -204,13 +209,43 @@ def test_text_without_a_task_is_refused(home):
         prepared(c)
 
 
+def on_mesh(home, mesh, **fields):
+    c = config(home, **RUN | fields)
+    c.mesh.data, c.mesh.fsdp, c.mesh.tensor = mesh
+    return c
+
+
+def assert_same_losses(run, expected):
+    for split in ("train", "validation"):
+        for line, other in zip(small.lines(run, split), small.lines(expected, split), strict=True):
+            del line["split"], other["split"]
+            assert line == pytest.approx(other, rel=1e-5, abs=1e-6)
+
+
 @pytest.mark.parametrize("mesh, microbatches", [((8, 1, 1), 1), ((2, 2, 1), 2)])
 def test_a_mixture_gives_the_same_losses_on_eight_devices_and_in_microbatches(
         home, trained, tmp_path, mesh, microbatches):
-    c = config(home, microbatches=microbatches, **RUN)
-    c.mesh.data, c.mesh.fsdp, c.mesh.tensor = mesh
-    lmrep.train(c, tmp_path)
-    for split in ("train", "validation"):
-        for line, other in zip(small.lines(tmp_path, split), small.lines(trained, split), strict=True):
-            del line["split"], other["split"]
-            assert line == pytest.approx(other, rel=1e-5, abs=1e-6)
+    lmrep.train(on_mesh(home, mesh, microbatches=microbatches), tmp_path)
+    assert_same_losses(tmp_path, trained)
+
+
+def one_of_two(home, workdir):
+    process_group.start()
+    lmrep.train(on_mesh(home, (2, 1, 1)), workdir)
+
+
+def test_a_mixture_gives_the_same_losses_on_two_processes(home, trained, tmp_path):
+    pair = [forked.Child(one_of_two, home, tmp_path / "run", environment=environment)
+            for environment in forked.addresses(2)]
+    for answer in map(small.finish, pair):
+        assert answer.code == 0, answer
+    assert_same_losses(tmp_path / "run", trained)
+
+
+def test_the_page_adds_text_and_a_tokenizer_with_sentinels():
+    page = loading.load(PAGE, "size=tiny,tasks=rte,text=a.txt,held_out=b.txt")
+    assert [source["name"] for source in page.sources] == ["rte", "text"]
+    assert page.sources[1]["data"] == {"train": "a.txt", "validation": "b.txt", "format": "documents"}
+    assert page.tokenizer.name == "sentencepiece_t5" and not page.tokenizer.lowercase
+    size = denoising.piece_length(page.length, 100)
+    assert span_corruption.lengths(size, denoising.CORRUPTION, 100) == (256, 58) and page.objective.max_target >= 58
