@@ -12,7 +12,7 @@ validates each (`sst2/accuracy`) and keeps the checkpoint of the best `score`, t
 Choices after the colon, beside those of `generate.py`:
 
     data       the folder of GLUE
-    tasks      which of its tasks: cola+mrpc+rte+sst2+stsb
+    tasks      which of its tasks, cola+mrpc+rte+sst2+stsb; also mnli, qnli, qqp and wnli
     multi30k   the folder of Multi30k; empty: no translation
     text       files of unlabelled text, which become a source `text` by span corruption: documents between blank lines,
                or the field `text` of JSON Lines; empty: none
@@ -38,35 +38,19 @@ import os
 from lmrep.config import loading
 from lmrep.core.errors import UserError
 from lmrep.experiment.fine_tuning import compose_task
+from lmrep.tasks.as_text import text_form
+from lmrep.tasks.known import KNOWN
 
-FOLDERS = {"cola": "CoLA", "mrpc": "MRPC", "rte": "RTE", "sst2": "SST-2", "stsb": "STS-B"}
-PAIR = {"text": "sentence1", "text2": "sentence2"}
-SENTENCES = "sentence1: {text} sentence2: {text2}"
-# Columns of the files, words for their labels, and what the task's config has of its own.
-TASKS = {
-    "cola": ({"text": "3", "target": "1"}, {"0": "unacceptable", "1": "acceptable"},
-             {"template": "cola sentence: {text}", "metrics": ("matthews", "accuracy")}),
-    "mrpc": ({"text": "#1 String", "text2": "#2 String", "target": "Quality"},
-             {"0": "not_equivalent", "1": "equivalent"},
-             {"template": f"mrpc {SENTENCES}", "metrics": ("f1", "accuracy"), "positive": "equivalent"}),
-    "rte": (PAIR | {"target": "label"}, {}, {"template": f"rte {SENTENCES}", "metrics": ("accuracy",)}),
-    "sst2": ({"text": "sentence", "target": "label"}, {"0": "negative", "1": "positive"},
-             {"template": "sst2 sentence: {text}", "metrics": ("accuracy",)}),
-    "stsb": (PAIR | {"target": "score"}, {},
-             {"template": f"stsb {SENTENCES}", "metrics": ("pearson", "spearman"), "round_to": 0.2}),
-}
+FOLDERS = {"cola": "CoLA", "mnli": "MNLI", "mrpc": "MRPC", "qnli": "QNLI", "qqp": "QQP", "rte": "RTE", "sst2": "SST-2",
+           "stsb": "STS-B", "wnli": "WNLI"}
 TEMPERATURES = {"proportional": 1.0, "temperature": 2.0, "equal": 0.0}
 
 
 def glue(folder, name):
     """A task of GLUE as a source; "" leaves its files to be given."""
-    columns, labels, objective = TASKS[name]
-    test = {field: column for field, column in columns.items() if field != "target"} | (
-        {"text": "sentence"} if name == "cola" else {})
-    files = {split: os.path.join(folder, FOLDERS[name], file) if folder else ""
-             for split, file in (("train", "train.tsv"), ("validation", "dev.tsv"), ("test", "test.tsv"))}
-    return {"name": name, "data": {**files, "columns": columns, "test_columns": test | {"id": "index"} if name != "mrpc"
-                                   else test, "label_map": labels}, "objective": objective}
+    known, form = KNOWN[name], text_form(KNOWN[name].task, name)
+    files = {split: os.path.join(folder, FOLDERS[name], file) if folder else "" for split, file in known.files.items()}
+    return {"name": name, "data": {**known.data, **files, **form.data}, "objective": form.objective}
 
 
 def multi30k(folder):
@@ -85,15 +69,15 @@ def unlabelled(files, held_out):
 
 def get_config(argument=""):
     """The config; `argument` makes the choices above."""
-    own = {"data": "", "tasks": "+".join(TASKS), "multi30k": "", "text": "", "held_out": "",
+    own = {"data": "", "tasks": "cola+mrpc+rte+sst2+stsb", "multi30k": "", "text": "", "held_out": "",
            "mixing": ("proportional", tuple(TEMPERATURES)), "cap": 0}
     given = [part for part in argument.split(",") if part.partition("=")[0] in own]
     chosen = loading.parse_argument(",".join(given), **own)
     config = compose_task(",".join(part for part in argument.split(",") if part not in given), "text_to_text",
                           base="encoder_decoder")
     names = chosen.tasks.split("+")
-    if unknown := [name for name in names if name not in TASKS]:
-        raise UserError(f"tasks has {unknown[0]!r}; expected some of {', '.join(TASKS)} with + between them")
+    if unknown := [name for name in names if name not in FOLDERS]:
+        raise UserError(f"tasks has {unknown[0]!r}; expected some of {', '.join(FOLDERS)} with + between them")
     config.name = "multitask"
     config.sources = (*(glue(chosen.data, name) for name in names),
                       *([multi30k(chosen.multi30k)] if chosen.multi30k else []),
