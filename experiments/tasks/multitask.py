@@ -22,6 +22,7 @@ Choices after the colon, beside those of `generate.py`:
 
 The paper's final models were pretrained on their tasks and unlabelled text together, whose size K limits, too. Here 284
 tokens of text make a source of 256 and a target of 58, and each such piece is corrupted once, not anew in every epoch.
+All pieces are kept in memory: of a large corpus, give a sample. The source's `weight` changes the limit of text alone.
 `lmrep predict --source=text "A <extra_id_0> film."` fills in spans.
 
 Sequences are packed, since every batch has examples of every task, which differ in length: of batches of 32 of the five
