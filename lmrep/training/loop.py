@@ -23,9 +23,9 @@ from lmrep.core.params import Array
 from lmrep.core.sharding import batch_sharding, use_mesh
 from lmrep.distributed.agreement import Stop, should_stop, stop_flag
 from lmrep.distributed.watchdog import COMPILING, Watch
-from lmrep.objectives.base import Batch, Carry, Metrics
+from lmrep.objectives.base import Batch, Metrics
 from lmrep.storage.checkpoints import Checkpoints
-from lmrep.training import optimizers, plateau
+from lmrep.training import optimizers, plateau, stage_state
 from lmrep.training import state as states
 from lmrep.training.config import TrainerConfig
 from lmrep.training.evaluation import Evaluator, MetricSums, Predictor
@@ -33,15 +33,7 @@ from lmrep.training.faults import Rewind, example_numbers, fault_error, fault_re
 from lmrep.training.inputs import local_indices, to_global
 from lmrep.training.loop_state import LoopState, Throughput
 from lmrep.training.metrics_log import MetricsLog, Progress, format_metrics
-from lmrep.training.stages import (
-    Stage,
-    best_direction,
-    copy_params,
-    frozen_params,
-    locate_stage,
-    schedule_start,
-    set_params,
-)
+from lmrep.training.stages import Stage, best_direction, locate_stage, schedule_start
 from lmrep.training.state import TrainState
 from lmrep.training.step import compiled_train_step
 
@@ -244,10 +236,7 @@ class Trainer:
             return 0, self._start(self._stages[0], None)
         # A checkpoint between two stages belongs to the one that ended there.
         index, _ = locate_stage(self._stages, max(step - 1, 0))
-        stage = self._stages[index]
-        target = states.abstract(stage.objective, stage.optimizer, stage.batch_size, self._mesh)
-        state, meta = self._checkpoints.restore(step, states.saved(target))
-        state = state.replace(params=jax.device_put(state.params | frozen_params(stage), self._layout(stage).params))
+        state, meta = stage_state.restore(self._stages[index], self._checkpoints, step, self._mesh)
         self._loop = LoopState.from_json(meta, self._config.faults, len(self._stages))
         if step == self._ends[index] and index + 1 < len(self._stages):
             return index + 1, self._start(self._stages[index + 1], state)
@@ -264,32 +253,14 @@ class Trainer:
         index, state = self._load(rewind.step)
         self._loop.faults, self._loop.skipped_batches = faults, skipped
         if index == rewind.stage:  # its next batch does not continue the last one that the carry has seen
-            state = state.replace(carry=self._initial_carry(self._stages[index], state.carry.shared))
+            carry = stage_state.initial_carry(self._stages[index], self._mesh, state.carry.shared)
+            state = state.replace(carry=carry)
         return index, state
 
     def _start(self, stage: Stage, previous: TrainState | None) -> TrainState:
-        """The state that `stage` starts from, after the `previous` stage's."""
-        layout = self._layout(stage)
-        if previous is not None and stage.start is None:
-            params = states.trainable(previous.params) | frozen_params(stage)
-            params = jax.device_put(set_params(params, stage.init_values), layout.params)
-            return previous.replace(params=params, carry=self._initial_carry(stage))
+        """`stage_state.start`."""
         self._show_compiling()
-        create = partial(states.create, stage.objective, stage.optimizer, stage.batch_size)
-        state = jax.jit(create, static_argnums=0, out_shardings=layout)(self._seed)
-        params = state.params
-        if previous is not None:  # two subtrees may start from one: each gets its own copy, since a step donates them
-            copied = copy_params(states.trainable(params), previous.params, stage.start) | frozen_params(stage)
-            params = jax.device_put(copied, layout.params, may_alias=False)
-        params = jax.device_put(set_params(params, stage.init_values), layout.params)
-        step = state.step if previous is None else previous.step
-        return state.replace(step=jax.device_put(np.asarray(step), layout.step), params=params)
-
-    def _layout(self, stage: Stage) -> TrainState:
-        return states.layout(stage.objective, stage.optimizer, stage.batch_size, self._mesh)
-
-    def _initial_carry(self, stage: Stage, shared=None) -> Carry:
-        return states.initial_carry(stage.objective, stage.batch_size, self._mesh, shared)
+        return stage_state.start(stage, previous, self._mesh, self._seed)
 
     # Metrics, validation, checkpoints
 
