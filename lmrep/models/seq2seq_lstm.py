@@ -21,9 +21,10 @@ from lmrep.config.record import setting
 from lmrep.core import prng
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Initializer, ParamSpec, Tree
-from lmrep.core.sharding import gather_params, look_up, map_examples, shard
-from lmrep.layers import dropout, recurrent
-from lmrep.layers.attention import MASKED_LOGIT, AttentionMask
+from lmrep.core.sharding import gather_params, look_up, shard
+from lmrep.layers import attentive_lstm, dropout, recurrent
+from lmrep.layers.attention import AttentionMask
+from lmrep.layers.attentive_lstm import Steps
 from lmrep.layers.stack import Execution
 from lmrep.models.base import Encoded, Inputs, Model, ModelDef, Sizes, SourceSizes, check_inputs
 
@@ -221,7 +222,7 @@ def _decode_all(
     c: Config, execution: Execution,
 ) -> tuple[Array, Array]:
     """The decoder's outputs [b, t, d] for texts whose segments start from the states of the source's, and its attention
-    probabilities, as `_steps`."""
+    probabilities, as `attentive_lstm.apply`."""
     mask = inputs.attention_mask or AttentionMask(jnp.ones_like(inputs.tokens), causal=True)
     if not mask.causal or mask.mask is not None:
         raise ValueError("the decoder reads from left to right; expected an AttentionMask with causal=True and no "
@@ -234,96 +235,16 @@ def _decode_all(
              for each in (keys if keys[0] is not None else [])]
     x = dropout.apply(embedding_key, _embed(params, inputs.tokens, execution), c.dropout)
     visible = (source.segment_ids[:, None, :] == segments[:, :, None]) & (segments > 0)[..., None]
-    outputs, weights, _ = _steps(params, x, _last_states(source, segments), starts, segments > 0, source.outputs,
-                                 visible, masks, None, c)
+    steps = Steps(x, starts, segments > 0, visible, _last_states(source, segments), masks)
+    b = len(x)
+    state = {name: recurrent.initial_state(b, c.width) for name in params["decoder"]}
+    outputs, weights, _, _ = attentive_lstm.apply(
+        params["decoder"], params.get("attention", {}), steps, source.outputs, jnp.zeros((b, c.width), x.dtype), state)
     return outputs, weights
 
 
 def _embed(params: Tree, tokens: Array, execution: Execution) -> Array:
     return shard(look_up(params["embedding"]["token"], tokens), "batch", None, None).astype(execution.dtype)
-
-
-def _steps(
-    params: Tree, x: Array, initial: dict[str, Tree], starts: Array, real: Array, encoded: Array, visible: Array,
-    masks: list[Array], cache: Cache | None, c: Config,
-) -> tuple[Array, Array, tuple[Tree, Array]]:
-    """The decoder.
-
-    Args:
-      params: of the network.
-      x: [b, t, e], embeddings.
-      initial: by layer, the states [b, t, d] that texts start from where `starts`.
-      starts, real: bool[b, t]; the state is kept where `real` is False.
-      encoded: [b, s, d], the encoder's outputs.
-      visible: bool[b, t, s], the outputs of the same text.
-      masks: dropout of the input of each layer but the first and of the output, [b, t, d] each; [] for none.
-      cache: what to continue from; None for zeros.
-      c: the config.
-
-    Returns:
-      (outputs [b, t, d], attention probabilities [b, t, s], 0 without attention, (the state, the last output)).
-    """
-    names, dtype, b = sorted(params["decoder"]), x.dtype, len(x)
-    kernels = [params["decoder"][name]["input"]["kernel"] for name in names]
-    recurrents = [params["decoder"][name]["recurrent"]["kernel"] for name in names]
-    biases = [params["decoder"][name]["input"]["bias"] for name in names]
-    extra = [params["attention"][name]["kernel"] for name in ("output", "weigh") if name in params.get("attention", {})]
-    state = cache.state if cache else {name: recurrent.initial_state(b, c.width) for name in names}
-    last = cache.last if cache else jnp.zeros((b, c.width), dtype)
-    firsts = [initial[name][part] for name in names for part in ("cell", "hidden")]
-    held = [state[name][part] for name in names for part in ("cell", "hidden")]
-
-    def run(x, starts, real, visible, encoded, last, *rest):
-        groups, at = [], 0
-        for size in (len(kernels), len(recurrents), len(biases), len(extra), len(masks), len(firsts), len(held)):
-            groups.append([each.astype(dtype) if len(groups) < 4 else each for each in rest[at : at + size]])
-            at += size
-        kernels_, recurrents_, biases_, extra_, masks_, firsts_, held_ = groups
-        keys = encoded @ extra_[1].T if c.attention == "general" else encoded
-        projected = x @ kernels_[0][: c.embedding] + biases_[0]  # of all steps in one product
-
-        def attend(h: Array, seen: Array) -> tuple[Array, Array]:
-            logits = jnp.einsum("bd,bsd->bs", h, keys).astype(jnp.float32)
-            weights = jax.nn.softmax(jnp.where(seen, logits, MASKED_LOGIT)).astype(dtype)
-            context = jnp.einsum("bs,bsd->bd", weights, encoded)
-            return jnp.tanh(jnp.concatenate([context, h], -1) @ extra_[0]), weights
-
-        def step(carry, at_t):
-            held, last = carry
-            projected, starts, real, seen, masks, firsts = at_t
-            new = jnp.where(starts[:, None], 0, last)
-            states, inner = [], None
-            for i in range(len(kernels)):
-                cell, hidden = (jnp.where(starts[:, None], firsts[2 * i + j].astype(jnp.float32), held[2 * i + j])
-                                for j in (0, 1))
-                gates = hidden.astype(dtype) @ recurrents_[i]
-                if i:
-                    y = inner * masks[i - 1] if masks else inner
-                    gates += y @ kernels_[i] + biases_[i]
-                else:
-                    gates += projected + (new @ kernels_[0][c.embedding :] if c.input_feeding else 0)
-                after = recurrent.CELLS["lstm"](gates.astype(jnp.float32), {"cell": cell, "hidden": hidden})
-                states += [jnp.where(real[:, None], after[name], old)
-                           for name, old in (("cell", cell), ("hidden", hidden))]
-                inner = after["hidden"].astype(dtype)
-            output, weights = (inner, jnp.zeros(seen.shape, dtype)) if c.attention == "none" else attend(inner, seen)
-            output = output * masks[-1] if masks else output
-            last = jnp.where(real[:, None], output, new)
-            return (states, last), (output, weights)
-
-        by_time = jax.tree.map(lambda y: y.swapaxes(0, 1), (projected, starts, real, visible, masks_, firsts_))
-        (held_, last), found = jax.lax.scan(step, (held_, last), by_time)
-        return *(each.swapaxes(0, 1) for each in found), last, *held_
-
-    time, matrix = ("batch", None, None), ("embed", None)
-    arrays = [x, starts, real, visible, encoded, last, *kernels, *recurrents, *biases, *extra, *masks, *firsts, *held]
-    axes = [time, time[:2], time[:2], time, time, time[:2], *[matrix] * (len(kernels) + len(recurrents)),
-            *[(None,)] * len(biases), *[matrix] * len(extra), *[time] * (len(masks) + len(firsts)),
-            *[time[:2]] * len(held)]
-    outputs, weights, last, *held = map_examples(
-        run, axes, [(0, 2), (0, 2), (5, 2), *((len(arrays) - len(held) + i, 2) for i in range(len(held)))], *arrays)
-    state = {name: {"cell": held[2 * i], "hidden": held[2 * i + 1]} for i, name in enumerate(names)}
-    return outputs, weights, (state, last)
 
 
 # Generation
@@ -355,8 +276,9 @@ def decode(
     real = jnp.broadcast_to(jnp.arange(t) < (t if length is None else length), (b, t))
     unused = jax.tree.map(lambda x: jnp.broadcast_to(x[:, None], (b, t, c.width)), cache.state)
     visible = jnp.broadcast_to(cache.real[:, None], (b, t, cache.real.shape[1]))
-    outputs, _, (state, last) = _steps(params, _embed(params, tokens, execution), unused, jnp.zeros((b, t), bool), real,
-                                       cache.outputs, visible, [], cache, c)
+    steps = Steps(_embed(params, tokens, execution), jnp.zeros((b, t), bool), real, visible, unused, [])
+    outputs, _, last, state = attentive_lstm.apply(
+        params["decoder"], params.get("attention", {}), steps, cache.outputs, cache.last, cache.state)
     return outputs, cache._replace(state=state, last=last)
 
 
