@@ -117,31 +117,17 @@ def encode(
       ValueError: a field of `inputs` that the model does not take, a mask that is not causal for a network of left
         contexts, too many tokens, or, without a factorization, `at` together with `layers` or `attention`.
     """
-    order = inputs.factorization
+    order, carry, (b, t) = inputs.factorization, inputs.carry, inputs.tokens.shape
     if at is not None and order is None and (layers or attention):
         raise ValueError("`at` computes the last layer at some positions only; leave out `layers` and `attention`, "
                          "which need all positions")
-    check_inputs(inputs, input_fields(c))
-    b, t = inputs.tokens.shape
-    if 0 < c.max_length < t:
-        raise ValueError(f"got {t} tokens; the model takes {c.max_length} at most")
-    mask = inputs.attention_mask or AttentionMask(jnp.ones_like(inputs.tokens), causal=c.causal)
-    if c.causal and not mask.causal:
-        raise ValueError("this network reads from left to right; expected an AttentionMask with causal=True")
+    mask = _checked_mask(inputs, c)
     if order is not None and at is None:
         at = jnp.broadcast_to(jnp.arange(t), (b, t))
-
     embedding_key, position_key, output_key, stack_key, query_key = prng.split(key, 5)
-    x = dropout.apply(embedding_key, embed(params, inputs.tokens, c), c.dropout)
-    x = shard(x, "batch", "length", None).astype(execution.dtype)
-    streams = Streams(x, None)
-    if order is not None:
-        g = jnp.broadcast_to(params["query"], (b, at.shape[1], c.width))
-        streams = Streams(x, dropout.apply(query_key, g, c.dropout).astype(execution.dtype))
-
-    carry = inputs.carry
-    if carry is not None:
-        memory = jnp.stack([carry["layers"][str(i)] for i in range(c.layers)]).astype(execution.dtype)
+    embedded = _streams(params, inputs, at, embedding_key, query_key, c, execution)
+    memory = None if carry is None else jnp.stack(
+        [carry["layers"][str(i)] for i in range(c.layers)]).astype(execution.dtype)
     content_mask = _mask(inputs, mask, c, own=True)
     last_mask = content_mask if at is None else _mask(inputs, mask, c, own=order is None, at=at)
     relative = relative_positions(t, content_mask.visible.shape[-1], mask.causal, inputs.reversed, c)
@@ -167,8 +153,8 @@ def encode(
     only_chosen = at is not None and not layers and not attention
     keys = None if key is None else jax.random.split(stack_key, c.layers)
     streams, collected = stack.apply(
-        run, params["layers"], layer_specs(c), streams, _LayerInputs(keys, None if carry is None else memory), c.layers,
-        execution=execution, last=partial(run, last=True) if only_chosen else None)
+        run, params["layers"], layer_specs(c), embedded, _LayerInputs(keys, memory), c.layers, execution=execution,
+        last=partial(run, last=True) if only_chosen else None)
     outputs, probabilities, kept = collected or (None, None, None)
     if only_chosen:
         hidden, last_kept = streams
@@ -176,14 +162,42 @@ def encode(
             kept = last_kept[None] if kept is None else jnp.concatenate([kept, last_kept[None]])
     else:
         hidden = streams.content if order is None else streams.query
-    if c.norm == "pre":
-        hidden = norm.apply(params["final_norm"], hidden, c.norm_eps)
-    hidden = dropout.apply(output_key, hidden, c.dropout)
-    if at is not None:
-        hidden = shard(hidden, "batch", None, None)  # heads use them in any order
+    hidden = _output(params, hidden, output_key, at is not None, c)
     next_carry = None if remembered is None else {
         "layers": {str(i): kept[i] for i in range(c.layers)}, "filled": remembered.filled}
-    return Encoded(hidden, None if outputs is None else (x, *outputs), probabilities, next_carry)
+    return Encoded(hidden, None if outputs is None else (embedded.content, *outputs), probabilities, next_carry)
+
+
+def _checked_mask(inputs: Inputs, c: Config) -> AttentionMask:
+    """The mask of the example, without its memory. Raises ValueError for inputs that the network does not take."""
+    check_inputs(inputs, input_fields(c))
+    if 0 < c.max_length < (t := inputs.tokens.shape[1]):
+        raise ValueError(f"got {t} tokens; the model takes {c.max_length} at most")
+    mask = inputs.attention_mask or AttentionMask(jnp.ones_like(inputs.tokens), causal=c.causal)
+    if c.causal and not mask.causal:
+        raise ValueError("this network reads from left to right; expected an AttentionMask with causal=True")
+    return mask
+
+
+def _output(params: Tree, hidden: Array, key: Array | None, chosen: bool, c: Config) -> Array:
+    """The network's output from that of the last layer, of all positions or of `chosen` ones."""
+    if c.norm == "pre":
+        hidden = norm.apply(params["final_norm"], hidden, c.norm_eps)
+    hidden = dropout.apply(key, hidden, c.dropout)
+    return shard(hidden, "batch", None, None) if chosen else hidden  # heads use chosen ones in any order
+
+
+def _streams(
+    params: Tree, inputs: Inputs, at: Array | None, key: Array | None, query_key: Array | None, c: Config,
+    execution: stack.Execution,
+) -> Streams:
+    """What the first layer reads; queries, at the positions `at`, where there is a factorization."""
+    x = dropout.apply(key, embed(params, inputs.tokens, c), c.dropout)
+    x = shard(x, "batch", "length", None).astype(execution.dtype)
+    if inputs.factorization is None:
+        return Streams(x, None)
+    g = jnp.broadcast_to(params["query"], (*at.shape, c.width))
+    return Streams(x, dropout.apply(query_key, g, c.dropout).astype(execution.dtype))
 
 
 def output_embedding(params: Tree, key: Array | None = None) -> Array:
