@@ -152,9 +152,10 @@ def _targets(experiment: TaskExperiment, own: Sequence[Record]) -> str:
 
 
 def _target_counts(experiment: TaskExperiment, own: Sequence[Record]) -> Counter[str]:
-    """The values of the target of records, as `_counts`; those that are made of unlabelled text do not count."""
+    """The values of the target of records, as `_counts`; answers, and what is made of unlabelled text, do not count."""
     target = TASKS[experiment.objective["name"]].targets[0]
-    return _counts([record.fields[target] for record in own if target in record.fields and not record.tokens])
+    return _counts([record.fields[target] for record in own
+                    if target in record.fields and not record.tokens and "answers" not in record.fields])
 
 
 def _counts(values: Sequence[Any]) -> Counter[str]:

@@ -316,13 +316,14 @@ def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str
 
 
 def compare(c: Config, record: Record, prediction: Mapping[str, Any]) -> Comparison:
-    """Two texts, by the sentence's chrF, the largest of several right answers."""
+    """Two texts, by 1 - the sentence's chrF (as a fraction), the smallest of several right answers."""
     right = gold_of(record, target(c, record)).answers or ("",)
     gold = " / ".join(dict.fromkeys(right)) or "(no answer)"
     if c.denoise:  # nothing is generated
         return Comparison(gold, "", 0.0)
     text = prediction["text"]
-    return Comparison(gold, text, -max(TASK_METRICS["chrf"].function([one], [text]) for one in right))
+    similarity = 1.0 if text in right else max(TASK_METRICS["chrf"].function([one], [text]) for one in right) / 100
+    return Comparison(gold, text or "(no text)", 1 - similarity)
 
 
 class GenerateTarget(PredictOfSource):

@@ -140,3 +140,14 @@ def test_a_run_answers_questions_from_texts_and_files_without_answers(tmp_path):
                                                 for i, each in enumerate(own)])
     lmrep.evaluate(directory, files=str(test))
     assert json.loads((directory / "predictions/test.json").read_text()).keys() == {"0", "1"}
+
+
+def test_the_worst_texts_are_those_unlike_every_right_answer():
+    record = Record({"question": "q", "context": "dog bird", "answers": [("bird", 4), ("dog bird", 0)],
+                     "target": "bird"}, "0", "dev.json")
+    c = text_to_text.Config(target="{answers}")
+    losses = [text_to_text.compare(c, record, {"text": text}).loss for text in ("dog bird", "dog birds", "fish", "")]
+    assert losses[0] == 0 and losses == sorted(losses) and losses[-1] == 1
+    empty = record._replace(fields={"answers": [], "target": ""})
+    assert text_to_text.compare(c, empty, {"text": ""}).loss == 0
+    assert text_to_text.compare(c, empty, {"text": "bird"}).loss > 0
