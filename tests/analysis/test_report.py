@@ -377,3 +377,10 @@ def test_report_command_prints_the_path_of_the_page(home, written):
 def test_report_command_refuses_invalid_arguments(words, message):
     result = small.command("report", *words)
     assert result.code == 2 and message in result.err
+
+
+def test_a_resumed_run_is_repeated_by_the_command_that_names_its_config():
+    first = ["lmrep", "train", "--config=page.py:size=tiny", "--workdir=run", "--config.steps=800"]
+    resumed = ["lmrep", "train", "--workdir=run", "--config.steps=4000"]
+    assert prose._from_the_beginning([first, resumed, resumed[:3]]) == [*first[:-1], "--config.steps=4000"]
+    assert prose._from_the_beginning([resumed]) == resumed

@@ -2,6 +2,7 @@
 
 import math
 import shlex
+from collections.abc import Sequence
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -210,14 +211,28 @@ def command(run: RunData) -> str:
     """The command that made the run, its program by name alone; "" where none was recorded."""
     if run.source:
         return shlex.join(["lmrep", "convert", run.source, str(run.directory)])
-    words = run.starts[-1].get("command", "") if run.starts else ""
+    recorded = [start.get("command", "") for start in run.starts] or [""]
+    words = recorded[-1]
     try:
-        first, *rest = shlex.split(words)
+        first, *rest = _from_the_beginning([shlex.split(each) for each in recorded])
     except ValueError:  # none, or damaged
         return words
     program = PurePath(first)
     is_lmrep = program.name == "lmrep" or program.parts[-2:] == ("lmrep", "__main__.py")  # as python -m lmrep
     return shlex.join(["lmrep", *rest]) if is_lmrep else words
+
+
+def _from_the_beginning(starts: Sequence[list[str]]) -> list[str]:
+    """The words of the last start that names a config, with the fields that later ones, which resumed, gave."""
+    named = [i for i, words in enumerate(starts) if any(word.partition("=")[0] == "--config" for word in words)]
+    if not named:
+        return starts[-1]
+    words = starts[named[-1]]
+    for later in starts[named[-1] + 1:]:
+        fields = [word for word in later if word.startswith("--config.") and "=" in word]
+        names = {field.partition("=")[0] for field in fields}
+        words = [word for word in words if word.partition("=")[0] not in names] + fields
+    return words
 
 
 def again(run: RunData, flag: str) -> str:
