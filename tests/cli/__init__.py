@@ -1,5 +1,7 @@
 """What the tests of commands share."""
 
+import json
+
 from lmrep.objectives import OBJECTIVES
 from tests import small
 
@@ -14,3 +16,10 @@ def printed_prompts(result: small.Result, objective: str, mark: str) -> list[str
     words = {"the", "[MASK]", *small.NOUNS, *small.VERBS, *small.ADJECTIVES}
     assert all({word.strip(".") for word in prompt.split()} <= words for prompt in prompts)
     return prompts
+
+
+def figures(result: tuple[int, str, str]) -> dict[str, float]:
+    """Those that `lmrep score --json` printed, of (exit code, stdout, stderr)."""
+    code, out, err = result
+    assert code == 0, err
+    return json.loads(out)

@@ -7,30 +7,9 @@ import pytest
 from seqeval.metrics import classification_report
 from seqeval.scheme import IOBES
 
-from lmrep.cli import main as shell
 from lmrep.metrics import glue
 from lmrep.metrics.scoring import SCORERS
-
-
-@pytest.fixture
-def run(capsys, tmp_path, monkeypatch):
-    """Writes files (name -> content) to the current directory and runs a command: (exit code, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*words, **contents):
-        for name, content in contents.items():
-            path = tmp_path / name.replace("_", ".")
-            path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf8")
-        return shell.main(["score", *words]), *capsys.readouterr()
-
-    return call
-
-
-def figures(result):
-    code, out, err = result
-    assert code == 0, err
-    return json.loads(out)
-
+from tests.cli import figures
 
 # SQuAD
 
@@ -43,45 +22,46 @@ def squad(answers):
 FILES = ("--gold=gold.json", "--predictions=pred.json")
 
 
-def test_squad_prints_the_line_of_the_official_script(run):
-    code, out, err = run("--metric=squad", *FILES, gold_json=squad({"a": ["Paris", "in Paris"], "b": ["the cat"]}),
-                         pred_json={"a": "Paris!", "b": "cat food"})
+def test_squad_prints_the_line_of_the_official_script(score):
+    code, out, err = score("--metric=squad", *FILES, gold_json=squad({"a": ["Paris", "in Paris"], "b": ["the cat"]}),
+                           pred_json={"a": "Paris!", "b": "cat food"})
     assert (code, out, err) == (0, '{"exact_match": 50.0, "f1": 83.33333333333333}\n', "")
 
 
-def test_squad_counts_a_missing_prediction_as_wrong_and_warns(run):
-    code, out, err = run("--metric=squad", *FILES, gold_json=squad({"a": ["x"], "b": ["y"]}), pred_json={"a": "x"})
+def test_squad_counts_a_missing_prediction_as_wrong_and_warns(score):
+    code, out, err = score("--metric=squad", *FILES, gold_json=squad({"a": ["x"], "b": ["y"]}), pred_json={"a": "x"})
     assert (code, out) == (0, '{"exact_match": 50.0, "f1": 50.0}\n')
     assert err == "warning: pred.json has no prediction for 1 of 2 questions, such as b; each will receive score 0\n"
 
 
 @pytest.mark.parametrize("metric", ["squad", "squad2"])
-def test_predictions_for_other_questions_do_not_count(run, metric):
+def test_predictions_for_other_questions_do_not_count(score, metric):
     gold, predicted = squad({"a": ["Paris"], "b": ["cat"]}), {"b": "dog", "a": "Paris"}
-    expected = run(f"--metric={metric}", *FILES, gold_json=gold, pred_json=predicted)
-    code, out, err = run(f"--metric={metric}", *FILES, gold_json=gold, pred_json={"z": "cat", **predicted})
+    expected = score(f"--metric={metric}", *FILES, gold_json=gold, pred_json=predicted)
+    code, out, err = score(f"--metric={metric}", *FILES, gold_json=gold, pred_json={"z": "cat", **predicted})
     assert (code, out) == expected[:2]
     assert "pred.json has 1 predictions for questions that gold.json does not have, such as z; they are left out" in err
 
 
-def test_squad2_prints_the_json_of_the_official_script(run):
+def test_squad2_prints_the_json_of_the_official_script(score):
     gold = squad({"a": ["Paris"], "b": ["cat"], "c": [], "d": []})
-    code, out, _ = run("--metric=squad2", *FILES, gold_json=gold,
-                       pred_json={"a": "Paris", "b": "dog", "c": "", "d": "x"})
+    code, out, _ = score("--metric=squad2", *FILES, gold_json=gold,
+                         pred_json={"a": "Paris", "b": "dog", "c": "", "d": "x"})
     assert code == 0
     assert out == "{\n" + ",\n".join(f'  "{name}": {value}' for name, value in (
         ("exact", 50.0), ("f1", 50.0), ("total", 4), ("HasAns_exact", 50.0), ("HasAns_f1", 50.0), ("HasAns_total", 2),
         ("NoAns_exact", 50.0), ("NoAns_f1", 50.0), ("NoAns_total", 2))) + "\n}\n"
 
 
-def test_squad2_with_null_scores(run):
+def test_squad2_with_null_scores(score):
     files = {"gold_json": squad({"a": ["Paris"], "b": ["cat"], "c": [], "d": []}),
              "pred_json": {"a": "Paris", "b": "dog", "c": "", "d": "x"},
              "null_json": {"a": -2, "b": 3, "c": 0, "d": 1.5}}
-    found = figures(run("--metric=squad2", *FILES, "--null_scores=null.json", "--na_prob_thresh=1", **files))
+    found = figures(score("--metric=squad2", *FILES, "--null_scores=null.json", "--na_prob_thresh=1", **files))
     assert (found["exact"], found["NoAns_exact"]) == (75, 100)
     assert (found["best_exact"], found["best_exact_thresh"], found["best_f1_thresh"]) == (75, -2, -2)
-    assert run("--metric=squad2", *FILES, "--null_scores=null.json", **(files | {"null_json": {"a": 1}}))[2].startswith(
+    files["null_json"] = {"a": 1}
+    assert score("--metric=squad2", *FILES, "--null_scores=null.json", **files)[2].startswith(
         "lmrep: error: null.json has no null score for 3 questions, such as 'b'")
 
 
@@ -93,8 +73,8 @@ def test_squad2_with_null_scores(run):
     (squad({"a": ["x"]}), "[1]", "pred.json is [1]; expected a JSON object"),
     (squad({"a": ["x"]}), "{", "pred.json is not JSON"),
 ])
-def test_bad_squad_files_are_refused(run, gold, predicted, message):
-    code, out, err = run("--metric=squad", *FILES, gold_json=gold, pred_json=predicted)
+def test_bad_squad_files_are_refused(score, gold, predicted, message):
+    code, out, err = score("--metric=squad", *FILES, gold_json=gold, pred_json=predicted)
     assert (code, out) == (2, "") and err.startswith("lmrep: error: ") and message in err
 
 
@@ -111,8 +91,7 @@ Baghdad NNP B-LOC B-ORG
 . . O O
 """
 
-
-def test_conlleval_prints_the_text_of_the_official_script(run):
+def test_conlleval_prints_the_text_of_the_official_script(score):
     expected = """\
 processed 7 tokens with 3 phrases; found: 3 phrases; correct: 2.
 accuracy:  71.43%; precision:  66.67%; recall:  66.67%; FB1:  66.67
@@ -120,52 +99,52 @@ accuracy:  71.43%; precision:  66.67%; recall:  66.67%; FB1:  66.67
               ORG: precision:  50.00%; recall: 100.00%; FB1:  66.67  2
               PER: precision: 100.00%; recall: 100.00%; FB1: 100.00  1
 """
-    assert run("--metric=conlleval", "--predictions=both.txt", both_txt=TOKENS) == (0, expected, "")
+    assert score("--metric=conlleval", "--predictions=both.txt", both_txt=TOKENS) == (0, expected, "")
     columns = [line.split() for line in TOKENS.splitlines()]
     gold, predicted = ("\n".join("\t".join([*cells[:1], *cells[column:column + 1]]) for cells in columns)
                        for column in (2, 3))
-    assert run("--metric=conlleval", "--gold=gold.txt", "--predictions=pred.txt", gold_txt=gold,
-               pred_txt=predicted) == (0, expected, "")
+    assert score("--metric=conlleval", "--gold=gold.txt", "--predictions=pred.txt", gold_txt=gold,
+                 pred_txt=predicted) == (0, expected, "")
 
 
-def test_conlleval_without_entities(run):
-    assert run("--metric=conlleval", "--predictions=x.txt", x_txt="a O O\n")[1] == (
+def test_conlleval_without_entities(score):
+    assert score("--metric=conlleval", "--predictions=x.txt", x_txt="a O O\n")[1] == (
         "processed 1 tokens with 0 phrases; found: 0 phrases; correct: 0.\n"
         "accuracy: 100.00%; precision:   0.00%; recall:   0.00%; FB1:   0.00\n")
 
 
-def test_conlleval_warns_of_tags_that_it_does_not_know(run):
-    code, _, err = run("--metric=conlleval", "--predictions=x.txt", x_txt="a S-A S-A\nb S-A S-A\n")
+def test_conlleval_warns_of_tags_that_it_does_not_know(score):
+    code, _, err = score("--metric=conlleval", "--predictions=x.txt", x_txt="a S-A S-A\nb S-A S-A\n")
     assert code == 0 and "warning: conlleval does not know S-" in err and "--scheme=BIOES" in err
 
 
 @pytest.mark.parametrize("metric", ["conlleval", "seqeval"])
-def test_tags_of_no_entities_give_a_warning(run, metric):
-    code, _, err = run(f"--metric={metric}", "--predictions=x.txt", x_txt="a NN NN\nb B-A I-A\nc VB O\n")
+def test_tags_of_no_entities_give_a_warning(score, metric):
+    code, _, err = score(f"--metric={metric}", "--predictions=x.txt", x_txt="a NN NN\nb B-A I-A\nc VB O\n")
     assert code == 0
     assert err == ("warning: 2 tags, such as NN, are not of the form O, B-TYPE or I-TYPE: entities may not be "
                    "found in them\n")
 
 
-def test_seqeval_prints_its_report(run):
+def test_seqeval_prints_its_report(score):
     rng = random.Random(0)
     tags = ["O", "B-A", "I-A", "E-A", "S-A", "S-B"]
     gold = [[rng.choice(tags) for _ in range(8)] for _ in range(5)]
     predicted = [[rng.choice(tags) for _ in range(8)] for _ in range(5)]
     text = "\n".join("".join(f"w {a} {b}\n" for a, b in zip(*pair, strict=True))
                      for pair in zip(gold, predicted, strict=True))
-    assert run("--metric=seqeval", "--predictions=x.txt", x_txt=text)[1] == (
+    assert score("--metric=seqeval", "--predictions=x.txt", x_txt=text)[1] == (
         classification_report(gold, predicted, zero_division=0))
     strict = ("--metric=seqeval", "--predictions=x.txt", "--strict", "--scheme=BIOES")
-    assert run(*strict)[1] == classification_report(gold, predicted, mode="strict", scheme=IOBES, zero_division=0)
-    assert figures(run(*strict, "--json")) == classification_report(
+    assert score(*strict)[1] == classification_report(gold, predicted, mode="strict", scheme=IOBES, zero_division=0)
+    assert figures(score(*strict, "--json")) == classification_report(
         gold, predicted, mode="strict", scheme=IOBES, zero_division=0, output_dict=True)
 
 
-def test_conlleval_and_strict_seqeval_differ_on_the_same_file(run):
-    lenient = figures(run("--metric=seqeval", "--predictions=x.txt", "--json", x_txt=TOKENS))
-    strict = figures(run("--metric=seqeval", "--predictions=x.txt", "--json", "--strict"))
-    conlleval = figures(run("--metric=conlleval", "--predictions=x.txt", "--json"))
+def test_conlleval_and_strict_seqeval_differ_on_the_same_file(score):
+    lenient = figures(score("--metric=seqeval", "--predictions=x.txt", "--json", x_txt=TOKENS))
+    strict = figures(score("--metric=seqeval", "--predictions=x.txt", "--json", "--strict"))
+    conlleval = figures(score("--metric=conlleval", "--predictions=x.txt", "--json"))
     assert conlleval["f1"] == pytest.approx(100 * lenient["micro avg"]["f1-score"]) == pytest.approx(200 / 3)
     assert strict["micro avg"]["f1-score"] == pytest.approx(2 / 5)
 
@@ -178,168 +157,57 @@ def test_conlleval_and_strict_seqeval_differ_on_the_same_file(run):
     ("\n", "a O\n", "gold.txt has no tokens"),
     ("", "a O\n", "gold.txt has no tokens"),
 ])
-def test_bad_tag_files_are_refused(run, gold, predicted, message):
-    code, out, err = run("--metric=conlleval", "--gold=gold.txt", "--predictions=pred.txt", gold_txt=gold,
-                         pred_txt=predicted)
+def test_bad_tag_files_are_refused(score, gold, predicted, message):
+    code, out, err = score("--metric=conlleval", "--gold=gold.txt", "--predictions=pred.txt", gold_txt=gold,
+                           pred_txt=predicted)
     assert (code, out) == (2, "") and message in err
 
 
-def test_seqeval_refuses_a_tag_of_another_scheme(run):
-    code, _, err = run("--metric=seqeval", "--strict", "--predictions=x.txt", x_txt="a S-A S-A\n")
+def test_seqeval_refuses_a_tag_of_another_scheme(score):
+    code, _, err = score("--metric=seqeval", "--strict", "--predictions=x.txt", x_txt="a S-A S-A\n")
     assert code == 2 and "the tag 'S-A' is not of the scheme IOB2" in err
-
-
-# GLUE
-
-GOLD = {
-    "CoLA": ("gj04\t1\t\tA.\ngj04\t0\t*\tB.\ngj04\t0\t*\tC.\n", "1 0 1", {"matthews": 0.5}),
-    "SST-2": ("sentence\tlabel\nfine \t1\nbad \t0\nugh\t0\n", "1 0 1", {"accuracy": 2 / 3}),
-    "MRPC": ("\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
-             "1\t7\t8\ta\t\" b\n1\t5\t6\tc\td\n0\t1\t2\te\tf\n", "1 0 0",
-             {"f1": 2 / 3, "accuracy": 2 / 3}),
-    "QQP": ("id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n201\t1\t2\ta\tb\t0\n118\t3\t4\tc\td\t1\n"
-            "7\t5\t6\te\tf\t1\n", "0 1 0", {"f1": 2 / 3, "accuracy": 2 / 3}),
-    "STS-B": ("index\tsentence1\tsentence2\tscore\n0\ta\tb\t5.000\n1\tc\td\t1.0\n2\te\tf\t3\n", "9 1 2",
-              {"pearson": 0.9176629, "spearman": 1.0}),
-    "MNLI-m": ("index\tsentence1\tsentence2\tlabel1\tgold_label\n"
-               "0\ta\tb\tneutral\tentailment\n1\tc\td\tneutral\tneutral\n",
-               "entailment contradiction", {"accuracy": 0.5}),
-    "RTE": ("index\tsentence1\tsentence2\tlabel\n0\ta\tb\tnot_entailment\n1\tc\td\tentailment\n",
-            "not_entailment entailment", {"accuracy": 1.0}),
-    "WNLI": ("index\tsentence1\tsentence2\tlabel\n0\ta\tb\t0\n1\tc\td\t1\n", "1 0", {"accuracy": 0.0}),
-    "AX": ("Domain\tPremise\tHypothesis\tLabel\nx\ta\tb\tneutral\nx\tc\td\tentailment\nx\te\tf\tcontradiction\n",
-           "neutral entailment contradiction", {"matthews": 1.0}),
-}
-GOLD["QNLI"] = GOLD["RTE"]
-GOLD["MNLI-mm"] = GOLD["MNLI"] = GOLD["MNLI-m"]
-
-
-@pytest.mark.parametrize("task", glue.TASKS)
-def test_glue(run, task):
-    gold, labels, expected = GOLD[task]
-    labels = labels.split()
-    words = (f"--metric=glue:{task}", "--gold=dev.tsv", "--json")
-    submission = "index\tprediction\n" + "".join(f"{i}\t{label}\n" for i, label in reversed(list(enumerate(labels))))
-    found = figures(run(*words, "--predictions=sub.tsv", dev_tsv=gold, sub_tsv=submission))
-    assert found == {"total": len(labels)} | {name: pytest.approx(value, abs=1e-6) for name, value in expected.items()}
-    assert figures(run(*words, "--predictions=p.txt", p_txt="\n".join(labels))) == found
-
-
-def test_glue_prints_a_line_for_each_figure(run):
-    gold, labels, _ = GOLD["MRPC"]
-    result = run("--metric=glue:mrpc", "--gold=dev.tsv", "--predictions=p.txt", dev_tsv=gold,
-                 p_txt=labels.replace(" ", "\n"))
-    assert result == (0, "F1 of the positive class: 66.67%\nAccuracy: 66.67%\nExamples: 3\n", "")
-
-
-def test_glue_matches_by_id_where_the_gold_file_has_ids(run):
-    gold = GOLD["QQP"][0]
-    submission = "id\tprediction\n7\t0\n118\t1\n201\t0\n"
-    assert figures(run("--metric=glue:QQP", "--gold=dev.tsv", "--predictions=s.tsv", "--json", dev_tsv=gold,
-                       s_tsv=submission))["accuracy"] == pytest.approx(2 / 3)
-
-
-def test_the_average_of_glue_takes_the_mean_of_each_task_first(run, tmp_path):
-    """MRPC, QQP and STS-B have two figures, and MNLI two sets. AX does not count."""
-    (tmp_path / "sub").mkdir()
-    for task, (gold, labels, _) in GOLD.items():
-        if task != "MNLI":
-            file = tmp_path / glue.gold_file("glue", task)
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(gold)
-            (tmp_path / "sub" / f"{task}.tsv").write_text(
-                "index\tprediction\n" + "".join(f"{i}\t{label}\n" for i, label in enumerate(labels.split())))
-    assert (tmp_path / "glue/MNLI/dev_mismatched.tsv").is_file()
-    words = ("--metric=glue", "--gold=glue", "--predictions=sub")
-    expected = (0.5 + 2 / 3 + 2 / 3 + (0.9176629 + 1) / 2 + 2 / 3 + 0.5 + 1 + 1 + 0) / 9
-    found = figures(run(*words, "--json"))
-    assert found["average"] == pytest.approx(expected) and found["tasks"] == 9
-    assert found["STS-B"] == pytest.approx({"pearson": 0.9176629, "spearman": 1})
-    lines = run(*words)[1].splitlines()
-    assert lines[2] == "MRPC: F1 of the positive class: 66.67%, Accuracy: 66.67%"
-    assert lines[-1] == f"Average of 9 tasks of 9: {100 * expected:.1f}"
-    for file in (tmp_path / "sub").iterdir():
-        file.unlink()
-    assert "sub has no predictions; expected a file of each task, such as CoLA.tsv" in run(*words)[2]
-
-
-@pytest.mark.parametrize("row, score", [  # of the README of google-research/bert, with 62.3 for WNLI
-    ((0.0, 85.9, (81.1, 71.8), (75.4, 73.3), (66.4, 86.2), 74.8, 74.3, 84.1, 57.9, 62.3), 65.8),
-    ((27.8, 89.7, (83.4, 76.2), (78.8, 77.0), (68.1, 87.0), 77.6, 77.0, 86.4, 61.8, 62.3), 71.2),
-    ((38.0, 89.6, (86.6, 81.6), (80.4, 78.4), (69.6, 87.9), 80.0, 79.1, 87.7, 62.2, 62.3), 73.5)])
-def test_the_average_of_glue_is_that_of_published_figures(row, score):
-    values = {task: dict(enumerate(each if isinstance(each, tuple) else (each,)))
-              for task, each in zip(glue.AVERAGED, row, strict=True)}
-    found, tasks = glue.average(values)
-    assert round(found, 1) == score and tasks == 9
-
-
-def test_glue_warns_of_constant_predictions(run):
-    code, out, err = run("--metric=glue:CoLA", "--gold=dev.tsv", "--predictions=p.txt", dev_tsv=GOLD["CoLA"][0],
-                         p_txt="1\n1\n1\n")
-    assert (code, out) == (0, "Matthews correlation: 0.0000\nExamples: 3\n")
-    assert err == "warning: the predictions are constant: the Matthews correlation is not defined, and reported as 0\n"
-
-
-RTE = GOLD["RTE"][0]
-
-
-@pytest.mark.parametrize("gold, predicted, message", [
-    (RTE, "entailment\nneutral\n", "p.txt, line 2 has the label 'neutral'; those of RTE are entailment, "),
-    (RTE, "entailment\n", "dev.tsv has 2 examples and p.txt has 1 predictions"),
-    (RTE, "index\tprediction\n0\tentailment\n2\tentailment\n", "p.txt has no prediction for 1 id ('1') of dev.tsv"),
-    (RTE, "0\tentailment\n1\tentailment\n2\tentailment\n", "p.txt has predictions for 1 id ('2'), which dev.tsv does"),
-    (RTE, "0\tentailment\n0\tentailment\n", "p.txt, line 2: the id '0' is on line 1 too"),
-    (RTE, "0\tentailment\nentailment\n", "p.txt, line 2 has 1 column; expected index and prediction"),
-    (RTE, "", "p.txt has no examples"),
-    ("index\tsentence1\tsentence2\n0\ta\tb\n", "entailment\n", "expected one named 'label', as in dev.tsv of RTE"),
-    (RTE + "2\tonly two\n", "entailment\n", "dev.tsv, line 4 has 2 columns and the first line 4"),
-])
-def test_bad_glue_files_are_refused(run, gold, predicted, message):
-    code, out, err = run("--metric=glue:RTE", "--gold=dev.tsv", "--predictions=p.txt", dev_tsv=gold, p_txt=predicted)
-    assert (code, out) == (2, "") and message in err
 
 
 # Plain files
 
-def test_plain_files(run):
+def test_plain_files(score):
     words = ("--gold=g.txt", "--predictions=p.txt")
-    assert run("--metric=accuracy", *words, g_txt="cat\ndog\ncat\n", p_txt="cat\ncat\ncat")[1] == (
+    assert score("--metric=accuracy", *words, g_txt="cat\ndog\ncat\n", p_txt="cat\ncat\ncat")[1] == (
         "Accuracy: 66.67%\nExamples: 3\n")
-    assert run("--metric=f1", "--positive=cat", *words)[1] == "F1 of the positive class: 80.00%\nExamples: 3\n"
-    assert run("--metric=macro_f1", *words)[1] == "Macro-averaged F1: 40.00%\nExamples: 3\n"
-    assert run("--metric=pearson", *words, g_txt="1\n2\n3", p_txt="2\n4\n6")[1] == (
+    assert score("--metric=f1", "--positive=cat", *words)[1] == "F1 of the positive class: 80.00%\nExamples: 3\n"
+    assert score("--metric=macro_f1", *words)[1] == "Macro-averaged F1: 40.00%\nExamples: 3\n"
+    assert score("--metric=pearson", *words, g_txt="1\n2\n3", p_txt="2\n4\n6")[1] == (
         "Pearson correlation: 1.0000\nExamples: 3\n")
 
 
-def test_json_lines_and_tsv_are_matched_by_id(run):
-    found = run("--metric=accuracy", "--gold=g.jsonl", "--predictions=p.tsv",
-                g_jsonl='{"id": "x", "label": 1}\n{"id": "y", "label": 0}\n', p_tsv="id\tprediction\ny\t0\nx\t1\n")
+def test_json_lines_and_tsv_are_matched_by_id(score):
+    found = score("--metric=accuracy", "--gold=g.jsonl", "--predictions=p.tsv",
+                  g_jsonl='{"id": "x", "label": 1}\n{"id": "y", "label": 0}\n', p_tsv="id\tprediction\ny\t0\nx\t1\n")
     assert found == (0, "Accuracy: 100.00%\nExamples: 2\n", "")
 
 
-def test_fields_are_named_by_flags(run):
+def test_fields_are_named_by_flags(score):
     words = ("--metric=spearman", "--gold=g.jsonl", "--predictions=p.tsv", "--gold_field=truth")
     files = {"g_jsonl": '{"truth": 1.5}\n{"truth": 2}\n', "p_tsv": "guess\n7\n8\n"}
-    assert run(*words, "--prediction_field=guess", **files)[1] == "Spearman correlation: 1.0000\nExamples: 2\n"
-    assert "p.tsv, line 2 has no field 'prediction', only guess; name the field with" in run(*words, **files)[2]
+    assert score(*words, "--prediction_field=guess", **files)[1] == "Spearman correlation: 1.0000\nExamples: 2\n"
+    assert "p.tsv, line 2 has no field 'prediction', only guess; name the field with" in score(*words, **files)[2]
 
 
-def test_predictions_of_a_run_are_read(run):
+def test_predictions_of_a_run_are_read(score):
     words = ("--gold=v.jsonl", "--predictions=v.jsonl")
     classes = [{"id": str(i), "text": "t", "label": label, "prediction": {"label": "b", "probabilities": {"b": 0.7}}}
                for i, label in enumerate("abb")]
     content = "\n".join(map(json.dumps, classes))
-    assert run("--metric=accuracy", *words, v_jsonl=content)[1] == "Accuracy: 66.67%\nExamples: 3\n"
-    assert run("--metric=accuracy", *words, "--prediction_field=prediction.label")[1].startswith("Accuracy: 66.67%")
-    code, _, err = run("--metric=accuracy", *words, "--prediction_field=prediction.probabilities")
+    assert score("--metric=accuracy", *words, v_jsonl=content)[1] == "Accuracy: 66.67%\nExamples: 3\n"
+    assert score("--metric=accuracy", *words, "--prediction_field=prediction.label")[1].startswith("Accuracy: 66.67%")
+    code, _, err = score("--metric=accuracy", *words, "--prediction_field=prediction.probabilities")
     assert code == 2 and "--prediction_field=prediction.probabilities.b" in err and "0.7" not in err
-    code, _, err = run("--metric=accuracy", *words, "--prediction_field=prediction.name")
+    code, _, err = score("--metric=accuracy", *words, "--prediction_field=prediction.name")
     assert code == 2 and "v.jsonl, line 1 has no field 'prediction.name'" in err
     numbers = "\n".join(json.dumps({"label": str(i), "prediction": {"value": 2.0 * i}}) for i in range(3))
-    assert run("--metric=pearson", *words, v_jsonl=numbers)[1] == "Pearson correlation: 1.0000\nExamples: 3\n"
+    assert score("--metric=pearson", *words, v_jsonl=numbers)[1] == "Pearson correlation: 1.0000\nExamples: 3\n"
     tags = json.dumps({"tags": ["O"], "prediction": {"tags": ["O"], "probabilities": [1.0]}})
-    code, _, err = run("--metric=accuracy", *words, "--gold_field=tags", v_jsonl=tags)
+    code, _, err = score("--metric=accuracy", *words, "--gold_field=tags", v_jsonl=tags)
     assert code == 2 and "'tags' is a list; expected one value" in err
 
 
@@ -350,45 +218,45 @@ def test_predictions_of_a_run_are_read(run):
     ("f1", "yes\nno\n", "yes\nno\n", "no gold value of g.txt is the positive class '1'; set --positive to one of no"),
     ("matthews", "1\n2\n", "1\n", "g.txt has 2 examples and p.txt has 1 predictions"),
 ])
-def test_bad_plain_files_are_refused(run, metric, gold, predicted, message):
-    code, out, err = run(f"--metric={metric}", "--gold=g.txt", "--predictions=p.txt", g_txt=gold, p_txt=predicted)
+def test_bad_plain_files_are_refused(score, metric, gold, predicted, message):
+    code, out, err = score(f"--metric={metric}", "--gold=g.txt", "--predictions=p.txt", g_txt=gold, p_txt=predicted)
     assert (code, out) == (2, "") and message in err
 
 
-def test_a_file_that_is_not_utf_8_is_refused_with_its_line(run, tmp_path):
+def test_a_file_that_is_not_utf_8_is_refused_with_its_line(score, tmp_path):
     (tmp_path / "g.txt").write_bytes(b"a\n\xff\n")
-    assert run("--metric=accuracy", "--gold=g.txt", "--predictions=g.txt")[2] == (
+    assert score("--metric=accuracy", "--gold=g.txt", "--predictions=g.txt")[2] == (
         "lmrep: error: g.txt, line 2 is not UTF-8 (byte 0xff); convert the file to UTF-8\n")
 
 
-def test_byte_order_marks_and_crlf_are_removed(run, tmp_path):
+def test_byte_order_marks_and_crlf_are_removed(score, tmp_path):
     (tmp_path / "g.txt").write_bytes(b"\xef\xbb\xbfa\r\nb\r\n")
-    assert run("--metric=accuracy", "--gold=g.txt", "--predictions=p.txt", p_txt="a\nb\n")[1].startswith(
+    assert score("--metric=accuracy", "--gold=g.txt", "--predictions=p.txt", p_txt="a\nb\n")[1].startswith(
         "Accuracy: 100.00%")
 
 
 # Flags
 
-def test_bootstrap_intervals(run):
+def test_bootstrap_intervals(score):
     words = ("--metric=accuracy", "--gold=g.txt", "--predictions=p.txt", "--bootstrap=200")
-    _, out, _ = run(*words, g_txt="a\nb\n" * 50, p_txt="a\nb\nb\nb\n" * 25)
+    _, out, _ = score(*words, g_txt="a\nb\n" * 50, p_txt="a\nb\nb\nb\n" * 25)
     assert out.splitlines()[:2] == ["Accuracy: 75.00%", "Examples: 100"]
-    low, high = figures(run(*words, "--json"))["accuracy_interval"]
+    low, high = figures(score(*words, "--json"))["accuracy_interval"]
     assert out.splitlines()[2] == f"95 % interval of accuracy: {low:.4g} to {high:.4g} (200 resamples)"
     assert 0.6 < low < 0.75 < high < 0.9
 
 
-def test_every_metric_gives_intervals_around_its_figures(run):
-    found = figures(run("--metric=squad2", *FILES, "--bootstrap=50", "--json",
-                        gold_json=squad({"a": ["x"], "b": [], "c": ["y"]}),
-                        pred_json={"a": "x", "b": "y", "c": "y"}))
+def test_every_metric_gives_intervals_around_its_figures(score):
+    found = figures(score("--metric=squad2", *FILES, "--bootstrap=50", "--json",
+                          gold_json=squad({"a": ["x"], "b": [], "c": ["y"]}),
+                          pred_json={"a": "x", "b": "y", "c": "y"}))
     for name in ("exact", "f1"):
         low, high = found[f"{name}_interval"]
         assert found[name] == pytest.approx(200 / 3) and low < found[name] < high <= 100
-    found = figures(run("--metric=squad", *FILES, "--bootstrap=50", "--json",
-                        gold_json=squad({"a": ["the", "x"]}), pred_json={"a": "the"}))  # wrong in SQuAD 2.0
+    found = figures(score("--metric=squad", *FILES, "--bootstrap=50", "--json",
+                          gold_json=squad({"a": ["the", "x"]}), pred_json={"a": "the"}))  # wrong in SQuAD 2.0
     assert found["exact_match"] == 100 and found["exact_match_interval"] == [100, 100]
-    out = run("--metric=conlleval", "--predictions=x.txt", "--bootstrap=50", x_txt=TOKENS)[1]
+    out = score("--metric=conlleval", "--predictions=x.txt", "--bootstrap=50", x_txt=TOKENS)[1]
     assert "95 % interval of f1: 0 to 100 (50 resamples)" in out  # all of one sentence is right, none of the other
 
 
@@ -404,12 +272,12 @@ def test_every_metric_gives_intervals_around_its_figures(run):
     (["--metric=squad", "--null_scores=x"], "--null_scores is an option of squad2, not of squad"),
     (["--metric=squad", "--gold=none.json", "--predictions=none.json"], "cannot read none.json"),
 ])
-def test_bad_flags_are_refused(run, words, message):
-    code, out, err = run(*words)
+def test_bad_flags_are_refused(score, words, message):
+    code, out, err = score(*words)
     assert (code, out) == (2, "") and message in err and err.count("\n") == 1
 
 
-def test_help_names_every_metric_and_task(run):
-    _, out, _ = run("--help")
+def test_help_names_every_metric_and_task(score):
+    _, out, _ = score("--help")
     for name in (*SCORERS, *set(glue.TASKS) - {"MNLI"}):
         assert name in out

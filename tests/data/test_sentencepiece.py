@@ -1,4 +1,4 @@
-"""SentencePiece: the library's own ids, ALBERT's and XLNet's cleaning, published models, deterministic training."""
+"""SentencePiece: the library's own ids, ALBERT's and XLNet's cleaning, published models."""
 
 import io
 import itertools
@@ -6,35 +6,17 @@ import json
 import os
 import random
 import re
-import subprocess
-import sys
 import unicodedata
 
 import numpy as np
 import pytest
 import sentencepiece
 
-from lmrep.core.errors import RunFault, UserError
-from lmrep.data import corpora, tokenizers
-from lmrep.data.store import prepare
+from lmrep.core.errors import UserError
+from lmrep.data import tokenizers
 from lmrep.data.tokenizers import AddedToken, Config, SentencePiece
-from lmrep.data.tokenizers.sentence_piece import SPECIALS, Cleaning, _sample_lines
-
-NAMES = ("sentencepiece_unigram", "sentencepiece_bpe")
-DRAW = random.Random(0)
-LETTERS = ["".join(DRAW.choices("aeioubdfgklmnprst", k=DRAW.randint(1, 7))) for _ in range(300)]
-CORPUS = [" ".join([*DRAW.choices(LETTERS, k=9), "in 2010, caf\u00e9 ``1,'' \u5927\u5b66."]) for _ in range(200)]
-PARTS = [
-    "the", " the", "Being", "caf\u00e9", "e\u0301", " \u0301", "\u5927\u5b66", "\ud55c\uad6d", "\U0001f600",
-    "\U0001f469\u200d\U0001f467", "\0", "\x07", "\x1c", "\x7f", "\u200b", "\ufeff", "\ufffd", " ", "  ", "     ", "\t",
-    "\n", "\r\n", "\u00a0", "\u3000", "\u2028", "\x85", ".", "..", "``", "''", "'''", "`", "2010,", "\uff11,", "1,2,",
-    " 9,000 ", "\u00bd", "\ufb01x", "\u0130", "\u03a3", "\u039f\u03a3 ", "\u1e9e", "\u212b", "\u2581", "\u2585", "<s>",
-    "<unk>", "[MASK]", "</s>", "\U0001d4b3", "\u1100\u1161", "x" * 60]
-
-
-def texts(seed, number=300):
-    draw = random.Random(seed)
-    return ["", " ", *("".join(draw.choices(PARTS, k=draw.randint(1, 15))) for _ in range(number))]
+from lmrep.data.tokenizers.sentence_piece import SPECIALS, Cleaning
+from tests.data.sentencepiece_texts import CORPUS, NAMES, PARTS, cleaned, texts
 
 
 def model(**options):
@@ -70,14 +52,6 @@ def published(tmp_path_factory):
     (home / "bytes" / "tokenizer.model").write_bytes(
         model(model_type="bpe", byte_fallback=True, vocab_size=400, user_defined_symbols=["<mask>"]))
     return home
-
-
-def cleaned(text, lowercase, keep_accents=False):
-    """ALBERT's and XLNet's cleaning, from its description."""
-    text = " ".join(text.split()).replace("``", '"').replace("''", '"')
-    if not keep_accents:
-        text = "".join(c for c in unicodedata.normalize("NFKD", text) if unicodedata.combining(c) == 0)
-    return text.lower() if lowercase else text
 
 
 def reference(path, text, cleaning):
@@ -255,72 +229,6 @@ def test_masked_words_are_those_of_albert(published):
     assert not plain.vocabulary.starts_word[[plain.tokens.index(p) for p in first if p in marks]].any()
 
 
-TRAIN = """
-import sys
-from lmrep.data.tokenizers import Config, train
-texts = sys.stdin.read().split("|")
-for name in sys.argv[1:]:
-    print(train(Config(name, 250), lambda: iter(texts)).fingerprint)
-"""
-
-
-def test_the_same_corpus_trains_the_same_vocabulary(tmp_path):
-    here = [tokenizers.train(Config(algorithm, 250), lambda: iter(CORPUS)).fingerprint for algorithm in NAMES]
-    done = subprocess.run(
-        [sys.executable, "-c", f"import os; os.sched_setaffinity(0, [0])\n{TRAIN}", *NAMES], input="|".join(CORPUS),
-        text=True, capture_output=True, check=True, cwd=tmp_path, env={**os.environ, "PYTHONHASHSEED": "7"})
-    assert done.stdout.split() == here and not done.stderr and not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("algorithm", NAMES)
-def test_the_message_for_a_too_large_vocabulary_has_the_maximum(algorithm):
-    with pytest.raises(UserError, match=r"vocab_size is 90,000, and this corpus has at most [\d,]+ pieces") as caught:
-        tokenizers.train(Config(algorithm, 90000), lambda: iter(CORPUS))
-    most = int(re.search(r"vocab_size=(\d+)", str(caught.value))[1])
-    assert tokenizers.train(Config(algorithm, most), lambda: iter(CORPUS)).size == most
-    with pytest.raises(UserError, match="vocab_size"):
-        tokenizers.train(Config(algorithm, most + 1), lambda: iter(CORPUS))
-
-
-@pytest.mark.parametrize("algorithm", NAMES)
-def test_a_corpus_without_text_is_refused(algorithm):
-    with pytest.raises(UserError, match="characters of the corpus and the special tokens take"):
-        tokenizers.train(Config(algorithm, 64), lambda: iter([*CORPUS, "".join(map(chr, range(0x4E00, 0x4F00))) * 9]))
-    with pytest.raises(UserError, match="pieces"):
-        tokenizers.train(Config(algorithm, 64), lambda: iter(["", " "]))
-
-
-
-def test_large_corpora_are_sampled_evenly():
-    numbers = [f"line {i}" for i in range(1000)]
-    kept = [int(line.split()[1]) for line in _sample_lines(numbers, 0.1)]
-    assert 99 <= len(kept) <= 101 and set(np.diff(kept)) <= {9, 10, 11}
-    assert list(_sample_lines(numbers, 1.0)) == numbers
-    assert "".join(_sample_lines(["x" * 2500, " ", ""], 1.0)) == "x" * 2500
-
-
-@pytest.mark.parametrize("fault", [UserError, RunFault, RuntimeError, OSError, KeyboardInterrupt])
-@pytest.mark.parametrize("reading", [1, 2])
-def test_an_error_of_the_corpus_is_raised_unchanged(fault, reading):
-    readings = iter([1, 2])
-
-    def broken():
-        number = next(readings)
-        yield from CORPUS[:3]
-        if number == reading:
-            raise fault("line 3 cannot be read")
-
-    with pytest.raises(fault, match="line 3 cannot be read"):
-        tokenizers.train(Config(NAMES[0], 64), broken)
-
-
-@pytest.mark.parametrize("algorithm", NAMES)
-def test_unusual_text_and_long_lines_can_be_trained_on(algorithm):
-    unusual = [*CORPUS, *texts(5, 100), "word " * 5000, "x" * 20_000]
-    trained_tokenizer = tokenizers.train(Config(algorithm, 300, lowercase=False), lambda: iter(unusual))
-    assert trained_tokenizer.size == 300
-
-
 def test_saved_tokenizer_is_the_same(trained, published, tmp_path):
     albert = tokenizers.load(published / "albert")
     others = [
@@ -425,15 +333,3 @@ def test_malformed_models_are_refused(published, tmp_path):
 def test_lone_surrogates_are_refused(trained):
     with pytest.raises(TypeError):
         trained.encode("a \ud800")
-
-
-def test_a_corpus_is_prepared_with_its_model(tmp_path):
-    (tmp_path / "corpus.txt").write_text("\n\n".join(CORPUS[:50]))
-    data = corpora.Config(corpus="text_files", files=str(tmp_path / "corpus.txt"), validation=0.0, test=0.0)
-    ready = prepare.prepare(data, Config(NAMES[0], vocab_size=200), tmp_path / "data")
-    store = ready.stores["train"]
-    assert ready.tokenizer.decode(store.take(np.arange(*store.sentences[:2]))) in cleaned(" ".join(CORPUS), True)
-    assert ready.tokenizer.vocabulary.starts_word[store.take(store.sentences[:-1])].all()
-    model = next((tmp_path / "data").glob("*/tokenizer/spiece.model"))
-    loaded = prepare.prepare(data, Config(NAMES[0], vocab_file=str(model)), tmp_path / "other")
-    assert loaded.tokenizer.fingerprint == ready.tokenizer.fingerprint

@@ -1,4 +1,4 @@
-"""Optimizers against hand-written NumPy, and properties of stacks, patterns, multipliers and layouts."""
+"""Properties of optimizers: stacks, patterns, multipliers, layouts and averages."""
 
 import dataclasses
 
@@ -9,199 +9,25 @@ import optax
 import pytest
 
 from lmrep.core.errors import UserError
-from lmrep.core.params import ParamSpec, abstract, flatten, map_paths, stacked, unflatten
+from lmrep.core.params import ParamSpec, flatten, map_paths
 from lmrep.core.sharding import make_mesh, shardings
 from lmrep.layers import linear
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS
 from lmrep.training import optimizers, schedules
 from lmrep.training.optimizers import Config
-
-LAYERS, STEPS = 8, 3
-CONSTANT = schedules.Config("constant")
-LAYER = {
-    "mlp": {"kernel": ParamSpec((4, 6), ("embed", "mlp")), "bias": ParamSpec((6,), ("mlp",))},
-    "norm": {"scale": ParamSpec((4,), (None,))},
-}
-TOKEN = {"token": ParamSpec((10, 4), ("vocab", "embed"))}
-STACKED = {"encoder": {"embedding": TOKEN, "layers": stacked(LAYER, LAYERS)}}
-UNSTACKED = {"encoder": {"embedding": TOKEN, "layers": {str(i): LAYER for i in range(LAYERS)}}}
-CONFIGS = {
-    "adamw": Config(decay_skip=("*/bias", "*norm/*", "*/layers/2/*")),
-    "adamw_corrected": Config(betas=(0.9, 0.98), bias_correction=True, clip=0.0),
-    "lamb": Config("lamb", decay_skip=("*/bias", "*norm/*", "*/layers/2/*"), weight_decay=0.1),
-    "adafactor": Config("adafactor", factor_from=4),
-    "adafactor_unfactored": Config("adafactor", parameter_scale=False),
-    "adagrad": Config("adagrad"),
-    "sgd": Config("sgd", momentum=0.9),
-}
-every = pytest.mark.parametrize("config", [
-    dataclasses.replace(c, learning_rate=0.1, schedule=CONSTANT) for c in CONFIGS.values()], ids=CONFIGS)
-
-
-def values(specs, seed, scale=1.0):
-    """Random arrays, of very different size from layer to layer and tensor to tensor."""
-    def draw(path, spec):
-        rng = np.random.default_rng([seed, *path.encode()])
-        sizes = np.logspace(-2, 2, spec.shape[0]).reshape(-1, *[1] * (len(spec.shape) - 1))
-        return jnp.asarray(scale * sizes * rng.normal(size=spec.shape), jnp.float32)
-    return map_paths(draw, specs)
-
-
-def unstack(tree):
-    """A tree as STACKED in the shape of UNSTACKED."""
-    leaves = {}
-    for path, x in flatten(tree).items():
-        head, stack, tail = path.partition("/layers/")
-        leaves.update({f"{head}/layers/{i}/{tail}": x[i] for i in range(LAYERS)} if stack else {path: x})
-    return unflatten(leaves)
-
-
-def train(config, specs, params, gradients):
-    """Parameters after each update, and the last state."""
-    optimizer = optimizers.build(config, specs, 100)
-    state, history = optimizer.init(params), []
-    update = jax.jit(optimizer.update)
-    for grads in gradients:
-        updates, state = update(grads, state, params)
-        params = optax.apply_updates(params, updates)
-        history.append(params)
-    return history, state
-
-
-def numpy_of(history):
-    return [{path: np.asarray(x) for path, x in flatten(p).items()} for p in history]
-
-
-# --- closed forms -----------------------------------------------------------------------------------------------
-
-
-SPECS = {"kernel": ParamSpec((4, 6), (None, None)), "bias": ParamSpec((6,), (None,))}
-
-
-def check_against(reference, config, steps=STEPS, rtol=1e-5):
-    """`reference(name, step, w, g, slots) -> w` in float64 must give the parameters that `config` does."""
-    params, gradients = values(SPECS, 0), [values(SPECS, i) for i in range(1, steps + 1)]
-    history, _ = train(config, SPECS, params, gradients)
-    w = {k: np.asarray(x, np.float64) for k, x in params.items()}
-    slots = {k: {"m": np.zeros(x.shape), "v": np.zeros(x.shape)} for k, x in w.items()}
-    for step, (got, grads) in enumerate(zip(numpy_of(history), gradients, strict=True)):
-        g = {k: np.asarray(x, np.float64) for k, x in grads.items()}
-        if config.clip:
-            norm = np.sqrt(sum((x**2).sum() for x in g.values()))
-            assert norm > config.clip  # or clipping is not tested
-            g = {k: x * config.clip / norm for k, x in g.items()}
-        w = {k: reference(k, step, w[k], g[k], slots[k]) for k in w}
-        for k in w:
-            np.testing.assert_allclose(got[k], w[k], rtol=rtol, atol=1e-6)
-
-
-def bert_moments(slot, g, beta1=0.9, beta2=0.999):
-    slot["m"] = beta1 * slot["m"] + (1 - beta1) * g
-    slot["v"] = beta2 * slot["v"] + (1 - beta2) * g**2
-    return slot["m"], slot["v"]
-
-
-def test_bert_adam_weight_decay():
-    """No bias correction; decay inside the rate, not on biases; clip 1.0; rate 0 at the first step of warm-up."""
-    schedule = schedules.Config("linear", warmup=2, decay_from="start")
-
-    def reference(name, step, w, g, slot):
-        m, v = bert_moments(slot, g)
-        update = m / (np.sqrt(v) + 1e-6) + (0.01 * w if name != "bias" else 0)
-        return w - 0.1 * (step / 2 if step < 2 else 1 - step / 100) * update
-
-    check_against(reference, Config(learning_rate=0.1, decay_skip=("*bias",), schedule=schedule), steps=4)
-
-
-def test_elmo_adagrad_divides_by_the_root_of_the_sum_of_squares_and_clips_the_scaled_gradient():
-    def reference(name, step, w, g, slot):
-        slot["v"] = (slot["v"] if step else 1.0) + g**2
-        return w - 0.2 * g / np.sqrt(slot["v"])
-
-    config = optimizers.RECIPES["elmo"]
-    check_against(reference, dataclasses.replace(config, clip=3.0))
-    params, gradients = values(SPECS, 0), [values(SPECS, 1, scale=1e-3)]
-    (after,), _ = train(config, SPECS, params, gradients)  # not clipped
-    for name, g in gradients[0].items():
-        expected = params[name] - 0.2 * 20 * g / np.sqrt(1 + (20 * g) ** 2)
-        np.testing.assert_allclose(after[name], expected, rtol=1e-5, atol=1e-7)
-
-
-def test_roberta_adamw_is_bias_corrected_decays_everything_and_does_not_clip():
-    def reference(name, step, w, g, slot):
-        m, v = bert_moments(slot, g, 0.9, 0.98)
-        corrected = m / (1 - 0.9 ** (step + 1)) / (np.sqrt(v / (1 - 0.98 ** (step + 1))) + 1e-6)
-        return w - 0.1 * (corrected + 0.01 * w)
-
-    check_against(reference, Config(learning_rate=0.1, betas=(0.9, 0.98), bias_correction=True, clip=0.0,
-                                    schedule=CONSTANT))
-
-
-def test_lamb_trusts_the_norms_but_not_where_decay_is_skipped():
-    def reference(name, step, w, g, slot):
-        m, v = bert_moments(slot, g)
-        update = m / (np.sqrt(v) + 1e-6)
-        if name == "bias":
-            return w - 0.1 * update
-        update = update + 0.01 * w
-        return w - 0.1 * np.linalg.norm(w) / np.linalg.norm(update) * update
-
-    check_against(reference, Config("lamb", learning_rate=0.1, decay_skip=("bias",), schedule=CONSTANT))
-
-
-def test_lamb_ratio_is_one_where_a_norm_is_zero():
-    config = Config("lamb", learning_rate=0.1, clip=0.0, schedule=CONSTANT)
-    zero, gradient = jax.tree.map(jnp.zeros_like, values(SPECS, 0)), values(SPECS, 1)
-    moved = train(config, SPECS, zero, [gradient])[0][0]
-    adam = train(dataclasses.replace(config, name="adamw"), SPECS, zero, [gradient])[0][0]
-    jax.tree.map(np.testing.assert_array_equal, moved, adam)
-    still = train(dataclasses.replace(config, weight_decay=0.0), SPECS, values(SPECS, 0), [zero])[0][0]
-    jax.tree.map(np.testing.assert_array_equal, still, values(SPECS, 0))
-
-
-@pytest.mark.parametrize("factor_from", [4, 5])
-def test_t5_adafactor(factor_from):
-    """Shazeer and Stern's algorithms 4 (factored) and 5; the kernel is 4 by 6."""
-    def reference(name, step, w, g, slot):
-        beta, square = 1 - (step + 1.0) ** -0.8, g**2 + 1e-30
-        if name == "kernel" and factor_from <= 4:
-            slot["r"] = beta * slot.get("r", 0) + (1 - beta) * square.sum(1)
-            slot["c"] = beta * slot.get("c", 0) + (1 - beta) * square.sum(0)
-            v = np.outer(slot["r"], slot["c"]) / slot["r"].sum()
-        else:
-            slot["v"] = v = beta * slot["v"] + (1 - beta) * square
-        update = g / np.sqrt(v)
-        update = update / max(1, np.sqrt(np.mean(update**2)))
-        return w - 0.1 * max(1e-3, np.sqrt(np.mean(w**2))) * update
-
-    check_against(reference, Config("adafactor", learning_rate=0.1, weight_decay=0.0, clip=0.0,
-                                    factor_from=factor_from, schedule=CONSTANT))
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_sgd(momentum):
-    def reference(name, step, w, g, slot):
-        slot["m"] = momentum * slot["m"] + g
-        return w - 0.1 * (slot["m"] + 0.01 * w)
-
-    check_against(reference, Config("sgd", learning_rate=0.1, momentum=momentum, clip=0.5, schedule=CONSTANT))
-
-
-def test_a_small_gradient_is_not_clipped():
-    small = values(SPECS, 1, scale=1e-5)
-    config = Config("sgd", learning_rate=0.1, schedule=CONSTANT)
-    clipped, free = (train(dataclasses.replace(config, clip=c), SPECS, values(SPECS, 0), [small])[0] for c in (1, 0))
-    jax.tree.map(np.testing.assert_array_equal, clipped, free)
-
-
-def test_schedule_is_the_rate_that_build_uses():
-    config = Config("sgd", learning_rate=0.1, weight_decay=0.0, clip=0.0, schedule=schedules.Config(warmup=2))
-    ones = jax.tree.map(lambda s: jnp.ones(s.shape), abstract(SPECS))
-    history, _ = train(config, SPECS, jax.tree.map(jnp.zeros_like, ones), [ones] * 4)
-    rates = [float(optimizers.schedule(config, 100)(step)) for step in range(4)]
-    np.testing.assert_allclose([h["bias"][0] for h in history], -np.cumsum(rates), rtol=1e-6)
-
+from tests.training.updates import (
+    CONSTANT,
+    LAYERS,
+    STACKED,
+    STEPS,
+    UNSTACKED,
+    every,
+    numpy_of,
+    train,
+    unstack,
+    values,
+)
 
 # --- stacks -----------------------------------------------------------------------------------------------------
 
@@ -309,7 +135,7 @@ def test_multiplier_zero_changes_no_bit_and_does_not_affect_other_parameters(con
 
 def test_betas_must_be_two():
     with pytest.raises(UserError, match="expected two numbers"):
-        optimizers.build(Config(betas=(0.9,)), SPECS, 100)
+        optimizers.build(Config(betas=(0.9,)), STACKED, 100)
 
 
 @every

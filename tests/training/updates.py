@@ -1,0 +1,68 @@
+"""Parameters of stacked layers, and updates of them by each optimizer."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from lmrep.core.params import ParamSpec, flatten, map_paths, stacked, unflatten
+from lmrep.training import optimizers, schedules
+from lmrep.training.optimizers import Config
+
+LAYERS, STEPS = 8, 3
+CONSTANT = schedules.Config("constant")
+LAYER = {
+    "mlp": {"kernel": ParamSpec((4, 6), ("embed", "mlp")), "bias": ParamSpec((6,), ("mlp",))},
+    "norm": {"scale": ParamSpec((4,), (None,))},
+}
+TOKEN = {"token": ParamSpec((10, 4), ("vocab", "embed"))}
+STACKED = {"encoder": {"embedding": TOKEN, "layers": stacked(LAYER, LAYERS)}}
+UNSTACKED = {"encoder": {"embedding": TOKEN, "layers": {str(i): LAYER for i in range(LAYERS)}}}
+CONFIGS = {
+    "adamw": Config(decay_skip=("*/bias", "*norm/*", "*/layers/2/*")),
+    "adamw_corrected": Config(betas=(0.9, 0.98), bias_correction=True, clip=0.0),
+    "lamb": Config("lamb", decay_skip=("*/bias", "*norm/*", "*/layers/2/*"), weight_decay=0.1),
+    "adafactor": Config("adafactor", factor_from=4),
+    "adafactor_unfactored": Config("adafactor", parameter_scale=False),
+    "adagrad": Config("adagrad"),
+    "sgd": Config("sgd", momentum=0.9),
+}
+every = pytest.mark.parametrize("config", [
+    dataclasses.replace(c, learning_rate=0.1, schedule=CONSTANT) for c in CONFIGS.values()], ids=CONFIGS)
+
+
+def values(specs, seed, scale=1.0):
+    """Random arrays, of very different size from layer to layer and tensor to tensor."""
+    def draw(path, spec):
+        rng = np.random.default_rng([seed, *path.encode()])
+        sizes = np.logspace(-2, 2, spec.shape[0]).reshape(-1, *[1] * (len(spec.shape) - 1))
+        return jnp.asarray(scale * sizes * rng.normal(size=spec.shape), jnp.float32)
+    return map_paths(draw, specs)
+
+
+def unstack(tree):
+    """A tree as STACKED in the shape of UNSTACKED."""
+    leaves = {}
+    for path, x in flatten(tree).items():
+        head, stack, tail = path.partition("/layers/")
+        leaves.update({f"{head}/layers/{i}/{tail}": x[i] for i in range(LAYERS)} if stack else {path: x})
+    return unflatten(leaves)
+
+
+def train(config, specs, params, gradients):
+    """Parameters after each update, and the last state."""
+    optimizer = optimizers.build(config, specs, 100)
+    state, history = optimizer.init(params), []
+    update = jax.jit(optimizer.update)
+    for grads in gradients:
+        updates, state = update(grads, state, params)
+        params = optax.apply_updates(params, updates)
+        history.append(params)
+    return history, state
+
+
+def numpy_of(history):
+    return [{path: np.asarray(x) for path, x in flatten(p).items()} for p in history]
