@@ -2,7 +2,7 @@
 
     lmrep train --config=experiments/transformer_mt.py:source=en,target=de --workdir=runs/wmt \\
         --config.data.train=wmt14/train.en --config.data.validation=wmt14/newstest2013.en
-    lmrep average runs/wmt runs/wmt-averaged --last=5
+    lmrep average runs/wmt runs/wmt-averaged --last=5                      # size=big: the last 20
     lmrep evaluate --workdir=runs/wmt-averaged --files=wmt14/newstest2014.en \\
         --beams=4 --length_penalty=0.6 --penalty=gnmt
 
@@ -54,6 +54,8 @@ def get_config(argument=""):
     config.optimizer.update({"name": "adamw", "betas": (0.9, 0.98), "eps": 1e-9, "bias_correction": True, "clip": 0.0,
                              "weight_decay": 0.0, "learning_rate": (config.model.width * warmup) ** -0.5})
     config.optimizer.schedule.update({"name": "inverse_sqrt", "warmup": warmup, "warmup_fraction": 0.0})
-    config.checkpoint.best = "bleu"
     config.evaluation.every = 500 if tiny else 5000
+    # Checkpoints are about ten minutes apart on the paper's machine, and kept for its average.
+    every, keep = {"tiny": (500, 5), "base": (1250, 5), "big": (625, 20)}[chosen.size]
+    config.checkpoint.update({"best": "bleu", "every": every, "keep": keep})
     return config

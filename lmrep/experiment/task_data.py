@@ -225,6 +225,7 @@ def _with_steps(experiment: TaskExperiment, train: Examples) -> TaskExperiment:
     """The experiment with its steps, and with the intervals that are given in epochs."""
     epoch = train.steps_per_epoch(experiment.batch_size)
     steps = experiment.steps or max(1, round(experiment.epochs * epoch))
-    every = {name: dataclasses.replace(section, every=section.every or min(epoch, steps))
-             for name, section in (("checkpoint", experiment.checkpoint), ("evaluation", experiment.evaluation))}
-    return dataclasses.replace(experiment, steps=steps, **every)
+    evaluation = dataclasses.replace(experiment.evaluation, every=experiment.evaluation.every or min(epoch, steps))
+    # Only a checkpoint at a validation can be the best one.
+    checkpoint = dataclasses.replace(experiment.checkpoint, every=experiment.checkpoint.every or evaluation.every)
+    return dataclasses.replace(experiment, steps=steps, evaluation=evaluation, checkpoint=checkpoint)

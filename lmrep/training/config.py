@@ -11,7 +11,7 @@ class CheckpointConfig:
     """When to save, and what to keep."""
 
     every: int = setting(1000, "steps between checkpoints; the last step is always saved; 0, for labelled examples: "
-                         "once an epoch", at_least=0)
+                         "at each validation", at_least=0)
     keep: int = setting(3, "newest checkpoints to keep", at_least=1)
     keep_best: int = setting(1, "best checkpoints to keep beside them", at_least=0)
     best: str = setting("loss", "the validation metric by which checkpoints are compared, in the direction that the "

@@ -110,6 +110,7 @@ def test_experiment_builds(file, argument):
         config.data.train = "train.tsv"
     experiment = experiments.parse(config)
     experiments.check_mesh(experiment, 8)
+    assert experiment.evaluation.every % max(1, experiment.checkpoint.every) == 0  # so that there is a best checkpoint
     tokens = vocabulary(experiment.tokenizer.vocab_size)
     network = build.model(experiment, tokens)
     stages = experiments.resolve_stages(experiment)

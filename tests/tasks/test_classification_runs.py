@@ -45,7 +45,7 @@ def home(tmp_path_factory):
 def config(home, argument="mesh=1x1x1", train="train.jsonl", **fields):
     dev = None if train == "others.jsonl" else home / "dev.jsonl"
     return tiny.config("classification", home / train, dev, argument, **{
-        "epochs": 3.0, "checkpoint__every": 4, "evaluation__every": 4, "checkpoint__keep": 2} | fields)
+        "epochs": 3.0, "checkpoint__every": 0, "evaluation__every": 4, "checkpoint__keep": 2} | fields)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,8 @@ def test_a_run_learns_and_its_best_checkpoint_predicts(trained):
     assert [line["step"] for line in lines] == [0, 4, 8, 12, 16, 20, 24] and outcome.steps == STEPS
     best = max(lines[1:], key=lambda line: line["accuracy"])
     assert best["accuracy"] > best["majority_accuracy"] + 0.2
-    assert lmrep.load(workdir).step == best["step"]
+    assert lmrep.load(workdir).step == best["step"]  # checkpoint.every is 0: there is one at each validation
+    assert outcome.example == examples(44, 1)[0]["text"]
     gold = [record["label"] for record in examples(44, 1)]
     assert np.mean([one["label"] == label for one, label in zip(predicted(workdir), gold, strict=True)]) == \
         pytest.approx(best["accuracy"])
