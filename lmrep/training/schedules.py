@@ -62,7 +62,7 @@ def check(config: Config, total_steps: int, last: bool = True) -> None:
                         f"{config.warmup_fraction:g}; set one of them to 0")
     if config.warmup > total_steps:
         raise UserError(f"optimizer.schedule.warmup is {config.warmup}, more than the {total_steps} steps of the run; "
-                        "shorten it, or set optimizer.schedule.warmup_fraction")
+                        f"set it to {total_steps:,} at most, or to 0 beside optimizer.schedule.warmup_fraction")
 
 
 def plateau_rule(config: Config) -> Rule | None:
