@@ -56,6 +56,8 @@ from lmrep.training.stages import Stage
 
 __all__ = ["Outcome", "evaluate", "load", "other_corpus", "train"]
 
+SHORT = 100  # characters of a text that fits in a command
+
 log = logging.getLogger(__name__)
 
 
@@ -68,6 +70,7 @@ class Outcome(NamedTuple):
         another objective, format or length, of step `before_step`; empty if there are none.
       after: validation metrics at the end; empty without a validation split.
       prompts: texts to try the model with: the config's samples that it accepts, or else sentences of its text.
+      example: the same of a task: a short text of the validation split; "" where examples have more than one.
       before_step: of `before`.
       best_step: of the checkpoint that `after` is of, for a task; 0: the last.
       intervals: bootstrap 95 % intervals of `after`, for a task.
@@ -78,6 +81,7 @@ class Outcome(NamedTuple):
     before: dict[str, float]
     after: dict[str, float]
     prompts: tuple[str, ...] = ()
+    example: str = ""
     before_step: int = 0
     unigram_loss: float | None = None
     best_step: int = 0
@@ -282,7 +286,17 @@ def _predict_splits(run: Run, prepared: PreparedTask) -> dict[str, Any] | None:
     intervals = task_evaluation.write_results(run, results)
     if "validation" not in results:
         return None
-    return {"after": results["validation"].metrics, "best_step": run.step, "intervals": intervals["validation"]}
+    return {"after": results["validation"].metrics, "best_step": run.step, "intervals": intervals["validation"],
+            "example": _example(prepared)}
+
+
+def _example(prepared: PreparedTask) -> str:
+    """A validation example that is a single short text; "" without one."""
+    task = TASKS[prepared.experiment.objective["name"]]
+    read = {*task.fields, *task.optional}
+    texts = (record.fields["text"] for record in prepared.records["validation"]
+             if record.fields.keys() & read == {"text"} and not record.source)
+    return next((text for text in texts if len(text) <= SHORT), "")
 
 
 def _report(directory: Path, data_dir: Path) -> None:

@@ -50,7 +50,7 @@ def run(arguments: Arguments) -> int:
     print(summary(outcome, task_sources.metrics(experiment, objective)))
     if outcome.prompts and alone:  # one of several processes does not make the others wait
         print(samples(api.load(workdir), outcome.prompts))
-    text = next(iter(outcome.prompts), "")
+    text = next(iter(outcome.prompts), outcome.example)
     print(next_steps(workdir, flags.data_dir, text, experiment.log.report and alone))
     return 0
 
