@@ -14,6 +14,10 @@ On two cores, in minutes, on the documentation that comes with Python:
 
     lmrep train --config=experiments/t5.py:size=tiny --workdir=runs/t5-tiny
 
+With data=files and 26 million characters of English Wikipedia (8.7 million tokens), 4,000 steps took 34 minutes beside
+other programs, and the validation loss was 8.27 before, 4.53 after 800 steps and 3.94 at the end (two EPYC cores,
+2026-11-23, jax 0.10.2).
+
 Choices after the colon, which make each row of the paper's tables 4 to 7 one flag:
 
     size       base small large 3b 11b; 1_1_small 1_1_base 1_1_large 1_1_xl 1_1_xxl (gated, tables not tied); tiny: base

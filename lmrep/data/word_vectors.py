@@ -68,8 +68,9 @@ def table(path: str | os.PathLike, tokens: Sequence[str], shape: tuple[int, int]
     """
     found, known = read(path, set(tokens)), np.zeros(shape, np.float32)
     if found.vectors.shape[1] != shape[1]:
-        raise UserError(f"{path} has vectors of {found.vectors.shape[1]} numbers, and the table's are of {shape[1]}; "
-                        "set the model's width of embeddings to that of the file")
+        width = found.vectors.shape[1]
+        raise UserError(f"{path} has vectors of {width} numbers, and the table's are of {shape[1]}; give the model's "
+                        f"embeddings the width of the file, such as config.model.embedding={width}")
     if not found.words:
         raise UserError(f"{path} has none of the tokenizer's {len(tokens):,} tokens; expected words, as those of "
                         "tokenizer.name=words")

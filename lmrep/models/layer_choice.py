@@ -89,6 +89,8 @@ def combine(every: Sequence[Array], layers: Layers) -> Array:
     chosen = [every[number] for number in layers.numbers]
     if layers.join != "concat" and len({x.shape[-1] for x in chosen}) > 1:
         widths = ", ".join(f"{number}: {x.shape[-1]}" for number, x in zip(layers.numbers, chosen, strict=True))
-        raise UserError(f"the chosen layers have different widths ({widths}); choose one at a time, or use concat:")
+        together = ",".join(map(str, layers.numbers))
+        raise UserError(f"the chosen layers have different widths ({widths}); choose one at a time, or join them: "
+                        f"concat:{together}")
     return {"stack": jnp.stack, "mix": jnp.stack, "sum": lambda chosen: sum(chosen)[None],
             "concat": lambda chosen: jnp.concatenate(chosen, -1)[None]}[layers.join](chosen)

@@ -217,9 +217,9 @@ class FillSpans:
         return {"spans": prediction}
 
     def to_text(self, text: str, prediction: dict[str, str], tokenizer: Tokenizer) -> str:
-        """The text, and under it the text for each sentinel."""
+        """The text, and under it the text for each sentinel, or that it is none."""
         width = max(map(len, prediction))
-        return "\n".join([text, *(f"  {name:{width}}  {LINE_BREAK.sub(' ', span)}"
+        return "\n".join([text, *(f"  {name:{width}}  {LINE_BREAK.sub(' ', span) or '(nothing)'}"
                                   for name, span in prediction.items())])
 
 

@@ -307,5 +307,6 @@ def test_spans_are_filled_in_with_what_follows_their_sentinels():
     assert fill.accepts("the <extra_id_0> sat") and not fill.accepts("the [MASK] sat")
     assert fill.prompt_from("A small horse sees.", "", ()) == "A small <extra_id_0> sees."
     assert fill.to_text("x <extra_id_0>", {"<extra_id_0>": "a\nb"}, None) == "x <extra_id_0>\n  <extra_id_0>  a b"
+    assert fill.to_text("x", {"<extra_id_0>": ""}, None).endswith("<extra_id_0>  (nothing)")
     with pytest.raises(UserError, match="there is no sentinel in 'the cat'"):
         fill.check(["the cat"], None, 0)

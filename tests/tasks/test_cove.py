@@ -80,6 +80,8 @@ def test_layers_are_the_embeddings_and_those_of_the_lstm(home):
     np.testing.assert_array_equal(text.hidden[0], table[text.ids])
     first, last = run.encode(["cat dog"], layers="1,2")[0].hidden
     assert first.shape == last.shape == (len(text.ids), 8) and not np.allclose(first, last)
+    with pytest.raises(UserError, match=r"different widths \(0: 6, 1: 8, 2: 8\).*concat:0,1,2"):
+        run.encode(["cat dog"], layers="all")
 
 
 def test_a_classifier_reads_the_vectors_and_predicts_what_it_was_validated_with(home):
