@@ -22,12 +22,14 @@ def check(setting: str, template: str, known: Collection[str], example: str) -> 
     """Raises UserError for the value of a setting that has no fields, or others than the `known` ones."""
     try:
         names = fields(template)
+        if names and {*names} <= {*known}:
+            template.format_map(dict.fromkeys(names, ""))  # a format after a colon may not be one of texts
+            return
     except ValueError as error:
         raise UserError(f"{setting} is {template!r}, which is no template ({error}); expected one such as "
                         f"{example!r}") from None
-    if not names or {*names} - {*known}:
-        raise UserError(f"{setting} is {template!r}; expected a text with the fields {', '.join(known)} in braces, "
-                        f"such as {example!r}")
+    raise UserError(f"{setting} is {template!r}; expected a text with the fields {', '.join(known)} in braces, such as "
+                    f"{example!r}")
 
 
 def render(template: str, record: Record, setting: str) -> str:

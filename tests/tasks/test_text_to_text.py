@@ -69,6 +69,8 @@ def test_templates_read_fields_and_numbers_are_rounded():
     ({"template": "translate"}, "expected a text with the fields text, text2, .* in braces"),
     ({"template": "{sentence}"}, "expected a text with the fields"),
     ({"template": "{text"}, "which is no template"),
+    ({"template": "{text:d}"}, "which is no template"),
+    ({"target": "{text3}"}, "config.objective.target is '{text3}'; expected a text with the fields text, text2, label"),
     ({"metrics": ("f1",)}, "config.objective.positive, the class"),
 ])
 def test_configs_that_cannot_work_are_refused(change, message):
