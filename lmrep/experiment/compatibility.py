@@ -83,7 +83,7 @@ def refusal(preset: str, objective: str, form: str) -> str:
     name, fields = settings(objective)
     try:
         config = experiments.default_config(preset, name, form)
-        config.length = LENGTH
+        config.name, config.length = preset, LENGTH
         config.objective.update(fields)
         if preset in PRESETS:
             config.tokenizer.name = PRESETS[preset].tokenizer
@@ -157,5 +157,8 @@ def table(found: list[Pairing]) -> str:
 
 def reason(p: Pairing) -> str:
     """Why a triple is refused, without the names that the lines and columns of the table show."""
-    name, _ = settings(p.objective)
-    return p.refused.replace(f"objective {name!r}", "the objective").replace(f"format {p.format!r}", "the format")
+    (name, _), refused = settings(p.objective), p.refused
+    for named, short in ((f"objective {name!r}", "the objective"), (f"format {p.format!r}", "the format"),
+                         (f"the network {p.preset!r}", "the network"), (f"network {p.preset!r}", "the network")):
+        refused = refused.replace(named, short)
+    return refused

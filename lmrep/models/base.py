@@ -311,6 +311,7 @@ def check_context(model: Model, context: str, subject: str) -> None:
     if context not in model.context:
         meaning = {"left": "only the tokens before a position", "both": "the tokens on both sides of a position",
                    "order": "the tokens before a position in a given order",
+                   "each_side": "the tokens before a position and, apart from them, those after it",
                    "source": "the tokens before a position and a source text"}
         raise UserError(f"{subject} conditions on {meaning.get(context, context)}, and the network {model.name!r} can "
                         f"be conditioned on: {', '.join(sorted(model.context))}; choose another objective or network")

@@ -81,6 +81,7 @@ def test_the_command_prints_every_triple_and_why_some_are_refused(monkeypatch):
     assert lines[1].split()[:6] == ["bert_tiny", "masked", "sentence_pair", "[1]", "fits", "fits"]
     refusing = "the objective as configured needs pair_label, which the format does not give; formats that do: "
     reasons = [line for line in lines if line.startswith("[")]
+    assert not any("network '" in line for line in reasons)
     assert result.out.count("[1]") > 2 and reasons[0] == f"[1] {refusing}segment_pair, sentence_pair, stream_pair"
     assert len(lines) == len(reasons) + len(compatibility.objectives()) * len(
         [name for name in PRESETS if name.startswith(("bert_tiny", "gpt2"))])
