@@ -16,7 +16,8 @@ With --jsonl, a line is a JSON object as {"text": "The [MASK] of a list."}. The 
 order, each with one more field: "masks", for each mask a list of {"word": ..., "probability": ...}; "continuations", a
 list of texts; or "replaced", for each token {"word": ..., "start": ..., "end": ..., "probability": ...}, where
 [start, end) are its characters. An object for a fine-tuned model has the fields of the task, such as text and text2,
-and the output adds those of its prediction, such as "label". Output is flushed after every 256 lines."""
+and the output adds those of its prediction, such as "label", or "generated" for a text from a text. Output is flushed
+after every 256 lines."""
 
 import contextlib
 import dataclasses

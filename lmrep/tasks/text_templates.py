@@ -34,12 +34,15 @@ def check(setting: str, template: str, known: Collection[str], example: str) -> 
 
 def render(template: str, record: Record, setting: str) -> str:
     """The template with the fields of a record. Raises UserError for a field that it lacks."""
-    texts = {name: text(record.fields, name) for name in fields(template) if name in record.fields}
-    try:
-        return template.format_map(texts)
-    except KeyError as error:
-        raise UserError(f"{record.where} has no {error.args[0]}, which {setting} reads ({template!r}); it has "
-                        f"{', '.join(record.fields)}") from None
+    require(template, record.fields, record.where, setting)
+    return template.format_map({name: text(record.fields, name) for name in fields(template)})
+
+
+def require(template: str, found: Collection[str], where: str, setting: str) -> None:
+    """Raises UserError for a field of the template that is not among those that `where` has."""
+    if missing := [name for name in fields(template) if name not in found]:
+        raise UserError(f"{where} has no {missing[0]}, which {setting} reads ({template!r}); it has "
+                        f"{', '.join(found) or 'nothing'}")
 
 
 def text(values: Mapping[str, Any], name: str) -> str:

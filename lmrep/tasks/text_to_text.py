@@ -341,20 +341,28 @@ class GenerateTarget(PredictOfSource):
                  if (value := getattr(options, field.name)) is not None}
         if "beams" not in given and given.get("temperature"):
             given["beams"] = 1
-        template = run.task_config(options.source).template
-        examples = [self._example(template, text, name or f"example {i}")
-                    for i, (text, name) in enumerate(zip(texts, names or [None] * len(texts), strict=True))]
+        examples = []
+        for i, (text, name) in enumerate(zip(texts, names or [None] * len(texts), strict=True)):
+            source = text.get("source", options.source) if isinstance(text, Mapping) else options.source
+            examples.append(self._example(run.task_config(source).template, text, name or f"example {i}"))
         return super().predict(run.with_objective(search=given) if given else run, examples, options, names)
 
     @staticmethod
     def _example(template: str, text: Any, name: str) -> Any:
         if isinstance(text, Mapping):
-            return text
-        texts = (text,) if isinstance(text, str) else tuple(text)
-        try:
-            return text_templates.from_texts(template, texts)
-        except ValueError as error:
-            raise UserError(f"{name} has {len(texts)} texts; expected {error}") from None
+            found = text
+        else:
+            texts = (text,) if isinstance(text, str) else tuple(text)
+            try:
+                found = text_templates.from_texts(template, texts)
+            except ValueError as error:
+                raise UserError(f"{name} has {len(texts)} texts; expected {error}") from None
+        text_templates.require(template, found, name, "config.objective.template")
+        return found
+
+    def to_json(self, prediction: Mapping[str, Any]) -> dict[str, Any]:
+        """The prediction's fields, its text as `generated`: an example may have the field `text`, too."""
+        return {"generated" if name == "text" else name: value for name, value in prediction.items()}
 
     def to_text(self, text: Any, prediction: Mapping[str, Any], tokenizer: Tokenizer) -> str:
         """As `Predict.to_text`, a line for each text that was drawn."""

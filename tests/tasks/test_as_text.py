@@ -136,6 +136,8 @@ def test_a_run_answers_questions_from_texts_and_files_without_answers(tmp_path):
         run.predict(["cat"])
     with pytest.raises(UserError, match="has 3 texts; expected at most 2: question, context"):
         run.predict([("cat", "dog", "bird")])
+    with pytest.raises(UserError, match=r"has no question, which .* it has text"):
+        run.predict([{"text": "cat"}])
     test = tiny.write(tmp_path / "test.jsonl", [{name: each[name] for name in ("question", "context")} | {"id": str(i)}
                                                 for i, each in enumerate(own)])
     lmrep.evaluate(directory, files=str(test))
@@ -151,3 +153,9 @@ def test_the_worst_texts_are_those_unlike_every_right_answer():
     empty = record._replace(fields={"answers": [], "target": ""})
     assert text_to_text.compare(c, empty, {"text": ""}).loss == 0
     assert text_to_text.compare(c, empty, {"text": "bird"}).loss > 0
+
+
+def test_a_generated_text_stands_beside_the_field_text_of_its_example():
+    capability = text_to_text.DEFINITION.objective.capabilities[0]
+    assert {"text": "cat"} | capability.to_json({"text": "dog", "score": -1.0, "texts": ["dog", "bird"]}) == {
+        "text": "cat", "generated": "dog", "score": -1.0, "texts": ["dog", "bird"]}
