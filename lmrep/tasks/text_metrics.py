@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from lmrep.core.errors import UserError
 from lmrep.data.records import Record
 from lmrep.metrics.tasks import TASK_METRICS, TaskMetric
 from lmrep.tasks import schemes
@@ -84,6 +85,30 @@ KINDS = {
 # Metrics whose function takes (Gold of each example, generated texts); "accuracy" is that of whole texts.
 TEXT_METRICS = {name: _adapted(TASK_METRICS[name], kind) for kind, names in KINDS.items() for name in names}
 SIMILARITY = ("bleu", "chrf", *KINDS[_answers])  # which a text that is nearly the target scores well by
+
+
+def check(record: Record, metrics: Sequence[str], scheme: str) -> None:
+    """Raises UserError for a target that one of the metrics cannot measure: tags of another scheme, words that are no
+    tags, or a text that is no number."""
+    text = record.fields.get("target", "")
+    tags = record.fields.get("tags", text.split())
+    if "entity_f1" in metrics and tags and (i := _fault(scheme, tags)) >= 0:
+        which = (schemes.describe(record, i, tags[i]) if "tags" in record.fields else
+                 f"{record.where} has the target {text[:60]!r}, with the tag {tags[i]!r}")
+        raise UserError(f"{which}, which {scheme} does not allow there; set config.objective.scheme to the scheme of "
+                        f"the tags, one of {', '.join(schemes.PREFIXES)}, or leave entity_f1 out of "
+                        "config.objective.metrics")
+    numeric = [name for name in KINDS[_numbers] if name in metrics]
+    if numeric and "target" in record.fields and math.isnan(number(text)):
+        raise UserError(f"{record.where} has the target {text[:60]!r}, which is no number, and {numeric[0]} "
+                        f"compares numbers; correct it, or leave {' and '.join(numeric)} out of "
+                        "config.objective.metrics")
+
+
+def _fault(scheme: str, tags: Sequence[str]) -> int:
+    """The first tag that the scheme does not have, or does not allow where it is; -1 for none."""
+    unknown = (i for i, tag in enumerate(tags) if not schemes.belongs(scheme, tag))
+    return next(unknown, schemes.fault(scheme, tags))
 
 
 def options(gold: Sequence[Gold], positive: str, scheme: str) -> dict[str, dict[str, Any]]:

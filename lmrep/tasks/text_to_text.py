@@ -195,12 +195,8 @@ def convert(c: Config, record: Record) -> Record:
 
 
 def check(c: Config, record: Record) -> None:
-    """Refuses tags of another scheme where entities are measured."""
-    tags = record.fields.get("tags", ())
-    if "entity_f1" in c.metrics and tags and (i := schemes.fault(c.scheme, tags)) >= 0:
-        raise UserError(f"{schemes.describe(record, i, tags[i])}, which {c.scheme} does not allow there; set "
-                        f"config.objective.scheme to the scheme of the tags, one of {', '.join(schemes.PREFIXES)}, or "
-                        "config.objective.metrics to ('token_accuracy',)")
+    """Refuses a target that a metric cannot measure."""
+    text_metrics.check(record, c.metrics, c.scheme)
 
 
 def target(c: Config, record: Record) -> str:

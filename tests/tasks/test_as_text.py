@@ -121,6 +121,16 @@ def test_tags_of_another_scheme_are_refused_where_entities_are_measured():
         text_to_text.check(text_to_text.Config(metrics=("entity_f1",)), record)
 
 
+def test_targets_that_a_metric_cannot_measure_are_refused():
+    record = Record({"text": "a", "target": "positive"}, "0", "train.tsv, line 2")
+    for metric, message in (("entity_f1", "line 2 has the target 'positive', with the tag 'positive', which BIO"),
+                            ("spearman", "line 2 has the target 'positive', which is no number, and")):
+        with pytest.raises(UserError, match=message):
+            text_to_text.check(text_to_text.Config(metrics=(metric,)), record)
+        text_to_text.check(text_to_text.Config(metrics=(metric,)), record._replace(fields={"text": "a"}))
+    text_to_text.check(text_to_text.Config(metrics=("pearson",)), record._replace(fields={"target": "3.8"}))
+
+
 def test_a_run_answers_questions_from_texts_and_files_without_answers(tmp_path):
     """Predictions are those of `lmrep predict` and of SQuAD's script; a question has the fields of the template."""
     own = EXAMPLES["span_extraction"][0]
