@@ -79,6 +79,9 @@ def get_config(argument=""):
     names = chosen.tasks.split("+")
     if unknown := [name for name in names if name not in FOLDERS]:
         raise UserError(f"tasks has {unknown[0]!r}; expected some of {', '.join(FOLDERS)} with + between them")
+    if chosen.held_out and not chosen.text:
+        raise UserError(f"held_out is {chosen.held_out!r}, for the validation of unlabelled text, and text is empty; "
+                        "give text=FILES, or leave held_out out")
     config.name = "multitask"
     config.sources = (*(glue(chosen.data, name) for name in names),
                       *([multi30k(chosen.multi30k)] if chosen.multi30k else []),

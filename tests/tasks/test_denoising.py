@@ -249,3 +249,8 @@ def test_the_page_adds_text_and_a_tokenizer_with_sentinels():
     assert page.tokenizer.name == "sentencepiece_t5" and not page.tokenizer.lowercase
     size = denoising.piece_length(page.length, 100)
     assert span_corruption.lengths(size, denoising.CORRUPTION, 100) == (256, 58) and page.objective.max_target >= 58
+
+
+def test_the_page_refuses_text_for_validation_alone():
+    with pytest.raises(UserError, match=r"held_out is 'b\.txt', .* give text=FILES, or leave held_out out"):
+        loading.load(PAGE, "size=tiny,held_out=b.txt")
