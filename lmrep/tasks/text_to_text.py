@@ -107,7 +107,8 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
     specs = {"encoder": model.specs, **({"objective": {NAME: head}} if (head := output_specs(model)) else {})}
     return Objective(
         name=NAME, specs=specs, prepare=partial(prepare, start=ids["start"]), loss=partial(loss, c=c, model=model),
-        predict=partial(predict, c=c, model=model, **ids), context="source", networks=(NetworkUse(model.sizes),),
+        predict=partial(predict, c=c, model=model, size=vocabulary.size, **ids), context="source",
+        networks=(NetworkUse(model.sizes),),
         text_pairs=TextPairs(ids["start"], ids["end"], lambda batch: batch,
                              lambda length, packed: (length if packed else c.max_target, length)))
 
@@ -249,11 +250,11 @@ def _head(params: Tree) -> Tree:
 
 
 def predict(
-    params: Tree, batch: Batch, *, c: Config, model: Model, start: int, end: int, pad: int
+    params: Tree, batch: Batch, *, c: Config, model: Model, size: int, start: int, end: int, pad: int
 ) -> dict[str, dict[str, Array]]:
     """Of batches that are not packed, for each source the tokens of its k texts, `generated` i32[b, 1, k, max_target],
     with their log probabilities over the penalty, `score` float32 [b, 1, k]; and of its target's tokens, given those
-    before them, `nll` and `correct` float32 [b, t]."""
+    before them, `nll` and `correct` float32 [b, t]. Ids from `size` on, rows of a padded table, are not generated."""
     layer, own = output_layer(model), prepare(None, batch, start=start)
     ones = jnp.ones(own["targets"].shape, jnp.float32)
     _, nll, correct = layer.cross_entropy(
@@ -262,7 +263,8 @@ def predict(
 
     def decode(tokens: Array, cache: Tree) -> tuple[Array, Tree]:
         output, cache = model.decode(params["encoder"], tokens, cache)
-        return layer.logits(params["encoder"], _head(params), output), cache
+        logits = layer.logits(params["encoder"], _head(params), output)
+        return jnp.where(jnp.arange(logits.shape[-1]) < size, logits, -jnp.inf), cache  # ids without a token
 
     found = decoding.generate(
         decode, lambda number: model.start_cache(params["encoder"], number, c.max_target, source=source),

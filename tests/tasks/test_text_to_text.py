@@ -1,6 +1,8 @@
 """Texts from texts: sources and targets, losses, generation and metrics."""
 
 import random
+from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +16,7 @@ from lmrep.inference.task_evaluation import intervals
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.metrics.translation import bleu
 from lmrep.models.base import model_inputs
+from lmrep.models.decoding import Search
 from lmrep.objectives.outputs import output_table
 from lmrep.tasks import text_to_text
 from lmrep.tasks.text_metrics import TEXT_METRICS
@@ -102,6 +105,17 @@ def test_batches_have_a_length_for_sources_and_one_for_targets(whole):
     batch = examples.gather(np.arange(1), examples.batch_length(np.arange(1)))
     assert batch["tokens"].shape == (1, 8) and batch["source_tokens"].shape == (1, 24)
     assert whole.examples().batch_length(np.array([1, -1])) == (8, 8)
+
+
+@pytest.mark.parametrize("search", [Search(), Search(beams=3), Search(temperature=1.0, samples=2)])
+def test_rows_of_a_padded_table_are_not_generated(whole, search):
+    """The table of T5 has 28 rows more than its tokenizer has tokens."""
+    table = whole.params["encoder"]["embedding"]["token"]
+    padded = np.concatenate([table, -100 * table, 100 * table])
+    params = whole.params | {"encoder": whole.params["encoder"] | {"embedding": {"token": padded}}}
+    batch = whole.examples().gather(np.arange(3))
+    predict = jax.jit(partial(whole.objective.predict, c=replace(whole.config, search=search)))
+    assert predict(params, batch)["units"]["generated"].max() < len(table)
 
 
 @pytest.mark.parametrize("name", ["whole", "lstm"])
