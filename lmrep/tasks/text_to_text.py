@@ -146,6 +146,7 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
             f"{names[long[0]]} has a source of {len(sources[long[0]]) + 1:,} tokens and a target of "
             f"{len(targets[long[0]]) + 1:,}, with their ends; config.length is {encoder.length:,} and "
             f"config.objective.max_target {c.max_target:,}: raise them, or set --config.format.long=truncate")
+    _check_template(c, records)
     _check_decoding(c, [target(c, records[i]) for i in known], found, encoder)
     tokens, offsets = _joined(targets, c.max_target, end)
     units = Units(
@@ -154,6 +155,15 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
          "generated": np.ones(len(records), np.int32)},
         source=Source(*_joined(sources, encoder.length, end), encoder.tokenizer.decode))
     return units, len(long)
+
+
+def _check_template(c: Config, records: Sequence[Record]) -> None:
+    """Warns of pairs of texts of which the template reads one."""
+    if "text2" not in text_templates.fields(c.template) and (
+            pairs := [record for record in records if "text2" in record.fields]):
+        log.warning("%s of %s examples have text2, such as %s, and config.objective.template is %r, which does not "
+                    "read it; to read pairs, set it to one such as %r", f"{len(pairs):,}", f"{len(records):,}",
+                    pairs[0].where, c.template, f"{c.template} text2: {{text2}}")
 
 
 def _check_decoding(c: Config, targets: Sequence[str], ids: Sequence[np.ndarray], encoder: TextEncoder) -> None:
@@ -293,6 +303,9 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
     metrics = {"loss": float(nll.mean()), "lm_loss": float(nll.mean()), "lm_accuracy": float(correct.mean())}
     if "accuracy" in c.metrics:
         metrics["majority_accuracy"] = max(Counter(each.text for each in gold).values()) / len(gold)
+    elif "token_accuracy" in c.metrics:
+        tags = Counter(tag for each in gold for tag in each.tags)
+        metrics["majority_accuracy"] = max(tags.values()) / tags.total()
     if "answer_f1" in c.metrics:
         metrics["always_empty_f1"] = sum(not each.answers for each in gold) / len(gold)
     options = text_metrics.options(gold, c.positive, c.scheme)
@@ -377,6 +390,7 @@ DEFINITION = TaskDef(
                  "accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
                  "answer_f1": TASK_METRICS["answer_f1"].metric._replace(headline=True, baseline="always_empty_f1"),
                  "always_empty_f1": TASK_METRICS["answer_f1"].metric._replace(title="Answer F1 of no answer"),
+                 "token_accuracy": accuracy_metric("Token accuracy", baseline="majority_accuracy"),
                  "majority_accuracy": accuracy_metric("Accuracy of the most frequent target", headline=False)},
         evaluation_fields=("search",),
         capabilities=(GenerateTarget(

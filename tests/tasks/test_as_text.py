@@ -17,6 +17,7 @@ from lmrep.tasks.known import KNOWN
 from lmrep.tasks.text_metrics import TEXT_METRICS, Gold, options
 from lmrep.tasks.text_templates import from_texts, render
 from tests.tasks import tiny
+from tests.tasks.tiny import Tiny
 
 # Of each task two examples, the template of its text form and the targets as texts.
 EXAMPLES = {
@@ -112,6 +113,21 @@ def test_answers_are_measured_by_the_best_of_several_and_none_by_the_script_of_s
     version = options(none, "", "BIO")["answer_f1"]
     assert version == {"version": "2.0"}
     assert TEXT_METRICS["answer_f1"].function(none, ["cat", "dog", ""], **version) == 1
+
+
+def test_the_most_frequent_tag_is_the_baseline_of_tags():
+    records = [{"words": ["cat", "dog"], "tags": ["A", "A"], "target": "A A"},
+               {"words": ["fish", "bird"], "tags": ["A", "B"], "target": "A B"}]
+    own = Tiny("text_to_text", records, "encoder_decoder", sizes={"head_width": 0, "max_length": 0},
+               template="{words}", target="{tags}", metrics=("token_accuracy",), max_target=8)
+    assert own.score().metrics["majority_accuracy"] == 0.75
+
+
+def test_pairs_of_which_one_text_is_read_are_named(caplog):
+    records = [{"text": "cat", "text2": "dog", "target": "good"}, {"text": "fish", "target": "bad"}]
+    own = Tiny("text_to_text", records, "encoder_decoder", sizes={"head_width": 0, "max_length": 0}, max_target=8)
+    own.encode()
+    assert "1 of 2 examples have text2, such as train.jsonl, line 1, and config.objective.template is" in caplog.text
 
 
 def test_tags_of_another_scheme_are_refused_where_entities_are_measured():
