@@ -10,7 +10,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice, takewhile
 from types import MappingProxyType
@@ -19,7 +19,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from lmrep.config.record import optional, setting
+from lmrep.config.record import setting
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
@@ -27,7 +27,6 @@ from lmrep.data.formats.base import FIELDS, Field
 from lmrep.data.records import FIELDS as RECORD_FIELDS
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import Source, Units
-from lmrep.data.tokenizers import Tokenizer
 from lmrep.metrics import accuracy_metric, loss_metric
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.metrics.translation import signature
@@ -39,7 +38,6 @@ from lmrep.objectives.base import (
     FrozenParts,
     Keys,
     Metrics,
-    Names,
     NetworkUse,
     Objective,
     ObjectiveDef,
@@ -48,7 +46,7 @@ from lmrep.objectives.base import (
 from lmrep.objectives.outputs import normalize_weights, output_layer, output_specs, smoothed_cross_entropy, sums
 from lmrep.tasks import denoising, schemes, text_metrics, text_templates
 from lmrep.tasks.base import Comparison, Outputs, Result, TaskDef, TextEncoder
-from lmrep.tasks.capability import OfSource, PredictOfSource
+from lmrep.tasks.generate_target import GenerateTarget
 from lmrep.tasks.text_metrics import TEXT_METRICS, gold_of
 
 METRICS = tuple(TEXT_METRICS)
@@ -335,50 +333,6 @@ def compare(c: Config, record: Record, prediction: Mapping[str, Any]) -> Compari
     text = prediction["text"]
     similarity = 1.0 if text in right else max(TASK_METRICS["chrf"].function([one], [text]) for one in right) / 100
     return Comparison(gold, text or "(no text)", 1 - similarity)
-
-
-class GenerateTarget(PredictOfSource):
-    """Generates a text, or draws several, from a text. Options that are not given are those of `config.search`. An
-    example that is a text, or a tuple of texts, has the fields of the template in their order; the template is that of
-    `options.source`, or "{text}" of a mixture for which that is not given."""
-
-    options = optional(decoding.Search, "GenerateTargetOptions", OfSource)
-    sample_options = options()
-
-    def predict(self, run: Any, texts: Sequence[Any], options: Any, names: Names) -> list[dict[str, Any]]:
-        """As `PredictOfSource.predict`. Raises UserError for options that do not fit each other, and for an example
-        without a field of the template."""
-        given = {field.name: value for field in fields(decoding.Search)
-                 if (value := getattr(options, field.name)) is not None}
-        if "beams" not in given and given.get("temperature"):
-            given["beams"] = 1
-        examples = []
-        for i, (text, name) in enumerate(zip(texts, names or [None] * len(texts), strict=True)):
-            source = text.get("source", options.source) if isinstance(text, Mapping) else options.source
-            examples.append(self._example(run.task_config(source).template, text, name or f"example {i}"))
-        return super().predict(run.with_objective(search=given) if given else run, examples, options, names)
-
-    @staticmethod
-    def _example(template: str, text: Any, name: str) -> Any:
-        if isinstance(text, Mapping):
-            found = text
-        else:
-            texts = (text,) if isinstance(text, str) else tuple(text)
-            try:
-                found = text_templates.from_texts(template, texts)
-            except ValueError as error:
-                raise UserError(f"{name} has {len(texts)} texts; expected {error}") from None
-        text_templates.require(template, found, name, "config.objective.template")
-        return found
-
-    def to_json(self, prediction: Mapping[str, Any]) -> dict[str, Any]:
-        """The prediction's fields, its text as `generated`: an example may have the field `text`, too."""
-        return {"generated" if name == "text" else name: value for name, value in prediction.items()}
-
-    def to_text(self, text: Any, prediction: Mapping[str, Any], tokenizer: Tokenizer) -> str:
-        """As `Predict.to_text`, a line for each text that was drawn."""
-        return "\n".join(super(GenerateTarget, self).to_text(text, {"text": own}, tokenizer)
-                         for own in prediction.get("texts", (prediction["text"],)))
 
 
 DEFINITION = TaskDef(
