@@ -54,9 +54,6 @@ def prepare_task(experiment: TaskExperiment, tokenizer: tokenizers.Config) -> Pr
     examples = {split: task_sources.read_split(experiment, split, _limit(experiment, split))
         for split in ("train", *(split for split in task_sources.splits(experiment) if split != "train"))}
     stage = experiments.resolve_stages(experiment)[0]
-    if not experiment.sources and task.unlabelled(stage.objective):
-        raise UserError("the data has no targets (config.objective.denoise is True), and a task's only data set must "
-                        "have them; make it one of config.sources, or pretrain on it")
     if experiment.init:
         _check_labels(experiment, task, stage.objective, examples["train"])
     config = task.resolve(stage.objective, examples["train"])
