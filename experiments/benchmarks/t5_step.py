@@ -17,7 +17,14 @@ Two cores of an AMD EPYC (load 2), jax 0.10.2, torch 2.13.0, transformers 5.23.0
         32,128    lmrep          1545      1437     floor 908
                   PyTorch        2836      2640     floor 1798
 
-In five runs beside programs that slowed both down (load 13 to 19), the ratios of minima were 1.4 to 2.2.
+On two cores of an Intel Xeon (load 1, same versions, 2026-11-24):
+
+         8,000    lmrep          1247      1232     floor 675
+                  PyTorch        1754      1747     floor 589
+        32,128    lmrep          1580      1554     floor 874
+                  PyTorch        2072      2049     floor 756
+
+In five runs on the EPYC beside programs that slowed both down (load 13 to 19), the ratios of minima were 1.4 to 2.2.
 """
 
 import argparse
