@@ -22,8 +22,9 @@ figures are of a longer memory than in training: --length=64 --memory=640 --clam
 
 With --pairs, it prints how often the model gives the acceptable sentence of a minimal pair the higher score: for each
 paradigm and phenomenon, and the mean over paradigms. The score is the objective's own: the log probability of the
-sentence for a model that predicts from left to right; the pseudo-log-likelihood (PLL) for one that fills masks; for one
-that detects replaced tokens, the sum of the log probabilities that each token is original."""
+sentence for a model that predicts from left to right (with --end_mark, of the token that ends a document too, which
+the published figures of GPT-2 leave out: Salazar et al., 2020); the pseudo-log-likelihood (PLL) for one that fills
+masks; for one that detects replaced tokens, the sum of the log probabilities that each token is original."""
 
 import math
 
@@ -53,8 +54,10 @@ FLAGS = {
     "penalty": Flag(None, "power or gnmt", str),
     "source": Flag("", "of a run on a mixture of labelled data sets, the one whose split is evaluated (by default "
                    "all), or that --files are like"),
-    "pairs": Flag("", "a directory of minimal pairs: JSON Lines with sentence_good, sentence_bad, UID and "
-                  "linguistics_term, such as BLiMP's"),
+    "pairs": Flag("", "a directory of minimal pairs, such as BLiMP's: JSON Lines with sentence_good, sentence_bad and, "
+                  "where the file's name is not the paradigm, UID and linguistics_term"),
+    "end_mark": Flag(False, "with --pairs, whether the token that ends a document, such as GPT-2's <|endoftext|>, is "
+                     "scored too, of a model that predicts from left to right"),
     "pll": Flag("", "with --pairs, another score than the default; word_l2r: mask the later tokens of a word too (Kauf "
                 "and Ivanova, 2023); log_probability: from left to right (XLNet)"),
     "step": STEP,
@@ -79,7 +82,7 @@ def run(arguments: Arguments) -> int:
     values, intervals = evaluate_with_intervals(
         workdir, split=flags.split, data_dir=flags.data_dir or None, examples=flags.examples or None,
         step=arguments.step, files=flags.files, stride=flags.stride, length=flags.length, pairs=flags.pairs,
-        pll=flags.pll, batch_size=flags.batch_size, source=flags.source,
+        pll=flags.pll, end_mark=flags.end_mark, batch_size=flags.batch_size, source=flags.source,
         model={name: value for name in ("memory", "clamp", "same_length")
                if (value := getattr(flags, name)) is not None and value is not False},
         search={name: value for name in ("beams", "length_penalty", "penalty")

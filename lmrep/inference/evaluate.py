@@ -55,7 +55,7 @@ def evaluate(
     examples: int | None = None, step: int | None = None, files: str = "", stride: int | None = None,
     length: int | None = None, pairs: str | os.PathLike = "", pll: str = "", batch_size: int | None = None,
     model: Mapping[str, Any] = MappingProxyType({}), search: Mapping[str, Any] = MappingProxyType({}),
-    source: str = "",
+    source: str = "", end_mark: bool = False,
 ) -> dict[str, Any]:
     """The metrics of a run on a split of its corpus, on other files, or on minimal pairs. They are also written to
     eval.json in the workdir, and added to eval.jsonl, which keeps every evaluation.
@@ -87,13 +87,15 @@ def evaluate(
       search: how texts are generated, where that differs, as `{"beams": 4, "length_penalty": 0.6}`.
       source: of a run on a mixture of labelled data sets, the one whose split is evaluated, or that `files` are like;
         "" for all.
+      end_mark: with pairs, whether a model that predicts from left to right is scored on the token that ends a document
+        too.
 
     Raises:
       UserError: there is no such run, split, text or checkpoint; a stride is given for a run that does not predict from
         left to right; the pairs are malformed, or the run gives sentences no score.
     """
     return evaluate_with_intervals(directory, split, data_dir, examples, step, files, stride, length, pairs, pll,
-                                   batch_size, model, search, source)[0]
+                                   batch_size, model, search, source, end_mark)[0]
 
 
 def evaluate_with_intervals(
@@ -101,7 +103,7 @@ def evaluate_with_intervals(
     examples: int | None = None, step: int | None = None, files: str = "", stride: int | None = None,
     length: int | None = None, pairs: str | os.PathLike = "", pll: str = "", batch_size: int | None = None,
     model: Mapping[str, Any] = MappingProxyType({}), search: Mapping[str, Any] = MappingProxyType({}),
-    source: str = "",
+    source: str = "", end_mark: bool = False,
 ) -> tuple[dict[str, Any], dict[str, list[float]]]:
     """As `evaluate`: (its metrics, {metric: [low, high]}, the bootstrap 95 % intervals of those of a task)."""
     for name, value, least in (("examples", examples, 1), ("batch_size", batch_size, 1), ("length", length, 2)):
@@ -116,9 +118,10 @@ def evaluate_with_intervals(
     if pairs:
         if files or split or stride is not None or length is not None:
             raise UserError("pairs are given, and files, a split, a stride or a length too; leave these out")
-        return _minimal_pairs(directory, step, pairs, pll, examples, model), {}
-    if pll:
-        raise UserError(f"pll is {pll!r}, a score of minimal pairs; give pairs too")
+        return _minimal_pairs(directory, step, pairs, pll, end_mark, examples, model), {}
+    if pll or end_mark:
+        name = f"pll is {pll!r}" if pll else "end_mark is set"
+        raise UserError(f"{name}, for scores of minimal pairs; give pairs too")
     run = load(directory, step, model, {"search": search} if search else {})
     if isinstance(run.experiment, TaskExperiment):
         for name, value in {"stride": stride, "length": length, "batch_size": batch_size}.items():
@@ -149,13 +152,13 @@ def evaluate_with_intervals(
 
 
 def _minimal_pairs(
-    directory: str | os.PathLike, step: int | None, path: str | os.PathLike, pll: str, examples: int | None,
-    model: Mapping[str, Any],
+    directory: str | os.PathLike, step: int | None, path: str | os.PathLike, pll: str, end_mark: bool,
+    examples: int | None, model: Mapping[str, Any],
 ) -> dict[str, Any]:
     """`pairs.evaluate` of a checkpoint, recorded in its workdir."""
     found = minimal_pairs.read(path, examples)
     run = load(directory, step, model)
-    values = minimal_pairs.evaluate(run, found, pll)
+    values = minimal_pairs.evaluate(run, found, pll, end_mark)
     numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
     _record(directory, run, {"pairs": os.fspath(path), "score": values["score"]},
             {"examples": values["pairs"], **model}, numbers,

@@ -25,7 +25,7 @@ from lmrep.inference.run import Run
 from lmrep.inference.scores import Scores, Text, score_texts
 from lmrep.objectives.base import Objective, Scoring
 
-GOOD, BAD, PARADIGM, PHENOMENON = FIELDS = ("sentence_good", "sentence_bad", "UID", "linguistics_term")
+GOOD, BAD, PARADIGM, PHENOMENON = "sentence_good", "sentence_bad", "UID", "linguistics_term"
 ROUNDING = 1e-6  # scores that differ by no more than this, relative to the larger one, are tied
 MAX_PADDING, MAX_PADDING_ELSEWHERE = {"cpu": 2**14}, 2**20  # by backend, as `max_padding` of `score_texts`
 BATCH = {"cpu": 2048}  # tokens in a batch of each device
@@ -51,13 +51,14 @@ def read(path: str | Path, examples: int | None = None) -> list[Pair]:
     """The pairs of a directory of JSON Lines files, or of one such file.
 
     Args:
-      path: each line has the fields `sentence_good`, `sentence_bad`, `UID` (the paradigm) and `linguistics_term` (the
-        phenomenon), as in BLiMP; others are ignored, and so are empty lines.
+      path: each line has the fields `sentence_good` and `sentence_bad`, and may have `UID`, the paradigm (by default
+        the file's name without its suffix), and `linguistics_term`, the phenomenon (by default the paradigm), as in
+        BLiMP; others are ignored, and so are empty lines.
       examples: the first pairs of each paradigm that are read; None for all.
 
     Raises:
-      UserError: there is no such file, or no pair; a line is not JSON, lacks a field, or has an empty one; a paradigm
-        has two phenomena.
+      UserError: there is no such file, or no pair; a line is not JSON, lacks a sentence, or has an empty field; a
+        paradigm has two phenomena.
     """
     path = Path(path).expanduser()
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
@@ -71,7 +72,7 @@ def read(path: str | Path, examples: int | None = None) -> list[Pair]:
             found.append(pair)
     if not found:
         raise UserError(f"{path} holds no pairs; expected a directory with files *.jsonl, or one such file, with the "
-                        f"fields {', '.join(FIELDS)} in each line, such as those of BLiMP")
+                        f"fields {GOOD} and {BAD} in each line, such as those of BLiMP")
     return found
 
 
@@ -84,28 +85,30 @@ def _read_file(file: Path) -> Iterator[Pair]:
     for number, line in enumerate(content.split(b"\n"), 1):
         if line.strip():
             where = f"{file}, line {number}"
-            yield Pair(*_fields(line, where), where)
+            yield _pair(line, file.stem, where)
 
 
-def _fields(line: bytes, where: str) -> list[str]:
-    """The values of `FIELDS`. Raises UserError where one is missing, not text, or empty."""
+def _pair(line: bytes, file_name: str, where: str) -> Pair:
+    """Raises UserError where a sentence is missing, or a field is not text, or empty."""
     try:
         text = line.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise UserError(f"{where} is not UTF-8 text; convert the file") from None
-    record = json_object(text, where, f"an object with the fields {', '.join(FIELDS)}")
-    for field in FIELDS:
+    record = json_object(text, where, f"an object with the fields {GOOD} and {BAD}")
+    record.setdefault(PARADIGM, file_name)
+    record.setdefault(PHENOMENON, record[PARADIGM])
+    for field in (GOOD, BAD, PARADIGM, PHENOMENON):
         if field not in record:
-            raise UserError(f"{where} has no field {field!r}; expected the fields {', '.join(FIELDS)}")
+            raise UserError(f"{where} has no field {field!r}; expected the fields {GOOD} and {BAD}")
         if not isinstance(record[field], str) or not record[field].strip():
             raise UserError(f"{where}: {field} is {record[field]!r}; expected text that is not empty")
-    return [record[field] for field in FIELDS]
+    return Pair(record[GOOD], record[BAD], record[PARADIGM], record[PHENOMENON], where)
 
 
 # Scores
 
 
-def evaluate(run: Run, pairs: Sequence[Pair], pll: str = "") -> dict[str, Any]:
+def evaluate(run: Run, pairs: Sequence[Pair], pll: str = "", end_mark: bool = False) -> dict[str, Any]:
     """The accuracies of a run on minimal pairs, as `figures`, with `score`, the name of the scoring.
 
     Sentences are scored in float32 whatever the run was trained in, each different one once.
@@ -114,20 +117,27 @@ def evaluate(run: Run, pairs: Sequence[Pair], pll: str = "") -> dict[str, Any]:
       run: its objective has `scorings`.
       pairs: from `read`.
       pll: which other score of the objective, such as "word_l2r"; "" for its default scoring.
+      end_mark: whether a model that predicts from left to right is scored on the token that ends a document too. The
+        published figures of GPT-2 (Salazar et al., 2020) leave it out: it depends on where training texts ended.
 
     Raises:
-      UserError: the objective has no such scoring, or the run lacks its head; a sentence is too long or has no token.
+      UserError: the objective has no such scoring, or the run lacks its head; a sentence is too long or has no token;
+        `end_mark` is set, and the run scores no such token.
       RunFault: a score is not finite.
     """
     name = choose(run, pll)
     scoring = in_float32(run).scorings[name]
+    if end_mark and around_document(run, end_mark) == around_document(run):
+        raise UserError(f"end_mark is set, and {run.directory} scores no token after a sentence; leave it out")
+    summary = scoring.summary + (f", with the token {run.tokenizer.tokens[around_document(run, True)[1][0]]} that ends "
+                                 "a document" if end_mark else "")
     where: dict[str, str] = {}
     for pair in pairs:
         for text in (pair.good, pair.bad):
             where.setdefault(text, pair.where)
-    texts = {text: tokenize(run, text, line) for text, line in where.items()}
+    texts = {text: tokenize(run, text, line, end_mark) for text, line in where.items()}
     number = {text: i for i, text in enumerate(texts)}
-    log.info("%s pairs, %s different sentences; score: %s", f"{len(pairs):,}", f"{len(texts):,}", scoring.summary)
+    log.info("%s pairs, %s different sentences; score: %s", f"{len(pairs):,}", f"{len(texts):,}", summary)
     _log_unknown(run, texts.values())
     scores = score(run, list(texts.values()), scoring)
     for text, total, count in zip(texts, *scores, strict=True):
@@ -139,7 +149,7 @@ def evaluate(run: Run, pairs: Sequence[Pair], pll: str = "") -> dict[str, Any]:
                            f"step {run.step} are not finite, or too large: give another --step")
     good, bad = np.array([(number[pair.good], number[pair.bad]) for pair in pairs]).T
     identical = np.array([np.array_equal(texts[pair.good].ids, texts[pair.bad].ids) for pair in pairs])
-    return {"score": name, "summary": scoring.summary} | figures(pairs, scores, good, bad, identical)
+    return {"score": name + "_with_end" * end_mark, "summary": summary} | figures(pairs, scores, good, bad, identical)
 
 
 def in_float32(run: Run) -> Objective:
@@ -170,8 +180,8 @@ def choose(run: Run, pll: str) -> str:
     return name
 
 
-def tokenize(run: Run, text: str, where: str) -> Text:
-    """A sentence with the special tokens that a document has around it in training.
+def tokenize(run: Run, text: str, where: str, end_mark: bool = False) -> Text:
+    """A sentence with the special tokens of `around_document`.
 
     Raises:
       UserError: it has no token, more than the model takes, or is not Unicode.
@@ -181,7 +191,7 @@ def tokenize(run: Run, text: str, where: str) -> Text:
         encoding = run.tokenizer.encode(collapsed)
     except TypeError:
         raise UserError(f"{where}: {text[:60]!r} is not Unicode text; correct it") from None
-    before, after = around_document(run)
+    before, after = around_document(run, end_mark)
     ids = np.array([*before, *encoding.ids, *after], np.int32)
     if not len(encoding.ids):
         raise UserError(f"{where}: the tokenizer gives no token for {text[:60]!r}; give another sentence")
@@ -192,14 +202,14 @@ def tokenize(run: Run, text: str, where: str) -> Text:
     return Text(ids, np.array([-1] * len(before) + words + [-1] * len(after), np.int32))
 
 
-def around_document(run: Run) -> tuple[list[int], list[int]]:
-    """The ids before and after a document, as in training. A model that predicts from left to right is conditioned on
-    those before, and predicts those after."""
+def around_document(run: Run, end_mark: bool = False) -> tuple[list[int], list[int]]:
+    """The ids before and after a sentence: those around a document in training. A model that predicts from left to
+    right is conditioned on those before, and, with `end_mark`, predicts the one after."""
     before, after = run.special_tokens
     if run.context != "left":
         return before, after
     start = run.start_token
-    return [] if start is None else [start], after or sorted(run.end_tokens)[:1]
+    return [] if start is None else [start], (after or sorted(run.end_tokens)[:1]) if end_mark else []
 
 
 def _log_unknown(run: Run, texts: Iterable[Text]) -> None:
@@ -310,8 +320,9 @@ def table(found: Mapping[str, Any]) -> str:
     both = found["disagreeing"] > 0
     lines = []
     for name, entry in found["phenomena"].items():
-        own = [(f"  {paradigm}", each) for paradigm, each in found["paradigms"].items() if each["phenomenon"] == name]
-        lines += [(name, entry), *own]
+        paradigms = [(f"  {paradigm}", each) for paradigm, each in found["paradigms"].items()
+                     if each["phenomenon"] == name and paradigm != name]
+        lines += [(name, entry), *paradigms]
     lines.append((f"mean over {len(found['paradigms'])} paradigms", found))
     width = max(len(name) for name, _ in lines)
     head = f"{'':{width}}  {'pairs':>6}  accuracy  95 % interval" + "  per token  95 % interval" * both

@@ -48,13 +48,13 @@ def runs(home):
     return {name: lmrep.load(home / name) for name in OBJECTIVES}
 
 
-def texts_of(run, sentences):
-    return [pairs.tokenize(run, sentence, "here") for sentence in sentences]
+def texts_of(run, sentences, end_mark=False):
+    return [pairs.tokenize(run, sentence, "here", end_mark) for sentence in sentences]
 
 
-def scores(run, sentences, name="", **options):
+def scores(run, sentences, name="", end_mark=False, **options):
     known = run.objective.scorings
-    found = pairs.score(run, texts_of(run, sentences), known[name or next(iter(known))], **options)
+    found = pairs.score(run, texts_of(run, sentences, end_mark), known[name or next(iter(known))], **options)
     return found.sums
 
 
@@ -128,15 +128,17 @@ def test_views_mask_what_they_must():
     assert views.predicted.tolist() == [[1], [2], [3], [4]] and views.targets.tolist() == [[10], [11], [12], [13]]
 
 
+@pytest.mark.parametrize("end_mark", [False, True])
 @pytest.mark.parametrize("name", ["causal", "gpt2"])
-def test_log_probability_is_that_of_sliding_windows(home, name):
+def test_log_probability_is_that_of_sliding_windows(home, name, end_mark):
     run = lmrep.load(home / name)
     special = run.tokenizer.vocabulary.specials
     marks = ([special["cls"]], [special["sep"]]) if name == "causal" else ([special["eos"]], [special["eos"]])
-    assert pairs.around_document(run) == marks
+    marks = marks[0], marks[1] * end_mark
+    assert pairs.around_document(run, end_mark) == marks
     compute = partial(jax.jit(partial(sliding.sum_nll, objective=run.objective)), run.params)
     sentences = [sentence for sentence in SENTENCES if len(sentence) < 20]  # the converted network takes 23 tokens
-    for sentence, found in zip(sentences, scores(run, sentences), strict=True):
+    for sentence, found in zip(sentences, scores(run, sentences, end_mark=end_mark), strict=True):
         ids = np.array([*marks[0], *run.tokenizer.encode(sentence).ids, *marks[1]])
         [(nll, count)] = sliding.sliding_window_nll(compute, [ids], run.model.max_length, 9, 0, 8, 8)
         assert count == len(ids) - 1 and found == pytest.approx(-nll, rel=1e-5)
@@ -277,7 +279,7 @@ def test_interval_of_a_mean_covers_it_in_95_percent_of_samples():
     ([LINE, {"sentence_good": " "}], "a.jsonl, line 2: sentence_good is ' '"),
     ([LINE, "", '{"sentence_good": 1'], "line 3 is not JSON"),
     (["[1]"], r"line 1 is \[1\]; expected an object with the fields sentence_good"),
-    ([json.dumps({k: v for k, v in LINE.items() if k != "UID"})], "line 1 has no field 'UID'"),
+    ([json.dumps({k: v for k, v in LINE.items() if k != "sentence_bad"})], "line 1 has no field 'sentence_bad'"),
     ([{"sentence_bad": 7}], "line 1: sentence_bad is 7"),
     ([{"sentence_bad": "a \ud800"}], "line 1: 'a .*' is not Unicode"),
     ([LINE, {"sentence_bad": "the cat " * 40}], "line 2: .* has 8[0-9] tokens; the model takes 32"),
@@ -304,6 +306,10 @@ def test_unsuitable_scores_are_refused(home, runs, tmp_path):
     some = write(tmp_path / "pairs", LINE)
     with pytest.raises(UserError, match="pll is 'words'; expected word_l2r"):
         lmrep.evaluate(home / "masked", pairs=some, pll="words")
+    with pytest.raises(UserError, match="end_mark is set"):
+        lmrep.evaluate(home / "masked", pairs=some, end_mark=True)
+    with pytest.raises(UserError, match="end_mark is set"):
+        lmrep.evaluate(home / "causal", end_mark=True)
     with pytest.raises(UserError, match="the log probability of the sentence"):
         lmrep.evaluate(home / "causal", pairs=some, pll="word_l2r")
     headless = dataclasses.replace(runs["masked"], params={"encoder": runs["masked"].params["encoder"]})
@@ -328,6 +334,14 @@ def test_the_number_of_examples(tmp_path):
     assert [each.paradigm for each in some] == ["agreement"] * 3 + ["other"] * 2
     assert some[1].good == "The dog" and some[1].where.endswith("a.jsonl, line 2")
     assert len(pairs.read(directory / "b.jsonl")) == 2
+
+
+def test_pairs_of_two_sentences_alone_have_the_file_s_name_as_paradigm(runs, tmp_path):
+    some = write(tmp_path, json.dumps({name: LINE[name] for name in ("sentence_good", "sentence_bad")}), name="q.jsonl")
+    values = pairs.evaluate(runs["causal"], pairs.read(some), end_mark=True)
+    assert list(values["paradigms"]) == list(values["phenomena"]) == ["q"]
+    assert values["score"] == "log_probability_with_end" and "[SEP]" in values["summary"]
+    assert [line.split()[0] for line in pairs.table(values).splitlines()[1:3]] == ["q", "mean"]
 
 
 # The command
