@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lmrep.core.errors import RunFault, UserError
+from lmrep.core.json_text import InvalidJSON, loads
 
 MANIFEST = "manifest.json"
 
@@ -48,14 +49,14 @@ def write_json(path: str | os.PathLike, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
-def json_object(text: str, where: str, expected: str = "a JSON object") -> dict[str, Any]:
+def json_object(text: str | bytes, where: str, expected: str = "a JSON object") -> dict[str, Any]:
     """The JSON object that a text is. Raises UserError, which begins with `where`, for anything else."""
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{where} is not JSON: {error}; expected {expected}") from None
+        value = loads(text)
+    except InvalidJSON as error:
+        raise UserError(f"{where} is not valid JSON: {error}; expected {expected}") from None
     if not isinstance(value, dict):
-        raise UserError(f"{where} is {text.strip()[:60]}; expected {expected}")
+        raise UserError(f"{where} is {json.dumps(value, ensure_ascii=False)[:60]}; expected {expected}")
     return value
 
 
@@ -154,7 +155,7 @@ def manifest(directory: Path) -> dict:
 def parse_manifest(text: bytes) -> dict:
     """The content of a manifest, checked against its own SHA-256. Raises Damaged if it is changed."""
     try:
-        content = json.loads(text)
+        content = loads(text)
         sha256 = content.pop("sha256")
     except (ValueError, AttributeError, KeyError, TypeError) as error:
         raise Damaged(f"{MANIFEST} is not what was saved") from error

@@ -1,0 +1,71 @@
+"""Parsing of JSON that somebody else wrote: `json.loads`, which also refuses what later code cannot process."""
+
+import json
+import re
+from collections import Counter
+from typing import Any
+
+MAX_DEPTH = 100  # nested objects and arrays; recursive code over the value stays far from Python's limit
+MAX_DIGITS = 300  # of an integer, which float64 can hold then
+SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+class InvalidJSON(ValueError):
+    """A text is not JSON, or JSON that cannot be processed. The message continues "FILE is not valid JSON: "."""
+
+
+def loads(text: str | bytes) -> Any:
+    """The value of a JSON text. NaN and infinities, which are not JSON but are common, are read as `json.loads` does.
+
+    Raises:
+      InvalidJSON: a syntax error, bytes that are not UTF-8, a key that occurs twice in an object, more than `MAX_DEPTH`
+        nested values, an integer of more than `MAX_DIGITS` digits, or half of a surrogate pair, which is not text.
+    """
+    try:
+        if isinstance(text, str):
+            text.encode()
+        else:
+            text = text.decode(json.detect_encoding(text))
+        value = _DECODER.decode(text)
+        if text.count("[") + text.count("{") > MAX_DEPTH:
+            _check_depth(value)
+        if "\\u" in text and SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode()
+    except json.JSONDecodeError as error:
+        line = f"line {error.lineno}, " if "\n" in error.doc.strip() else ""
+        raise InvalidJSON(f"{error.msg} at {line}character {error.colno}") from None
+    except UnicodeDecodeError as error:
+        raise InvalidJSON(f"byte {error.start} is not {error.encoding.upper()}") from None
+    except UnicodeEncodeError:
+        raise InvalidJSON("a string has half of a surrogate pair, which is not text") from None
+    except RecursionError:
+        raise InvalidJSON(f"it nests deeper than {MAX_DEPTH} levels") from None
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        [(key, _)] = Counter(key for key, _ in pairs).most_common(1)
+        raise InvalidJSON(f"the key {key[:60]!r} occurs twice")
+    return value
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise InvalidJSON(f"an integer has {len(digits):,} digits; expected at most {MAX_DIGITS}")
+    return int(digits)
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [item for parent in level if isinstance(parent, dict | list)
+                 for item in (parent.values() if isinstance(parent, dict) else parent)]
+        if not level:
+            return
+    if any(isinstance(item, dict | list) for item in level):
+        raise InvalidJSON(f"it nests deeper than {MAX_DEPTH} levels")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_integer)
