@@ -54,7 +54,7 @@ def json_object(text: str | bytes, where: str, expected: str = "a JSON object") 
     try:
         value = loads(text)
     except InvalidJSON as error:
-        raise UserError(f"{where} is not valid JSON: {error}; expected {expected}") from None
+        raise UserError(f"{where} is not JSON: {error}; expected {expected}") from None
     if not isinstance(value, dict):
         raise UserError(f"{where} is {json.dumps(value, ensure_ascii=False)[:60]}; expected {expected}")
     return value

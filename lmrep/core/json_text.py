@@ -11,7 +11,7 @@ SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class InvalidJSON(ValueError):
-    """A text is not JSON, or JSON that cannot be processed. The message continues "FILE is not valid JSON: "."""
+    """A text is not JSON, or JSON that cannot be processed. The message continues "FILE is not JSON: "."""
 
 
 def loads(text: str | bytes) -> Any:

@@ -148,7 +148,7 @@ def test_sample_texts_need_no_mask_but_must_fit(home):
     ({"text": "cat " * 60}, "line 2 of standard input: 'cat cat"),
     ({"text": "\ud800 cat"}, "line 2 of standard input is not UTF-8 text"),
     ({"text": ["cat"]}, 'expected {"text": "..."}'),
-    ("[" * 100_000, "line 2 of standard input is not JSON: maximum recursion depth"),
+    ("[" * 100_000, "line 2 of standard input is not JSON: it nests deeper than 100 levels"),
 ])
 def test_invalid_line_is_reported_by_number(home, record, message):
     second = record if isinstance(record, str) else lines(record)
