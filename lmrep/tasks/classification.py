@@ -16,7 +16,7 @@ from lmrep.core.errors import ConfigError, UserError
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats.base import Field
-from lmrep.data.records import Record
+from lmrep.data.records import Record, values
 from lmrep.data.records.encoding import Units, collect
 from lmrep.metrics import accuracy_metric
 from lmrep.metrics.tasks import TASK_METRICS
@@ -63,10 +63,7 @@ def resolve(c: Config, records: Sequence[Record]) -> Config:
 
 def label_order(label: str) -> tuple:
     """Numbers by value, before other labels by their characters."""
-    try:
-        value = float(label)
-    except ValueError:
-        value = math.nan
+    value = values.number(label)
     return (0, value, label) if math.isfinite(value) else (1, 0.0, label)
 
 

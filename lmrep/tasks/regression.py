@@ -17,6 +17,7 @@ from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats.base import Field
 from lmrep.data.records import Record
+from lmrep.data.records import values as field_values
 from lmrep.data.records.encoding import Units, collect
 from lmrep.metrics import Metric
 from lmrep.metrics.tasks import TASK_METRICS
@@ -38,6 +39,7 @@ from lmrep.tasks.capability import Predict
 from lmrep.tasks.networks import Network
 
 METRICS = ("pearson", "spearman")
+LARGEST = 1e15  # of labels: the sum of many squared errors is finite in float32
 
 
 @dataclass(frozen=True)
@@ -49,17 +51,15 @@ class Config(auxiliary.Config):
 
 
 def number(record: Record) -> float:
-    """The label of a record; NaN where it has none. Raises UserError where it is not a finite number."""
+    """The label of a record; NaN where it has none. Raises UserError where it is no number, or too large for squared
+    errors in float32."""
     label = record.fields.get("label")
     if label is None:
         return math.nan
-    try:
-        value = float(label)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise UserError(f"{record.where}: the label is {label!r}; expected a finite number, such as 2.5 (for classes, "
-                        "train the task classification)")
+    value = field_values.number(label)
+    if not abs(value) <= LARGEST:
+        raise UserError(f"{record.where}: the label is {field_values.short(label)}; expected a number, such as 2.5, "
+                        f"from {-LARGEST:g} to {LARGEST:g} (for classes, train the task classification)")
     return value
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from lmrep.core.errors import UserError
-from lmrep.data.records import Record
+from lmrep.data.records import Record, values
 from lmrep.metrics.tasks import TASK_METRICS, TaskMetric
 from lmrep.tasks import schemes
 
@@ -33,10 +33,7 @@ def gold_of(record: Record, text: str) -> Gold:
 
 def number(text: str) -> float:
     """NaN for what is no finite number."""
-    try:
-        value = float(text)
-    except ValueError:
-        return math.nan
+    value = values.number(text)
     return value if math.isfinite(value) else math.nan
 
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 
 import fsspec
 import pytest
@@ -228,7 +229,8 @@ def test_every_reader_is_named_in_the_message_about_an_unknown_format(write):
     ("a.tsv", "a\tb\nc\td\n", {"columns": {"text": "2"}}, ["2 columns", "no column 2"]),
     ("a.tsv", "gj04\t1\n", {}, ["'gj04', '1'", "set config.data.columns"]),
     ("a.tsv", "text\tlabel\na\tx\ty\n", {}, ["line 2", "3 columns", "the header 2"]),
-    ("a.tsv", "a\tx\nb\n", {"columns": {"text": "0"}}, ["line 2", "1 column ", "line 1 2"]),
+    ("a.tsv", "a\tx\nb\n", {"columns": {"text": "1"}}, ["line 2", "1 column ", "line 1 2"]),
+    ("a.tsv", "a\tx\nb\n", {"columns": {"text": "0", "label": "-1"}}, ["line 2", "1 column ", "line 1 2"]),
     ("a.tsv", "text\tlabel\n \tx\n", {}, ["line 2", "text is empty"]),
     ("a.tsv", "text\tlabel\na b\tx\n\t\n", {}, ["line 3", "label is empty"]),
     ("a.tsv", "text\tlabel\na\t:x\n", {"label_until": ":"}, ["line 2", "nothing precedes", "':x'"]),
@@ -240,7 +242,22 @@ def test_every_reader_is_named_in_the_message_about_an_unknown_format(write):
     ("a.tsv", "text\tlabel\na\tx\n", {"columns": {"txt": "0"}}, ["'txt'", "did you mean 'text'"]),
     ("a.tsv", "text\tlabel\na\tx\n", {"needed": ["text2"]}, ["no 'text2'", "text, label"]),
     ("a.tsv", "words\ttags\na b\tX\n", {}, ["line 2", "2 words and 1 tags"]),
-    ("a.csv", 'text,label\na,x\n"b,y\n', {}, ["a.csv, line 3", "not valid CSV"]),
+    ("a.csv", 'text,label\na,x\n"b,y\n', {}, ["a.csv, line 3", "not closed"]),
+    ("a.csv", 'text,label\na,x\n"b,y\n', {"damaged_examples": 9}, ["a.csv, line 3", "not closed", "separator=','"]),
+    ("a.csv", 'text,label\n"a"b,x\nc,y\n', {}, ["a.csv, line 2", "not valid CSV"]),
+    ("a.csv", 'sent1,sent2,ending0,ending1,"label\n', {"format": "choices"}, ["a.csv, line 1", "not closed"]),
+    ("a.csv", "", {"format": "choices"}, ["no examples"]),
+    ("a.jsonl", '{"text": "a \\ud800"}\n', {}, ["a.jsonl, line 1: the text", "surrogate", "undecodable=replace"]),
+    ("a.jsonl", '{"text": "a", "label": "x\\udfff"}\n', {}, ["a.jsonl, line 1: the label", "surrogate"]),
+    ("a.jsonl", '{"text": "a", "id": "\\ud8003"}\n', {}, ["a.jsonl, line 1: the id", "surrogate"]),
+    ("a.jsonl", '{"words": ["a", "\\ud800"]}\n', {}, ["a.jsonl, line 1: the words", "surrogate"]),
+    ("a.jsonl", '{"text": "a", "label": 0, "label": 1}\n', {}, ["a.jsonl, line 1", "'label' twice"]),
+    ("a.jsonl", '{"text": "a", "label": %s}\n' % ("9" * 5000), {}, ["a.jsonl, line 1", "cannot be read"]),
+    ("a.jsonl", '{"text": "a", "label": %s}\n' % ("[" * 5000), {}, ["a.jsonl, line 1", "cannot be read"]),
+    ("a.jsonl", '{"choices": ["a", "b"], "label": "%s"}\n' % ("1" * 5000), {}, ["'111", "...; expected", "0 to 1"]),
+    ("a.tsv", "text\na\n", {"encoding": "undefined"}, ["'undefined'"]),
+    ("a.tsv", "text\na\n", {"encoding": "a\0b"}, ["config.data.encoding"]),
+    ("a.tsv", "text\na\n", {"columns": {"text": "9" * 5000}}, ["line 1"]),
     ("a.jsonl", '{"text": "a"}\n{"text": }\n', {}, ["a.jsonl, line 2", "not JSON", "character 10"]),
     ("a.json", '[{"text": "a"},\n {"text" "b"}]', {}, ["a.json, line 2", "not JSON"]),
     ("a.jsonl", '{"text": "a"}\n[1]\n', {}, ["line 2", "a list"]),
@@ -281,6 +298,26 @@ def test_another_encoding_can_be_set(write):
     for encoding in ("utf-16", "utf-16-be", "utf-32"):
         assert fields(write("a.csv", content.encode(encoding)), encoding=encoding) == expected
     assert fields(write("a.txt", '{"text": "a"}\n'.encode("utf-16")), encoding="utf-16") == [{"text": "a"}]
+
+
+def test_what_is_no_unicode_text_can_be_replaced(write, caplog):
+    path = write("a.jsonl", b'{"text": "caf\xe9", "label": "x\\udfff"}\n{"text": "b", "label": "y"}\n')
+    assert fields(path, undecodable="replace")[0] == {"text": "caf\ufffd", "label": "x\ufffd"}
+    assert "line 1" in caplog.text and "in 1 examples" in caplog.text
+
+
+def test_cells_beyond_the_columns_that_are_given_by_number_are_ignored_and_counted(write, caplog):
+    path = write("a.tsv", "2014\t4.2\tA.\tB.\n2014\t0.5\tC.\tD.\thttp://a\thttp://b\n2015\t3\tE.\tF.\n")
+    columns = {"label": "1", "text": "2", "text2": "3"}
+    assert [each["text2"] for each in fields(path, columns=columns)] == ["B.", "D.", "F."]
+    assert "1 of 3 rows" in caplog.text and "line 2" in caplog.text
+    refused(path, "line 2 has 6 columns", columns=columns | {"text2": "-1"})
+
+
+def test_a_pipe_is_refused_without_waiting_for_it(tmp_path):
+    os.mkfifo(tmp_path / "a.tsv")
+    refused(str(tmp_path / "a.tsv"), "a.tsv is a pipe")
+    refused(str(tmp_path / "a.tsv"), "a.tsv is a pipe", format="tsv")
 
 
 def test_fields_are_documented():

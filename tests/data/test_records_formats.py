@@ -153,6 +153,8 @@ def test_questions_have_their_context_and_answers(write):
     (squad(question(), question()), ["qas[1] has the id 'q1', which ", "qas[0] has too"]),
     (squad(question(question="  ")), ["question q1", "question is empty"]),
     (squad({"id": "q1"}), ["qas[0]", "no 'question'", "id"]),
+    (squad(question(name=["q1"])), ["qas[0] has the id ['q1']", "a string, a number"]),
+    (squad(question() | {"answers": [{"text": 5, "answer_start": 0}]}), ["question q1", "answer_start"]),
     (squad(question(), context=" "), ["question q1", "context is empty"]),
     ('{"version": "1", "data": [{"title": "paragraphs", "paragraph": []}]}',
      ["a.json, data[0]", "no 'paragraphs'", "paragraph"]),
@@ -194,9 +196,16 @@ def test_phrases_of_training_trees_are_records_without_duplicates(write):
     ("(3 (2 It) (4))", "no words"),
     ("(3 (2 It) ())", "no label"),
     ("It works", "'It' in front"),
+    ("(2 (1 a) " * 60_000, "60000 parentheses are not closed"),
 ])
 def test_unbalanced_trees_are_refused(write, tree, message):
     refused(write("a.txt", f"(3 (2 It) (4 works))\n{tree}\n"), "a.txt, line 2", message, format="trees")
+
+
+def test_deep_trees_are_read_in_linear_time(write):
+    path = write("train.txt", "(2 (1 a) " * 100_000 + "(1 b)" + ")" * 100_000 + "\n")
+    assert len(fields(path)[0]["text"]) == 200_001
+    refused(path, "line 1", "nested", phrases=True)
 
 
 # Text files

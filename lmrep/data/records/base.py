@@ -79,6 +79,8 @@ class Config:
     classes: tuple[str, ...] = setting((), "folders: the subfolders to read; empty: all that hold .txt files")
     phrases: bool = setting(False, "phrase trees: train on every phrase, not on the full sentences alone")
     encoding: str = setting("utf-8", "the encoding of the files, such as latin-1 or utf-16")
+    undecodable: str = setting("refuse", "bytes that are not of the encoding, and lone surrogates in JSON: refused "
+                               "with file and line, or replaced by U+FFFD and counted", choices=("refuse", "replace"))
     damaged_examples: int = setting(0, "how many examples of a split that cannot be read are left out, with a warning, "
                                     "before one is refused", at_least=0)
     tfds: str = setting("", "a TFDS data set, such as glue/sst2; train, validation and test are its splits")

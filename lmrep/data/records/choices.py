@@ -20,7 +20,7 @@ def read(job: Job) -> Iterator[Record | UserError]:
 
     `columns` may name others.
     """
-    beginning = files.beginning(job.path, job.config.encoding)
+    beginning = files.beginning(job.path, job.config)
     if json_lines.detects(beginning):
         yield from json_lines.read(job)
     elif _is_swag(beginning):
@@ -31,7 +31,9 @@ def read(job: Job) -> Iterator[Record | UserError]:
 
 def _swag(job: Job) -> Iterator[Record | UserError]:
     lines = delimited.tsv_lines if files.suffix(job.path) == ".tsv" else delimited.csv_lines
-    _, names = next(lines(job))
+    _, names = next(lines(job), (1, []))
+    if isinstance(names, UserError):
+        raise names
     endings = sorted((name for name in names if re.fullmatch(r"ending[0-9]+", name)), key=lambda name: int(name[6:]))
     pair = {"sent1", "sent2"} <= set(names) and job.columns.get("text", "text") == "text"
     defaults = {"text": "sent1" if pair else "startphrase", "choices": ",".join(endings), "label": "label"}

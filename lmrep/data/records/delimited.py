@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import itertools
+import logging
 import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -12,6 +13,8 @@ from lmrep.core.messages import counted
 from lmrep.data.records import files
 from lmrep.data.records.base import FIELDS, Job, ReaderDef, Record
 from lmrep.data.records.values import CORRECT, listed, missing_column, short
+
+log = logging.getLogger(__name__)
 
 Lines = Iterator[tuple[int, list[str] | UserError]]
 SEPARATORS = ",;\t|"
@@ -26,13 +29,15 @@ class Layout(NamedTuple):
       header: whether the first line names the columns.
       single: field -> its column.
       several: field -> its columns, of a list.
-      width: the number of columns.
+      width: the number of columns of the first line.
+      least: how many cells a row must have, where rows may have others than the first line; 0 where they may not.
     """
 
     header: bool
     single: dict[str, int]
     several: dict[str, list[int]]
     width: int
+    least: int = 0
 
 
 def read(job: Job, split_lines: Callable[[Job], Lines]) -> Iterator[Record | UserError]:
@@ -47,15 +52,28 @@ def read(job: Job, split_lines: Callable[[Job], Lines]) -> Iterator[Record | Use
     layout = find_columns(cells, job)
     if not layout.header:
         yield _record(layout, cells, f"{job.path}, line {number}")
-    named = "the header" if layout.header else f"line {number}"
+    named, first = "the header" if layout.header else f"line {number}", number
+    widths = {} if layout.header else {layout.width: [1, first]}  # -> rows, the first one's line
     for number, cells in table:
         if isinstance(cells, UserError):
             yield cells
-        elif len(cells) != layout.width:
+        elif len(cells) < layout.least or (not layout.least and len(cells) != layout.width):
+            expected = f"expected at least {layout.least}" if layout.least else "expected as many"
             yield UserError(f"{job.path}, line {number} has {counted(len(cells), 'column')} and {named} "
-                            f"{layout.width}; expected as many: {CORRECT}")
+                            f"{layout.width}; {expected}: {CORRECT}")
         else:
+            widths.setdefault(len(cells), [0, number])[0] += 1
             yield _record(layout, cells, f"{job.path}, line {number}")
+    _report_widths(job, widths)
+
+
+def _report_widths(job: Job, widths: dict[int, list[int]]) -> None:
+    """Says how many rows have other numbers of cells than most."""
+    usual = max(widths, key=lambda width: widths[width][0], default=0)
+    if others := [value for width, value in widths.items() if width != usual]:
+        log.warning("%s: %s of %s rows have other numbers of cells than %d, the first in line %d; columns are given by "
+                    "number, and other cells are not read", job.path, f"{sum(count for count, _ in others):,}",
+                    f"{sum(count for count, _ in widths.values()):,}", usual, min(number for _, number in others))
 
 
 def _record(layout: Layout, cells: list[str], where: str) -> Record:
@@ -74,7 +92,7 @@ def find_columns(first: list[str], job: Job) -> Layout:
     wanted = {field: spec.split(",") if field == "choices" else [spec] for field, spec in job.columns.items()}
     if "answers" in wanted:
         raise UserError(f"{job.path}: answers cannot be read from TSV or CSV columns; use JSON Lines or SQuAD's JSON")
-    header = job.config.header == "yes" or (job.config.header == "auto" and _has_header(wanted, names, job))
+    header = job.config.header == "yes" or (job.config.header == "auto" and _has_header(wanted, names, len(first), job))
     columns_of = {}
     for field, specs in wanted.items():
         columns = [int(s) if _is_number(s) else names.get(s) if job.config.header != "no" else None for s in specs]
@@ -91,18 +109,20 @@ def find_columns(first: list[str], job: Job) -> Layout:
         raise UserError(f"{job.path}: the first line has the columns {listed(first, short)}, none of which is a field "
                         "with text; set config.data.columns, by name ({'text': 'sentence'}) or by number "
                         "({'text': '3'})")
+    numbered = wanted and all(re.fullmatch("[0-9]+", spec) for specs in wanted.values() for spec in specs)
+    least = max(column for columns in columns_of.values() for column in columns) + 1 if numbered else 0
     return Layout(header, {field: columns[0] for field, columns in columns_of.items() if field != "choices"},
-                  {field: columns for field, columns in columns_of.items() if field == "choices"}, len(first))
+                  {field: columns for field, columns in columns_of.items() if field == "choices"}, len(first), least)
 
 
-def _has_header(wanted: dict[str, list[str]], names: dict[str, int], job: Job) -> bool:
+def _has_header(wanted: dict[str, list[str]], names: dict[str, int], width: int, job: Job) -> bool:
     """Whether the first line has the names that the columns need; without such names, any name of a field; of columns
     by number, whether one has its field's name."""
     needed = [spec for field, specs in wanted.items() for spec in specs
               if not _is_number(spec) and not job.optional(field)]
     known = [spec for specs in wanted.values() for spec in specs if not _is_number(spec)] if wanted else FIELDS
     if not known:
-        return any(names.get(field) == int(specs[0]) % len(names) for field, specs in wanted.items())
+        return any(names.get(field) == int(specs[0]) % width for field, specs in wanted.items())
     return all(spec in names for spec in needed) if needed else any(spec in names for spec in known)
 
 
@@ -114,22 +134,21 @@ def _missing(job: Job, field: str, spec: str, first: list[str]) -> UserError:
         return UserError(f"{job.path}: config.data.columns names {spec!r} for the field {field!r}, but header is "
                          "no; give the column's number, from 0")
     if len(first) == 1 and (separator := next((each for each in SEPARATORS if each in first[0]), "")):
-        name = "tab" if separator == "\t" else separator
         return UserError(f"{job.path}, line 1 has one column, {short(first[0])}; its columns seem to be separated by "
-                         f"{separator!r}: set config.data.separator={name!r}")
+                         f"{separator!r}: set config.data.separator={_name(separator)!r}")
     error = missing_column(f"{job.path}, line 1", field, spec, first)
     numbers = f"; in a file without a header, by number from 0, such as {{{field!r}: '0'}}"
     return UserError(f"{error}{numbers}") if job.config.header == "auto" else error
 
 
 def _is_number(spec: str) -> bool:
-    return re.fullmatch(r"-?[0-9]+", spec) is not None
+    return re.fullmatch(r"-?[0-9]{1,9}", spec) is not None
 
 
 def tsv_lines(job: Job) -> Lines:
     """Cells between tabs, or `separator`. Quotes are characters like any other."""
     separator = _separator(job) or "\t"
-    for number, line in enumerate(files.lines(job.path, job.config.encoding), 1):
+    for number, line in enumerate(files.lines(job.path, job.config), 1):
         if line.strip(" "):
             yield number, line.split(separator)
 
@@ -138,9 +157,16 @@ def csv_lines(job: Job) -> Lines:
     """Cells between commas, or what else separates them, quoted as RFC 4180 says: "" in quotes is a quote, and quoted
     cells may hold line breaks."""
     csv.field_size_limit(2**31 - 1)  # 128 KiB otherwise, less than a long document
-    separator = _separator(job) or find_separator(files.beginning(job.path, job.config.encoding))
-    table = csv.reader((line + "\n" for line in files.lines(job.path, job.config.encoding)), strict=True,
-                       delimiter=separator)
+    separator = _separator(job) or find_separator(files.beginning(job.path, job.config))
+    ended = False
+
+    def content() -> Iterator[str]:
+        nonlocal ended
+        for line in files.lines(job.path, job.config):
+            yield line + "\n"
+        ended = True
+
+    table = csv.reader(content(), strict=True, delimiter=separator)
     while True:
         number = table.line_num + 1
         try:
@@ -148,12 +174,21 @@ def csv_lines(job: Job) -> Lines:
         except StopIteration:
             return
         except csv.Error as error:
+            if ended:  # what follows the quote is no example that could be left out
+                raise UserError(f"{job.path}, line {number}: a quote that opens in this row is not closed before the "
+                                "end of the file; close it, or, where quotes are characters like any other, set "
+                                f"--config.data.format=tsv --config.data.separator={_name(separator)!r}") from None
             lines = f"line {number}" if table.line_num <= number else f"lines {number} to {table.line_num}"
             yield number, UserError(f"{job.path}, {lines}: not valid CSV ({error}); a cell with quotes, {separator!r} "
                                     "or line breaks is quoted, and a quote in it is doubled")
             continue
         if cells:
             yield number, cells
+
+
+def _name(separator: str) -> str:
+    """A separator as the config has it."""
+    return "tab" if separator == "\t" else separator
 
 
 def _separator(job: Job) -> str:

@@ -4,6 +4,7 @@ import codecs
 import contextlib
 import glob
 import gzip
+import logging
 import os
 import re
 import zlib
@@ -13,6 +14,9 @@ from typing import BinaryIO
 
 from lmrep.core import remote
 from lmrep.core.errors import UserError
+from lmrep.data.records.base import Config
+
+log = logging.getLogger(__name__)
 
 MARKS = {"utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)}
 BEGINNING = 2**16  # bytes by which a format is detected
@@ -61,45 +65,68 @@ def suffix(path: Path) -> str:
     return (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
 
 
-def beginning(path: Path, encoding: str) -> str:
+def beginning(path: Path, config: Config) -> str:
     """The first BEGINNING bytes of a file as text; what cannot be decoded is left out."""
+    codec = _codec(config.encoding)
     with _opened(path) as file:
         content = file.read(BEGINNING)
-        _check_mark(path, content, encoding)
-        return content.decode(_codec(encoding), errors="ignore").removeprefix("\ufeff")
+    _check_mark(path, content, config.encoding)
+    try:
+        return content.decode(codec, errors="ignore").removeprefix("\ufeff")
+    except UnicodeError as error:  # of encodings that leave nothing out
+        raise UserError(_undecodable(path, 1, error, config.encoding)) from error
 
 
-def lines(path: Path, encoding: str) -> Iterator[str]:
-    """The lines of a file, without line break (LF or CRLF) and byte order mark. Raises UserError with file and line."""
-    codec = _codec(encoding)
+def lines(path: Path, config: Config) -> Iterator[str]:
+    """The lines of a file, without line break (LF or CRLF) and byte order mark. Raises UserError with file and line
+    for bytes that are not of the encoding; with `undecodable=replace` they become U+FFFD, and are counted."""
+    codec = _codec(config.encoding)
     if "\n\t".encode(codec) != b"\n\t":  # UTF-16: a line break is not one byte
-        content = text(path, encoding)
+        content = text(path, config)
         yield from content.removesuffix("\n").split("\n") if content else ()
         return
+    replaced: list[int] = []
     with _opened(path) as file:
         for number, line in enumerate(file, 1):
             if number == 1:
-                _check_mark(path, line, encoding)
-            try:
-                decoded = line.decode(codec)
-            except UnicodeDecodeError as error:
-                raise UserError(_undecodable(path, number, error, encoding)) from error
+                _check_mark(path, line, config.encoding)
+            decoded = _decoded(path, line, codec, config, number, replaced)
             if number == 1:
                 decoded = decoded.removeprefix("\ufeff")
             yield decoded.removesuffix("\n").removesuffix("\r")
+    _report(path, replaced, config.encoding)
 
 
-def text(path: Path, encoding: str) -> str:
-    """A file's text without byte order mark; line breaks become LF. Raises UserError with file and line."""
-    codec = _codec(encoding)
+def text(path: Path, config: Config) -> str:
+    """A file's text without byte order mark; line breaks become LF. Other bytes are treated as in `lines`."""
+    codec, replaced = _codec(config.encoding), []
     with _opened(path) as file:
         content = file.read()
-    _check_mark(path, content, encoding)
+    _check_mark(path, content, config.encoding)
+    decoded = _decoded(path, content, codec, config, 1, replaced)
+    _report(path, replaced, config.encoding)
+    return decoded.removeprefix("\ufeff").replace("\r\n", "\n")
+
+
+def _decoded(path: Path, content: bytes, codec: str, config: Config, first: int, replaced: list[int]) -> str:
+    """Bytes that begin in line `first` as text. The numbers of lines whose bytes are replaced go to `replaced`."""
     try:
-        return content.decode(codec).removeprefix("\ufeff").replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        number = content.count(b"\n", 0, error.start) + 1
-        raise UserError(_undecodable(path, number, error, encoding)) from error
+        return content.decode(codec)
+    except UnicodeError as error:
+        number = first + content.count(b"\n", 0, getattr(error, "start", 0))
+        if config.undecodable == "refuse":
+            raise UserError(_undecodable(path, number, error, config.encoding)) from error
+        replaced.append(number)
+        try:
+            return content.decode(codec, "replace")
+        except UnicodeError:  # of encodings that replace nothing
+            raise UserError(_undecodable(path, number, error, config.encoding)) from error
+
+
+def _report(path: Path, replaced: list[int], encoding: str) -> None:
+    if replaced:
+        log.warning("%s: bytes that are not %s are replaced by U+FFFD, first in line %d%s", path, encoding.upper(),
+                    replaced[0], f", in {len(replaced):,} lines" * (len(replaced) > 1))
 
 
 def _check_mark(path: Path, content: bytes, encoding: str) -> None:
@@ -110,16 +137,18 @@ def _check_mark(path: Path, content: bytes, encoding: str) -> None:
                         f"{encoding!r}; set it to {marked}")
 
 
-def _undecodable(path: Path, number: int, error: UnicodeDecodeError, encoding: str) -> str:
-    return (f"{path}, line {number} is not {encoding.upper()} (byte 0x{error.object[error.start]:02x}); convert the "
-            "file to UTF-8, or set config.data.encoding, such as latin-1 or cp1252")
+def _undecodable(path: Path, number: int, error: UnicodeError, encoding: str) -> str:
+    found = f"byte 0x{error.object[error.start]:02x}" if isinstance(error, UnicodeDecodeError) else str(error)[:80]
+    return (f"{path}, line {number} is not {encoding.upper()} ({found}); convert the file to UTF-8, set "
+            "config.data.encoding, such as latin-1 or cp1252, or replace such bytes with "
+            "--config.data.undecodable=replace")
 
 
 def _codec(encoding: str) -> str:
     try:
-        "".encode(encoding)  # refuses those that are no encodings of text, such as base64
+        "\n\t".encode(encoding)  # refuses those that are no encodings of text, such as base64
         return codecs.lookup(encoding).name
-    except LookupError as error:
+    except (LookupError, ValueError) as error:
         raise UserError(f"config.data.encoding is {encoding!r}, which Python does not know; expected one such "
                         "as utf-8, latin-1, cp1252 or utf-16") from error
 
@@ -136,6 +165,9 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
     """A file's bytes, decompressed if its name ends with .gz. A remote file has a URL as its path."""
     url = remote.as_url(path)
     try:
+        if not url and path.exists() and not (path.is_file() or path.is_dir()):
+            raise UserError(f"{path} is a pipe, a socket or a device, and labelled files are read more than once; "
+                            "write its content to a file")
         with _opened_remote(url) if url else open(path, "rb") as file:
             if path.suffix.lower() == ".gz":
                 with gzip.open(file) as stream:

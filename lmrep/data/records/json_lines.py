@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,24 +16,24 @@ DATA = re.compile(r'\s*\{\s*("[^"]*"\s*:\s*("[^"]*"|[-\w.]+)\s*,\s*)*"data"\s*:\
 
 def read(job: Job) -> Iterator[Record | UserError]:
     """The examples of a file. Raises UserError if it is an array that is not valid JSON."""
-    beginning = files.beginning(job.path, job.config.encoding)
+    beginning = files.beginning(job.path, job.config)
     if beginning.lstrip().startswith("["):
-        array = parse(files.text(job.path, job.config.encoding), str(job.path))
+        array = parse(files.text(job.path, job.config), str(job.path))
         if isinstance(array, UserError):
             raise array
         for number, value in enumerate(array):
             yield values.from_object(value, job, f"{job.path}, item {number}")
         return
     if DATA.match(beginning):
-        value = parse(files.text(job.path, job.config.encoding), str(job.path))
+        value = parse(files.text(job.path, job.config), str(job.path))
         if isinstance(value, dict) and all(isinstance(item, dict) for item in value["data"]):
             for number, item in enumerate(value["data"]):
                 yield values.from_object(item, job, f"{job.path}, data[{number}]")
             return
-        if isinstance(value, UserError) and isinstance(parse(next(files.lines(job.path, job.config.encoding)), ""),
+        if isinstance(value, UserError) and isinstance(parse(next(files.lines(job.path, job.config)), ""),
                                                            UserError):
             raise value  # else an object a line, with a field of this name
-    for number, line in enumerate(files.lines(job.path, job.config.encoding), 1):
+    for number, line in enumerate(files.lines(job.path, job.config), 1):
         if line.strip():
             where = f"{job.path}, line {number}"
             value = parse(line, where)
@@ -42,13 +43,23 @@ def read(job: Job) -> Iterator[Record | UserError]:
 def parse(text: str, where: str) -> Any:
     """The value of a JSON text, or the UserError that says why there is none."""
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
         line = f", line {error.lineno}" if "\n" in text else ""
         return UserError(f"{where}{line} is not JSON ({error.msg} at character {error.colno}); expected an object a "
                          "line, or one array of objects")
-    except (ValueError, RecursionError) as error:  # numbers with thousands of digits, deep nesting
-        return UserError(f"{where} is JSON that cannot be read ({error})")
+    except (ValueError, RecursionError) as error:  # repeated names, numbers with thousands of digits, deep nesting
+        return UserError(f"{where} is JSON that cannot be read ({error}); {values.CORRECT}")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of names and values. Raises ValueError for a name that is there twice: which one counts is not
+    clear."""
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"an object has {values.short(name)} twice")
+    return value
 
 
 def detects(beginning: str) -> bool:

@@ -25,7 +25,7 @@ def read(job: Job) -> Iterator[Record | UserError]:
     if job.split == "test":
         paths = {field: path for field, path in paths.items()
                  if not job.optional(field) or remote.as_url(path) or path.exists()}
-    lines = {field: list(files.lines(path, job.config.encoding)) for field, path in paths.items()}
+    lines = {field: list(files.lines(path, job.config)) for field, path in paths.items()}
     for field, found in lines.items():
         if len(found) != len(lines["text"]):
             raise UserError(f"{paths[field]} has {len(found):,} lines, and {job.path} {len(lines['text']):,}; expected "

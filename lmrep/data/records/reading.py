@@ -32,9 +32,11 @@ def read(config: Config, split: str, needed: Collection[str] = ()) -> list[Recor
     if not pattern:
         raise UserError(f"there are no {split} files: set config.data.{split} to a path or a glob")
     explicit = _explicit_columns(config, split, needed)
-    records, labels, damaged, count = [], set(), [], -1
+    records, labels, damaged, replaced, count = [], set(), [], [], -1
     for count, item in enumerate(_items(config, split, pattern, explicit, needed)):
         if not isinstance(item, UserError):
+            if config.undecodable == "replace" and (same := values.without_surrogates(item)) is not item:
+                item, replaced = same, [*replaced, item.where]
             item = values.check(item, split, needed) or _relabel(item, config, labels)
         if isinstance(item, UserError):
             damaged.append(item)
@@ -45,6 +47,9 @@ def read(config: Config, split: str, needed: Collection[str] = ()) -> list[Recor
             records.append(item if item.id else item._replace(id=str(count)))
     if damaged:
         log.warning("left out %d examples of %s that cannot be read; the first: %s", len(damaged), pattern, damaged[0])
+    if replaced:
+        log.warning("%s: halves of surrogate pairs are replaced by U+FFFD in %s examples, first in %s", pattern,
+                    f"{len(replaced):,}", replaced[0])
     if split == "train" and any(config.label_map.values()) and labels and not labels & set(config.label_map):
         raise UserError(f"config.data.label_map has none of the labels of {pattern}: it maps "
                         f"{_some(config.label_map)}, and the labels are {_some(labels)}")
@@ -97,7 +102,7 @@ def detect(path: Path, config: Config, needed: Collection[str] = ()) -> str:
     # Column files have words and tags alone, and may look like texts between blank lines.
     by_suffix = [name for name in by_suffix if not READERS[name].columns or {*READERS[name].columns} & {*needed}
                  or not needed] or by_suffix
-    beginning = files.beginning(path, config.encoding) if len(by_suffix) != 1 else ""
+    beginning = files.beginning(path, config) if len(by_suffix) != 1 else ""
     if config.comment:
         beginning = "\n".join(line for line in beginning.split("\n") if not line.startswith(config.comment))
     for name in by_suffix or READERS:
@@ -128,7 +133,7 @@ def _relabel(record: Record, config: Config, labels: set[str]) -> Record | UserE
         label = label.split(config.label_until)[0]
         if not label:
             return UserError(f"{record.where}: nothing precedes config.data.label_until={config.label_until!r} in the "
-                             f"label {record.fields['label']!r}; {values.CORRECT}")
+                             f"label {values.short(record.fields['label'])}; {values.CORRECT}")
     labels.add(label)
     label = config.label_map.get(label, label)
     if not label:

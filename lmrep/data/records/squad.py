@@ -8,14 +8,14 @@ from lmrep.core.errors import UserError
 from lmrep.data.records import files
 from lmrep.data.records.base import Job, ReaderDef, Record
 from lmrep.data.records.json_lines import parse
-from lmrep.data.records.values import CORRECT, convert, json_type
+from lmrep.data.records.values import CORRECT, convert, json_type, listed, short
 
 
 def read(job: Job) -> Iterator[Record | UserError]:
     """A record for each question; `answers` is [] where `is_impossible`. Raises UserError if the file has another
     structure. Predictions are written by id, so that two questions with one id are an error."""
     seen: dict[str, str] = {}
-    value = parse(files.text(job.path, job.config.encoding), str(job.path))
+    value = parse(files.text(job.path, job.config), str(job.path))
     if isinstance(value, UserError):
         raise value
     for path, article in _items(value, "data", str(job.path)):
@@ -24,7 +24,8 @@ def read(job: Job) -> Iterator[Record | UserError]:
             for path__, question in _items(paragraph, "qas", path_):
                 found = _record(job, context, question, path__)
                 if isinstance(found, Record) and found.id and seen.setdefault(found.id, path__) != path__:
-                    found = UserError(f"{path__} has the id {found.id!r}, which {seen[found.id]} has too; {CORRECT}")
+                    found = UserError(f"{path__} has the id {short(found.id)}, which {seen[found.id]} has too; "
+                                      f"{CORRECT}")
                 yield found
 
 
@@ -33,8 +34,11 @@ def _record(job: Job, context: str, question: Any, where: str) -> Record | UserE
         text = _get(question, "question", str, where)
     except UserError as error:
         return error
-    name = str(question.get("id", ""))
-    where = f"{job.path}, question {name}" if name else where
+    try:
+        name = convert("id", question.get("id", ""))
+    except ValueError as error:
+        return UserError(f"{where} has the id {short(question['id'])}; expected {error}")
+    where = f"{job.path}, question {name[:80]}" if name else where
     fields = {"question": text.strip(), "context": context}
     answers = question.get("answers")
     if question.get("is_impossible") is True:
@@ -43,13 +47,13 @@ def _record(job: Job, context: str, question: Any, where: str) -> Record | UserE
         answers = []
     if answers is None:
         if not job.optional("answers"):
-            return UserError(f"{where} has no 'answers', only {', '.join(question)}; expected a list, which may be "
+            return UserError(f"{where} has no 'answers', only {listed(question)}; expected a list, which may be "
                              "empty")
     else:
         try:
             fields["answers"] = convert("answers", answers)
         except ValueError as error:
-            return UserError(f"{where}: the answers are {answers!r}; expected {error}")
+            return UserError(f"{where}: the answers are {short(answers)}; expected {error}")
     return Record(fields, name, where)
 
 
@@ -64,7 +68,7 @@ def _get(value: Any, key: str, type_: type, path: str) -> Any:
         raise UserError(f"{path} is {json_type(value)}; expected an object with {key!r}, as in SQuAD")
     if not isinstance(value.get(key), type_):
         found = f"has {json_type(value[key])} in {key!r}" if key in value else \
-            f"has no {key!r}, only {', '.join(value) or 'nothing'}"
+            f"has no {key!r}, only {listed(value) or 'nothing'}"
         raise UserError(f"{path} {found}; expected {json_type(type_())} there, as in SQuAD")
     return value[key]
 

@@ -8,12 +8,12 @@ from lmrep.config.record import suggestion
 from lmrep.core.errors import UserError
 from lmrep.data.records import files
 from lmrep.data.records.base import Job, ReaderDef, Record
-from lmrep.data.records.values import CORRECT
+from lmrep.data.records.values import CORRECT, short
 
 
 def read_lines(job: Job) -> Iterator[Record | UserError]:
     """A record for each line: the label, white space, the text (TREC)."""
-    for number, line in enumerate(files.lines(job.path, job.config.encoding), 1):
+    for number, line in enumerate(files.lines(job.path, job.config), 1):
         if not line.strip():
             continue
         where = f"{job.path}, line {number}"
@@ -21,14 +21,15 @@ def read_lines(job: Job) -> Iterator[Record | UserError]:
         if rest:
             yield Record({"text": rest[0].strip(), "label": label}, "", where)
         else:
-            yield UserError(f"{where} has nothing after {label!r}; expected a label, a space and a text: {CORRECT}")
+            yield UserError(f"{where} has nothing after {short(label)}; expected a label, a space and a text: "
+                            f"{CORRECT}")
 
 
 def read_documents(job: Job) -> Iterator[Record | UserError]:
     """A record for each text between blank lines, without labels, at the number of its first line."""
     lines: list[str] = []
     first = 1
-    for number, line in enumerate(itertools.chain(files.lines(job.path, job.config.encoding), [""]), 1):
+    for number, line in enumerate(itertools.chain(files.lines(job.path, job.config), [""]), 1):
         if line.strip():
             lines.append(line)
             continue
@@ -65,7 +66,7 @@ def _texts(folder: Path) -> list[Path]:
 
 
 def _record(job: Job, path: Path, fields: dict[str, str]) -> Record:
-    text = files.text(path, job.config.encoding).strip()
+    text = files.text(path, job.config).strip()
     return Record({"text": text, **fields}, str(path.relative_to(job.path)).removesuffix(".gz")[:-4], str(path))
 
 

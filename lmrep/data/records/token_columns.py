@@ -54,7 +54,7 @@ def read_conllu(job: Job) -> Iterator[Record | UserError]:
 def _sentences(job: Job, split: Callable[[str], list[str]]) -> Iterator[list[Line]]:
     """The lines of each block between blank lines."""
     lines: list[Line] = []
-    for number, text in enumerate(files.lines(job.path, job.config.encoding), 1):
+    for number, text in enumerate(files.lines(job.path, job.config), 1):
         if job.config.comment and text.startswith(job.config.comment):
             continue
         if text.strip(" \t"):
@@ -88,7 +88,7 @@ def _number(job: Job, field: str, name: str, width: int) -> int:
 
 def _has_tabs(job: Job) -> bool:
     skipped = ("-DOCSTART-", job.config.comment or "-DOCSTART-")
-    lines = (line for line in files.lines(job.path, job.config.encoding) if line.strip(" \t"))
+    lines = (line for line in files.lines(job.path, job.config) if line.strip(" \t"))
     return "\t" in next((line for line in lines if not line.startswith(skipped)), "")
 
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from lmrep.core.errors import UserError
 from lmrep.data.records import files
 from lmrep.data.records.base import Job, ReaderDef, Record
-from lmrep.data.records.values import CORRECT
+from lmrep.data.records.values import CORRECT, short
 
 ESCAPED = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}", r"\/": "/", r"\*": "*"}
+DEEPEST = 1000  # the texts of all phrases together are as long as the words times the depth
 _ESCAPED = re.compile("|".join(map(re.escape, ESCAPED)))
 
 
@@ -20,48 +21,48 @@ def read(job: Job) -> Iterator[Record | UserError]:
     sentences (SST: 318,582 phrases in training, 159,274 different ones). Words are unescaped: -LRB- is a parenthesis.
     """
     seen = set()
-    for number, line in enumerate(files.lines(job.path, job.config.encoding), 1):
+    for number, line in enumerate(files.lines(job.path, job.config), 1):
         if not line.strip():
             continue
         where = f"{job.path}, line {number}"
+        every = job.config.phrases and job.split == "train"
         try:
-            phrases = parse(line)
+            phrases = parse(line, every)
         except ValueError as error:
             yield UserError(f"{where}: {error}; expected a tree such as (3 (2 It) (4 works)): {CORRECT}")
             continue
-        if not (job.config.phrases and job.split == "train"):
-            phrases = phrases[-1:]
         for label, words in phrases:
-            if not (job.config.phrases and job.split == "train"):
-                yield Record({"text": words, "label": label}, "", where)
-            elif (label, words) not in seen:
+            if not every or (label, words) not in seen:
                 seen.add((label, words))
                 yield Record({"text": words, "label": label}, "", where)
 
 
-def parse(line: str) -> list[tuple[str, str]]:
-    """(label, text) of each node of a tree, children before their parent. Raises ValueError if it is not one tree."""
-    phrases, words, nodes = [], [], []  # nodes: label and first word of those that are open
+def parse(line: str, every: bool = True) -> list[tuple[str, str]]:
+    """(label, text) of each node of a tree, children before their parent, or of the root alone. Raises ValueError if it
+    is not one tree, or if every text is wanted of a tree that is nested too deep for a sentence's."""
+    phrases, words, nodes = [], [], []  # phrases: label, first and last word; nodes: label and first word, while open
     tokens = re.findall(r"[()]|[^ \t()]+", line.strip())
     for number, token in enumerate(tokens):
         if phrases and not nodes:
-            raise ValueError(f"{token!r} follows the closing parenthesis of the root")
+            raise ValueError(f"{short(token)} follows the closing parenthesis of the root")
         if token == "(":
             nodes.append([None, len(words)])
+            if every and len(nodes) > DEEPEST:
+                raise ValueError(f"nodes are nested more than {DEEPEST:,} deep")
         elif not nodes:
-            raise ValueError(f"found {token!r} in front of the first parenthesis" if number == 0 else "unbalanced")
+            raise ValueError(f"found {short(token)} in front of the first parenthesis" if number == 0 else "unbalanced")
         elif token == ")":
             label, first = nodes.pop()
             if label is None or first == len(words):
                 raise ValueError("a node has no words" if label else "a node has no label")
-            phrases.append((label, " ".join(words[first:])))
+            phrases.append((label, first, len(words)))
         elif nodes[-1][0] is None:
             nodes[-1][0] = token
         else:
             words.append(_ESCAPED.sub(lambda match: ESCAPED[match[0]], token))
     if nodes:
         raise ValueError(f"{len(nodes)} parentheses are not closed")
-    return phrases
+    return [(label, " ".join(words[first:last])) for label, first, last in phrases[0 if every else -1:]]
 
 
 def detects(beginning: str) -> bool:

@@ -1,6 +1,7 @@
 """Values found in files become the fields of a record, and are checked."""
 
 import itertools
+import math
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Mapping
@@ -11,6 +12,8 @@ from lmrep.core.errors import UserError
 from lmrep.data.records.base import FIELDS, TARGETS, Job, Record
 
 CORRECT = "correct the file, or leave such examples out with --config.data.damaged_examples, up to that number"
+SURROGATE = re.compile("[\ud800-\udfff]")
+NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 TEXTS = ("text", "text2", "question", "context", "target")
 
 
@@ -57,7 +60,8 @@ def missing_column(where: str, field: str, name: str, names: Any, what: str = "c
     there = listed(names) or "none"
     example = field if field in names else next((each for each in names if each not in FIELDS), "name")
     example = example if len(example) <= 80 else "name"
-    return UserError(f"{where} has no {name!r}{needed}{suggestion(name, names)}; it has the {what} {there}: set "
+    alike = [*itertools.islice((each for each in names if len(each) <= 80), 200)]
+    return UserError(f"{where} has no {name!r}{needed}{suggestion(name, alike)}; it has the {what} {there}: set "
                      f"config.data.columns, such as {{{field!r}: {example!r}}}")
 
 
@@ -129,6 +133,9 @@ _CONVERT: dict[str, Callable[[Any], Any]] = {
 def check(record: Record, split: str, needed: Collection[str] = ()) -> UserError | None:
     """What is wrong with a record, or None. An empty label in a test file counts as absent, and is removed."""
     fields, where = record.fields, record.where
+    if (name := _with_surrogate(record)) is not None:
+        return UserError(f"{where}: the {name} has half of a surrogate pair, which is not a character; correct it, or "
+                         "set --config.data.undecodable=replace")
     if fields.get("label") == "":
         if split != "test":
             return UserError(f"{where}: the label is empty; {CORRECT}")
@@ -151,6 +158,37 @@ def check(record: Record, split: str, needed: Collection[str] = ()) -> UserError
     return _check_answers(record) if "context" in fields else None
 
 
+def _with_surrogate(record: Record) -> str | None:
+    """The field, or "id", that has a lone surrogate; None where all is Unicode text."""
+    for name, value in (*record.fields.items(), ("id", record.id)):
+        for part in [value] if isinstance(value, str) else value:
+            try:
+                (part if isinstance(part, str) else part[0]).encode()  # faster than a search
+            except UnicodeEncodeError:
+                return name
+    return None
+
+
+def without_surrogates(record: Record) -> Record:
+    """The record with U+FFFD for lone surrogates; itself where it has none."""
+    if _with_surrogate(record) is None:
+        return record
+
+    def replaced(value: Any) -> Any:
+        if isinstance(value, str):
+            return SURROGATE.sub("\ufffd", value)
+        return type(value)(map(replaced, value)) if isinstance(value, list | tuple) else value
+
+    return record._replace(fields={name: replaced(value) for name, value in record.fields.items()},
+                           id=replaced(record.id))
+
+
+def number(text: str) -> float:
+    """A decimal number in ASCII digits, such as -2.5 or 1e-3; NaN for other texts, among them those that Python takes
+    for numbers too, such as 1_0 and inf."""
+    return float(text) if len(text) < 400 and NUMBER.fullmatch(text.strip()) else math.nan
+
+
 def _visible(character: str) -> bool:
     """Whether a character is neither white space nor a control or format character, such as U+200B."""
     return character.isalnum() or unicodedata.category(character) not in ("Cc", "Cf", "Zl", "Zp", "Zs")
@@ -161,10 +199,10 @@ def check_choice(record: Record) -> UserError | None:
     if "choices" not in record.fields:
         return None
     label, count = record.fields["label"], len(record.fields["choices"])
-    if re.fullmatch(r"[0-9]+", label) and int(label) < count:
+    if re.fullmatch(r"[0-9]{1,9}", label) and int(label) < count:
         return None
-    return UserError(f"{record.where}: the label is {label!r}; expected the number of one of {count} choices, 0 to "
-                     f"{count - 1} (set config.data.label_map if they are named otherwise)")
+    return UserError(f"{record.where}: the label is {short(label)}; expected the number of one of {count} choices, 0 "
+                     f"to {count - 1} (set config.data.label_map if they are named otherwise)")
 
 
 def _check_answers(record: Record) -> UserError | None:
@@ -193,5 +231,8 @@ def listed(names: Collection[Any], show: Callable[[Any], str] = str) -> str:
 
 def short(value: Any) -> str:
     """The `repr` of a value, shortened, for messages."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except RecursionError:
+        return f"{json_type(value)} with deep nesting"
     return text if len(text) <= 80 else text[:77] + "..."
