@@ -24,6 +24,7 @@ from lmrep.core.params import flatten, unflatten
 from lmrep.data import tokenizers
 from lmrep.experiment import checks
 from lmrep.experiment import config as experiments
+from lmrep.experiment.choices import ALL_OBJECTIVES
 from lmrep.experiment.config import Experiment, StagePlan
 from lmrep.experiment.frozen import chosen_step
 from lmrep.inference.load import load
@@ -142,9 +143,9 @@ def to_published(
 def _checkpoint(run: Run, params: dict[str, np.ndarray], part: str) -> tuple[Published, list[str]]:
     """(a run's checkpoint, under the names of the files that it was read from or else under the library's; remarks)."""
     config = experiments.model_config(run.experiment, run.tokenizer.size)
-    objective = experiments.stage_at(run.experiment, run.step).objective
-    networks = next((found for family in FAMILIES.values() if family.objective == run.objective.name
-                     and (found := family.networks(config, params, objective))), {})
+    stage = experiments.stage_at(run.experiment, run.step)
+    networks = next((found for family in FAMILIES.values() if family.objective == stage.objective_name
+                     and (found := family.networks(config, params, stage.objective))), {})
     if part and not networks:
         raise UserError(f"--part is {part!r}, and {run.directory} has a single network; leave it out")
     if part and part not in networks:
@@ -153,17 +154,40 @@ def _checkpoint(run: Run, params: dict[str, np.ndarray], part: str) -> tuple[Pub
         return _recorded(run.directory / FOLDER, config, params), []
     if networks:
         config, params = networks[part or next(iter(networks))]()
-    task = task_of(experiments.stage_at(run.experiment, run.step), params)
-    found, remarks = from_network(config, params, run.tokenizer.vocabulary.specials, run.objective.name, task)
+    task, specials, name = task_of(stage, params), run.tokenizer.vocabulary.specials, stage.objective_name
     if task:
-        return found, remarks
+        return from_network(config, params, specials, name, task)
+    heads = ALL_OBJECTIVES[name].published_heads
+    params, left_out = _published_params(params, heads)
+    found, remarks = from_network(config, params, specials, name, published_heads=heads)
+    remarks += [f"left out, since no published class has it: {path}" for path in left_out]
+    if not found.heads:
+        remarks.append(f"{found.class_name} is the network alone: no class of {found.family.name} has a head like that "
+                       f"of the objective {name!r}")
     if run.objective.context == "left" and not found.family.causal:
         remarks.append(f"it was trained to predict from left to right, and {found.class_name} sees both sides")
     elif found.family.causal and run.objective.context != "left":
-        remarks.append(f"it was trained to see both sides, and {found.class_name} predicts from left to right")
-    elif found.family.causal and any(path.startswith("objective/") for path in params):
-        remarks.append(f"{found.class_name} has no head like that of the run, so it predicts other words")
+        remarks.append(f"it was trained to see both sides, and {found.class_name} reads from left to right")
     return found, remarks
+
+
+def _published_params(
+    params: Mapping[str, np.ndarray], heads: Mapping[str, str]
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """(a run's parameters, those of its published heads under the heads' names, without those of its other heads; the
+    paths of these). Another head means something else, whatever it is called."""
+    names = {own: head for head, own in heads.items()}
+    kept, left_out = {}, []
+    for path, value in params.items():
+        start, _, rest = path.partition("/")
+        own, _, parameter = rest.partition("/")
+        if start != "objective":
+            kept[path] = value
+        elif own in names:
+            kept[f"objective/{names[own]}/{parameter}"] = value
+        else:
+            left_out.append(path)
+    return kept, left_out
 
 
 def task_of(stage: StagePlan, params: Mapping[str, np.ndarray]) -> PublishedTask | None:
@@ -210,7 +234,8 @@ def _recorded(directory: Path, config, params: dict[str, np.ndarray]) -> Publish
     try:
         family, config_json = FAMILIES[record["family"]], record["config_json"]
         found = Published(family, config_json, config, params, record["dtypes"], extra, record["metadata"],
-                          read_task(family.tasks, config_json, str(directory / RECORD)))
+                          read_task(family.tasks, config_json, str(directory / RECORD)),
+                          family.heads_of(params, config_json.get("architectures")))
         tensors(found)
     except (KeyError, TypeError, AttributeError) as error:
         raise RunFault(f"{directory} does not fit the checkpoint ({error!r}); restore it, or remove it to write the "

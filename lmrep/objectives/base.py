@@ -260,6 +260,8 @@ class ObjectiveDef(NamedTuple):
       parts: config -> the names of the frozen parts that it reads, which `config.frozen` must have.
       teachers: of these, the ones that only the loss reads, given the same tokens as the network: they must have been
         trained with the tokens of this run's tokenizer, and predictions need none of them.
+      published_heads: the heads of published checkpoints (`lmrep.interop.heads.HEADS`) that its own mean the same as ->
+        where their parameters lie under "objective". {}: a run is written as its encoder alone.
     """
 
     config: type
@@ -274,3 +276,4 @@ class ObjectiveDef(NamedTuple):
     evaluation_fields: tuple[str, ...] = ()
     parts: Callable[[Any], tuple[str, ...]] = lambda config: ()
     teachers: tuple[str, ...] = ()
+    published_heads: Mapping[str, str] = {}

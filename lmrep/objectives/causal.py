@@ -168,5 +168,5 @@ DEFINITION = ObjectiveDef(
         "lm_accuracy": accuracy_metric("Next-token accuracy", baseline="most_frequent_accuracy"),
         "most_frequent_accuracy": accuracy_metric("Accuracy of the most frequent token", headline=False),
     },
-    capabilities=(GenerateText(),),
+    capabilities=(GenerateText(),), published_heads={"causal": "causal"},
 )

@@ -106,5 +106,5 @@ DEFINITION = ObjectiveDef(
     Config, build, causal.DEFINITION.metrics | teaching.METRICS, context=lambda c: "left",
     capabilities=causal.DEFINITION.capabilities,
     loss_fields=("alpha_ce", "alpha_clm", "alpha_cos", "alpha_mse", "temperature"),
-    parts=teaching.parts, teachers=(TEACHER,),
+    parts=teaching.parts, teachers=(TEACHER,), published_heads=causal.DEFINITION.published_heads,
 )

@@ -132,5 +132,5 @@ def _logits(
 DEFINITION = ObjectiveDef(
     Config, build, mlm_head.METRICS | teaching.METRICS, masking.check, capabilities=(FillMask(),),
     loss_fields=("alpha_ce", "alpha_mlm", "alpha_cos", "alpha_mse", "temperature", "restrict_ce_to_mask"),
-    parts=teaching.parts, teachers=(TEACHER,),
+    parts=teaching.parts, teachers=(TEACHER,), published_heads={"masked": "masked"},
 )

@@ -197,4 +197,5 @@ DEFINITION = ObjectiveDef(
         "most_frequent_accuracy": accuracy_metric("Accuracy of the most frequent token", headline=False),
     } | sentence_pair.METRICS,
     capabilities=(FillMask("permutation", "language-model head"), GenerateText()), loss_fields=("sentence_pair",),
+    published_heads={"permutation": "permutation"},
 )

@@ -313,5 +313,5 @@ DEFINITION = ObjectiveDef(
         "copied_fraction": fraction_metric("Mean of the copy gate"),
     },
     capabilities=(FillMask("generator_head", "generator"), DetectReplaced()),
-    loss_fields=("generator_weight", "weight"),
+    loss_fields=("generator_weight", "weight"), published_heads={"discriminator": "discriminator", "masked": "masked"},
 )

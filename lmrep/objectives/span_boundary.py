@@ -283,4 +283,5 @@ DEFINITION = ObjectiveDef(
         "boundary_accuracy": accuracy_metric("Span-boundary accuracy"),
     },
     capabilities=(FillMask(),), loss_fields=("boundary", "weight", "position_width", "sentence_pair"),
+    published_heads={"masked": "masked", "pair": "pair"},
 )

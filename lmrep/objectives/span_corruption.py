@@ -319,5 +319,5 @@ DEFINITION = ObjectiveDef(
         "most_frequent_accuracy": accuracy_metric("Accuracy of the most frequent token", headline=False),
     },
     capabilities=(FillSpans(),),
-    loss_fields=("z_loss",),
+    loss_fields=("z_loss",), published_heads={"span_corruption": "span_corruption"},
 )

@@ -349,7 +349,8 @@ DEFINITION = TaskDef(
         evaluation_fields=("search",),
         capabilities=(GenerateTarget(
             "generate_target", "generates a text from a text, such as its translation", (),
-            lambda prediction: prediction["text"], text_templates.INPUTS),)),
+            lambda prediction: prediction["text"], text_templates.INPUTS),),
+        published_heads={"span_corruption": NAME}),
     fields=("text",), targets=("target",), optional=tuple(name for name in text_templates.INPUTS if name != "text"),
     fields_of=fields_of, convert=convert, check=check,
     columns={"known": Field("bn", np.int32, "whether the target is known; -1 for empty sequences"),

@@ -17,7 +17,7 @@ from lmrep.interop.huggingface.read import read
 from lmrep.interop.huggingface.write import tensors as tensors_of
 from lmrep.layers.attention import AttentionMask
 from lmrep.models.base import Inputs
-from lmrep.objectives import replaced_token
+from lmrep.objectives import OBJECTIVES, replaced_token
 from tests import given, small
 from tests.interop.test_published import GOLDEN, LEFT, copy, files, rewrite, same
 
@@ -308,16 +308,29 @@ def test_each_network_of_a_joint_run_is_written(joint, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"main", "part", "named"}
 
 
-@pytest.mark.parametrize(("objective", "fields", "network", "remark"), [
-    ("causal", {}, {}, "it was trained to predict from left to right, and BertModel sees both sides"),
-    ("masked", {}, LEFT, "it was trained to see both sides, and GPT2LMHeadModel predicts from left to right"),
-    ("causal", {"head": "transform"}, LEFT, "GPT2LMHeadModel has no head like that of the run"),
-    ("causal", {}, LEFT, ""),
+# A contract-style objective whose head has BERT's names and shapes, and predicts the token before each position.
+EARLIER = OBJECTIVES["masked"]._replace(published_heads={})
+
+
+@pytest.mark.parametrize(("objective", "fields", "network", "name", "remark"), [
+    ("causal", {}, {}, "BertModel", "it was trained to predict from left to right, and BertModel sees both sides"),
+    ("masked", {}, LEFT, "GPT2Model", "it was trained to see both sides, and GPT2Model reads from left to right"),
+    ("causal", {"head": "transform"}, LEFT, "GPT2Model", "GPT2Model is the network alone"),
+    ("causal", {"bias": True}, LEFT, "GPT2Model", "GPT2Model is the network alone"),
+    ("earlier", {}, {}, "BertModel", "BertModel is the network alone: no class of bert has a head"),
+    ("causal", {}, LEFT, "GPT2LMHeadModel", ""),
 ])
-def test_lossy_export_is_reported(tmp_path, objective, fields, network, remark):
+def test_the_objective_decides_which_heads_are_written(
+    tmp_path, monkeypatch, objective, fields, network, name, remark
+):
+    monkeypatch.setitem(OBJECTIVES, "earlier", EARLIER)
     workdir = given.workdir(tmp_path, objective, objective_fields=fields, **network)
-    remarks = conversion.to_published(workdir, tmp_path / "out").remarks
-    assert any(remark in line for line in remarks) if remark else not remarks
+    done = conversion.to_published(workdir, tmp_path / "out")
+    assert done.checkpoint.class_name == read(tmp_path / "out").class_name == name
+    assert done.certificate.differences.keys() == {"hidden", *done.checkpoint.heads}
+    assert any(remark in line for line in done.remarks) if remark else not done.remarks
+    if not done.checkpoint.heads:
+        assert not any("lm_head" in tensor or "cls." in tensor for tensor in done.checkpoint.dtypes)
 
 
 @pytest.mark.parametrize("converted", ["bert_tanh"], indirect=True)

@@ -123,6 +123,9 @@ def test_tasks_start_from_a_published_directory(name, tmp_path):
     assert "decoder" in generator.params["encoder"] and ("objective" in generator.params) == (name == "1.1")
     inputs = classifier.inputs(["the cat"])
     close(generator.apply(generator.params, inputs).hidden[0, : len(text.ids)], expected)
+    written = conversion.to_published(generator.directory, tmp_path / "written")
+    assert written.checkpoint.class_name == "T5ForConditionalGeneration" and not written.remarks
+    assert written.certificate.differences.keys() == {"hidden", "span_corruption"}
     frozen = fine_tune(tmp_path, "classification", f"features={directory}", **{"objective.features.layers": "last"})
     own = frozen.params["frozen"]["features"]["encoder"]
     assert own.keys() == {"embedding", "encoder"} and frozen.experiment.objective["pooling"] == "mean"

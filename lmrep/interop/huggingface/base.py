@@ -173,21 +173,22 @@ class Family:
 
     # Tensors
 
-    def heads_of(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """The outputs of a checkpoint with these paths beside hidden states."""
+    def heads_of(self, paths: Iterable[str], classes: Sequence[str] = ()) -> tuple[str, ...]:
+        """The outputs beside hidden states of a checkpoint with these paths. Where its head has no parameters, the
+        `classes` in its config.json may say that it has none."""
         paths = set(paths)
         prefixes = {name: f"objective/{name}/" for name in TASK_HEADS} | {
             name: head.prefix for name, head in HEADS.items() if head.prefix and not self.causal}
         found = tuple(name for name, prefix in prefixes.items() if any(path.startswith(prefix) for path in paths))
         plain = self.plain_head and any(path.startswith(self.optional) for path in paths)
-        return found or (("causal",) if self.causal else (self.plain_head,) if plain else ())
+        bare = list(classes or ()) == [self.classes[()]]
+        return found or (("causal",) if self.causal and not bare else (self.plain_head,) if plain else ())
 
-    def class_of(self, paths: Iterable[str]) -> str:
-        """The library's class with the heads among `paths`; or with the first of them; or without heads."""
-        found = self.heads_of(paths)
-        if found and found[0] in self.tasks:
-            return self.tasks[found[0]].name
-        return self.classes.get(found) or self.classes.get(found[:1]) or self.classes[()]
+    def class_of(self, heads: tuple[str, ...]) -> str:
+        """The library's class with these heads; or with the first of them; or without heads."""
+        if heads and heads[0] in self.tasks:
+            return self.tasks[heads[0]].name
+        return self.classes.get(heads) or self.classes.get(heads[:1]) or self.classes[()]
 
     @property
     def class_names(self) -> list[str]:
@@ -234,12 +235,10 @@ class Family:
         known.setdefault(self.tied, TensorLocation(TOKEN, None, False))
         return {name: location for name, location in known.items() if name in names}
 
-    def names(self, paths: Iterable[str], config: Any) -> list[str]:
-        """The names of the parameters at `paths` as the library writes them."""
-        paths = set(paths)
-        bare = not self.prefix or (not self.causal and not any(
-            paths.issuperset(own) for table, prefixed, _ in self._tables() if not prefixed for own in table))
-        return [names[0] for _, names in self.locations("" if bare else f"{self.prefix}.", config, paths)]
+    def names(self, paths: Iterable[str], config: Any, heads: tuple[str, ...]) -> list[str]:
+        """The names of the parameters at `paths`, of a checkpoint with these heads, as the library writes them."""
+        start = f"{self.prefix}." if self.prefix and heads else ""
+        return [names[0] for _, names in self.locations(start, config, paths)]
 
     # config.json
 

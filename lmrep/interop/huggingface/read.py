@@ -45,6 +45,7 @@ class Published(NamedTuple):
       extra_tensors: tensors without a counterpart in `params`, by name.
       metadata: of the safetensors files.
       task: that it was fine-tuned for; None if it is pretrained.
+      heads: its outputs beside hidden states: "masked", "pair", "discriminator", "causal", or its task.
     """
 
     family: Family
@@ -55,16 +56,12 @@ class Published(NamedTuple):
     extra_tensors: dict[str, np.ndarray]
     metadata: dict[str, str]
     task: PublishedTask | None = None
-
-    @property
-    def heads(self) -> tuple[str, ...]:
-        """Its outputs beside hidden states: "masked", "pair", "discriminator", "causal", or its task."""
-        return self.family.heads_of(self.params)
+    heads: tuple[str, ...] = ()
 
     @property
     def class_name(self) -> str:
         """The class of the transformers library with these heads."""
-        return self.family.class_of(self.params)
+        return self.family.class_of(self.heads)
 
 
 def read(directory: Path) -> Published:
@@ -84,12 +81,13 @@ def read(directory: Path) -> Published:
         raise UserError(f"{path} has {family.activation_key} {config_json[family.activation_key]!r}, and the masked-LM "
                         f"head of {family.name} always uses {family.head_activation}; our heads use the network's "
                         f"activation. Save the checkpoint without its head: {family.classes[()]}")
-    predicts_tokens = any(name in HEADS and HEADS[name].objective for name in family.heads_of(params))
+    heads = family.heads_of(params, config_json.get("architectures"))
+    predicts_tokens = any(name in HEADS and HEADS[name].objective for name in heads)
     if config_json.get("tie_word_embeddings") is False and predicts_tokens and family.tied not in tensors:
         raise UserError(f"{path} has tie_word_embeddings false, but there is no {family.tied}, the output layer. If "
                         "the output layer is the token table, as in every published checkpoint, set the key to true")
     dtypes = {name: DTYPE_NAMES[value.dtype] for name, value in tensors.items()}
-    return Published(family, config_json, config, params, dtypes, extra, metadata, task)
+    return Published(family, config_json, config, params, dtypes, extra, metadata, task, heads)
 
 
 class Description(NamedTuple):

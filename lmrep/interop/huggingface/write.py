@@ -1,7 +1,7 @@
 """Writes a network as a published checkpoint, a directory as Hugging Face lays them out."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,8 @@ def write(checkpoint: Published, directory: Path, max_shard_bytes: int) -> list[
 
 
 def from_network(
-    config: Any, params: Params, specials: Mapping[str, int], objective: str = "", task: PublishedTask | None = None
+    config: Any, params: Params, specials: Mapping[str, int], objective: str = "", task: PublishedTask | None = None,
+    published_heads: Collection[str] | None = None,
 ) -> tuple[Published, list[str]]:
     """(a network of ours as a published checkpoint, remarks for people on what was left out or added).
 
@@ -67,12 +68,15 @@ def from_network(
       specials: the tokenizer's ids of special tokens, by role.
       objective: that it was trained with; "" where that does not matter.
       task: that it was fine-tuned for, if it was.
+      published_heads: of `HEADS`, those that the objective trains; None for all whose parameters are there. A head of
+        which the family has some parameters alone is left out.
 
     Raises:
       UserError: no family can hold the network.
     """
     family = choose(config, params, specials.get("pad"), objective, task)
     known = family.paths(task.name if task else "")
+    partial = {path.split("/")[1] for path in params if path.startswith("objective/") and path not in known}
     remarks: list[str] = []
     if family.positions_key:
         params, config, remarks = _move_positions(params, config, family.position_offset(specials.get("pad")))
@@ -83,7 +87,12 @@ def from_network(
         remarks.append("added: one token type with a vector of zeros, since the published network always adds one")
         config = dataclasses.replace(config, token_types=1)
         params[TOKEN_TYPE] = np.zeros((1, config.table_width), np.float32)
-    config_json = {"architectures": [family.class_of(params)], **family.config_json(config, specials)}
+    heads = tuple(name for name in family.heads_of(params)
+                  if task or (name not in partial and (published_heads is None or name in published_heads)))
+    if family.plain_head and family.plain_head not in heads:
+        remarks += [f"left out with the head: {path}" for path in params if path.startswith(family.optional)]
+        params = {path: value for path, value in params.items() if not path.startswith(family.optional)}
+    config_json = {"architectures": [family.class_of(heads)], **family.config_json(config, specials)}
     if task:
         own = family.tasks[task.name]
         config_json |= {key: value for key, value in task_classes.config_json(task, own).items()
@@ -92,8 +101,8 @@ def from_network(
         if family.causal:
             config_json["pad_token_id"], more = _padding(task, own.name, specials)
             remarks += more
-    dtypes = dict.fromkeys(family.names(params, config), "F32")
-    return Published(family, config_json, config, params, dtypes, {}, {"format": "pt"}, task), remarks
+    dtypes = dict.fromkeys(family.names(params, config, heads), "F32")
+    return Published(family, config_json, config, params, dtypes, {}, {"format": "pt"}, task, heads), remarks
 
 
 def _padding(task: PublishedTask, name: str, specials: Mapping[str, int]) -> tuple[int | None, list[str]]:
