@@ -22,6 +22,7 @@ from pathlib import Path
 from lmrep.cli.arguments import STEP, Arguments, Flag, at_least
 from lmrep.config.record import Bounds
 from lmrep.core.errors import UserError
+from lmrep.core.input_files import check_plain
 
 FLAGS = {
     "to": Flag("workdir", "what TARGET becomes: workdir, huggingface or bilm, ELMo's files",
@@ -71,6 +72,8 @@ def check_source(source: Path, name: str, to: str) -> None:
     """Raises UserError where there is no directory to convert."""
     if (source / "config.json").is_file():
         return
+    if source.is_file():
+        check_plain(source)
     if to != "workdir":
         raise UserError(f"there is no run in {source}: it has no config.json; give the workdir of a run, as "
                         "lmrep train made it" if source.is_dir() else

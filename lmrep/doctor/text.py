@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lmrep.core.errors import UserError
+from lmrep.core.input_files import COMPRESSED
 from lmrep.core.messages import byte_size
 from lmrep.core.remote_cache import local_data_dir
 from lmrep.data import corpora, sentences, tokenizers
@@ -81,7 +82,7 @@ def corpus(data: corpora.Config) -> Result:
         return Result(f"{opened.description}: {len(texts):,} documents, {held:,} characters{remark}",
                       Sample(texts, True, held), mark)
     sizes = [source.size if source.store else os.path.getsize(source.path) for source in found]
-    characters = sum(size * (EXPANSION if os.path.splitext(source.path)[1] in (*files.COMPRESSED, ".parquet") else 1)
+    characters = sum(size * (EXPANSION if os.path.splitext(source.path)[1] in (*COMPRESSED, ".parquet") else 1)
                      for source, size in zip(found, sizes, strict=True))
     size = f", {byte_size(sum(sizes))} in {len(found):,} files that begin with text" if found else ""
     return Result(f"{opened.description}{size}; the first {len(texts):,} documents are text{remark}",

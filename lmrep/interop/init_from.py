@@ -16,6 +16,7 @@ import numpy as np
 
 from lmrep.core import remote
 from lmrep.core.errors import UserError
+from lmrep.core.input_files import check_plain
 from lmrep.core.params import Tree, flatten, init
 from lmrep.data import tokenizers
 from lmrep.experiment import config as experiments
@@ -91,6 +92,8 @@ def directory_of(path: str | os.PathLike, field: str = "init") -> Path:
         if path.is_dir() and bilm.find(path):
             raise UserError(f"{field} is {str(path)!r}, which holds ELMo's published files: make a workdir of them by "
                             f"lmrep convert {path} runs/elmo, and give that")
+        if path.is_file():
+            check_plain(path)
         why = f"which has no {workdir.CONFIG}" if path.is_dir() else "which is not a directory"
         raise UserError(f"{field} is {str(path)!r}, {why}; give the workdir of a run or a published directory")
     return path

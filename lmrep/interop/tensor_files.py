@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from lmrep.core.errors import UserError
+from lmrep.core.input_files import check_plain
 
 MAX_JSON = 4 * 2**20  # bytes
 
@@ -40,6 +41,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
+        check_plain(path)
         raise UserError(f"{path} is not valid JSON: {str(error)[:200]}; download it again") from None
     if not isinstance(found, dict):
         raise UserError(f"{path} holds a {type(found).__name__}; expected a JSON object")
@@ -65,6 +67,7 @@ def read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
     except (SafetensorError, ValueError, TypeError) as error:
+        check_plain(path)
         raise UserError(f"{path} is not a valid safetensors file: {str(error)[:200]}; download it again") from None
 
 

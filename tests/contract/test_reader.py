@@ -12,7 +12,7 @@ from tests.tasks import tiny
 
 def read(job):
     """Lines such as `good | the cat`."""
-    for number, line in enumerate(files.lines(job.path, job.config.encoding), 1):
+    for number, line in enumerate(files.lines(job.path, job.config), 1):
         where = f"{job.path}, line {number}"
         label, bar, text = line.strip().partition(" | ")
         yield Record({"text": text, "label": label}, "", where) if bar else UserError(

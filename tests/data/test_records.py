@@ -316,8 +316,8 @@ def test_cells_beyond_the_columns_that_are_given_by_number_are_ignored_and_count
 
 def test_a_pipe_is_refused_without_waiting_for_it(tmp_path):
     os.mkfifo(tmp_path / "a.tsv")
-    refused(str(tmp_path / "a.tsv"), "a.tsv is a pipe")
-    refused(str(tmp_path / "a.tsv"), "a.tsv is a pipe", format="tsv")
+    refused(str(tmp_path / "a.tsv"), "a.tsv is a named pipe")
+    refused(str(tmp_path / "a.tsv"), "a.tsv is a named pipe", format="tsv")
 
 
 def test_fields_are_documented():

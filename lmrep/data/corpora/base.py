@@ -18,7 +18,7 @@ class Config:
 
     corpus: str = setting("python_docs", "where documents come from", choices=CORPORA)
     files: str = setting("", "text_files, jsonl, parquet: a glob of files, on this machine or remote (gs://bucket/**/*"
-                         ".txt); ** matches any folders; .gz and .zst are decompressed")
+                         ".txt); ** matches any folders; .gz, .bz2, .xz, .zst and archives of one file are read too")
     documents: str = setting("auto", "text_files: what one document is; auto: a single file splits at blank lines, "
                              "several files are a document each", choices=("auto", "file", "blank_line", "line"))
     text_field: str = setting("text", "jsonl, parquet: the field or column with the text; dots separate the names of "

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from lmrep.core import input_files
 from lmrep.core.errors import UserError
 from lmrep.data.corpora import cleaning, files
 from lmrep.data.corpora.base import Config, Corpus, CorpusDef, Reader
 
-CHUNK = 2**22  # bytes of JSONL read, or of text taken from Parquet, at once
+CHUNK = 2**22  # bytes of text taken from Parquet at once
 MAX_LINE = 2**28  # bytes of a line of JSONL
 
 
@@ -57,17 +58,8 @@ def _jsonl(source: files.Source, config: Config, tally: Counter[str]) -> Iterato
 
 
 def _lines(source: files.Source) -> Iterator[bytes]:
-    rest, number = b"", 0
-    with files.decompressed(source) as file:
-        while block := file.read(CHUNK):
-            *lines, rest = (rest + block).split(b"\n")
-            yield from lines
-            number += len(lines)
-            if len(rest) > MAX_LINE:
-                raise UserError(f"{source.path}, line {number + 1} is longer than {MAX_LINE >> 20} MiB; expected "
-                                "JSONL, which is one JSON object a line")
-    if rest:
-        yield rest
+    with files.opened(source) as file:
+        yield from input_files.lines(file, source.path, MAX_LINE, "JSONL, which is one JSON object a line")
 
 
 def _field(line: str, keys: list[str]) -> tuple[str, str]:
@@ -101,6 +93,9 @@ def _parquet(source: files.Source, config: Config, tally: Counter[str]) -> Itera
 
     row = 0
     with files.opened(source) as file:
+        if not file.seekable():
+            raise UserError(f"{source.path} is compressed or in an archive, and Parquet is read from any position; "
+                            "unpack it")
         try:
             table = pq.ParquetFile(file, buffer_size=2**20, pre_buffer=False, page_checksum_verification=True)
             _column(source, table, config.text_field)

@@ -65,7 +65,7 @@ def _chunks(source: files.Source, policy: str, tally: Counter[str]) -> Iterator[
     """The text of a file in blocks, with `\\n` for every line break."""
     errors = "strict" if policy == "refuse" else "replace"
     undecoded, done, last = b"", 0, False
-    with files.decompressed(source) as file:
+    with files.opened(source) as file:
         while not last:
             block = file.read(CHUNK)
             last, data = not block, undecoded + block
@@ -90,7 +90,7 @@ def _chunks(source: files.Source, policy: str, tally: Counter[str]) -> Iterator[
 def _line(source: files.Source, offset: int) -> int:
     """The number, from 1, of the line of the byte at `offset`."""
     number = 1
-    with files.decompressed(source) as file:
+    with files.opened(source) as file:
         while offset and (block := file.read(min(offset, CHUNK))):
             number, offset = number + block.count(b"\n"), offset - len(block)
     return number

@@ -1,24 +1,22 @@
-"""The files of a split: found by a glob, decompressed, decoded, and split into lines."""
+"""The files of a split: found by a glob, decoded, and split into lines."""
 
 import codecs
-import contextlib
 import glob
-import gzip
 import logging
 import os
 import re
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
-from lmrep.core import remote
+from lmrep.core import input_files, remote
 from lmrep.core.errors import UserError
+from lmrep.core.messages import byte_size
 from lmrep.data.records.base import Config
 
 log = logging.getLogger(__name__)
 
 MARKS = {"utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)}
+MAX_TEXT = 2**30  # bytes of a file that is read as a whole
 BEGINNING = 2**16  # bytes by which a format is detected
 
 
@@ -61,14 +59,14 @@ def _find_remote(pattern: str, split: str) -> list[Path]:
 
 
 def suffix(path: Path) -> str:
-    """The last suffix of a file name in lower case, without .gz."""
-    return (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
+    """The last suffix of the name of a file's content, in lower case: .tsv of A.TSV.gz, or of a zip archive of it."""
+    return Path(input_files.content_name(path)).suffix.lower()
 
 
 def beginning(path: Path, config: Config) -> str:
     """The first BEGINNING bytes of a file as text; what cannot be decoded is left out."""
     codec = _codec(config.encoding)
-    with _opened(path) as file:
+    with input_files.open_input(path) as file:
         content = file.read(BEGINNING)
     _check_mark(path, content, config.encoding)
     try:
@@ -86,8 +84,8 @@ def lines(path: Path, config: Config) -> Iterator[str]:
         yield from content.removesuffix("\n").split("\n") if content else ()
         return
     replaced: list[int] = []
-    with _opened(path) as file:
-        for number, line in enumerate(file, 1):
+    with input_files.open_input(path) as file:
+        for number, line in enumerate(input_files.lines(file, path), 1):
             if number == 1:
                 _check_mark(path, line, config.encoding)
             decoded = _decoded(path, line, codec, config, number, replaced)
@@ -100,8 +98,10 @@ def lines(path: Path, config: Config) -> Iterator[str]:
 def text(path: Path, config: Config) -> str:
     """A file's text without byte order mark; line breaks become LF. Other bytes are treated as in `lines`."""
     codec, replaced = _codec(config.encoding), []
-    with _opened(path) as file:
-        content = file.read()
+    with input_files.open_input(path) as file:
+        if len(content := file.read(MAX_TEXT + 1)) > MAX_TEXT:
+            raise UserError(f"{path} has more than {byte_size(MAX_TEXT)}; expected a smaller file: split it, or give "
+                            "JSONL, which is read line by line")
     _check_mark(path, content, config.encoding)
     decoded = _decoded(path, content, codec, config, 1, replaced)
     _report(path, replaced, config.encoding)
@@ -151,30 +151,3 @@ def _codec(encoding: str) -> str:
     except (LookupError, ValueError) as error:
         raise UserError(f"config.data.encoding is {encoding!r}, which Python does not know; expected one such "
                         "as utf-8, latin-1, cp1252 or utf-16") from error
-
-
-@contextlib.contextmanager
-def _opened_remote(url: str) -> Iterator[BinaryIO]:
-    store, path = remote.file_system(url, "the path", "gs://bucket/folder/train.tsv")
-    with remote.user_errors(url), store.open(path, "rb") as file:
-        yield file
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
-    """A file's bytes, decompressed if its name ends with .gz. A remote file has a URL as its path."""
-    url = remote.as_url(path)
-    try:
-        if not url and path.exists() and not (path.is_file() or path.is_dir()):
-            raise UserError(f"{path} is a pipe, a socket or a device, and labelled files are read more than once; "
-                            "write its content to a file")
-        with _opened_remote(url) if url else open(path, "rb") as file:
-            if path.suffix.lower() == ".gz":
-                with gzip.open(file) as stream:
-                    yield stream
-            else:
-                yield file
-    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise UserError(f"{path} is not an intact gzip file ({error}); copy it again") from error
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error

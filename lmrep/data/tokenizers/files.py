@@ -6,6 +6,7 @@ from typing import Any
 
 from lmrep.core.errors import UserError
 from lmrep.core.files import json_object
+from lmrep.core.input_files import HEAD, check_head
 from lmrep.data.tokenizers.base import CONFIG
 
 SPECIAL_TOKENS_MAP = "special_tokens_map.json"
@@ -20,9 +21,11 @@ def read_bytes(path: str | Path, expected: str) -> bytes:
     try:
         if path.exists() and not (path.is_file() and path.stat().st_size <= MAX_BYTES):
             raise UserError(f"{path} is not a file of at most {MAX_BYTES // 10**6} MB; expected {expected}")
-        return path.read_bytes()
+        content = path.read_bytes()
     except OSError as error:
         raise UserError(f"cannot read the vocabulary {path}: {error.strerror}") from error
+    check_head(content[:HEAD], str(path))
+    return content
 
 
 def read_text(path: str | Path, expected: str) -> str:

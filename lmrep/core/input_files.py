@@ -1,0 +1,304 @@
+"""Opens the input files that users name: local or remote, plain, compressed, or in an archive of one file.
+
+Forms are recognised by their first bytes. What stands in place of data, such as a Git LFS pointer or an HTML page, is
+refused with what to do. Files are streamed, so that memory does not depend on their size, and what expands far more
+than text does is refused.
+"""
+
+import bz2
+import contextlib
+import gzip
+import io
+import itertools
+import lzma
+import os
+import re
+import stat
+import tarfile
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, NamedTuple
+
+from lmrep.core import archives, remote
+from lmrep.core.errors import RunFault, UserError
+from lmrep.core.messages import byte_size
+
+BUFFER = 2**17  # bytes that a layer reads at a time
+HEAD = 1024  # bytes by which a form is recognised; tar's mark lies at 257
+MAX_LINE = 2**28  # bytes
+MAX_LAYERS = 4  # of compression and archives; files that hold themselves have more
+MAX_EXPANSION = 400  # text compresses to 1/3 to 1/50 of its size
+ALWAYS_ALLOWED = 2**28  # bytes that any compressed file may expand to
+SPECIAL_FILES = {stat.S_ISDIR: "a folder", stat.S_ISFIFO: "a named pipe", stat.S_ISSOCK: "a socket",
+                 stat.S_ISCHR: "a device", stat.S_ISBLK: "a device"}
+VIRTUAL = ("/proc/", "/sys/")
+
+
+class Form(NamedTuple):
+    """A form of compression or archive.
+
+    Attributes:
+      matches: the first bytes -> whether they are of this form.
+      suffixes: of file names, in lower case, with what the name of the content ends in instead.
+      open: (stream, path) -> the content, a readable stream, and its name where the form has one.
+    """
+
+    matches: Callable[[bytes], Any]
+    suffixes: dict[str, str]
+    open: Callable[[BinaryIO, str], tuple[Any, str | None]]
+
+
+def _zstd(stream: BinaryIO) -> Any:
+    import pyarrow
+
+    return pyarrow.CompressedInputStream(pyarrow.PythonFile(stream, "r"), "zstd")
+
+
+def _is_tar(head: bytes) -> bool:
+    """Whether the bytes begin with the header of a file in a tar archive, whose checksum is right."""
+    if b"\0" not in head[:512]:
+        return False
+    try:
+        return bool(tarfile.TarInfo.frombuf(head[:512], "utf-8", "surrogateescape"))
+    except (tarfile.HeaderError, ValueError):
+        return False
+
+
+def _compression(magic: bytes, suffixes: dict[str, str], opener: Callable[[BinaryIO], Any]) -> Form:
+    return Form(re.compile(magic, re.DOTALL).match, suffixes, lambda stream, path: (opener(stream), None))
+
+
+FORMS = {
+    "gzip": _compression(rb"\x1f\x8b\x08", {".gz": "", ".tgz": ".tar"}, lambda stream: gzip.GzipFile(fileobj=stream)),
+    "bzip2": _compression(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", {".bz2": "", ".tbz2": ".tar", ".tbz": ".tar"},
+                          bz2.BZ2File),
+    "xz": _compression(rb"\xfd7zXZ\x00", {".xz": "", ".txz": ".tar"}, lzma.LZMAFile),
+    "zstd": _compression(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18", {".zst": "", ".tzst": ".tar"}, _zstd),
+    "zip": Form(re.compile(rb"PK(\x03\x04|\x05\x06)").match, {".zip": ""}, archives.open_zip),
+    "tar": Form(_is_tar, {".tar": ""}, archives.open_tar),
+}
+COMPRESSED = {suffix for form in FORMS.values() for suffix in form.suffixes}
+UNSUPPORTED = {b"7z\xbc\xaf\x27\x1c": "a 7-Zip archive", b"Rar!\x1a\x07": "a RAR archive", b"\x04\x22\x4d\x18": "LZ4",
+               b"\x1f\x9d": "compressed by compress (.Z)", b"LZIP": "compressed by lzip"}
+LFS_POINTER = re.compile(rb"version https://(?:git-lfs\.github\.com|hawser\.github\.com)/spec/v\d")
+ANNEX_POINTER = re.compile(rb"(?:\.\./)*(?:\.git)?/annex/objects/\S")
+HTML = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:!doctype\s+html|html)[\s>]", re.IGNORECASE)
+HTML_SUFFIXES = (".html", ".htm", ".xhtml")
+
+
+def open_bytes(path: str | os.PathLike, store: Any = None) -> io.BufferedReader:
+    """The bytes of a file as they are stored, which can be sought.
+
+    Args:
+      path: local, or a URL. "~" is expanded.
+      store: the fsspec file system of a URL, if it is at hand.
+
+    Raises:
+      UserError: it is not a regular file, or cannot be read. So do reads from the result.
+    """
+    url = remote.as_url(path)
+    path = url or os.path.expanduser(os.fspath(path))
+    if not url:
+        check_regular(path)
+    with _errors(path):
+        if url and store is None:
+            store, _ = remote.file_system(url, "the path", "gs://bucket/folder/*.txt")
+        return io.BufferedReader(_Layer(store.open(path, "rb") if store else open(path, "rb", 0), path, path), BUFFER)
+
+
+def open_input(path: str | os.PathLike, store: Any = None) -> io.BufferedReader:
+    """The content of a file: decompressed, and of an archive, its only file. The content of a plain file can be sought.
+    `name` is the name of the content, such as a.txt of a.txt.gz.
+
+    Args:
+      path, store: as for `open_bytes`.
+
+    Raises:
+      UserError: as `open_bytes`; it is a pointer or a page in place of data, an archive of several files, or not what
+        its name says. Reads raise it where the content is damaged or expands too much.
+    """
+    stream = open_bytes(path, store)
+    try:
+        shown = stream.name
+        for _ in range(MAX_LAYERS):
+            head = stream.peek(HEAD)[:HEAD]
+            check_head(head, shown, stream.name)
+            if (kind := _form_of_bytes(head)) is None:
+                if head and (expected := _form_of_name(stream.name)):
+                    raise UserError(f"{shown} is not an intact {expected} file (its first bytes are not those of "
+                                    f"{expected}); copy it again, or rename it if it is decompressed already")
+                return stream
+            stream = _content(stream, kind, shown)
+        raise UserError(f"{shown} is compressed more than {MAX_LAYERS} times; unpack it")
+    except BaseException:
+        stream.close()
+        raise
+
+
+def check_plain(path: str | os.PathLike) -> None:
+    """Raises UserError if a file is compressed, an archive, or no data: for readers that need it as it is."""
+    with open_bytes(path) as file:
+        head = file.peek(HEAD)[:HEAD]
+    check_head(head, os.fspath(path))
+    if kind := _form_of_bytes(head):
+        raise UserError(f"{path} is a {kind} file; unpack it, and name what it holds")
+
+
+def lines(file: BinaryIO, path: str | os.PathLike, limit: int = MAX_LINE, expected: str = "text") -> Iterator[bytes]:
+    """The lines of an open file, with their line feeds, which alone end them. Raises UserError, which says what was
+    `expected`, for a line of more than `limit` bytes."""
+    for number in itertools.count(1):
+        if len(line := file.readline(limit + 1)) > limit:
+            raise UserError(f"{path}, line {number} is longer than {byte_size(limit)}; expected {expected}")
+        if not line:
+            return
+        yield line
+
+
+def content_name(path: str | os.PathLike) -> str:
+    """The name of a file's content, such as a.txt of a.txt.gz or of a.zip which holds it. Only archives are opened.
+    Raises UserError as `open_input`."""
+    name = os.fspath(path)
+    while form := _form_of_name(name):
+        if form in ("zip", "tar"):
+            with open_input(path) as file:
+                return file.name
+        name = _without_suffix(name)
+    return name
+
+
+def check_regular(path: str) -> None:
+    """Raises UserError, without reading, for a local path that is a folder, device, pipe or socket, and for a file
+    whose size the system does not know, such as those in /proc: reading these may never end."""
+    with _errors(path):
+        mode = os.stat(path).st_mode
+        what = "" if stat.S_ISREG(mode) else next(
+            (name for test, name in SPECIAL_FILES.items() if test(mode)), "a special file")
+        if not what and os.path.realpath(path).startswith(VIRTUAL):
+            what = "a file of the system, of unknown size"
+    if what:
+        raise UserError(f"{path} is {what}; expected a regular file: copy the content to one, or leave it out")
+
+
+def check_head(head: bytes, path: str, name: str = "") -> None:
+    """Raises UserError if the first bytes of a file are not data: of a pointer of Git LFS or git-annex, of an HTML page
+    unless `name` says so, of an archive that lmrep does not read."""
+    if LFS_POINTER.match(head):
+        size = re.search(rb"\nsize (\d{1,18})\s", head)
+        of = f" of a file of {byte_size(int(size[1]))}" if size else ""
+        raise UserError(f"{path} is a Git LFS pointer{of}, without the data; run git lfs pull in its repository")
+    if ANNEX_POINTER.match(head):
+        raise UserError(f"{path} is a git-annex pointer, without the data; run git annex get {os.path.basename(path)}")
+    if HTML.match(head) and not (name or path).lower().endswith(HTML_SUFFIXES):
+        raise UserError(f"{path} is an HTML page, as a server sends in place of a file; download the file itself "
+                        "(if pages are what you want, name it .html)")
+    if what := next((what for magic, what in UNSUPPORTED.items() if head.startswith(magic)), None):
+        raise UserError(f"{path} is {what}, which lmrep does not read; unpack it, or compress it by gzip, xz or zstd")
+
+
+def _form_of_name(name: str) -> str | None:
+    """The form that a file name says."""
+    return next((kind for kind, form in FORMS.items() if name.lower().endswith(tuple(form.suffixes))), None)
+
+
+def _form_of_bytes(head: bytes) -> str | None:
+    """The form that the first bytes of a file have."""
+    return next((kind for kind, form in FORMS.items() if form.matches(head)), None)
+
+
+def _without_suffix(name: str) -> str:
+    """The name of the content of a compressed file."""
+    base, suffix = os.path.splitext(name)
+    replacement = next((form.suffixes[suffix.lower()] for form in FORMS.values() if suffix.lower() in form.suffixes),
+                       None)
+    return name if replacement is None else base + replacement
+
+
+def _content(stream: io.BufferedReader, kind: str, path: str) -> io.BufferedReader:
+    """What a stream of this form holds."""
+    if kind == "zip" and not stream.seekable():
+        raise UserError(f"{path} is a zip archive inside another form of compression; unpack it")
+    with _errors(path, kind):
+        content, name = FORMS[kind].open(stream, path)
+    return io.BufferedReader(_Layer(content, path, name or _without_suffix(stream.name), kind, stream), BUFFER)
+
+
+class _Layer(io.RawIOBase):
+    """A file, or what a decompressor makes of the layer below it. Reads raise UserError, which names the file.
+
+    Attributes:
+      name: of the content.
+      total: bytes read so far.
+    """
+
+    def __init__(self, stream: Any, path: str, name: str, kind: str = "", below: io.BufferedReader | None = None):
+        self._stream, self._path, self.name, self._kind, self._below = stream, path, name, kind, below
+        self.total = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fills the buffer up to the end of the content, so that `peek` gives as many bytes as there are."""
+        view, count = memoryview(buffer).cast("B"), 0
+        with _errors(self._path, self._kind):
+            while count < len(view) and (block := self._stream.read(len(view) - count)):
+                view[count : count + len(block)] = block
+                count += len(block)
+        self.total += count
+        if self._below and self.total > max(ALWAYS_ALLOWED, MAX_EXPANSION * self._below.raw.total):
+            raise UserError(f"{self._path} expands to more than {MAX_EXPANSION} times its size, which text does not; "
+                            "unpack it and look at its content")
+        return count
+
+    def seekable(self) -> bool:
+        return not self._kind and self._stream.seekable()
+
+    def seek(self, position: int, whence: int = 0) -> int:
+        if not self.seekable():
+            raise io.UnsupportedOperation("seek")
+        return self._stream.seek(position, whence)
+
+    def tell(self) -> int:
+        return self._stream.tell() if self.seekable() else self.total
+
+    def close(self) -> None:
+        if not self.closed:
+            with contextlib.suppress(OSError):  # nothing was written
+                self._stream.close()
+            if self._below:
+                self._below.close()
+        super().close()
+
+
+@contextlib.contextmanager
+def _errors(path: str, kind: str = "") -> Iterator[None]:
+    """Turns any exception of a store, a system or a decompressor into a UserError that names the path. Decoders of
+    archives raise anything for damaged ones."""
+    try:
+        yield
+    except (UserError, RunFault):
+        raise
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).partition("\n")[0][:200]
+        if kind and (isinstance(error, EOFError) or "Truncated" in reason or "end of data" in reason):
+            raise UserError(f"{path} ends in the middle of its {kind} stream, so it is not an intact {kind} file; copy "
+                            "it again") from error
+        if kind:
+            raise UserError(f"{path} is not an intact {kind} file ({reason}); copy it again") from error
+        if "://" in path:
+            raise UserError(f"cannot read {path}: {remote.describe(error)}; check the address, the network and the "
+                            "credentials") from error
+        if isinstance(error, OSError | ValueError):  # ValueError: a name with NUL
+            raise UserError(f"cannot read {path}: {getattr(error, 'strerror', None) or reason}"
+                            f"{_broken_link(path)}") from error
+        raise
+
+
+def _broken_link(path: str) -> str:
+    """Where a link without a target points; "" for anything else."""
+    with contextlib.suppress(OSError, ValueError):
+        if os.path.islink(path) and not os.path.exists(path):
+            target = os.readlink(path)
+            fix = f"; run git annex get {os.path.basename(path)}" if "annex/objects/" in target else ""
+            return f" (a link to {target}){fix}"
+    return ""
