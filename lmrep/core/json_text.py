@@ -14,8 +14,12 @@ class InvalidJSON(ValueError):
     """A text is not JSON, or JSON that cannot be processed. The message continues "FILE is not JSON: "."""
 
 
-def loads(text: str | bytes) -> Any:
+def loads(text: str | bytes, surrogates: bool = False) -> Any:
     """The value of a JSON text. NaN and infinities, which are not JSON but are common, are read as `json.loads` does.
+
+    Args:
+      text: the JSON.
+      surrogates: whether strings may have halves of surrogate pairs.
 
     Raises:
       InvalidJSON: a syntax error, bytes that are not UTF-8, a key that occurs twice in an object, more than `MAX_DEPTH`
@@ -29,7 +33,7 @@ def loads(text: str | bytes) -> Any:
         value = _DECODER.decode(text)
         if text.count("[") + text.count("{") > MAX_DEPTH:
             _check_depth(value)
-        if "\\u" in text and SURROGATE.search(text):
+        if not surrogates and "\\u" in text and SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         line = f"line {error.lineno}, " if "\n" in error.doc.strip() else ""

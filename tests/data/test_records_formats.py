@@ -160,7 +160,7 @@ def test_questions_have_their_context_and_answers(write):
      ["a.json, data[0]", "no 'paragraphs'", "paragraph"]),
     ('{"version": "1", "data": {"paragraphs": []}}', ["a.json", "an object in 'data'", "a list"]),
     ('{"version": "1", "data": []}', ["no examples"]),
-    ('{"version": "1",\n "data": [}', ["a.json, line 2", "not JSON"]),
+    ('{"version": "1",\n "data": [}', ["a.json is not JSON", "line 2"]),
 ])
 def test_bad_squad_files_are_refused(write, content, words):
     refused(write("a.json", content), *words)

@@ -1,11 +1,10 @@
 """JSON Lines (an object a line), and one JSON array of objects, which may be the field `data` of an object."""
 
-import json
 import re
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from lmrep.core import json_text
 from lmrep.core.errors import UserError
 from lmrep.data.records import files, values
 from lmrep.data.records.base import Job, ReaderDef, Record
@@ -41,25 +40,12 @@ def read(job: Job) -> Iterator[Record | UserError]:
 
 
 def parse(text: str, where: str) -> Any:
-    """The value of a JSON text, or the UserError that says why there is none."""
+    """The value of a JSON text, or the UserError that says why there is none. Halves of surrogate pairs are left in
+    it; `values.check` refuses them, or they are replaced."""
     try:
-        return json.loads(text, object_pairs_hook=_object)
-    except json.JSONDecodeError as error:
-        line = f", line {error.lineno}" if "\n" in text else ""
-        return UserError(f"{where}{line} is not JSON ({error.msg} at character {error.colno}); expected an object a "
-                         "line, or one array of objects")
-    except (ValueError, RecursionError) as error:  # repeated names, numbers with thousands of digits, deep nesting
-        return UserError(f"{where} is JSON that cannot be read ({error}); {values.CORRECT}")
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of names and values. Raises ValueError for a name that is there twice: which one counts is not
-    clear."""
-    value = dict(pairs)
-    if len(value) < len(pairs):
-        name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-        raise ValueError(f"an object has {values.short(name)} twice")
-    return value
+        return json_text.loads(text, surrogates=True)
+    except json_text.InvalidJSON as error:
+        return UserError(f"{where} is not JSON: {error}; expected an object a line, or one array of objects")
 
 
 def detects(beginning: str) -> bool:
