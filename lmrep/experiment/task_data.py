@@ -14,6 +14,7 @@ from lmrep.data.records import Record
 from lmrep.data.records.encoding import InputLayout, input_layout
 from lmrep.data.records.examples import Examples, arrange, sizes
 from lmrep.data.records.mixture import mix
+from lmrep.data.records.values import listed
 from lmrep.data.tokenizers import Tokenizer
 from lmrep.experiment import config as experiments
 from lmrep.experiment import task_sources
@@ -57,7 +58,8 @@ def prepare_task(experiment: TaskExperiment, tokenizer: tokenizers.Config) -> Pr
     if experiment.init:
         _check_labels(experiment, task, stage.objective, examples["train"])
     config = task.resolve(stage.objective, examples["train"])
-    for own in examples.values():
+    for split, own in examples.items():
+        _check_known(experiment, task, config, split, own)
         for record in own:
             task.check(config, record)
     loaded = _tokenizer(experiment, tokenizer, task, config, examples["train"])
@@ -109,6 +111,20 @@ def _check_labels(experiment: TaskExperiment, task: TaskDef, config: Any, traini
                 "--config.objective.labels='()' takes those of the data")
         raise UserError(f"{experiment.data.train} has the labels {', '.join(new[:20])}, and config.objective.labels is "
                         f"{', '.join(labels[:20])}; {what}")
+
+
+def _check_known(
+    experiment: TaskExperiment, task: TaskDef, config: Any, split: str, own: Sequence[Record]
+) -> None:
+    """Refuses data with classes or tags none of which is in the training data: they are those of something else."""
+    if not (labels := getattr(config, "labels", ())):
+        return
+    values = [record.fields[task.targets[0]] for record in own if task.targets[0] in record.fields]
+    present = {label for value in values for label in ([value] if isinstance(value, str) else value)}
+    if present and present.isdisjoint(labels):
+        raise UserError(f"{task_sources.files(experiment, split)} has the labels {listed(sorted(present))}, and the "
+                        f"training data {listed(labels)}, none of which is the same; check config.data.columns and "
+                        "config.data.label_map")
 
 
 def _both_orders(own: Sequence[Record]) -> list[Record]:

@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from lmrep.core.errors import ConfigError, UserError
 from lmrep.core.files import write_text
 from lmrep.core.sharding import batch_sharding, make_mesh, replicated, use_mesh
 from lmrep.data.records import Record
@@ -50,12 +49,8 @@ def predict_records(
     stage = stage_at(run.experiment, run.step)
     task = task_of(run.experiment)
     if examples is None:
-        try:
-            for record in own:
-                task.check(stage.objective, record)
-        except ConfigError as error:  # the run's config is fixed
-            raise UserError(f"{error.problem}; correct it, or leave the example out: this run cannot predict it") \
-                from error
+        for record in own:
+            task.check(stage.objective, record)
         examples = tokenized(run.experiment, run.model, run.tokenizer, own, name)
     examples = build.add_columns(examples, stage, run.frozen)
     # A few texts are not worth a copy of the parameters for each device.

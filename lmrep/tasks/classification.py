@@ -10,9 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from lmrep.config.record import setting, suggestion
+from lmrep.config.record import setting
 from lmrep.core import prng
-from lmrep.core.errors import ConfigError, UserError
+from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats.base import Field
@@ -24,7 +24,7 @@ from lmrep.models.base import Model, check_context
 from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights
 from lmrep.objectives.teaching import TEACHER
-from lmrep.tasks import auxiliary, distillation, heads, networks, word_features
+from lmrep.tasks import auxiliary, distillation, heads, networks, unseen, word_features
 from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder, figures, glue_submission, mean_by_example
 from lmrep.tasks.bcn import Config as Bcn
 from lmrep.tasks.capability import Predict
@@ -51,6 +51,7 @@ class Config(auxiliary.Config):
 
 def resolve(c: Config, records: Sequence[Record]) -> Config:
     """With the labels of the training data, and no others, in an order that does not depend on its order."""
+    unseen.check(c.labels, records if c.labels else (), _describe, _labels)
     labels = c.labels or tuple(sorted({record.fields["label"] for record in records}, key=label_order))
     if len(labels) < 2:
         raise UserError(f"the training data has the only label {labels[0]!r} ({records[0].where}); expected two or "
@@ -67,13 +68,12 @@ def label_order(label: str) -> tuple:
     return (0, value, label) if math.isfinite(value) else (1, 0.0, label)
 
 
-def check(c: Config, record: Record) -> None:
-    """Refuses a label that the training data lacks."""
-    label = record.fields.get("label")
-    if label is not None and label not in c.labels:
-        raise ConfigError(f"{record.where}: the label is {label!r}, and the training data has "
-                          f"{', '.join(c.labels[:20])}{suggestion(label, c.labels)}",
-                          "correct it, or list all labels in --config.objective.labels")
+def _labels(record: Record) -> tuple[str, ...]:
+    return (record.fields["label"],) if "label" in record.fields else ()
+
+
+def _describe(record: Record, i: int) -> str:
+    return f"{record.where}: the label is {values.short(record.fields['label'])}"
 
 
 def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[Units, int]:
@@ -82,6 +82,7 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
     units, owners, long = encoder.texts(
         [record.fields["text"] for record in records], [record.fields.get("text2") for record in records],
         [record.where for record in records], forms)
+    unseen.report(c.labels, records, _describe, _labels)
     numbers = {label: i for i, label in enumerate(c.labels)}
     labels = [numbers.get(records[i].fields.get("label"), -1) for i in owners]
     return collect(units, owners, {"label": labels}, forms=forms), len(long)
@@ -143,9 +144,10 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
         for label, row, own in zip(chosen, probabilities, gold, strict=True)]
     if None in gold:
         return Result({}, predictions)
-    true = np.array([numbers[label] for label in gold])
-    metrics = {"loss": float((np.logaddexp.reduce(means, -1) - means[np.arange(len(true)), true]).mean()),
-               "majority_accuracy": float(np.bincount(true).max() / len(true)),
+    rows = [i for i, label in enumerate(gold) if label in numbers]
+    true = np.array([numbers[gold[i]] for i in rows], int)
+    metrics = {**({"loss": float((np.logaddexp.reduce(means, -1)[rows] - means[rows, true]).mean())} if rows else {}),
+               "majority_accuracy": float(np.bincount(true, minlength=1).max() / len(gold)),
                **figures(dict.fromkeys(("accuracy", *c.metrics)), gold, chosen, options)}
     return Result(metrics, predictions, gold, chosen, options)
 
@@ -179,7 +181,7 @@ DEFINITION = TaskDef(
     fields=("text",), optional=("text2",), targets=("label",),
     as_text={"target": "{label}", "metrics": ("accuracy",)},
     columns={"label": Field("bn", np.int32, "number of the class; -1 where it is not known")},
-    resolve=resolve, check=check, encode=encode, score=score,
+    resolve=resolve, encode=encode, score=score,
     best="accuracy", submission=submission,
     initial={"objective/classification/dense": "objective/pair/pooler"},
     add_columns=word_features.columns, more_columns=word_features.fields,

@@ -8,6 +8,7 @@ import numpy as np
 
 from lmrep.core.errors import UserError
 from lmrep.data.records import Record
+from lmrep.data.records.values import short
 from lmrep.layers.crf import Allowed
 
 OUTSIDE = "O"
@@ -45,10 +46,14 @@ def allowed(scheme: str, labels: Sequence[str]) -> Allowed:
 def fault(scheme: str, tags: Sequence[str]) -> int:
     """The first word whose tag breaks the scheme; -1 for none. An entity that the sentence leaves open in BIOES or
     BILOU breaks it at the last word."""
-    for i, (last, tag) in enumerate(zip((OUTSIDE, *tags), tags, strict=False)):
-        if not follows(scheme, last, tag):
-            return i
-    return -1 if follows(scheme, tags[-1], OUTSIDE) else len(tags) - 1
+    return next(iter(faults(scheme, tags)), -1)
+
+
+def faults(scheme: str, tags: Sequence[str]) -> list[int]:
+    """All words whose tags break the scheme."""
+    found = [i for i, (last, tag) in enumerate(zip((OUTSIDE, *tags), tags, strict=False))
+             if not follows(scheme, last, tag)]
+    return found if follows(scheme, tags[-1], OUTSIDE) else sorted({*found, len(tags) - 1})
 
 
 def belongs(scheme: str, tag: str) -> bool:
@@ -77,6 +82,12 @@ def convert(scheme: str, tags: Sequence[str]) -> list[str]:
     return found
 
 
+def normalize(scheme: str, tags: Sequence[str]) -> Sequence[str]:
+    """Tags as the scheme writes them, where that is clear: in IOB1 a B- that follows no entity of its type, as in the
+    published files of CoNLL-2003, begins an entity as I- does, and becomes I-. Tags of other schemes stay."""
+    return convert(scheme, tags) if scheme == "IOB1" else tags
+
+
 def _continues(last: tuple[str, str], tag: tuple[str, str]) -> bool:
     """Whether a tag belongs to the entity of the one before it, as `conlleval` reads them."""
     return last[0] in tuple("BI") and tag[0] in tuple("IEL") and last[1] == tag[1]
@@ -84,6 +95,9 @@ def _continues(last: tuple[str, str], tag: tuple[str, str]) -> bool:
 
 def detect(records: Sequence[Record], repair: bool) -> str:
     """The scheme of the tags of records, or "none" for tags that mark no entities, such as parts of speech.
+
+    Of tags with B- and I- alone it is BIO or IOB1, whichever fewer of them break; those that break IOB1 are read as
+    `normalize` does.
 
     Args:
       records: with words and tags.
@@ -105,13 +119,14 @@ def detect(records: Sequence[Record], repair: bool) -> str:
     for scheme in fitting:
         if all(fault(scheme, record.fields["tags"]) < 0 for record in records):
             return scheme
-    if fitting and (repair or fitting[0] != "BIO"):
+    if fitting and fitting[0] != "BIO":
         return fitting[0]  # tags that break it are reported by the check of each record
     if fitting:
-        record, i = next((record, i) for record in records if (i := fault("BIO", record.fields["tags"])) >= 0)
-        raise UserError(f"{describe(record, i, record.fields['tags'][i])}, which BIO does not allow there, and other "
-                        "tags fit no IOB1 (B- only between entities of one type): correct the file, or convert the "
-                        "tags with --config.objective.repair=True")
+        broken = {scheme: sum(len(faults(scheme, record.fields["tags"])) for record in records)
+                  for scheme in ("BIO", "IOB1")}
+        if repair or broken["IOB1"] >= broken["BIO"]:
+            return "BIO"
+        return "IOB1"
     raise UserError(f"the tags of the training data begin with {', '.join(sorted(prefixes))}, which is no scheme "
                     f"({', '.join(PREFIXES)}); convert them, or set --config.objective.scheme=none")
 
@@ -127,7 +142,7 @@ def of_labels(labels: Sequence[str]) -> str:
 
 def describe(record: Record, i: int, tag: str) -> str:
     """The beginning of a message about the tag of word i."""
-    return f"{record.where_word(i)}: word {i + 1}, {record.fields['words'][i]!r}, has the tag {tag!r}"
+    return f"{record.where_word(i)}: word {i + 1}, {short(record.fields['words'][i])}, has the tag {short(tag)}"
 
 
 def _split(tag: str) -> tuple[str, str]:

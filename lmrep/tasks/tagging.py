@@ -1,5 +1,6 @@
 """Tagging of words: entities, chunks, parts of speech (Devlin et al., 2019, section 5.3)."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,9 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lmrep.config.record import setting, suggestion
+from lmrep.config.record import setting
 from lmrep.core import prng
-from lmrep.core.errors import ConfigError, UserError
+from lmrep.core.errors import UserError
+from lmrep.core.messages import counted
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats.base import Field
@@ -35,7 +37,7 @@ from lmrep.objectives.base import (
 )
 from lmrep.objectives.outputs import normalize_weights, sums
 from lmrep.objectives.teaching import TEACHER
-from lmrep.tasks import distillation, heads, networks, schemes, word_features
+from lmrep.tasks import distillation, heads, networks, schemes, unseen, word_features
 from lmrep.tasks.base import Comparison, Outputs, Result, TaskDef, TextEncoder, figures
 from lmrep.tasks.capability import Predict
 from lmrep.tasks.networks import Network
@@ -45,6 +47,8 @@ STRICT_METRICS = ("entity_f1", "entity_precision", "entity_recall")
 ENTITY_METRICS = (*STRICT_METRICS, "conll_f1")
 METRICS = (*ENTITY_METRICS, "token_accuracy")
 TINY = 1e-30  # of a probability, for its logarithm
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,7 @@ def resolve(c: Config, records: Sequence[Record]) -> Config:
     if c.scheme == "auto":
         c = replace(c, scheme=schemes.detect(records, c.repair) if records else schemes.of_labels(c.labels))
         check_config(c)
+    unseen.check(c.labels, records if c.labels else (), _describe, partial(tags_of, c))
     if not c.labels:
         found = {tag for record in records for tag in tags_of(c, record)}
         if len(found) < 2:
@@ -113,29 +118,33 @@ def resolve(c: Config, records: Sequence[Record]) -> Config:
     return replace(c, metrics=c.metrics or (METRICS if c.scheme != "none" else ("token_accuracy",)))
 
 
-def tags_of(c: Config, record: Record) -> list[str]:
-    """The tags of a record, in the scheme where `repair` is set."""
-    tags = record.fields["tags"]
-    return schemes.convert(c.scheme, tags) if c.repair else tags
+def tags_of(c: Config, record: Record) -> Sequence[str]:
+    """The tags of a record, () for none; in the scheme where `repair` is set, or where a tag is not one of `labels`,
+    whose entities are then those that `conlleval` reads, so that they count wherever they are."""
+    tags = record.fields.get("tags", ())
+    if c.repair or (c.scheme != "none" and c.labels and not {*tags} <= {*c.labels}):
+        return schemes.convert(c.scheme, tags)
+    return schemes.normalize(c.scheme, tags)
+
+
+def _describe(record: Record, i: int) -> str:
+    return schemes.describe(record, i, record.fields["tags"][i])
 
 
 def check(c: Config, record: Record) -> None:
-    """Refuses tags that the training data lacks, and those that break the scheme."""
-    if "tags" not in record.fields:
+    """Refuses tags that break the scheme."""
+    if "tags" not in record.fields or c.scheme == "none":
         return
     tags = tags_of(c, record)
-    for i, tag in enumerate(tags):
-        if c.scheme != "none" and not schemes.belongs(c.scheme, tag):
+    for i, tag in enumerate(tags if c.repair else record.fields["tags"]):
+        if not schemes.belongs(c.scheme, tag):
             raise UserError(f"{schemes.describe(record, i, tag)}, which is not of the scheme {c.scheme}: correct it, "
                             "or set --config.objective.scheme")
-        if tag not in c.labels:
-            raise ConfigError(f"{schemes.describe(record, i, tag)}, and the training data has "
-                              f"{', '.join(c.labels[:20])}{suggestion(tag, c.labels)}",
-                              "correct it, or list all tags in --config.objective.labels")
-    if c.scheme != "none" and (i := schemes.fault(c.scheme, tags)) >= 0:
+    if (i := schemes.fault(c.scheme, tags)) >= 0:
         last = f"after {tags[i - 1]!r}" if i else "at the beginning of a sentence"
         other = {"BIO": "IOB1", "IOB1": "BIO"}.get(c.scheme)
-        raise UserError(f"{schemes.describe(record, i, tags[i])} {last}, which {c.scheme} does not allow: correct it"
+        raise UserError(f"{schemes.describe(record, i, tags[i])} {last}, which {c.scheme}, the scheme of the training "
+                        "data, does not allow: correct it"
                         + (f", set --config.objective.scheme={other} if all tags are {other}, or convert the tags with "
                            "--config.objective.repair=True" if other else " or set --config.objective.scheme"))
 
@@ -158,6 +167,7 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
     if encoder.format.long == "truncate":
         raise UserError("config.format.long is truncate, and the words after the cut would have no tag, although each "
                         "one counts; set it to windows, or to refuse")
+    _report(c, records)
     capacity = encoder.length - encoder.layout.special(False)
     ids, numbers = word_ids(records, encoder), {label: i for i, label in enumerate(c.labels)}
     units: list[Encoded] = []
@@ -165,7 +175,7 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
     forms = {word: i for i, word in enumerate(ids)}
     for number, record in enumerate(records):
         words = [ids[word] for word in record.fields["words"]]
-        tags = np.array([numbers[tag] for tag in tags_of(c, record)] if "tags" in record.fields else [-1] * len(words))
+        tags = np.array([numbers.get(tag, -1) for tag in tags_of(c, record)] or [-1] * len(words))
         if (size := sum(map(len, words))) > capacity:
             if encoder.format.long == "refuse":
                 raise UserError(
@@ -187,6 +197,17 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
             stands = representatives(every, c.pieces) * np.where(every == len(words) - 1, 2, 1)
             columns["stands"].append(np.where(every >= 0, stands, -1))
     return collect(units, owners, token_columns=columns, forms=forms), long
+
+
+def _report(c: Config, records: Sequence[Record]) -> None:
+    """Warns of tags that the training data lacks, and of those of IOB1 that begin entities as those of BIO do."""
+    unseen.report(c.labels, records, _describe, partial(tags_of, c))
+    begins = [(record, i) for record in records if c.scheme == "IOB1" and not c.repair
+              for i in schemes.faults(c.scheme, record.fields.get("tags", (schemes.OUTSIDE,)))]
+    if begins:
+        log.warning("%s, which follows no entity of its type as it would in IOB1, the scheme of the training data: "
+                    "read as the beginning of an entity (%s)", _describe(*begins[0]),
+                    counted(len(begins), "such tag"))
 
 
 # The objective
@@ -291,15 +312,20 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
         return Result({}, predictions)
     gold, options = [tags_of(c, record) for record in records], {name: {"scheme": c.scheme} for name in STRICT_METRICS}
     numbers = {label: i for i, label in enumerate(c.labels)}
-    true = np.array([numbers[tag] for tags in gold for tag in tags])
+    true = np.array([numbers.get(tag, -1) for tags in gold for tag in tags])
     likelihood = (np.concatenate(by_word("log_likelihood")) if has_crf(c) else
                   np.concatenate(scores)[np.arange(len(true)), true])
-    metrics = {"loss": float(-likelihood.mean()),
+    known = true >= 0
+    if has_crf(c):  # what a word adds depends on its neighbours' tags
+        sentences = np.repeat(np.arange(len(gold)), [len(tags) for tags in gold])
+        known &= ~np.isin(sentences, sentences[~known])
+    metrics = {**({"loss": float(-likelihood[known].mean())} if known.any() else {}),
                **figures(c.metrics, gold, predicted, options)}
+    counts = np.bincount(true[true >= 0], minlength=1)
     if c.scheme == "none":  # most tags of entities are O: a tagger that finds some may be below always O
-        metrics["majority_accuracy"] = float(np.bincount(true).max() / len(true))
+        metrics["majority_accuracy"] = float(counts.max() / len(true))
     elif "entity_f1" in c.metrics:
-        frequent = [[c.labels[np.bincount(true).argmax()]] * len(tags) for tags in gold]
+        frequent = [[c.labels[counts.argmax()]] * len(tags) for tags in gold]
         metrics["majority_f1"] = figures(("entity_f1",), gold, frequent, options)["entity_f1"]
     return Result(metrics, predictions, gold, predicted, options)
 

@@ -199,6 +199,8 @@ def convert(c: Config, record: Record) -> Record:
     names = text_templates.fields(c.target)
     if not all(name in record.fields for name in names):
         return record._replace(fields={name: value for name, value in record.fields.items() if name != "target"})
+    if "tags" in names:
+        record = record._replace(fields={**record.fields, "tags": schemes.normalize(c.scheme, record.fields["tags"])})
     text = text_templates.render(c.target, record, "config.objective.target")
     return record._replace(fields={**record.fields, "target": text})
 

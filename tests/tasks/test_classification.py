@@ -59,15 +59,25 @@ def test_the_order_of_labels_does_not_depend_on_that_of_the_examples(labels, exp
         assert labels_of(order) == expected
 
 
-def test_a_validation_label_that_training_lacks_is_refused_with_file_and_line(tmp_path):
+def test_a_validation_label_that_training_lacks_is_an_error_that_is_counted(tmp_path, caplog):
     records = examples(6)
     train = tiny.write(tmp_path / "train.jsonl", records)
     dev = tiny.write(tmp_path / "dev.jsonl", [*records[:2], records[2] | {"label": "poz"}])
     config = tiny.config("classification", train, dev)
     experiment = experiments.parse(config)
-    with pytest.raises(UserError, match=r"dev\.jsonl, line 3: the label is 'poz', and the training data has neg, pos, "
-                                        r"zero; did you mean 'pos'\?"):
-        prepare_task(experiment, experiment.tokenizer)
+    prepared = prepare_task(experiment, experiment.tokenizer)
+    assert prepared.experiment.objective["labels"] == ("neg", "pos", "zero")
+    [message] = [each for each in caplog.messages if "poz" in each]
+    assert "dev.jsonl, line 3: the label is 'poz'" in message and "'pos'" in message and "1 of 3" in message
+    outputs = Outputs({"log_probabilities": list(np.log(np.tile([0.2, 0.7, 0.1], (3, 1))))})
+    metrics = classification.score(experiments.resolve_stages(prepared.experiment)[0].objective,
+                                   prepared.records["validation"], prepared.stores["validation"].units, outputs).metrics
+    gold = [each["label"] for each in records[:2]]
+    assert metrics["accuracy"] == gold.count("pos") / 3
+    assert metrics["loss"] == pytest.approx(-np.mean([np.log({"neg": 0.2, "pos": 0.7, "zero": 0.1}[x]) for x in gold]))
+    config.objective.labels = ("pos", "neg")
+    with pytest.raises(UserError, match=r"train\.jsonl, line \d: the label is 'zero', and config.objective.labels has"):
+        prepare_task(experiments.parse(config), experiment.tokenizer)
     config.objective.labels = ("pos", "poz", "neg", "zero")
     prepared = prepare_task(experiments.parse(config), experiment.tokenizer)
     assert prepared.experiment.objective["labels"] == ("pos", "poz", "neg", "zero")

@@ -9,6 +9,7 @@ from lmrep.core.errors import UserError
 from lmrep.data.records import Record
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.tasks import schemes, tagging
+from tests.tasks.tags import encoder
 
 
 def record(words, tags):
@@ -18,18 +19,18 @@ def record(words, tags):
 @pytest.mark.parametrize(("tags", "scheme"), [
     ("O B-X I-X O", "BIO"), ("B-X B-X O", "BIO"), ("I-X I-X B-X O", "IOB1"), ("B-X E-X S-Y O", "BIOES"),
     ("B-X I-X L-X U-Y O", "BILOU"), ("NOUN VERB I O", "none"), ("-LRB- NN-X O", "none"), ("B I O", "BIO"),
-    ("B-X I-X", "BIO")])
+    ("B-X I-X", "BIO"), ("I-X I-X O B-Y I-Y O I-X", "IOB1"), ("B-X I-X O I-Y", "BIO")])
 def test_the_scheme_is_detected(tags, scheme):
     given = [record(" ".join("abcdef"[: len(tags.split())]), tags)]
     assert schemes.detect(given, False) == scheme
     c = tagging.resolve(tagging.Config(), given)
     assert c.scheme == scheme
     assert c.metrics == (("token_accuracy",) if scheme == "none" else tagging.METRICS)
-    tagging.check(c, given[0])
+    if tags != "B-X I-X O I-Y":
+        tagging.check(c, given[0])
 
 
 @pytest.mark.parametrize(("tags", "message"), [
-    ("O I-X O B-X", r"line 7: word 2, 'b', has the tag 'I-X', which BIO does not allow there.*repair=True"),
     ("O PER B-X O", r"word 2, 'b', has the tag 'PER', and others begin with B- or I-"),
     ("O L-X B-X E-X", r"begin with B, E, L, O, which is no scheme"),
     ("O O O O", r"has the only tag 'O'")])
@@ -39,13 +40,29 @@ def test_tags_of_no_scheme_are_refused(tags, message):
 
 
 @pytest.mark.parametrize(("scheme", "tags", "word"), [
-    ("BIO", "O I-X", 2), ("BIO", "B-Y I-X", 2), ("BIO", "I-X", 1), ("IOB1", "B-X I-X", 1), ("IOB1", "I-Y B-X", 2),
+    ("BIO", "O I-X", 2), ("BIO", "B-Y I-X", 2), ("BIO", "I-X", 1),
     ("BIOES", "B-X O", 2), ("BIOES", "B-X E-Y", 2), ("BIOES", "O E-X", 2), ("BIOES", "S-X I-X", 2),
     ("BIOES", "O B-X", 2), ("BILOU", "U-X L-X", 2)])
 def test_tags_that_may_not_follow_each_other_are_refused(scheme, tags, word):
     c = tagging.Config(scheme=scheme, labels=("O", *(f"{p}-{t}" for p in "BIESLU" for t in "XY")))
-    with pytest.raises(UserError, match=rf"dev\.conll, line 7: word {word}, .* which {scheme} does not allow"):
+    with pytest.raises(UserError, match=rf"dev\.conll, line 7: word {word}, .* which {scheme}, .*, does not allow"):
         tagging.check(c, record("a b"[: len(tags.split()) * 2 - 1], tags))
+
+
+def test_b_of_iob1_that_follows_no_entity_of_its_type_begins_one_and_is_counted(caplog):
+    """As in the training file of CoNLL-2003."""
+    train = [record("a b c d", "I-X I-X O I-Y"), record("e f g h", "O B-Z I-Z B-Z")]
+    c = tagging.resolve(tagging.Config(), train)
+    assert c.scheme == "IOB1" and c.labels == ("O", "B-Z", "I-X", "I-Y", "I-Z")
+    for each in train:
+        tagging.check(c, each)
+    assert tagging.tags_of(c, train[1]) == ["O", "I-Z", "I-Z", "B-Z"]
+    tagging.encode(c, train, encoder())
+    [message] = caplog.messages
+    assert "line 7: word 2, 'f', has the tag 'B-Z'" in message and "IOB1" in message and "(1 such tag)" in message
+    with pytest.raises(UserError, match=r"word 4, 'd', has the tag 'I-Y' after 'O', which BIO, the .*scheme=IOB1"):
+        data = [record("a b", "B-X I-X"), record("a b c d", "B-X I-X O I-Y")]
+        tagging.check(tagging.resolve(tagging.Config(), data), data[1])
 
 
 def test_a_tag_of_another_scheme_is_refused():

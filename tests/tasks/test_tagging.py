@@ -35,16 +35,32 @@ def test_labels_are_those_of_the_training_data_with_o_first():
     c = resolved(train, repair=True)
     assert c.labels == ("O", "B-A", "B-Z")
     assert resolved([record("a b", "NOUN ADJ")]).labels == ("ADJ", "NOUN")
-    assert resolved(train, repair=True, labels=("O", "B-Q")).labels == ("O", "B-Q")
+    labels = ("O", "B-Q", "B-Z", "B-A")
+    assert resolved(train, repair=True, labels=labels).labels == labels
+    with pytest.raises(UserError, match=r"line 7: word 1, 'd', has the tag 'B-A', and config.objective.labels has O"):
+        resolved(train, repair=True, labels=labels[:3])
 
 
-def test_a_tag_that_the_training_data_lacks_is_refused():
-    """A label map of all splits would take it."""
-    c = resolved([record("a b", "B-PER O")])
-    with pytest.raises(UserError, match=r"dev\.conll, line 7: word 2, 'Rome', has the tag 'B-LOC', and the training "
-                                        r"data has O, B-PER"):
-        tagging.check(c, record("in Rome", "O B-LOC"))
-    tagging.check(c, record("in Rome"))
+@pytest.mark.parametrize("network", ["linear", "crf"])
+def test_a_tag_that_only_held_out_data_has_is_an_error_wherever_it_is(network, caplog):
+    c = resolved([record("a b c", "B-NP I-NP O")], network=network)
+    held_out = [record("all 3 he", "B-NP I-LST B-NP"), record("he he", "B-NP O"), record("he")]
+    for each in held_out:
+        tagging.check(c, each)
+    units, _ = tagging.encode(c, held_out, encoder())
+    [message] = caplog.messages
+    assert "word 2, '3', has the tag 'I-LST'" in message and "1 of 5 labels" in message
+    rows = np.log(np.tile([0.2, 0.7, 0.1], (len(units.tokens), 1)))
+    outputs = {"log_probabilities": np.split(rows, units.offsets[1:-1]),
+               "best": np.split(np.ones(len(rows), int), units.offsets[1:-1]),
+               "log_likelihood": np.split(rows[:, 1], units.offsets[1:-1])}
+    own = {name: [*values[:2]] for name, values in outputs.items()}
+    short = units._replace(example=units.example[:2], offsets=units.offsets[:3])
+    metrics = tagging.score(c, held_out[:2], short, Outputs(own)).metrics
+    assert metrics["token_accuracy"] == pytest.approx(3 / 5)
+    assert metrics["entity_recall"] == pytest.approx(3 / 4)
+    expected = -np.log([0.7, 0.7]) if network == "crf" else -np.log([0.7, 0.7, 0.7, 0.2])
+    assert metrics["loss"] == pytest.approx(expected.mean())
 
 
 @pytest.mark.parametrize(("fields", "message"), [
@@ -259,9 +275,9 @@ def test_evaluate_writes_columns_that_conll_tools_read(trained):
     assert f"FB1: {100 * figures['metrics']['conll_f1']:6.2f}" in scored.out
 
 
-def test_a_tag_of_the_validation_file_alone_stops_before_training(tmp_path):
+def test_validation_data_with_other_tags_stops_before_training(tmp_path):
     train = write(tmp_path / "train.conll", sentences(4))
-    dev = write(tmp_path / "dev.conll", [*sentences(2), (["Acme", "visits"], ["B-ORG", "O"])])
-    with pytest.raises(UserError, match=r"dev\.conll, line \d+: word 1, 'Acme', has the tag 'B-ORG'"):
+    dev = write(tmp_path / "dev.conll", [(["Acme", "visits"], ["NOUN", "VERB"])])
+    with pytest.raises(UserError, match=r"dev\.conll has the labels NOUN, VERB, and the training data .*columns"):
         lmrep.train(f"{PAGE}:size=tiny", tmp_path / "run", **{"data.train": str(train), "data.validation": str(dev)})
     assert not (tmp_path / "run").exists()
