@@ -61,7 +61,18 @@ def test_comments_of_column_files_are_left_out(write):
     tabs = write("a.tsv", "#\thttp://a.b\n1\tEU\tB-ORG\n2\t#\tO\n\n#\thttp://c.d\n1\tPeter\tB-PER\n")  # GermEval's form
     assert fields(tabs, comment="#\t", columns={"words": "1"}) == [
         {"words": ["EU", "#"], "tags": ["B-ORG", "O"]}, {"words": ["Peter"], "tags": ["B-PER"]}]
-    refused(write("b.conll", "# id 1\nEU B-ORG\n"), "b.conll, line 2", "set --config.data.comment='#'")
+    assert fields(tabs, columns={"words": "1"}) == fields(tabs, columns={"words": "1"}, comment="#\t")
+    assert fields(tabs, columns={"words": "1"}, needed=["words", "tags"]) == fields(tabs, columns={"words": "1"})
+
+
+@pytest.mark.parametrize(("content", "words"), [
+    ("# id 1\nEU B-ORG\n# O\n\n# id 2\nIt O\n", ["EU", "#", "It"]),  # of another width
+    ("# one\nEU B-ORG\n# O\n\n# two\nIt O\n", ["EU", "#", "It"]),  # above every sentence
+    ("#EU B-ORG\nis O\n\n# O\n1 O\n", ["#EU", "is", "#", "1"]),  # words
+    ("# O\nEU B-ORG\n\n# O\n1 O\n", ["#", "EU", "#", "1"]),
+])
+def test_comments_above_sentences_are_recognized(write, content, words):
+    assert [word for each in fields(write("b.conll", content)) for word in each["words"]] == words
 
 
 def test_each_word_of_a_column_file_has_its_line(write):
@@ -90,6 +101,9 @@ def test_a_test_file_of_words_alone_has_no_tags(write):
     ("-DOCSTART- O\n\n", {}, ["no examples"]),
     ("a\t\n", {}, ["line 1", "one of the tags is empty"]),
     ("\tO\n", {}, ["line 1", "one of the words is empty"]),
+    ("1 EU B-ORG\n2 is O\n\n1 Yes O\n", {}, ["line 1", "the numbers of words", "{'words': '1'}"]),
+    ("O what\nB-GENRE comedy\n\nO which\n", {}, ["line 1", "has tags", "{'words': '1', 'tags': '0'}"]),
+    ("EU B-ORG\n# a b\n", {}, ["line 2", "3 columns"]),
 ])
 def test_bad_column_files_are_refused(write, content, settings, words):
     refused(write("a.conll", content), *words, **settings)
@@ -365,3 +379,32 @@ def test_documents_are_texts_between_blank_lines(write):
 def test_formats_are_detected(write, name, content, expected):
     path = write(name, gzip.compress(content.encode()) if name.endswith(".gz") else content)
     assert detect(Path(path), Config()) == expected
+
+
+TEXT, WORDS = ("text", "label"), ("words", "tags")
+LABELLED = "1 a warm film\n0 it never finds its feet\n1 worth it\n"
+
+
+@pytest.mark.parametrize(("name", "content", "needed", "expected"), [
+    ("a.txt", "id\tsentence_A\tjudgment\n1\tA dog.\tYES\n", TEXT, "tsv"), ("a.txt", "text,label\na b,c\n", TEXT, "csv"),
+    ("a.test", "text\tlabel\na b\t1\nb\t0\n", TEXT, "tsv"), ("a.test", LABELLED, TEXT, "label_text"),
+    ("a.tsv", LABELLED, TEXT, "label_text"), ("a.csv", LABELLED, TEXT, "label_text"),
+    ("a.test", LABELLED.replace(" ", "\t", 1), TEXT, "label_text"), ("a", "1\ta\n0\tb\n1\tc\n", TEXT, "label_text"),
+    ("a.txt", "__label__x a\n__label__y b c\n__label__x d\n", TEXT, "label_text"),
+    ("a", "LOC:city Where ?\nNUM:date When ?\nLOC:city Where was it ?\n", TEXT, "label_text"),
+    ("a.txt", "bad film\ngood film , really\n" * 9 + "bad\tplot\nbad idea\n", TEXT, "label_text"),
+    ("a.txt", "a O\nb O\n", WORDS, "columns"), ("a.txt", "# x\n1\tEU\tB-X\tO\n2\tis\tO\tO\n\n", WORDS, "columns"),
+    ("a.txt", "to be\nor not\n\nto be\n", TEXT, None), ("a.txt", "1 a\n2 b\n3 c\n", TEXT, None),
+])
+def test_formats_of_files_whose_names_say_nothing_are_detected(write, name, content, needed, expected):
+    if expected:
+        assert detect(Path(write(name, content)), Config(), needed) == expected
+    else:
+        refused(write(name, content), "a.txt", "set config.data.format", needed=needed)
+
+
+def test_a_file_that_may_have_two_formats_is_refused_with_both(write):
+    path = write("a.txt", "1\ta b\tc\n0\td\te\n1\tf\tg\n")
+    refused(path, "data.format=label_text", "data.format=tsv", "data.columns", needed=TEXT)
+    assert fields(path, columns={"label": "0", "text": "1", "text2": "2"}, needed=TEXT)[1] == {
+        "label": "0", "text": "d", "text2": "e"}

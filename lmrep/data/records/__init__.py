@@ -6,7 +6,8 @@ table. A reader gives examples in the order of the file, and `read` checks them,
 
 from lmrep.data.records import choices, delimited, json_lines, parallel, squad, texts, tfds, token_columns, trees
 from lmrep.data.records.base import FIELDS, SPLITS, TARGETS, Config, Job, ReaderDef, Record
-from lmrep.data.records.reading import READERS, detect, fingerprint, read, spread
+from lmrep.data.records.detection import READERS, detect
+from lmrep.data.records.reading import fingerprint, read, spread
 from lmrep.data.records.values import TEXTS
 
 __all__ = ["FIELDS", "READERS", "SPLITS", "TARGETS", "TEXTS", "Config", "Job", "ReaderDef", "Record", "detect",

@@ -69,7 +69,8 @@ class Config:
     header: str = setting("auto", "whether the first line of TSV and CSV files names the columns; auto: if every name "
                           "in `columns` is there, or, of columns by number, if one of them has its field's name",
                           choices=("auto", "yes", "no"))
-    comment: str = setting("", "column files: lines that begin with this, such as '# ', are left out")
+    comment: str = setting("", "column files: lines that begin with this, such as '# ', are left out; empty: those "
+                           "with # above a sentence that do not have a word and a tag")
     separator: str = setting("auto", "what separates the cells of CSV and TSV files; auto: tabs in TSV, and in CSV the "
                              "one of , ; | and tab that gives the first lines the same number of cells",
                              choices=("auto", ",", ";", "|", "tab"))

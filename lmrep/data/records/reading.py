@@ -9,11 +9,10 @@ from pathlib import Path
 from lmrep.config.record import choose
 from lmrep.core.errors import UserError
 from lmrep.data.records import files, values
-from lmrep.data.records.base import FIELDS, Config, Job, ReaderDef, Record
+from lmrep.data.records.base import FIELDS, Config, Job, Record
+from lmrep.data.records.detection import READERS, detect
 
 log = logging.getLogger(__name__)
-
-READERS: dict[str, ReaderDef] = {}  # filled by the package
 
 
 def read(config: Config, split: str, needed: Collection[str] = ()) -> list[Record]:
@@ -86,32 +85,6 @@ def _items(config: Config, split: str, pattern: str, explicit: Mapping[str, str]
     for path, reader in sources:
         columns = {**{field: field for field in needed}, **reader.columns, **explicit}
         yield from reader.read(Job(path, split, columns, config))
-
-
-def detect(path: Path, config: Config, needed: Collection[str] = ()) -> str:
-    """The name in READERS of a file's format, one that has `needed` fields. Raises UserError if it is not known."""
-    if config.format != "auto":
-        choose(READERS, config.format, "config.data.format")
-        if path.is_dir() and config.format != "folders":
-            raise UserError(f"{path} is a folder; expected a file of the format {config.format}, or a glob such as "
-                            f"{str(path / '*')!r}")
-        return config.format
-    if path.is_dir():
-        return "folders"
-    by_suffix = [name for name, reader in READERS.items() if files.suffix(path) in reader.suffixes]
-    # Column files have words and tags alone, and may look like texts between blank lines.
-    by_suffix = [name for name in by_suffix if not READERS[name].columns or {*READERS[name].columns} & {*needed}
-                 or not needed] or by_suffix
-    beginning = files.beginning(path, config) if len(by_suffix) != 1 else ""
-    if config.comment:
-        beginning = "\n".join(line for line in beginning.split("\n") if not line.startswith(config.comment))
-    for name in by_suffix or READERS:
-        if READERS[name].detects and READERS[name].detects(beginning):
-            return name
-    if by_suffix:
-        return by_suffix[-1]
-    raise UserError(f"the format of {path} is not clear from its name and its first lines; set config.data.format to "
-                    f"one of {', '.join(READERS)}")
 
 
 def _relabel(record: Record, config: Config, labels: set[str]) -> Record | UserError | None:

@@ -3,24 +3,42 @@
 `columns` reads the files of CoNLL-2003 and WNUT-17; `conllu` those of Universal Dependencies.
 """
 
+import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 
 from lmrep.core.errors import UserError
 from lmrep.core.messages import counted
 from lmrep.data.records import files
 from lmrep.data.records.base import Job, ReaderDef, Record
-from lmrep.data.records.values import CORRECT, missing_column
+from lmrep.data.records.values import CORRECT, missing_column, short
 
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
+CHECKED = 20  # sentences by which it is found that a column has no words
+TAG = re.compile(r"O|[BIESLU]-\S+")
 Line = tuple[int, list[str]]  # its number and its cells
 
 
 def read(job: Job) -> Iterator[Record | UserError]:
     """The sentences of a file whose columns are numbered, between tabs if its first line has one, or else white space.
-    Lines of -DOCSTART- are skipped. Every line has as many columns as the first."""
-    width, separator = 0, "\t" if _has_tabs(job) else "[ \t]+"
-    for lines in _sentences(job, lambda text: re.split(separator, text if separator == "\t" else text.strip(" \t"))):
+    Lines of -DOCSTART- and comments are skipped. Every line has as many columns as the first. Raises UserError where
+    the column of words holds numbers or tags."""
+    separator = "\t" if _has_tabs(job) else "[ \t]+"
+
+    def split(text: str) -> list[str]:
+        return re.split(separator, text if separator == "\t" else text.strip(" \t"))
+
+    records = _records(job, _sentences(job, split, _comments(job, split)))
+    first = [*itertools.islice(records, CHECKED)]
+    if "words" not in ((job.split == "test" and job.config.test_columns) or job.config.columns):
+        _check_words(first)
+    yield from itertools.chain(first, records)
+
+
+def _records(job: Job, sentences: Iterator[list[Line]]) -> Iterator[Record | UserError]:
+    width = 0
+    for lines in sentences:
         lines = [(number, cells) for number, cells in lines if cells[0] != "-DOCSTART-"]
         if not lines:
             continue
@@ -35,6 +53,39 @@ def read(job: Job) -> Iterator[Record | UserError]:
         yield _record(job, lines, columns, width, "")
 
 
+def _check_words(items: Sequence[Record | UserError]) -> None:
+    """Refuses a file whose first column has no words, as GermEval's and MIT's."""
+    records = [item for item in items if isinstance(item, Record)]
+    words = [record.fields["words"] for record in records]
+    tags = [tag for record in records for tag in record.fields.get("tags", ())]
+    if any(len(each) > 1 for each in words) and all(each == [str(i + int(each[0] == "1")) for i in range(len(each))]
+                                                    for each in words):
+        found, columns = "the numbers of words", "{'words': '1'}"
+    elif words and all(TAG.fullmatch(word) for each in words for word in each) and any(
+            word != "O" for each in words for word in each) and tags and not all(map(TAG.fullmatch, tags)):
+        found, columns = "tags", "{'words': '1', 'tags': '0'}"
+    else:
+        return
+    raise UserError(f"{records[0].where}: the first column, which words are read from, has {found} "
+                    f"({short(words[0])}); set --config.data.columns=\"{columns}\", or to other columns, by number "
+                    "from 0")
+
+
+def _comments(job: Job, split: Callable[[str], list[str]]) -> Callable[[str, bool], bool]:
+    """(a line, whether it begins a sentence) -> whether it is a comment: one of `config.comment`; or, by default, one
+    with # above a sentence that has another number of columns than words, or that every sentence has and whose last
+    column is no tag."""
+    if job.config.comment:
+        return lambda text, first: text.startswith(job.config.comment)
+    blocks = [block.split("\n") for block in
+              re.split(r"\n[ \t]*\n+", files.beginning(job.path, job.config).replace("\r\n", "\n").strip("\n"))]
+    cells = [split(line) for block in blocks for line in block if not line.startswith(("#", "-DOCSTART-"))]
+    width = Counter(map(len, cells)).most_common(1)[0][0] if cells else 0
+    above = [block[0] for block in blocks if block[0].startswith(("# ", "#\t"))]
+    always = len(above) == len(blocks) > 1 and not {split(line)[-1] for line in above} & {each[-1] for each in cells}
+    return lambda text, first: first and text.startswith("#") and (always or len(split(text)) != width)
+
+
 def read_conllu(job: Job) -> Iterator[Record | UserError]:
     """The sentences of a CoNLL-U file. Ranges of multiword tokens (1-2) and empty nodes (8.1) are skipped."""
     columns = {}
@@ -42,7 +93,9 @@ def read_conllu(job: Job) -> Iterator[Record | UserError]:
         if name not in CONLLU and not re.fullmatch("-?[0-9]+", name):
             raise missing_column(str(job.path), field, name, CONLLU)
         columns[field] = _number(job, field, str(CONLLU.index(name)) if name in CONLLU else name, len(CONLLU))
-    for lines in _sentences(job, lambda text: text.split("\t")):
+    comment = job.config.comment
+    for lines in _sentences(job, lambda text: text.split("\t"),
+                            lambda text, first: bool(comment) and text.startswith(comment)):
         comments = "\n".join(cells[0] for _, cells in lines if cells[0].startswith("#"))
         name = re.search(r"^# *sent_id *= *(.*\S)", comments, re.MULTILINE)
         lines = [(number, cells) for number, cells in lines if not cells[0].startswith("#")
@@ -51,11 +104,13 @@ def read_conllu(job: Job) -> Iterator[Record | UserError]:
             yield _record(job, lines, columns, len(CONLLU), name[1] if name else "")
 
 
-def _sentences(job: Job, split: Callable[[str], list[str]]) -> Iterator[list[Line]]:
-    """The lines of each block between blank lines."""
+def _sentences(
+    job: Job, split: Callable[[str], list[str]], is_comment: Callable[[str, bool], bool]
+) -> Iterator[list[Line]]:
+    """The lines of each block between blank lines, without comments."""
     lines: list[Line] = []
     for number, text in enumerate(files.lines(job.path, job.config), 1):
-        if job.config.comment and text.startswith(job.config.comment):
+        if is_comment(text, not lines):
             continue
         if text.strip(" \t"):
             lines.append((number, split(text)))
@@ -69,10 +124,8 @@ def _sentences(job: Job, split: Callable[[str], list[str]]) -> Iterator[list[Lin
 def _record(job: Job, lines: list[Line], columns: dict[str, int], width: int, name: str) -> Record | UserError:
     for number, cells in lines:
         if len(cells) != width:
-            comments = any(other[0].startswith("#") for _, other in lines) and not job.config.comment
             return UserError(f"{job.path}, line {number} has {counted(len(cells), 'column')}; expected {width}"
-                             f"{', tab-separated' if width == len(CONLLU) else ', as the first line has'}: {CORRECT}"
-                             + "; if lines with # are comments, set --config.data.comment='#'" * comments)
+                             f"{', tab-separated' if width == len(CONLLU) else ', as the first line has'}: {CORRECT}")
     fields = {field: [cells[column] for _, cells in lines] for field, column in columns.items()}
     return Record(fields, name, f"{job.path}, line {lines[0][0]}", tuple(number for number, _ in lines))
 
@@ -87,7 +140,7 @@ def _number(job: Job, field: str, name: str, width: int) -> int:
 
 
 def _has_tabs(job: Job) -> bool:
-    skipped = ("-DOCSTART-", job.config.comment or "-DOCSTART-")
+    skipped = ("-DOCSTART-", job.config.comment or "#")
     lines = (line for line in files.lines(job.path, job.config) if line.strip(" \t"))
     return "\t" in next((line for line in lines if not line.startswith(skipped)), "")
 
@@ -95,7 +148,7 @@ def _has_tabs(job: Job) -> bool:
 def detects(beginning: str) -> bool:
     """Whether there are blank lines between lines that all have the same number of columns, from 2 to 12."""
     lines = beginning.rpartition("\n")[0].strip("\r\n").split("\n")[:200]
-    widths = {len(line.split()) for line in lines}
+    widths = {len(line.split()) for line in lines if not line.startswith("#")}
     return lines[0].startswith("-DOCSTART-") or (0 in widths and len(widths) == 2 and 2 <= max(widths) <= 12)
 
 

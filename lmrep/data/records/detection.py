@@ -1,0 +1,99 @@
+"""Which format a labelled file has, by its name and its first lines."""
+
+import re
+from collections.abc import Collection
+from pathlib import Path
+
+from lmrep.config.record import choose
+from lmrep.core.errors import UserError
+from lmrep.data.records import files
+from lmrep.data.records.base import FIELDS, Config, ReaderDef
+
+READERS: dict[str, ReaderDef] = {}  # filled by the package
+LINES = 200  # by which a format is guessed
+LABEL = re.compile(r"[+-]?[0-9]+([.][0-9]+)?|__label__\S+|[A-Z]{2,}(:\w+)?")  # of fastText and TREC, or a number
+REPEATED = 10  # lines for each distinct first word, where first words are labels of another form
+
+
+def detect(path: Path, config: Config, needed: Collection[str] = ()) -> str:
+    """The name in READERS of a file's format, one that has `needed` fields. Raises UserError if it is not known, or if
+    two are possible."""
+    if config.format != "auto":
+        choose(READERS, config.format, "config.data.format")
+        if path.is_dir() and config.format != "folders":
+            raise UserError(f"{path} is a folder; expected a file of the format {config.format}, or a glob such as "
+                            f"{str(path / '*')!r}")
+        return config.format
+    if path.is_dir():
+        return "folders"
+    by_suffix = [name for name, reader in READERS.items() if files.suffix(path) in reader.suffixes]
+    names = [name for name in by_suffix or READERS if _may_have(READERS[name], needed)] or by_suffix
+    delimited = names[-1:] in (["tsv"], ["csv"])
+    beginning = files.beginning(path, config) if len(names) != 1 or delimited else ""
+    if config.comment:
+        beginning = "\n".join(line for line in beginning.split("\n") if not line.startswith(config.comment))
+    for name in names:
+        if READERS[name].detects and READERS[name].detects(beginning):
+            return name
+    lines = _lines(beginning)
+    if by_suffix:
+        no_table = delimited and not config.columns and not any("\t" in line for line in lines[:1])
+        return "label_text" if no_table and _text_alone(needed) and has_labels(lines) \
+            and not {*re.split(r"[,;|]", lines[0])} & {*FIELDS} else names[-1]
+    return _guess(path, lines, config, needed)
+
+
+def _may_have(reader: ReaderDef, needed: Collection[str]) -> bool:
+    """Whether a format may have the fields: column files have words and tags alone, and may look like texts between
+    blank lines."""
+    return not needed or not reader.columns or bool({*reader.columns} & {*needed})
+
+
+def _text_alone(needed: Collection[str]) -> bool:
+    """Whether lines of a label and a text have the fields."""
+    return {*needed} <= {"text", "label"}
+
+
+def _lines(beginning: str) -> list[str]:
+    """The first lines, without blank ones and one that may be cut."""
+    whole = beginning if len(beginning) < files.BEGINNING // 4 else beginning.rpartition("\n")[0]
+    return [line for line in whole.split("\n") if line.strip()][:LINES]
+
+
+def _guess(path: Path, lines: list[str], config: Config, needed: Collection[str]) -> str:
+    """The format of a file whose name says nothing."""
+    if "words" in needed and is_columns(lines):
+        return "columns"
+    named = {spec for field in needed for spec in config.columns.get(field, field).split(",")} or {*FIELDS}
+    heads = {mark: {cell.strip() for cell in (lines or [""])[0].split(mark)} for mark in "\t,;|"}
+    if header := next((mark for mark, cells in heads.items() if len(cells) > 1 and (
+            named <= cells if needed else named & cells)), ""):
+        return "tsv" if header == "\t" else "csv"
+    widths = {line.count("\t") for line in lines}
+    tabs = len(widths) == 1 and widths != {0}
+    labels = _text_alone(needed) and has_labels(lines)
+    if tabs and labels and not config.columns and widths != {1}:
+        raise UserError(f"{path} may have a label and a text in each line, or {widths.pop() + 1} columns between tabs "
+                        "without a header; set --config.data.format=label_text for the one, or --config.data.format=tsv"
+                        " and --config.data.columns, by number from 0, for the other")
+    if labels and not config.columns:
+        return "label_text"
+    if tabs:
+        return "tsv"
+    raise UserError(f"the format of {path} is not clear from its name and its first lines; set config.data.format to "
+                    f"one of {', '.join(READERS)}")
+
+
+def is_columns(lines: list[str]) -> bool:
+    """Whether lines that are not blank, and no comments, have the same number of columns, from 2 to 12."""
+    widths = {len(line.split()) for line in lines if not line.startswith(("#", "-DOCSTART-"))}
+    return len(widths) == 1 and 2 <= max(widths) <= 12
+
+
+def has_labels(lines: list[str]) -> bool:
+    """Whether each line begins with a label: all first words are numbers, fastText's labels or capitals, as TREC's; or
+    there are few of them."""
+    words = [line.split(maxsplit=1) for line in lines]
+    first = {each[0] for each in words}
+    return (len(first) > 1 and all(len(each) > 1 for each in words) and (
+        (all(map(LABEL.fullmatch, first)) and len(first) < len(lines)) or REPEATED * len(first) <= len(lines)))
