@@ -33,7 +33,7 @@ from lmrep.data.store.prepare import Prepared
 from lmrep.distributed.agreement import by_first_process
 from lmrep.distributed.process_group import agreed
 from lmrep.distributed.watchdog import Watch
-from lmrep.experiment import attention, build, checks, frozen, task_inspection
+from lmrep.experiment import attention, build, checks, frozen, shapes, task_inspection
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, own_tokenizer
 from lmrep.experiment.task_data import STATISTICS, PreparedTask
@@ -220,6 +220,8 @@ def _ready(
     checks.check_writable(directory)  # before preparing the data, which may take an hour
     frozen.check_present(experiment)
     writers = _writers(experiment, directory) if jax.process_index() == 0 else []
+    if not isinstance(experiment, experiments.TaskExperiment):  # tasks are checked once their labels are known
+        shapes.check_contracts(experiment, frozen.load(experiment, values=False))
     prepared = build.prepared(experiment, data_dir, log.info)
     parts = frozen.load(experiment, prepared.tokenizer.tokens)
     for line in frozen.describe(parts):

@@ -24,7 +24,7 @@ from lmrep.data.store.scan import Progress
 from lmrep.data.store.sources import prepare_sources
 from lmrep.data.store.token_store import Store
 from lmrep.experiment import config as experiments
-from lmrep.experiment import task_sources
+from lmrep.experiment import contracts, task_sources
 from lmrep.experiment.choices import ALL_OBJECTIVES
 from lmrep.experiment.config import Experiment, StagePlan, TaskExperiment
 from lmrep.experiment.task_data import PreparedTask, prepare_task
@@ -180,6 +180,7 @@ def _stage(
     built = objective(stage, network, prepared.tokenizer.vocabulary, frozen)
     optimizer = optimizers.build(stage.optimizer, built.specs, schedule_steps)
     train = plan(stage, prepared.stores["train"], experiment.seed, data_dir)
+    contracts.check_plan(stage, train)
     if train.examples < stage.batch_size:
         raise UserError(f"the training split makes {train.examples:,} examples of length {stage.length}, fewer than "
                         f"batch_size={stage.batch_size}; give more text, or lower batch_size or length")
@@ -213,6 +214,12 @@ def _task_stage(prepared: PreparedTask, stage: StagePlan, network: Model, frozen
     built = objective(stage, network, prepared.tokenizer.vocabulary, frozen)
     stores = {split: add_columns(store, stage, frozen) for split, store in prepared.stores.items() if split != "test"}
     train, held_out = stores["train"], stores.get("validation")
+    first = train.gather(np.array([0, -1]), train.batch_length(np.array([0, -1])))
+    struct = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in first.items()}
+    contracts.check_objective(
+        stage, lambda: objective(stage, contracts.checked_network(
+            network, experiment.model["name"], experiments.model_def(experiment.model)),
+            prepared.tokenizer.vocabulary, frozen), struct, task.objective.metrics, every=False)
 
     def score(outputs: list[dict]) -> dict[str, float]:
         collated = collate(outputs, held_out.units)

@@ -17,6 +17,7 @@ import ml_collections
 
 from lmrep.config import loading
 from lmrep.config.record import Bounds
+from lmrep.core.components import described, faults_of
 from lmrep.core.params import flatten
 from lmrep.data.formats import FORMATS
 from lmrep.data.tokenizers import TOKENIZERS
@@ -204,10 +205,10 @@ def _set_fields(config: ml_collections.ConfigDict, chosen: SimpleNamespace, reci
 
 def _network(chosen: SimpleNamespace) -> Model:
     """The network of a preset, or one with its defaults."""
-    if chosen.preset in MODELS:
-        return MODELS[chosen.preset].build(MODELS[chosen.preset].config(), Execution(), chosen.preset)
-    preset = PRESETS[chosen.preset]
-    return MODELS[preset.model].build(preset.config, Execution(), chosen.preset)
+    preset = PRESETS.get(chosen.preset)
+    name = preset.model if preset else chosen.preset
+    with faults_of(described("network", name, MODELS[name].config), MODELS[name].config):
+        return MODELS[name].build(preset.config if preset else MODELS[name].config(), Execution(), chosen.preset)
 
 
 def has_pair_label(name: str) -> bool:

@@ -13,13 +13,14 @@ from typing import Any
 import ml_collections
 
 from lmrep.config.record import choose, read
+from lmrep.core.components import described, faults_of
 from lmrep.core.errors import UserError
 from lmrep.core.messages import byte_size
 from lmrep.core.params import count, flatten
 from lmrep.core.sharding import RULES
 from lmrep.data import corpora, tokenizers
 from lmrep.data.store.sources import Source
-from lmrep.experiment import attention, task_sources
+from lmrep.experiment import attention, contracts, task_sources
 from lmrep.experiment.choices import ALL_FORMATS, ALL_OBJECTIVES, formats_for, is_task
 from lmrep.experiment.mesh import parse_mesh
 from lmrep.experiment.record import Experiment, StageConfig, StagePlan, TaskExperiment
@@ -174,11 +175,13 @@ def model_config(experiment: Experiment, vocab_size: int = 0) -> Any:
 def build_model(experiment: Experiment, vocab_size: int = 0, backend: str = "") -> Model:
     """The network; no array is made. `backend` is the implementation of attention, by default that of the config or, if
     that does not run everywhere, the best for each input. Raises UserError if its fields do not fit each other."""
-    definition, config = model_def(experiment.model), model_config(experiment, vocab_size)
-    definition.check(config)
-    execution = experiment.execution
+    definition, name = model_def(experiment.model), experiment.model.get("name", "transformer")
+    contracts.check_network(name, definition)
+    config, execution = model_config(experiment, vocab_size), experiment.execution
     backend = backend or (execution.attention if execution.attention in EVERYWHERE else AUTO)
-    return definition.build(config, dataclasses.replace(execution, attention=backend), experiment.name)
+    with faults_of(described("network", name, definition.config), definition.config):
+        definition.check(config)
+        return definition.build(config, dataclasses.replace(execution, attention=backend), experiment.name)
 
 
 def with_model_fields(experiment: Experiment, fields: Mapping[str, Any]) -> Experiment:

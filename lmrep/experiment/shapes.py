@@ -13,11 +13,12 @@ from lmrep.core.sharding import batch_sharding, platform
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data import tokenizers
 from lmrep.data.characters import LENGTH, WordCharacters
-from lmrep.data.formats.base import FIELDS, with_characters
-from lmrep.experiment import build, frozen
+from lmrep.data.formats.base import FIELDS, batch_struct, with_characters
+from lmrep.experiment import build, contracts, frozen
 from lmrep.experiment import config as experiments
-from lmrep.experiment.choices import ALL_FORMATS
+from lmrep.experiment.choices import ALL_FORMATS, ALL_OBJECTIVES
 from lmrep.experiment.config import Experiment
+from lmrep.objectives.base import FrozenParts
 from lmrep.tasks import TASKS
 from lmrep.training import optimizers
 from lmrep.training.stages import Stage
@@ -66,6 +67,32 @@ def without_data(experiment: Experiment, vocabulary: Vocabulary | None, mesh: Me
         stages.append(StageShapes(plan, stage, state, vocabulary.characters is not None))
     check_stages([one.stage for one in stages])
     return stages
+
+
+def check_contracts(experiment: Experiment, parts: FrozenParts) -> None:
+    """Checks that the network, the objectives and the formats of an experiment of pretraining keep their contracts.
+
+    Args:
+      experiment: as it was parsed.
+      parts: its frozen parts; their shapes are enough.
+
+    Raises:
+      UserError: one does not; `checkpoint.best` is a metric that the objective as configured does not measure.
+    """
+    vocabulary, best = untrained_vocabulary(experiment), experiment.checkpoint.best
+    network = contracts.checked_network(
+        build.model(experiment, vocabulary), experiment.model["name"], experiments.model_def(experiment.model))
+    stages = experiments.resolve_stages(experiment)  # those that differ in length alone are traced once
+    for plan in {repr((p.objective, p.format_name, p.format)): p for p in stages}.values():
+        contracts.check_rows(plan)
+        names = ALL_FORMATS[plan.format_name].fields(plan.format)
+        struct = batch_struct(names if vocabulary.characters is None else with_characters(names), b=2, t=plan.length)
+        metrics = ALL_OBJECTIVES[plan.objective_name].metrics
+        measured = contracts.check_objective(
+            plan, lambda plan=plan: build.objective(plan, network, vocabulary, parts), struct, metrics)
+        if best in metrics and best not in measured:
+            raise UserError(f"checkpoint.best is {best!r}, which objective {plan.objective_name!r} as configured does "
+                            f"not measure; it measures {', '.join(sorted(measured))}")
 
 
 def batch(one: StageShapes, mesh: Mesh) -> Mapping[str, jax.ShapeDtypeStruct]:

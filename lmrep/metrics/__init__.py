@@ -4,11 +4,12 @@
 their intervals.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 UNIGRAM_LOSS = "unigram_loss"
-COMPLEMENT = "1 - "
+COMPLEMENT, MAJORITY, ENTROPY = "1 - ", "majority of ", "entropy of "
 
 
 class Metric(NamedTuple):
@@ -21,9 +22,12 @@ class Metric(NamedTuple):
       format: how a value is printed.
       headline: whether it is shown while training, beside the loss.
       baseline: the metric whose value the trivial predictor has, if there is one: "1 - name" for its complement,
-        and UNIGRAM_LOSS, which is not measured, for the entropy of the training text's token frequencies.
+        and UNIGRAM_LOSS, which is not measured, for the entropy of the training text's token frequencies. Of a metric
+        that is the fraction p of one of two classes, "majority of name", max(p, 1 - p), and "entropy of name", in nats,
+        are the accuracy and the loss of a constant prediction.
       perplexity: whether it is a mean loss per token of a language model, shown to people as exp(loss).
       maximum: of a metric of which more is better, the value of perfect predictions.
+      optional: whether the config decides if it is measured.
     """
 
     title: str
@@ -34,21 +38,27 @@ class Metric(NamedTuple):
     baseline: str = ""
     perplexity: bool = False
     maximum: float = 1.0
+    optional: bool = False
 
 
-def accuracy_metric(title: str, baseline: str = "", headline: bool = True) -> Metric:
+def accuracy_metric(title: str, baseline: str = "", headline: bool = True, optional: bool = False) -> Metric:
     """A fraction of predictions that are right."""
-    return Metric(title, "accuracy", True, ".2%", headline, baseline)
+    return Metric(title, "accuracy", True, ".2%", headline, baseline, optional=optional)
 
 
-def loss_metric(title: str, perplexity: bool = False, baseline: str = "") -> Metric:
+def loss_metric(title: str, perplexity: bool = False, baseline: str = "", optional: bool = False) -> Metric:
     """A mean negative log-likelihood in nats."""
-    return Metric(title, "nats", False, ".4g", baseline=baseline, perplexity=perplexity)
+    return Metric(title, "nats", False, ".4g", baseline=baseline, perplexity=perplexity, optional=optional)
 
 
-def fraction_metric(title: str) -> Metric:
+def fraction_metric(title: str, optional: bool = False) -> Metric:
     """A fraction, neither good nor bad by itself."""
-    return Metric(title, "fraction", False, ".2%")
+    return Metric(title, "fraction", False, ".2%", optional=optional)
+
+
+def optional(metrics: Mapping[str, Metric]) -> dict[str, Metric]:
+    """The metrics as ones that the config decides on."""
+    return {name: metric._replace(optional=True) for name, metric in metrics.items()}
 
 
 # What the trainer itself measures of every objective.
@@ -65,6 +75,14 @@ def is_token_loss(metric: Metric) -> bool:
     return metric.perplexity or metric.baseline == UNIGRAM_LOSS
 
 
+def baseline_names(metric: Metric) -> tuple[str, ...]:
+    """The metric that a baseline is computed from; () without a baseline."""
+    for prefix in (COMPLEMENT, MAJORITY, ENTROPY):
+        if metric.baseline.startswith(prefix):
+            return (metric.baseline.removeprefix(prefix),)
+    return (metric.baseline,) if metric.baseline else ()
+
+
 def baseline(metric: Metric, value: Callable[[str], float | None]) -> float | None:
     """The value that the trivial predictor reaches on the same text; None where it is not known.
 
@@ -74,16 +92,30 @@ def baseline(metric: Metric, value: Callable[[str], float | None]) -> float | No
     """
     if is_token_loss(metric):
         return value(UNIGRAM_LOSS)
-    if not metric.baseline:
+    names = baseline_names(metric)
+    found = value(names[0]) if names else None
+    if found is None or not math.isfinite(found):
         return None
-    found = value(metric.baseline.removeprefix(COMPLEMENT))
-    return 1 - found if found is not None and metric.baseline.startswith(COMPLEMENT) else found
+    if metric.baseline.startswith(COMPLEMENT):
+        return 1 - found
+    if metric.baseline.startswith(MAJORITY):
+        return max(found, 1 - found)
+    if metric.baseline.startswith(ENTROPY):
+        return -sum(p * math.log(p) for p in (found, 1 - found) if p > 0)
+    return found
+
+
+def beats(metric: Metric, value: float, trivial: float) -> bool:
+    """Whether a value is better than that of the trivial predictor."""
+    return value > trivial if metric.higher_is_better else value < trivial
 
 
 def baseline_title(metric: Metric, known: Mapping[str, Metric]) -> str:
     """What that predictor is; `known` are the metrics by name."""
     if is_token_loss(metric):
         return "Predicting by token frequency"
+    if metric.baseline.startswith((MAJORITY, ENTROPY)):
+        return "A constant prediction"
     name = metric.baseline.removeprefix(COMPLEMENT)
     title = known.get(name, Metric(name)).title
     return f"Chance ({COMPLEMENT}{title.lower()})" if metric.baseline.startswith(COMPLEMENT) else title

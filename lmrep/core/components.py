@@ -1,0 +1,36 @@
+"""Components, the entries of tables such as `MODELS` and `OBJECTIVES`: what messages call them, and their faults."""
+
+import contextlib
+import inspect
+import traceback
+from collections.abc import Iterator
+
+from lmrep.core.errors import RunFault, Stopped, UserError
+
+
+def described(kind: str, name: str, config: type) -> str:
+    """A component for messages, "objective 'masked' (lmrep/objectives/masked.py)"; `config` is its record."""
+    return f"{kind} {name!r} ({_file(config)})"
+
+
+def _file(config: type) -> str:
+    try:
+        return inspect.getsourcefile(config) or config.__module__
+    except TypeError:  # defined in an interactive session
+        return config.__module__
+
+
+@contextlib.contextmanager
+def faults_of(what: str, config: type) -> Iterator[None]:
+    """Turns an exception of a component's code into a UserError that names `what` and the line of its file. The errors
+    of lmrep pass."""
+    try:
+        yield
+    except (UserError, RunFault, Stopped, MemoryError):
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        frame = next((frame for frame in reversed(frames) if frame.filename == _file(config)), frames[-1])
+        lines = str(error).strip().splitlines() or [""]
+        raise UserError(f"{what}: {type(error).__name__}: {lines[0][:300]} (line {frame.lineno} of {frame.filename}); "
+                        "correct this component") from error

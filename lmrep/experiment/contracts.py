@@ -1,0 +1,176 @@
+"""Checks that components keep their contracts, by shapes alone: before data are prepared, and before anything is
+written. A component that does not would otherwise train on a wrong loss without an error.
+
+Rows are checked by their names; networks and objectives are traced once with `jax.eval_shape`, on two examples.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lmrep.config.record import suggestion
+from lmrep.core import params as P
+from lmrep.core.components import described, faults_of
+from lmrep.core.errors import UserError
+from lmrep.core.params import Array, Tree
+from lmrep.data.formats import FORMATS, batch_struct
+from lmrep.data.formats.base import FIELDS
+from lmrep.experiment.choices import ALL_FORMATS, ALL_OBJECTIVES
+from lmrep.experiment.record import StagePlan
+from lmrep.metrics import COMMON, UNIGRAM_LOSS, Metric, baseline_names
+from lmrep.models.base import Encoded, Inputs, Model, ModelDef
+from lmrep.objectives.base import Batch, EvaluationKeys, Keys, Metrics, Objective
+from lmrep.training.state import specs_of
+
+TARGETS = "targets"  # a figure of the training step, beside those of `COMMON`
+
+
+def check_network(name: str, row: ModelDef) -> None:
+    """Checks that the row of a network names fields of its config. Raises UserError."""
+    what, known = described("network", name, row.config), _fields(row.config)
+    _check_names(what, "its config lacks the field", ("vocab", "max_length"), known)
+    _check_names(what, "its row names the field", (
+        *row.architecture_fields, *row.evaluation_fields, *row.tiny, *row.encoder,
+        *filter(None, [row.carried_field])), known)
+
+
+def check_rows(stage: StagePlan) -> None:
+    """Checks that the rows of a stage's objective and format name fields and metrics that exist. Raises UserError."""
+    row, form = ALL_OBJECTIVES[stage.objective_name], ALL_FORMATS[stage.format_name]
+    what = described("objective", stage.objective_name, row.config)
+    _check_names(what, "its row names the field", (
+        *row.loss_fields, *row.evaluation_fields, *(name for values in row.published.values() for name in values)),
+        _fields(row.config))
+    for name, metric in row.metrics.items():
+        _check_names(what, f"the baseline of {name} is", baseline_names(metric), {*row.metrics, UNIGRAM_LOSS})
+    if stage.format_name in FORMATS:
+        what = described("format", stage.format_name, form.config)
+        _check_names(what, "its config lacks the field", ("duplicates",), _fields(form.config))
+        with faults_of(what, form.config):
+            _check_names(what, "its row promises the batch field", form.fields(stage.format), FIELDS)
+
+
+def _fields(config: type) -> set[str]:
+    return {field.name for field in dataclasses.fields(config)}
+
+
+def _check_names(what: str, problem: str, names: Any, known: Any) -> None:
+    for name in names:
+        if name not in known:
+            near = "" if "lacks" in problem else suggestion(name, known)
+            verb = "" if "lacks" in problem else ", which does not exist"
+            raise UserError(f"{what}: {problem} {name!r}{verb}{near}; correct this component")
+
+
+def checked_network(model: Model, name: str, row: ModelDef) -> Model:
+    """`model`, of the row `name`, whose `encode` is checked where it is traced: it returns `Encoded`, with states at
+    the positions that were asked for."""
+    what = described("network", name, row.config)
+
+    def encode(
+        params: Tree, inputs: Inputs, key: Array | None = None, *, at: Array | None = None, **options: Any
+    ) -> Encoded:
+        with faults_of(what, row.config):
+            encoded = model.encode(params, inputs, key, at=at, **options)
+        if not isinstance(encoded, Encoded):
+            raise UserError(f"{what}: encode returns {type(encoded).__name__}; expected Encoded of "
+                            "lmrep/models/base.py; correct this component")
+        shape = (*(inputs.tokens if at is None else at).shape, model.width)
+        if encoded.hidden.shape != shape:
+            raise UserError(f"{what}: encode returns hidden states of shape {encoded.hidden.shape}; expected {shape} "
+                            "(examples, positions, width); correct this component")
+        return encoded
+
+    return model._replace(encode=encode)
+
+
+def check_objective(
+    stage: StagePlan, make: Callable[[], Objective], batch: Mapping[str, jax.ShapeDtypeStruct],
+    metrics: Mapping[str, Metric], every: bool = True,
+) -> set[str]:
+    """Checks the objective of a stage against its row.
+
+    Args:
+      stage: with its config.
+      make: builds it.
+      batch: shapes of a batch of the stage's format.
+      metrics: those of its row.
+      every: whether its loss measures all of them that are not optional; those of tasks measure some.
+
+    Returns:
+      The names of the metrics that it measures on validation data.
+
+    Raises:
+      UserError: its code fails, or its loss returns other metrics than its row or its `terms` name.
+    """
+    config = ALL_OBJECTIVES[stage.objective_name].config
+    what = described("objective", stage.objective_name, config)
+    with faults_of(what, config):
+        objective = make()
+        training, measured = (_traced(objective, batch, training, what) for training in (True, False))
+    for name in (*training, *measured):
+        if name not in metrics:
+            raise UserError(f"{what}: its loss measures {name!r}, which its row does not declare"
+                            f"{suggestion(name, metrics)}; add it to ObjectiveDef.metrics")
+        if name in COMMON or name == TARGETS:
+            raise UserError(f"{what}: its loss measures {name!r}, the name of a figure of the trainer; rename it")
+    for name in objective.terms:
+        if name not in measured:
+            raise UserError(f"{what}: its terms name {name!r}, which its loss does not measure on validation data"
+                            f"{suggestion(name, measured)}; it measures {', '.join(measured) or 'nothing'}")
+    missing = [name for name, metric in metrics.items() if not metric.optional and name not in measured]
+    if every and missing:
+        raise UserError(f"{what}: its row declares {missing[0]!r}, which its loss does not measure on validation data"
+                        f"{suggestion(missing[0], measured)}; return it, or declare it with optional=True where the "
+                        "config decides")
+    return set(measured)
+
+
+def _traced(
+    objective: Objective, batch: Mapping[str, jax.ShapeDtypeStruct], training: bool, what: str
+) -> Metrics:
+    """The metrics of `loss`, as shapes."""
+    examples = next(iter(batch.values())).shape[0]
+
+    def step(params: Tree, batch: Batch):
+        key = jax.random.key(0)
+        keys = (Keys if training else EvaluationKeys)(jax.random.split(key, examples), key)
+        carry = objective.carry(examples)
+        returned = objective.loss(params, objective.prepare(keys, batch), key if training else None, carry)
+        try:
+            total, (metrics, carried) = returned
+            pairs = {name: (total, count) for name, (total, count) in metrics.items()}
+        except (TypeError, ValueError, AttributeError):
+            raise UserError(f"{what}: its loss returns no (loss, (metrics, carry)) with metrics {{name: (sum, count)}};"
+                            " correct this component") from None
+        if jnp.shape(total) != ():
+            raise UserError(f"{what}: its loss has shape {jnp.shape(total)}; expected a scalar, the sum over examples")
+        if jax.tree.map(jnp.shape, carried) != jax.tree.map(jnp.shape, carry):
+            raise UserError(f"{what}: its loss returns a carry of other shapes than it was given; correct this "
+                            "component")
+        for name, pair in pairs.items():
+            if any(jnp.shape(value) != () for value in pair):
+                raise UserError(f"{what}: its metric {name!r} has shapes {', '.join(str(jnp.shape(x)) for x in pair)}; "
+                                "expected two scalars, a sum and a count")
+        return pairs
+
+    return jax.eval_shape(step, P.abstract(specs_of(objective)), dict(batch))
+
+
+def check_plan(stage: StagePlan, plan: Any) -> None:
+    """Checks that a plan gives the fields that its format promises. Raises UserError."""
+    form = ALL_FORMATS[stage.format_name]
+    what = described("format", stage.format_name, form.config)
+    with faults_of(what, form.config):
+        promised, batch = form.fields(stage.format), plan.gather(np.array([-1]), plan.batch_length(np.array([-1])))
+    _check_names(what, "its row promises the batch field", promised, batch)
+    for name, struct in batch_struct(plan.fields, b=1, t=stage.length).items():
+        given = batch.get(name)
+        if given is None or given.shape != struct.shape or given.dtype != struct.dtype:
+            found = "is missing" if given is None else f"is {given.dtype}{list(given.shape)}"
+            raise UserError(f"{what}: the batch field {name!r} of its plan {found}; expected "
+                            f"{struct.dtype}{list(struct.shape)}; correct this component")

@@ -1,0 +1,136 @@
+"""Components that break their contracts are refused when an experiment is built, before anything is written. The
+message names the component and what is wrong."""
+
+import dataclasses
+import inspect
+
+import jax.numpy as jnp
+import pytest
+
+import lmrep
+from lmrep.core.errors import UserError
+from lmrep.data.formats import FORMATS
+from lmrep.data.tokenizers import TOKENIZERS
+from lmrep.metrics import Metric, accuracy_metric
+from lmrep.models import MODELS
+from lmrep.models.base import Encoded
+from lmrep.objectives import OBJECTIVES
+from tests import small
+from tests.contract import characters, convolution, endings, skip, test_plugins
+
+
+def objective(**fields):
+    """The row of `skip`, whose objectives have other fields."""
+    def build(*arguments):
+        built = skip.build(*arguments)
+        return built._replace(**{name: change(built) for name, change in fields.items()})
+
+    return OBJECTIVES, "skip", skip.DEFINITION._replace(build=build)
+
+
+def measuring(change):
+    """The row of `skip`, whose loss has its metrics changed."""
+    def of(built):
+        def loss(*arguments):
+            total, (metrics, carry) = built.loss(*arguments)
+            return total, (change(metrics), carry)
+        return loss
+
+    return objective(loss=of)
+
+
+def declaring(**metrics):
+    return OBJECTIVES, "skip", skip.DEFINITION._replace(metrics=skip.DEFINITION.metrics | metrics)
+
+
+def network(change):
+    """The row of `convolution`, whose `encode` returns something else."""
+    def build(*arguments):
+        built = convolution.build(*arguments)
+        return built._replace(encode=lambda *inputs, **options: change(built.encode(*inputs, **options)))
+
+    return MODELS, "convolution", convolution.DEFINITION._replace(build=build)
+
+
+def unreadable(c, *_):
+    return c.chanels
+
+
+@dataclasses.dataclass(frozen=True)
+class NoDuplicates:
+    """A config of the format `endings` that lacks a field."""
+
+    tokens: int = 12
+
+
+@dataclasses.dataclass(frozen=True)
+class NoLength:
+    """A config of the network `convolution` that lacks a field."""
+
+    vocab: int = 0
+    channels: int = 32
+
+
+ENDINGS = endings.DEFINITION
+BROKEN = {
+    "a misspelt term": (objective(terms=lambda _: {"skp_loss": 1.0}), "skip", "'skp_loss'"),
+    "a metric without a declaration": (measuring(lambda m: m | {"top5": m["top3"]}), "skip", "'top5'"),
+    "a metric that is a figure of the trainer": (measuring(lambda m: m | {"loss": m["top3"]}), "skip", "'loss'"),
+    "a declared metric that is missing": (declaring(top9=accuracy_metric("Top 9")), "skip", "'top9'"),
+    "a metric that is no pair": (measuring(lambda m: m | {"top3": m["top3"][0]}), "skip", "(sum, count)"),
+    "a metric of each example": (
+        measuring(lambda m: m | {"top3": (jnp.ones(2), 1)}), "skip", "'top3'"),
+    "a baseline that is no metric": (
+        declaring(top3=Metric("Top 3", baseline="most_frequent_acuracy")), "skip", "'most_frequent_acuracy'"),
+    "a loss of each example": (
+        objective(loss=lambda built: lambda *a: (jnp.ones(2), built.loss(*a)[1])), "skip", "(2,)"),
+    "a row with another config's field": (
+        (OBJECTIVES, "skip", skip.DEFINITION._replace(loss_fields=("distanse",))), "skip", "'distanse'"),
+    "a build that reads a field that is missing": (
+        (OBJECTIVES, "skip", skip.DEFINITION._replace(build=unreadable)), "skip", "'chanels'"),
+    "encode returns an array": (network(lambda encoded: encoded.hidden), "convolution", "Encoded"),
+    "encode returns one vector": (
+        network(lambda encoded: Encoded(encoded.hidden[:, 0])), "convolution", "(2, 32)"),
+    "a network that reads a field that is missing": (
+        (MODELS, "convolution", convolution.DEFINITION._replace(build=unreadable)), "convolution", "'chanels'"),
+    "a network's row with another config's field": (
+        (MODELS, "convolution", convolution.DEFINITION._replace(evaluation_fields=("memory",))), "convolution",
+        "'memory'"),
+    "a network's config without max_length": (
+        (MODELS, "convolution", convolution.DEFINITION._replace(config=NoLength, tiny={}, architecture_fields=())),
+        "convolution", "'max_length'"),
+    "a format that promises a field of its own": (
+        (FORMATS, "endings", ENDINGS._replace(fields=lambda c: ("tokens", "segment_ids", "example", "ends"))),
+        "endings", "'ends'"),
+    "a format that does not give what it promises": (
+        (FORMATS, "endings", ENDINGS._replace(fields=lambda c: (*FORMATS["packed"].fields(None), "pair_label"))),
+        "endings", "'pair_label'"),
+    "a format's config without duplicates": (
+        (FORMATS, "endings", ENDINGS._replace(config=NoDuplicates)), "endings", "'duplicates'"),
+}
+
+
+@pytest.fixture
+def texts(tmp_path, monkeypatch):
+    """A folder with a corpus; the small components of this folder are known."""
+    monkeypatch.setitem(MODELS, "convolution", convolution.DEFINITION)
+    monkeypatch.setitem(OBJECTIVES, "skip", skip.DEFINITION)
+    monkeypatch.setitem(FORMATS, "endings", endings.DEFINITION)
+    monkeypatch.setitem(TOKENIZERS, "characters", characters.DEFINITION)
+    return small.corpus(tmp_path / "texts")
+
+
+@pytest.mark.parametrize(("row", "name", "problem"), BROKEN.values(), ids=BROKEN)
+def test_it_is_refused(row, name, problem, texts, tmp_path, monkeypatch):
+    table, entry, definition = row
+    monkeypatch.setitem(table, entry, definition)
+    c = test_plugins.config(tmp_path / "texts")
+    fields = {field.name for field in dataclasses.fields(definition.config)}
+    for section in ("model", "objective", "format"):
+        if c[section].name == name:
+            c[section] = {key: value for key, value in c[section].items() if key == "name" or key in fields}
+    with pytest.raises(UserError) as refused:
+        lmrep.train(c, tmp_path / "run", data_dir=tmp_path / "data")
+    message = str(refused.value)
+    assert f"'{name}' ({inspect.getsourcefile(definition.config)})" in message
+    assert problem in message and not (tmp_path / "run").exists()
