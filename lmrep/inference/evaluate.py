@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from lmrep.core import remote
-from lmrep.core.errors import ConfigError, UserError
+from lmrep.core.errors import ConfigError, RunFault, UserError
 from lmrep.core.host import default_data_dir
 from lmrep.core.params import Tree, flatten, unflatten
 from lmrep.core.progress import ProgressReporter
@@ -28,8 +28,9 @@ from lmrep.data.store import tokenize
 from lmrep.data.store.prepare import Prepared, prepare
 from lmrep.data.store.scan import documents
 from lmrep.data.tokenizers import Tokenizer, keeps_whitespace
-from lmrep.experiment import build
+from lmrep.experiment import build, checks, frozen
 from lmrep.experiment import config as experiments
+from lmrep.experiment.choices import ALL_OBJECTIVES
 from lmrep.experiment.config import TaskExperiment, own_tokenizer, stage_at
 from lmrep.inference import pairs as minimal_pairs
 from lmrep.inference import perplexity as sliding
@@ -38,11 +39,11 @@ from lmrep.inference.load import load
 from lmrep.inference.perplexity import Perplexity
 from lmrep.inference.run import Run
 from lmrep.inference.task_evaluation import evaluate_task, finite_or_text
-from lmrep.objectives.base import Objective
+from lmrep.objectives.base import FrozenParts, Objective
 from lmrep.storage import remote_workdir, workdir
 from lmrep.storage.jsonl import append
 from lmrep.storage.workdir import read_config
-from lmrep.training.evaluation import Evaluator
+from lmrep.training.evaluation import Evaluator, NoTargets
 from lmrep.training.state import SHARED, specs_of
 
 BETWEEN_WORDS = re.compile(r"(?<=\S)[ \n](?=\S)")
@@ -138,13 +139,15 @@ def evaluate_with_intervals(
     data_dir, split = Path(data_dir or default_data_dir()), split or "test"
     try:
         if stride is None:
-            number, values = _metrics(run, split, data_dir, examples, files, length, batch_size)
-            settings = {"examples": number} | {name: value for name, value in
-                                               {"length": length, "batch_size": batch_size}.items() if value}
+            number, values, left_out = _metrics(run, split, data_dir, examples, files, length, batch_size)
+            settings = {"examples": number} | {name: value for name, value in {
+                "length": length, "batch_size": batch_size, "without": left_out}.items() if value}
         else:
             length = _window(run, length, stride)
             values = _perplexity(run, split, data_dir, examples, files, length, stride).figures
             settings = {"stride": stride, "length": length}
+    except NoTargets as error:
+        raise UserError(str(error)) from error
     except ConfigError as error:  # the run's config is fixed
         raise UserError(f"{error.problem}; correct or convert the text, or give other files") from error
     _record(directory, run, {"files": files} if files else {"split": split}, {**settings, **model}, values)
@@ -224,9 +227,9 @@ def objective_params(run: Run, objective: Objective) -> Tree:
 def _metrics(
     run: Run, split: str, data_dir: Path, examples: int | None, files: str, length: int | None,
     batch_size: int | None,
-) -> tuple[int, dict[str, float]]:
-    """(examples, metrics)."""
-    stage = stage_at(run.experiment, run.step)
+) -> tuple[int, dict[str, float], str]:
+    """(examples, metrics, the teachers whose terms of the loss are left out)."""
+    stage, (parts, left_out) = stage_at(run.experiment, run.step), _teachers(run)
     if length and 0 < run.model.max_length < length:
         raise UserError(f"length is {length:,}; the model takes {run.model.max_length:,} tokens at most")
     stage = dataclasses.replace(stage, length=length or stage.length)
@@ -236,8 +239,9 @@ def _metrics(
         objective_params(run, run.objective)  # refused before the text is prepared, which may take long
     prepared, split = _other_files(run, files, data_dir) if files else (own_corpus(run, split, data_dir), split)
     vocabulary = prepared.tokenizer.vocabulary
-    objective = build.objective(stage, build.model(run.experiment, vocabulary), vocabulary, run.frozen)
-    params = objective_params(run, objective)
+    objective = build.objective(stage, build.model(run.experiment, vocabulary), vocabulary, parts)
+    frozen_params = unflatten(build.frozen_values(objective, parts))
+    params = objective_params(dataclasses.replace(run, params=run.params | frozen_params), objective)
     plan = build.evaluation_plan(stage, prepared.stores[split], run.experiment.evaluation.seed, data_dir)
     # Not the mesh of training: the devices may be other ones.
     mesh = make_mesh(data=math.gcd(stage.batch_size // stage.microbatches, jax.device_count()))
@@ -246,7 +250,24 @@ def _metrics(
     params = jax.device_put(params, shardings(specs_of(objective), mesh))
     values = evaluator(params, batches, run.params.get(SHARED))
     count = plan.evaluation_examples
-    return count if examples is None else min(examples, count), values
+    return count if examples is None else min(examples, count), values, left_out
+
+
+def _teachers(run: Run) -> tuple[FrozenParts, str]:
+    """(the run's frozen parts with those that only its loss reads, ""); where these are not the ones that it was
+    trained with, (its parts without them, their names)."""
+    stage = stage_at(run.experiment, run.step)
+    definition = ALL_OBJECTIVES[stage.objective_name]
+    teachers = ", ".join(name for name in definition.parts(stage.objective) if name in definition.teachers)
+    if not teachers:
+        return run.frozen, ""
+    try:
+        parts = frozen.load(run.experiment, run.tokenizer.tokens)
+        checks.check_fingerprints(run.directory, read_config(run.directory), frozen.fingerprints(parts), run.experiment)
+    except (UserError, RunFault) as error:
+        log.warning("%s. The loss is without the terms of the %s, and lower than in training", error, teachers)
+        return run.frozen, teachers
+    return parts, ""
 
 
 def _other_files(run: Run, files: str, data_dir: Path) -> tuple[Prepared, str]:

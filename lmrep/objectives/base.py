@@ -28,6 +28,11 @@ class Keys(NamedTuple):
     shared: Array  # key[]: for draws that the batch shares, as the negatives of a sampled softmax
 
 
+class EvaluationKeys(Keys):
+    """Those of validation and evaluation, where the inputs and targets of an example must not depend on the others of
+    its batch."""
+
+
 class Carry(NamedTuple):
     """What an objective carries from one step to the next."""
 
@@ -131,8 +136,9 @@ class Objective(NamedTuple):
       next_token_logits: (params, hidden [b, t, d]) -> float32 [b, t, v], of the token that follows each.
       generation: continues texts in another way.
       terms: the metrics that `loss` is the weighted sum of, with their weights: {"mlm_loss": 1.0, "pair_loss": 1.0}.
-        Evaluation sums their means, so that its loss does not depend on the batch size. {}: `loss` is the mean over
-        examples of something that each example has by itself.
+        Evaluation sums their means, so that its loss does not depend on the batch size. A batch in which one of them
+        counts nothing has no targets, and is an error. {}: `loss` is the mean over examples of something that each
+        example has by itself.
       replace_tokens: (params, prepared batch) -> i32[b, t], its tokens after a generator replaced some of them.
       describe: (prepared batch, tokenizer) -> a text for each example.
       scorings: how it scores texts, by name, the default first; {} if it cannot. Names are those of the literature
@@ -248,7 +254,7 @@ class ObjectiveDef(NamedTuple):
       config: its frozen record.
       build: (config, model, vocabulary) -> Objective; with a fourth argument, `frozen={}`, if there are `parts`: each
         `FrozenPart` by name. A run that is loaded for predictions may have no `teachers`.
-      metrics: every metric that its `loss` may return.
+      metrics: every metric that its `loss` returns on validation data, and those that are `optional`.
       check: config -> None; raises UserError where its fields do not fit each other.
       batch_fields: config -> the batch fields that it needs of a format.
       context: config -> what training conditions on, which must be in `Model.context`.

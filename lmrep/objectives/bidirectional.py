@@ -235,10 +235,10 @@ DEFINITION = ObjectiveDef(
     metrics={
         "lm_loss": loss_metric("Mean loss", perplexity=True),
         "forward_loss": loss_metric("Forward loss", perplexity=True),
-        "backward_loss": loss_metric("Backward loss", perplexity=True),
+        "backward_loss": loss_metric("Backward loss", perplexity=True, optional=True),
         "lm_accuracy": accuracy_metric("Next-word accuracy", baseline="most_frequent_accuracy"),
         "most_frequent_accuracy": accuracy_metric("Accuracy of the most frequent word", headline=False),
-        "sampled_forward_loss": loss_metric("Forward loss over sampled words"),
-        "sampled_backward_loss": loss_metric("Backward loss over sampled words"),
+        "sampled_forward_loss": loss_metric("Forward loss over sampled words", optional=True),
+        "sampled_backward_loss": loss_metric("Backward loss over sampled words", optional=True),
     },
 )

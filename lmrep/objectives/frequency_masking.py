@@ -12,7 +12,7 @@ import numpy as np
 from lmrep.config.record import setting
 from lmrep.core.params import Array
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.objectives.base import Keys
+from lmrep.objectives.base import EvaluationKeys, Keys
 from lmrep.objectives.masking import uniform
 
 
@@ -23,7 +23,7 @@ class Config:
     rate: float = setting(0.15, "fraction of the tokens that is predicted", above=0, at_most=1)
     draw: str = setting("sequence", "batch: ceil(rate * n) of the n tokens of a batch, as released; sequence: floor("
                         "rate * n + u) of those of each sequence, u uniform in [0, 1), so that the masks of an example "
-                        "do not depend on the others", choices=("sequence", "batch"))
+                        "do not depend on the others, as always on validation", choices=("sequence", "batch"))
     smoothing: float = setting(0.7, "a token is chosen with a probability proportional to max(count, 1)^-smoothing; 0: "
                                "all tokens with the same one", at_least=0)
     mask: float = setting(0.8, "fraction of those replaced by [MASK]", at_least=0, at_most=1)
@@ -61,7 +61,7 @@ def mask_batch(
     # The largest of log(w) + Gumbel noise are a sample without replacement, with probabilities proportional to w.
     gumbel = -jnp.log(-jnp.log(choice + 2.0**-25))
     scores = jnp.where(real, jnp.asarray(log_weights(c, vocabulary))[tokens] + gumbel, -jnp.inf)
-    if c.draw == "batch":
+    if c.draw == "batch" and not isinstance(keys, EvaluationKeys):
         rank = _rank(scores.reshape(1, b * t)).reshape(b, t)
         number = _ceil_fraction(c.rate, real.sum())
     else:

@@ -11,6 +11,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lmrep.config.record import setting
 from lmrep.core import prng
@@ -19,7 +20,7 @@ from lmrep.core.params import Array, Tree, glorot_uniform
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.layers import linear, lm_head
 from lmrep.layers.mlp import ACTIVATIONS
-from lmrep.metrics import accuracy_metric, fraction_metric, loss_metric
+from lmrep.metrics import accuracy_metric, fraction_metric, loss_metric, optional
 from lmrep.models.base import Model
 from lmrep.objectives import masking, mlm_head, scoring
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, NetworkUse, Objective, ObjectiveDef, Scoring
@@ -69,7 +70,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         name="replaced_token",
         specs={"encoder": model.specs, "objective": specs(c, model, generator)},
         prepare=partial(prepare, c=c, vocabulary=vocabulary),
-        loss=partial(loss, c=c, model=model, generator=generator),
+        loss=partial(loss, c=c, model=model, generator=generator, most_frequent=int(np.argmax(vocabulary.counts))),
         predict=partial(predict, c=c, model=model, generator=generator, vocabulary=vocabulary),
         describe=masking.describe,
         terms={"generator_loss": c.generator_weight} | (
@@ -162,7 +163,8 @@ def _mask_with_replacement(
 
 
 def loss(
-    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, generator: Model
+    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, generator: Model,
+    most_frequent: int,
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """The generator's mean cross-entropy, plus the weighted loss of the encoder."""
     generator_key, encoder_key = prng.split(key, 2)
@@ -171,8 +173,9 @@ def loss(
     shown = replace(batch, words)
     replaced, real = shown != batch["tokens"], batch["segment_ids"] > 0
     total = c.generator_weight * (nll * batch["weights"]).sum()
-    metrics = sums(batch["weights"] > 0, generator_loss=nll, generator_accuracy=correct) | sums(
-        real, replaced_fraction=replaced)
+    metrics = sums(batch["weights"] > 0, generator_loss=nll, generator_accuracy=correct,
+                   most_frequent_accuracy=batch["targets"] == most_frequent)
+    metrics |= sums(batch["token_weights"] > 0, replaced_fraction=replaced)
     at = batch["predicted"] if c.variant == "replace_mlm" else None
     hidden = mlm_head.encode(params, batch, shown, model, encoder_key, at)
     if c.variant in DETECTING:
@@ -221,7 +224,7 @@ def discriminator_loss_and_metrics(
     nll = jax.nn.softplus(logits) - logits * replaced
     target_mask = weights > 0
     correct = (logits > 0) == replaced
-    return (nll * weights).sum(), sums(target_mask, discriminator_loss=nll) | sums(
+    return (nll * weights).sum(), sums(target_mask, discriminator_loss=nll, discriminator_accuracy=correct) | sums(
         target_mask & replaced, replaced_accuracy=correct) | sums(target_mask & ~replaced, original_accuracy=correct)
 
 
@@ -302,16 +305,20 @@ def _nll(own: Tree, table: Array, hidden: Array, targets: Array, model: Model) -
 
 DEFINITION = ObjectiveDef(
     Config, build, check=check,
-    metrics=mlm_head.METRICS | {
+    metrics=optional(mlm_head.METRICS) | {
         "generator_loss": loss_metric("Generator loss", baseline="unigram_loss"),
-        "generator_accuracy": accuracy_metric("Generator accuracy"),
-        "replaced_fraction": fraction_metric("Fraction of tokens replaced"),
-        "discriminator_loss": loss_metric("Discriminator loss"),
+        "generator_accuracy": accuracy_metric("Generator accuracy", baseline="most_frequent_accuracy"),
+        "most_frequent_accuracy": mlm_head.METRICS["most_frequent_accuracy"],
+        "replaced_fraction": fraction_metric("Fraction of the encoder's tokens that were replaced"),
+    } | optional({
+        "discriminator_loss": loss_metric("Discriminator loss", baseline="entropy of replaced_fraction")._replace(
+            headline=True),
+        "discriminator_accuracy": accuracy_metric("Discriminator accuracy", baseline="majority of replaced_fraction"),
         "replaced_accuracy": accuracy_metric("Replaced tokens found", baseline="1 - original_accuracy"),
-        "original_accuracy": accuracy_metric("Original tokens recognised"),
+        "original_accuracy": accuracy_metric("Original tokens recognised", headline=False),
         "lm_loss": loss_metric("Loss of all tokens"),
         "copied_fraction": fraction_metric("Mean of the copy gate"),
-    },
+    }),
     capabilities=(FillMask("generator_head", "generator"), DetectReplaced()),
     loss_fields=("generator_weight", "weight"), published_heads={"discriminator": "discriminator", "masked": "masked"},
 )

@@ -6,13 +6,16 @@ import optax
 
 from lmrep.core.params import Array, Tree
 from lmrep.layers import linear
-from lmrep.metrics import accuracy_metric, loss_metric
+from lmrep.metrics import accuracy_metric, fraction_metric, loss_metric, optional
 from lmrep.models.base import Model
 from lmrep.objectives.base import BATCH_FIELDS, Batch, Metrics
 from lmrep.objectives.outputs import normalize_weights, sums
 
-METRICS = {"pair_loss": loss_metric("Sentence-pair loss"),
-           "pair_accuracy": accuracy_metric("Sentence-pair accuracy")}
+METRICS = optional({
+    "pair_loss": loss_metric("Sentence-pair loss", baseline="entropy of pair_fraction"),
+    "pair_accuracy": accuracy_metric("Sentence-pair accuracy", baseline="majority of pair_fraction"),
+    "pair_fraction": fraction_metric("Fraction of pairs with label 1"),
+})
 
 
 def batch_fields(c) -> tuple[str, ...]:
@@ -53,4 +56,5 @@ def loss(params: Tree, first: Array, batch: Batch) -> tuple[Array, Metrics]:
     y = logits(params, first)
     nll = optax.softmax_cross_entropy_with_integer_labels(y, batch["pair_label"])
     return (nll * batch["pair_weights"]).sum(), sums(
-        batch["pair_weights"] > 0, pair_loss=nll, pair_accuracy=y.argmax(-1) == batch["pair_label"])
+        batch["pair_weights"] > 0, pair_loss=nll, pair_accuracy=y.argmax(-1) == batch["pair_label"],
+        pair_fraction=batch["pair_label"])

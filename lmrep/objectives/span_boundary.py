@@ -18,7 +18,7 @@ from lmrep.core.params import Array, ParamSpec, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.layers import linear, lm_head, norm
 from lmrep.layers.mlp import ACTIVATIONS
-from lmrep.metrics import accuracy_metric, loss_metric
+from lmrep.metrics import accuracy_metric, loss_metric, optional
 from lmrep.models.base import Model
 from lmrep.objectives import masking, mlm_head, scoring, sentence_pair
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
@@ -278,10 +278,10 @@ def describe(batch: Batch, tokenizer) -> list[str]:
 
 DEFINITION = ObjectiveDef(
     Config, build, check=masking.check, batch_fields=sentence_pair.batch_fields,
-    metrics=mlm_head.METRICS | sentence_pair.METRICS | {
-        "boundary_loss": loss_metric("Span-boundary loss"),
-        "boundary_accuracy": accuracy_metric("Span-boundary accuracy"),
-    },
+    metrics=mlm_head.METRICS | sentence_pair.METRICS | optional({
+        "boundary_loss": loss_metric("Span-boundary loss", baseline="unigram_loss"),
+        "boundary_accuracy": accuracy_metric("Span-boundary accuracy", baseline="most_frequent_accuracy"),
+    }),
     capabilities=(FillMask(),), loss_fields=("boundary", "weight", "position_width", "sentence_pair"),
     published_heads={"masked": "masked", "pair": "pair"},
 )

@@ -13,17 +13,17 @@ from lmrep.core.errors import UserError
 from lmrep.core.params import Array
 from lmrep.core.sharding import gather
 from lmrep.layers import lm_head
-from lmrep.metrics import Metric
+from lmrep.metrics import Metric, optional
 from lmrep.models.base import Model
 from lmrep.objectives.base import FrozenPart, FrozenParts
 
 TEACHER = "teacher"  # the name of the frozen part
 EPSILON = 1e-12  # added to squared norms, as PyTorch does
-METRICS = {
+METRICS = optional({
     "distillation_loss": Metric("Divergence from the teacher, times T^2", "", False, ".4g"),
     "cosine_loss": Metric("Cosine distance from the teacher's hidden states", "", False, ".4f"),
     "mse_loss": Metric("Squared distance from the teacher's logits", "", False, ".4g"),
-}
+})
 
 
 @dataclass(frozen=True)

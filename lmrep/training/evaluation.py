@@ -7,14 +7,20 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from lmrep.core.errors import RunFault
 from lmrep.core.params import Tree
 from lmrep.core.sharding import batch_sharding, replicated, use_mesh
 from lmrep.objectives.base import Objective
+from lmrep.training.faults import MORE_TARGETS
 from lmrep.training.inputs import HostBatch, local_indices, to_global
 from lmrep.training.state import initial_carry, with_shared
 from lmrep.training.step import evaluation_step
 
 IN_FLIGHT = 8  # batches that the devices may be ahead of the host
+
+
+class NoTargets(RunFault):
+    """Evaluation data of which nothing is predicted, so that a term of the loss is not known."""
 
 
 class MetricSums:
@@ -69,6 +75,9 @@ class Evaluator:
           batches: this process's examples of each batch.
           shared: the run's `carry.shared`, such as running statistics; by default the objective's initial one.
             `carry.per_example` always starts at its initial value.
+
+        Raises:
+          NoTargets: a term of the loss has no target in all batches.
         """
         sums, pending = MetricSums(), []
         with use_mesh(self._mesh):
@@ -82,8 +91,12 @@ class Evaluator:
             for metrics in pending:
                 sums.add(jax.device_get(metrics))
         means = sums.means()
-        if self._objective.terms and means:
-            means["loss"] = sum(weight * means[name] for name, weight in self._objective.terms.items() if name in means)
+        terms = {name: weight for name, weight in self._objective.terms.items() if weight}
+        if missing := [name for name in terms if name not in means]:
+            raise NoTargets(f"the evaluated text has no targets for {', '.join(missing)}: nothing in it is predicted. "
+                            f"{MORE_TARGETS}")
+        if terms:
+            means["loss"] = sum(weight * means[name] for name, weight in terms.items())
         return means
 
 

@@ -1,7 +1,7 @@
 """What a run does about batches that it cannot learn from, and the message for a device that is out of memory.
 
-A batch is faulty if its loss or gradient is not finite, or if its loss is a spike: more than `spike` times the median
-of the losses before it. By policy the run then
+A batch is faulty if its loss or gradient is not finite, if nothing in it is predicted (`step.fewest_targets`), or if
+its loss is a spike: more than `spike` times the median of the losses before it. By policy the run then
 
 - stops: nothing of that step is saved;
 - skips the update: inside the step, parameters, moments and averages stay as they are, to the bit. The run's step
@@ -17,6 +17,7 @@ the same decisions. The largest loss of step n depends on the losses up to step 
 to know when it starts step n. Every fault is a line of faults.jsonl: step, stage, reason, action, the batch's examples.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -30,6 +31,9 @@ from lmrep.core.errors import RunFault, UserError
 from lmrep.core.sharding import batch_sharding, replicated
 from lmrep.training.stages import Stage
 
+NO_TARGETS = "the batch has no targets: nothing in it is predicted"
+MORE_TARGETS = ("Give longer texts, raise objective.rate, or predict single tokens (objective.whole_word=False, "
+                "objective.ngram=0)")
 ADVICE = ("Lower optimizer.learning_rate, lengthen the warm-up or set optimizer.clip, and start again in a new "
           "workdir; or resume this one and pass over the batch: --config.faults.policy=skip or back")
 
@@ -38,8 +42,8 @@ ADVICE = ("Lower optimizer.learning_rate, lengthen the warm-up or set optimizer.
 class FaultsConfig:
     """What to do about faults of a long run. Nothing here changes a run that has none."""
 
-    policy: str = setting("stop", "after a loss or gradient that is not finite, or a spike: stop; skip that update; or "
-                          "go back to the last checkpoint and skip the batches since",
+    policy: str = setting("stop", "after a loss or gradient that is not finite, a batch without targets, or a spike: "
+                          "stop; skip that update; or go back to the last checkpoint and skip the batches since",
                           choices=("stop", "skip", "back"))
     spike: float = setting(0.0, "a loss above this many times the median of those before it is a spike; 0: none is",
                            at_least=0)
@@ -90,8 +94,10 @@ class Losses:
         return np.float32(self._config.spike * float(np.median(losses)))
 
 
-def fault_reason(loss: float, gradient_norm: float, max_loss: float) -> str:
+def fault_reason(loss: float, gradient_norm: float, max_loss: float, targets: float = math.inf) -> str:
     """Why a batch is faulty, or "" where it is not; the same comparison as inside the step."""
+    if not targets:
+        return NO_TARGETS
     for name, value in (("loss", loss), ("gradient norm", gradient_norm)):
         if not np.isfinite(value):
             return f"the {name} is {value}"
@@ -107,6 +113,7 @@ def fault_error(reason: str, step: int, stage: Stage, examples: list[int], advic
     """The error for a fault that ends the run."""
     listed = ", ".join(map(str, examples[:32])) + (", ..." if len(examples) > 32 else "")
     location = f"stage {stage.name!r}, examples {listed}" if examples else f"stage {stage.name!r}"
+    advice = MORE_TARGETS if reason == NO_TARGETS else advice
     return RunFault(f"{reason} at step {step:,} ({location}); this state is not saved. {advice}")
 
 

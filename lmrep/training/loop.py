@@ -269,8 +269,8 @@ class Trainer:
         while len(self._pending) > keep:
             step, index, metrics, examples, max_loss = self._pending.popleft()
             values, tokens = jax.device_get(metrics), 0
-            loss = float(values["loss"][0])
-            if reason := fault_reason(loss, float(values["gradient_norm"][0]), max_loss):
+            loss, targets = float(values["loss"][0]), float(values.pop("targets")[0])
+            if reason := fault_reason(loss, float(values["gradient_norm"][0]), max_loss, targets):
                 self._handle_fault(step, index, reason, example_numbers(examples, self._mesh))
             else:  # a skipped step counts nowhere
                 tokens = int(values.pop("tokens")[0])

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from lmrep.core.params import Array, Tree
 from lmrep.core.sharding import replicated
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective
+from lmrep.objectives.base import Batch, Carry, EvaluationKeys, Keys, Metrics, Objective
 from lmrep.training.state import FROZEN, TrainState, layout, trainable
 
 # Draws for different purposes come from different keys of one seed.
@@ -33,9 +33,10 @@ def train_step(
     Args:
       state: the state before.
       batch: the global batch.
-      max_loss: f32[]. Where the loss is above it, or the loss or the gradient is not finite, the update is not applied:
-        only `step` advances. `carry.per_example` then returns to its initial value, because the next batch may continue
-        sequences that the carry has not seen; `carry.shared` is kept. None: every update is applied.
+      max_loss: f32[]. Where the loss is above it, the loss or the gradient is not finite, or the batch has no targets,
+        the update is not applied: only `step` advances. `carry.per_example` then returns to its initial value, because
+        the next batch may continue sequences that the carry has not seen; `carry.shared` is kept. None: every update is
+        applied.
       objective: what the network is trained to predict.
       optimizer: of the trainable parameters.
       seed: of the run.
@@ -43,8 +44,8 @@ def train_step(
         i + M, ..., so that no example leaves its device.
 
     Returns:
-      The state after the update, and the metrics: the objective's, `loss`, `gradient_norm` and `tokens`, the number of
-      tokens that are not padding.
+      The state after the update, and the metrics: the objective's, `loss`, `gradient_norm`, `tokens`, the number of
+      tokens that are not padding, and `targets`, as `fewest_targets`.
     """
     batch = objective.prepare(prepare_keys(objective, batch, seed, state.step), batch)
     dropout_key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), DROPOUT), state.step)
@@ -67,12 +68,14 @@ def train_step(
 
     updates, opt_state = optimizer.update(grads, state.opt_state, params)
     params = optax.apply_updates(params, updates)
-    measured = {"loss": total, "gradient_norm": optax.global_norm(grads), "tokens": (batch["segment_ids"] > 0).sum()}
+    measured = {"loss": total, "gradient_norm": optax.global_norm(grads), "tokens": (batch["segment_ids"] > 0).sum(),
+                "targets": fewest_targets(objective, metrics)}
     metrics |= {name: (value, jnp.float32(1)) for name, value in measured.items()}
     updated = TrainState(state.step + 1, params | frozen, opt_state, carry)
     if max_loss is None:
         return updated, metrics
-    apply = jnp.isfinite(total) & jnp.isfinite(measured["gradient_norm"]) & (total <= max_loss)
+    apply = jnp.isfinite(total) & jnp.isfinite(measured["gradient_norm"]) & (total <= max_loss) & (
+        measured["targets"] > 0)
     initial = objective.carry(batch["example"].shape[0])
     skipped = state.replace(step=updated.step, carry=Carry(initial.per_example, state.carry.shared))
     return jax.tree.map(partial(jnp.where, apply), updated, skipped), metrics
@@ -101,11 +104,18 @@ def evaluation_step(
       number of examples, without empty ones.
     """
     keys = _keys(jax.random.fold_in(jax.random.key(seed), EVALUATION), batch["example"].astype(jnp.uint32))
+    keys = EvaluationKeys(*keys)
     total, metrics, carry, _ = _accumulate(
         lambda microbatch, index, carry: (objective.loss(params, microbatch, None, carry), ()),
         (), objective.prepare(keys, batch), carry, microbatches)
     examples = (batch["example"] >= 0).sum().astype(jnp.float32)
     return metrics | {"loss": (total * examples, examples)}, carry
+
+
+def fewest_targets(objective: Objective, metrics: Metrics) -> Array:
+    """f32[], the targets of that term of the loss which has fewest in a batch; infinity where none is measured."""
+    counts = [metrics[name][1] for name, weight in objective.terms.items() if weight and name in metrics]
+    return jnp.stack([jnp.float32(count) for count in counts]).min() if counts else jnp.float32(jnp.inf)
 
 
 def prepare_keys(objective: Objective, batch: Batch, seed: int, step: Array) -> Keys:

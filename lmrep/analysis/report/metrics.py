@@ -11,7 +11,7 @@ from lmrep.config.record import flatten_config
 from lmrep.experiment import config as experiments
 from lmrep.experiment import task_sources
 from lmrep.experiment.choices import ALL_OBJECTIVES
-from lmrep.metrics import COMMON, COMPLEMENT, UNIGRAM_LOSS, Metric, is_token_loss
+from lmrep.metrics import COMMON, UNIGRAM_LOSS, Metric, baseline_names, is_token_loss
 
 TIMING = {"tokens_per_second": Metric("Tokens per second", "tokens/s", True)}
 CORRELATION = "correlation"  # a unit
@@ -121,7 +121,7 @@ def _baseline_curve(run: RunData, name: str) -> str:
     metric = declared(run).get(name, Metric(name))
     if is_token_loss(metric):
         return UNIGRAM_LOSS
-    return "" if metric.baseline.startswith(COMPLEMENT) else metric.baseline
+    return metric.baseline if metric.baseline in baseline_names(metric) else ""
 
 
 # Several runs
