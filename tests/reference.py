@@ -11,6 +11,8 @@ ACTIVATIONS = {
     "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
     "relu": lambda x: np.maximum(x, 0),
     "tanh": np.tanh,
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "quick_gelu": lambda x: x / (1 + np.exp(-1.702 * x)),
 }
 
 
@@ -34,8 +36,9 @@ def linear(p, x):
     return x @ p["kernel"] + p["bias"]
 
 
-def attention(p, x, allowed, heads):
-    """x [b, t, d], allowed bool[b, t, s] -> (y [b, t, d], probabilities [b, h, t, s])."""
+def attention(p, x, allowed, heads, divisor=None):
+    """x [b, t, d], allowed bool[b, t, s] -> (y [b, t, d], probabilities [b, h, t, s]). Logits are divided by `divisor`,
+    by default the root of the heads' width."""
     rows, length, d = x.shape
     k = d // heads
     query, key, value = (linear(p[name], x) for name in ("query", "key", "value"))
@@ -45,7 +48,7 @@ def attention(p, x, allowed, heads):
             part = slice(h * k, (h + 1) * k)
             for t in range(length):
                 seen = np.flatnonzero(allowed[b, t])
-                scores = np.array([query[b, t, part] @ key[b, s, part] / np.sqrt(k) for s in seen])
+                scores = np.array([query[b, t, part] @ key[b, s, part] / (divisor or np.sqrt(k)) for s in seen])
                 weights = np.exp(scores - scores.max())
                 weights /= weights.sum()
                 maps[b, h, t, seen] = weights
@@ -82,20 +85,21 @@ def encode(params, c, tokens, types, positions, allowed):
     for i in range(c.layers):
         own = {name: part if name in shared else jax.tree.map(lambda leaf: leaf[i], part)  # noqa: B023
                for name, part in p["layers"].items()}
-        x, probabilities = layer(own, x, allowed, c)
+        divisor = (np.sqrt(c.head_width) if c.scaled_attention else 1) * (i + 1 if c.attention_by_layer else 1)
+        x, probabilities = layer(own, x, allowed, c, divisor)
         layers.append(x)
         maps.append(probabilities)
     return (layer_norm(p["final_norm"], x, c.norm_eps) if c.norm == "pre" else x), layers, maps
 
 
-def layer(p, x, allowed, c):
+def layer(p, x, allowed, c, divisor):
     def feed_forward(x):
         return linear(p["mlp"]["out"], ACTIVATIONS[c.activation](linear(p["mlp"]["in"], x)))
 
     if c.norm == "post":
-        y, maps = attention(p["attention"], x, allowed, c.heads)
+        y, maps = attention(p["attention"], x, allowed, c.heads, divisor)
         x = layer_norm(p["attention_norm"], x + y, c.norm_eps)
         return layer_norm(p["mlp_norm"], x + feed_forward(x), c.norm_eps), maps
-    y, maps = attention(p["attention"], layer_norm(p["attention_norm"], x, c.norm_eps), allowed, c.heads)
+    y, maps = attention(p["attention"], layer_norm(p["attention_norm"], x, c.norm_eps), allowed, c.heads, divisor)
     x = x + y
     return x + feed_forward(layer_norm(p["mlp_norm"], x, c.norm_eps)), maps

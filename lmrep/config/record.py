@@ -40,14 +40,14 @@ class Bounds:
     below: float | None = None
     choices: tuple = ()
 
-    def broken_by(self, value: Any) -> str:
+    def broken_by(self, value: Any, suggest: bool = True) -> str:
         """What was expected in place of `value`, or "" if it is valid, or None, where its type allows that."""
         if isinstance(value, tuple | dict):
             entries = value.values() if isinstance(value, dict) else value
             return next(filter(None, map(self.broken_by, entries)), "")
         if self.choices and value is not None and value not in self.choices:
-            return "one of " * (len(self.choices) > 1) + ", ".join(map(str, self.choices)) + suggestion(
-                value, self.choices)
+            return "one of " * (len(self.choices) > 1) + ", ".join(map(str, self.choices)) + (
+                suggestion(value, self.choices) if suggest else "")
         if isinstance(value, int | float) and not isinstance(value, bool):
             if not math.isfinite(value):
                 return "a finite number"
@@ -66,9 +66,10 @@ def setting(default: Any, help: str, **bounds) -> Any:
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def read(cls: type[Record], mapping: Mapping[str, Any], where: str = "config") -> Record:
+def read(cls: type[Record], mapping: Mapping[str, Any], where: str = "config", suggest: bool = True) -> Record:
     """Makes a `cls` from `mapping` and checks it. `where` is its path in error messages; "" for options of a function.
-    Raises UserError."""
+    With `suggest`, messages propose the closest choice; a file that a program wrote has no misspelt values. Raises
+    UserError."""
     if not isinstance(mapping, Mapping):
         raise UserError(f"{where} is {mapping!r}; expected a mapping of {cls.__name__} fields")
     fields = {field.name: field for field in dataclasses.fields(cls)}
@@ -80,7 +81,7 @@ def read(cls: type[Record], mapping: Mapping[str, Any], where: str = "config") -
     types_, prefix = typing.get_type_hints(cls), f"{where}." * bool(where)
     values = {key: convert(types_[key], value, f"{prefix}{key}") for key, value in mapping.items()}
     for key, value in values.items():
-        expected = fields[key].metadata.get("bounds", Bounds()).broken_by(value)
+        expected = fields[key].metadata.get("bounds", Bounds()).broken_by(value, suggest)
         if expected:
             raise UserError(f"{prefix}{key} is {value!r}; expected {expected}")
     return cls(**values)

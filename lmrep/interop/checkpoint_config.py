@@ -98,11 +98,11 @@ def adopt_tokenizer(
     network there, and the tokenizer. Raises UserError if there is neither."""
     directory = directory_of(path)
     folder = "tokenizer" if conversion.is_workdir(directory) else ""
+    network = workdir.read_config(directory)["config"]["model"] if folder else read_network(directory)
     tokenizer = tokenizers.load(directory / folder)
     vocab_file = f"{_absolute(path, directory)}/{folder}".rstrip("/")
     config.tokenizer.update(name=tokenizer.name, vocab_file=vocab_file, vocab_size=max(tokenizer.size, 64),
                             lowercase=tokenizer.lowercase)
-    network = workdir.read_config(directory)["config"]["model"] if folder else read_network(directory)
     return dict(network), tokenizer
 
 

@@ -29,12 +29,15 @@ def _gelu(x: Array) -> Array:
     return (0.5 * y * (1 + jax.lax.erf(y * math.sqrt(0.5)))).astype(x.dtype)
 
 
-# BERT and GPT use the tanh approximation, RoBERTa and ELECTRA the exact (erf) form.
+# BERT and GPT use the tanh approximation of GELU, RoBERTa and ELECTRA the exact (erf) form. The others of published
+# checkpoints: x sigmoid(x) (UL2) and x sigmoid(1.702 x) (Hendrycks and Gimpel, 2016).
 ACTIVATIONS = {
     "gelu_tanh": _recomputed(partial(jax.nn.gelu, approximate=True)),
     "gelu": _recomputed(_gelu),
     "relu": jax.nn.relu,
     "tanh": jnp.tanh,
+    "silu": _recomputed(jax.nn.silu),
+    "quick_gelu": _recomputed(lambda x: x * jax.nn.sigmoid(1.702 * x)),
 }
 
 

@@ -47,6 +47,9 @@ class Config:
                         choices=("post", "pre"))
     norm_eps: float = setting(1e-12, "epsilon of layer norm", above=0)
     activation: str = setting("gelu_tanh", "of the feed-forward block and of heads", choices=tuple(ACTIVATIONS))
+    scaled_attention: bool = setting(True, "whether attention logits are divided by the root of the heads' width")
+    attention_by_layer: bool = setting(False, "whether they are divided by the number of the layer, from 1 (an option "
+                                       "of GPT-2's in the transformers library)")
     share: str = setting("none", "parameters that all layers share (ALBERT: all)", choices=tuple(SHARING))
     dropout: float = setting(0.1, "on embeddings and on the output of each block", at_least=0, below=1)
     table_dropout: bool = setting(False, "whether `dropout` acts on the entries of the embedding tables, including the "
@@ -100,6 +103,9 @@ def check(c: Config) -> None:
                         f"for example, set heads to {min(near, key=lambda h: abs(h - c.heads))}")
     if c.positions == "sinusoidal" and c.table_width % 2:
         raise UserError(f"sinusoidal positions need an even width; model has {c.table_width}")
+    if c.attention_by_layer and "attention" in SHARING[c.share]:
+        raise UserError(f"model.attention_by_layer is True, and all layers share their attention (model.share={c.share}"
+                        "); set share to none or mlp")
     if c.share != "none" and c.pruned_heads and len(set(c.kept_heads)) > 1:
         raise UserError(f"model.pruned_heads is {c.pruned_heads}, and layers share parameters (model.share={c.share}); "
                         "remove the same heads from every layer")
@@ -243,8 +249,8 @@ def encode(
         return x, (x if layers else None, _all_heads(probabilities, own.kept, c) if attention else None)
 
     per_layer = _layer_inputs(None if key is None else jax.random.split(stack_key, c.layers), inputs.gates, c)
-    last, collected = stack.apply(run, params["layers"], layer_specs(c), x, per_layer, c.layers, SHARING[c.share],
-                                  execution, last=None if at is None else partial(run, at=at))
+    last, collected = stack.apply(run, _scaled(params["layers"], c), layer_specs(c), x, per_layer, c.layers,
+                                  SHARING[c.share], execution, last=None if at is None else partial(run, at=at))
     if c.norm == "pre":
         last = norm.apply(params["final_norm"], last, c.norm_eps)
     if at is not None:
@@ -270,6 +276,23 @@ def _layer_inputs(keys: Array | None, gates: Array | None, c: Config) -> _LayerI
         at = np.minimum(kept, c.heads - 1).reshape(c.layers, *[1] * (gates.ndim - 2), c.heads)
         gates = jnp.take_along_axis(gates, jnp.asarray(at), axis=-1)
     return _LayerInputs(keys, gates, jnp.asarray(kept))
+
+
+def _scaled(layers: Tree, c: Config) -> Tree:
+    """The layers with the factor of their attention logits, beside that of the heads' width, in the query projections:
+    every implementation of attention divides by the root of the width alone."""
+    if c.scaled_attention and not c.attention_by_layer:
+        return layers
+    factors = (1 if c.scaled_attention else c.head_width**0.5) / (np.arange(c.layers) * c.attention_by_layer + 1)
+
+    def scaled(layer: Tree, factor: np.ndarray) -> Tree:
+        own = layer["attention"]
+        query = jax.tree.map(lambda x: x * factor.astype(x.dtype).reshape(-1, *[1] * (x.ndim - 1)), own["query"])
+        return layer | {"attention": own | {"query": query}}
+
+    if isinstance(layer_specs(c), list):
+        return {name: scaled(layer, factors[int(name), None]) for name, layer in layers.items()}
+    return scaled(layers, factors if "attention" not in SHARING[c.share] else factors[:1])
 
 
 def _heads_of(p: Tree, c: Config) -> int:
@@ -323,7 +346,7 @@ def decode(
         return x, KVCache(*(jnp.pad(each, ((0, 0), (0, old.shape[1] - heads), (0, 0), (0, 0)))
                             for each, old in zip(new, kv, strict=True)))
 
-    x, kv = stack.apply(run, params["layers"], layer_specs(c), x, cache.kv, c.layers, SHARING[c.share],
+    x, kv = stack.apply(run, _scaled(params["layers"], c), layer_specs(c), x, cache.kv, c.layers, SHARING[c.share],
                           replace(execution, scan=True, remat="none"))
     if c.norm == "pre":
         x = norm.apply(params["final_norm"], x, c.norm_eps)
@@ -379,7 +402,8 @@ DEFINITION = ModelDef(
     tiny={"vocab": 0, "layers": 2, "width": 128, "heads": 4, "mlp": 512, "max_length": 64, "dropout": 0.0,
           "attention_dropout": 0.0, "init_stddev": 0.08},
     check=check,
-    architecture_fields=("heads", "norm", "positions", "position_offset", "embedding_norm", "pruned_heads"),
+    architecture_fields=("heads", "norm", "positions", "position_offset", "embedding_norm", "pruned_heads",
+                         "scaled_attention", "attention_by_layer"),
     dropout_fields=("dropout", "table_dropout", "attention_dropout", "mlp_dropout"),
     attention=attention_needs,
 )

@@ -40,6 +40,10 @@ CASES = {
     "XLNetModel": XLNET | {"mem_len": None},
     "XLNetLMHeadModel": XLNET | {"ff_activation": "gelu_new", "clamp_len": 11, "mem_len": 9, "reuse_len": 5},
     "GPT2Model": GPT | {"n_inner": 70}, "GPT2LMHeadModel": GPT | {"layer_norm_epsilon": 1e-6},
+    "GPT2LMHeadModel by layer": GPT | {"scale_attn_by_inverse_layer_idx": True, "reorder_and_upcast_attn": True},
+    "GPT2LMHeadModel unscaled": GPT | {"scale_attn_weights": False, "activation_function": "quick_gelu"},
+    "BertForMaskedLM silu": SIZES | {"hidden_act": "silu", "num_attention_heads": 1},
+    "DistilBertForMaskedLM odd": DISTILBERT | {"activation": "quick_gelu", "dim": 33},
 }  # fmt: skip
 # Of which golden directory; others have BERT's.
 TOKENIZERS = {"Roberta": "roberta", "GPT2": "roberta", "OpenAI": "gpt", "XLNet": "xlnet"}
@@ -58,7 +62,7 @@ def save(model, directory):
 @pytest.fixture(scope="module", params=CASES)
 def saved(request, tmp_path_factory):
     """(class of the reference, directory of a random model that it saved)."""
-    cls = getattr(transformers, request.param)
+    cls = getattr(transformers, request.param.split()[0])
     model, generator = cls(cls.config_class(**CASES[request.param])), torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -71,6 +75,10 @@ def test_round_trip_gives_the_same_outputs_in_the_reference(saved, tmp_path):
     cls, directory = saved
     done = conversion.to_workdir(directory, tmp_path / "run")
     back = conversion.to_published(tmp_path / "run", tmp_path / "back")
+    shutil.rmtree(tmp_path / "run/interop")  # as of a run that was trained here
+    written = conversion.to_published(tmp_path / "run", tmp_path / "written")
+    assert written.checkpoint.class_name == cls.__name__ or not done.checkpoint.heads
+    assert max(written.certificate.differences.values()) <= 1e-5
     for proof in (done.certificate, back.certificate):
         assert proof.against == f"transformers {transformers.__version__}"
         assert max(proof.differences.values()) <= 1e-5
@@ -108,10 +116,10 @@ def test_exported_network_is_loaded_by_the_reference(tmp_path, pad, changed, hea
     assert all("pooler" in key for key in loading_info["unexpected_keys"])  # of a RoBERTa with a masked-LM head
 
 
-@pytest.mark.parametrize("name", ["GPT2LMHeadModel", "OpenAIGPTLMHeadModel"])
+@pytest.mark.parametrize("name", ["GPT2LMHeadModel", "OpenAIGPTLMHeadModel", "GPT2LMHeadModel by layer"])
 def test_continuations_equal_the_reference(name, tmp_path):
     torch.manual_seed(1)
-    cls = getattr(transformers, name)
+    cls = getattr(transformers, name.split()[0])
     model = cls(cls.config_class(**CASES[name], initializer_range=0.3)).eval()
     with torch.no_grad():  # otherwise it repeats its last word
         model.get_submodule("transformer.wpe" if "2" in name else "transformer.positions_embed").weight.mul_(4)

@@ -26,6 +26,8 @@ CONFIGS = {
     "albert": Config(**TINY, embedding=6, share="all"),
     "pre-norm": Config(**TINY, norm="pre", embedding_norm=False, token_types=0),  # GPT-2 but for the mask
     "pre-norm relu": Config(**TINY, norm="pre", positions="sinusoidal", activation="relu", norm_eps=0.2, share="mlp"),
+    "by layer": Config(**TINY, norm="pre", attention_by_layer=True, activation="silu"),
+    "unscaled": Config(**TINY, scaled_attention=False, share="attention", norm="pre"),
     "offset sinusoids": Config(**TINY, positions="sinusoidal", position_offset=2, share="attention", embedding=6),
 }
 RNG = np.random.default_rng(0)
@@ -245,6 +247,8 @@ def test_errors():
         transformer.build(Config(**TINY | {"heads": 5}))
     with pytest.raises(UserError, match="even width; model has 5"):
         transformer.build(Config(**TINY, positions="sinusoidal", embedding=5))
+    with pytest.raises(UserError, match="attention_by_layer is True, and all layers share their attention"):
+        transformer.build(Config(**TINY, attention_by_layer=True, share="all"))
     roberta = transformer.build(CONFIGS["roberta"], name="roberta")
     with pytest.raises(ValueError, match="got token_type_ids, carry"):
         roberta.encode({}, Inputs(tokens=TOKENS, token_type_ids=TYPES, carry=TOKENS))

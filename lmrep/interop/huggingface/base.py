@@ -28,7 +28,8 @@ MLM_BIAS = "objective/masked/bias"  # there if a checkpoint has a masked-LM head
 
 # Names of activations in config.json: ours. Of several names of one activation the first is written.
 ACTIVATIONS = {"gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
-               "gelu_fast": "gelu_tanh", "relu": "relu", "tanh": "tanh"}
+               "gelu_fast": "gelu_tanh", "gelu_accurate": "gelu_tanh", "gelu_python_tanh": "gelu_tanh", "relu": "relu",
+               "tanh": "tanh", "silu": "silu", "swish": "silu", "quick_gelu": "quick_gelu"}
 MAX_SIZE = 2**24  # of any size in a config.json
 
 
@@ -257,7 +258,7 @@ class Family:
         Raises:
           UserError: a value is out of range, or describes a network that ours cannot be.
         """
-        values = vars(read(self.record, self._known(config_json, path), path))
+        values = vars(read(self.record, self._known(config_json, path), path, suggest=False))
         ours = {own: values[key] for key, own in self.fields.items()}
         width, heads = ours["width"], ours["heads"]
         if width % heads and "head_width" not in ours:

@@ -50,7 +50,8 @@ FIELDS = {
     "hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "attention_dropout",
     "initializer_range": "init_stddev",
 }  # fmt: skip
-ARCHITECTURE = {"positions": "learned", "norm": "post", "share": "none", "embedding_norm": True}
+ARCHITECTURE = {"positions": "learned", "norm": "post", "share": "none", "embedding_norm": True,
+                "scaled_attention": True, "attention_by_layer": False}
 
 EMBEDDINGS: Names = {
     TOKEN: ("embeddings.word_embeddings.weight",),

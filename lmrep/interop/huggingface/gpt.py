@@ -32,8 +32,9 @@ FIELDS = {
 }  # fmt: skip
 ALIASES = {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
            "max_position_embeddings": "n_positions"}
-ARCHITECTURE = {"positions": "learned", "norm": "post", "share": "none", "embedding_norm": False, "token_types": 0}
-ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu"}  # its gelu is the tanh form
+ARCHITECTURE = {"positions": "learned", "norm": "post", "share": "none", "embedding_norm": False, "token_types": 0,
+                "scaled_attention": True, "attention_by_layer": False}
+ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}  # its gelu is the tanh form
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ class ConfigJson(gpt.DecoderJson):
 
     n_inner: int | None = size(None, "f; 4 d where it is null")
     activation_function: str = setting("gelu_new", "activation", choices=tuple(ACTIVATIONS))
-    scale_attn_weights: bool = setting(True, "attention is divided by the root of the heads' width", choices=(True,))
-    scale_attn_by_inverse_layer_idx: bool = setting(False, "and by the layer's number", choices=(False,))
+    scale_attn_weights: bool = setting(True, "whether attention logits are divided by the root of a head's width")
+    scale_attn_by_inverse_layer_idx: bool = setting(False, "whether they are divided by the number of the layer")
     add_cross_attention: bool = setting(False, "whether it attends to a second input", choices=(False,))
 
 
@@ -24,6 +24,10 @@ FAMILY = dataclasses.replace(
     gpt.FAMILY, name="gpt2", classes={("causal",): "GPT2LMHeadModel", (): "GPT2Model"},
     tasks=decoder_classes("GPT2", ("classification", "regression", "tagging", "span_extraction")), preset_family="gpt2",
     base={**gpt.base("wte.weight", "wpe.weight"), **norm("encoder/final_norm", "ln_f")},
-    record=ConfigJson, fields=gpt.FIELDS | {"n_inner": "mlp"}, architecture=gpt.ARCHITECTURE | {"norm": "pre"},
+    record=ConfigJson, fields=gpt.FIELDS | {
+        "n_inner": "mlp", "scale_attn_weights": "scaled_attention",
+        "scale_attn_by_inverse_layer_idx": "attention_by_layer"},
+    architecture=gpt.ARCHITECTURE | {"norm": "pre", "scaled_attention": (True, False),
+                                     "attention_by_layer": (True, False)},
     initialization={"init": "normal", "position_stddev": 0.01, "residual_init": "scaled"},
     activation_key="activation_function", activations=ACTIVATIONS)

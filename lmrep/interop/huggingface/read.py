@@ -31,6 +31,7 @@ CONFIG, MODEL, INDEX = "config.json", "model.safetensors", "model.safetensors.in
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".msgpack", ".npz")
 CODE = ("auto_map", "custom_pipelines", "trust_remote_code")  # keys that name code to run
 FLOATS = ("F32", "F16", "BF16")
+DECODERS = ("gpt", "llama", "mistral", "mixtral", "gemma", "qwen", "phi", "opt", "bloom", "falcon", "olmo")
 
 
 class Published(NamedTuple):
@@ -134,20 +135,42 @@ def _described(directory: Path) -> tuple[dict[str, Any], Family]:
 def _family(path: Path, config_json: Mapping[str, Any]) -> Family:
     """The family that a config.json names."""
     name, classes = config_json.get("model_type"), config_json.get("architectures") or []
-    supported = [each for family in FAMILIES.values() for each in family.class_names]
-    if not isinstance(classes, list) or any(each not in supported for each in classes):
-        raise UserError(f"{path} has architectures {str(classes)[:80]}; supported are {', '.join(supported)}")
-    if name is None and classes:
-        name = next(name for name, family in FAMILIES.items() if classes[0] in family.class_names)
-    if name is None:
+    if not isinstance(classes, list) or not all(isinstance(each, str) for each in classes):
+        raise UserError(f"{path} has architectures {str(classes)[:80]}; expected a list of one class, such as "
+                        '["BertForMaskedLM"]')
+    if name is None and not classes:
         raise UserError(f"{path} has neither model_type nor architectures, so the family is unknown; add one, for "
                         f'example "model_type": "bert"; supported are {", ".join(FAMILIES)}')
-    if not isinstance(name, str) or name not in FAMILIES:
-        raise UserError(f"{path} has model_type {str(name)[:80]!r}; supported are {', '.join(FAMILIES)}")
+    supported = {each for family in FAMILIES.values() for each in family.class_names}
+    unknown = [each for each in classes if each not in supported]
+    if unknown or (name is not None and (not isinstance(name, str) or name not in FAMILIES)):
+        kind = f"model_type {str(name)[:60]!r}" if name is not None else "no model_type"
+        listed = ", ".join(each[:60] for each in classes[:3]) or "none"
+        raise UserError(f"{path} has {kind} and architectures {listed}, which lmrep does not have; the nearest that it "
+                        f"has is {_nearest(str(name), config_json)}. Families: {', '.join(FAMILIES)}")
+    if name is None:
+        name = next(name for name, family in FAMILIES.items() if classes[0] in family.class_names)
     if any(each not in FAMILIES[name].class_names for each in classes):
         raise UserError(f"{path} has model_type {name!r} and architectures {', '.join(classes)}, which differ; "
                         "correct one of them")
     return FAMILIES[name]
+
+
+def _nearest(name: str, config_json: Mapping[str, Any]) -> str:
+    """The supported class that is most like the one of a config.json: of a family with the same direction, and with the
+    same head where that has one."""
+    head = next((each.partition("For") for each in config_json.get("architectures") or []), ("", "", ""))[2]
+    if name in FAMILIES:
+        family = FAMILIES[name]
+    elif config_json.get("is_encoder_decoder") or head in ("ConditionalGeneration", "Seq2SeqLM"):
+        family = FAMILIES["t5"]
+    elif head == "CausalLM" or any(each in name for each in DECODERS):
+        family = FAMILIES["gpt2"]
+    else:
+        inside = [each for each in FAMILIES if each in name]
+        family = FAMILIES[max(inside, key=len) if inside else "bert"]
+    return next((each for each in family.class_names if head and each.endswith(f"For{head}")),
+                family.classes.get(("causal",)) or family.classes[()])
 
 
 def _tensors(directory: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
