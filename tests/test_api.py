@@ -293,5 +293,5 @@ def test_loading_missing_runs_and_checkpoints_is_refused(home, run, tmp_path):
     with pytest.raises(UserError, match="holds no checkpoint yet; train first"):
         api.load(tmp_path)
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(RunFault, match=r"config\.json is damaged"):
+    with pytest.raises(UserError, match=r"config\.json is damaged"):
         api.load(tmp_path)

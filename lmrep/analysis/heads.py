@@ -1,19 +1,47 @@
 """Which attention heads a trained run needs (Michel et al., 2019): importance, ablation of each head, one head a layer
 alone, and scores while heads are removed in the order of importance."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import numpy as np
 
 from lmrep.analysis.head_importance import Gated
+from lmrep.config import json_files
+from lmrep.config.json_files import Count, Number
 from lmrep.core.files import write_json
 
 FILE = "heads.json"  # of the workdir
 PERCENT = 5  # of the heads that a step of pruning removes
 Head = tuple[int, int]  # layer and head, from 0
+
+
+class Point(TypedDict):
+    """The score without some heads."""
+
+    removed: Count
+    fraction: Number
+    score: Number
+    heads: list[tuple[Count, Count]]
+
+
+class HeadsRecord(TypedDict):
+    """What `analyse` measures and `store` writes. Tables have a row for each layer and a value for each head."""
+
+    step: Count
+    metric: str
+    higher_is_better: bool
+    examples: Annotated[dict[str, Count], lambda sizes: "" if len(sizes) == 2 else "two splits"]
+    base: Number
+    exact: bool
+    at_least: Count
+    kept: list[list[Count]]
+    importance: list[list[Number]]
+    ablation: NotRequired[list[list[Number | None]]]
+    single: NotRequired[list[list[Number | None]]]
+    curve: NotRequired[list[Point]]
+    random: NotRequired[list[list[Point]]]
 
 
 def analyse(
@@ -148,14 +176,24 @@ def store(result: Mapping[str, Any], path: Path) -> None:
     write_json(path, result)
 
 
-def read(path: Path) -> dict[str, Any] | None:
-    """The result that a file of `store` holds; None where it is missing or damaged."""
-    try:
-        found = json.loads(path.read_bytes())
-        describe(found)
-        return found
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
-        return None
+def read(path: Path) -> HeadsRecord | None:
+    """The result that a file of `store` holds; None where there is none. Raises UserError where it is damaged."""
+    return json_files.read(Annotated[HeadsRecord, _mismatch], path, "run lmrep heads again")
+
+
+def _mismatch(result: HeadsRecord) -> str:
+    """What was expected where the tables of a record do not fit together, or ""."""
+    layers, width = len(result["importance"]), len(result["importance"][0]) if result["importance"] else 0
+    if not width or len(result["kept"]) != layers or any(
+            head >= width for own in result["kept"] for head in own):
+        return "importance and kept heads of the same layers"
+    for name in ("importance", "ablation", "single"):
+        table = result.get(name, result["importance"])
+        if len(table) != layers or any(len(own) != width for own in table):
+            return f"a value for each of {width} heads of {layers} layers as {name!r}"
+    if any(all(value is None for value in own) for own in result.get("single", ())):
+        return "a value in every layer of 'single'"
+    return "" if "random" in result or "curve" not in result else "'random' beside 'curve'"
 
 
 def describe(result: Mapping[str, Any]) -> str:

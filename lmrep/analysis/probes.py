@@ -6,18 +6,21 @@ together. Where the same classifiers on a network of random parameters come clos
 network has learned (Zhang and Bowman, 2018).
 """
 
-import json
 import logging
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
+from lmrep.config import json_files
+from lmrep.config.json_files import Count, Measured
+from lmrep.config.record import convert
 from lmrep.core import params as P
 from lmrep.core.errors import UserError
 from lmrep.core.files import write_json
@@ -43,6 +46,38 @@ BATCH, EPOCHS, STEPS, RATE = 512, 20, 1000, 3e-3  # of the classifiers' training
 EPS = 1e-6  # of a standard deviation
 
 log = logging.getLogger(__name__)
+
+
+class LayerRecord(TypedDict):
+    """What a layer reaches."""
+
+    metrics: dict[str, Measured]
+    intervals: dict[str, tuple[Measured, Measured]]
+
+
+class Sizes(TypedDict):
+    """The numbers of examples."""
+
+    train: Count
+    validation: Count
+
+
+class ProbeRecord(TypedDict):
+    """A result of `probe`."""
+
+    name: str
+    task: str
+    source: str
+    best: str
+    examples: Sizes
+    layers: list[LayerRecord]
+    untrained: NotRequired[list[LayerRecord]]
+
+
+class ProbesFile(TypedDict):
+    """probes.json; each result is checked by itself."""
+
+    probes: list[Any]
 
 
 class Vectors(NamedTuple):
@@ -246,7 +281,7 @@ def _chunks(x: np.ndarray, size: int = 8192) -> Iterator[np.ndarray]:
 # Tables
 
 
-def table(result: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+def table(result: ProbeRecord) -> tuple[list[str], list[list[str]]]:
     """(headings, cells) of the metric by which the task is judged, by layer, with its intervals and, where it was
     measured, that of an untrained network."""
     task, name = TASKS[result["task"]], result["best"]
@@ -257,8 +292,8 @@ def table(result: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
         head.append("difference")
     rows = []
     for layer, entries in enumerate(zip(*(each for _, each in columns), strict=True)):
-        values = [entry["metrics"][name] for entry in entries]
-        cells = [_with_interval(value, entry["intervals"][name], metric.format)
+        values = [float(entry["metrics"][name]) for entry in entries]
+        cells = [_with_interval(value, entry["intervals"].get(name), metric.format)
                  for value, entry in zip(values, entries, strict=True)]
         if len(values) > 1:
             cells.append(f"{values[0] - values[1]:+{metric.format}}")
@@ -266,32 +301,57 @@ def table(result: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     return head, rows
 
 
-def _with_interval(value: float, interval: Sequence[float], form: str) -> str:
-    return f"{value:{form}} ({interval[0]:{form}} to {interval[1]:{form}})"
+def _with_interval(value: float, interval: Sequence[Any] | None, form: str) -> str:
+    low, high = map(float, interval or (math.nan, math.nan))
+    return f"{value:{form}}" + (f" ({low:{form}} to {high:{form}})" if interval else "")
 
 
-def describe(result: Mapping[str, Any]) -> str:
-    """What was probed, and the most frequent class."""
-    metrics = result["layers"][0]["metrics"]
-    majority = f"; always the most frequent class: {metrics['majority_accuracy']:.2%} accuracy" * (
-        "majority_accuracy" in metrics)
+def describe(result: ProbeRecord) -> str:
+    """What was probed, and what the most frequent class reaches."""
+    metrics, name = result["layers"][0]["metrics"], TASKS[result["task"]].objective.metrics[result["best"]].baseline
+    baseline = f"; always the most frequent class: {float(metrics[name]):.2%}" if name in metrics else ""
     return (f"Linear classifiers on the layers of {result['source']}, {result['name']}: "
             f"{result['examples']['train']:,} training and {result['examples']['validation']:,} validation examples, "
-            f"with bootstrap 95 % intervals{majority}")
+            f"with bootstrap 95 % intervals{baseline}")
 
 
 def store(result: Mapping[str, Any], path: Path) -> None:
-    """Writes a result to a JSON file, in place of that of the same name and the same checkpoint."""
-    known = [each for each in read(path) if (each["name"], each["source"]) != (result["name"], result["source"])]
-    write_json(path, {"probes": [*known, result]})
+    """Adds a result to a JSON file, in place of that of the same name and the same checkpoint. Raises UserError if
+    the file is damaged; damaged results in it are kept."""
+    def is_replaced(other: Any) -> bool:
+        return isinstance(other, dict) and all(other.get(name) == result[name] for name in ("name", "source"))
+
+    write_json(path, {"probes": [*(other for other in stored(path) if not is_replaced(other)), result]})
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """The results that a file of `store` holds; none where it is missing or damaged."""
+def stored(path: Path) -> list[Any]:
+    """The results in a file of `store`, none where there is no file. They are not checked. Raises UserError if the
+    file is damaged."""
+    return (json_files.read(ProbesFile, path) or {"probes": []})["probes"]
+
+
+def read(path: Path, notes: list[str] | None = None) -> list[ProbeRecord]:
+    """The results in a file of `store`; the notes say which are damaged."""
+    found, damaged = [], []
     try:
-        found = json.loads(path.read_bytes())["probes"]
-        for each in found:
-            table(each), describe(each)
-    except (OSError, ValueError, KeyError, TypeError, IndexError):
-        return []
+        for number, record in enumerate(stored(path)):
+            try:
+                found.append(convert(Annotated[ProbeRecord, _mismatch], record, f"probes.{number}"))
+            except UserError as error:
+                damaged.append(f"{path.name}: {error}; it is left out.")
+    except UserError as error:
+        damaged.append(f"{error}.")
+    if notes is not None:
+        notes += damaged
     return found
+
+
+def _mismatch(result: ProbeRecord) -> str:
+    """What was expected where the fields of a record do not fit together, or ""."""
+    if result["task"] not in TASKS or result["best"] not in TASKS[result["task"]].objective.metrics:
+        return "a task and a metric of it as 'best'"
+    layers, untrained = result["layers"], result.get("untrained", [])
+    if not layers or len(untrained) not in (0, len(layers)):
+        return "layers, and as many of the untrained network"
+    return "" if all(result["best"] in each["metrics"] for each in (*layers, *untrained)) else (
+        f"{result['best']} for every layer")

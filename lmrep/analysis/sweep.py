@@ -3,7 +3,6 @@
 import csv
 import fnmatch
 import io
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -11,10 +10,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lmrep.analysis.report.metrics import VALIDATION_SETTINGS
+from lmrep.config import json_files
+from lmrep.config.json_files import Number
+from lmrep.core.errors import RunFault, UserError
 from lmrep.core.files import MANIFEST, write_json, write_text
 from lmrep.experiment.sweep import Plan, Run, Setting
 from lmrep.metrics import Metric, baseline, baseline_title
-from lmrep.storage.workdir import CONFIG, holder
+from lmrep.storage.workdir import holder, read_config
+from lmrep.training.metrics_log import METRICS, MetricsLine
 
 TABLE, RECORD = "results.tsv", "results.json"
 FINISHED, FAILED, RUNNING, UNFINISHED = "finished", "failed", "running", "unfinished"
@@ -28,7 +31,7 @@ class Ending(NamedTuple):
     its error message."""
 
     exit_code: int
-    seconds: float
+    seconds: Number
     message: str = ""
 
     @property
@@ -131,34 +134,27 @@ def result(directory: Path, plan: Plan, run: Run, metric: str = "", best: bool |
 def _complete(workdir: Path, ending: Ending | None) -> bool:
     """Whether a run has trained to its end."""
     try:
-        steps = json.loads((workdir / CONFIG).read_text(encoding="utf8"))["config"].get("steps")
-    except (OSError, ValueError, KeyError):
+        steps = read_config(workdir)["config"].get("steps")
+    except (UserError, RunFault):
         return False
     return (ending is not None and ending.exit_code == 0) or (workdir / "checkpoints" / str(steps) / MANIFEST).exists()
 
 
 def _ending(directory: Path, run: Run) -> Ending | None:
     try:
-        return Ending(**json.loads(ending_file(directory, run).read_text(encoding="utf8")))
-    except (OSError, ValueError, TypeError):
+        return json_files.read(Ending, ending_file(directory, run))
+    except UserError:
         return None
 
 
 def _validations(workdir: Path) -> list[dict[str, float]]:
     """The validation lines of metrics.jsonl, by step; a damaged line is left out."""
-    found = []
     try:
-        lines = (workdir / "metrics.jsonl").read_text(encoding="utf8", errors="replace").splitlines()
-    except OSError:
+        lines = json_files.read_lines(MetricsLine, workdir / METRICS)
+    except UserError:
         return []
-    for line in lines:
-        try:
-            record = json.loads(line)
-            if record.pop("split") == "validation":
-                found.append({name: float(value) for name, value in record.items()})  # "nan" is a number too
-        except (ValueError, TypeError, KeyError, AttributeError):
-            continue
-    return found
+    return [{name: float(value) for name, value in line.items() if name != "split"}  # "nan" is a number too
+            for line in (lines.records if lines else ()) if line["split"] == "validation"]
 
 
 def _against_baseline(

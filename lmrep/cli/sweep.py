@@ -10,10 +10,11 @@ grid that the paper searched when fine-tuning, and --grid=paper what get_sweep o
 itself is trained with every seed. All configs are checked before the first run starts.
 
 Each run is an `lmrep train` in a process of its own, in WORKDIR/SETTING/seed=N; its output is in seed=N.log. The runs
-share compiled programs (see --compilation_cache). The same command, or lmrep sweep --workdir=WORKDIR, continues:
-finished runs are kept, interrupted ones resumed, failed ones trained again with --retry only. It may add settings and
-seeds. Several processes can work on one sweep at the same time; --task=I --tasks=N takes every Nth run, for array jobs
-(see launch/slurm_sweep.sh). After Ctrl-C the current run is saved.
+share compiled programs (see --compilation_cache). The same command continues: finished runs are kept, interrupted ones
+resumed, failed ones trained again with --retry only. It may add settings and seeds. lmrep sweep --workdir=WORKDIR
+continues too, with --config where the experiment file does not come with lmrep. Several processes can work on one sweep
+at the same time; --task=I --tasks=N takes every Nth run, for array jobs (see launch/slurm_sweep.sh). After Ctrl-C the
+current run is saved.
 
 Settings are compared by the validation metric that checkpoint.best names, at the last validation of each run or, with
 checkpoint.load=best, at its best one. The results are in results.tsv, results.json and report.html. A run has failed if
@@ -21,7 +22,6 @@ a fault stopped it, or if it ends at or below the baseline of the trivial predic
 where that is measured. The exit code is 3 if all runs of this process failed, 130 or 143 if it was stopped."""
 
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,10 +64,13 @@ def run(arguments: Arguments) -> int:
     from lmrep.analysis import sweep as analysis
     from lmrep.cli.sweep_runs import train
     from lmrep.experiment import checks, sweep
-    from lmrep.storage.workdir import exclusive
+    from lmrep.storage.workdir import CONFIG, exclusive
 
-    checks.check_writable(directory)
+    if not flags.show:
+        checks.check_writable(directory)
     previous = sweep.read(directory)
+    if previous is None and (directory / CONFIG).exists():
+        raise UserError(f"{directory} holds a run, not a sweep; give another --workdir")
     if flags.show and previous is None:
         raise UserError(f"there is no sweep in {directory}; correct --workdir, or start one with --config")
     plan = previous if flags.show else _plan(arguments, previous)
@@ -86,8 +89,8 @@ def run(arguments: Arguments) -> int:
     best = {"auto": None, "last": False, "best": True}[flags.validation]
     results = [analysis.result(directory, plan, each, metric, best) for each in runs]
     found = analysis.summaries(plan, results)
-    analysis.write(directory, found, metric, plan.metrics[metric])
     print(_results(directory, plan, found, metric), flush=True)
+    analysis.write(directory, found, metric, plan.metrics[metric])
     if flags.show:
         return 0
     if flags.report and not {analysis.RUNNING, analysis.UNFINISHED} & {each.state for each in results}:
@@ -107,7 +110,12 @@ def _plan(arguments: Arguments, previous: Any) -> Any:
     if arguments.config_file:
         file, argument, overrides = arguments.config_file, arguments.config_argument, arguments.overrides
         file = str(Path(file).absolute()) if Path(file).exists() else file
+        if previous and (file, argument) == previous[:2] and flags.grid is flags.list is None:
+            overrides = tuple((dict(previous.overrides) | dict(overrides)).items())
     elif previous:
+        if not page_files.is_page(previous.file):  # a file is code, and that of a copied sweep may be another's
+            raise UserError(f"the sweep in {arguments.workdir} is of {previous.file}, which does not come with lmrep; "
+                            f"to run that file, name it: {sweep.command(arguments.workdir, previous)}")
         file, argument = previous.file, previous.argument
         overrides = tuple((dict(previous.overrides) | dict(arguments.overrides)).items())
     else:
@@ -138,6 +146,7 @@ def _plan(arguments: Arguments, previous: Any) -> Any:
 def _results(directory: Path, plan: Any, found: Sequence[Any], name: str) -> str:
     """The results as text: the table, the best setting, what failed, what is left to do."""
     from lmrep.analysis import sweep as analysis
+    from lmrep.experiment import sweep
 
     metric, results = plan.metrics[name], [each for one in found for each in one.results]
     direction = "higher" if metric.higher_is_better else "lower"
@@ -152,7 +161,7 @@ def _results(directory: Path, plan: Any, found: Sequence[Any], name: str) -> str
     lines += reasons[:MAX_REASONS]
     if more := reasons[MAX_REASONS:]:
         lines.append(f"and {len(more)} more: see {directory / analysis.RECORD}")
-    command = f"lmrep sweep --workdir={shlex.quote(str(directory))}"
+    command = sweep.command(directory, plan)
     for state, advice in ((analysis.FAILED, f"to train again: {command} --retry"),
                           (analysis.RUNNING, "by other processes"), (analysis.UNFINISHED, f"to continue: {command}")):
         if count := sum(each.state == state for each in results):

@@ -1,6 +1,5 @@
 """Trains the runs of a sweep one after the other, with a line for each."""
 
-import shlex
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from lmrep.analysis.sweep import FAILED, FINISHED, Ending, Result, ending_file, 
 from lmrep.cli import train_process
 from lmrep.core.errors import Stopped
 from lmrep.core.progress import StatusLine, duration
-from lmrep.experiment.sweep import Plan, Run
+from lmrep.experiment.sweep import Plan, Run, command
 from lmrep.storage.workdir import holder, write_json
 
 
@@ -85,4 +84,4 @@ def describe(directory: Path, plan: Plan, trained: Result) -> str:
 def _stopped(directory: Path, plan: Plan, runs: Sequence[Run], code: int) -> Stopped:
     finished = sum(result(directory, plan, run).state == FINISHED for run in runs)
     return Stopped(f"stopped after {finished} of {len(runs)} runs; continue with the same command, or with: "
-                   f"lmrep sweep --workdir={shlex.quote(str(directory))}", code)
+                   f"{command(directory, plan)}", code)

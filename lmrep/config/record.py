@@ -15,15 +15,17 @@ unknown keys, wrong types, NaN and values out of range. The error names the fiel
 
 import dataclasses
 import difflib
+import functools
 import math
 import operator
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from lmrep.core.errors import UserError
+from lmrep.core.messages import shown
 
 Record = TypeVar("Record")
 LIMITS = {"at_least": operator.ge, "above": operator.gt, "at_most": operator.le, "below": operator.lt}
@@ -49,7 +51,7 @@ class Bounds:
             return "one of " * (len(self.choices) > 1) + ", ".join(map(str, self.choices)) + (
                 suggestion(value, self.choices) if suggest else "")
         if isinstance(value, int | float) and not isinstance(value, bool):
-            if not math.isfinite(value):
+            if isinstance(value, float) and not math.isfinite(value):
                 return "a finite number"
             for name, holds in LIMITS.items():
                 limit = getattr(self, name)
@@ -67,24 +69,49 @@ def setting(default: Any, help: str, **bounds) -> Any:
 
 
 def read(cls: type[Record], mapping: Mapping[str, Any], where: str = "config", suggest: bool = True) -> Record:
-    """Makes a `cls` from `mapping` and checks it. `where` is its path in error messages; "" for options of a function.
-    With `suggest`, messages propose the closest choice; a file that a program wrote has no misspelt values. Raises
-    UserError."""
+    """Makes a `cls` from `mapping` and checks it.
+
+    Args:
+      cls: a dataclass; or, for JSON that is read back, a NamedTuple, or a TypedDict, which keeps keys that it lacks.
+      mapping: the values.
+      where: its path in error messages; "" for options of a function.
+      suggest: whether messages propose the closest choice; a file that a program wrote has no misspelt values.
+
+    Raises:
+      UserError: a field is unknown or missing, or its value is not valid.
+    """
     if not isinstance(mapping, Mapping):
-        raise UserError(f"{where} is {mapping!r}; expected a mapping of {cls.__name__} fields")
-    fields = {field.name: field for field in dataclasses.fields(cls)}
-    for key in mapping:
-        if key not in fields:
-            near, listed = suggestion(key, fields), ", ".join(fields) or "none"
-            raise UserError(f"{where} has no field {key!r}{near or f'; it has {listed}'}" if where else
-                            f"there is no option {key!r}{near or f'; the options are: {listed}'}")
-    types_, prefix = typing.get_type_hints(cls), f"{where}." * bool(where)
-    values = {key: convert(types_[key], value, f"{prefix}{key}") for key, value in mapping.items()}
-    for key, value in values.items():
-        expected = fields[key].metadata.get("bounds", Bounds()).broken_by(value, suggest)
-        if expected:
-            raise UserError(f"{prefix}{key} is {value!r}; expected {expected}")
+        raise UserError(f"{where} is {shown(mapping)}; expected a mapping of {cls.__name__} fields")
+    (types_, required, bounds), prefix = _fields(cls), f"{where}." * bool(where)
+    for key in () if typing.is_typeddict(cls) else mapping:
+        if key not in types_:
+            near, listed = suggestion(key, types_), ", ".join(types_) or "none"
+            raise UserError(f"{where} has no field {shown(key)}{near or f'; it has {listed}'}" if where else
+                            f"there is no option {shown(key)}{near or f'; the options are: {listed}'}")
+    if missing := [name for name in types_ if name in required and name not in mapping]:
+        raise UserError(f"{prefix}{missing[0]} is missing")
+    values = {key: convert(types_[key], value, f"{prefix}{key}") if key in types_ else value
+              for key, value in mapping.items()}
+    for key, limits in bounds.items():
+        if key in values and (expected := limits.broken_by(values[key], suggest)):
+            raise UserError(f"{prefix}{key} is {shown(values[key])}; expected {expected}")
     return cls(**values)
+
+
+@functools.cache
+def _fields(cls: type) -> tuple[dict[str, Any], frozenset[str], dict[str, Bounds]]:
+    """(types, names of those without a default, bounds) of the fields of a record."""
+    types_ = typing.get_type_hints(cls, include_extras=True)
+    if dataclasses.is_dataclass(cls):
+        fields = dataclasses.fields(cls)
+        return (types_, frozenset(field.name for field in fields
+                                  if field.default is field.default_factory is dataclasses.MISSING),
+                {field.name: field.metadata["bounds"] for field in fields if "bounds" in field.metadata})
+    if typing.is_typeddict(cls):
+        types_ = {name: typing.get_args(type_)[0] if typing.get_origin(type_) is typing.NotRequired else type_
+                  for name, type_ in types_.items()}
+        return types_, cls.__required_keys__, {}
+    return types_, frozenset(types_.keys() - cls._field_defaults.keys()), {}
 
 
 def optional(cls: type, name: str, *bases: type) -> type:
@@ -121,34 +148,77 @@ def suggestion(word: Any, known: Iterable[Any]) -> str:
 def choose(table: Mapping[str, Any], name: str, what: str) -> Any:
     """`table[name]`. Raises UserError with the choices if there is no such entry; `what` names the setting."""
     if not isinstance(name, str) or name not in table:
-        raise UserError(f"{what} is {name!r}; expected one of {', '.join(sorted(table))}{suggestion(name, table)}")
+        raise UserError(f"{what} is {shown(name)}; expected one of {', '.join(sorted(table))}{suggestion(name, table)}")
     return table[name]
 
 
 def convert(type_: Any, value: Any, where: str) -> Any:
-    """`value` converted to a type, or an annotation of one, without loss. Raises UserError if that is impossible."""
+    """`value` converted to a type, or an annotation of one, without loss. Raises UserError if that is impossible.
+
+    In `Annotated[T, check, ...]`, a check is a `Bounds`, or a function of the value that returns what was expected, or
+    "" for a valid value.
+    """
     origin, arguments = typing.get_origin(type_), typing.get_args(type_)
     if type_ is Any:
         return value
-    if dataclasses.is_dataclass(type_):
-        return value if isinstance(value, type_) else read(type_, value, where)
+    if origin is typing.Annotated:
+        value = convert(arguments[0], value, where)
+        checks = (check.broken_by if isinstance(check, Bounds) else check for check in arguments[1:])
+        if expected := next(filter(None, (check(value) for check in checks)), ""):
+            raise UserError(f"{where} is {shown(value)}; expected {expected}")
+        return value
+    if dataclasses.is_dataclass(type_) or typing.is_typeddict(type_) or hasattr(type_, "_field_defaults"):
+        return value if dataclasses.is_dataclass(type_) and isinstance(value, type_) else read(type_, value, where)
     if origin in (types.UnionType, typing.Union):
-        if value is None and type(None) in arguments:
-            return None
-        return convert(next(a for a in arguments if a is not type(None)), value, where)
-    if origin is tuple and isinstance(value, list | tuple):
-        return tuple(convert(arguments[0], v, f"{where}.{i}") for i, v in enumerate(value))
-    if origin is dict and isinstance(value, Mapping):
+        return _convert_to_one_of(arguments, value, where)
+    if origin is typing.Literal and any(value == one and type(value) is type(one) for one in arguments):
+        return value
+    if origin in (tuple, list) and isinstance(value, list | tuple):
+        if origin is tuple and arguments[-1] is not ...:
+            if len(value) == len(arguments):
+                pairs = zip(arguments, value, strict=True)
+                return tuple(convert(*pair, f"{where}.{i}") for i, pair in enumerate(pairs))
+        else:
+            return origin(convert(arguments[0], v, f"{where}.{i}") for i, v in enumerate(value))
+    if origin in (dict, Mapping) and isinstance(value, Mapping):
         return {str(k): str(v) if arguments[1] is str and type(v) is int else convert(arguments[1], v, f"{where}.{k}")
                 for k, v in value.items()}  # numbers of columns and labels are text
     if type_ is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type_ is int and isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(type_, type) and isinstance(value, type_) and (type_ is bool or not isinstance(value, bool)):
+        value = int(value)
+    if isinstance(type_, type) and isinstance(value, type_) and (type_ is bool or not isinstance(value, bool)) and not (
+            type_ is int and abs(value) >= 2**63):
         return value
-    name = getattr(type_, "__name__", None) if origin is None else str(type_)
-    raise UserError(f"{where} is {value!r}; expected {NAMES.get(name, name)}")
+    raise UserError(f"{where} is {shown(value)}; expected {_name(type_)}")
 
 
-NAMES = {"int": "a whole number", "float": "a number", "str": "a string", "bool": "True or False"}
+def _convert_to_one_of(alternatives: Sequence[Any], value: Any, where: str) -> Any:
+    """`value` converted to the first type that it can be converted to."""
+    if value is None and type(None) in alternatives:
+        return None
+    alternatives = [one for one in alternatives if one is not type(None)]
+    for one in alternatives:
+        try:
+            return convert(one, value, where)
+        except UserError:
+            if len(alternatives) == 1:
+                raise
+    raise UserError(f"{where} is {shown(value)}; expected {' or '.join(map(_name, alternatives))}")
+
+
+def _name(type_: Any) -> str:
+    """A type in a message."""
+    origin, arguments = typing.get_origin(type_), typing.get_args(type_)
+    if origin is typing.Literal:
+        return " or ".join(map(repr, arguments))
+    if origin is typing.Annotated:
+        return _name(arguments[0])
+    if origin is tuple and arguments[-1] is not ...:
+        return f"{len(arguments)} values"
+    name = getattr(origin or type_, "__name__", str(type_))
+    return NAMES.get(name, name)
+
+
+NAMES = {"int": "a whole number", "float": "a number", "str": "a string", "bool": "True or False", "list": "a list",
+         "tuple": "a list", "dict": "a mapping", "Mapping": "a mapping"}

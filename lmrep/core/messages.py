@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from typing import Any
 
 
 class _Plain(logging.Handler):
@@ -34,3 +35,9 @@ def byte_size(n: float) -> str:
 def counted(number: int, noun: str) -> str:
     """A number and a noun, in the plural unless it is 1: 1 column, 2 columns."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def shown(value: Any, limit: int = 100) -> str:
+    """A value in a message: its `repr`, of which at most `limit` characters are kept."""
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[:limit]}... ({len(text):,} characters)"

@@ -23,6 +23,11 @@ def find(name: str | Path) -> Path:
     return installed().get(f"{short}.py", Path(name))
 
 
+def is_page(name: str | Path) -> bool:
+    """Whether `find(name)` is an experiment file of the package."""
+    return find(name).resolve() in {file.resolve() for file in installed().values()}
+
+
 def docstring(file: Path) -> str:
     """What an experiment file says of itself."""
     return ast.get_docstring(ast.parse(file.read_text(encoding="utf8"))) or ""

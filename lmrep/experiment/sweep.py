@@ -10,13 +10,15 @@
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+from lmrep.config import json_files
 from lmrep.config.record import flatten_config
-from lmrep.core.errors import RunFault, UserError
-from lmrep.experiment import checks
+from lmrep.core.errors import UserError
+from lmrep.experiment import checks, page_files
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import TaskExperiment
 from lmrep.experiment.settings import MAX_RUNS, Fields
@@ -26,6 +28,7 @@ from lmrep.storage import provenance
 from lmrep.storage.workdir import write_json
 
 FILE = "sweep.json"
+FOLDER = re.compile(r"[^\0/.][^\0/]{0,250}")  # a direct child of the sweep's directory, not hidden
 NAME_LENGTH = 120  # of a setting's directory
 # Fields that may differ between two commands of one sweep: those that a resumed run may change, except that the
 # length of the runs and the metric that compares them stay.
@@ -188,21 +191,32 @@ def write(directory: Path, plan: Plan) -> None:
 
 
 def read(directory: Path) -> Plan | None:
-    """The plan in a directory, None if there is none. Raises RunFault if it is damaged."""
+    """The plan in a directory, None if there is none. Raises UserError if it is damaged."""
+    return json_files.read(Annotated[Plan, _mismatch], directory / FILE, "restore it, or give another --workdir")
+
+
+def _mismatch(plan: Plan) -> str:
+    """What was expected where a plan that was read is not one that `make` makes, or ""."""
+    folders = [setting.name for setting in plan.settings]
+    if not folders or len(set(folders)) < len(folders) or not all(map(FOLDER.fullmatch, folders)):
+        return "settings with different names of folders"
+    if len(set(plan.seeds)) < len(plan.seeds) or not all(0 <= seed < 2**32 for seed in plan.seeds):
+        return "different seeds from 0 to 2**32 - 1"
+    if not isinstance(plan.base.get("checkpoint"), dict | None):
+        return "a config as base"
     try:
-        record = json.loads((directory / FILE).read_text(encoding="utf8"))
-        fields = [tuple(map(tuple, setting["fields"])) for setting in record["settings"]]
-        return Plan(**record | {
-            "overrides": tuple(map(tuple, record["overrides"])), "seeds": tuple(record["seeds"]),
-            "settings": tuple(Setting(**{**setting, "fields": own})
-                              for setting, own in zip(record["settings"], fields, strict=True)),
-            "metrics": {name: Metric(**metric) for name, metric in record["metrics"].items()}})
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise UserError(f"{directory / FILE} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RunFault(f"{directory / FILE} is damaged: {error}; restore it, or give another --workdir") from None
+        for metric in plan.metrics.values():
+            format(0.5, metric.format)
+    except ValueError:
+        return "metrics with formats of numbers"
+    return "" if plan.metric in plan.metrics else "the metric among the metrics"
+
+
+def command(directory: Path, plan: Plan) -> str:
+    """The command line that continues a sweep."""
+    config = f"--config={plan.file}{':' * bool(plan.argument)}{plan.argument}"
+    words = [f"--workdir={directory}", *([] if page_files.is_page(plan.file) else [config])]
+    return f"lmrep sweep {shlex.join(words)}"
 
 
 def _merged(argument: str, overrides: Fields, fields: Fields) -> tuple[str, Fields]:

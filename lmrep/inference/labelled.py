@@ -1,6 +1,5 @@
 """Predictions of a run that was trained for a task: for records of files, and for texts."""
 
-import contextlib
 import dataclasses
 import functools
 import json
@@ -12,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from lmrep.config import json_files
 from lmrep.core.files import write_text
 from lmrep.core.sharding import batch_sharding, make_mesh, replicated, use_mesh
 from lmrep.data.records import Record
@@ -23,7 +23,7 @@ from lmrep.experiment.task_sources import config_of, task_of
 from lmrep.inference.encode import BATCH, BATCH_ELSEWHERE
 from lmrep.tasks import TASKS
 from lmrep.tasks.base import Result, collate
-from lmrep.training.metrics_log import METRICS
+from lmrep.training.metrics_log import METRICS, MetricsLine
 
 log = logging.getLogger(__name__)
 
@@ -92,12 +92,8 @@ def with_tuned(experiment: Experiment, directory: Path, step: int) -> Experiment
 
 def _validations(path: Path) -> list[dict[str, Any]]:
     """The validation lines of metrics.jsonl, without damaged ones."""
-    lines = []
-    for text in path.read_bytes().splitlines() if path.is_file() else ():
-        with contextlib.suppress(ValueError):
-            lines.append(json.loads(text))
-    return [line for line in lines if isinstance(line, dict) and line.get("split") == "validation"
-            and isinstance(line.get("step"), int)]
+    lines = json_files.read_lines(MetricsLine, path)
+    return [line for line in (lines.records if lines else ()) if line["split"] == "validation"]
 
 
 def _batch_tokens() -> int:

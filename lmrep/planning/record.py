@@ -1,8 +1,11 @@
 """A plan as JSON, which the report shows."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
 
+from lmrep.config import json_files
+from lmrep.config.json_files import Number
 from lmrep.planning import table
 from lmrep.planning.cost import PlannedCost
 from lmrep.planning.hardware import Hardware
@@ -10,6 +13,36 @@ from lmrep.planning.plan import StepPlan
 from lmrep.planning.search import Choice
 
 FILE = "plan.json"
+MEMORY = {"needed", "available", *table.MEMORY} - {"frozen"}
+
+
+class StageRecord(TypedDict):
+    """What the report shows of the plan of a stage; times are in seconds, sizes in bytes."""
+
+    stage: str
+    memory: Annotated[dict[str, Number], lambda memory: "" if memory.keys() >= MEMORY else
+                      f"the fields {', '.join(sorted(MEMORY))}"]
+    seconds: Number
+    compute: Number
+    bandwidth: Number
+    network: Number
+
+
+class PlanRecord(TypedDict):
+    """plan.json, as far as the report shows it."""
+
+    title: str
+    summary: str
+    warnings: list[str]
+    table: Annotated[list[list[str]], lambda rows: "" if rows else "rows"]
+    search: list[list[str]]
+    stages: Annotated[list[StageRecord], lambda stages: "" if stages else "stages"]
+    config: dict[str, Any]
+
+
+def read(path: Path) -> PlanRecord | None:
+    """The plan in a file; None where there is none. Raises UserError where it is damaged."""
+    return json_files.read(PlanRecord, path, "run lmrep plan again")
 
 
 def record(

@@ -11,10 +11,13 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypedDict
 
 import jax
 
+from lmrep.config.json_files import Count, Number, read_lines
+from lmrep.config.record import Bounds
+from lmrep.core.errors import UserError
 from lmrep.distributed.process_group import gather_texts
 from lmrep.planning import accelerators, flops
 from lmrep.planning.energy import Meter
@@ -24,9 +27,24 @@ from lmrep.training.metrics_log import Guarded
 from lmrep.training.stages import Stage
 
 FILE = "cost.jsonl"
-NUMBERS = ("step", "steps", "flops", "seconds", "device_hours", "pue", "grid", "price_per_hour")  # of a line
 JOULES_PER_KWH = 3.6e6
 NAMES = {"accelerators": "accelerators", "cpu": "CPUs", "memory": "memory"}  # components, for people
+
+
+class Line(TypedDict):
+    """A line of cost.jsonl: what a start of the run has done up to a checkpoint."""
+
+    start: str
+    step: Count
+    steps: Annotated[Count, Bounds(at_least=1)]
+    flops: Number
+    seconds: Number
+    device_hours: Number
+    joules: dict[str, Number] | None
+    energy: str
+    pue: Number
+    grid: Number
+    price_per_hour: Number
 
 
 class Cost(NamedTuple):
@@ -154,30 +172,13 @@ def total_energy(
     return joules, ", ".join(text)
 
 
-def lines(directory: Path) -> list[dict]:
+def lines(directory: Path) -> list[Line]:
     """The lines of a workdir's cost.jsonl; damaged ones are left out."""
     try:
-        texts = (Path(directory) / FILE).read_bytes().splitlines()
-    except OSError:
+        found = read_lines(Line, Path(directory) / FILE)
+    except UserError:
         return []
-    records = []
-    for text in texts:
-        try:
-            record = json.loads(text)
-        except ValueError:
-            continue
-        if _is_valid(record):
-            records.append(record)
-    return records
-
-
-def _is_valid(record: Any) -> bool:
-    if not isinstance(record, dict) or not all(isinstance(record.get(name), str) for name in ("start", "energy")):
-        return False
-    joules = record.get("joules", 0)
-    numbers = [record.get(name) for name in NUMBERS] + list(joules.values() if isinstance(joules, dict) else ())
-    return (joules is None or isinstance(joules, dict)) and record.get("steps") != 0 and all(
-        isinstance(number, int | float) and math.isfinite(number) for number in numbers)
+    return found.records if found else []
 
 
 def read(directory: Path) -> Cost | None:

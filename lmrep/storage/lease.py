@@ -18,7 +18,9 @@ import threading
 import time
 import uuid
 from pathlib import Path
+from typing import TypedDict
 
+from lmrep.config import json_files
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.remote import Store
 
@@ -32,6 +34,12 @@ log = logging.getLogger(__name__)
 _held: set[str] = set()  # the leases of this process
 
 
+class Holder(TypedDict):
+    """The content of LEASE, as far as it is needed."""
+
+    id: str
+
+
 class LeaseLost(RunFault):
     """This run may no longer write to its store."""
 
@@ -42,10 +50,8 @@ def read(store: Store) -> dict:
         content = store.read(LEASE)
         if content is None:
             return {}
-        with contextlib.suppress(ValueError, RecursionError):
-            found = json.loads(content)
-            if isinstance(found, dict) and isinstance(found.get("id"), str):
-                return found
+        with contextlib.suppress(UserError):
+            return json_files.parse(Holder, content)
         time.sleep(pause)
     raise UserError(f"{store.url}/{LEASE} is not a lease of lmrep; if no run uses this workdir, delete that file")
 

@@ -10,11 +10,12 @@ import time
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import jax
 
-from lmrep.config.record import flatten_config
+from lmrep.config.json_files import Count
+from lmrep.config.record import Bounds, flatten_config
 from lmrep.core.host import cores
 from lmrep.storage import jsonl
 
@@ -22,6 +23,37 @@ FILE = "provenance.jsonl"
 PACKAGES = ("lmrep", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "grain", "tokenizers",
             "tensorflow-datasets", "array-record")
 DIFF_LIMIT = 1_000_000  # bytes of a diff that are kept
+
+
+class Devices(TypedDict):
+    """The devices of a run."""
+
+    platform: str
+    kind: str
+    count: Annotated[Count, Bounds(at_least=1)]
+    processes: int
+
+
+class Code(TypedDict):
+    """The state of a repository, as `git` gives it."""
+
+    commit: str
+    status: str | None
+    diff: str | None
+
+
+class Start(TypedDict):
+    """A line of provenance.jsonl: one start of a run."""
+
+    time: str
+    command: NotRequired[str]
+    directory: NotRequired[str]
+    host: NotRequired[str]
+    cores: NotRequired[Count]
+    devices: NotRequired[Devices]
+    versions: NotRequired[dict[str, str | None]]
+    code: NotRequired[Code | None]
+    config: NotRequired[dict[str, Any]]
 
 
 def record(command: Sequence[str], config: Mapping[str, Any]) -> dict:

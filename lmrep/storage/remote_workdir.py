@@ -14,7 +14,6 @@ machine, because the logs up to a checkpoint are uploaded before the checkpoint 
 
 import contextlib
 import hashlib
-import json
 import logging
 import os
 import posixpath
@@ -32,6 +31,7 @@ import jax
 from lmrep.core import remote, remote_cache
 from lmrep.core.errors import RunFault, Stopped, UserError
 from lmrep.core.host import default_data_dir
+from lmrep.core.json_text import InvalidJSON, loads
 from lmrep.core.remote import Store
 from lmrep.distributed.agreement import by_first_process
 from lmrep.distributed.process_group import agreed
@@ -104,8 +104,8 @@ def download(url: str, step: int | None = None, checkpoints: bool = True) -> Pat
 def is_published(config: bytes) -> bool:
     """Whether a config.json is that of a published checkpoint."""
     try:
-        return "model_type" in json.loads(config)
-    except (ValueError, TypeError, RecursionError):
+        return "model_type" in loads(config)
+    except (InvalidJSON, TypeError):
         return False
 
 

@@ -3,14 +3,15 @@
 import contextlib
 import fcntl
 import glob
-import json
 import os
 import shutil
 import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NotRequired, TypedDict
 
+from lmrep.config import json_files
 from lmrep.core import remote
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.files import MANIFEST, Damaged, atomic_directory, manifest, seal, sync, verified, write_json, write_text  # noqa: F401
@@ -133,27 +134,36 @@ def new_directory(target: Path) -> Iterator[Path]:
 CONFIG = "config.json"
 
 
-def read_config(directory: str | os.PathLike) -> dict:
+class Fingerprints(TypedDict):
+    """Of the data of a run: its tokenizer, and each split."""
+
+    tokenizer: Any
+    train: NotRequired[Any]
+
+
+class RunRecord(TypedDict):
+    """config.json of a workdir."""
+
+    config: dict[str, Any]
+    data: Fingerprints
+    source: NotRequired[Any]
+
+
+def read_config(directory: str | os.PathLike) -> RunRecord:
     """A workdir's config.json: {"config": ..., "data": fingerprints}.
 
     Raises:
-      UserError: it does not exist or cannot be read.
-      RunFault: it is damaged.
+      UserError: it does not exist, cannot be read or is damaged.
     """
     path = Path(directory) / CONFIG
-    try:
-        content = json.loads(path.read_text(encoding="utf8"))
-    except (FileNotFoundError, NotADirectoryError):
+    advice = "restore it, or start again in another --workdir"
+    content = json_files.read(dict[str, Any], path, advice)
+    if content is None:
         if url := remote.as_url(directory):
             raise UserError(f"{url} is in a remote store, which this command does not read; copy the run to a local "
-                            "directory") from None
-        raise UserError(f"there is no run in {directory}: {CONFIG} is missing; give the --workdir of a run") from None
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}; give the --workdir of a run") from None
-    except (ValueError, RecursionError) as error:
-        raise RunFault(f"{path} is damaged: {error}; restore it, or start again in another --workdir") from None
-    if not (isinstance(content, dict) and all(isinstance(content.get(key), dict) for key in ("config", "data"))
-            and "tokenizer" in content["data"]):
-        raise RunFault(f"{path} is damaged: expected the config and the data of a run; restore it, or start again in "
-                       "another --workdir")
-    return content
+                            "directory")
+        raise UserError(f"there is no run in {directory}: {CONFIG} is missing; give the --workdir of a run")
+    if "model_type" in content and "config" not in content:
+        raise UserError(f"{directory} is a published directory, and no run; make a run of it: lmrep convert "
+                        f"{directory} TARGET")
+    return json_files.read(RunRecord, path, advice)

@@ -6,7 +6,6 @@ the run continues without it.
 """
 
 import importlib.util
-import json
 import logging
 import math
 import os
@@ -16,8 +15,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partialmethod
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
+from lmrep.config.json_files import Count, numbers, parse
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.files import write_bytes, write_text
 from lmrep.core.progress import Screen, StatusLine, duration
@@ -27,6 +27,22 @@ from lmrep.storage.jsonl import JsonLines, append
 METRICS = "metrics.jsonl"
 FAULTS = "faults.jsonl"
 TIMING = "timing.jsonl"
+
+
+class Step(TypedDict):
+    """A line of a log, as far as every one of them goes."""
+
+    step: Count
+
+
+class Line(Step):
+    """A line of metrics.jsonl, which has metrics besides."""
+
+    split: str
+
+
+MetricsLine = Annotated[Line, numbers("split")]
+TimingLine = Annotated[Step, numbers("split")]
 
 log = logging.getLogger(__name__)
 
@@ -302,7 +318,6 @@ def _plain(value: Any) -> float | int | str:
 def _step_of(line: bytes) -> int | None:
     """The step of a line of `metrics.jsonl`, or None if the line is damaged."""
     try:
-        step = json.loads(line.decode())["step"] if line.endswith(b"\n") else None
-    except (ValueError, TypeError, KeyError, RecursionError):
+        return parse(Step, line)["step"] if line.endswith(b"\n") else None
+    except UserError:
         return None
-    return step if type(step) is int and step >= 0 else None

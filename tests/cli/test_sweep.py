@@ -98,7 +98,7 @@ def test_every_setting_is_trained_with_every_seed_once(home):
     names = [f"learning_rate={rate},betas=0.9-{beta}" for rate in (1, 2) for beta in ("0.98", "0.999")]
     expected = [f"{name} {seed}" for seed in (0, 3) for name in names]
     assert calls(home) == expected
-    assert run_sweep(home, *flags).code == run_sweep(home, config=False).code == 0
+    assert run_sweep(home, *flags).code == run_sweep(home).code == 0
     assert calls(home) == expected
 
 
@@ -129,15 +129,15 @@ def test_failed_runs_are_trained_again_only_on_request(home):
     assert second.startswith("[2/2] learning_rate=8/seed=0: failed after ") and result.code == 0
     assert second.endswith(f" with exit code 3: the loss of step 2 is nan (see {log})")
     assert "failed: 1 of 2 runs; to train again: lmrep sweep --workdir=" in result.out
-    assert "2 of 2 runs are done, 1 of them failed" in run_sweep(home, config=False).out
+    assert "2 of 2 runs are done, 1 of them failed" in run_sweep(home).out
     assert calls(home) == ["learning_rate=1 0", "learning_rate=8 0"]
-    run_sweep(home, "--retry", config=False)
+    run_sweep(home, "--retry")
     assert calls(home)[2:] == ["learning_rate=8 0"]
 
 
 def test_refused_runs_are_tried_again_and_all_failures_are_an_error(home):
     assert run_sweep(home, f"--grid={RATE}=9", "--seeds=0", name="refused").code == 0
-    assert "there is no text" in run_sweep(home, name="refused", config=False).out
+    assert "there is no text" in run_sweep(home, name="refused").out
     assert len(calls(home, "refused")) == 2
     result = run_sweep(home, f"--grid={RATE}=8", "--seeds=0-1")
     assert result.code == 3 and results(home)["best"] is None
@@ -195,7 +195,7 @@ def test_signal_stops_the_run_and_the_sweep_which_continue(home, number, code):
     assert f"stopped after 1 of 3 runs; continue with the same command, or with: lmrep sweep --workdir={home}" in (
         result.err)
     assert calls(home) == ["learning_rate=1 0", "learning_rate=6 0"]
-    assert run_sweep(home, config=False).code == 0
+    assert run_sweep(home).code == 0
     assert calls(home)[2:] == ["learning_rate=6 0", "learning_rate=2 0"]
 
 
@@ -227,9 +227,48 @@ def test_changed_experiment_file_is_refused(home):
     file.write_text(file.read_text().replace("return config(", "return config(length=8) if False else changed("))
     file.write_text(file.read_text() + "\n\ndef changed(*arguments, **fields):\n"
                                        "    c = config(*arguments, **fields)\n    c.length = 16\n    return c\n")
-    result = run_sweep(home, config=False)
+    result = run_sweep(home)
     assert result.code == 2 and "length: 32 -> 16" in result.err
     assert run_sweep(home, "--show", config=False).code == 0
+
+
+def test_sweep_of_a_file_is_continued_only_where_the_command_names_the_file(home):
+    run_sweep(home, f"--grid={RATE}=1", "--seeds=0", "--config.log.every=2")
+    before = calls(home)
+    result = run_sweep(home, config=False)
+    assert result.code == 2 and f"--config={home}/small.py" in result.err and calls(home) == before
+    assert run_sweep(home, "--seeds=0-1").code == 0 and len(calls(home)) == 2  # with the overrides on record
+
+
+@pytest.mark.parametrize(("change", "field"), [
+    (lambda plan: plan["settings"][0].update(name="../other"), "folders"),
+    (lambda plan: plan["settings"][0].update(name="/tmp/other"), "folders"),
+    (lambda plan: plan["settings"][0].update(name=".lock"), "folders"),
+    (lambda plan: plan["settings"].append(plan["settings"][0]), "folders"),
+    (lambda plan: plan["settings"][0].pop("changes"), "settings.0.changes is missing"),
+    (lambda plan: plan.update(seeds=["0"]), "seeds.0"),
+    (lambda plan: plan.update(seeds=[10**30]), "seeds.0"),
+    (lambda plan: plan.update(metric="bleu"), "metric"),
+    (lambda plan: plan["metrics"]["loss"].update(format="q"), "formats"),
+    (lambda plan: plan["base"].update(checkpoint=3), "base"),
+    (lambda plan: plan.update(more=1), "more"),
+])
+def test_damaged_plan_is_refused_with_its_field(home, change, field):
+    run_sweep(home, f"--grid={RATE}=1", "--seeds=0")
+    plan = json.loads((home / "sweep/sweep.json").read_text())
+    change(plan)
+    (home / "sweep/sweep.json").write_text(json.dumps(plan))
+    for flags in (["--show"], []):
+        result = run_sweep(home, *flags)
+        assert result.code == 2 and "sweep.json is damaged: " in result.err and field in result.err, result
+
+
+def test_workdir_of_a_run_is_refused(small_home):
+    before = small.contents(small_home / "run")
+    for flags in (["--show"], ["--seeds=0", f"--config={small_home}/small.py"]):
+        result = small.command("sweep", f"--workdir={small_home}/run", *flags)
+        assert result.code == 2 and "holds a run" in result.err
+    assert small.contents(small_home / "run") == before
 
 
 def test_published_grid_and_choices_of_the_file(home):

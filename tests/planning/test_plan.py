@@ -160,15 +160,18 @@ def test_the_command_compares_topologies(capsys, monkeypatch):
 
 
 def test_the_plan_in_a_workdir_is_a_section_of_the_report(tmp_path, sharded):
-    assert plan_page.read(tmp_path) is None
+    path = tmp_path / record.FILE
+    assert record.read(path) is None
     kept = record.record([sharded], on(4), cost.of_run([sharded], on(4)), {"name": "small"})
-    (tmp_path / record.FILE).write_text(json.dumps(kept))
-    found = plan_page.read(tmp_path)
+    path.write_text(json.dumps(kept))
+    found = plan_page.section(record.read(path))
     assert found["rows"] == [list(row) for row in table.rows([sharded], on(4))[1:]]
     assert sum(fraction for _, fraction, _ in found["memory"][0][1]) == pytest.approx(
         sharded.memory.needed / sharded.memory.available)
-    (tmp_path / record.FILE).write_text("{")
-    assert plan_page.read(tmp_path) is None
+    for text in ("{", "[]", json.dumps(kept | {"stages": []}), json.dumps(kept | {"table": [[3]]})):
+        path.write_text(text)
+        with pytest.raises(UserError, match=r"plan\.json is damaged"):
+            record.read(path)
 
 
 @pytest.mark.parametrize("name, message", [

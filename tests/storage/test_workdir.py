@@ -122,11 +122,13 @@ def test_invalid_manifest_is_refused(tmp_path, text):
 
 @pytest.mark.parametrize(("make", "error", "message"), [
     (lambda path: None, UserError, "there is no run in .*: config.json is missing"),
-    (lambda path: path.mkdir(), UserError, "config.json cannot be read: Is a directory; give the --workdir of a run"),
-    (lambda path: path.write_text("{"), RunFault, "config.json is damaged: Expecting"),
-    (lambda path: path.write_text("[" * 100_000), RunFault, "config.json is damaged: "),
-    (lambda path: path.write_bytes(b"\xff"), RunFault, "config.json is damaged: "),
-    (lambda path: path.write_text('{"config": 3, "data": {}}'), RunFault, "expected the config and the data of a run"),
+    (lambda path: path.mkdir(), UserError, "config.json is not a file"),
+    (lambda path: path.write_text("{"), UserError, "config.json is damaged: it is not JSON: Expecting"),
+    (lambda path: path.write_text("[" * 100_000), UserError, "config.json is damaged: "),
+    (lambda path: path.write_bytes(b"\xff"), UserError, "config.json is damaged: "),
+    (lambda path: path.write_text('{"config": 3, "data": {}}'), UserError, "config is 3; expected a mapping"),
+    (lambda path: path.write_text('{"config": {}, "data": {}}'), UserError, "data.tokenizer is missing"),
+    (lambda path: path.write_text('{"model_type": "bert"}'), UserError, "lmrep convert"),
 ])
 def test_unusable_config_gives_one_message(tmp_path, make, error, message):
     make(tmp_path / "config.json")

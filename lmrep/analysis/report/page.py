@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from typing import Any, NamedTuple
 
-from lmrep.analysis import heads, probes
+from lmrep.analysis import probes
 from lmrep.analysis.report import (
     assets,
     compute,
@@ -53,11 +53,10 @@ def render(runs: Runs) -> str:
         all_tasks=all(run.is_task for run in run_list), task_baselines=task_page.baselines(run_list),
         samples=_samples(runs), held_out=[_held_out(*run) for run in runs],
         pairs=minimal_pairs.tables(run_list),
-        probes=[(run.label, [(probes.describe(each), *probes.table(each)) for each in found]) for run in run_list
-                if (found := probes.read(run.directory / probes.FILE))],
-        heads=[(run.label, heads_page.section(measured)) for run in run_list
-               if (measured := heads.read(run.directory / heads.FILE))],
-        plans=[(run.label, plan) for run in run_list if (plan := plan_page.read(run.directory))],
+        probes=[(run.label, [(probes.describe(each), *probes.table(each)) for each in run.probes]) for run in run_list
+                if run.probes],
+        heads=[(run.label, heads_page.section(run.heads)) for run in run_list if run.heads],
+        plans=[(run.label, plan_page.section(run.plan)) for run in run_list if run.plan],
         attention=[(f"{run.label}: " if len(runs) > 1 else "") + one.title
                    for run, predictions in runs for one in predictions.attention],
         configs=_per_run(runs, _config), data=_per_run(runs, _data), speed=_speed(run_list),

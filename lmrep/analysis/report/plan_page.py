@@ -1,13 +1,11 @@
 """A plan of `lmrep plan` as a page, and as a section of a run's report."""
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from lmrep.analysis.report import assets
 from lmrep.core.messages import byte_size
-from lmrep.planning.record import FILE
+from lmrep.planning.record import PlanRecord
 from lmrep.planning.table import MEMORY, TIMES, duration
 
 
@@ -17,15 +15,7 @@ def render(record: Mapping[str, Any]) -> str:
         plan=section(record), name=record["config"].get("name", ""), css=assets.read("page.css"))
 
 
-def read(directory: Path) -> dict[str, Any] | None:
-    """The section of the plan in a workdir; None where there is none, or a damaged one."""
-    try:
-        return section(json.loads((directory / FILE).read_text(encoding="utf8")))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def section(record: Mapping[str, Any]) -> dict[str, Any]:
+def section(record: PlanRecord) -> dict[str, Any]:
     """What templates/plan.html.j2 shows: texts, a table, and bars as parts of a whole."""
     stages = record["stages"]
     memory = max(max(stage["memory"]["needed"], stage["memory"]["available"]) for stage in stages) or 1

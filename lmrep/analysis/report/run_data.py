@@ -1,9 +1,8 @@
 """What a run's files contain, as plain data. Unknown values are None, with the reason in `notes`."""
 
-import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -15,8 +14,12 @@ from typing import Any
 import jax
 import numpy as np
 
+from lmrep.analysis import heads, probes
+from lmrep.analysis.heads import HeadsRecord
+from lmrep.analysis.probes import ProbeRecord
 from lmrep.analysis.report import task_results
 from lmrep.analysis.report.task_results import TaskResults
+from lmrep.config import json_files
 from lmrep.core import params as P
 from lmrep.core.errors import RunFault, UserError
 from lmrep.data import tokenizers
@@ -29,6 +32,8 @@ from lmrep.experiment.config import Experiment, StagePlan, TaskExperiment, stage
 from lmrep.models.base import Model
 from lmrep.objectives.base import FrozenParts, Objective
 from lmrep.planning import flops
+from lmrep.planning import record as plans
+from lmrep.planning.record import PlanRecord
 from lmrep.planning.run_cost import Cost
 from lmrep.planning.run_cost import read as read_cost
 from lmrep.storage import provenance
@@ -84,6 +89,8 @@ class RunData:
       task: what a run of a task reached; empty for pretraining.
       source: the published directory that a run was converted from; "" for one that was trained.
       cost: what is recorded in cost.jsonl; None where nothing is.
+      probes: the results of `lmrep probe`.
+      heads, plan: those of `lmrep heads` and `lmrep plan`; None where there are none.
     """
 
     directory: Path
@@ -102,6 +109,9 @@ class RunData:
     evaluations: Sequence[dict] = ()
     task: TaskResults = TaskResults()
     cost: Cost | None = None
+    probes: Sequence[ProbeRecord] = ()
+    heads: HeadsRecord | None = None
+    plan: PlanRecord | None = None
 
     @property
     def stage(self) -> StagePlan:
@@ -173,14 +183,14 @@ def read(directory: Path, label: str, data_dir: Path) -> RunData:
     record, notes = read_config(directory), []
     experiment, lines, starts, timing, prepared = experiments.parse(record["config"]), [], [], [], None
     if "train" in record["data"]:  # not converted
-        lines = _read_lines(directory / logs.METRICS, notes)
-        starts = _read_lines(directory / provenance.FILE, notes, required="time")
-        timing = _read_lines(directory / logs.TIMING, notes)
+        lines = _lines(logs.MetricsLine, directory / logs.METRICS, notes)
+        starts = _lines(provenance.Start, directory / provenance.FILE, notes)
+        timing = _lines(logs.TimingLine, directory / logs.TIMING, notes)
         if not isinstance(experiment, TaskExperiment):
             prepared = _prepared(experiment, record["data"], data_dir, notes)
     path = directory / "eval.jsonl"
-    evaluations = _read_lines(path, notes) if path.exists() else []
-    train, validation = (sorted((line for line in lines if line.get("split") == split), key=lambda line: line["step"])
+    evaluations = _lines(logs.Step, path, notes) if path.exists() else []
+    train, validation = (sorted((line for line in lines if line["split"] == split), key=lambda line: line["step"])
                          for split in ("train", "validation"))
     step = max((line["step"] for line in lines), default=0)
     try:
@@ -191,32 +201,37 @@ def read(directory: Path, label: str, data_dir: Path) -> RunData:
     stages, task = experiments.resolve_stages(experiment), TaskResults()
     if isinstance(experiment, TaskExperiment):
         task = task_results.read(directory, experiment, evaluations, notes)
+    probed = probes.read(directory / probes.FILE, notes)
+    measured = _intact(heads.read, directory / heads.FILE, notes)
+    planned = _intact(plans.read, directory / plans.FILE, notes)
     return RunData(directory, label, experiment, stages, train, validation, timing, starts, step, network, prepared,
-                   tuple(notes), str(record.get("source", "")), evaluations, task, read_cost(directory))
+                   tuple(notes), str(record.get("source", "")), evaluations, task, read_cost(directory), probed,
+                   measured, planned)
 
 
-def _read_lines(path: Path, notes: list[str], required: str = "step") -> list[dict]:
-    """The lines of a JSON Lines file that have the field `required`; others are counted in the notes."""
+def _lines(type_: Any, path: Path, notes: list[str]) -> list[dict]:
+    """The lines of a JSON Lines file, with its numbers that JSON lacks; damaged ones are counted in the notes."""
     try:
-        texts = path.read_bytes().splitlines()
-    except OSError:
+        found = json_files.read_lines(type_, path)
+    except UserError as error:
+        notes.append(f"{error}.")
+        return []
+    if found is None:
         notes.append(f"{path.name} is missing.")
         return []
-    found = [line for line in map(_parse_line, texts) if required in line]
-    if damaged := len(texts) - len(found):
-        notes.append(f"{path.name}: {damaged} of {len(texts)} lines are damaged and left out.")
-    return found
+    if found.damaged:
+        notes.append(f"{path.name}: {found.note}.")
+    return [{name: NUMBERS.get(value, value) if isinstance(value, str) else value for name, value in line.items()}
+            for line in found.records]
 
 
-def _parse_line(text: bytes) -> dict:
-    """A line of JSON Lines; {} where it is damaged."""
+def _intact(read_file: Callable[[Path], Any], path: Path, notes: list[str]) -> Any:
+    """The record in a file; None where it is missing, or damaged, which the notes say."""
     try:
-        record = json.loads(text)
-    except ValueError:
-        return {}
-    if not isinstance(record, dict) or not isinstance(record.get("step", 0), int):
-        return {}
-    return {name: NUMBERS.get(value, value) if isinstance(value, str) else value for name, value in record.items()}
+        return read_file(path)
+    except UserError as error:
+        notes.append(f"{error}.")
+        return None
 
 
 def _frozen_parts(experiment: Experiment, notes: list[str]) -> FrozenParts:

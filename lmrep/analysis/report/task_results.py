@@ -5,14 +5,19 @@
     predictions/validation.jsonl  each validation example with its prediction
 """
 
+import contextlib
 import heapq
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
+from lmrep.config import json_files
+from lmrep.config.json_files import Count, Measured, Number
+from lmrep.config.record import convert
+from lmrep.core.errors import UserError
+from lmrep.core.json_text import loads
 from lmrep.data.records import Record
 from lmrep.experiment.config import TaskExperiment, resolve_stages
 from lmrep.experiment.task_data import STATISTICS
@@ -24,7 +29,51 @@ MAX_CLASSES = 20  # of a confusion table; of more, the most frequent confusions 
 MAX_CONFUSIONS = 20
 WORST, TEXTS, RECORDS = 20, 3, 100
 CHARACTERS = 300  # of a text that is shown
-DAMAGE = (AttributeError, KeyError, TypeError, ValueError, IndexError, StopIteration)  # what wrong values raise
+# What wrong values raise.
+DAMAGE = (AttributeError, KeyError, TypeError, ValueError, IndexError, StopIteration, OverflowError)
+
+
+class Statistics(TypedDict):
+    """The numbers of a split in data.json (`lmrep.experiment.task_inspection.statistics`)."""
+
+    examples: Count
+    tokens: Count
+    longest: Count
+    mean: Number
+    sequences: Count
+    classes: Count
+    labels: dict[str, Count]
+    records: NotRequired[str]
+    sources: NotRequired[dict[str, dict[str, Number]]]
+    sequences_per_step: NotRequired[Number]
+
+
+class Evaluation(TypedDict):
+    """Metrics of a checkpoint on labelled data, in results.json and eval.jsonl."""
+
+    step: Count
+    examples: Count
+    metrics: dict[str, Measured]
+    intervals: dict[str, tuple[Measured, Measured]]
+    split: NotRequired[str | None]
+    files: NotRequired[str | None]
+    source: NotRequired[str | None]
+
+
+class Mix(TypedDict):
+    """The learned weights of frozen layers."""
+
+    place: str
+    layers: list[Count]
+    weights: list[Number]
+    gamma: Number
+
+
+class Results(TypedDict, total=False):
+    """results.json."""
+
+    evaluations: list[Evaluation]
+    mixes: list[Mix]
 
 
 class Example(NamedTuple):
@@ -103,11 +152,9 @@ def read(
       evaluations: the lines of eval.jsonl.
       notes: of the page.
     """
-    splits = {split: each for split, each in _json(directory / STATISTICS, notes).items() if _is_intact(each)}
-    written = _json(directory / RESULTS, notes)
-    ended, mixes = written.get("evaluations"), written.get("mixes")
-    mixes = [each for each in mixes if _is_mix(each)] if isinstance(mixes, list) else []
-    ended = _evaluations(ended if isinstance(ended, list) else [])
+    splits = _record(dict[str, Statistics], directory / STATISTICS, notes)
+    written = _record(Results, directory / RESULTS, notes)
+    ended, mixes = _evaluations(written.get("evaluations", [])), written.get("mixes", [])
     best_step = next((each["step"] for each in ended if _is_validation(each)), None)
     known = _evaluations([*ended, *evaluations])
     found = [each for each in known if _is_validation(each)]
@@ -133,40 +180,22 @@ def read(
                        singles, [record for record, _, _ in compared[:RECORDS]], mixes)
 
 
-def _json(path: Path, notes: list[str]) -> dict[str, Any]:
+def _record(type_: Any, path: Path, notes: list[str]) -> dict[str, Any]:
+    """The record in a file; {} where it is missing, or damaged, which the notes say."""
     try:
-        found = json.loads(path.read_text(encoding="utf8"))
-    except FileNotFoundError:
+        return json_files.read(type_, path) or {}
+    except UserError as error:
+        notes.append(f"{error}.")
         return {}
-    except (OSError, ValueError):
-        found = None
-    if not isinstance(found, dict):
-        notes.append(f"{path.name} is damaged and left out.")
-        return {}
-    return found
 
 
-def _is_intact(statistics: Any) -> bool:
-    names = ("examples", "tokens", "longest", "mean", "sequences", "classes")
-    return isinstance(statistics, dict) and isinstance(statistics.get("labels"), dict) and all(
-        isinstance(statistics.get(name), int | float) for name in names)
-
-
-def _is_mix(mix: Any) -> bool:
-    return (isinstance(mix, dict) and isinstance(mix.get("gamma"), int | float) and isinstance(mix.get("place"), str)
-            and all(isinstance(mix.get(name), list) for name in ("layers", "weights"))
-            and all(isinstance(each, int | float) for each in (*mix["layers"], *mix["weights"])))
-
-
-def _evaluations(lines: Sequence[Any]) -> list[dict[str, Any]]:
-    """Undamaged evaluations of labelled data, the newest of those of one checkpoint on the same examples."""
-    found: dict[tuple, dict[str, Any]] = {}
+def _evaluations(lines: Sequence[Mapping[str, Any]]) -> list[Evaluation]:
+    """Evaluations of labelled data, the newest of those of one checkpoint on the same examples."""
+    found: dict[tuple, Evaluation] = {}
     for line in lines:
-        if isinstance(line, dict) and isinstance(line.get("intervals"), dict) and isinstance(
-                line.get("metrics"), dict) and isinstance(line.get("examples"), int) and isinstance(
-                line.get("step"), int):
-            subject = line.get("split"), line.get("files"), line.get("source")
-            found[*subject, line["step"], line["examples"]] = line
+        with contextlib.suppress(UserError):  # of minimal pairs
+            own = convert(Evaluation, line, "")
+            found[own.get("split"), own.get("files"), own.get("source"), own["step"], own["examples"]] = own
     return list(found.values())
 
 
@@ -186,7 +215,7 @@ def _compared(
     with open(path, encoding="utf8", errors="replace") as file:
         for number, line in enumerate(file, 1):
             try:
-                fields = json.loads(line)
+                fields = loads(line)
                 own = {name: value for name, value in fields.items() if name not in ("id", "source", "prediction")}
                 record = Record(own, fields["id"], f"{path.name}, line {number:,}", source=fields.get("source", ""))
                 if not all(name in record.fields for name in task.targets):

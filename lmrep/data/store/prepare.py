@@ -31,9 +31,12 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
+from lmrep.config import json_files
+from lmrep.config.json_files import Number
 from lmrep.core import host, remote, remote_cache
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.files import MANIFEST, Damaged, digest, manifest, seal, sync, verified, write_json
@@ -53,6 +56,7 @@ ALWAYS_VERIFIED = 2**30  # bytes: smaller folders are hashed (in 1.5 seconds) wh
 SMALL_FILE = 2**20  # bytes: smaller files are hashed in any folder
 NOT_WRITTEN = "requested and"  # NumPy's "8 requested and 0 written", which does not give the reason
 DISK_FULL = ("No space left", "quota exceeded", NOT_WRITTEN)
+Numbers = dict[str, dict[str, Number]]  # of each split
 FILE_TOO_LARGE = "File too large"
 
 
@@ -139,14 +143,14 @@ def bytes_needed(characters: int, vocabulary_size: int) -> int:
 
 def _open(directory: pathlib.Path, content: str, damaged_records: int) -> Prepared:
     try:
-        facts = json.loads((directory / "statistics.json").read_text(encoding="utf8"))
+        facts = json_files.read(Numbers, directory / "statistics.json") or {}
         text = facts.pop("text", {})
         tokenizer = tokenizers.load(directory / "tokenizer").with_counts(np.load(directory / "counts.npy"))
         names = {split: hashlib.sha256(f"{content} {tokenizer.fingerprint} {split}".encode()).hexdigest()
                  for split in facts}
         stores = {split: token_store.Store(directory / split, split, tokenizer.vocabulary, name,
                                      damaged_records=damaged_records) for split, name in names.items()}
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, UserError) as error:
         raise UserError(f"the token store {directory} cannot be opened: {error}; delete that directory, and the next "
                         "run builds it again") from error
     return Prepared(tokenizer, stores, facts, directory, text)
@@ -165,13 +169,13 @@ def find_damage(directory: pathlib.Path) -> str:
             verified(directory)
             return ""
         states = {name: [s.st_size, s.st_mtime_ns, s.st_ino] for name in files for s in [(directory / name).stat()]}
-        known = json.loads(record.read_text()) if record.exists() else {}
+        known = json_files.read(dict[str, Any], record) or {}
         trusted = {name for name in states if known.get(name) == states[name] and states[name][0] > SMALL_FILE}
         verified(directory, trusted)
         if known != states:
             with contextlib.suppress(RunFault):  # the data directory may be read-only
                 write_json(record, states)
-    except (Damaged, OSError, ValueError) as error:
+    except (Damaged, OSError, UserError) as error:
         return str(error)
     return ""
 
@@ -377,6 +381,6 @@ def batches(documents: Iterable[tuple[int, int, str]], size: int = 0) -> Iterato
 def _statistics(parts: list[pathlib.Path]) -> dict[str, dict[str, float]]:
     tallies: dict[str, Counter[str]] = {}
     for part in parts:
-        for split, each in json.loads((part / "tallies.json").read_text()).items():
+        for split, each in json_files.read(Numbers, part / "tallies.json").items():
             tallies.setdefault(split, Counter()).update(each)
     return {split: statistics.with_rates(total) for split, total in tallies.items()}

@@ -1,0 +1,107 @@
+"""JSON files that lmrep wrote and reads back. What a file may hold is a type: a NamedTuple, a TypedDict, or another
+annotation that `lmrep.config.record.convert` takes."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+from lmrep.config.record import convert
+from lmrep.core.errors import UserError
+from lmrep.core.json_text import InvalidJSON, loads
+
+T = TypeVar("T")
+
+LARGEST = 1e300  # of a number, so that sums and products of a few are finite
+TEXTS = ("nan", "inf", "-inf")  # numbers that JSON lacks, as lmrep writes them; `float` converts them
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a finite number of a reasonable size."""
+    return type(value) in (int, float) and abs(value) < LARGEST
+
+
+# Types of values. Numbers stay integers or floats, as they were written.
+Count = Annotated[Any, lambda value: "" if type(value) is int and 0 <= value < 2**63 else "a whole number from 0 on"]
+Number = Annotated[Any, lambda value: "" if is_number(value) else "a number"]
+Measured = Annotated[Any, lambda value: "" if is_number(value) or value in TEXTS else "a number"]
+
+
+class Lines(NamedTuple):
+    """The records of a file of one JSON object per line, and a message for each line that is damaged."""
+
+    records: list
+    damaged: list[str]
+
+    @property
+    def note(self) -> str:
+        """How many lines are damaged, and the first; "" where none is."""
+        total = len(self.records) + len(self.damaged)
+        return f"{len(self.damaged):,} of {total:,} lines are damaged and left out: {self.damaged[0]}" if (
+            self.damaged) else ""
+
+
+def read(type_: Callable[..., T], path: Path, advice: str = "restore it, or remove it") -> T | None:
+    """The value in a JSON file; None where there is no such file.
+
+    Args:
+      type_: of the value.
+      path: the file.
+      advice: what to do about a damaged file.
+
+    Raises:
+      UserError: it cannot be read, is not JSON, or does not hold such a value. The message names the file and the key.
+    """
+    if (content := _content(path)) is None:
+        return None
+    try:
+        return parse(type_, content)
+    except UserError as error:
+        raise UserError(f"{path} is damaged: {error}; {advice}") from None
+
+
+def read_lines(type_: Callable[..., T], path: Path) -> Lines | None:
+    """The values of a file of one JSON object per line; None where there is no such file.
+
+    Raises:
+      UserError: it cannot be read. Damaged lines are no error.
+    """
+    if (content := _content(path)) is None:
+        return None
+    found = Lines([], [])
+    for number, line in enumerate(content.removesuffix(b"\n").split(b"\n"), 1) if content else ():
+        try:
+            found.records.append(parse(type_, line))
+        except UserError as error:
+            found.damaged.append(f"line {number:,}: {error}")
+    return found
+
+
+def parse(type_: Callable[..., T], text: str | bytes) -> T:
+    """The value of a JSON text. Raises UserError, with a message that continues the name of the text."""
+    try:
+        value = loads(text)
+    except InvalidJSON as error:
+        raise UserError(f"it is not JSON: {error}") from None
+    try:
+        return convert(type_, value, "$")
+    except UserError as error:
+        raise UserError(str(error).removeprefix("$.").replace("$ ", "it ", 1)) from None
+
+
+def numbers(*others: str) -> Callable[[dict[str, Any]], str]:
+    """A check of a record: all its values are numbers (`Measured`), except those of the fields `others`."""
+    def check(record: dict[str, Any]) -> str:
+        return next((f"a number as {name!r}" for name, value in record.items()
+                     if not (name in others or is_number(value) or value in TEXTS)), "")
+
+    return check
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        if not path.is_file() and path.exists():
+            raise UserError(f"{path} is not a file; remove it")
+        return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
