@@ -6,12 +6,14 @@ errors are `UserError`s.
 """
 
 import ast
+import functools
 import importlib.util
 import inspect
 import sys
 import textwrap
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +27,8 @@ from lmrep.core.errors import UserError
 OPEN_TABLES = {
     "columns": str, "test_columns": str, "label_map": str, "multipliers": float, "frozen": str, "init_mapping": str,
 }
+# While `load` calls `get_config`: name -> (default, values) of the choices that the file declares.
+_DECLARED: ContextVar[dict[str, tuple[Any, Sequence[Any]]] | None] = ContextVar("declared", default=None)
 SIGNATURE = '`def get_config(argument=""):`'
 
 
@@ -37,13 +41,48 @@ def load(file: str | Path, argument: str = "", overrides: Sequence[tuple[str, st
       overrides: such as ("optimizer.learning_rate", "1e-3"), applied in order; see `override`.
 
     Raises:
-      UserError: the file cannot be executed or returns no config, or an override is invalid.
+      UserError: the file cannot be executed or returns no config, a choice of the argument changes nothing, or an
+        override is invalid.
     """
-    file = Path(file)
-    config = _call(file, "get_config", argument, f"expected {SIGNATURE} that returns a ConfigDict")
+    file, declared = Path(file), {}
+    token = _DECLARED.set(declared)
+    try:
+        config = _call(file, "get_config", argument, f"expected {SIGNATURE} that returns a ConfigDict")
+    finally:
+        _DECLARED.reset(token)
     if not isinstance(config, ml_collections.ConfigDict | dict):
         raise UserError(f"{file}: get_config returned {config!r}; expected an ml_collections.ConfigDict")
+    _check_choices(file, argument, declared)
     return apply_overrides(config, overrides)
+
+
+def _check_choices(file: Path, argument: str, declared: Mapping[str, tuple[Any, Sequence[Any]]]) -> None:
+    """Refuses a choice that changes nothing beside the others: one whose config, but for its name, is that without it.
+    Where it states the default, or may, since that is "", it is one whose config is that of every other value."""
+    @functools.cache
+    def fields(parts: tuple[str, ...]) -> dict[str, Any] | None:
+        try:
+            config = _call(file, "get_config", ",".join(parts), "")
+        except UserError:
+            return None
+        return {key: value for key, value in ml_collections.ConfigDict(config).to_dict().items() if key != "name"}
+
+    def applies(parts: tuple[str, ...], part: str) -> bool:
+        name, _, text = part.partition("=")
+        i, (default, values) = parts.index(part), declared[name]
+        others = [parts[:i] + parts[i + 1:]]
+        if _parsed(text, default, name) == default or (values and default == ""):
+            others = [(*parts[:i], f"{name}={value}", *parts[i + 1:]) for value in values if str(value) != text]
+        return not others or any(fields(other) != fields(parts) for other in others)
+
+    parts = tuple(filter(None, argument.split(",")))
+    for part in parts:
+        if part.partition("=")[0] not in declared or applies(parts, part):
+            continue
+        fewer = ((other, tuple(each for each in parts if each != other)) for other in parts if other != part)
+        reason = next((f" beside {other}" for other, rest in fewer if applies(rest, part)), "")
+        raise UserError(f"the choice {part} changes nothing{reason}; leave it out" + (
+            f", or {reason.removeprefix(' beside ')}" if reason else ""))
 
 
 def load_sweep(file: str | Path, argument: str = "") -> Any:
@@ -114,6 +153,8 @@ def parse_argument(argument: str, **defaults: Any) -> SimpleNamespace:
     """
     declared = {name: d if isinstance(d, tuple) else (d, ()) for name, d in defaults.items()}
     chosen = {name: default for name, (default, _) in declared.items()}
+    if (record := _DECLARED.get()) is not None:
+        record.update(declared)
     named = set()
     for part in filter(None, argument.split(",")):
         name, equals, text = part.partition("=")

@@ -17,10 +17,10 @@ import ml_collections
 
 from lmrep.config import loading
 from lmrep.config.record import Bounds
-from lmrep.core.components import described, faults_of
 from lmrep.core.params import flatten
 from lmrep.data.formats import FORMATS
 from lmrep.data.tokenizers import TOKENIZERS
+from lmrep.experiment import contracts
 from lmrep.experiment.config import StageConfig, default_config
 from lmrep.experiment.recipes import RECIPES, RECURRENT, Recipe
 from lmrep.layers.stack import Execution
@@ -207,8 +207,7 @@ def _network(chosen: SimpleNamespace) -> Model:
     """The network of a preset, or one with its defaults."""
     preset = PRESETS.get(chosen.preset)
     name = preset.model if preset else chosen.preset
-    with faults_of(described("network", name, MODELS[name].config), MODELS[name].config):
-        return MODELS[name].build(preset.config if preset else MODELS[name].config(), Execution(), chosen.preset)
+    return contracts.build_network(name, preset.config if preset else MODELS[name].config(), Execution(), chosen.preset)
 
 
 def has_pair_label(name: str) -> bool:

@@ -13,7 +13,6 @@ from typing import Any
 import ml_collections
 
 from lmrep.config.record import choose, read
-from lmrep.core.components import described, faults_of
 from lmrep.core.errors import UserError
 from lmrep.core.messages import byte_size
 from lmrep.core.params import count, flatten
@@ -175,13 +174,11 @@ def model_config(experiment: Experiment, vocab_size: int = 0) -> Any:
 def build_model(experiment: Experiment, vocab_size: int = 0, backend: str = "") -> Model:
     """The network; no array is made. `backend` is the implementation of attention, by default that of the config or, if
     that does not run everywhere, the best for each input. Raises UserError if its fields do not fit each other."""
-    definition, name = model_def(experiment.model), experiment.model.get("name", "transformer")
-    contracts.check_network(name, definition)
-    config, execution = model_config(experiment, vocab_size), experiment.execution
+    name, execution = experiment.model.get("name", "transformer"), experiment.execution
+    contracts.check_network(name, model_def(experiment.model))
     backend = backend or (execution.attention if execution.attention in EVERYWHERE else AUTO)
-    with faults_of(described("network", name, definition.config), definition.config):
-        definition.check(config)
-        return definition.build(config, dataclasses.replace(execution, attention=backend), experiment.name)
+    return contracts.build_network(name, model_config(experiment, vocab_size),
+                                   dataclasses.replace(execution, attention=backend), experiment.name)
 
 
 def with_model_fields(experiment: Experiment, fields: Mapping[str, Any]) -> Experiment:

@@ -21,7 +21,9 @@ from lmrep.data.formats import FORMATS, batch_struct
 from lmrep.data.formats.base import FIELDS
 from lmrep.experiment.choices import ALL_FORMATS, ALL_OBJECTIVES
 from lmrep.experiment.record import StagePlan
+from lmrep.layers.stack import Execution
 from lmrep.metrics import COMMON, UNIGRAM_LOSS, Metric, baseline_names
+from lmrep.models import MODELS
 from lmrep.models.base import Encoded, Inputs, Model, ModelDef
 from lmrep.objectives.base import Batch, EvaluationKeys, Keys, Metrics, Objective
 from lmrep.training.state import specs_of
@@ -36,6 +38,15 @@ def check_network(name: str, row: ModelDef) -> None:
     _check_names(what, "its row names the field", (
         *row.architecture_fields, *row.evaluation_fields, *row.tiny, *row.encoder,
         *filter(None, [row.carried_field])), known)
+
+
+def build_network(name: str, config: Any, execution: Execution, title: str) -> Model:
+    """The network `name` of `MODELS` with a config, called `title` in messages. Raises UserError where its row refuses
+    the config, or its code fails."""
+    row = MODELS[name]
+    with faults_of(described("network", name, row.config), row.config):
+        row.check(config)
+        return row.build(config, execution, title)
 
 
 def check_rows(stage: StagePlan) -> None:

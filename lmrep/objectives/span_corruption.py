@@ -31,6 +31,7 @@ from lmrep.objectives.outputs import normalize_weights, output_layer, output_spe
 VARIANTS = ("replace_spans", "drop_tokens", "mask", "bert", "deshuffling", "prefix")
 WHOLE = ("mask", "bert", "deshuffling")  # whose target is the text
 RANDOM_FRACTION = 0.1  # of noise, the tokens that the variant bert replaces by random ones
+FIRST_RANDOM = 3  # the smallest id of these, after pad, eos and unk; sentinels are among them, as in the released code
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,7 @@ def corrupt(key: Array, tokens: Array, segment_ids: Array, *, c: Config, ids: Id
     if c.variant in WHOLE:
         shown = jnp.full_like(tokens, ids.sentinels[0])
         if c.variant == "bert":
-            drawn = (draws[3] % np.uint32(ids.size)).astype(jnp.int32)
+            drawn = FIRST_RANDOM + (draws[3] % np.uint32(ids.size - FIRST_RANDOM)).astype(jnp.int32)
             shown = jnp.where(uniform(draws[2]) < RANDOM_FRACTION, drawn, shown)
         return _pack(jnp.where(noise, shown, tokens), real, sizes[0], n, ids) + _pack(tokens, real, sizes[1], n, ids)
     if c.noise == "tokens":

@@ -24,6 +24,8 @@ ENCODER_DECODERS = {"encoder_decoder", "seq2seq_lstm",
 ROOT = Path(__file__).parents[2]
 TASK_PAGES = {"taglm.py", "transformer_mt.py", "cove.py"}  # beside those in tasks/
 FILES = [file for file in sorted((ROOT / "experiments").rglob("*.py")) if "def get_config(" in file.read_text()]
+# Choices that are refused by themselves: they say how a teacher is followed, or the page has one size.
+WITHOUT_EFFECT = {("distilbert.py", "start"), ("distilbert.py", "head"), ("quickstart.py", "size")}
 MESHES = ("data", "fsdp", "1x1x2", "2x2x2")
 
 
@@ -50,6 +52,8 @@ def arguments(file):
     """Every choice of an experiment file, one at a time; of the presets, all of them for BERT's alone."""
     yield ""
     for name, choices in declared(file).items():
+        if (file.name, name) in WITHOUT_EFFECT:
+            continue
         for choice in filter(None, choices):
             if is_task(file):  # all have the same choices
                 if choice in MODELS and MODELS[choice].tasks_only:
@@ -70,7 +74,7 @@ def arguments(file):
             elif choice == "span_corruption":
                 if file.name != "t5.py":
                     yield f"{name}={choice},model=t5_small,format=stream"
-            elif choice in MODELS and choice != "bilstm":  # some networks read from left to right only
+            elif name == "model" and choice in MODELS and choice != "bilstm":  # some read from left to right only
                 yield f"{name}={choice},objective=causal,format=stream"
             elif choice.startswith(("bilstm", "elmo")) and name == "model":
                 if file.name == "bert.py":

@@ -138,9 +138,9 @@ def test_targets_that_are_the_text():
         assert target == text and sorted(source[:-1]) == text[:-1] and source[-1] == IDS.end
         shuffled.append(source != text)
     assert all(shuffled)
-    random, noise = 0, 0
+    random, noise, drawn = 0, 0, set()
     for variant in ("mask", "bert"):
-        for source, target in draw(Config(variant=variant, rate=0.5), 30, 32):
+        for source, target in draw(Config(variant=variant, rate=0.5), 30, 32, examples=2000):
             assert target == text and len(source) == 31
             changed = [a for a, b in zip(source, text, strict=True) if a != b]
             noise += len(changed)
@@ -148,6 +148,8 @@ def test_targets_that_are_the_text():
                 assert len(changed) == 15 and set(changed) == {IDS.sentinels[0]}
             else:
                 random += sum(a != IDS.sentinels[0] for a in changed)
+                drawn.update(changed)
+    assert drawn == set(range(3, V))  # the released code draws from id 3 on, sentinels included
     assert 0.06 < 2 * random / noise < 0.14
 
 
