@@ -62,7 +62,6 @@ def get_config(argument=""):
     if chosen.vectors:
         config.init_vectors = {TABLE: chosen.vectors}
         config.optimizer.multipliers = {TABLE: 0.0}
-    config.format.long = "truncate"
     config.length, config.batch_size, config.steps = 64, 64, 3000 if tiny else 300_000
     config.objective.max_target = 64
     config.optimizer.update({"name": "adamw", "bias_correction": True, "learning_rate": 2e-3, "weight_decay": 0.0,

@@ -45,7 +45,6 @@ def get_config(argument=""):
         config.model.update(TINY)
         config.tokenizer.vocab_size = 6000
     config.format.packed = True  # so that every batch has about as many tokens
-    config.format.long = "truncate"
     config.length, config.batch_size = (128, 16) if tiny else (256, 96)
     config.steps = 3000 if tiny else 300_000 if chosen.size == "big" else 100_000
     config.objective.label_smoothing = 0.1

@@ -65,7 +65,6 @@ def fine_tuning_config(pretrained, flags, scratch=False):
     c.data.columns = ConfigDict({"text": "sentence", "target": "label"})
     c.data.label_map = ConfigDict({"0": "negative", "1": "positive"})
     c.objective.update({"template": "sst2 sentence: {text}", "metrics": ("accuracy",), "max_target": 8})
-    c.format.long = "truncate"
     c.optimizer.learning_rate = 1e-3
     c.checkpoint.every = c.evaluation.every = max(1, flags.finetune_steps // 2)
     c.log.report = False

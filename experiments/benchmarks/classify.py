@@ -37,7 +37,7 @@ def make_run(directory, args):
     """A run of one step, and its transformers directory."""
     config = compose_task(f"model={args.model}", "classification", data={
         "train": args.data, "validation": args.data, "columns": {"text": "sentence", "label": "label"}})
-    config.tokenizer.vocab_file, config.format.long = args.vocab, "truncate"
+    config.tokenizer.vocab_file = args.vocab
     config.steps, config.batch_size, config.evaluation.examples = 1, args.batch, 64
     config.log.report = config.log.tensorboard = False
     lmrep.train(config, directory / "run")

@@ -91,5 +91,5 @@ def get_config(argument=""):
     if not config.init:  # it gives texts back as they were; WordPiece makes "3. 8" of "3.8"
         name = "sentencepiece_t5" if chosen.text else "sentencepiece_unigram"  # with sentinels, or without
         config.tokenizer.update({"name": name, "lowercase": False})
-    config.length, config.format.packed, config.format.long = 256, True, "truncate"
+    config.length, config.format.packed = 256, True
     return config

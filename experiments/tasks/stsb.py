@@ -2,8 +2,8 @@
 
     lmrep train --config=experiments/tasks/stsb.py:init=runs/bert,data=glue/STS-B --workdir=runs/stsb
 
-`data` is the folder of the published files, or tfds. Cost: 5,749 pairs, minutes on a GPU. Expected: 89.0 with BERT
-base on dev (Sanh et al., 2019).
+`data` is the folder of the published files, GLUE's train.tsv or the original sts-train.csv, or tfds. Cost: 5,749 pairs,
+minutes on a GPU. Expected: 89.0 with BERT base on dev (Sanh et al., 2019).
 """
 
 from lmrep.experiment.fine_tuning import compose_known

@@ -23,4 +23,4 @@ from lmrep.experiment.fine_tuning import compose_task
 
 
 def get_config(argument=""):
-    return compose_task(argument, "tagging", format={"long": "windows", "stride": 64})
+    return compose_task(argument, "tagging", format={"stride": 64})

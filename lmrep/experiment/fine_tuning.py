@@ -156,7 +156,7 @@ def compose_task(
         config.objective.update(form.objective)
         for name, value in form.data.items():
             config.data[name] = value
-        config.checkpoint.best, config.format.long = form.objective["metrics"][0], "truncate"
+        config.checkpoint.best = form.objective["metrics"][0]
     recipe = RECIPES["features" if chosen.model == "none" else chosen.recipe]
     config.update_from_flattened_dict({**recipe[""], **recipe.get(known, {})})
     for section, fields in own.items():
@@ -228,9 +228,8 @@ def _use(config: ml_collections.ConfigDict, known: KnownSet, data: str) -> None:
     """The files of a known set in the folder `data`, or its form in TFDS; "" leaves them to be given."""
     if data == "tfds" and known.tfds is None:
         raise UserError("this data set is not in TFDS in its published form; give the folder of its files: data=FOLDER")
-    fields = known.tfds if data == "tfds" else known.data
-    paths = {split: os.path.join(data, name) for split, name in known.files.items()} if data not in ("", "tfds") else {}
-    config.data.update({**fields, **paths})
+    files, fields = ({}, known.tfds) if data == "tfds" else known.form(data)
+    config.data.update({**fields, **{split: os.path.join(data, name) for split, name in files.items() if data}})
     if config.objective.name == known.task:
         config.objective.update(known.objective)
         config.checkpoint.best = known.best or TASKS[known.task].best

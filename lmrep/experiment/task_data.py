@@ -21,7 +21,7 @@ from lmrep.experiment import task_sources
 from lmrep.experiment.config import StagePlan, TaskExperiment
 from lmrep.models.base import Model
 from lmrep.tasks import TASKS
-from lmrep.tasks.base import TaskDef, TextEncoder
+from lmrep.tasks.base import TaskDef, TextEncoder, resolve_long
 
 STATISTICS = "data.json"  # of a workdir: `task_inspection.statistics`
 
@@ -193,9 +193,9 @@ def _tokenized(
 ) -> Examples:
     """The examples of records of one source, whose config `stage` has. Those of `training` have batches of at most
     `batch_tokens`; texts that others are generated from are packed in training alone."""
-    task, config, form = TASKS[stage.objective_name], stage.objective, stage.format
+    task, config = TASKS[stage.objective_name], stage.objective
     encoder = _encoder(stage, model, tokenizer)
-    layout = encoder.layout
+    layout, form = encoder.layout, encoder.format
     units, long = task.encode(config, own, encoder)
     if long:
         level, done = ((logging.WARNING, "truncated") if form.long == "truncate" else
@@ -208,8 +208,9 @@ def _tokenized(
     if form.packed and sizes(units).max() > stage.length:
         raise UserError(f"an example has {sizes(units).max():,} tokens, and packed sequences {stage.length:,} "
                         "(config.length); raise it")
-    content = digest([tokenizer.fingerprint, stage.objective_name, _changed(config), _changed(form), stage.length,
-                      layout, records.fingerprint(own)])
+    changed = {name: value for name, value in _changed(form).items() if (name, value) != ("long", "refuse")}
+    content = digest([tokenizer.fingerprint, stage.objective_name, _changed(config), changed, stage.length, layout,
+                      records.fingerprint(own)])
     # Texts are generated for one source at a time.
     packed = form.packed and (units.source is None or training)
     return arrange(units, tokenizer.vocabulary, layout.pad, content, stage.length if packed else 0,
@@ -217,9 +218,9 @@ def _tokenized(
 
 
 def _encoder(stage: StagePlan, model: Model, tokenizer: Tokenizer) -> TextEncoder:
-    config, context = stage.objective, TASKS[stage.objective_name].objective.context(stage.objective)
-    layout = layout_of(model, tokenizer, context, getattr(config, "end_of_text", True))
-    return TextEncoder(tokenizer, layout, stage.length, stage.format)
+    task, config = TASKS[stage.objective_name], stage.objective
+    layout = layout_of(model, tokenizer, task.objective.context(config), getattr(config, "end_of_text", True))
+    return TextEncoder(tokenizer, layout, stage.length, resolve_long(stage.format, task.fields))
 
 
 def layout_of(model: Model, tokenizer: Tokenizer, context: str, end_of_text: bool = True) -> InputLayout:

@@ -117,12 +117,12 @@ def data_of(experiment: TaskExperiment, source: str = "") -> dict[str, records.C
 def splits(experiment: TaskExperiment) -> tuple[str, ...]:
     """The splits that the data, or one of the sources, has."""
     own = data_of(experiment).values()
-    return tuple(split for split in records.SPLITS if any(getattr(data, split) for data in own))
+    return tuple(split for split in records.SPLITS if any(records.files_of(data, split) for data in own))
 
 
 def files(experiment: TaskExperiment, split: str) -> str:
     """The files of a split, for people."""
-    return ", ".join(getattr(data, split) for data in data_of(experiment).values() if getattr(data, split))
+    return ", ".join(filter(None, (records.files_of(data, split) for data in data_of(experiment).values())))
 
 
 def read_split(experiment: TaskExperiment, split: str, examples: int | None = 0, source: str = "") -> list[Record]:
@@ -140,7 +140,7 @@ def read_split(experiment: TaskExperiment, split: str, examples: int | None = 0,
     """
     found: list[Record] = []
     for i, (name, data) in enumerate(data_of(experiment, source).items()):
-        if not getattr(data, split):
+        if not records.files_of(data, split):
             if split == "train":
                 where = f"sources.{i}.data" if name else "data"
                 raise UserError(f"{where}.train is empty; give the training examples: --config.{where}.train=train.tsv")

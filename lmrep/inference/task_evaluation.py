@@ -56,7 +56,7 @@ def evaluate_task(
     if files:
         own = read_files(experiment, files, examples, source)
     else:
-        if not any(getattr(data, split) for data in task_sources.data_of(experiment, source).values()):
+        if not any(records.files_of(data, split) for data in task_sources.data_of(experiment, source).values()):
             known = ", ".join(task_sources.splits(experiment))
             raise UserError(f"there are no {split} data; this run has {known}: give another --split, or --files")
         own = task_sources.read_split(experiment, split, examples, source)

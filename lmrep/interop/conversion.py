@@ -266,7 +266,6 @@ def experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer, name: str
         definition = TASKS[task.name]
         known = {name: value for name, value in task.fields.items() if name in config.objective}
         config.objective.update(dataclasses.asdict(definition.resolve(definition.objective.config(**known), ())))
-        config.format.long = "windows" if TASK_HEADS[task.name].windows else "truncate"
     else:
         fields = {**family.masking, "sentence_pair": "pair" in heads}
         config.objective.update({name: value for name, value in fields.items() if name in config.objective})

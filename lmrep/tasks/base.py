@@ -2,8 +2,8 @@
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,9 +22,12 @@ from lmrep.objectives.base import FrozenParts, ObjectiveDef
 class Format:
     """How labelled examples become sequences."""
 
-    long: str = setting("refuse", "texts longer than config.length: refuse them, truncate them (of a pair the longer "
-                        "text first), or read them in windows (of a pair of the longer text, and the other one keeps "
-                        "at most half of the length)", choices=("refuse", "truncate", "windows"))
+    long: str = setting("auto", "what is done with texts longer than config.length. auto, on every page: truncate, as "
+                        "published code does, but windows for tagging and span_extraction, where each word or answer "
+                        "counts. refuse: stop, with file and line. truncate: cut their end, of a pair that of the "
+                        "longer text first. windows: read them in overlapping parts (of a pair the longer text; the "
+                        "other one keeps at most half of the length)",
+                        choices=("auto", "refuse", "truncate", "windows"))
     stride: int = setting(128, "tokens between the starts of two windows", at_least=1)
     packed: bool = setting(False, "several examples in a sequence of config.length tokens, which do not attend to each "
                            "other; batch_size counts sequences")
@@ -33,6 +36,14 @@ class Format:
                                 "batch_size; 0: no limit", at_least=0)
     both_orders: bool = setting(False, "train on each pair of texts in both orders, where the order has no meaning "
                                 "(ELECTRA on MRPC and STS-B)")
+
+
+def resolve_long(form: Format, fields: Collection[str]) -> Format:
+    """The format with `long=auto` as a task that reads these fields of records has it: words have tags and contexts
+    have answers, which must not be cut off."""
+    if form.long != "auto":
+        return form
+    return replace(form, long="windows" if {"words", "context"} & {*fields} else "truncate")
 
 
 def _no_spans(*_):

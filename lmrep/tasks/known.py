@@ -3,6 +3,7 @@
 A page of experiments/tasks names one; reports show the published figures beside a run's.
 """
 
+import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ class KnownSet(NamedTuple):
       fields: other fields of the config, by dotted path.
       labels: words for the classes that the files call 0, 1, ...
       text: fields of the task text_to_text that differ from `TaskDef.as_text` of the task.
+      original: (files, data) of another form in which the set was published, where a folder has its training file.
     """
 
     task: str
@@ -32,9 +34,16 @@ class KnownSet(NamedTuple):
     best: str = ""
     length: int = 128
     submissions: Mapping[str, str] = {}
-    fields: Mapping[str, Any] = {"format.long": "truncate"}  # as the published code does
+    fields: Mapping[str, Any] = {}
     labels: tuple[str, ...] = ()
     text: Mapping[str, Any] = {}
+    original: tuple[Mapping[str, str], Mapping[str, Any]] | None = None
+
+    def form(self, folder: str) -> tuple[Mapping[str, str], Mapping[str, Any]]:
+        """(files, data) of the form that the files of a folder have."""
+        if self.original and os.path.isfile(os.path.join(folder, self.original[0]["train"])):
+            return self.original
+        return self.files, self.data
 
 
 GLUE_FILES = {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"}
@@ -46,7 +55,8 @@ def _glue(
     name: str, columns: Mapping[str, str], metrics: tuple[str, ...] = ("accuracy",), task: str = "classification",
     tfds_columns: Mapping[str, str] | None = None, tfds_suffix: str = "",
     files: Mapping[str, str] = GLUE_FILES, data: Mapping[str, Any] = {}, labels: tuple[str, ...] = (),
-    submissions: Mapping[str, str] = {}, **fields: Any,
+    submissions: Mapping[str, str] = {}, original: tuple[Mapping[str, str], Mapping[str, Any]] | None = None,
+    **fields: Any,
 ) -> KnownSet:
     """A set of GLUE. In TFDS the classes "0" and "1" of the files are `labels`, and the names of the validation and the
     test split end with `tfds_suffix`."""
@@ -57,10 +67,10 @@ def _glue(
          "test": f"test{tfds_suffix}", "test_columns": {},
          "columns": dict(tfds_columns or {**columns, "label": "label", "id": "idx"}),
          **({"label_map": {label: str(i) for i, label in enumerate(labels)}} if labels else {})},
-        {**objective, **fields}, metrics[0], submissions=submissions, labels=labels)
+        {**objective, **fields}, metrics[0], submissions=submissions, labels=labels, original=original)
 
 
-WINDOWS = {"format.long": "windows", "format.stride": 64}  # sentences whose words are all tagged
+OVERLAP = {"format.stride": 64}  # of windows of long sentences
 
 QUESTION = {"template": "question: {question} context: {context}"}  # without a prefix, as T5's
 
@@ -78,7 +88,9 @@ KNOWN: Mapping[str, KnownSet] = {
                   data={"test_columns": {"text": "#1 String", "text2": "#2 String", "id": "index"}}),
     "stsb": _glue("stsb", SENTENCES | {"label": "score"}, ("spearman",), "regression",
                   tfds_columns=SENTENCES | {"id": "idx"}, submissions={"test": "STS-B.tsv"},
-                  minimum=0.0, maximum=5.0),
+                  minimum=0.0, maximum=5.0, original=(  # of ixa2.si.ehu.eus/stswiki, without a header
+                      {"train": "sts-train.csv", "validation": "sts-dev.csv", "test": "sts-test.csv"},
+                      {"format": "tsv", "columns": {"label": "4", "text": "5", "text2": "6"}})),
     "qqp": _glue("qqp", {"text": "question1", "text2": "question2", "label": "is_duplicate", "id": "id"},
                  ("f1", "accuracy"), labels=("not_duplicate", "duplicate"), submissions={"test": "QQP.tsv"},
                  tfds_columns={"text": "question1", "text2": "question2", "label": "label", "id": "idx"},
@@ -112,21 +124,23 @@ KNOWN: Mapping[str, KnownSet] = {
                      {"tfds": "trec", "train": "train", "validation": "test",
                       "columns": {"text": "text", "label": "label-coarse"}}),
     "conll2003": KnownSet("tagging", {"train": "eng.train", "validation": "eng.testa", "test": "eng.testb"},
-                          {"format": "columns"}, best="entity_f1", fields=WINDOWS,
+                          {"format": "columns"}, best="entity_f1", fields=OVERLAP,
                           text={"scheme": "IOB1", "metrics": ("entity_f1", "token_accuracy")}),
+    "conll2000": KnownSet("tagging", {"train": "train.txt", "test": "test.txt"},
+                          {"format": "columns", "held_out": 1000}, best="entity_f1", fields=OVERLAP,
+                          text={"metrics": ("entity_f1", "token_accuracy")}),
     "wnut17": KnownSet("tagging", {"train": "wnut17train.conll", "validation": "emerging.dev.conll",
                                    "test": "emerging.test.annotated"}, {"format": "columns"}, best="entity_f1",
-                       fields=WINDOWS, text={"metrics": ("entity_f1", "token_accuracy")}),
+                       fields=OVERLAP, text={"metrics": ("entity_f1", "token_accuracy")}),
     "ud_pos": KnownSet("tagging", {"train": "*-ud-train.conllu", "validation": "*-ud-dev.conllu",
                                    "test": "*-ud-test.conllu"}, {"format": "conllu"}, best="token_accuracy",
-                       fields=WINDOWS),
+                       fields=OVERLAP),
     "swag": KnownSet("multiple_choice", {"train": "train.csv", "validation": "val.csv", "test": "test.csv"},
                      {"format": "choices"}),
     "squad1": KnownSet("span_extraction", {"train": "train-v1.1.json", "validation": "dev-v1.1.json"},
-                       {"format": "squad"}, length=384, fields={"format.long": "windows"}, text=QUESTION),
+                       {"format": "squad"}, length=384, text=QUESTION),
     "squad2": KnownSet("span_extraction", {"train": "train-v2.0.json", "validation": "dev-v2.0.json"},
-                       {"format": "squad"}, objective={"unanswerable": True}, length=384,
-                       fields={"format.long": "windows"}, text=QUESTION),
+                       {"format": "squad"}, objective={"unanswerable": True}, length=384, text=QUESTION),
 }
 
 # Development-set figures as published; a row for each system, in the order of the names.
@@ -149,6 +163,8 @@ _OTHERS = {
     "trec": {"ULMFiT": 96.4, "CoVe": 95.8},  # accuracy, Howard and Ruder, 2018
     # Entity F1 on the test set, Devlin et al., 2019, Peters et al., 2018 and 2017
     "conll2003": {"BERT base, test": 92.4, "BERT large, test": 92.8, "ELMo, test": 92.22, "TagLM, test": 91.93},
+    # F1, medians of the README of google-research/electra
+    "conll2000": {"ELECTRA small": 96.5, "ELECTRA base": 96.8, "ELECTRA large": 97.2},
     "swag": {"BERT large, test": 86.3},  # accuracy, Devlin et al., 2019
     "squad1": {"BERT base": 88.41, "BERT large": 90.87, "DistilBERT": 85.8},  # F1
     "squad2": {"ALBERT base": 80.0, "SpanBERT base": 83.6},  # F1

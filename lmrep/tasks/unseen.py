@@ -43,6 +43,6 @@ def report(
         unseen += [(record, i, label) for i, label in enumerate(own) if label not in known]
     if unseen:
         record, i, label = unseen[0]
-        log.warning("%s, which the training data lacks%s: %s of %s labels are unknown so; they count as errors in "
+        log.warning("%s, which the training data lacks%s: %s of %s labels here are such; they count as errors in "
                     "metrics, and the loss leaves them out", describe(record, i), suggestion(label, labels),
                     f"{len(unseen):,}", f"{total:,}")

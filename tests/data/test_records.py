@@ -314,6 +314,19 @@ def test_cells_beyond_the_columns_that_are_given_by_number_are_ignored_and_count
     refused(path, "line 2 has 6 columns", columns=columns | {"text2": "-1"})
 
 
+def test_validation_examples_are_held_out_of_training(write, caplog):
+    path = write("a.tsv", "text\n" + "".join(f"{i}\n" for i in range(50)))
+    for asked, count in ((7, 7), (40, 10)):
+        config = Config(train=path, held_out=asked)
+        texts = {split: [record.fields["text"] for record in read(config, split)] for split in ("train", "validation")}
+        assert len(texts["validation"]) == count and sorted(texts["train"] + texts["validation"]) == sorted(
+            map(str, range(50)))
+    assert [record.levelname for record in caplog.records] == ["WARNING"] and "a fifth of them, 10" in caplog.text
+    for other in ({"phrases": True}, {"validation": path}):
+        refused(path, "config.data.held_out", *other, held_out=5, **other)
+    refused(write("b.tsv", "text\na\n"), "held_out", held_out=5)
+
+
 def test_a_pipe_is_refused_without_waiting_for_it(tmp_path):
     os.mkfifo(tmp_path / "a.tsv")
     refused(str(tmp_path / "a.tsv"), "a.tsv is a named pipe")

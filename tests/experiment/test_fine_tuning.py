@@ -1,5 +1,7 @@
 """Configs of tasks: recipes, known sets, and pages."""
 
+from pathlib import Path
+
 import pytest
 
 from lmrep.core.errors import UserError
@@ -10,6 +12,7 @@ from lmrep.experiment.fine_tuning import RECIPES, compose_known, compose_task
 from lmrep.experiment.task_data import prepare_task
 from lmrep.interop import checkpoint_config
 from lmrep.tasks import TASKS
+from lmrep.tasks.base import Format, resolve_long
 from lmrep.tasks.known import KNOWN, published
 
 PAGES = [name for name in page_files.installed() if name.startswith("tasks/")
@@ -84,3 +87,23 @@ def test_a_task_without_a_head_of_its_own_refuses_pretraining_fields():
     config.overfit = 2
     with pytest.raises(UserError, match=r"config\.overfit is set"):
         experiments.parse(config)
+
+
+def test_the_original_files_of_stsb_are_read_where_a_folder_has_them(tmp_path):
+    row = "news\tset\t2014\t0002\t0.500\t\"A child is asleep.\tThe price fell."
+    (tmp_path / "sts-train.csv").write_text(f"{row}\n{row}\thttp://a\thttp://b\n")
+    data = experiments.parse(compose_known(f"size=tiny,data={tmp_path}", "stsb")).data
+    assert (Path(data.validation).name, Path(data.test).name) == ("sts-dev.csv", "sts-test.csv")
+    assert [record.fields for record in records.read(data, "train", ("text", "label"))] == 2 * [
+        {"text": '"A child is asleep.', "text2": "The price fell.", "label": "0.500"}]
+    assert Path(compose_known("size=tiny,data=elsewhere", "stsb").data.train).name == "train.tsv"
+
+
+@pytest.mark.parametrize(("task", "long"), [
+    *((task, "truncate") for task in ("classification", "regression", "multiple_choice", "text_to_text")),
+    ("tagging", "windows"), ("span_extraction", "windows")])
+def test_what_is_done_with_long_texts_is_the_same_on_all_pages(task, long):
+    pages = [compose_task("size=tiny", task), *(
+        compose_known("size=tiny,data=folder", name) for name, known in KNOWN.items() if known.task == task)]
+    assert {page.format.long for page in pages} == {"auto"}
+    assert resolve_long(Format(), TASKS[task].fields).long == long

@@ -192,7 +192,7 @@ def home(tmp_path_factory):
 
 def test_converted_run_predicts_the_labels_of_the_checkpoint(home):
     run = lmrep.load(home / "converted")
-    assert tuple(run.experiment.objective["labels"]) == LABELS and run.experiment.format["long"] == "truncate"
+    assert tuple(run.experiment.objective["labels"]) == LABELS and run.experiment.format["long"] == "auto"
     for prediction in run.predict(["cat good", ("dog", "bad")]):
         assert list(prediction["probabilities"]) == list(LABELS) and prediction["label"] in LABELS
 

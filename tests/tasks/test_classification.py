@@ -139,7 +139,7 @@ def too_long(task):
 
 
 def test_long_texts_are_refused_with_file_and_line(long):
-    task = long()
+    task = long(long="refuse")
     number = too_long(task).index(True)
     tokens = sum(size or 0 for size in sizes(task)[number]) + (2 if sizes(task)[number][1] is None else 3)
     with pytest.raises(UserError, match=rf"line {number + 1} has {tokens} tokens, and config\.length is 9; raise it"):

@@ -7,11 +7,11 @@ table. A reader gives examples in the order of the file, and `read` checks them,
 from lmrep.data.records import choices, delimited, json_lines, parallel, squad, texts, tfds, token_columns, trees
 from lmrep.data.records.base import FIELDS, SPLITS, TARGETS, Config, Job, ReaderDef, Record
 from lmrep.data.records.detection import READERS, detect
-from lmrep.data.records.reading import fingerprint, read, spread
+from lmrep.data.records.reading import files_of, fingerprint, read, spread
 from lmrep.data.records.values import TEXTS
 
 __all__ = ["FIELDS", "READERS", "SPLITS", "TARGETS", "TEXTS", "Config", "Job", "ReaderDef", "Record", "detect",
-           "fingerprint", "read", "spread"]
+           "files_of", "fingerprint", "read", "spread"]
 
 READERS.update({  # in the order in which formats are detected
     "choices": choices.DEFINITION, "conllu": token_columns.CONLLU_DEFINITION, "columns": token_columns.COLUMNS,

@@ -60,6 +60,8 @@ class Config:
                          "or remote, .gz or not; or a split of a TFDS data set")
     validation: str = setting("", "the validation files; empty: none")
     test: str = setting("", "the test files, which may lack labels; empty: none")
+    held_out: int = setting(0, "without validation files: how many training examples, drawn at random, are validation "
+                            "data and not trained on, at most a fifth of them", at_least=0)
     format: str = setting("auto", "a reader of `READERS`; auto: by the files' names and beginnings")
     columns: dict[str, str] = setting({}, "field -> its name or its number (from 0) in the files, where that differs: "
                                       "{'text': 'sentence', 'label': '3'}; dots separate nested names of JSON; commas, "

@@ -4,7 +4,10 @@ import hashlib
 import json
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from lmrep.config.record import choose
 from lmrep.core.errors import UserError
@@ -27,9 +30,11 @@ def read(config: Config, split: str, needed: Collection[str] = ()) -> list[Recor
     Raises:
       UserError: no files, no examples, or an example that cannot be read, with file and line.
     """
-    pattern = getattr(config, split)
+    pattern = files_of(config, split)
     if not pattern:
         raise UserError(f"there are no {split} files: set config.data.{split} to a path or a glob")
+    if config.held_out and split != "test":
+        return _parted(config, split, needed)
     explicit = _explicit_columns(config, split, needed)
     records, labels, damaged, replaced, count = [], set(), [], [], -1
     for count, item in enumerate(_items(config, split, pattern, explicit, needed)):
@@ -55,6 +60,29 @@ def read(config: Config, split: str, needed: Collection[str] = ()) -> list[Recor
     if not records:
         raise UserError(f"{pattern} has no examples" + f": all {count + 1} are left out" * (count >= 0))
     return records
+
+
+def files_of(config: Config, split: str) -> str:
+    """The files that a split is read from: those of training where validation examples are held out of them."""
+    return config.train if split == "validation" and config.held_out else getattr(config, split)
+
+
+def _parted(config: Config, split: str, needed: Collection[str]) -> list[Record]:
+    """The training examples without those that are held out, or these: at most a fifth of all. The draw depends on
+    their number alone."""
+    if config.validation or config.phrases:
+        other = "validation" if config.validation else "phrases"
+        raise UserError(f"config.data.held_out is {config.held_out} and config.data.{other} is "
+                        f"{getattr(config, other)!r}; set one of them alone")
+    records = read(replace(config, held_out=0), "train", needed)
+    if len(records) < 2:
+        raise UserError(f"{config.train} has one example, and config.data.held_out is {config.held_out:,}; set it to 0")
+    count = min(config.held_out, max(1, len(records) // 5))
+    if count < config.held_out and split == "validation":
+        log.warning("config.data.held_out is %s, and %s has %s examples: a fifth of them, %s, is held out",
+                    f"{config.held_out:,}", config.train, f"{len(records):,}", f"{count:,}")
+    drawn = {*np.random.default_rng(0).permutation(len(records))[:count].tolist()}
+    return [record for i, record in enumerate(records) if (i in drawn) == (split == "validation")]
 
 
 def fingerprint(records: Iterable[Record]) -> str:
