@@ -232,6 +232,7 @@ def _ready(
     network = experiments.model_config(experiment)
     warnings = [build.unused_rows(network, prepared.tokenizer.size)]
     if isinstance(prepared, Prepared):
+        log.info("sentences: %s", prepared.sentences)
         warnings.append(build.imbalanced_splits(experiment, prepared))
     for warning in warnings:
         if warning and fresh and jax.process_index() == 0:

@@ -22,7 +22,7 @@ from lmrep.data.corpora import files
 from lmrep.data.mixture import Sources
 from lmrep.data.store import statistics as store_statistics
 from lmrep.data.store import token_store
-from lmrep.data.store.prepare import Prepared, bytes_needed
+from lmrep.data.store.prepare import Prepared, bytes_needed, choose_sentences
 from lmrep.doctor.findings import OK, SKIPPED, WARNING, Result
 from lmrep.doctor.machine import Taken, disk_space
 from lmrep.experiment import build, checks
@@ -54,11 +54,13 @@ class Sample(NamedTuple):
       texts: the documents.
       complete: whether they are the full corpus.
       characters: of the full corpus, an estimate; None where that is not known without reading it.
+      lines: whether it has one sentence a line.
     """
 
     texts: list[str]
     complete: bool
     characters: int | None
+    lines: bool
 
 
 def corpus(data: corpora.Config) -> Result:
@@ -77,16 +79,18 @@ def corpus(data: corpora.Config) -> Result:
         list(pool.map(partial(_begin, data), found[:: -(-len(found) // FILES) or 1]))
     anomalies = [f"{n:,} {name.replace('_', ' ')}" for name, n in sorted(tally.items()) if n and name not in COUNTS]
     remark = f"; it has {', '.join(anomalies)}" if anomalies else ""
+    data, described = choose_sentences(data, opened)
+    lines, remark = data.sentences == "line", f"; sentences: {described}{remark}"
     mark = WARNING if tally["replaced_characters"] or tally["damaged_lines"] else OK
     if complete:
         return Result(f"{opened.description}: {len(texts):,} documents, {held:,} characters{remark}",
-                      Sample(texts, True, held), mark)
+                      Sample(texts, True, held, lines), mark)
     sizes = [source.size if source.store else os.path.getsize(source.path) for source in found]
     characters = sum(size * (EXPANSION if os.path.splitext(source.path)[1] in (*COMPRESSED, ".parquet") else 1)
                      for source, size in zip(found, sizes, strict=True))
     size = f", {byte_size(sum(sizes))} in {len(found):,} files that begin with text" if found else ""
     return Result(f"{opened.description}{size}; the first {len(texts):,} documents are text{remark}",
-                  Sample(texts, False, characters or None), mark)
+                  Sample(texts, False, characters or None, lines), mark)
 
 
 def _begin(data: corpora.Config, source: files.Source) -> None:
@@ -170,7 +174,7 @@ def examples(
     if loaded is None:
         return Result("the tokenizer is not trained yet; the text is checked when it is", None, SKIPPED)
     split = sentences.split_verbatim if tokenizers.keeps_whitespace(experiment.tokenizer) else sentences.split
-    documents = [split(text[:TRIED_CHARACTERS]) for sample in samples for text in sample.texts[:TRIED]]
+    documents = [split(text[:TRIED_CHARACTERS], sample.lines) for sample in samples for text in sample.texts[:TRIED]]
     ids = [loaded.encode_batch(document) for document in documents]
     stream = np.concatenate([x for document in ids for x in document])
     if stream.size and stream.max() >= loaded.size and loaded.characters is None:

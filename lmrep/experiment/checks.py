@@ -15,7 +15,7 @@ import jax
 from lmrep.core import remote
 from lmrep.core.errors import UserError
 from lmrep.data import records, tokenizers
-from lmrep.data.store.prepare import Prepared
+from lmrep.data.store.prepare import RULES, Prepared
 from lmrep.distributed import process_group
 from lmrep.experiment import build, task_sources
 from lmrep.experiment import config as experiments
@@ -107,15 +107,15 @@ def run_record(
 ) -> dict:
     """The contents of config.json: everything that decides what the run computes. `frozen` has the fingerprints of the
     frozen parts, by name."""
-    labelled = {"records": {split: records.fingerprint(own) for split, own in prepared.records.items()}} if isinstance(
-        prepared, PreparedTask) else {}
+    own = {"records": {split: records.fingerprint(own) for split, own in prepared.records.items()}} if isinstance(
+        prepared, PreparedTask) else {"rules": RULES}
     return {
         "config": dataclasses.asdict(experiment),
         "data": {
             "tokenizer": prepared.tokenizer.fingerprint,
             **{split: store.fingerprint for split, store in prepared.stores.items()},
             "plans": [stage.fingerprint for stage in stages],
-            **labelled,
+            **own,
             **({"frozen": dict(frozen)} if frozen else {}),
         },
     }
@@ -156,6 +156,15 @@ def _filled(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, 
     missing = {name: value for name, value in defaults.items() if name not in given}
     return missing | {name: _filled(value, defaults[name]) if isinstance(value, Mapping) and isinstance(
         defaults.get(name), Mapping) else value for name, value in given.items()}
+
+
+def check_rules(directory: Path, recorded: Mapping[str, Any]) -> None:
+    """Refuses a run whose text was split into documents and sentences by the rules of another version of lmrep, which
+    gave the same files other examples. `recorded` is the `data` of its config.json. Raises UserError."""
+    if recorded.get("rules") != RULES:
+        raise UserError(f"{directory} was trained by a version of lmrep that divided text into splits and sentences by "
+                        f"other rules ({recorded.get('rules', 'before splits-2')}; now {RULES}): its training text may "
+                        "be validation text here. Use that version for this, or give another --workdir")
 
 
 def check_fingerprints(
@@ -213,6 +222,8 @@ def check_resumable(directory: Path, steps: Sequence[int], record: dict, experim
         what = "holds the mean of another run's checkpoints" if "mean_of" in previous else "was converted"
         raise UserError(f"{directory} {what} and was not trained; give another --workdir, and start from this one with "
                         f":init={directory}")
+    if not isinstance(experiment, TaskExperiment):
+        check_rules(directory, previous["data"])
     # A field that was added since had its default's effect before.
     previous = {**previous, "config": completed(experiments.parse(previous["config"]))}
     record = {**record, "config": completed(experiment)}

@@ -91,6 +91,8 @@ def _corpus(experiment: Experiment, prepared: Prepared) -> str:
                      f"{facts['tokens']:14,}{facts['tokens_per_word']:13.3f}{facts['unknown_fraction']:9.3%}")
     anomalies = prepared.text | {"words_of_over_1,000_characters": sum(
         facts.get("long_words", 0) for facts in prepared.statistics.values())}
+    if prepared.sentences:
+        lines.append(f"  sentences: {prepared.sentences}")
     if described := describe_anomalies(anomalies):
         lines.append(f"  in the text: {described}")
     if warning := build.imbalanced_splits(experiment, prepared):

@@ -197,6 +197,7 @@ def own_corpus(run: Run, split: str, data_dir: Path) -> Prepared:
     if "train" not in recorded:
         raise UserError(f"{run.directory} was converted, not trained, and has no corpus of its own; "
                         "give text with --files='texts/*.txt'")
+    checks.check_rules(run.directory, recorded)
     prepared = build.prepared(run.experiment, data_dir, log.info, own_tokenizer(run.directory, run.experiment))
     if split not in prepared.stores:
         raise UserError(f"there is no split {split!r}; this run's corpus has {', '.join(prepared.stores)}")

@@ -207,6 +207,16 @@ def test_resuming_refuses_moved_stage_boundaries(home, copy):
     assert small.contents(copy) == before
 
 
+def test_runs_whose_text_was_split_by_other_rules_are_not_resumed_or_evaluated(home, copy):
+    record = json.loads((copy / "config.json").read_text())
+    del record["data"]["rules"]
+    (copy / "config.json").write_text(json.dumps(record))
+    before = small.contents(copy)
+    for line in (train(home, copy, "--config.steps=14"), ("evaluate", f"--workdir={copy}", f"--data_dir={home}/data")):
+        refused(small.command(*line), "divided text into splits and sentences by other rules", "splits-2")
+    assert small.contents(copy) == before
+
+
 # Damage
 
 def flip_bit(path):

@@ -121,6 +121,25 @@ def test_the_fingerprint_depends_on_all_that_changes_the_content(prepared, tmp_p
     assert len({ready.directory for ready in results}) == len(choices) and len(set(names)) == len(names)
 
 
+@pytest.mark.parametrize("vocabulary", [{}, {"name": "byte_level_bpe", "vocab_size": 300}], ids=["collapsed", "kept"])
+def test_one_sentence_a_line_is_found_or_set(tmp_path, vocabulary):
+    documents = [text.lower().replace(". ", "\n").replace(".", "") for text in texts(60)]  # no marks
+    config, settings = write(tmp_path / "files", documents), dataclasses.replace(SETTINGS, **vocabulary)
+    ready = {mode: prepare.prepare(dataclasses.replace(config, sentences=mode), settings, tmp_path)
+             for mode in ("auto", "line", "split")}
+    found = {mode: sum(facts["sentences"] for facts in each.statistics.values()) for mode, each in ready.items()}
+    assert found == {"auto": sum(text.count("\n") + 1 for text in documents), "line": found["auto"], "split": 60}
+    assert ready["auto"].directory == ready["line"].directory != ready["split"].directory
+    assert ready["auto"].sentences.startswith("one a line") and ready["split"].sentences.startswith("by punctuation")
+
+
+def test_copies_that_differ_in_white_space_are_in_one_split(tmp_path):
+    documents = [text.replace(" ", separator) for text in texts(80) for separator in (" ", "\n", "  ", " \t")]
+    config = write(tmp_path, documents)
+    splits = corpora.assign(np.array([corpora.hash_position(text) for text in documents], np.uint64), config)
+    assert (splits.reshape(80, 4) == splits[::4, None]).all() and len(set(splits)) == 3
+
+
 def test_a_published_vocabulary_gives_its_own_ids(prepared, tmp_path):
     ready, config, _, _ = prepared
     ready.tokenizer.save(tmp_path / "published")

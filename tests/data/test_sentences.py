@@ -1,10 +1,14 @@
 """The sentence splitter: nothing is lost, and each of its rules holds."""
 
 import random
+import textwrap
 import time
 
 import pytest
+import regex  # a dependency of sacrebleu
 
+from lmrep.data.sentence_lines import one_a_line
+from lmrep.data.sentence_marks import SPACED, SUPPLEMENTARY, UNSPACED
 from lmrep.data.sentences import MAX_LENGTH, MAX_WRAPPED_LINE, split, split_verbatim
 
 
@@ -24,6 +28,8 @@ def test_all_characters_but_white_space_are_kept_in_order(seed):
     verbatim = split_verbatim(text)
     assert "".join(verbatim) == text
     assert [" ".join(sentence.split()) for sentence in verbatim] == sentences
+    assert split(text, lines=True) == [" ".join(line.split()) for line in text.split("\n") if line.strip()]
+    assert "".join(split_verbatim(text, lines=True)) == text
 
 
 @pytest.mark.parametrize("text, expected", [
@@ -34,6 +40,11 @@ def test_all_characters_but_white_space_are_kept_in_order(seed):
     ("It ended in 1990. 20 came.", ["It ended in 1990.", "20 came."]),
     ("Élan rose. Éric fell. “Ünder” it.", ["Élan rose.", "Éric fell.", "“Ünder” it."]),
     ("今日は。明日は！", ["今日は。", "明日は！"]),
+    ("对吗？「好。」他说３．１４", ["对吗？", "「好。」", "他说３．１４"]), ("です｡次に．", ["です｡", "次に．"]),
+    ("यह है। वह था॥ कब?", ["यह है।", "वह था॥", "कब?"]), ("ይህ ነው። ያ ነው።", ["ይህ ነው።", "ያ ነው።"]),
+    ("هل تعرف؟ نعم. لا", ["هل تعرف؟", "نعم.", "لا"]), ("یہ ہے۔ وہ ہے۔", ["یہ ہے۔", "وہ ہے۔"]),
+    ("Այո։ Ոչ։", ["Այո։", "Ոչ։"]), ("នេះ។ នោះ៕", ["នេះ។", "នោះ៕"]), ("ဒါ။ ဟို။", ["ဒါ။", "ဟို။"]),
+    ("བདེ། །ལེགས།", ["བདེ། །", "ལེགས།"]), ("𑄃𑄟𑅁 𑄃𑅂", ["𑄃𑄟𑅁", "𑄃𑅂"]), ("What‽ no. Yes⁉ Good", ["What‽ no.", "Yes⁉", "Good"]),
 ])
 def test_a_sentence_ends_at_its_stop(text, expected):
     assert split(text) == expected
@@ -103,3 +114,36 @@ def test_time_is_linear_whatever_the_text(text):
         return time.process_time() - start
 
     assert min(seconds(200_000) for _ in range(2)) < 8 * max(min(seconds(50_000) for _ in range(3)), 0.005)
+
+
+def test_the_marks_are_those_of_unicode():
+    marks = {chr(code) for each in (SPACED + " " + UNSPACED + SUPPLEMENTARY).split()
+             for first, _, last in [each.partition("-")] for code in range(int(first, 16), int(last or first, 16) + 1)}
+    terminal = regex.compile(r"\p{Sentence_Terminal}")
+    expected = {chr(code) for code in range(0x110000) if terminal.match(chr(code))}
+    assert marks - set("…།༎") >= expected and len(marks) - len(expected) < 20  # the library may have an older table
+
+
+def paragraphs(number, seed=0):
+    draw, words = random.Random(seed), ["a", "cat", "dogs", "sat", "on", "some", "mats", "large", "small", "houses"]
+    return [[" ".join(draw.choices(words, k=draw.randint(4, 16))) for _ in range(6)] for _ in range(number)]
+
+
+def wrapped(sentences, width):
+    return textwrap.fill(" ".join(sentences), width)
+
+
+@pytest.mark.parametrize("form, expected", [
+    (lambda lines: "\n".join(f"{line.capitalize()}." for line in lines), True),
+    (lambda lines: "\n".join(f"{line} ." for line in lines), True),
+    (lambda lines: "\n".join(f"{line}।" for line in lines), True),
+    (lambda lines: "\n".join(f"“{line}？”" for line in lines), True),
+    ("\n".join, True),
+    (lambda lines: wrapped([f"{line.capitalize()}." for line in lines], 70), False),
+    (lambda lines: wrapped(lines, 60), False),
+    (lambda lines: "\n".join(" ".join(f"{one.capitalize()}." for one in (line, line, line)) for line in lines), False),
+    (" ".join, False),
+], ids=["sentences", "spaced", "danda", "quoted", "no_marks", "wrapped", "wrapped_no_marks", "paragraphs", "no_breaks"])
+def test_one_sentence_a_line_is_recognised(form, expected):
+    assert one_a_line(form(lines) for lines in paragraphs(12))[0] == expected
+    assert not one_a_line([form(paragraphs(1)[0])])[0]  # too little to tell

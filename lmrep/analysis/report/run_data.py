@@ -270,6 +270,7 @@ def _network(directory: Path, experiment: Experiment, step: int, notes: list[str
 def _prepared(experiment: Experiment, recorded: Mapping[str, Any], data_dir: Path, notes: list[str]) -> Prepared | None:
     """The token stores that the run was trained on, if they exist."""
     try:
+        checks.check_rules(Path("the run"), recorded)
         prepared = build.existing(experiment, data_dir)
     except build.NotBuilt:
         notes.append(f"The tokenized corpus is not in {data_dir}; its statistics and predictions for validation text "

@@ -24,13 +24,13 @@ Anything unusual in the input is handled by one rule and counted in the tally th
       MAX_CHARACTERS                      one in its second half
 """
 
-from lmrep.data.corpora import python_docs, records, text, tfds
+from lmrep.data.corpora import python_docs, records, splits, text, tfds
 from lmrep.data.corpora.base import CORPORA, Config, Corpus, CorpusDef, Reader, check_present, open_corpus
 from lmrep.data.corpora.cleaning import MAX_CHARACTERS
 from lmrep.data.corpora.splits import SPLITS, assign, hash_position, imbalanced
 
 __all__ = ["CORPORA", "MAX_CHARACTERS", "SPLITS", "Config", "Corpus", "CorpusDef", "Reader", "assign", "check_present",
-           "hash_position", "imbalanced", "open_corpus"]
+           "hash_position", "imbalanced", "open_corpus", "splits"]
 
 CORPORA.update({
     "python_docs": python_docs.DEFINITION, "text_files": text.DEFINITION, "jsonl": records.JSONL,

@@ -1,5 +1,6 @@
 """The corpus interface: config, stream of documents, and the record by which a corpus is registered."""
 
+import contextlib
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -8,6 +9,8 @@ from typing import Any, NamedTuple
 
 from lmrep.config.record import choose, setting
 from lmrep.core.errors import UserError
+
+SAMPLE, SAMPLED_FILES = 2**20, 16  # characters and files of `Corpus.beginnings`
 
 CORPORA: dict[str, "CorpusDef"] = {}  # filled by the package
 
@@ -23,6 +26,10 @@ class Config:
                              "several files are a document each", choices=("auto", "file", "blank_line", "line"))
     text_field: str = setting("text", "jsonl, parquet: the field or column with the text; dots separate the names of "
                               "nested ones, as in article.body")
+    sentences: str = setting("auto", "one sentence a line (line), or sentences found by their punctuation (split); "
+                             "auto: line where most line breaks within paragraphs follow the end of a sentence, or "
+                             "lines are not filled to one width, and lines hold one sentence",
+                             choices=("auto", "line", "split"))
     undecodable: str = setting("refuse", "bytes that are not UTF-8: refused with file and line, or replaced by U+FFFD "
                                "and counted", choices=("refuse", "replace"))
     damaged_lines: int = setting(0, "jsonl: how many lines that are not JSON or lack the text are skipped and "
@@ -80,6 +87,18 @@ class Corpus:
             raise UserError(self.empty_message)
         tally["documents"] += count
         tally += Counter()  # removes zero counts
+
+
+    def beginnings(self) -> Iterator[str]:
+        """Texts from the beginnings of some files at equal distances, about SAMPLE characters in all. Raises UserError
+        if one of them cannot be read."""
+        readers = self.readers[:: -(-len(self.readers) // SAMPLED_FILES) or 1]
+        for reader in readers:
+            left = SAMPLE // len(readers)
+            with contextlib.closing(iter(reader.read(Counter()))) as texts:
+                while left > 0 and (text := next(texts, None)) is not None:
+                    yield text[:left]
+                    left -= len(text)
 
 
 class CorpusDef(NamedTuple):

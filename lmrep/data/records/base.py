@@ -57,7 +57,7 @@ class Config:
     """Labelled data: one or more files of each split, or a TFDS data set."""
 
     train: str = setting("", "the training files: a path, a glob, or several of them between commas, on this machine "
-                         "or remote, .gz or not; or a split of a TFDS data set")
+                         "or remote, compressed or not; or a split of a TFDS data set")
     validation: str = setting("", "the validation files; empty: none")
     test: str = setting("", "the test files, which may lack labels; empty: none")
     held_out: int = setting(0, "without validation files: how many training examples, drawn at random, are validation "
@@ -116,7 +116,7 @@ class ReaderDef(NamedTuple):
     Attributes:
       read: Job -> the examples of the file in order. An id of "" stands for a number. An example that cannot be read is
         returned as the UserError, with file and line, that says why; an unreadable file raises it.
-      suffixes: of names of files that may have this format, without ".gz": (".tsv",). Of several readers with a suffix,
+      suffixes: of names of files that may have this format, decompressed: (".tsv",). Of several readers with a suffix,
         the first one that detects the file reads it, or else the last.
       detects: the beginning of a file (up to 64 KiB of text) -> whether it has this format.
       columns: field -> number or name, where the config gives none.

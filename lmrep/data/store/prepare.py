@@ -41,12 +41,13 @@ from lmrep.core import host, remote, remote_cache
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.files import MANIFEST, Damaged, digest, manifest, seal, sync, verified, write_json
 from lmrep.core.messages import byte_size
-from lmrep.data import corpora, sentences, tokenizers
+from lmrep.data import corpora, sentence_lines, sentences, tokenizers
 from lmrep.data.store import scan, statistics, token_store, tokenize
 from lmrep.data.store.scan import CorpusScan, Progress, Report
 from lmrep.data.store.tokenize import Batch, Tokenized
 
 BUILD = 2  # version of the unfinished folder; raise it if a change cannot continue older ones
+RULES = f"{corpora.splits.VERSION} {sentences.VERSION}"  # by which the same text gives other examples
 LAYOUT = 3  # version of the folder; raise it if a change makes older ones unreadable
 PART = 2**25  # characters of a part, the most that a killed process loses
 MAX_PARTS = 128  # each is a file of each split; parts of larger corpora are larger
@@ -72,6 +73,7 @@ class Prepared:
         characters.
       directory: the folder.
       text: counts of anomalies of the text, such as bytes that are not UTF-8; only those that occurred.
+      sentences: how documents are divided into sentences, for people.
     """
 
     tokenizer: tokenizers.Tokenizer
@@ -79,6 +81,7 @@ class Prepared:
     statistics: dict[str, dict[str, float]]
     directory: pathlib.Path
     text: dict[str, int] = field(default_factory=dict)
+    sentences: str = ""
 
 
 def prepare(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | pathlib.Path,
@@ -97,6 +100,7 @@ def prepare(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | 
     """
     progress = progress or (lambda line: None)
     corpus = corpora.open_corpus(data)
+    data, described = choose_sentences(data, corpus)
     loaded = tokenizers.from_vocab_file(tokenizer) if tokenizer.vocab_file else None
     content = fingerprint(corpus, data, tokenizer, loaded)
     directory = remote_cache.local_data_dir(data_dir) / folder_name(corpus, content)
@@ -106,23 +110,36 @@ def prepare(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | 
         if remote.as_url(data_dir):
             remove(directory)
     if damage and not remote_cache.download_sealed(data_dir, directory.name, progress):
-        progress(f"reading {corpus.description}")
+        progress(f"reading {corpus.description}; sentences {described}")
         survey = scan.survey(corpus, data, progress)  # finds what is wrong before anything is written
         if anomalies := scan.describe_anomalies(survey.text):
             progress(f"in the text: {anomalies}")
         with locked(directory, progress):
             if find_damage(directory):  # not if another process has built it
                 remove(directory)
-                _build(directory, content, corpus, survey, tokenizer, loaded, progress)
+                _build(directory, content, corpus, survey, tokenizer, loaded, data.sentences == "line", progress)
                 find_damage(directory)
-    return _open(directory, content, data.damaged_records)
+    return dataclasses.replace(_open(directory, content, data.damaged_records), sentences=described)
+
+
+def choose_sentences(data: corpora.Config, corpus: corpora.Corpus) -> tuple[corpora.Config, str]:
+    """(the config with "line" or "split" in place of "auto", which of them it is and why, for people)."""
+    why = "data.sentences"
+    if data.sentences == "auto":
+        found, why = sentence_lines.one_a_line(corpus.beginnings())
+        data = dataclasses.replace(data, sentences="line" if found else "split")
+    lines = data.sentences == "line"
+    files = lines and data.documents == "auto" and corpora.CORPORA[data.corpus].has_units and len(corpus.readers) > 1
+    hint = "; each file is a document: data.documents=blank_line divides them at blank lines" if files else ""
+    return data, f"{'one a line' if lines else 'by punctuation'} ({why}{hint})"
 
 
 def fingerprint(corpus: corpora.Corpus, data: corpora.Config, config: tokenizers.Config,
                 loaded: tokenizers.Tokenizer | None) -> str:
-    """SHA-256 of everything that decides the folder's content. `loaded` is the tokenizer of `config.vocab_file`."""
+    """SHA-256 of everything that decides the folder's content. `data` is that of `choose_sentences`, `loaded` the
+    tokenizer of `config.vocab_file`."""
     identity = dataclasses.replace(config, vocab_file="", whitespace="") if loaded is None else loaded.fingerprint
-    return digest([LAYOUT, token_store.RECORD, corpus.fingerprint(), data.validation, data.test, sentences.VERSION,
+    return digest([LAYOUT, token_store.RECORD, corpus.fingerprint(), data.validation, data.test, RULES, data.sentences,
                    tokenizers.TOKENIZERS[config.name].rules, tokenizers.keeps_whitespace(config), repr(identity)])
 
 
@@ -211,7 +228,7 @@ def locked(directory: pathlib.Path, progress: Progress) -> Iterator[None]:
 
 
 def _build(directory: pathlib.Path, content: str, corpus: corpora.Corpus, survey: CorpusScan, config: tokenizers.Config,
-           tokenizer: tokenizers.Tokenizer | None, progress: Progress) -> None:
+           tokenizer: tokenizers.Tokenizer | None, lines: bool, progress: Progress) -> None:
     """Builds the folder beside its final path, continuing what is there, and renames it."""
     partial, keep = directory.with_name(directory.name + ".partial"), tokenizers.keeps_whitespace(config)
     key = build_key(content)
@@ -231,7 +248,7 @@ def _build(directory: pathlib.Path, content: str, corpus: corpora.Corpus, survey
                 tokenizer.save(temporary)
         tokenizer = tokenizers.load(partial / "tokenizer")
         parts = [partial / "parts" / f"{number:05}" for number in range(part_of(survey)[-1] + 1)]
-        _tokenize(parts, corpus, survey, tokenizer, keep, progress)
+        _tokenize(parts, corpus, survey, tokenizer, keep, lines, progress)
         facts = _statistics(parts)
         statistics.check(facts, config, progress)
         _finish(partial / "done", parts, facts, survey, tokenizer)
@@ -312,7 +329,7 @@ def part_of(survey: CorpusScan) -> np.ndarray:
 
 
 def _tokenize(parts: list[pathlib.Path], corpus: corpora.Corpus, survey: CorpusScan, tokenizer: tokenizers.Tokenizer,
-              keep: bool, progress: Progress) -> None:
+              keep: bool, lines: bool, progress: Progress) -> None:
     first = next((number for number, part in enumerate(parts) if not part.exists()), len(parts))
     if first == len(parts):
         return
@@ -332,7 +349,7 @@ def _tokenize(parts: list[pathlib.Path], corpus: corpora.Corpus, survey: CorpusS
     splits = splits_of(survey)
     processes = host.cores() if total - done > SMALL else 0
     with contextlib.closing(tokenize.tokenize_batches(tokenizer, parts[0].parents[1] / "tokenizer", batches(documents),
-                                                    processes, keep)) as stream:
+                                                    processes, keep, lines)) as stream:
         for number, tokenized in itertools.groupby(stream, lambda each: each[0].part):
             with _complete(parts[number]) as temporary:
                 before = parts[number - 1] if number else None

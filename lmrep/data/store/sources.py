@@ -74,7 +74,9 @@ def prepare_sources(
         totals[split].update({name: n for name, n in corpus.statistics[split].items() if isinstance(n, int)})
     statistics = {split: with_rates(total) for split, total in totals.items()}
     text = dict(sum((Counter(corpus.text) for corpus in prepared), Counter()))
-    return dataclasses.replace(prepared[0], tokenizer=counted, stores=stores, statistics=statistics, text=text)
+    described = "; ".join(f"{name} {corpus.sentences}" for name, corpus in zip(names, prepared, strict=True))
+    return dataclasses.replace(prepared[0], tokenizer=counted, stores=stores, statistics=statistics, text=text,
+                               sentences=described)
 
 
 def _common_tokenizer(
@@ -83,7 +85,7 @@ def _common_tokenizer(
 ) -> pathlib.Path:
     """The directory of a tokenizer trained on the train splits of all sources; trains it if it is missing."""
     opened = [corpora.open_corpus(source.data) for source in sources]
-    facts = [[corpus.fingerprint(), source.weight, source.data.validation, source.data.test]
+    facts = [[corpus.fingerprint(), corpora.splits.VERSION, source.weight, source.data.validation, source.data.test]
              for corpus, source in zip(opened, sources, strict=True)]
     keep = tokenizers.keeps_whitespace(config)
     identity = digest([facts, temperature, tokenizers.TOKENIZERS[config.name].rules, keep,

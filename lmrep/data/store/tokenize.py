@@ -51,14 +51,16 @@ class Tokenized(NamedTuple):
     unknown: UnknownWords | None = None
 
 
-def tokenize(tokenizer: tokenizers.Tokenizer, texts: Sequence[str], keep_whitespace: bool = False) -> Tokenized:
-    """The ids of documents, sentence by sentence. If `keep_whitespace`, the tokenizer gets the exact text, in which the
-    white space between two sentences belongs to the second; otherwise each run of white space is one space."""
+def tokenize(tokenizer: tokenizers.Tokenizer, texts: Sequence[str], keep_whitespace: bool = False,
+             lines: bool = False) -> Tokenized:
+    """The ids of documents, sentence by sentence; if `lines`, each line is a sentence. If `keep_whitespace`, the
+    tokenizer gets the exact text, in which the white space between two sentences belongs to the second; otherwise each
+    run of white space is one space."""
     split = sentences.split_verbatim if keep_whitespace else sentences.split
     separator = "" if keep_whitespace else tokenizer.sentence_separator
     sentence_texts, document_of, words, long = [], [], 0, 0
     for number, text in enumerate(texts):
-        for i, sentence in enumerate(split(text)):
+        for i, sentence in enumerate(split(text, lines)):
             words += len(sentence.split()) if keep_whitespace else sentence.count(" ") + 1
             if len(sentence) > LONG_WORD:
                 long += sum(len(word) > LONG_WORD for word in sentence.split())
@@ -101,7 +103,7 @@ class Batch(NamedTuple):
 
 
 def tokenize_batches(tokenizer: tokenizers.Tokenizer, directory: Path, batches: Iterable[Batch], processes: int,
-                     keep_whitespace: bool = False) -> Iterator[tuple[Batch, Tokenized]]:
+                     keep_whitespace: bool = False, lines: bool = False) -> Iterator[tuple[Batch, Tokenized]]:
     """Yields each batch, without its texts, and its ids, in order. The number of processes has no effect on them.
 
     Args:
@@ -109,16 +111,17 @@ def tokenize_batches(tokenizer: tokenizers.Tokenizer, directory: Path, batches: 
       directory: where the tokenizer is saved, for the children to load.
       batches: at most MAX_PENDING characters are taken from it before their ids are yielded.
       processes: number of children.
-      keep_whitespace: as in `tokenize`.
+      keep_whitespace, lines: as in `tokenize`.
 
     Raises RunFault if a child dies.
     """
     if not processes:
-        yield from ((batch._replace(texts=[]), tokenize(tokenizer, batch.texts, keep_whitespace)) for batch in batches)
+        yield from ((batch._replace(texts=[]), tokenize(tokenizer, batch.texts, keep_whitespace, lines))
+                    for batch in batches)
         return
     pending: collections.deque[tuple[Batch, Future[Tokenized]]] = collections.deque()
     characters = 0
-    with _children(directory, processes, keep_whitespace) as submit:
+    with _children(directory, processes, keep_whitespace, lines) as submit:
         for batch in batches:
             pending.append((batch._replace(texts=[]), submit(batch.texts)))
             characters += batch.characters
@@ -131,14 +134,14 @@ def tokenize_batches(tokenizer: tokenizers.Tokenizer, directory: Path, batches: 
 
 
 @contextlib.contextmanager
-def _children(directory: Path, processes: int, keep_whitespace: bool):
+def _children(directory: Path, processes: int, keep_whitespace: bool, lines: bool):
     """Yields `submit(texts) -> Future[Tokenized]`. The children end with the context."""
     idle: queue.SimpleQueue[subprocess.Popen] = queue.SimpleQueue()
     paths = [path for path in sys.path if path]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "TOKENIZERS_PARALLELISM": "false",
                                 "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     command = [sys.executable, "-P", "-c", f"from {__name__} import serve; serve()", str(directory),
-               "keep" if keep_whitespace else "collapse"]
+               "keep" if keep_whitespace else "collapse", "lines" if lines else "rules"]
 
     def run(texts: list[str]) -> Tokenized:
         child, response = idle.get(), None
@@ -184,9 +187,9 @@ def serve() -> None:
 
     def work() -> None:
         try:
-            tokenizer, keep_whitespace = tokenizers.load(Path(sys.argv[1])), sys.argv[2] == "keep"
+            tokenizer, options = tokenizers.load(Path(sys.argv[1])), (sys.argv[2] == "keep", sys.argv[3] == "lines")
             while True:
-                _send(output, tokenize(tokenizer, requests.get(), keep_whitespace))
+                _send(output, tokenize(tokenizer, requests.get(), *options))
         except BrokenPipeError:
             os._exit(0)
         except BaseException:

@@ -47,13 +47,14 @@ def build(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | pa
         check_shared(str(data_dir), runner)
     prepare_corpus(data, runner)
     corpus = corpora.open_corpus(data)
+    data, described = prepare.choose_sentences(data, corpus)
     if not runner.local:
         workers.check_readable(corpus.readers, runner.name)
     loaded = tokenizers.from_vocab_file(tokenizer) if tokenizer.vocab_file else None
     content = prepare.fingerprint(corpus, data, tokenizer, loaded)
     name, url = prepare.folder_name(corpus, content), remote.as_url(data_dir)
     build_here = partial(_build, content=content, corpus=corpus, data=data, config=tokenizer, loaded=loaded,
-                         runner=runner, progress=progress)
+                         described=described, runner=runner, progress=progress)
     if url:
         target = Folder(f"{url}/{name}")
         with remote.user_errors(target.path):
@@ -93,20 +94,21 @@ def check_shared(data_dir: str, runner: Runner) -> None:
 
 
 def _build(work: Folder, done: Folder, content: str, corpus: corpora.Corpus, data: corpora.Config,
-           config: tokenizers.Config, loaded: tokenizers.Tokenizer | None, runner: Runner, progress: Progress) -> None:
+           config: tokenizers.Config, loaded: tokenizers.Tokenizer | None, described: str, runner: Runner,
+           progress: Progress) -> None:
     """Fills the folder `done`, the manifest last, continuing what is in `work`."""
     key = json.dumps([prepare.build_key(content), BLOCK])
     if work.read("key.json") != key.encode():
         work.remove()
         work.write("key.json", key.encode())
-    progress(f"reading {corpus.description}")
+    progress(f"reading {corpus.description}; sentences {described}")
     pipelines = Pipelines(corpus, work, runner, progress)
     survey = pipelines.survey(data)
     if anomalies := scan.describe_anomalies(survey.text):
         progress(f"in the text: {anomalies}")
     keep = tokenizers.keeps_whitespace(config)
     tokenizer = pipelines.tokenizer(survey, config, keep, loaded)
-    tokenized = pipelines.tokenize(survey, tokenizer, keep)
+    tokenized = pipelines.tokenize(survey, tokenizer, keep, data.sentences == "line")
     splits = prepare.splits_of(survey)
     totals = {split: Counter() for split in splits}
     for each in tokenized:
@@ -226,7 +228,8 @@ class Pipelines:
     def _tokenizer_key(self) -> str:
         return digest([self.work.path, self.work.read("tokenizer.json").decode()])
 
-    def tokenize(self, survey: CorpusScan, tokenizer: tokenizers.Tokenizer, keep: bool) -> list[Tokens]:
+    def tokenize(self, survey: CorpusScan, tokenizer: tokenizers.Tokenizer, keep: bool,
+                 lines: bool) -> list[Tokens]:
         """What the blocks hold; the tokens are in files."""
         import apache_beam as beam
 
@@ -235,7 +238,7 @@ class Pipelines:
                          | beam.FlatMap(workers.blocks, work=self.work, size=BLOCK)
                          | "distribute" >> beam.Reshuffle()
                          | beam.Map(workers.tokenize_block, work=self.work, keep_whitespace=keep,
-                                    key=self._tokenizer_key(), alone=self.runner.alone))
+                                    lines=lines, key=self._tokenizer_key(), alone=self.runner.alone))
             counts = tokenized | beam.Values() | beam.CombineGlobally(workers.sum_counts)
             blocks = tokenized | beam.Keys() | beam.combiners.ToList()
             _ = blocks | "write" >> beam.Map(write_tokens, beam.pvalue.AsSingleton(counts), work=self.work, name=name)

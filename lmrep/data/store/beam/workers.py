@@ -90,21 +90,22 @@ def _texts(reader: corpora.Reader, positions: np.ndarray) -> Iterator[str]:
     return scan.unchanged(reader.read(Counter()), positions)
 
 
-def tokenize_block(block: Block, work: Folder, keep_whitespace: bool, key: str, alone: bool) -> tuple[Tokens, bytes]:
+def tokenize_block(block: Block, work: Folder, keep_whitespace: bool, lines: bool, key: str,
+                   alone: bool) -> tuple[Tokens, bytes]:
     """Tokenizes a block into a file. Returns what it holds, and how often each id occurs in the train split, as the
     bytes of int64[v] (empty for other splits).
 
     Args:
       block: the documents.
       work: has the files of the tokenizer.
-      keep_whitespace: as for `tokenize`.
+      keep_whitespace, lines: as for `tokenize`.
       key: identifies the tokenizer, which a process loads once.
       alone: whether no other worker is on this machine, so that the tokenizing library may use all cores.
     """
     if not alone:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     tokenizer, batch = load_tokenizer(work, key), block.batch
-    ids = tokenize(tokenizer, batch.texts, keep_whitespace)
+    ids = tokenize(tokenizer, batch.texts, keep_whitespace, lines)
     tally = statistics.tally(batch.characters, ids)
     name = f"tokens/{block.reader:06}-{block.number:06}-{batch.characters}"
     work.save(name, tokens=ids.tokens, sentences=ids.sentences, documents=ids.documents)
