@@ -1,5 +1,6 @@
 """Parses the words of a command line. Imports nothing heavy, so that help and error messages come at once."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -7,6 +8,8 @@ from typing import Any, NamedTuple
 
 from lmrep.config.record import NAMES, Bounds, suggestion
 from lmrep.core.errors import UserError
+
+FILE_URL = re.compile(r"(?:^|(?<==))file://(?=/\S*$)")  # at the start of a word or of a flag's value
 
 
 class Flag(NamedTuple):
@@ -109,7 +112,7 @@ def parse(command: str, words: Sequence[str], flags: Mapping[str, Flag]) -> Argu
     """Parses the words after the name of a command.
 
     `--flag=value` and `--flag value` are the same, as are `_` and `-` in names. A bool is set by `--flag` and
-    `--noflag`. Everything after `--` is positional. The last value of a flag counts.
+    `--noflag`. Everything after `--` is positional. The last value of a flag counts. `file:///x` is the path /x.
 
     Args:
       command: the name, for messages.
@@ -122,7 +125,7 @@ def parse(command: str, words: Sequence[str], flags: Mapping[str, Flag]) -> Argu
     values = {name: flag.default for name, flag in flags.items()}
     switches = {f"{no}{name}": (name, not no) for name, flag in flags.items() if flag.value_type is bool
                 for no in ("", "no")}
-    overrides, positional, rest = [], [], list(words)
+    overrides, positional, rest = [], [], [FILE_URL.sub("", word) for word in words]
     while rest:
         word = rest.pop(0)
         if word == "--":

@@ -23,7 +23,7 @@ from lmrep.experiment.config import RESUMABLE_FIELDS, TASK_RESUMABLE_FIELDS, Exp
 from lmrep.experiment.task_data import PreparedTask
 from lmrep.metrics import COMMON, Metric
 from lmrep.storage import provenance
-from lmrep.storage.workdir import CONFIG, read_config
+from lmrep.storage.workdir import CONFIG, check_not_published, read_config
 from lmrep.training import stages as training_stages
 from lmrep.training.stages import Stage, locate_stage
 
@@ -139,7 +139,9 @@ def check_same_record(record: dict) -> None:
 
 def check_same_config(directory: Path, steps: Sequence[int], experiment: Experiment) -> None:
     """As `check_resumable`, for the config alone: before the data is prepared. (That of a task is not complete before
-    its data are read.)"""
+    its data are read.) Raises UserError, too, where the directory holds a published checkpoint, which a run would
+    overwrite."""
+    check_not_published(directory)
     if steps and not isinstance(experiment, TaskExperiment):
         record = {"config": dataclasses.asdict(experiment), "data": read_config(directory)["data"]}
         check_resumable(directory, steps, record, experiment)

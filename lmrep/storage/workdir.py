@@ -149,6 +149,17 @@ class RunRecord(TypedDict):
     source: NotRequired[Any]
 
 
+def check_not_published(directory: str | os.PathLike) -> None:
+    """Raises UserError where the config.json in a directory is that of a published checkpoint."""
+    try:
+        content = json_files.read(dict[str, Any], Path(directory) / CONFIG) or {}
+    except UserError:  # damaged, or none
+        return
+    if "config" not in content and not {"model_type", "architectures"}.isdisjoint(content):
+        raise UserError(f"{directory} holds a published checkpoint and is no workdir of a run; make one of it: "
+                        f"lmrep convert {directory} runs/{Path(directory).resolve().name}")
+
+
 def read_config(directory: str | os.PathLike) -> RunRecord:
     """A workdir's config.json: {"config": ..., "data": fingerprints}.
 
@@ -163,7 +174,5 @@ def read_config(directory: str | os.PathLike) -> RunRecord:
             raise UserError(f"{url} is in a remote store, which this command does not read; copy the run to a local "
                             "directory")
         raise UserError(f"there is no run in {directory}: {CONFIG} is missing; give the --workdir of a run")
-    if "model_type" in content and "config" not in content:
-        raise UserError(f"{directory} is a published directory, and no run; make a run of it: lmrep convert "
-                        f"{directory} TARGET")
+    check_not_published(directory)
     return json_files.read(RunRecord, path, advice)

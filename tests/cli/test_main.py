@@ -66,7 +66,9 @@ def test_defaults_without_arguments():
     (["--not_quiet=false"], "not_quiet", False), (["--not-quiet"], "not_quiet", True),
     (["--nonot_quiet"], "not_quiet", False),
     (["--rate=1"], "rate", 1.0), (["--rate", "-1e-3"], "rate", -0.001), (["--seed=7"], "seed", 7),
-    (["--note="], "note", ""), (["--note=a=b"], "note", "a=b"), (["--top=1", "--top=2"], "top", 2),
+    (["--note="], "note", ""), (["--note=a=b"], "note", "a=b"), (["--note=file:///a b"], "note", "file:///a b"),
+    (["--note=file:///a/b"], "note", "/a/b"), (["--note", "file:///a"], "note", "/a"),
+    (["--top=1", "--top=2"], "top", 2),
 ])
 def test_flag_values_are_converted(words, name, value):
     result = getattr(parsed(*words).flags, name)

@@ -339,3 +339,11 @@ def test_extra_tensors_are_compared(converted):
     assert set(conversion.arrays(workdir)[0]) == set(conversion.arrays(directory)[0])
     assert tensor_files.read(workdir / "interop" / "extra_tensors.safetensors")[0].keys() == read(
         directory).extra_tensors.keys()
+
+
+def test_training_leaves_a_published_directory_alone(tmp_path):
+    directory = copy("bert", tmp_path / "published")
+    before = {path.name: path.read_bytes() for path in directory.iterdir()}
+    with pytest.raises(UserError, match="lmrep convert"):
+        lmrep.train(small.config(small.corpus(tmp_path / "texts")), directory, data_dir=tmp_path / "data")
+    assert {path.name: path.read_bytes() for path in directory.iterdir()} == before

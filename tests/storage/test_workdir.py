@@ -128,7 +128,8 @@ def test_invalid_manifest_is_refused(tmp_path, text):
     (lambda path: path.write_bytes(b"\xff"), UserError, "config.json is damaged: "),
     (lambda path: path.write_text('{"config": 3, "data": {}}'), UserError, "config is 3; expected a mapping"),
     (lambda path: path.write_text('{"config": {}, "data": {}}'), UserError, "data.tokenizer is missing"),
-    (lambda path: path.write_text('{"model_type": "bert"}'), UserError, "lmrep convert"),
+    (lambda path: path.write_text('{"model_type": "bert"}'), UserError, "lmrep convert .* runs/"),
+    (lambda path: path.write_text('{"architectures": ["BertModel"]}'), UserError, "lmrep convert .* runs/"),
 ])
 def test_unusable_config_gives_one_message(tmp_path, make, error, message):
     make(tmp_path / "config.json")
