@@ -122,7 +122,7 @@ def long_example():
 
 
 def test_long_pairs_are_refused_or_truncated_and_counted_once():
-    own = tiny.Tiny("multiple_choice", [*examples(2), long_example()], length=9)
+    own = tiny.Tiny("multiple_choice", [*examples(2), long_example()], length=9, form={"long": "refuse"})
     with pytest.raises(UserError, match=r"train\.jsonl, line 3, choice 0 has 13 tokens, and config\.length is 9"):
         own.encode()
     own.form = dataclasses.replace(own.form, long="truncate")
