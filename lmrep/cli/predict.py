@@ -19,8 +19,8 @@ list of texts; or "replaced", for each token {"word": ..., "start": ..., "end": 
 and the output adds those of its prediction, such as "label", or "generated" for a text from a text. Output is flushed
 after every 256 lines."""
 
-import contextlib
 import dataclasses
+import io
 import itertools
 import json
 import logging
@@ -31,6 +31,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from lmrep.cli.arguments import STEP, Arguments, Flag
+from lmrep.core import text_files
 from lmrep.core.errors import UserError
 from lmrep.core.files import json_object
 
@@ -75,32 +76,31 @@ def run(arguments: Arguments) -> int:
     source = "standard input" if own.input is None else own.input
     if (own.input or "").endswith(".jsonl") and not own.jsonl:
         log.warning("each line of %s is read as a text; give --jsonl for JSON Lines", own.input)
-    with _open(own.input) as file:
-        numbered = ((None, {"text": text}) for text in arguments.words) if arguments.words else _records(
-            file, source, own.jsonl)
-        first = next(numbered, None)
-        if first is None:
-            raise UserError(f"{source} has no text; give one text per line, or texts as arguments")
+    numbered = ((None, {"text": text}) for text in arguments.words) if arguments.words else _records(
+        _open(own.input), source, own.jsonl)
+    first = next(numbered, None)
+    if first is None:
+        raise UserError(f"{source} has no text; give one text per line, or texts as arguments")
 
-        from lmrep import api
-        from lmrep.data import prompts
+    from lmrep import api
+    from lmrep.data import prompts
 
-        names_of_options = flags().keys() - FLAGS.keys()
-        options = {name: value for name, value in vars(own).items() if name in names_of_options and value is not None}
-        trained = api.load(workdir, arguments.step)
-        numbered, done, unknown, words, example = itertools.chain([first], numbered), 0, 0, 0, ""
-        while block := list(itertools.islice(numbered, LINES)):
-            names, records = zip(*block, strict=True)
-            for line in _predictions(trained, records, names, options, done, own.jsonl):
-                print(line)
-            sys.stdout.flush()
-            done += len(records)
-            for text in (record["text"] for record in records if isinstance(record.get("text"), str)):
-                found, count = prompts.unknown_words(text, trained.tokenizer)
-                unknown, words, example = unknown + len(found), words + count, example or next(iter(found), "")
-        if unknown:
-            log.warning("%s of %s words are unknown to the tokenizer, for example %r, and are read as %s",
-                        f"{unknown:,}", f"{words:,}", example[:40], trained.tokenizer.specials["unk"])
+    names_of_options = flags().keys() - FLAGS.keys()
+    options = {name: value for name, value in vars(own).items() if name in names_of_options and value is not None}
+    trained = api.load(workdir, arguments.step)
+    numbered, done, unknown, words, example = itertools.chain([first], numbered), 0, 0, 0, ""
+    while block := list(itertools.islice(numbered, LINES)):
+        names, records = zip(*block, strict=True)
+        for line in _predictions(trained, records, names, options, done, own.jsonl):
+            print(line)
+        sys.stdout.flush()
+        done += len(records)
+        for text in (record["text"] for record in records if isinstance(record.get("text"), str)):
+            found, count = prompts.unknown_words(text, trained.tokenizer)
+            unknown, words, example = unknown + len(found), words + count, example or next(iter(found), "")
+    if unknown:
+        log.warning("%s of %s words are unknown to the tokenizer, for example %r, and are read as %s",
+                    f"{unknown:,}", f"{words:,}", example[:40], trained.tokenizer.specials["unk"])
     return 0
 
 
@@ -135,12 +135,13 @@ def _prompt(trained, record: dict, name: str | None) -> Any:
     return text
 
 
-def _open(path: str | None) -> contextlib.AbstractContextManager[Iterable[str]]:
+def _open(path: str | None) -> Iterable[str]:
     """The lines of a file, or of standard input."""
-    try:
-        return contextlib.nullcontext(sys.stdin) if path is None else open(path, encoding="utf8")
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    if path is not None:
+        return text_files.lines(path, pipes=True)
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(newline="\n")
+    return sys.stdin
 
 
 def _records(file: Iterable[str], source: str, jsonl: bool) -> Iterator[tuple[str, dict]]:
@@ -148,6 +149,8 @@ def _records(file: Iterable[str], source: str, jsonl: bool) -> Iterator[tuple[st
     number = 0
     try:
         for number, line in enumerate(file, 1):
+            if number == 1:
+                line = line.removeprefix("\ufeff")
             if line.strip():
                 name = f"line {number:,} of {source}"
                 yield name, json_object(line, name, '{"text": "..."}') if jsonl else {"text": line.rstrip("\r\n")}

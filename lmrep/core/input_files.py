@@ -85,12 +85,13 @@ HTML = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:!doctype\s+html|html)[\s>]", re.IGN
 HTML_SUFFIXES = (".html", ".htm", ".xhtml")
 
 
-def open_bytes(path: str | os.PathLike, store: Any = None) -> io.BufferedReader:
+def open_bytes(path: str | os.PathLike, store: Any = None, pipes: bool = False) -> io.BufferedReader:
     """The bytes of a file as they are stored, which can be sought.
 
     Args:
       path: local, or a URL. "~" is expanded.
       store: the fsspec file system of a URL, if it is at hand.
+      pipes: whether it may be a named pipe, which can be read once and not sought.
 
     Raises:
       UserError: it is not a regular file, or cannot be read. So do reads from the result.
@@ -98,25 +99,25 @@ def open_bytes(path: str | os.PathLike, store: Any = None) -> io.BufferedReader:
     url = remote.as_url(path)
     path = url or os.path.expanduser(os.fspath(path))
     if not url:
-        check_regular(path)
+        check_regular(path, pipes)
     with _errors(path):
         if url and store is None:
             store, _ = remote.file_system(url, "the path", "gs://bucket/folder/*.txt")
         return io.BufferedReader(_Layer(store.open(path, "rb") if store else open(path, "rb", 0), path, path), BUFFER)
 
 
-def open_input(path: str | os.PathLike, store: Any = None) -> io.BufferedReader:
+def open_input(path: str | os.PathLike, store: Any = None, pipes: bool = False) -> io.BufferedReader:
     """The content of a file: decompressed, and of an archive, its only file. The content of a plain file can be sought.
     `name` is the name of the content, such as a.txt of a.txt.gz.
 
     Args:
-      path, store: as for `open_bytes`.
+      path, store, pipes: as for `open_bytes`.
 
     Raises:
       UserError: as `open_bytes`; it is a pointer or a page in place of data, an archive of several files, or not what
         its name says. Reads raise it where the content is damaged or expands too much.
     """
-    stream = open_bytes(path, store)
+    stream = open_bytes(path, store, pipes)
     try:
         shown = stream.name
         for _ in range(MAX_LAYERS):
@@ -166,14 +167,14 @@ def content_name(path: str | os.PathLike) -> str:
     return name
 
 
-def check_regular(path: str) -> None:
-    """Raises UserError, without reading, for a local path that is a folder, device, pipe or socket, and for a file
-    whose size the system does not know, such as those in /proc: reading these may never end."""
+def check_regular(path: str, pipes: bool = False) -> None:
+    """Raises UserError, without reading, for a local path that is a folder, a device, a socket, or, unless `pipes`, a
+    pipe, and for a file whose size the system does not know, such as those in /proc: reading these may never end."""
     with _errors(path):
         mode = os.stat(path).st_mode
-        what = "" if stat.S_ISREG(mode) else next(
+        what = "" if stat.S_ISREG(mode) or (pipes and stat.S_ISFIFO(mode)) else next(
             (name for test, name in SPECIAL_FILES.items() if test(mode)), "a special file")
-        if not what and os.path.realpath(path).startswith(VIRTUAL):
+        if stat.S_ISREG(mode) and os.path.realpath(path).startswith(VIRTUAL):
             what = "a file of the system, of unknown size"
     if what:
         raise UserError(f"{path} is {what}; expected a regular file: copy the content to one, or leave it out")

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lmrep.core import text_files
 from lmrep.core.errors import UserError
 
 
@@ -30,26 +31,19 @@ def read(path: str | os.PathLike, words: Container[str] | None = None) -> WordVe
       UserError: the file cannot be read, is not UTF-8, or has no vectors; a line has other than the first line's number
         of values, or one that is not a finite number. The message has file and line.
     """
-    path = os.path.expanduser(path)
     found: dict[str, np.ndarray] = {}
     size = 0
-    try:
-        with open(path, encoding="utf8", newline="\n") as file:
-            for number, line in enumerate(file, 1):
-                text = line.rstrip()
-                if not text or (number == 1 and _is_header(text)):
-                    continue
-                size = size or text.count(" ")
-                word, *values = text.rsplit(" ", size) if size else [text]
-                if not size or len(values) != size or not word:
-                    raise UserError(f"{path}:{number}: expected a word and {size or 'its'} numbers between single "
-                                    f"spaces; got {text[:60]!r}")
-                if word not in found and (words is None or word in words):
-                    found[word] = _parse(values, f"{path}:{number}")
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}; give a text file of word vectors") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8: {error}; give a text file of word vectors") from None
+    for number, line in enumerate(text_files.lines(path), 1):
+        text = line.rstrip()
+        if not text or (number == 1 and _is_header(text)):
+            continue
+        size = size or text.count(" ")
+        word, *values = text.rsplit(" ", size) if size else [text]
+        if not size or len(values) != size or not word:
+            raise UserError(f"{path}:{number}: expected a word and {size or 'its'} numbers between single spaces; got "
+                            f"{text[:60]!r}")
+        if word not in found and (words is None or word in words):
+            found[word] = _parse(values, f"{path}:{number}")
     if not size:
         raise UserError(f"{path} has no vectors; expected a word and its numbers on each line")
     return WordVectors(list(found), np.stack([*found.values()]) if found else np.zeros((0, size), np.float32))

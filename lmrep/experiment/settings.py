@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lmrep.config.record import suggestion
+from lmrep.core import text_files
 from lmrep.core.errors import UserError
 from lmrep.experiment.fine_tuning import GRIDS
 
@@ -53,13 +54,8 @@ def read_list(file: str | Path) -> list[Fields]:
     Raises:
       UserError: there is no such file, a line is invalid, or there is no setting.
     """
-    try:
-        lines = Path(file).read_text(encoding="utf8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"the list of settings {file} cannot be read: {getattr(error, 'strerror', None) or error}"
-                        ) from None
     settings = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text_files.lines(file, pipes=True), 1):
         where = f"{file}:{number}"
         try:
             words = shlex.split(line, comments=True)

@@ -6,9 +6,9 @@ tensors. The header comes first but is known last, so lines are counted beforeha
 """
 
 import contextlib
+import io
 import json
 import os
-import stat
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from lmrep.core import input_files, text_files
 from lmrep.core.errors import RunFault, UserError
 from lmrep.inference import encode
 from lmrep.inference.run import Run
@@ -36,9 +37,8 @@ def count_lines(path: str | os.PathLike) -> int:
     """
     lines = 0
     try:
-        with open(path, "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise UserError(f"{path} is not a regular file, and it is read twice; write the text to a file")
+        with input_files.open_input(path) as file:
+            text_files.check_utf8(file.peek(4)[:4], path)
             while line := file.readline(LONGEST_LINE + 1):
                 lines += 1
                 if len(line) > LONGEST_LINE:
@@ -47,8 +47,6 @@ def count_lines(path: str | os.PathLike) -> int:
     except UnicodeDecodeError as error:
         raise UserError(f"line {lines:,} of {path} is not UTF-8 text: byte 0x{error.object[error.start]:02x}; "
                         "convert it to UTF-8") from None
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
     if not lines:
         raise UserError(f"{path} is empty; give a file with a text on each line")
     return lines
@@ -57,7 +55,7 @@ def count_lines(path: str | os.PathLike) -> int:
 def read_lines(path: str | os.PathLike) -> Iterator[list[str]]:
     """The lines of a UTF-8 file without line ends, in chunks of some thousands."""
     found, characters = [], 0
-    with open(path, encoding="utf-8-sig", newline="\n") as file:
+    with io.TextIOWrapper(input_files.open_input(path), "utf-8-sig", newline="\n") as file:
         for line in file:
             found.append(line.removesuffix("\n").removesuffix("\r"))
             characters += len(line)

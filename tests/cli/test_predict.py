@@ -1,5 +1,6 @@
 """`lmrep predict` with JSON, an object a line. (Texts as arguments and lines: test_runs.py.)"""
 
+import gzip
 import json
 
 import pytest
@@ -41,8 +42,14 @@ def test_json_lines_keep_their_order_and_have_probabilities(home, tmp_path, monk
 
 
 def test_file_of_texts_is_read_line_by_line(home, tmp_path):
-    (tmp_path / "texts.txt").write_text("The [MASK] cat.\nA [MASK].\n")
-    assert run_predict(home, f"--input={tmp_path}/texts.txt") == run_predict(home, "The [MASK] cat.", "A [MASK].")
+    content = "\ufeffThe [MASK] cat.\r\nA\u2028\rcat [MASK].\n".encode()
+    (tmp_path / "texts.txt").write_bytes(content)
+    (tmp_path / "texts.gz").write_bytes(gzip.compress(content))
+    expected = run_predict(home, "The [MASK] cat.", "A\u2028\rcat [MASK].")
+    assert expected.code == 0
+    assert run_predict(home, f"--input={tmp_path}/texts.txt") == expected
+    assert run_predict(home, f"--input={tmp_path}/texts.gz") == expected
+    assert run_predict(home, stdin="\ufeffThe [MASK] cat.\n") == run_predict(home, "The [MASK] cat.")
 
 
 def test_unknown_words_are_reported_once(home, monkeypatch):

@@ -315,7 +315,7 @@ def test_training_data_decides_the_metric_of_tags(home):
     (["--grid=seed=1,2"], "seeds are given by --seeds"),
     (["--grid=batch_size=4", "--config.batch_size=8"], "batch_size is given by --config.batch_size too"),
     (["--grid=batch_size=4", "--list=x"], "--grid and --list are given"),
-    (["--list=missing.txt"], "the list of settings missing.txt cannot be read: No such file"),
+    (["--list=missing.txt"], "cannot read missing.txt: No such file"),
     (["--seeds=2-1"], "--seeds is '2-1'; expected numbers"),
     (["--seeds=1,0-2"], "--seeds has 1 twice"),
     (["--grid=checkpoint.best=loss,mlm_loss"], "settings are compared by checkpoint.best"),
@@ -334,6 +334,11 @@ def test_invalid_list_is_refused_with_its_line(tmp_path, text, message):
     (tmp_path / "list").write_text(text)
     with pytest.raises(UserError, match=message):
         settings.read_list(tmp_path / "list")
+
+
+def test_a_list_has_no_byte_order_mark_and_lines_end_at_line_feeds(tmp_path):
+    (tmp_path / "list").write_bytes("\ufeffname=a\u2028b\r\nname=c".encode())
+    assert settings.read_list(tmp_path / "list") == [(("name", "a\u2028b"),), (("name", "c"),)]
 
 
 def test_grid_without_a_sweep_or_function_is_refused(home):

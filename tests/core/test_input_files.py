@@ -6,14 +6,16 @@ import io
 import lzma
 import os
 import tarfile
+import threading
 import zipfile
 
 import fsspec
 import pyarrow as pa
 import pytest
 
-from lmrep.core import input_files
+from lmrep.core import input_files, text_files
 from lmrep.core.errors import UserError
+from lmrep.data.corpora import Config, open_corpus
 from lmrep.interop import tensor_files
 
 TEXT = "".join(f"né, line {i}\n" for i in range(20_000)).encode()  # several buffers
@@ -132,6 +134,27 @@ def test_what_expands_far_more_than_text_is_refused(tmp_path, monkeypatch):
     (tmp_path / "line").write_bytes(b"x" * 100)
     with pytest.raises(UserError, match="line 1 is longer than 50 B"), open(tmp_path / "line", "rb") as file:
         list(input_files.lines(file, "line", 50))
+
+
+def test_lines_of_text_end_at_line_feeds_alone(tmp_path):
+    text = "a\x0bb\x0c\x1c\x1d\x1e\x85\u2028\u2029c\rd"
+    (tmp_path / "a.txt").write_bytes(f"\ufeff{text}\r\n\ufefflast".encode())
+    assert list(text_files.lines(tmp_path / "a.txt")) == [text, "\ufefflast"]
+    for content, message in ((b"a\n\xe9", "line 2 has the byte 0xe9"), ("a".encode("utf-16"), "iconv -f UTF-16"),
+                             ("a".encode("utf-32"), "iconv -f UTF-32")):
+        (tmp_path / "a.txt").write_bytes(content)
+        with pytest.raises(UserError, match=message):
+            list(text_files.lines(tmp_path / "a.txt"))
+        with pytest.raises(UserError, match="UTF"):
+            list(open_corpus(Config(corpus="text_files", files=str(tmp_path / "a.txt"))).documents())
+
+
+def test_pipes_are_read_where_they_may_be(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(gzip.compress(TEXT),))
+    writer.start()
+    assert len(list(text_files.lines(tmp_path / "pipe", pipes=True))) == 20_000
+    writer.join()
 
 
 def test_pointers_in_place_of_a_checkpoint_are_named(tmp_path):

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from lmrep.core import input_files, remote
+from lmrep.core import input_files, remote, text_files
 from lmrep.core.errors import UserError
 
 
@@ -87,8 +87,10 @@ def _no_match(pattern: str, where: str, folder: bool, within: str) -> str:
 
 
 def opened(source: Source) -> BinaryIO:
-    """The file's content, decompressed; raises UserError as `input_files.open_input`."""
-    return input_files.open_input(source.path, source.store)
+    """The file's content, decompressed. Raises UserError as `input_files.open_input`, and for UTF-16 and UTF-32."""
+    file = input_files.open_input(source.path, source.store)
+    text_files.check_utf8(file.peek(4)[:4], source.path)
+    return file
 
 
 def fingerprint(sources: list[Source], *facts: str) -> str:

@@ -199,7 +199,7 @@ def _separator(job: Job) -> str:
 def find_separator(beginning: str) -> str:
     """The separator of a CSV file: the one by which most of its first lines have as many cells as line 1, two or more;
     of equal ones the first of `SEPARATORS`."""
-    lines = beginning.splitlines(keepends=True)
+    lines = [f"{line}\n" for line in beginning.split("\n")]
     return max(SEPARATORS, key=lambda separator: _agreement(lines, separator))  # the first of equal ones
 
 

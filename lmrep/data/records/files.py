@@ -8,14 +8,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from lmrep.core import input_files, remote
+from lmrep.core import input_files, remote, text_files
 from lmrep.core.errors import UserError
 from lmrep.core.messages import byte_size
 from lmrep.data.records.base import Config
 
 log = logging.getLogger(__name__)
 
-MARKS = {"utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)}
 MAX_TEXT = 2**30  # bytes of a file that is read as a whole
 BEGINNING = 2**16  # bytes by which a format is detected
 
@@ -131,10 +130,10 @@ def _report(path: Path, replaced: list[int], encoding: str) -> None:
 
 def _check_mark(path: Path, content: bytes, encoding: str) -> None:
     """Refuses a file whose byte order mark is that of UTF-16 or UTF-32, where that is not the encoding."""
-    marked = next((name for name, marks in MARKS.items() if content.startswith(marks)), None)
+    marked = text_files.byte_order(content)
     if marked and not _codec(encoding).startswith(("utf-16", "utf-32")):
-        raise UserError(f"{path} begins with the byte order mark of {marked.upper()}, and config.data.encoding is "
-                        f"{encoding!r}; set it to {marked}")
+        raise UserError(f"{path} begins with the byte order mark of {marked}, and config.data.encoding is "
+                        f"{encoding!r}; set it to {marked.lower()}")
 
 
 def _undecodable(path: Path, number: int, error: UnicodeError, encoding: str) -> str:

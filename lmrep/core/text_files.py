@@ -1,0 +1,46 @@
+"""Lines of the UTF-8 text files that users name."""
+
+import codecs
+import os
+from collections.abc import Iterator
+
+from lmrep.core import input_files
+from lmrep.core.errors import UserError
+
+# UTF-32 first: its little-endian mark begins with that of UTF-16.
+MARKS = {"UTF-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "UTF-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)}
+
+
+def byte_order(head: bytes) -> str | None:
+    """"UTF-16" or "UTF-32" where the first bytes of a file are their byte order mark; None for others."""
+    return next((name for name, marks in MARKS.items() if head.startswith(marks)), None)
+
+
+def check_utf8(head: bytes, path: str | os.PathLike) -> None:
+    """Raises UserError if the first bytes of a file are the byte order mark of another encoding."""
+    if name := byte_order(head):
+        raise UserError(f"{path} is {name} text, as its byte order mark says; convert it to UTF-8: "
+                        f"iconv -f {name} -t UTF-8")
+
+
+def lines(path: str | os.PathLike, pipes: bool = False) -> Iterator[str]:
+    """The lines of a file, without line break (LF or CRLF) and byte order mark, read as they are consumed.
+
+    Args:
+      path: as for `input_files.open_input`.
+      pipes: whether it may be a named pipe.
+
+    Raises:
+      UserError: as `open_input`; a line is not UTF-8, with file and line.
+    """
+    with input_files.open_input(path, pipes=pipes) as file:
+        for number, line in enumerate(input_files.lines(file, path), 1):
+            if number == 1:
+                check_utf8(line, path)
+                line = line.removeprefix(codecs.BOM_UTF8)
+            try:
+                text = line.decode()
+            except UnicodeDecodeError as error:
+                raise UserError(f"{path} is not UTF-8 text: line {number:,} has the byte 0x{line[error.start]:02x}; "
+                                "convert it to UTF-8") from error
+            yield text.removesuffix("\n").removesuffix("\r")
