@@ -49,6 +49,7 @@ FLAGS = {
     "data_dir": DATA_DIR,
 }
 PAPER = "paper"
+LOCK_SECONDS = 60.0  # in which another task has written the plan; longer, a run has the directory
 MAX_REASONS, MAX_WIDTH = 10, 160  # lines about failed runs, and their letters
 
 
@@ -64,7 +65,7 @@ def run(arguments: Arguments) -> int:
     from lmrep.analysis import sweep as analysis
     from lmrep.cli.sweep_runs import train
     from lmrep.experiment import checks, sweep
-    from lmrep.storage.workdir import CONFIG, exclusive
+    from lmrep.storage.workdir import CONFIG, LOCK, exclusive
 
     if not flags.show:
         checks.check_writable(directory)
@@ -79,7 +80,7 @@ def run(arguments: Arguments) -> int:
         raise UserError(f"--metric is {metric!r}; expected one of {', '.join(plan.metrics)}"
                         f"{suggestion(metric, plan.metrics)}")
     if not flags.show:
-        with exclusive(directory / ".lock"):  # other tasks write the plan too
+        with exclusive(directory / LOCK, LOCK_SECONDS):  # other tasks write the plan too
             if previous := sweep.read(directory):
                 plan = sweep.extended(previous, plan)
             sweep.write(directory, plan)

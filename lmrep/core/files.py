@@ -4,7 +4,9 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
+import socket
 import uuid
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -16,6 +18,49 @@ from lmrep.core.json_text import InvalidJSON, loads
 MANIFEST = "manifest.json"
 
 
+def temporary_name(name: str) -> str:
+    """A hidden name for what becomes `name`, which nobody can foresee: `.NAME.HOST.8-HEX-DIGITS.PROCESS`."""
+    return f".{name}.{_host()}.{uuid.uuid4().hex[:8]}.{os.getpid()}"
+
+
+def remove_leftovers(path: Path) -> None:
+    """Removes what processes of this host that were killed left beside `path`, under names of `temporary_name`. Nothing
+    else is touched: not what a process of another host or container writes."""
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.{re.escape(_host())}\.[0-9a-f]{{8}}\.([1-9][0-9]*)")
+    with contextlib.suppress(OSError):  # the parent does not exist, or cannot be read
+        for entry in list(os.scandir(path.parent)):
+            if (match := pattern.fullmatch(entry.name)) and not _runs(int(match[1])):
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                elif entry.is_file(follow_symlinks=False):
+                    os.unlink(entry.path)
+
+
+def _host() -> str:
+    """The name of this host and, where the system tells, the number of its container's process table."""
+    name = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:40]
+    with contextlib.suppress(OSError):
+        return f"{name}-{os.stat('/proc/self/ns/pid').st_ino}"
+    return name
+
+
+def _runs(process: int) -> bool:
+    """Whether a process of this host runs."""
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # of another user
+        pass
+    return True
+
+
+def open_lock(path: str | os.PathLike) -> int:
+    """A descriptor of a lock file, to be read and written, which is made where it is missing. Its content stays. A
+    symbolic link is not followed, because a lock may be in a folder that several users write to. Raises OSError."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+
+
 def write_bytes(path: str | os.PathLike, content: bytes) -> None:
     """Replaces the file at `path` atomically: a reader finds the old content or the new, even after a power failure.
 
@@ -23,17 +68,19 @@ def write_bytes(path: str | os.PathLike, content: bytes) -> None:
       RunFault: it cannot be written; the old file is untouched.
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(temporary_name(path.name))
     try:
-        try:
-            with open(temporary, "wb") as file:
+        # Neither through a link nor into a file that somebody else has made meanwhile.
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666),
+                  "wb") as file:
+            try:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+                os.replace(temporary, path)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
         sync(path.parent)
     except OSError as error:
         raise RunFault(f"{path} cannot be written: {error.strerror}") from error
@@ -80,7 +127,7 @@ def atomic_directory(target: Path, keep_existing: bool = False) -> Iterator[Path
     Raises:
       OSError: it cannot be written, or `target` is not empty.
     """
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.{os.getpid()}")
+    temporary = target.with_name(temporary_name(target.name))
     try:
         temporary.mkdir(parents=True)
         yield temporary
@@ -130,7 +177,7 @@ def verified(directory: Path, trusted: Collection[str] = ()) -> dict:
     for name, (size, sha256) in content["files"].items():
         try:
             found = (directory / name).stat().st_size
-            if found != size:
+            if found != size or not (directory / name).is_file():
                 raise Damaged(f"{name} has {found} bytes instead of {size}")
             if name not in trusted and _sha256(directory / name) != sha256:
                 raise Damaged(f"{name} has changed since it was saved (its SHA-256 differs)")

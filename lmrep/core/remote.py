@@ -149,6 +149,18 @@ def describe(error: Exception) -> str:
     return f"{type(error).__name__}: {textwrap.shorten(str(error), 300, placeholder=' ...') or 'no reason given'}"
 
 
+def inside(name: str, url: str) -> str:
+    """`name`, of a file in the store at `url`, which becomes a local file with the same name below a folder.
+
+    Raises:
+      UserError: the local file would be elsewhere. Names of objects in a bucket may have any characters.
+    """
+    if "\\" in name or "\0" in name or {"", ".", ".."} & set(name.split("/")):
+        raise UserError(f"{url} has a file named {name[:200]!r}, which cannot be a file in a local folder; remove it "
+                        "there, or copy the other files to another address")
+    return name
+
+
 class Store:
     """The files below `url`, named by their relative paths. The methods raise the errors of the store.
 
@@ -161,17 +173,17 @@ class Store:
         self._system, self._top = file_system(url, what, example)
 
     def names(self, folder: str = "") -> list[str]:
-        """The names of all files, or of those in a folder."""
+        """The names of all files, or of those in a folder. Raises UserError as `inside`."""
         self._system.invalidate_cache()  # other processes write there too
         found = self._system.find(f"{self._top}/{folder}".rstrip("/"))
-        return sorted(posixpath.relpath(name, self._top) for name in found)
+        return sorted(self._relative(path) for path in found)
 
     def details(self) -> dict[str, tuple[int, str]]:
         """{name: (size, checksum)} of the files directly in the directory, or of the file `url` itself, as ".". A
         checksum has the name that the store uses for it before it; "" if there is none."""
         self._system.invalidate_cache()
         found = self._system.find(self._top, maxdepth=1, detail=True).items()
-        files = ((posixpath.relpath(path, self._top), info) for path, info in sorted(found))
+        files = ((self._relative(path), info) for path, info in sorted(found))
         return {name: (info["size"] or 0, checksum(info)) for name, info in files if "/" not in name}
 
     def read(self, name: str) -> bytes | None:
@@ -207,6 +219,7 @@ class Store:
 
     def download(self, name: str, target: Path) -> None:
         """Copies a file to a local one, and makes its directory."""
+        inside(name or posixpath.basename(self.url), self.url)
         target.parent.mkdir(parents=True, exist_ok=True)
         self._system.get_file(self._path(name), str(target))
 
@@ -215,6 +228,12 @@ class Store:
         self._system.invalidate_cache()
         with contextlib.suppress(FileNotFoundError):
             self._system.rm(self._path(name), recursive=True)
+
+    def _relative(self, path: str) -> str:
+        """The name of a file of the store; "." for the file `url` itself."""
+        top = f"{self._top.rstrip('/')}/"
+        name = path.removeprefix(top).rstrip("/") if path.startswith(top) else posixpath.relpath(path, self._top)
+        return name if name == "." else inside(name, self.url)
 
     def _in_folder(self, name: str, write: Callable[[str], Any]) -> None:
         path = self._path(name)

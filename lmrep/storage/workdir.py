@@ -2,9 +2,7 @@
 
 import contextlib
 import fcntl
-import glob
 import os
-import shutil
 import socket
 import time
 from collections.abc import Iterator
@@ -12,11 +10,12 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from lmrep.config import json_files
-from lmrep.core import remote
+from lmrep.core import files, remote
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.files import MANIFEST, Damaged, atomic_directory, manifest, seal, sync, verified, write_json, write_text  # noqa: F401
 
 LOCK = ".lock"
+PATIENCE, POLL = 3600.0, 0.1  # seconds that `exclusive` waits for another process, and between two attempts
 
 _held: set[int] = set()  # descriptors of the locks that this process holds
 
@@ -45,7 +44,7 @@ def lock(workdir: str | os.PathLike) -> Iterator[None]:
     path = Path(workdir) / LOCK
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = files.open_lock(path)
     except OSError as error:
         raise UserError(f"the workdir {workdir} cannot be used: {error.strerror}; give another --workdir") from error
     try:
@@ -88,11 +87,32 @@ def holder(workdir: str | os.PathLike) -> str | None:
 
 
 @contextlib.contextmanager
-def exclusive(path: Path) -> Iterator[None]:
-    """A context that one process at a time can enter, by a lock on the file `path`; others wait."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+def exclusive(path: Path, patience: float = PATIENCE) -> Iterator[None]:
+    """A context that one process at a time can enter, by a lock on the file `path`, whose content stays as it is.
+
+    Raises:
+      UserError: the file cannot be locked, or another process holds the lock for more than `patience` seconds.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = files.open_lock(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be locked: {error.strerror}") from error
+    with open(descriptor, "rb") as file:
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    by = file.read(4096).decode(errors="replace").strip() or "another process"
+                    raise UserError(f"{path} has been locked by {by} for {patience:g} s; wait for that process, or "
+                                    "stop it") from None
+                time.sleep(POLL)
+            except OSError as error:
+                raise UserError(f"{path} cannot be locked: {error.strerror}; use a file system that supports "
+                                "locks") from error
         yield
 
 
@@ -120,10 +140,7 @@ def new_directory(target: Path) -> Iterator[Path]:
     """
     check_free(target)
     target = target.resolve()
-    for leftover in target.parent.glob(f".{glob.escape(target.name)}.*"):
-        process = leftover.name.rpartition(".")[2]
-        if process.isdecimal() and not Path(f"/proc/{process}").exists():
-            shutil.rmtree(leftover, ignore_errors=True)
+    files.remove_leftovers(target)
     try:
         with atomic_directory(target) as temporary:
             yield temporary

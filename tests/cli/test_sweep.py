@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from lmrep.cli import sweep as sweep_command
 from lmrep.cli import train_process
 from lmrep.core.errors import UserError
 from lmrep.experiment import settings, sweep
@@ -269,6 +270,22 @@ def test_workdir_of_a_run_is_refused(small_home):
         result = small.command("sweep", f"--workdir={small_home}/run", *flags)
         assert result.code == 2 and "holds a run" in result.err
     assert small.contents(small_home / "run") == before
+
+
+def test_workdir_of_a_run_that_starts_is_refused_and_its_lock_kept(home, monkeypatch):
+    monkeypatch.setattr(sweep_command, "LOCK_SECONDS", 0.2)
+    with workdir.lock(home / "sweep"):
+        content = (home / "sweep/.lock").read_text()
+        result = run_sweep(home, "--seeds=0")
+        assert result.code == 2 and f"locked by process {os.getpid()} on" in result.err
+        assert (home / "sweep/.lock").read_text() == content and not (home / "sweep/sweep.json").exists()
+
+
+def test_workdir_of_a_sweep_is_refused_by_train(small_home, tmp_path):
+    (tmp_path / "sweep.json").write_text("{}")
+    result = small.command("train", f"--config={small_home}/small.py", f"--workdir={tmp_path}")
+    assert result.code == 2 and "holds a sweep" in result.err
+    assert [path.name for path in tmp_path.iterdir()] == ["sweep.json"]
 
 
 def test_published_grid_and_choices_of_the_file(home):

@@ -112,3 +112,14 @@ def test_missing_directories_are_made_but_no_bucket(tmp_path, monkeypatch):
     assert not (tmp_path / "new/other").exists()
     with pytest.raises(FileNotFoundError):
         store.upload(tmp_path / "none", "other/x")
+
+
+@pytest.mark.parametrize("name", ["../up", "/etc/cron.d/x", "a/../../up", "./a", "a//b", "..", "a\\b"])
+def test_objects_that_would_be_written_elsewhere_are_refused(tmp_path, monkeypatch, name):
+    """An object of a bucket may have any name; a local folder of the same files may not."""
+    store = Store("memory://inside/run", "a", "b")
+    monkeypatch.setattr(store._system, "find", lambda top, **_: {f"/inside/run/{name}": {"size": 1, "name": name}})
+    for reading in (store.names, store.details, lambda: store.download(name, tmp_path / "folder" / name)):
+        with pytest.raises(UserError, match="memory://inside/run has a file named"):
+            reading()
+    assert not list(tmp_path.iterdir())

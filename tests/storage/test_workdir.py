@@ -8,6 +8,7 @@ import socket
 
 import pytest
 
+from lmrep.core import files
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.files import atomic_directory
 from lmrep.storage import workdir
@@ -171,3 +172,37 @@ def test_first_of_two_cached_directories_is_kept(tmp_path):
     with pytest.raises(OSError):
         write("third", False)
     assert (tmp_path / "cache/file").read_text() == "first" and len(list(tmp_path.iterdir())) == 1
+
+
+def test_files_are_written_through_no_link(tmp_path, monkeypatch):
+    """In a folder that others write to, there may be a link with the name of a temporary file, or of a lock."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    monkeypatch.setattr(files, "temporary_name", lambda name: f".{name}.foreseen")
+    (tmp_path / ".config.json.foreseen").symlink_to(victim)
+    with pytest.raises(RunFault, match=r"config\.json cannot be written: File exists"):
+        workdir.write_json(tmp_path / "config.json", {})
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/.lock").symlink_to(victim)
+    for locked in (workdir.lock(tmp_path / "run"), workdir.exclusive(tmp_path / "run/.lock")):
+        with pytest.raises(UserError, match=r"run.* cannot be (used|locked): "), locked:
+            pass
+    assert victim.read_text() == "precious" and (tmp_path / ".config.json.foreseen").is_symlink()
+
+
+def test_lock_of_another_program_is_neither_emptied_nor_waited_for(tmp_path):
+    with workdir.lock(tmp_path):
+        content = (tmp_path / workdir.LOCK).read_text()
+        refusal = f"has been locked by process {os.getpid()} on"
+        with pytest.raises(UserError, match=refusal), workdir.exclusive(tmp_path / workdir.LOCK, patience=0.2):
+            pass
+        assert (tmp_path / workdir.LOCK).read_text() == content
+
+
+def test_only_what_lmrep_left_is_removed_beside_a_new_directory(tmp_path):
+    mine = (".new.2024", f".new.{2**22 + 1}", ".new.backup.2023")
+    for name in mine:
+        (tmp_path / name).mkdir()
+    with workdir.new_directory(tmp_path / "new"):
+        pass
+    assert sorted(os.listdir(tmp_path)) == sorted([*mine, "new"])
