@@ -9,7 +9,7 @@ import posixpath
 from collections.abc import Callable
 from pathlib import Path
 
-from lmrep.core import remote
+from lmrep.core import remote, sealed_cache
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.files import MANIFEST, Damaged, atomic_directory, digest, verified
 from lmrep.core.host import default_data_dir
@@ -43,18 +43,16 @@ def _local(url: str, what: str) -> Path:
         files = store.details()
     if not files:
         raise UserError(f"{what} is {url!r}, where the store has no files; check the address")
-    folder = default_data_dir() / "downloads" / digest([url, files])[:16]
-    target = folder if "." in files else folder / posixpath.basename(url)  # "." is a file at the URL itself
-    result = folder / posixpath.basename(url)
-    if result.exists():
-        return result
-    log.info("downloading %s from %s", byte_size(sum(size for size, _ in files.values())), url)
-    try:
-        with atomic_directory(target, keep_existing=True) as temporary, remote.user_errors(url):
-            remote.transfer(lambda name: _download(store, name, *files[name], temporary), files)
-    except OSError as error:
-        raise RunFault(f"{url} could not be downloaded to {target}: {error.strerror or error}") from error
-    return result
+    folder, name = default_data_dir() / "downloads" / digest([url, files])[:16], posixpath.basename(url)
+
+    def download(target: Path) -> None:
+        target = target if "." in files else target / name  # "." is a file at the URL itself
+        log.info("downloading %s from %s", byte_size(sum(size for size, _ in files.values())), url)
+        with remote.user_errors(url):
+            remote.transfer(lambda each: _download(store, each, *files[each], target), files)
+
+    return sealed_cache.cached(folder, download, lambda directory: directory / name, {"url": url},
+                               "the download", "free some space, or set another $LMREP_DATA_DIR")
 
 
 def _download(store: remote.Store, name: str, size: int, checksum: str, folder: Path) -> None:

@@ -1,5 +1,5 @@
-"""The vectors of a frozen encoder, computed once: for each set of examples a file under DATA_DIR/features, float32
-[tokens, n, d], which is mapped into memory and read as a column of the examples.
+"""The vectors of a frozen encoder, computed once: for each set of examples a sealed directory under DATA_DIR/features
+with an array, float32 [tokens, n, d], which is mapped into memory and read as a column of the examples.
 
 Its name is a fingerprint of the encoder's parameters and tokenizer, of the layers that are read, and of the tokens.
 """
@@ -8,17 +8,16 @@ import dataclasses
 import functools
 import hashlib
 import logging
-import os
 import shutil
-import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import jax
 import numpy as np
 
+from lmrep.core import sealed_cache
 from lmrep.core.errors import RunFault
-from lmrep.core.files import digest
+from lmrep.core.files import Damaged, digest
 from lmrep.core.messages import byte_size
 from lmrep.core.params import unflatten
 from lmrep.core.progress import ProgressReporter
@@ -30,33 +29,34 @@ from lmrep.inference import labelled
 from lmrep.objectives.base import FrozenPart, FrozenParts
 from lmrep.tasks import frozen_features, heads
 
-FOLDER = "features"  # of data_dir
+FOLDER, ARRAY = "features", "features.npy"  # of data_dir, and in the directory of a set of examples
+ADVICE = "free some space, give another --data_dir, or set --config.cache_features=False"
 
 log = logging.getLogger(__name__)
 
 
 def cached(prepared: PreparedTask, frozen: FrozenParts, data_dir: Path) -> PreparedTask:
-    """The data of a task with the column `features`, if `cache_features` is set. Files that do not exist are written;
-    their size is logged before.
+    """The data of a task with the column `features`, if `cache_features` is set. Features that do not exist, or are
+    damaged, are computed; their size is logged before.
 
     Raises:
-      RunFault: the disk has too little space.
+      RunFault: they cannot be written, or the disk has too little space.
     """
     if not prepared.experiment.cache_features:
         return prepared
     part, c = frozen[frozen_features.NAME], experiments.resolve_stages(prepared.experiment)[0].objective.features
     folder = local_data_dir(data_dir) / FOLDER
     dtype = prepared.experiment.execution.dtype
-    paths = {split: folder / f"{_key(part, c, examples, dtype)}.npy" for split, examples in prepared.stores.items()}
+    directories = {split: folder / _key(part, c, examples, dtype) for split, examples in prepared.stores.items()}
     stores = {}
-    missing = {split: path for split, path in paths.items() if not path.exists()}
-    if missing:
-        _announce(part, c, {split: prepared.stores[split] for split in missing}, folder)
+    _announce(part, c, {split: prepared.stores[split] for split, path in directories.items() if not path.exists()},
+              folder)
     for split, examples in prepared.stores.items():
-        if split in missing:
-            _write(paths[split], part, c, examples, split)
+        features = sealed_cache.cached(
+            directories[split], functools.partial(_write, part=part, c=c, examples=examples, split=split), _load,
+            {"features": directories[split].name}, "the features", ADVICE)
         units = examples.units
-        columns = units.columns | {frozen_features.NAME: np.load(paths[split], mmap_mode="r")}
+        columns = units.columns | {frozen_features.NAME: features}
         units = units._replace(columns=columns, token_columns=(*units.token_columns, frozen_features.NAME))
         stores[split] = dataclasses.replace(examples, units=units)
     log.info("features are read from %s", folder)
@@ -82,32 +82,42 @@ def _shape(part: FrozenPart, c: frozen_features.Config, examples: Examples) -> t
 
 def _announce(part: FrozenPart, c: frozen_features.Config, stores: Mapping[str, Examples], folder: Path) -> None:
     """Logs the size of what will be written. Raises RunFault where the disk has less."""
+    if not stores:
+        return
     shapes = {split: _shape(part, c, examples) for split, examples in stores.items()}
     size = sum(4 * int(np.prod(shape)) for shape in shapes.values())
-    folder.mkdir(parents=True, exist_ok=True)
     tokens, (_, n, d) = sum(shape[0] for shape in shapes.values()), next(iter(shapes.values()))
     log.info("writing the features of %s tokens (%s), %d x %d float32 each, %s, to %s", f"{tokens:,}",
              ", ".join(shapes), n, d, byte_size(size), folder)
-    if (free := shutil.disk_usage(folder).free) < size:
-        raise RunFault(f"the features take {byte_size(size)}, and {folder} has {byte_size(free)} left; free some, give "
-                       "another --data_dir, or set --config.cache_features=False")
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if (free := shutil.disk_usage(existing).free) < size:
+        raise RunFault(f"the features take {byte_size(size)}, and {folder} has {byte_size(free)} left; {ADVICE}")
 
 
-def _write(path: Path, part: FrozenPart, c: frozen_features.Config, examples: Examples, split: str) -> None:
-    """Computes the features of all tokens, and writes the file at once under its name."""
+def _write(directory: Path, part: FrozenPart, c: frozen_features.Config, examples: Examples, split: str) -> None:
+    """Computes the features of all tokens. They are written to the file and not to a map of it: where the disk is full,
+    a write raises OSError, and a map ends the process."""
     shape, done = _shape(part, c, examples), 0
-    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}")
     reporter = ProgressReporter(log.info, shape[0])
-    try:
-        array = np.lib.format.open_memmap(temporary, "w+", np.float32, shape)
+    with open(directory / ARRAY, "wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        header = file.tell()
         for rows, vectors in _vectors(part, c, examples):
-            array[rows] = vectors
+            breaks = np.flatnonzero(np.diff(rows) != 1) + 1  # batches hold examples in any order
+            for numbers, block in zip(np.split(rows, breaks), np.split(vectors, breaks), strict=True):
+                if len(numbers):
+                    file.seek(header + 4 * int(numbers[0]) * shape[1] * shape[2])
+                    file.write(np.ascontiguousarray(block, "<f4").data)
             done += len(rows)
             reporter.report(done, lambda _, done=done: f"features of {split}: {done / shape[0]:.0%}")
-        array.flush()
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        file.truncate(header + 4 * int(np.prod(shape)))
+
+
+def _load(directory: Path) -> np.ndarray:
+    try:
+        return np.load(directory / ARRAY, mmap_mode="r", allow_pickle=False)
+    except (OSError, EOFError, ValueError) as error:
+        raise Damaged(f"{ARRAY} cannot be read ({error})") from error
 
 
 def _vectors(

@@ -82,3 +82,10 @@ def test_truncated_download_is_refused_and_not_kept(monkeypatch):
 def test_missing_directory_is_an_error():
     with pytest.raises(UserError, match=r"init is 'memory://models/none', where the store has no files"):
         remote_cache.local("memory://models/none", "init")
+
+
+def test_damaged_copy_is_downloaded_again(caplog):
+    path = remote_cache.local(URL, "init") / "vocab.txt"
+    path.write_bytes(b"vocab.txu")
+    assert remote_cache.local(URL, "init") / "vocab.txt" == path and path.read_bytes() == b"vocab.txt"
+    assert "is damaged and will be built again: bert/vocab.txt has changed" in caplog.text

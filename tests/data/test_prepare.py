@@ -11,7 +11,7 @@ import threading
 import numpy as np
 import pytest
 
-from lmrep.core import remote
+from lmrep.core import remote, sealed_cache
 from lmrep.core.errors import RunFault, UserError
 from lmrep.data import corpora, sentences, tokenizers
 from lmrep.data.store import prepare, scan
@@ -231,7 +231,7 @@ def test_a_directory_with_a_flipped_bit_is_built_again(small_store, tmp_path, fi
     (line,) = [line for line in lines if "damaged" in line]
     assert line.startswith(f"the token store {directory} is damaged: {path.relative_to(directory)} has")
     assert line.endswith("; building it again")
-    assert content(again) == before and not prepare.find_damage(directory)
+    assert content(again) == before and not sealed_cache.find_damage(directory)
 
 
 def test_a_directory_without_a_file_is_built_again(small_store, tmp_path):
@@ -244,19 +244,19 @@ def test_a_directory_without_a_file_is_built_again(small_store, tmp_path):
 def test_large_files_are_hashed_once_per_machine_and_small_ones_always(tmp_path, monkeypatch):
     config = write(tmp_path / "files", texts(60))
     directory = prepare.prepare(config, SETTINGS, tmp_path / "data").directory
-    monkeypatch.setattr(prepare, "ALWAYS_VERIFIED", 0)
-    monkeypatch.setattr(prepare, "SMALL_FILE", 3000)
+    monkeypatch.setattr(sealed_cache, "ALWAYS_VERIFIED", 0)
+    monkeypatch.setattr(sealed_cache, "SMALL_FILE", 3000)
     (large,) = directory.glob("train/*array_record*")
     read, original = [], hashlib.file_digest
     monkeypatch.setattr(hashlib, "file_digest", lambda file, name: read.append(file.name) or original(file, name))
-    assert not prepare.find_damage(directory) and str(large) in read
+    assert not sealed_cache.find_damage(directory) and str(large) in read
     read.clear()
-    assert not prepare.find_damage(directory)
+    assert not sealed_cache.find_damage(directory)
     assert str(large) not in read and str(directory / "statistics.json") in read
     data = bytearray(large.read_bytes())
     data[len(data) // 2] ^= 4
     large.write_bytes(data)  # its time changes, too
-    assert "array_record" in prepare.find_damage(directory)
+    assert "array_record" in sealed_cache.find_damage(directory)
 
 
 def test_the_directory_has_the_documented_files(prepared):
@@ -298,7 +298,7 @@ def test_token_stores_are_downloaded_from_a_remote_data_directory(prepared, tmp_
         assert found.directory == tmp_path / "machine" / ready.directory.name and content(found) == content(ready)
         assert downloaded()[1] == []  # there is a local copy
         (found.directory / "counts.npy").write_bytes(b"damaged")
-        assert len(downloaded()[1]) == 2 and not prepare.find_damage(found.directory)
+        assert len(downloaded()[1]) == 2 and not sealed_cache.find_damage(found.directory)
         shutil.rmtree(found.directory)
         store.write(f"{found.directory.name}/counts.npy", b"damaged")
         with pytest.raises(UserError, match=r"memory://data/stores/.* is damaged: counts.npy .*; copy it there again"):

@@ -25,13 +25,11 @@ import importlib.metadata
 import itertools
 import json
 import pathlib
-import platform
 import resource
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -39,8 +37,9 @@ from lmrep.config import json_files
 from lmrep.config.json_files import Number
 from lmrep.core import host, remote, remote_cache
 from lmrep.core.errors import RunFault, UserError
-from lmrep.core.files import MANIFEST, Damaged, digest, manifest, seal, sync, verified, write_json
+from lmrep.core.files import MANIFEST, digest, open_lock, seal, sync
 from lmrep.core.messages import byte_size
+from lmrep.core.sealed_cache import find_damage
 from lmrep.data import corpora, sentence_lines, sentences, tokenizers
 from lmrep.data.store import scan, statistics, token_store, tokenize
 from lmrep.data.store.scan import CorpusScan, Progress, Report
@@ -53,8 +52,6 @@ PART = 2**25  # characters of a part, the most that a killed process loses
 MAX_PARTS = 128  # each is a file of each split; parts of larger corpora are larger
 BATCH = 2**18  # characters that are sent to a process at a time
 SMALL = 2**22  # characters of a corpus that is tokenized without other processes
-ALWAYS_VERIFIED = 2**30  # bytes: smaller folders are hashed (in 1.5 seconds) whenever they are opened
-SMALL_FILE = 2**20  # bytes: smaller files are hashed in any folder
 NOT_WRITTEN = "requested and"  # NumPy's "8 requested and 0 written", which does not give the reason
 DISK_FULL = ("No space left", "quota exceeded", NOT_WRITTEN)
 Numbers = dict[str, dict[str, Number]]  # of each split
@@ -173,30 +170,6 @@ def _open(directory: pathlib.Path, content: str, damaged_records: int) -> Prepar
     return Prepared(tokenizer, stores, facts, directory, text)
 
 
-def find_damage(directory: pathlib.Path) -> str:
-    """How a sealed directory differs from its manifest; "" if it does not.
-
-    If it has more than ALWAYS_VERIFIED bytes, a file of more than SMALL_FILE is not read again while its size, time and
-    inode are those with which this machine has verified it; a file beside the directory records them.
-    """
-    record = directory.with_name(f".{directory.name}.verified-{platform.node()}")
-    try:
-        files = manifest(directory)["files"]
-        if sum(size for size, _ in files.values()) <= ALWAYS_VERIFIED:
-            verified(directory)
-            return ""
-        states = {name: [s.st_size, s.st_mtime_ns, s.st_ino] for name in files for s in [(directory / name).stat()]}
-        known = json_files.read(dict[str, Any], record) or {}
-        trusted = {name for name in states if known.get(name) == states[name] and states[name][0] > SMALL_FILE}
-        verified(directory, trusted)
-        if known != states:
-            with contextlib.suppress(RunFault):  # the data directory may be read-only
-                write_json(record, states)
-    except (Damaged, OSError, UserError) as error:
-        return str(error)
-    return ""
-
-
 def remove(directory: pathlib.Path) -> None:
     try:
         if directory.exists():
@@ -211,7 +184,7 @@ def locked(directory: pathlib.Path, progress: Progress) -> Iterator[None]:
     """Holds the lock for building `directory`, which the system releases when the process ends."""
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
-        file = open(f"{directory}.lock", "w")  # noqa: SIM115 - closed below, which also unlocks
+        file = open(open_lock(f"{directory}.lock"), "rb")  # noqa: SIM115 - closed below, which also unlocks
     except OSError as error:
         raise UserError(f"cannot write to the data directory {directory.parent}: {error.strerror}; choose another with "
                         "--data_dir") from error

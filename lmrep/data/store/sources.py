@@ -14,10 +14,11 @@ import numpy as np
 from lmrep.core import remote_cache
 from lmrep.core.errors import RunFault
 from lmrep.core.files import atomic_directory, digest, seal
+from lmrep.core.sealed_cache import find_damage
 from lmrep.data import corpora, tokenizers
 from lmrep.data.mixture import Sources, block_counts, mixing_weights
 from lmrep.data.store import scan
-from lmrep.data.store.prepare import Prepared, find_damage, prepare
+from lmrep.data.store.prepare import Prepared, prepare
 from lmrep.data.store.scan import Progress
 from lmrep.data.store.statistics import with_rates
 

@@ -14,6 +14,7 @@ import numpy as np
 from lmrep.core import remote
 from lmrep.core.errors import UserError
 from lmrep.core.files import MANIFEST, digest, file_hashes, signed
+from lmrep.core.sealed_cache import find_damage
 from lmrep.data import corpora, tokenizers
 from lmrep.data.store import prepare, scan, statistics, token_store
 from lmrep.data.store.beam import runner as runners
@@ -63,9 +64,9 @@ def build(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | pa
             facts = target.read("statistics.json")
     else:
         directory = pathlib.Path(data_dir).expanduser().absolute() / name
-        if prepare.find_damage(directory):
+        if find_damage(directory):
             with prepare.locked(directory, progress):
-                if prepare.find_damage(directory):  # not if another process has built it
+                if find_damage(directory):  # not if another process has built it
                     prepare.remove(directory)
                     work = Folder(str(directory) + SUFFIX)
                     build_here(work, work / "done")

@@ -1,0 +1,104 @@
+"""Directories of computed files with a manifest: built once, verified whenever they are opened, built again if damaged.
+"""
+
+import contextlib
+import json
+import logging
+import platform
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lmrep.core.errors import RunFault
+from lmrep.core.files import Damaged, atomic_directory, manifest, remove_leftovers, seal, verified, write_json
+
+ALWAYS_VERIFIED = 2**30  # bytes: smaller directories are hashed (in 1.5 seconds) whenever they are opened
+SMALL_FILE = 2**20  # bytes: smaller files are hashed in any directory
+ATTEMPTS = 3  # to build a directory that is damaged
+
+Value = TypeVar("Value")
+
+log = logging.getLogger(__name__)
+
+
+def cached(
+    directory: Path, build: Callable[[Path], None], load: Callable[[Path], Value], record: dict[str, Any], what: str,
+    advice: str = "free some space or name another directory",
+) -> Value:
+    """What `load` makes of a directory of files that `build` writes, if an earlier call has not written it already. A
+    directory that is damaged is logged and built again.
+
+    Args:
+      directory: its name has a fingerprint of everything that decides the content.
+      build: writes the files into a directory that becomes `directory`. If another process writes the same one
+        meanwhile, that one stays.
+      load: raises Damaged if a file is not what it should be.
+      record: JSON, for the manifest.
+      what: the content, for messages, such as "the plan".
+      advice: what to do where it cannot be written.
+
+    Raises:
+      RunFault: the directory cannot be written, or is damaged again each time.
+    """
+    for _ in range(ATTEMPTS):  # another process may find the same damage, and remove what this one has written
+        try:
+            if not directory.exists():
+                remove_leftovers(directory)
+                with atomic_directory(directory, keep_existing=True) as temporary:
+                    build(temporary)
+                    seal(temporary, record)
+            if damage := find_damage(directory):
+                raise Damaged(damage)
+            if any(manifest(directory).get(key) != value for key, value in record.items()):
+                raise Damaged("it is that of another fingerprint")
+            return load(directory)
+        except Damaged as damage:
+            log.warning("%s in %s is damaged and will be built again: %s", what, directory, damage)
+        except OSError as error:
+            raise RunFault(f"cannot write {what} {directory}: {error}; {advice}") from error
+        _remove(directory, what)
+    raise RunFault(f"{what} in {directory} was damaged {ATTEMPTS} times; check the disk, or name another directory")
+
+
+def find_damage(directory: Path) -> str:
+    """How a sealed directory differs from its manifest; "" if it does not.
+
+    If it has more than ALWAYS_VERIFIED bytes, a file of more than SMALL_FILE is not read again while its size, time and
+    inode are those with which this machine has verified it; a file beside the directory records them.
+    """
+    record = directory.with_name(f".{directory.name}.verified-{platform.node()}")
+    try:
+        files = manifest(directory)["files"]
+        if sum(size for size, _ in files.values()) <= ALWAYS_VERIFIED:
+            verified(directory)
+            return ""
+        states = {name: [s.st_size, s.st_mtime_ns, s.st_ino] for name in files for s in [(directory / name).stat()]}
+        known = _known(record)
+        trusted = {name for name in states if known.get(name) == states[name] and states[name][0] > SMALL_FILE}
+        verified(directory, trusted)
+        if known != states:
+            with contextlib.suppress(RunFault):  # the data directory may be read-only
+                write_json(record, states)
+    except (Damaged, OSError) as error:
+        return str(error)
+    return ""
+
+
+def _known(record: Path) -> dict[str, Any]:
+    """The states of files that this machine has verified; none if the record is missing or damaged."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        if isinstance(known := json.loads(record.read_bytes()), dict):
+            return known
+    return {}
+
+
+def _remove(directory: Path, what: str) -> None:
+    """Removes a directory; a rename comes first, so that no other process opens a part of it."""
+    try:
+        with tempfile.TemporaryDirectory(prefix=".", dir=directory.parent, ignore_cleanup_errors=True) as temporary:
+            directory.rename(Path(temporary) / "damaged")
+    except FileNotFoundError:
+        pass  # another process was faster
+    except OSError as error:
+        raise RunFault(f"cannot remove {what} {directory}, which is damaged: {error}; delete it by hand") from error
