@@ -33,7 +33,7 @@ from lmrep.data.store.prepare import Prepared
 from lmrep.distributed.agreement import by_first_process
 from lmrep.distributed.process_group import agreed
 from lmrep.distributed.watchdog import Watch
-from lmrep.experiment import attention, build, checks, frozen, shapes, task_inspection
+from lmrep.experiment import attention, build, checks, frozen, shapes, sweep, task_inspection
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, own_tokenizer
 from lmrep.experiment.task_data import STATISTICS, PreparedTask
@@ -44,7 +44,7 @@ from lmrep.inference.run import Run
 from lmrep.interop import checkpoint_config, init_from
 from lmrep.objectives.base import FrozenParts
 from lmrep.planning import energy, flops, run_cost
-from lmrep.storage import provenance, remote_workdir, workdir
+from lmrep.storage import provenance, remote_workdir, trial, workdir
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.storage.workdir import CONFIG
 from lmrep.tasks import TASKS
@@ -135,6 +135,8 @@ def _train(
     fresh = not steps
     if experiment.init and fresh:  # either all processes read it, or none
         agreed(lambda: init_from.directory_of(experiment.init))
+    if fresh and not url and jax.process_count() == 1:
+        trial.try_checkpoint(directory)
     writers, prepared, stages, parts = agreed(lambda: _ready(experiment, directory, data_dir, steps))
     if isinstance(prepared, PreparedTask):
         experiment = prepared.experiment
@@ -218,6 +220,8 @@ def _ready(
         experiment = dataclasses.replace(experiment, tokenizer=own_tokenizer(directory, experiment))
     checks.check_vocabulary(experiment)
     checks.check_writable(directory)  # before preparing the data, which may take an hour
+    if (directory / sweep.FILE).exists():
+        raise UserError(f"{directory} holds a sweep, not a run; give another --workdir")
     frozen.check_present(experiment)
     writers = _writers(experiment, directory) if jax.process_index() == 0 else []
     if not isinstance(experiment, experiments.TaskExperiment):  # tasks are checked once their labels are known

@@ -95,7 +95,7 @@ class Checkpoints:
             # Orbax refuses empty arrays; the manifest has their shape and dtype.
             tree = unflatten({path: x for path, x in arrays.items() if x.size})
             with jax.transfer_guard("allow"):  # the training loop may disallow transfers
-                self._orbax.save(self._unfinished(step), args=ocp.args.PyTreeSave(tree))
+                self._orbax.save(orbax.LiteralPath(self._unfinished(step)), args=ocp.args.PyTreeSave(tree))
         except (OSError, ValueError) as error:
             raise self._failure(step, needed, error) from error
         self._pending = self._thread.submit(self._finish, step, manifest, needed)
@@ -331,12 +331,18 @@ class Checkpoints:
         request = ocp.args.PyTreeRestore(
             item=unflatten(filled), restore_args=unflatten({path: restore_args[path] for path in filled}),
             partial_restore=True)
-        values = flatten(self._orbax.restore(self.directory / str(step), args=request)) if filled else {}
+        values = flatten(self._restore(step, request)) if filled else {}
         for path in abstract.keys() - filled.keys():
             empty, sharding = np.zeros(abstract[path].shape, abstract[path].dtype), getattr(
                 restore_args[path], "sharding", None)
             values[path] = jnp.zeros_like(empty, device=sharding) if sharding else empty
         return values
+
+    def _restore(self, step: int, request: ocp.args.PyTreeRestore) -> Tree:
+        try:
+            return self._orbax.restore(orbax.LiteralPath(self.directory / str(step)), args=request)
+        except (OSError, ValueError) as error:  # the files are verified: the file system, or the name of a directory
+            raise RunFault(f"checkpoint {step} in {self._name} cannot be read: {orbax.reason(error)}") from error
 
     def _manifest(self, step: int, check: Callable[[Path], dict]) -> dict:
         """The manifest of checkpoint `step` as `check` reads it, on every process."""

@@ -4,6 +4,7 @@ import logging
 import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -11,6 +12,15 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 ALONE = ocp.options.MultiprocessingOptions(primary_host=None)  # every process has a directory of its own
+
+
+class LiteralPath(type(epath.Path("/"))):
+    """A local path for Orbax. Its `glob` matches the pattern alone: that of etils 1.15 takes `[`, `*` and `?` in the
+    names of the directories above for wildcards too, so that Orbax finds no files to merge and saves nothing readable.
+    """
+
+    def glob(self, pattern: str) -> Iterator["LiteralPath"]:
+        return map(type(self), Path(self).glob(pattern))
 
 
 def checkpointer(shared: bool) -> ocp.AsyncCheckpointer:
@@ -29,7 +39,7 @@ def merge_processes(directory: Path) -> None:
     """Makes one OCDBT database of those that processes have written to directories of their own, once all are in
     `directory`. Does nothing if that is done. (Only a B-tree is written, that refers to the arrays.)"""
     if any(directory.glob("ocdbt.process_*")) and not (directory / "manifest.ocdbt").exists():
-        ocp.PyTreeCheckpointHandler(multiprocessing_options=ALONE).finalize(epath.Path(directory))
+        ocp.PyTreeCheckpointHandler(multiprocessing_options=ALONE).finalize(LiteralPath(directory))
 
 
 def reason(error: BaseException) -> str:

@@ -1,0 +1,39 @@
+"""A new workdir is tried: names with wildcards work, and those that cannot hold checkpoints are refused in time."""
+
+import numpy as np
+import pytest
+
+from lmrep.core.errors import RunFault, UserError
+from lmrep.storage import trial
+from lmrep.storage.checkpoints import Checkpoints
+
+NAMES = ["a[b]c", "[", "x]", "*", "?", "{a,b}", "[!x]/[0-9]", "a b", "%20", "#", "ü", "a\nb", "~", "-x", "$x"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_checkpoints_are_read_whatever_the_workdir_is_called(tmp_path, name):
+    trial.try_checkpoint(tmp_path / name)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / name / "other").mkdir(parents=True)
+    trial.try_checkpoint(tmp_path / name)
+    assert [path.name for path in (tmp_path / name).iterdir()] == ["other"]
+
+
+@pytest.mark.parametrize("name", ["a\\b", "x\\", "gs:/run", "\udcff"])
+def test_names_that_cannot_hold_checkpoints_are_refused(tmp_path, name):
+    with pytest.raises(UserError, match="cannot hold checkpoints"):
+        trial.try_checkpoint(tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_workdir_that_does_not_give_back_what_was_saved_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(Checkpoints, "read", lambda *_: ({"array": np.zeros((2, 3))}, {}))
+    with pytest.raises(RunFault, match="is not read as it was saved"):
+        trial.try_checkpoint(tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+
+
+def test_workdir_below_a_file_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="file/run cannot be used: Not a directory"):
+        trial.try_checkpoint(tmp_path / "file/run")
