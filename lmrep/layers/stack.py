@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lmrep.config.record import setting
 from lmrep.core import params as P
@@ -79,7 +80,7 @@ def apply(
       layer_specs: as in `specs`; their axes say which parameters are gathered before use.
       x: the first layer's input.
       keys: a random key per layer, or any tree of [l, ...] of which each layer is given its slice, or None; or a list
-        of a tree for each layer, which are then unrolled.
+        of a tree for each layer, which are then unrolled, and whose Python values stay static (a layer's window).
       layers: l.
       shared: as in `specs`.
       execution: scan or unroll, remat. Layers that differ are unrolled.
@@ -108,16 +109,34 @@ def apply(
         return run if execution.remat == "none" else jax.checkpoint(
             run, policy=REMAT[execution.remat], prevent_cse=not scan)
 
+    def unrolled(run: Callable, layer: Callable, i: int, x: Array) -> tuple[Array, Any]:
+        """Layer i, by its `body`. Values in its tree that are no arrays stay what they are, which rematerialisation
+        would trace."""
+        part, key = at(i)
+        leaves, structure = jax.tree.flatten(key)
+        if all(map(_is_array, leaves)):
+            return run(x, (part, key))
+
+        def with_values(part: Tree, x: Array, arrays: list[Array]) -> tuple[Array, Any]:
+            given = iter(arrays)
+            return layer(part, x, structure.unflatten(next(given) if _is_array(leaf) else leaf for leaf in leaves))
+
+        return body(with_values)(x, (part, list(filter(_is_array, leaves))))
+
     if scan:
         x, collected = jax.lax.scan(body(layer), x, at(slice(count)), length=count)
     else:
         run, outputs = body(layer), []
         for i in range(count):
-            x, output = run(x, at(i))
+            x, output = unrolled(run, layer, i, x)
             outputs.append(output)
         collected = outputs or None
         if outputs and not listed:
             collected = jax.tree.map(lambda *leaves: jnp.stack(leaves), *outputs)
     if last is not None:
-        x, _ = body(last)(x, at(layers - 1))
+        x, _ = unrolled(body(last), last, layers - 1, x)
     return x, collected
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | np.ndarray)

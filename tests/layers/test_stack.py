@@ -67,6 +67,23 @@ def test_every_execution_gives_the_same_values_and_gradients_with_dropout(execut
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), grads, expected[shared][1])
 
 
+@pytest.mark.parametrize("remat", REMAT)
+def test_python_values_of_a_layer_stay_static(remat):
+    """A layer may branch on them, also where the backward pass computes it again."""
+    def windowed(p, x, own):
+        assert type(own["window"]) is int and type(own["kind"]) is str
+        x, output = layer(p, x, own["key"])
+        return (x[:, : own["window"]].sum() + x if own["kind"] == "local" else x), output
+
+    own = [{"key": key, "window": i + 1, "kind": "local" if i % 2 else "full"} for i, key in enumerate(KEYS)]
+
+    def loss(params, remat):
+        return jnp.square(stack.apply(windowed, params, LAYER, X, own, L, execution=Execution(remat=remat))[0]).sum()
+
+    found = jax.jit(jax.grad(partial(loss, remat=remat)))(PARAMS)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4), found, jax.grad(loss)(PARAMS, "none"))
+
+
 def test_layers_have_different_masks():
     def masks(p, x, key):
         return x, dropout.apply(key, jnp.ones((64, 64)), 0.5)
