@@ -174,13 +174,16 @@ def test_a_second_process_waits_and_reports_it(prepared, tmp_path):
     assert content(prepare.prepare(config, SETTINGS, tmp_path)) == content(ready)
 
 
+@pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("change", [lambda texts: [*texts, "One more."], lambda texts: texts[:-1],
                                     lambda texts: [*texts[:-1], texts[-1][::-1]]])
-def test_corpora_that_change_during_the_build_are_a_fault(prepared, tmp_path, monkeypatch, change):
+def test_corpora_that_change_during_the_build_are_a_fault(prepared, tmp_path, monkeypatch, change, before):
     config, data_dir = write(tmp_path / "files", texts()), tmp_path / "data"
     survey = scan.survey
 
     def survey_and_change(*arguments):
+        if before:
+            write(tmp_path / "files", change(texts()))
         scanned = survey(*arguments)
         write(tmp_path / "files", change(texts()))
         return scanned

@@ -1,6 +1,5 @@
 """The corpus interface: config, stream of documents, and the record by which a corpus is registered."""
 
-import contextlib
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -95,10 +94,11 @@ class Corpus:
         readers = self.readers[:: -(-len(self.readers) // SAMPLED_FILES) or 1]
         for reader in readers:
             left = SAMPLE // len(readers)
-            with contextlib.closing(iter(reader.read(Counter()))) as texts:
-                while left > 0 and (text := next(texts, None)) is not None:
-                    yield text[:left]
-                    left -= len(text)
+            for text in reader.read(Counter()):
+                yield text[:left]
+                left -= len(text)
+                if left <= 0:
+                    break
 
 
 class CorpusDef(NamedTuple):
@@ -109,6 +109,7 @@ class CorpusDef(NamedTuple):
       describe: Config -> what the corpus is, as a noun phrase for people, without opening it.
       example: a glob such as "*.txt" if `Config.files` says where the documents are; otherwise "".
       has_units: whether `Config.documents` says what a document is.
+      sentences: what `Config.sentences=auto` means; auto: what the text says.
       check_present: raises UserError if opening the corpus would download or prepare it first.
       prepare: (config, runner, options of Apache Beam) -> None; downloads and prepares what opening the corpus would,
         where that is a Beam pipeline with this runner.
@@ -118,6 +119,7 @@ class CorpusDef(NamedTuple):
     describe: Callable[[Config], str]
     example: str = ""
     has_units: bool = False
+    sentences: str = "auto"
     check_present: Callable[[Config], None] = lambda config: None
     prepare: Callable[[Config, Any, Any], None] = lambda config, runner, options: None
 

@@ -102,4 +102,5 @@ def _open(config: Config) -> Corpus:
                   "--config.data.corpus=text_files with your own files")
 
 
-DEFINITION = CorpusDef(_open, lambda config: "the Python documentation that comes with the interpreter")
+DEFINITION = CorpusDef(_open, lambda config: "the Python documentation that comes with the interpreter",
+                       sentences="split")

@@ -1,12 +1,11 @@
 """Documents from records with a text field: JSONL (a JSON object a line) and Parquet (a column)."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from lmrep.core import input_files
+from lmrep.core import input_files, json_text
 from lmrep.core.errors import UserError
 from lmrep.data.corpora import cleaning, files
 from lmrep.data.corpora.base import Config, Corpus, CorpusDef, Reader
@@ -65,11 +64,9 @@ def _lines(source: files.Source) -> Iterator[bytes]:
 def _field(line: str, keys: list[str]) -> tuple[str, str]:
     """(text of a line of JSON, ""), or ("", what is wrong with the line)."""
     try:
-        value = json.loads(line)
-    except json.JSONDecodeError as error:
-        return "", f"is not JSON ({error.msg} at character {error.pos + 1})"
-    except (ValueError, RecursionError) as error:  # numbers with thousands of digits, deep nesting
-        return "", f"is JSON that cannot be read ({error})"
+        value = json_text.loads(line, surrogates=True)  # `field_documents` treats them
+    except json_text.InvalidJSON as error:
+        return "", f"is not JSON ({error})"
     for key in keys:
         if not isinstance(value, dict):
             return "", f"has no field {'.'.join(keys)!r}: it is {_json_type(value)} instead of an object with {key!r}"

@@ -148,5 +148,5 @@ def _codec(encoding: str) -> str:
         "\n\t".encode(encoding)  # refuses those that are no encodings of text, such as base64
         return codecs.lookup(encoding).name
     except (LookupError, ValueError) as error:
-        raise UserError(f"config.data.encoding is {encoding!r}, which Python does not know; expected one such "
+        raise UserError(f"config.data.encoding is {encoding[:60]!r}, which Python does not know; expected one such "
                         "as utf-8, latin-1, cp1252 or utf-16") from error

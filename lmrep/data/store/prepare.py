@@ -109,6 +109,8 @@ def prepare(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | 
     if damage and not remote_cache.download_sealed(data_dir, directory.name, progress):
         progress(f"reading {corpus.description}; sentences {described}")
         survey = scan.survey(corpus, data, progress)  # finds what is wrong before anything is written
+        if fingerprint(corpus, data, tokenizer, loaded) != content:
+            raise RunFault(scan.CHANGED)
         if anomalies := scan.describe_anomalies(survey.text):
             progress(f"in the text: {anomalies}")
         with locked(directory, progress):
@@ -121,7 +123,9 @@ def prepare(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | 
 
 def choose_sentences(data: corpora.Config, corpus: corpora.Corpus) -> tuple[corpora.Config, str]:
     """(the config with "line" or "split" in place of "auto", which of them it is and why, for people)."""
-    why = "data.sentences"
+    why, known = "data.sentences", corpora.CORPORA[data.corpus].sentences
+    if data.sentences == "auto" and known != "auto":
+        data, why = dataclasses.replace(data, sentences=known), data.corpus
     if data.sentences == "auto":
         found, why = sentence_lines.one_a_line(corpus.beginnings())
         data = dataclasses.replace(data, sentences="line" if found else "split")

@@ -15,6 +15,7 @@ from lmrep.core.errors import RunFault
 from lmrep.core.progress import ProgressReporter
 from lmrep.data import corpora
 
+CHANGED = "the corpus changed while it was read; run again when its files no longer change"
 TRAINING_SAMPLE = 10**8  # characters of train splits for training a tokenizer, at most
 
 Progress = Callable[[str], None]
@@ -80,7 +81,7 @@ def unchanged(texts: Iterable[str], positions: np.ndarray) -> Iterator[str]:
     """The texts. Raises RunFault if they are not those that had these positions."""
     for position, text in itertools.zip_longest(positions, texts):
         if position is None or text is None or corpora.hash_position(text) != position:
-            raise RunFault("the corpus changed while it was read; run again when its files no longer change")
+            raise RunFault(CHANGED)
         yield text
 
 
