@@ -20,7 +20,7 @@ from lmrep.core import compilation_cache, remote
 from lmrep.core.errors import UserError
 from lmrep.core.messages import show_messages
 from lmrep.distributed import process_group
-from lmrep.metrics import UNIGRAM_LOSS, Metric, baseline, baseline_title
+from lmrep.metrics import UNIGRAM_LOSS, Metric, baseline, baseline_title, beats, is_token_loss, judgement
 
 FLAGS = {
     "data_dir": DATA_DIR,
@@ -96,27 +96,39 @@ def summary(outcome: Any, metrics: Mapping[str, Metric]) -> str:
     def line(what: str, value: float, metric: Metric) -> str:
         return f"  {what:42} {value:>8{metric.format}}"
 
+    def known(name: str) -> float | None:
+        return outcome.unigram_loss or None if name == UNIGRAM_LOSS else after.get(name)
+
+    judged = judgement.judged(metrics, known)
     perplexities = [name for name, metric in metrics.items() if name in after and metric.perplexity]
     for name, metric in metrics.items():
         if name not in after:
             continue
-        trivial = baseline(metric, {**after, UNIGRAM_LOSS: outcome.unigram_loss}.get)
+        trivial = baseline(metric, known)
         if metric.perplexity:
             which = f" ({metric.title.removesuffix(' loss').lower()})" if len(perplexities) > 1 else ""
             lines.append(f"Perplexity of held-out text{which}: {change(name, perplexity)}"
                          + (f" ({baseline_title(metric, metrics).lower()}: {perplexity(trivial)})" if trivial else ""))
-        elif metric.headline and trivial is not None:
+        elif trivial is not None and not is_token_loss(metric):
             now = after[name]
-            ratio = f"   {now / trivial:.1f} times the baseline" if trivial > 0 else ""
+            ratio = f"   {now / trivial:.1f} times the baseline" if trivial > 0 and metric.higher_is_better else ""
             lines += [f"{metric.title} on held-out text:", line(baseline_title(metric, metrics), trivial, metric)]
             lines += [line(f"this model {first}", before[name], metric)] if name in before else []
             lines.append(line("this model now", now, metric) + (interval(name, metric) or ratio))
-            if outcome.best_step and (now <= trivial if metric.higher_is_better else now >= trivial):
-                lines.append("  This run failed: it is no better than the baseline. Try another seed, more steps or a "
-                             "lower learning rate (recipe=mosbach).")
+            if not judged[name].better:
+                lines.append("  This run failed by this figure: it is no better than the baseline.")
         elif metric.headline or metric.unit == "fraction" or name in outcome.intervals:
             text = change(name, lambda value, form=metric.format: format(value, form))
             lines.append(f"{metric.title} on held-out text: {text}{interval(name, metric)}")
+    if worse := [one for one in judged.values() if not one.better]:
+        losses = [str(one) for one in worse if is_token_loss(one.metric)]
+        lines += [f"This run is no better than a trivial predictor by {' and '.join(losses)}."] if losses else []
+        lines.append(judgement.advice(before.get("loss"), after.get("loss")))
+    below = [f"{metric.title.lower()} ({before[name]:{metric.format}} {first}, now {after[name]:{metric.format}})"
+             for name, metric in metrics.items() if metric.headline and name in before and name in after
+             and beats(metric, before[name], after[name])]
+    if below:
+        lines.append(f"This run ended below its start by {' and '.join(below)}.")
     return "\n".join(lines)
 
 

@@ -311,11 +311,10 @@ DEFINITION = ObjectiveDef(
         "most_frequent_accuracy": mlm_head.METRICS["most_frequent_accuracy"],
         "replaced_fraction": fraction_metric("Fraction of the encoder's tokens that were replaced"),
     } | optional({
-        "discriminator_loss": loss_metric("Discriminator loss", baseline="entropy of replaced_fraction")._replace(
-            headline=True),
+        "discriminator_loss": loss_metric("Discriminator loss", baseline="entropy of replaced_fraction"),
         "discriminator_accuracy": accuracy_metric("Discriminator accuracy", baseline="majority of replaced_fraction"),
         "replaced_accuracy": accuracy_metric("Replaced tokens found", baseline="1 - original_accuracy"),
-        "original_accuracy": accuracy_metric("Original tokens recognised", headline=False),
+        "original_accuracy": accuracy_metric("Original tokens recognised", baseline="1 - replaced_accuracy"),
         "lm_loss": loss_metric("Loss of all tokens"),
         "copied_fraction": fraction_metric("Mean of the copy gate"),
     }),

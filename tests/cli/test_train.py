@@ -14,6 +14,7 @@ from lmrep.core import params as P
 from lmrep.core.errors import UserError
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats import FIELDS
+from lmrep.metrics.judgement import advice, judged
 from lmrep.models import bilstm, encoder_decoder, transformer, transformer_xl
 from lmrep.objectives import OBJECTIVES, replaced_token
 from lmrep.objectives.base import Carry, Keys
@@ -58,7 +59,7 @@ def test_every_headline_metric_is_shown_and_its_initial_value_if_there_is_one(na
     assert headline or after.keys() <= {"lm_loss", "loss"}
     for metric in headline:
         assert f"{table[metric].title} on held-out text" in shown
-    baselines = {table[metric].baseline for metric in headline} & after.keys()
+    baselines = [metric for metric in headline if table[metric].baseline in after]
     fractions = [metric for metric in table if metric in after and table[metric].unit == "fraction"]
     assert shown.count("25.00%") == len(headline) + len(baselines) + len(fractions), shown
     assert shown.count("12.50%") == len(headline) + len(fractions)
@@ -87,6 +88,35 @@ def test_every_metric_of_a_task_is_shown_with_its_interval():
     assert "Matthews correlation on held-out text: 0.0000 before training, now 0.2500   95 % interval -0.1250 to 0.5" \
         in shown
     assert "75.00%   95 % interval 50.00% to 100.00%\n  This run failed" in shown
+
+
+@pytest.mark.parametrize(("objective", "after", "failed"), [
+    ("replaced_token", {"discriminator_loss": 0.377, "discriminator_accuracy": 0.875, "replaced_fraction": 0.125}, 2),
+    ("replaced_token", {"discriminator_loss": 0.3, "discriminator_accuracy": 0.9, "replaced_fraction": 0.1248}, 0),
+    ("masked", {"pair_accuracy": 1.0, "pair_loss": 0.0, "pair_fraction": 1.0}, 2),  # pairs of one class
+    ("masked", {"pair_accuracy": 0.6, "pair_loss": 0.6, "pair_fraction": 0.5}, 0),
+    ("masked", {"mlm_loss": 6.5}, 1), ("masked", {"mlm_loss": 5.5}, 0),
+    ("permutation", {"permutation_loss": 6.5, "permutation_accuracy": 0.1, "most_frequent_accuracy": 0.1}, 2),
+    ("span_corruption", {"denoising_loss": 6.5}, 1), ("bidirectional", {"backward_loss": 6.5}, 1),
+    ("span_boundary", {"boundary_loss": 6.5, "boundary_accuracy": 0.1, "most_frequent_accuracy": 0.2}, 2)])
+def test_a_run_that_does_not_beat_a_trivial_predictor_says_so(objective, after, failed):
+    table = OBJECTIVES[objective].metrics
+    found = judged(table, {**after, "unigram_loss": 6.0}.get)
+    assert sum(not one.better for one in found.values()) == failed and len(found) >= failed
+    shown = summary(Outcome(7, {}, after, unigram_loss=6.0), table)
+    assert ("This run failed" in shown or "no better than a trivial" in shown) == bool(failed)
+
+
+@pytest.mark.parametrize(("first", "last", "words"), [
+    (6.0, 6.5, "lower optimizer.learning_rate"), (6.0, float("nan"), "lower optimizer.learning_rate"),
+    (6.0, 5.95, "raise optimizer.learning_rate"), (6.0, 4.0, "train longer"), (None, 4.0, "Train longer")])
+def test_the_advice_follows_from_the_loss(first, last, words):
+    assert words in advice(first, last)
+
+
+def test_a_run_that_ends_below_its_start_says_so():
+    outcome = Outcome(7, {"accuracy": 0.9}, {"accuracy": 0.8, "majority_accuracy": 0.5}, best_step=5)
+    assert "ended below its start by accuracy" in summary(outcome, TASKS["classification"].objective.metrics)
 
 
 def test_a_detector_is_compared_with_chance():

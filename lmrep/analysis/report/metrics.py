@@ -34,9 +34,11 @@ def declared(run: RunData) -> dict[str, Metric]:
 
 
 def headlines(run: RunData) -> dict[str, Metric]:
-    """The metrics by which a run is judged, of those measured on validation text: accuracies and losses of tokens."""
-    return {name: metric for name, metric in declared(run).items() if name not in COMMON
-            and (metric.headline or is_token_loss(metric)) and run.last("validation", name) is not None}
+    """The metrics by which a run is judged, of those measured on validation text: those that are shown while training,
+    losses of tokens, and others with a baseline."""
+    return {name: metric for name, metric in declared(run).items()
+            if name not in COMMON and (metric.headline or is_token_loss(metric) or metric.baseline)
+            and run.last("validation", name) is not None}
 
 
 def baseline(run: RunData, metric: Metric) -> float | None:

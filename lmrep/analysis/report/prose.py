@@ -14,11 +14,12 @@ from lmrep.analysis.report.run_data import RunData
 from lmrep.experiment.choices import ALL_OBJECTIVES
 from lmrep.experiment.config import model_def
 from lmrep.inference import prompts
-from lmrep.metrics import Metric, is_token_loss
+from lmrep.metrics import Metric, beats, is_token_loss
+from lmrep.metrics.judgement import advice
 from lmrep.models import PRESETS
 
-# Training worked where every accuracy is this many times its baseline, and every perplexity this many times smaller
-# than that of token frequencies; it has begun to from SOME on.
+# Training worked where every accuracy is this many times its baseline (or its error this many times smaller), and every
+# perplexity this many times smaller than that of token frequencies; it has begun to from SOME on.
 GOOD, SOME = 2.0, 1.1
 MARGIN = 0.1  # by which an accuracy must also exceed its baseline
 IMPROVING = 0.01  # relative fall of the validation loss over the last quarter from which training longer is advised
@@ -88,11 +89,18 @@ def verdict(run: RunData) -> Verdict:
              if (base := baseline(run, metric)) is not None}
     text = " ".join(_sentence(run, name, metric) for name, metric in metrics.items())
     if pairs:
+        worse = [pair[0].title.lower() for pair in pairs.values() if not beats(*pair)]
+        if len(worse) == len(pairs):
+            return Verdict("bad", "The model is not better than its baselines.", text)
+        if worse:
+            return Verdict("bad", f"The model is better than its baselines by {len(pairs) - len(worse)} of "
+                           f"{len(pairs)} metrics, but not by {' and '.join(worse)}.", text)
         if all(_is_good(*pair) for pair in pairs.values()):
             return Verdict("good", "Training worked: the model is far better than its baselines.", text)
-        if any(_gain(*pair) >= SOME for pair in pairs.values()):
+        if all(_gain(*pair) >= SOME for pair in pairs.values()):
             return Verdict("some", "Training has begun to work: the model is slightly better than its baselines.", text)
-        return Verdict("bad", "The model is not better than its baselines.", text)
+        return Verdict("some", "Training has hardly begun to work: the model is only just better than its baselines.",
+                       text)
     first, last = run.comparable[:1], run.last("validation", "loss")
     if first and last is not None and run.step > first[0]["step"]:
         start, since = first[0].get("loss", last), first[0]["step"]
@@ -107,15 +115,22 @@ def verdict(run: RunData) -> Verdict:
 
 
 def _gain(metric: Metric, value: float, base: float) -> float:
-    """How many times as good as the baseline: a ratio of accuracies, or of perplexities."""
+    """How many times as good as the baseline: a ratio of perplexities or of losses; of accuracies, or of their
+    errors where that is larger."""
     if is_token_loss(metric):
         return math.exp(min(base - value, 700))
-    return value / base if base else math.inf if value else 0.0
+    if not metric.higher_is_better:
+        return _ratio(base, value)
+    return max(_ratio(value, base), _ratio(metric.maximum - base, metric.maximum - value))
+
+
+def _ratio(better: float, worse: float) -> float:
+    return better / worse if worse > 0 else math.inf if better > 0 else 0.0
 
 
 def _is_good(metric: Metric, value: float, base: float) -> bool:
     gain = _gain(metric, value, base)
-    return gain >= GOOD and (is_token_loss(metric) or value - base >= MARGIN)
+    return gain >= GOOD and (not metric.higher_is_better or value - base >= min(MARGIN, (metric.maximum - base) / 2))
 
 
 def _sentence(run: RunData, name: str, metric: Metric) -> str:
@@ -162,8 +177,7 @@ def _training_advice(run: RunData) -> list[tuple[str, str]]:
                       f"{losses[-1][1]:.3f}. Train longer, in another workdir, since the learning-rate schedule covers "
                       "all steps:", again(run, f"--config.steps={2 * run.experiment.steps}")))
     if ended and verdict(run).mark == "bad":
-        found.append(("Try ten times the steps, or a learning rate two or three times higher or lower; a narrow "
-                      "network also needs larger initial weights (about 1 / sqrt(width)).", ""))
+        found.append((advice(losses[0][1] if len(losses) > 1 else None, losses[-1][1] if losses else None), ""))
     # The total loss may be weighted, so a loss of tokens is preferred.
     name = next((name for name, metric in headlines(run).items() if is_token_loss(metric)), "loss")
     train, validation = _recent(run, name), run.last("validation", name)

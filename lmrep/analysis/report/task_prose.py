@@ -7,7 +7,8 @@ from typing import NamedTuple
 from lmrep.analysis.report.metrics import baseline, baseline_title, declared
 from lmrep.analysis.report.run_data import RunData
 from lmrep.experiment.task_sources import data_of
-from lmrep.metrics import COMMON, Metric
+from lmrep.metrics import COMMON, Metric, baseline_names, beats
+from lmrep.metrics.judgement import advice
 
 
 class Judged(NamedTuple):
@@ -28,7 +29,7 @@ class Judged(NamedTuple):
     @property
     def better(self) -> bool:
         """Whether the run is better than the baseline."""
-        return self.value > self.base if self.metric.higher_is_better else self.value < self.base
+        return beats(self.metric, self.value, self.base)
 
     @property
     def clearly_better(self) -> bool:
@@ -59,6 +60,8 @@ def verdict(run: RunData) -> tuple[str, str, str]:
         return "unknown", "Nothing was measured on validation data." if run.train else "It has not been trained.", ""
     if not known:
         return *_against_first(run), text
+    if below := _below_first(run):
+        return "bad", below, text
     if not any(each.better for each in decisive):
         headline = ("This run failed: the model is no better than its baseline." if run.step >= run.experiment.steps
                     else "So far the model is no better than its baseline.")
@@ -71,6 +74,17 @@ def verdict(run: RunData) -> tuple[str, str, str]:
     if any(each.low is not None and not each.clearly_better for each in decisive):
         return "some", "The model is not clearly better than its baseline, which lies within the 95% interval.", text
     return "some", "The model is better than its baseline.", text
+
+
+def _below_first(run: RunData) -> str:
+    """That the run is worse than at its start, by the metric by which checkpoints are compared; "" where it is not."""
+    name, first = run.experiment.checkpoint.best, run.validation[0]
+    metric, now, before = declared(run).get(name), run.judged.get(name), first.get(name)
+    if metric is None or now is None or before is None or run.judged is first or not beats(metric, before, now):
+        return ""
+    since = "before training" if not first["step"] else f"at step {first['step']:,}"
+    return (f"This run ended below its start: {metric.title} was {before:{metric.format}} {since} and is "
+            f"{now:{metric.format}}.")
 
 
 def _against_first(run: RunData) -> tuple[str, str]:
@@ -102,7 +116,7 @@ def _sentences(run: RunData) -> Iterator[str]:
 
 def is_baseline(run: RunData, name: str) -> bool:
     """Whether a metric is the baseline of another one."""
-    return any(metric.baseline == name for metric in declared(run).values())
+    return any(name in baseline_names(metric) for metric in declared(run).values())
 
 
 def between(interval: tuple[float, float], metric: Metric) -> str:
@@ -136,7 +150,9 @@ def training_advice(run: RunData, command: str) -> list[tuple[str, str]]:
         found.append(("Give validation data, so that the next run can be evaluated and its best checkpoint is kept: "
                       "--config.data.validation=FILE.", ""))
     if ended and verdict(run)[0] == "bad":
-        found.append(("Try another seed, more steps, or a lower learning rate with a longer warm-up (recipe=mosbach).",
+        losses = [line["loss"] for line in run.validation if isinstance(line.get("loss"), int | float)]
+        text = advice(*(losses[0], losses[-1]) if len(losses) > 1 else (None, None))
+        found.append((f"{text} On small data sets, try other seeds and recipe=mosbach, which trains for 20 epochs.",
                       ""))
     elif ended and len(run.validation) > 2 and run.judged == run.validation[-1]:
         found.append((f"{declared(run)[run.experiment.checkpoint.best].title} was best at the last step: train longer, "
