@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from scipy import stats
+
 from lmrep.analysis.report.metrics import VALIDATION_SETTINGS
 from lmrep.config import json_files
 from lmrep.config.json_files import Number
@@ -24,6 +26,7 @@ FINISHED, FAILED, RUNNING, UNFINISHED = "finished", "failed", "running", "unfini
 STOPPED = (130, 143)  # exit codes of a run that was stopped and can continue
 REFUSED = 2  # the exit code of a run that was refused before it began
 MAX_REPORTED = 20  # runs on a page
+CONFIDENCE = 0.95  # of the interval of a difference of means
 
 
 class Ending(NamedTuple):
@@ -76,6 +79,11 @@ class Summary(NamedTuple):
     deviation: float | None
     least: float | None
     greatest: float | None
+
+    @property
+    def values(self) -> list[float]:
+        """Of its finished runs."""
+        return [each.value for each in self.results if each.state == FINISHED and each.value is not None]
 
     def count(self, state: str) -> int:
         """The number of runs in a state."""
@@ -180,17 +188,40 @@ def summaries(plan: Plan, results: Sequence[Result]) -> list[Summary]:
     found = []
     for setting in plan.settings:
         own = [each for each in results if each.run.setting is setting]
-        values = [each.value for each in own if each.state == FINISHED and each.value is not None]
+        values = Summary(setting, own, None, None, None, None).values
         found.append(Summary(setting, own, statistics.fmean(values) if values else None,
                              statistics.stdev(values) if len(values) > 1 else None,
                              min(values, default=None), max(values, default=None)))
     return found
 
 
-def best(found: Sequence[Summary], metric: Metric) -> Summary | None:
+def leading(found: Sequence[Summary], metric: Metric) -> Summary | None:
     """The setting with the best mean; None where no run has finished."""
     sign = 1 if metric.higher_is_better else -1
     return max((each for each in found if each.mean is not None), key=lambda each: sign * each.mean, default=None)
+
+
+def within_noise(leader: Summary, found: Sequence[Summary]) -> list[Summary]:
+    """The other settings that the leading one may not be better than: the 95 % interval of the difference of the means
+    over seeds (Welch's t) has zero in it, or is not known, since one of the two has a single run."""
+    others = [one for one in found if one is not leader and one.mean is not None]
+    return [one for one in others if not _differ(leader.values, one.values)]
+
+
+def _differ(a: Sequence[float], b: Sequence[float]) -> bool:
+    if min(len(a), len(b)) < 2:
+        return False
+    if len({*a}) == len({*b}) == 1:  # no noise
+        return a[0] != b[0]
+    low, high = stats.ttest_ind(a, b, equal_var=False).confidence_interval(CONFIDENCE)
+    return low > 0 or high < 0
+
+
+def best(found: Sequence[Summary], metric: Metric) -> Summary | None:
+    """The setting whose mean is better than all others by more than the noise; None where no run has finished, or the
+    seeds do not tell."""
+    leader = leading(found, metric)
+    return leader if leader and not within_noise(leader, found) else None
 
 
 def incomparable(plan: Plan) -> list[str]:
@@ -200,8 +231,10 @@ def incomparable(plan: Plan) -> list[str]:
 
 
 def table(found: Sequence[Summary], metric: Metric) -> str:
-    """The settings as text: one line each, the best one marked."""
-    leader = best(found, metric)
+    """The settings as text: one line each; marked is the best one, or the leading one and those within its noise."""
+    leader = leading(found, metric)
+    near = within_noise(leader, found) if leader else []
+    marks = {id(leader): "leads" if near else "best", **{id(one): "within the noise" for one in near}}
 
     def text(value: float | None) -> str:
         return "" if value is None else format(value, metric.format)
@@ -210,7 +243,7 @@ def table(found: Sequence[Summary], metric: Metric) -> str:
     for one in found:
         failed = one.count(FAILED) + one.at_baseline
         rows.append((one.setting.name, text(one.mean), text(one.deviation), text(one.least), text(one.greatest),
-                     f"{one.count(FINISHED)}/{len(one.results)}", str(failed or ""), "best" if one is leader else ""))
+                     f"{one.count(FINISHED)}/{len(one.results)}", str(failed or ""), marks.get(id(one), "")))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(
         row[1:-1], widths[1:-1], strict=True)), row[-1]]).rstrip() for row in rows)
@@ -218,14 +251,15 @@ def table(found: Sequence[Summary], metric: Metric) -> str:
 
 def write(directory: Path, found: Sequence[Summary], name: str, metric: Metric) -> None:
     """Writes results.tsv and results.json. Raises RunFault if that fails."""
-    leader, paths = best(found, metric), dict.fromkeys(path for one in found for path, _ in one.setting.fields)
+    leader, paths = leading(found, metric), dict.fromkeys(path for one in found for path, _ in one.setting.fields)
+    near = within_noise(leader, found) if leader else []
     text = io.StringIO()
     lines = csv.writer(text, delimiter="\t", lineterminator="\n")
     statistics_of = {"mean": lambda one: one.mean, "std": lambda one: one.deviation, "min": lambda one: one.least,
                      "max": lambda one: one.greatest}
     counts_of = {"runs": lambda one: len(one.results), "finished": lambda one: one.count(FINISHED),
                  "faults": lambda one: one.count(FAILED), "at_baseline": lambda one: one.at_baseline,
-                 "best": lambda one: int(one is leader)}
+                 "best": lambda one: int(one is leader and not near)}
     lines.writerow(["setting", *paths, *(f"{name}_{each}" for each in statistics_of), *counts_of])
     records: list[dict[str, Any]] = []
     for one in found:
@@ -238,7 +272,9 @@ def write(directory: Path, found: Sequence[Summary], name: str, metric: Metric) 
                         "seeds": {str(each.run.seed): _record(each) for each in one.results}})
     write_text(directory / TABLE, text.getvalue())
     write_json(directory / RECORD, {"metric": name, "higher_is_better": metric.higher_is_better,
-                                    "best": leader and leader.setting.name, "settings": records})
+                                    "best": leader.setting.name if leader and not near else None,
+                                    "leading": leader and leader.setting.name,
+                                    "within_noise": [one.setting.name for one in near], "settings": records})
 
 
 def _record(each: Result) -> dict[str, Any]:

@@ -153,8 +153,11 @@ def _results(directory: Path, plan: Any, found: Sequence[Any], name: str) -> str
     direction = "higher" if metric.higher_is_better else "lower"
     lines = [f"\n{metric.title} ({name}) on the validation split, {direction} is better:\n",
              analysis.table(found, metric), ""]
-    if leader := analysis.best(found, metric):
-        lines.append(f"best on the validation split: {leader.setting.name}")
+    if leader := analysis.leading(found, metric):
+        near = [one.setting.name for one in analysis.within_noise(leader, found)]
+        lines.append(f"best on the validation split: {leader.setting.name}" if not near else
+                     f"no setting is best: {leader.setting.name} leads on the validation split, within the noise of "
+                     f"{shorten(', '.join(near), MAX_WIDTH)}; more seeds (--seeds=0-4) may tell them apart")
     if fields := analysis.incomparable(plan):
         lines.append(f"settings differ in {', '.join(fields)}, by which validation examples or targets can differ; "
                      "then these figures cannot be compared")

@@ -103,6 +103,19 @@ def test_every_setting_is_trained_with_every_seed_once(home):
     assert calls(home) == expected
 
 
+@pytest.mark.parametrize(("rates", "seeds", "best", "near"), [
+    ("1,1.05", "0-4", None, ["learning_rate=1.05"]),  # the standard deviation is 0.16
+    ("1,1.5,1.05", "0-4", None, ["learning_rate=1.05"]), ("1,1.5", "0-4", "learning_rate=1", []),
+    ("1,2", "0", None, ["learning_rate=2"]), ("1", "0", "learning_rate=1", [])])
+def test_a_setting_is_best_only_beyond_the_noise_of_the_seeds(home, rates, seeds, best, near):
+    result = run_sweep(home, f"--grid={RATE}={rates}", f"--seeds={seeds}")
+    record = results(home)
+    assert (record["best"], record["leading"], record["within_noise"]) == (best, "learning_rate=1", near)
+    assert sum(one["best"] for one in record["settings"]) == bool(best)
+    assert ("best on the validation split: learning_rate=1" in result.out) == bool(best)
+    assert ("within the noise of " + ", ".join(near) in result.out) == bool(near)
+
+
 def test_statistics_are_those_of_the_last_validations(home):
     result = run_sweep(home, f"--grid={RATE}=2,1", "--seeds=0-2")
     values = [1, 1.1, 1.2]
