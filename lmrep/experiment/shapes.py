@@ -113,6 +113,7 @@ def batch(one: StageShapes, mesh: Mesh) -> Mapping[str, jax.ShapeDtypeStruct]:
     sizes = {"b": (rows,), "t": (length,), "s": (source_length,), "n": (1,), "c": (LENGTH,)}
     if word_bytes := getattr(plan.objective, "characters", None):
         sizes["y"] = (word_bytes.max_length,)
+    sizes["l"] = (max(1, len(getattr(plan.objective, "labels", ()))),)
     if task:
         if task.columns is None:
             raise UserError(f"what batches of the task {plan.objective_name} have depends on its labels (it has no "

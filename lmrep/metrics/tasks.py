@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lmrep.metrics import Metric, accuracy_metric
+from lmrep.metrics import Metric, accuracy_metric, multilabel
 from lmrep.metrics import answers as qa
 from lmrep.metrics import classification as labels
 from lmrep.metrics import correlation as numbers
@@ -45,6 +45,11 @@ TASK_METRICS: Mapping[str, TaskMetric] = {
         _correlation("Matthews correlation"), labels.matthews, labels.class_sums, labels.matthews_of),
     "f1": TaskMetric(_f1("F1 of the positive class"), labels.f1, labels.f1_sums, f1_of),
     "macro_f1": TaskMetric(_f1("Macro-averaged F1"), labels.macro_f1, labels.class_sums, labels.macro_f1_of),
+    "micro_f1": TaskMetric(_f1("Micro-averaged F1 of labels"), multilabel.micro_f1, multilabel.micro_sums, f1_of),
+    "macro_label_f1": TaskMetric(
+        _f1("Macro-averaged F1 of labels"), multilabel.macro_f1, multilabel.label_sums, labels.macro_f1_of),
+    "subset_accuracy": TaskMetric(
+        accuracy_metric("Texts with all labels right"), multilabel.subset_accuracy, multilabel.subset_sums, mean_of),
     "pearson": TaskMetric(_correlation("Pearson correlation"), numbers.pearson, numbers.moments, numbers.pearson_of),
     "spearman": TaskMetric(_correlation("Spearman correlation"), numbers.spearman),
     "token_accuracy": TaskMetric(accuracy_metric("Token accuracy"), tags.token_accuracy, tags.token_sums, mean_of),

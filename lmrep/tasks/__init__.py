@@ -1,12 +1,21 @@
 """What networks are fine-tuned for: one file per task, looked up by name in `TASKS`."""
 
-from lmrep.tasks import classification, multiple_choice, regression, span_extraction, tagging, text_to_text
+from lmrep.tasks import (
+    classification,
+    multilabel,
+    multiple_choice,
+    regression,
+    span_extraction,
+    tagging,
+    text_to_text,
+)
 from lmrep.tasks.base import TaskDef
 
 __all__ = ["TASKS", "TaskDef"]
 
 TASKS: dict[str, TaskDef] = {
     "classification": classification.DEFINITION,
+    "multilabel": multilabel.DEFINITION,
     "multiple_choice": multiple_choice.DEFINITION,
     "regression": regression.DEFINITION,
     "span_extraction": span_extraction.DEFINITION,

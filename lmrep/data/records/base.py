@@ -40,6 +40,7 @@ FIELDS: Mapping[str, str] = {
     "text": "str: the text, the first text of a pair, or the beginning that choices continue",
     "text2": "str: the second text of a pair",
     "label": "str: a class, the number of the right choice from 0, or a number for regression",
+    "labels": "list[str]: any number of classes; in files also a text with a separator, or columns of 0 and 1",
     "words": "list[str]: the words of a sentence",
     "tags": "list[str]: the tag of each word",
     "question": "str",
@@ -48,7 +49,7 @@ FIELDS: Mapping[str, str] = {
     "choices": "list[str]",
     "target": "str: the text that is to be generated: a translation, a summary, or a class in words",
 }
-TARGETS = ("label", "tags", "answers", "target")  # that a test file may lack
+TARGETS = ("label", "labels", "tags", "answers", "target")  # that a test file may lack
 SPLITS = ("train", "validation", "test")
 
 
@@ -65,7 +66,8 @@ class Config:
     format: str = setting("auto", "a reader of `READERS`; auto: by the files' names and beginnings")
     columns: dict[str, str] = setting({}, "field -> its name or its number (from 0) in the files, where that differs: "
                                       "{'text': 'sentence', 'label': '3'}; dots separate nested names of JSON; commas, "
-                                      "the columns of several choices; 'id' is a field too")
+                                      "the columns of several choices, or of labels that are 0 or 1; 'id' is a "
+                                      "field too")
     test_columns: dict[str, str] = setting({}, "the columns of the test files, all of them, where they "
                                            "have others")
     header: str = setting("auto", "whether the first line of TSV and CSV files names the columns; auto: if every name "
@@ -76,6 +78,7 @@ class Config:
     separator: str = setting("auto", "what separates the cells of CSV and TSV files; auto: tabs in TSV, and in CSV the "
                              "one of , ; | and tab that gives the first lines the same number of cells",
                              choices=("auto", ",", ";", "|", "tab"))
+    label_separator: str = setting(",", "what separates the labels of a text that has several in one cell")
     label_until: str = setting("", "keep what precedes this of a label: ':' makes LOC of LOC:city")
     label_map: dict[str, str] = setting({}, "label or tag in the files -> that to use ({'0': 'O', '1': 'B-PER'}); '' "
                                         "for a label leaves the example out; others stay as they are")

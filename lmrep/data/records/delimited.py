@@ -12,7 +12,7 @@ from lmrep.core.errors import UserError
 from lmrep.core.messages import counted
 from lmrep.data.records import files
 from lmrep.data.records.base import FIELDS, Job, ReaderDef, Record
-from lmrep.data.records.values import CORRECT, listed, missing_column, short
+from lmrep.data.records.values import CORRECT, SEVERAL, convert, listed, missing_column, short
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +29,7 @@ class Layout(NamedTuple):
       header: whether the first line names the columns.
       single: field -> its column.
       several: field -> its columns, of a list.
+      names: field of `several` -> the names of its columns.
       width: the number of columns of the first line.
       least: how many cells a row must have, where rows may have others than the first line; 0 where they may not.
     """
@@ -36,6 +37,7 @@ class Layout(NamedTuple):
     header: bool
     single: dict[str, int]
     several: dict[str, list[int]]
+    names: dict[str, list[str]]
     width: int
     least: int = 0
 
@@ -76,10 +78,15 @@ def _report_widths(job: Job, widths: dict[int, list[int]]) -> None:
                     f"{sum(count for count, _ in widths.values()):,}", usual, min(number for _, number in others))
 
 
-def _record(layout: Layout, cells: list[str], where: str) -> Record:
+def _record(layout: Layout, cells: list[str], where: str) -> Record | UserError:
     fields = {field: cells[column].strip() for field, column in layout.single.items()}
     for field, columns in layout.several.items():
-        fields[field] = [cells[column].strip() for column in columns]
+        values = [cells[column].strip() for column in columns]
+        try:
+            fields[field] = convert(field, values if field == "choices" else dict(
+                zip(layout.names[field], values, strict=True)))
+        except ValueError as error:
+            return UserError(f"{where}: the columns of {field} have {short(values)}; expected {error}: {CORRECT}")
     for field in ("words", "tags"):
         if isinstance(fields.get(field), str):
             fields[field] = fields[field].split()
@@ -89,7 +96,7 @@ def _record(layout: Layout, cells: list[str], where: str) -> Record:
 def find_columns(first: list[str], job: Job) -> Layout:
     """Where the fields are, given the first line's cells. Raises UserError if a column is missing."""
     names = {name.strip(): column for column, name in reversed(list(enumerate(first)))}  # the first of equal names
-    wanted = {field: spec.split(",") if field == "choices" else [spec] for field, spec in job.columns.items()}
+    wanted = {field: spec.split(",") if field in SEVERAL else [spec] for field, spec in job.columns.items()}
     if "answers" in wanted:
         raise UserError(f"{job.path}: answers cannot be read from TSV or CSV columns; use JSON Lines or SQuAD's JSON")
     header = job.config.header == "yes" or (job.config.header == "auto" and _has_header(wanted, names, len(first), job))
@@ -105,14 +112,18 @@ def find_columns(first: list[str], job: Job) -> Layout:
     if header:
         columns_of |= {field: [names[field]] for field in READABLE
                        if field in names and field not in wanted and names[field] not in used}
-    if not set(columns_of) - {"id", "label", "tags"}:
+    if not set(columns_of) - {"id", "label", "labels", "tags"}:
         raise UserError(f"{job.path}: the first line has the columns {listed(first, short)}, none of which is a field "
                         "with text; set config.data.columns, by name ({'text': 'sentence'}) or by number "
                         "({'text': '3'})")
     numbered = wanted and all(re.fullmatch("[0-9]+", spec) for specs in wanted.values() for spec in specs)
     least = max(column for columns in columns_of.values() for column in columns) + 1 if numbered else 0
-    return Layout(header, {field: columns[0] for field, columns in columns_of.items() if field != "choices"},
-                  {field: columns for field, columns in columns_of.items() if field == "choices"}, len(first), least)
+    lists = {field: columns for field, columns in columns_of.items()
+             if field == "choices" or (field in SEVERAL and len(columns) > 1)}
+    names = {field: [first[column].strip() if header else str(column) for column in columns]
+             for field, columns in lists.items()}
+    return Layout(header, {field: columns[0] for field, columns in columns_of.items() if field not in lists}, lists,
+                  names, len(first), least)
 
 
 def _has_header(wanted: dict[str, list[str]], names: dict[str, int], width: int, job: Job) -> bool:

@@ -41,6 +41,7 @@ def read(config: Config, split: str, needed: Collection[str] = ()) -> list[Recor
         if not isinstance(item, UserError):
             if config.undecodable == "replace" and (same := values.without_surrogates(item)) is not item:
                 item, replaced = same, [*replaced, item.where]
+            item = values.split_labels(item, config.label_separator)
             item = values.check(item, split, needed) or _relabel(item, config, labels)
         if isinstance(item, UserError):
             damaged.append(item)
@@ -127,6 +128,12 @@ def _relabel(record: Record, config: Config, labels: set[str]) -> Record | UserE
                              "map it to another one, such as O")
     if (target := record.fields.get("target")) in config.label_map:
         record = record._replace(fields={**record.fields, "target": config.label_map[target]})
+    if several := record.fields.get("labels"):
+        if config.label_until:
+            several = [label.split(config.label_until)[0] for label in several]
+        labels.update(several)
+        several = [*dict.fromkeys(filter(None, (config.label_map.get(label, label) for label in several)))]
+        record = record._replace(fields={**record.fields, "labels": several})
     label = record.fields.get("label")
     if label is None:
         return record

@@ -14,6 +14,7 @@ from lmrep.data.records.base import FIELDS, TARGETS, Job, Record
 CORRECT = "correct the file, or leave such examples out with --config.data.damaged_examples, up to that number"
 SURROGATE = re.compile("[\ud800-\udfff]")
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+SEVERAL = ("choices", "labels")  # fields that may have several columns
 TEXTS = ("text", "text2", "question", "context", "target")
 
 
@@ -29,9 +30,11 @@ def from_object(value: Any, job: Job, where: str) -> Record | UserError:
     fields = {}
     for field, path in job.columns.items():
         content = _follow(value, path)
-        if content is None and field == "choices" and "," in path:
-            content = [_follow(value, name) for name in path.split(",")]
-            content = None if None in content else content
+        if content is None and field in SEVERAL and "," in path:
+            names = path.split(",")
+            content = [_follow(value, name) for name in names]
+            content = None if None in content else content if field == "choices" else dict(
+                zip(names, content, strict=True))
         if content is None:
             if job.optional(field):
                 continue
@@ -110,6 +113,28 @@ def _labels(value: Any) -> list[str]:
     return [_label(item) for item in value]
 
 
+def _label_set(value: Any) -> str | list[str]:
+    """Labels as a list, or as a text that is still to be split; {label: 0 or 1} becomes a list."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping):
+        numbers = {label: number(_label(flag)) for label, flag in value.items()}
+        if not {*numbers.values()} <= {0, 1}:
+            raise ValueError("0 or 1 in the column of each label")
+        return [label for label, flag in numbers.items() if flag]
+    return _labels(value)
+
+
+def split_labels(record: Record, separator: str) -> Record:
+    """The record with `labels` as a list without repetitions."""
+    labels = record.fields.get("labels")
+    if labels is None:
+        return record
+    if isinstance(labels, str):
+        labels = [label for label in map(str.strip, labels.split(separator)) if label] if separator else [labels]
+    return record._replace(fields={**record.fields, "labels": [*dict.fromkeys(labels)]})
+
+
 def _answers(value: Any) -> list[tuple[str, int]]:
     """Answers as a list of objects or pairs, or as an object of two lists (`text`, `answer_start`)."""
     if isinstance(value, Mapping) and isinstance(value.get("text"), list):
@@ -127,6 +152,7 @@ def _answers(value: Any) -> list[tuple[str, int]]:
 
 _CONVERT: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(TEXTS, _string), "target": _label, "label": _label, "words": _strings, "tags": _labels,
+    "labels": _label_set,
     "choices": _strings, "answers": _answers, "id": _label}
 
 
@@ -147,9 +173,11 @@ def check(record: Record, split: str, needed: Collection[str] = ()) -> UserError
     for field in TEXTS:
         if field in fields and not any(map(_visible, fields[field])):
             return UserError(f"{where}: the {field} is empty; {CORRECT}")
-    for field in ("words", "tags", "choices"):
+    for field in ("words", "tags", "choices", "labels"):
         values = fields.get(field)
-        if values is not None and (not values or not all(value and not value.isspace() for value in values)):
+        if values is None or (field == "labels" and not values):
+            continue
+        if not values or not all(value and not value.isspace() for value in values):
             reason = f"one of the {field} is empty: {short(values)}" if values else f"the {field} are empty"
             return UserError(f"{where}: {reason}; {CORRECT}")
     if "words" in fields and "tags" in fields and len(fields["words"]) != len(fields["tags"]):

@@ -1,0 +1,18 @@
+"""Multi-label classification: any number of labels for each text or pair of texts, such as the topics of news.
+
+    lmrep train --config=experiments/tasks/multilabel.py:init=runs/mine --workdir=runs/topics \\
+        --config.data.train=train.csv --config.data.validation=dev.csv --config.data.columns.labels=sport,politics,art
+
+The files have the columns text, labels and, for pairs, text2; others are named by --config.data.columns.text=comment.
+The labels are a list (JSON), a text with separators (--config.data.label_separator=';'), or columns of 0 and 1, as
+here. The loss is the mean binary cross-entropy, as of Hugging Face's `problem_type="multi_label_classification"`.
+
+Cost: three epochs of a pretrained network; `size=tiny` without `init` trains a small network from nothing, which takes
+some minutes on two cores. The figures to beat are those of the same labels for every text, which are printed beside.
+"""
+
+from lmrep.experiment.fine_tuning import compose_task
+
+
+def get_config(argument=""):
+    return compose_task(argument, "multilabel")

@@ -1,0 +1,175 @@
+"""Multi-label classification: any number of labels for each text or pair of texts, each decided by itself."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from lmrep.config.record import setting
+from lmrep.core import prng
+from lmrep.core.errors import UserError
+from lmrep.core.params import Array, Tree
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.data.formats.base import Field
+from lmrep.data.records import Record, values
+from lmrep.data.records.encoding import Units, collect
+from lmrep.metrics import Metric, accuracy_metric, multilabel
+from lmrep.metrics.tasks import TASK_METRICS
+from lmrep.models.base import Model, check_context
+from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
+from lmrep.objectives.outputs import normalize_weights
+from lmrep.tasks import auxiliary, heads, networks, unseen, word_features
+from lmrep.tasks.base import Comparison, Outputs, Result, TaskDef, TextEncoder, figures, mean_by_example
+from lmrep.tasks.capability import Predict
+from lmrep.tasks.classification import label_order
+from lmrep.tasks.networks import Network
+
+METRICS = ("micro_f1", "macro_label_f1", "subset_accuracy")
+
+
+@dataclass(frozen=True)
+class Config(auxiliary.Config):
+    """A binary classifier for each label, on one vector of each text."""
+
+    labels: tuple[str, ...] = setting((), "the labels, in the order of the head's outputs; none: those of the training "
+                                      "data, sorted")
+    threshold: float = setting(0.5, "the probability above which a text has a label", above=0, below=1)
+
+
+def resolve(c: Config, records: Sequence[Record]) -> Config:
+    """With the labels of the training data, and no others, in an order that does not depend on its order."""
+    unseen.check(c.labels, records if c.labels else (), _describe, _labels)
+    labels = c.labels or tuple(sorted({label for record in records for label in _labels(record)}, key=label_order))
+    if not labels:
+        raise UserError(f"no text of the training data has a label ({records[0].where} and further ones); expected "
+                        "texts with one or more labels")
+    return replace(c, labels=labels)
+
+
+def _labels(record: Record) -> Sequence[str]:
+    return record.fields.get("labels", ())
+
+
+def _describe(record: Record, i: int) -> str:
+    return f"{record.where}: one of the labels is {values.short(record.fields['labels'][i])}"
+
+
+def check_config(c: Config) -> None:
+    """Refuses a teacher."""
+    if c.teacher.alpha_ce:
+        raise UserError(f"config.objective.teacher.alpha_ce is {c.teacher.alpha_ce:g}, and multilabel predicts "
+                        "no single distribution that could be learned from a teacher; set it to 0")
+
+
+def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[Units, int]:
+    """A unit for each text or pair, several for texts that are read in windows."""
+    forms = word_features.forms(c)
+    units, owners, long = encoder.texts(
+        [record.fields["text"] for record in records], [record.fields.get("text2") for record in records],
+        [record.where for record in records], forms)
+    unseen.report(c.labels, records, _describe, _labels)
+    labels = np.array([[label in record.fields["labels"] if "labels" in record.fields else -1 for label in c.labels]
+                       for record in records], np.int32)
+    return collect(units, owners, {"labels": labels[owners]}, forms=forms), len(long)
+
+
+def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
+    """A logit for each label from one vector of each text."""
+    check_context(model, c.context, "this task")
+    net = networks.bind(c, model, "multilabel", frozen)
+    objective = Objective(
+        name="multilabel", specs=networks.task_specs(net, c, len(c.labels) or 1),
+        prepare=prepare, loss=partial(loss, c=c, net=net), predict=partial(predict, c=c, net=net),
+        context=c.context, networks=(NetworkUse(model.sizes),), frozen=networks.frozen_specs(net),
+        penalty=networks.penalty(net))
+    return auxiliary.with_language_model(objective, c, model)
+
+
+def prepare(keys: Keys, batch: Batch) -> Batch:
+    """With `weights` f32[b, n], which add to 1 over the units that have labels."""
+    return batch | {"weights": normalize_weights((batch["unit"] >= 0) & (batch["labels"] >= 0).all(-1))}
+
+
+def logits(params: Tree, batch: Batch, key: Array | None = None, *, c: Config, net: Network) -> Array:
+    """float32 [b, n, labels]."""
+    keys = prng.split(key, 2)
+    return heads.apply(params["objective"]["multilabel"], networks.pooled(params, batch, net, keys[0]), c, keys[1])
+
+
+def loss(
+    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, net: Network
+) -> tuple[Array, tuple[Metrics, Carry]]:
+    """The mean binary cross-entropy over labels, then over texts."""
+    y = logits(params, batch, key, c=c, net=net)
+    nll = optax.sigmoid_binary_cross_entropy(y, jnp.maximum(batch["labels"], 0)).mean(-1)
+    return (nll * batch["weights"]).sum(), ({}, carry)
+
+
+def predict(params: Tree, batch: Batch, *, c: Config, net: Network) -> dict[str, dict[str, Array]]:
+    """`logits` float32 [b, n, labels]."""
+    return {"units": {"logits": logits(params, batch, c=c, net=net)}}
+
+
+def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
+    """The labels of each text that are more probable than the threshold, by the mean of its windows' logits."""
+    y = mean_by_example(np.stack(outputs.arrays["logits"]).astype(np.float64), units.example, len(records))
+    probabilities = np.exp(-np.logaddexp(0, -y))
+    chosen = [[c.labels[i] for i in np.flatnonzero(row > c.threshold)] for row in probabilities]
+    predictions: list[dict[str, Any]] = [
+        {"labels": labels, "probabilities": dict(zip(c.labels, row.tolist(), strict=True))}
+        for labels, row in zip(chosen, probabilities, strict=True)]
+    if any("labels" not in record.fields for record in records):
+        return Result({}, predictions)
+    gold = [list(record.fields["labels"]) for record in records]
+    true = np.array([[label in labels for label in c.labels] for labels in gold])
+    metrics = {"loss": float(np.logaddexp(0, np.where(true, -y, y)).mean()),
+               "constant_micro_f1": multilabel.constant_micro_f1(gold),
+               "constant_subset_accuracy": multilabel.constant_subset_accuracy(gold),
+               **figures(METRICS, gold, chosen)}
+    return Result(metrics, predictions, gold, chosen)
+
+
+def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str, str]:
+    """A line of labels between commas for each text."""
+    return {"predictions.tsv": "".join(
+        f"{record.id}\t{','.join(prediction['labels'])}\n"
+        for record, prediction in zip(records, result.predictions, strict=True))}
+
+
+def compare(c: Config, record: Record, prediction: Mapping[str, Any]) -> Comparison:
+    """Two sets of labels, by the negative logarithm of the probability of the right one."""
+    right = {*record.fields["labels"]}
+    loss = -sum(np.log(max(p if label in right else 1 - p, sys.float_info.min))
+                for label, p in prediction["probabilities"].items())
+    return Comparison(shown(record.fields["labels"]), shown(prediction["labels"]), float(loss))
+
+
+def shown(labels: Sequence[str]) -> str:
+    """Labels for people."""
+    return ", ".join(labels) or "no label"
+
+
+DEFINITION = TaskDef(
+    ObjectiveDef(
+        Config, build, check=check_config, context=lambda c: c.context, parts=networks.parts,
+        metrics={**auxiliary.METRICS, **{name: TASK_METRICS[name].metric for name in METRICS},
+                 "micro_f1": TASK_METRICS["micro_f1"].metric._replace(headline=True, baseline="constant_micro_f1"),
+                 "subset_accuracy": accuracy_metric("Texts with all labels right", baseline="constant_subset_accuracy"),
+                 "constant_micro_f1": Metric("Micro-averaged F1 of the best constant labels", "F1", True, ".2%"),
+                 "constant_subset_accuracy": accuracy_metric("Accuracy of the most frequent labels", headline=False)},
+        capabilities=(Predict("classify", "names the labels of texts", ("text",),
+                              lambda prediction: shown(prediction["labels"]), ("text2",)),),
+        published=heads.PUBLISHED),
+    fields=("text",), optional=("text2",), targets=("labels",), columns={},
+    resolve=resolve, encode=encode, score=score, best="micro_f1", submission=submission, compare=compare,
+    initial={"objective/multilabel/dense": "objective/pair/pooler"},
+    add_columns=word_features.columns, more_columns=lambda c: {
+        **word_features.fields(c),
+        "labels": Field("bnl", np.int32, "1 for labels that a text has, 0 for others; -1 where they are not known")},
+)
