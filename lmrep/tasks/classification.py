@@ -54,10 +54,10 @@ def resolve(c: Config, records: Sequence[Record]) -> Config:
     unseen.check(c.labels, records if c.labels else (), _describe, _labels)
     labels = c.labels or tuple(sorted({record.fields["label"] for record in records}, key=label_order))
     if len(labels) < 2:
-        raise UserError(f"the training data has the only label {labels[0]!r} ({records[0].where}); expected two or "
-                        "more classes")
+        raise UserError(f"the training data has the only label {values.short(labels[0])} ({records[0].where}); "
+                        "expected two or more classes")
     if "f1" in c.metrics and (c.positive not in labels if c.positive else len(labels) > 2):
-        raise UserError(f"config.objective.positive is {c.positive!r}, and the labels are {', '.join(labels[:20])}; "
+        raise UserError(f"config.objective.positive is {c.positive!r}, and the labels are {values.listed(labels)}; "
                         "set it to the one that F1 is measured for, or measure macro_f1")
     return replace(c, labels=labels)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from lmrep.core.errors import UserError
 from lmrep.data.records import Record
-from lmrep.data.records.values import short
+from lmrep.data.records.values import listed, short
 from lmrep.layers.crf import Allowed
 
 OUTSIDE = "O"
@@ -127,7 +127,7 @@ def detect(records: Sequence[Record], repair: bool) -> str:
         if repair or broken["IOB1"] >= broken["BIO"]:
             return "BIO"
         return "IOB1"
-    raise UserError(f"the tags of the training data begin with {', '.join(sorted(prefixes))}, which is no scheme "
+    raise UserError(f"the tags of the training data begin with {listed(sorted(prefixes))}, which is no scheme "
                     f"({', '.join(PREFIXES)}); convert them, or set --config.objective.scheme=none")
 
 
@@ -142,7 +142,8 @@ def of_labels(labels: Sequence[str]) -> str:
 
 def describe(record: Record, i: int, tag: str) -> str:
     """The beginning of a message about the tag of word i."""
-    return f"{record.where_word(i)}: word {i + 1}, {short(record.fields['words'][i])}, has the tag {short(tag)}"
+    word = f", {short(record.fields['words'][i])}," if "words" in record.fields else ""
+    return f"{record.where_word(i)}: word {i + 1}{word} has the tag {short(tag)}"
 
 
 def _split(tag: str) -> tuple[str, str]:

@@ -20,6 +20,7 @@ from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats.base import Field
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import Encoded, Units, assemble, collect
+from lmrep.data.records.values import short
 from lmrep.layers import crf
 from lmrep.metrics import Metric, accuracy_metric
 from lmrep.metrics.tasks import TASK_METRICS
@@ -112,8 +113,8 @@ def resolve(c: Config, records: Sequence[Record]) -> Config:
     if not c.labels:
         found = {tag for record in records for tag in tags_of(c, record)}
         if len(found) < 2:
-            raise UserError(f"the training data has the only tag {found.pop()!r} ({records[0].where}); expected two or "
-                            "more")
+            raise UserError(f"the training data has the only tag {short(found.pop())} ({records[0].where}); "
+                            "expected two or more")
         c = replace(c, labels=tuple(sorted(found, key=lambda tag: (tag != schemes.OUTSIDE, tag))))
     return replace(c, metrics=c.metrics or (METRICS if c.scheme != "none" else ("token_accuracy",)))
 
@@ -141,12 +142,11 @@ def check(c: Config, record: Record) -> None:
             raise UserError(f"{schemes.describe(record, i, tag)}, which is not of the scheme {c.scheme}: correct it, "
                             "or set --config.objective.scheme")
     if (i := schemes.fault(c.scheme, tags)) >= 0:
-        last = f"after {tags[i - 1]!r}" if i else "at the beginning of a sentence"
-        other = {"BIO": "IOB1", "IOB1": "BIO"}.get(c.scheme)
+        last = f"after {short(tags[i - 1])}" if i else "at the beginning of a sentence"
         raise UserError(f"{schemes.describe(record, i, tags[i])} {last}, which {c.scheme}, the scheme of the training "
-                        "data, does not allow: correct it"
-                        + (f", set --config.objective.scheme={other} if all tags are {other}, or convert the tags with "
-                           "--config.objective.repair=True" if other else " or set --config.objective.scheme"))
+                        "data, does not allow: correct it, set --config.objective.scheme"
+                        + ("=IOB1 if all tags are IOB1" * (c.scheme == "BIO"))
+                        + ", or convert the tags with --config.objective.repair=True")
 
 
 # Words as tokens

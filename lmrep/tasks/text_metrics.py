@@ -91,7 +91,7 @@ def check(record: Record, metrics: Sequence[str], scheme: str) -> None:
     tags = record.fields.get("tags", text.split())
     if "entity_f1" in metrics and tags and (i := _fault(scheme, tags)) >= 0:
         which = (schemes.describe(record, i, tags[i]) if "tags" in record.fields else
-                 f"{record.where} has the target {text[:60]!r}, with the tag {tags[i]!r}")
+                 f"{record.where} has the target {text[:60]!r}, with the tag {values.short(tags[i])}")
         raise UserError(f"{which}, which {scheme} does not allow there; set config.objective.scheme to the scheme of "
                         f"the tags, one of {', '.join(schemes.PREFIXES)}, or leave entity_f1 out of "
                         "config.objective.metrics")

@@ -17,7 +17,7 @@ def read(job: Job) -> Iterator[Record | UserError]:
     Raises:
       UserError: a suffix is not given, a file is missing, or files have different numbers of lines.
     """
-    own = job.columns["text"]
+    own = job.columns.get("text", "text")
     if own == "text":
         raise UserError(f"{job.path} is to be read with format=parallel, and config.data.columns does not say which "
                         "suffix the file of each field has; set it, such as {'text': 'de', 'target': 'en'}")

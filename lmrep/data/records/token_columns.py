@@ -133,9 +133,9 @@ def _record(job: Job, lines: list[Line], columns: dict[str, int], width: int, na
 def _number(job: Job, field: str, name: str, width: int) -> int:
     if field not in ("words", "tags"):
         raise UserError(f"{job.path} is a column file, with words and tags alone; there is no field {field!r}")
-    if not re.fullmatch("-?[0-9]+", name) or not -width <= int(name) < width:
-        raise UserError(f"{job.path} has {counted(width, 'column')}; the column {name!r} for the field {field!r} is "
-                        f"not one of 0 to {width - 1}, or -1 for the last")
+    if not re.fullmatch("-?[0-9]{1,9}", name) or not -width <= int(name) < width:
+        raise UserError(f"{job.path} has {counted(width, 'column')}; the column {short(name)} for the field {field!r} "
+                        f"is not one of 0 to {width - 1}, or -1 for the last")
     return int(name) % width
 
 

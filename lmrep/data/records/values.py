@@ -38,12 +38,12 @@ def from_object(value: Any, job: Job, where: str) -> Record | UserError:
         if content is None:
             if job.optional(field):
                 continue
-            return UserError(f"{where} has no {path!r}: it is null; {CORRECT}") if path in value else \
+            return UserError(f"{where} has no {short(path)}: it is null; {CORRECT}") if path in value else \
                 missing_column(where, field, path, value, "fields")
         try:
             fields[field] = convert(field, content)
         except ValueError as error:
-            return UserError(f"{where}: {path!r} is {short(content)}; expected {error} for the field {field!r}")
+            return UserError(f"{where}: {short(path)} is {short(content)}; expected {error} for the field {field!r}")
     used = {*job.columns, *job.columns.values()}
     for field in (*FIELDS, "id"):
         if field not in used and value.get(field) is not None:
@@ -64,7 +64,7 @@ def missing_column(where: str, field: str, name: str, names: Any, what: str = "c
     example = field if field in names else next((each for each in names if each not in FIELDS), "name")
     example = example if len(example) <= 80 else "name"
     alike = [*itertools.islice((each for each in names if len(each) <= 80), 200)]
-    return UserError(f"{where} has no {name!r}{needed}{suggestion(name, alike)}; it has the {what} {there}: set "
+    return UserError(f"{where} has no {short(name)}{needed}{suggestion(name, alike)}; it has the {what} {there}: set "
                      f"config.data.columns, such as {{{field!r}: {example!r}}}")
 
 
