@@ -8,6 +8,8 @@ text, such as [MASK], are read as these tokens. With --pretokenized, each line i
 from the last layer; sum:9,10,11,12 and concat:9,10,11,12 combine layers. The text may be larger than memory. More than
 about a million lines become several files, vectors-00001-of-00003.safetensors and so on."""
 
+from pathlib import Path
+
 from lmrep.cli.arguments import STEP, Arguments, Flag, at_least
 from lmrep.cli.progress import line_progress
 from lmrep.core.errors import UserError
@@ -36,6 +38,7 @@ def run(arguments: Arguments) -> int:
     from lmrep import api
     from lmrep.inference import export
 
+    export.check(Path(flags.output), flags.pooling if flags.words else "", flags.long)
     trained = api.load(workdir, arguments.step)
     with line_progress() as progress:
         files = export.embed(trained, flags.input, flags.output, layers=flags.layers,

@@ -27,6 +27,8 @@ the published figures of GPT-2 leave out: Salazar et al., 2020); the pseudo-log-
 masks; for one that detects replaced tokens, the sum of the log probabilities that each token is original."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from lmrep.cli.arguments import DATA_DIR, STEP, Arguments, Flag
 from lmrep.core.messages import show_messages
@@ -70,16 +72,14 @@ def run(arguments: Arguments) -> int:
     workdir = arguments.required_workdir()
 
     from lmrep.core.host import use_devices_per_core
-    from lmrep.experiment.choices import ALL_OBJECTIVES
     from lmrep.inference import pairs
-    from lmrep.inference.evaluate import evaluate_with_intervals
-    from lmrep.metrics import COMMON
+    from lmrep.inference.evaluate import measure
 
     show_messages()
     flags = arguments.flags
     if flags.pairs:
         use_devices_per_core()
-    values, intervals = evaluate_with_intervals(
+    measured = measure(
         workdir, split=flags.split, data_dir=flags.data_dir or None, examples=flags.examples or None,
         step=arguments.step, files=flags.files, stride=flags.stride, length=flags.length, pairs=flags.pairs,
         pll=flags.pll, end_mark=flags.end_mark, batch_size=flags.batch_size, source=flags.source,
@@ -88,10 +88,18 @@ def run(arguments: Arguments) -> int:
         search={name: value for name in ("beams", "length_penalty", "penalty")
                 if (value := getattr(flags, name)) is not None})
     if flags.pairs:
-        print(pairs.table(values))
-        return 0
-    if not values:  # of a task, for examples without targets
-        return 0
+        print(pairs.table(measured.values), flush=True)
+    elif measured.values:  # a task has none for examples without targets
+        _print(measured.values, measured.intervals)
+    measured.store()
+    return 0
+
+
+def _print(values: Mapping[str, Any], intervals: Mapping[str, Any]) -> None:
+    """Prints a line for each metric."""
+    from lmrep.experiment.choices import ALL_OBJECTIVES
+    from lmrep.metrics import COMMON
+
     width, known = max(map(len, values)), dict(COMMON)
     for definition in ALL_OBJECTIVES.values():
         known |= definition.metrics
@@ -103,5 +111,4 @@ def run(arguments: Arguments) -> int:
         shown = ""
         if name in known and known[name].perplexity:
             shown = f"   perplexity {math.exp(min(value, 700)):,.1f}, {value / math.log(2):.3f} bits per token"
-        print(f"{name:{width}}  {value:{form}}{interval}{shown}")
-    return 0
+        print(f"{name:{width}}  {value:{form}}{interval}{shown}", flush=True)

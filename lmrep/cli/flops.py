@@ -60,12 +60,11 @@ def _of_config(arguments: Arguments):
 def _of_workdir(path: str):
     """(experiment, vocabulary, (step, recorded operations) or None) of a run."""
     from lmrep.data import tokenizers
-    from lmrep.experiment import config
+    from lmrep.experiment import recorded
     from lmrep.planning import run_cost
-    from lmrep.storage import remote_workdir, workdir
+    from lmrep.storage import remote_workdir
 
     directory = remote_workdir.local_copy(path, checkpoints=False)
-    experiment = config.parse(workdir.read_config(directory)["config"])
-    recorded = run_cost.read(directory)
-    done = (recorded.step, recorded.flops) if recorded and recorded.flops is not None else None
-    return experiment, tokenizers.load(directory / "tokenizer").vocabulary, done
+    cost = run_cost.read(directory)
+    done = (cost.step, cost.flops) if cost and cost.flops is not None else None
+    return recorded.read(directory)[0], tokenizers.load(directory / "tokenizer").vocabulary, done

@@ -8,6 +8,7 @@ that these are applied.
 
 The result is also written to heads.json in the workdir, and shown by lmrep report. lmrep prune removes heads."""
 
+import sys
 from pathlib import Path
 
 from lmrep.cli.arguments import DATA_DIR, STEP, Arguments, Flag, at_least
@@ -46,14 +47,15 @@ def run(arguments: Arguments) -> int:
                                 flags.data_dir or None)
     result = heads.analyse(own, flags.ablation, flags.single, flags.curve, flags.exact, flags.at_least, flags.random,
                            flags.seed)
-    path = Path(loaded.directory) / heads.FILE
-    heads.store(result, path)
-    if url := remote.as_url(workdir):
-        remote_workdir.upload(url, path)
     print(heads.describe(result))
     for title, head, rows in heads.tables(result):
         widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
         print(f"\n{title}")
         for row in [head, *rows]:
             print("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))
+    sys.stdout.flush()
+    path = Path(loaded.directory) / heads.FILE
+    heads.store(result, path)
+    if url := remote.as_url(workdir):
+        remote_workdir.upload(url, path)
     return 0

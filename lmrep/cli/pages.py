@@ -9,12 +9,12 @@ directory.
 Every command takes these names: --config=bert.py:size=tiny works in any directory. A file of that path in the current
 directory comes first."""
 
-import shutil
 from pathlib import Path
 
 from lmrep.cli.arguments import Arguments, Flag
 from lmrep.config.record import choose
 from lmrep.core.errors import UserError
+from lmrep.core.files import write_bytes
 
 FLAGS = {"copy": Flag(False, "write the files into the current directory, to edit")}
 
@@ -31,7 +31,7 @@ def run(arguments: Arguments) -> int:
         if existing := [file.name for file in files if Path(file.name).exists()]:
             raise UserError(f"{existing[0]} exists in this directory; remove or rename it first")
         for file in files:
-            shutil.copyfile(file, file.name)
+            write_bytes(file.name, file.read_bytes())
             print(f"{file.name}: edit it, and train with --config={file.name}")
         return 0
     if files:

@@ -23,6 +23,7 @@ from pathlib import Path
 from lmrep.cli.arguments import Arguments, Flag, at_least
 from lmrep.core import remote
 from lmrep.core.errors import UserError
+from lmrep.core.files import check_output, write_json, write_text
 
 FLAGS = {
     "topology": Flag("", "v5e:16x16, v5p:4x4x4, v6e:8x8: a TPU slice by its chips; cpu:8: devices of this CPU; "
@@ -42,10 +43,15 @@ def run(arguments: Arguments) -> int:
     config, choices = arguments.load_config(), []
 
     from lmrep.analysis.report import plan_page
+    from lmrep.experiment import checks
     from lmrep.experiment import config as experiments
     from lmrep.planning import cost, hardware, plan, record, search, table
     from lmrep.storage import remote_workdir
 
+    if flags.output:
+        check_output(flags.output)
+    elif arguments.workdir and not remote.as_url(arguments.workdir):
+        checks.check_writable(Path(arguments.workdir))
     experiment = experiments.parse(config)
     if "," in flags.topology:
         if flags.search or arguments.workdir or flags.output:
@@ -76,12 +82,13 @@ def run(arguments: Arguments) -> int:
     if arguments.workdir or flags.output:
         url = None if flags.output else remote.as_url(arguments.workdir)
         directory = remote_workdir.cache_dir(url) if url else Path(arguments.workdir or Path(flags.output).parent)
+        sys.stdout.flush()
         directory.mkdir(parents=True, exist_ok=True)
         path = Path(flags.output) if flags.output else directory / record.FILE
         content = json.loads(json.dumps(record.record(plans, found, total, config.to_dict(), choices), default=str))
-        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf8")
+        write_json(path, content)
         page = path.with_suffix(".html")
-        page.write_text(plan_page.render(content), encoding="utf8")
+        write_text(page, plan_page.render(content))
         for file in (path, page) if url else ():
             remote_workdir.upload(url, file)
         print(f"\n{path}\n{page}")

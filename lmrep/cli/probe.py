@@ -9,10 +9,12 @@ The result is also written to probes.json in the workdir, and shown by lmrep rep
 file that --output names."""
 
 import dataclasses
+import sys
 from pathlib import Path
 
 from lmrep.cli.arguments import Arguments, Flag, at_least
 from lmrep.core.errors import UserError
+from lmrep.core.files import check_output
 from lmrep.core.messages import show_messages
 
 FLAGS = {
@@ -36,14 +38,18 @@ def run(arguments: Arguments) -> int:
     output = Path(flags.output) if flags.output else None
     if output is None and not remote.as_url(workdir) and conversion.is_workdir(Path(workdir)):
         output = Path(workdir) / probes.FILE
+    if output:
+        check_output(output)
+        probes.stored(output)  # a damaged file is refused now
     show_messages()
     result = probes.probe(dataclasses.replace(arguments, workdir=None).load_config(), workdir, flags.examples,
                           flags.untrained)
-    if output:
-        probes.store(result, output)
     head, rows = probes.table(result)
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     print(probes.describe(result))
     for row in [head, *rows]:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    sys.stdout.flush()
+    if output:
+        probes.store(result, output)
     return 0

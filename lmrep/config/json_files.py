@@ -11,12 +11,12 @@ from lmrep.core.json_text import InvalidJSON, loads
 
 T = TypeVar("T")
 
-LARGEST = 1e300  # of a number, so that sums and products of a few are finite
+LIMITS = {int: 2**63, float: 1e300}
 TEXTS = ("nan", "inf", "-inf")  # numbers that JSON lacks, as lmrep writes them; `float` converts them
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a finite number of a reasonable size."""
-    return type(value) in (int, float) and abs(value) < LARGEST
+    """Whether a value is a finite number that NumPy takes, and of which sums are finite."""
+    return type(value) in LIMITS and abs(value) < LIMITS[type(value)]
 
 
 # Types of values. Numbers stay integers or floats, as they were written.
@@ -84,14 +84,14 @@ def parse(type_: Callable[..., T], text: str | bytes) -> T:
     try:
         return convert(type_, value, "$")
     except UserError as error:
-        raise UserError(str(error).removeprefix("$.").replace("$ ", "it ", 1)) from None
+        raise UserError(str(error).removeprefix("$.").removeprefix("$: ").replace("$ ", "it ", 1)) from None
 
 
-def numbers(*others: str) -> Callable[[dict[str, Any]], str]:
-    """A check of a record: all its values are numbers (`Measured`), except those of the fields `others`."""
+def numbers(*others: str, measured: bool = True) -> Callable[[dict[str, Any]], str]:
+    """A check of a record: all its values, except in the fields `others`, are numbers: finite, or `Measured` ones."""
     def check(record: dict[str, Any]) -> str:
         return next((f"a number as {name!r}" for name, value in record.items()
-                     if not (name in others or is_number(value) or value in TEXTS)), "")
+                     if not (name in others or is_number(value) or (measured and value in TEXTS))), "")
 
     return check
 

@@ -165,7 +165,8 @@ def convert(type_: Any, value: Any, where: str) -> Any:
         value = convert(arguments[0], value, where)
         checks = (check.broken_by if isinstance(check, Bounds) else check for check in arguments[1:])
         if expected := next(filter(None, (check(value) for check in checks)), ""):
-            raise UserError(f"{where} is {shown(value)}; expected {expected}")
+            found = f"{where} is {shown(value)}; " if isinstance(value, str | int | float) else f"{where}: "
+            raise UserError(f"{found}expected {expected}")
         return value
     if dataclasses.is_dataclass(type_) or typing.is_typeddict(type_) or hasattr(type_, "_field_defaults"):
         return value if dataclasses.is_dataclass(type_) and isinstance(value, type_) else read(type_, value, where)

@@ -96,6 +96,18 @@ def write_json(path: str | os.PathLike, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
+def check_output(path: str | os.PathLike, flag: str = "output") -> None:
+    """Refuses a file, that of `--flag`, that cannot be written, so that this is known before anything is computed.
+    Raises UserError."""
+    path = Path(path)
+    if path.is_dir():
+        raise UserError(f"--{flag} is {path}, a directory; give a file in it")
+    if not path.parent.is_dir():
+        raise UserError(f"--{flag} is {path}, and there is no directory {path.parent}; make it first")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise UserError(f"--{flag} is {path}, and {path.parent} is not writable; give another file")
+
+
 def json_object(text: str | bytes, where: str, expected: str = "a JSON object") -> dict[str, Any]:
     """The JSON object that a text is. Raises UserError, which begins with `where`, for anything else."""
     try:

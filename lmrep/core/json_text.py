@@ -37,7 +37,7 @@ def loads(text: str | bytes, surrogates: bool = False) -> Any:
             json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         line = f"line {error.lineno}, " if "\n" in error.doc.strip() else ""
-        raise InvalidJSON(f"{error.msg} at {line}character {error.colno}") from None
+        raise InvalidJSON(f"{error.msg.removesuffix(' at')} at {line}character {error.colno}") from None
     except UnicodeDecodeError as error:
         raise InvalidJSON(f"byte {error.start} is not {error.encoding.upper()}") from None
     except UnicodeEncodeError:

@@ -19,14 +19,14 @@ from lmrep.core.errors import UserError
 from lmrep.core.files import digest
 from lmrep.core.params import ParamSpec, Tree, count, flatten, unflatten
 from lmrep.data import tokenizers, word_vectors
-from lmrep.experiment import build, checks
+from lmrep.experiment import build, checks, recorded
 from lmrep.experiment import config as experiments
 from lmrep.experiment.choices import ALL_OBJECTIVES
 from lmrep.experiment.config import Experiment
 from lmrep.objectives.base import FrozenPart, FrozenParts
 from lmrep.storage import averaging, remote_workdir
 from lmrep.storage.checkpoints import Checkpoints
-from lmrep.storage.workdir import CONFIG, read_config
+from lmrep.storage.workdir import CONFIG
 
 
 class Trained(NamedTuple):
@@ -54,7 +54,7 @@ def read_run(directory: Path, name: str, values: bool) -> Trained:
       UserError: it has no checkpoint.
       RunFault: none verifies.
     """
-    experiment = experiments.parse(read_config(directory)["config"])
+    experiment = recorded.read(directory)[0]
     tokenizer, params, step = tokenizers.load(directory / "tokenizer"), None, experiment.steps
     if values:
         best = checks.best_direction(experiment)

@@ -167,7 +167,11 @@ def extended(old: Plan, new: Plan) -> Plan:
     Raises:
       UserError: it differs in anything else.
     """
-    before, after = (checks.completed(experiments.parse(plan.base)) for plan in (old, new))
+    try:
+        before = checks.completed(experiments.parse(old.base))
+    except UserError as error:
+        raise UserError(f"{FILE} has a base config that this version of lmrep does not read: {error}") from None
+    after = checks.completed(experiments.parse(new.base))
     lines = provenance.differences(before, after, FREE_FIELDS)
     if old.metric != new.metric:
         lines.append(f"checkpoint.best: {old.metric!r} -> {new.metric!r}")

@@ -6,12 +6,12 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain, islice, pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -95,18 +95,34 @@ def evaluate(
       UserError: there is no such run, split, text or checkpoint; a stride is given for a run that does not predict from
         left to right; the pairs are malformed, or the run gives sentences no score.
     """
-    return evaluate_with_intervals(directory, split, data_dir, examples, step, files, stride, length, pairs, pll,
-                                   batch_size, model, search, source, end_mark)[0]
+    measured = measure(directory, split, data_dir, examples, step, files, stride, length, pairs, pll, batch_size, model,
+                       search, source, end_mark)
+    measured.store()
+    return measured.values
 
 
-def evaluate_with_intervals(
+class Measured(NamedTuple):
+    """An evaluation that is not written yet.
+
+    Attributes:
+      values: the metrics.
+      intervals: {metric: [low, high]}, the bootstrap 95 % intervals of those of a task.
+      store: writes what `evaluate` writes. Raises RunFault if that fails.
+    """
+
+    values: dict[str, Any]
+    intervals: dict[str, list[float]]
+    store: Callable[[], None]
+
+
+def measure(
     directory: str | os.PathLike, split: str | None = None, data_dir: str | os.PathLike | None = None,
     examples: int | None = None, step: int | None = None, files: str = "", stride: int | None = None,
     length: int | None = None, pairs: str | os.PathLike = "", pll: str = "", batch_size: int | None = None,
     model: Mapping[str, Any] = MappingProxyType({}), search: Mapping[str, Any] = MappingProxyType({}),
     source: str = "", end_mark: bool = False,
-) -> tuple[dict[str, Any], dict[str, list[float]]]:
-    """As `evaluate`: (its metrics, {metric: [low, high]}, the bootstrap 95 % intervals of those of a task)."""
+) -> Measured:
+    """As `evaluate`, but writes nothing itself, so that figures can be shown where they cannot be written."""
     for name, value, least in (("examples", examples, 1), ("batch_size", batch_size, 1), ("length", length, 2)):
         if value is not None and value < least:
             raise UserError(f"{name} is {value}; expected at least {least}")
@@ -119,7 +135,7 @@ def evaluate_with_intervals(
     if pairs:
         if files or split or stride is not None or length is not None:
             raise UserError("pairs are given, and files, a split, a stride or a length too; leave these out")
-        return _minimal_pairs(directory, step, pairs, pll, end_mark, examples, model), {}
+        return _minimal_pairs(directory, step, pairs, pll, end_mark, examples, model)
     if pll or end_mark:
         name = f"pll is {pll!r}" if pll else "end_mark is set"
         raise UserError(f"{name}, for scores of minimal pairs; give pairs too")
@@ -129,11 +145,16 @@ def evaluate_with_intervals(
             if value is not None:
                 raise UserError(f"{name} is {value}, and {run.directory} was trained for a task, not to predict text; "
                                 "leave it out")
-        number, values, intervals = evaluate_task(run, split, files, examples, source)
+        number, values, intervals, write_predictions = evaluate_task(run, split, files, examples, source)
         subject = {"files": files} if files else {"split": split or "validation"}
         subject |= {"source": source} if source else {}
-        _record(directory, run, subject, {"examples": number, **search}, values, {"intervals": intervals})
-        return values, intervals
+        settings = {"examples": number, **search}
+
+        def store() -> None:
+            write_predictions()
+            _record(directory, run, subject, settings, values, {"intervals": intervals})
+
+        return Measured(values, intervals, store)
     if source:
         raise UserError(f"source is {source!r}, and {run.directory} was not trained on labelled data; leave it out")
     data_dir, split = Path(data_dir or default_data_dir()), split or "test"
@@ -150,23 +171,23 @@ def evaluate_with_intervals(
         raise UserError(str(error)) from error
     except ConfigError as error:  # the run's config is fixed
         raise UserError(f"{error.problem}; correct or convert the text, or give other files") from error
-    _record(directory, run, {"files": files} if files else {"split": split}, {**settings, **model}, values)
-    return values, {}
+    subject = {"files": files} if files else {"split": split}
+    return Measured(values, {}, lambda: _record(directory, run, subject, {**settings, **model}, values))
 
 
 def _minimal_pairs(
     directory: str | os.PathLike, step: int | None, path: str | os.PathLike, pll: str, end_mark: bool,
     examples: int | None, model: Mapping[str, Any],
-) -> dict[str, Any]:
-    """`pairs.evaluate` of a checkpoint, recorded in its workdir."""
+) -> Measured:
+    """`pairs.evaluate` of a checkpoint."""
     found = minimal_pairs.read(path, examples)
     run = load(directory, step, model)
     values = minimal_pairs.evaluate(run, found, pll, end_mark)
     numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
-    _record(directory, run, {"pairs": os.fspath(path), "score": values["score"]},
-            {"examples": values["pairs"], **model}, numbers,
-            {name: values[name] for name in ("summary", "phenomena", "paradigms")})
-    return values
+    further = {name: values[name] for name in ("summary", "phenomena", "paradigms")}
+    return Measured(values, {}, lambda: _record(
+        directory, run, {"pairs": os.fspath(path), "score": values["score"]}, {"examples": values["pairs"], **model},
+        numbers, further))
 
 
 def _record(

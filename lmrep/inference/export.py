@@ -18,6 +18,7 @@ import numpy as np
 
 from lmrep.core import input_files, text_files
 from lmrep.core.errors import RunFault, UserError
+from lmrep.core.files import check_output
 from lmrep.inference import encode
 from lmrep.inference.run import Run
 from lmrep.inference.streams import Streams
@@ -99,7 +100,7 @@ def embed(
       RunFault: writing failed.
     """
     target, chosen = Path(target), run.layers(layers)
-    _check(target, words, long)
+    check(target, words, long)
     states = Streams(run, streams) if streams else None
     total = count_lines(source)
     entry, about = _entry_size(run, chosen, total), _about(run, chosen, words)
@@ -139,7 +140,7 @@ def embed(
     return targets
 
 
-def _check(target: Path, words: str, long: str) -> None:
+def check(target: Path, words: str, long: str) -> None:
     """Refuses invalid arguments of `embed`."""
     encode.check_choice("long", long, encode.LONG)
     if words:
@@ -147,8 +148,7 @@ def _check(target: Path, words: str, long: str) -> None:
     if target.suffix != ".safetensors":
         raise UserError(f"the output is {target}; vectors are written as safetensors, so give a name that ends in "
                         ".safetensors")
-    if not target.parent.is_dir():
-        raise UserError(f"there is no directory {target.parent} for the output; make it, or give another --output")
+    check_output(target)
 
 
 def _embed(

@@ -11,14 +11,13 @@ import jax
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import unflatten
 from lmrep.data import tokenizers
-from lmrep.experiment import build, checks, frozen
+from lmrep.experiment import build, checks, frozen, recorded
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import stage_at
 from lmrep.inference import labelled
 from lmrep.inference.run import Run
 from lmrep.storage import averaging, remote_workdir
 from lmrep.storage.checkpoints import Checkpoints
-from lmrep.storage.workdir import read_config
 from lmrep.training.state import with_shared
 
 
@@ -43,8 +42,8 @@ def load(
       RunFault: no checkpoint verifies, or the tokenizer has changed.
     """
     directory = remote_workdir.local_copy(directory, step)
-    record = read_config(directory)
-    experiment = experiments.with_model_fields(experiments.parse(record["config"]), model)
+    experiment, record = recorded.read(directory)
+    experiment = experiments.with_model_fields(experiment, model)
     experiment = experiments.with_objective_fields(experiment, objective)
     tokenizer = tokenizers.load(directory / "tokenizer")
     if tokenizer.fingerprint != record["data"]["tokenizer"]:

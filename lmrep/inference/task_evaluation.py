@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,8 @@ log = logging.getLogger(__name__)
 
 def evaluate_task(
     run: Any, split: str | None, files: str, examples: int | None, source: str = ""
-) -> tuple[int, dict[str, float], dict[str, list[float]]]:
-    """Predicts a split of a run's own data, or other files of the same form; writes what it predicts to the workdir's
-    predictions/.
+) -> tuple[int, dict[str, float], dict[str, list[float]], Callable[[], object]]:
+    """Predicts a split of a run's own data, or other files of the same form.
 
     Args:
       run: of a task.
@@ -44,7 +43,8 @@ def evaluate_task(
       source: of a mixture, the data set whose split is predicted, "" for all; or whose form the files have.
 
     Returns:
-      (examples, metrics, {metric: [low, high]}, its bootstrap 95 % interval); no metrics where examples lack targets.
+      (examples, metrics, {metric: [low, high]}, its bootstrap 95 % interval, a function that writes the predictions to
+      the workdir's predictions/); no metrics where examples lack targets.
 
     Raises:
       UserError: the files cannot be read, with file and line.
@@ -62,8 +62,8 @@ def evaluate_task(
         own = task_sources.read_split(experiment, split, examples, source)
     own = task_data.labelled(experiment, run.model, run.tokenizer, own, examples)
     result = labelled.predict_records(run, own, files or split)
-    write(run, "-".join(filter(None, [source, _name(files) if files else split])), own, result)
-    return len(own), result.metrics, intervals(result)
+    name = "-".join(filter(None, [source, _name(files) if files else split]))
+    return len(own), result.metrics, intervals(result), lambda: write(run, name, own, result)
 
 
 def read_files(

@@ -13,12 +13,11 @@ from lmrep.config import loading
 from lmrep.core import remote
 from lmrep.data import tokenizers
 from lmrep.experiment import config as experiments
-from lmrep.experiment import fine_tuning, page_files
+from lmrep.experiment import fine_tuning, page_files, recorded
 from lmrep.experiment.choices import ALL_OBJECTIVES, is_task
 from lmrep.interop import conversion
 from lmrep.interop.huggingface.read import describe, read_network
 from lmrep.interop.init_from import directory_of
-from lmrep.storage import workdir
 from lmrep.tasks import TASKS, networks
 
 
@@ -98,7 +97,7 @@ def adopt_tokenizer(
     network there, and the tokenizer. Raises UserError if there is neither."""
     directory = directory_of(path)
     folder = "tokenizer" if conversion.is_workdir(directory) else ""
-    network = workdir.read_config(directory)["config"]["model"] if folder else read_network(directory)
+    network = recorded.read(directory)[0].model if folder else read_network(directory)
     tokenizer = tokenizers.load(directory / folder)
     vocab_file = f"{_absolute(path, directory)}/{folder}".rstrip("/")
     config.tokenizer.update(name=tokenizer.name, vocab_file=vocab_file, vocab_size=max(tokenizer.size, 64),
@@ -149,7 +148,7 @@ def head_fields(path: Path, task: str, pad: int | None) -> dict[str, Any]:
         found, reading = describe(path), fine_tuning.reading_fields(task, read_network(path))
         own = found.task.fields if found.task and found.task.name == task else {}
         return {**reading.head, **published.get(found.family.preset_family, {}), **own}
-    experiment = experiments.parse(workdir.read_config(path)["config"])
+    experiment = recorded.read(path)[0]
     stage = experiments.resolve_stages(experiment)[-1]
     if stage.objective_name == task:
         return {name: value for name, value in dataclasses.asdict(stage.objective).items()

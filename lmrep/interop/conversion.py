@@ -22,7 +22,7 @@ import numpy as np
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import flatten, unflatten
 from lmrep.data import tokenizers
-from lmrep.experiment import checks
+from lmrep.experiment import checks, recorded
 from lmrep.experiment import config as experiments
 from lmrep.experiment.choices import ALL_OBJECTIVES
 from lmrep.experiment.config import Experiment, StagePlan
@@ -291,7 +291,7 @@ def arrays(directory: Path, raw: bool = False) -> tuple[dict[str, np.ndarray], s
     if not is_workdir(directory):
         checkpoint = read(directory)
         return checkpoint.params | checkpoint.extra_tensors, "as published"
-    experiment = experiments.parse(workdir.read_config(directory)["config"])
+    experiment = recorded.read(directory)[0]
     best = checks.best_direction(experiment)
     with contextlib.closing(Checkpoints(directory / "checkpoints", best=best)) as checkpoints:
         step = chosen_step(checkpoints, experiment)

@@ -1,7 +1,6 @@
 """Safetensors files and JSON that somebody else wrote: read by the safetensors library, refused in one message where
 they are malformed."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from safetensors.numpy import save_file
 
 from lmrep.core.errors import UserError
 from lmrep.core.input_files import check_plain
+from lmrep.core.json_text import InvalidJSON, loads
 
 MAX_JSON = 4 * 2**20  # bytes
 
@@ -26,23 +26,17 @@ DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a small file. Raises UserError where it is missing, too large or malformed."""
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len(found := dict(pairs)) < len(pairs):
-            raise ValueError("a key occurs twice")
-        return found
-
     try:
         size = path.stat().st_size if path.is_file() else -1
         if not 0 <= size <= MAX_JSON:
             found = "is not a file" if size < 0 else f"has {size:,} bytes; expected at most {MAX_JSON:,}"
             raise UserError(f"{path} {found}; give the directory of a published checkpoint")
-        found = json.loads(path.read_bytes(), object_pairs_hook=unique)
-        json.dumps(found, ensure_ascii=False).encode()  # refuses lone surrogates
+        found = loads(path.read_bytes())
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
+    except InvalidJSON as error:
         check_plain(path)
-        raise UserError(f"{path} is not valid JSON: {str(error)[:200]}; download it again") from None
+        raise UserError(f"{path} is not valid JSON: {error}; download it again") from None
     if not isinstance(found, dict):
         raise UserError(f"{path} holds a {type(found).__name__}; expected a JSON object")
     return found

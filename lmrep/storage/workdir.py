@@ -158,10 +158,17 @@ class Fingerprints(TypedDict):
     train: NotRequired[Any]
 
 
+class Config(TypedDict):
+    """The config of a run, as far as this package reads it."""
+
+    checkpoint: NotRequired[dict[str, Any]]
+    evaluation: NotRequired[dict[str, Any]]
+
+
 class RunRecord(TypedDict):
     """config.json of a workdir."""
 
-    config: dict[str, Any]
+    config: Config
     data: Fingerprints
     source: NotRequired[Any]
 

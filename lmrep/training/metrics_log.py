@@ -42,7 +42,7 @@ class Line(Step):
 
 
 MetricsLine = Annotated[Line, numbers("split")]
-TimingLine = Annotated[Step, numbers("split")]
+TimingLine = Annotated[Step, numbers("split", measured=False)]
 
 log = logging.getLogger(__name__)
 

@@ -134,7 +134,7 @@ def test_long_lines_are_split_into_windows_on_request(home, run, tmp_path):
     (b"Old.\n", ["--long=cut"], "long is 'cut'; expected one of refuse, windows"),
     (b"Old.\n", ["--words", "--pooling=max"], "words is 'max'; expected one of mean, first, last"),
     (b"Old.\n", ["--output={there}"], "{there} exists; remove it, or give another --output"),
-    (b"Old.\n", ["--output={source}/v.safetensors"], "there is no directory {source} for the output"),
+    (b"Old.\n", ["--output={source}/v.safetensors"], "there is no directory {source}"),
     (b"Old.\n", ["--output={source}.npz"], "the output is {source}.npz; vectors are written as safetensors, so give"),
     (b"Old.\n", ["--output=/"], "give a name that ends in .safetensors"),
     (b"Old.\n", ["--input="], "lmrep embed needs --input"),

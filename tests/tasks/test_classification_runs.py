@@ -123,10 +123,12 @@ def test_a_split_in_tfds_is_evaluated_in_place_of_files(trained, tmp_path):
     writer.close_all()
     workdir = shutil.copytree(trained[0], tmp_path / "run", ignore=shutil.ignore_patterns(".lock"))
     run = lmrep.load(workdir)
-    count, metrics, _ = task_evaluation.evaluate_task(run, None, f"tfds:{directory}:validation", None)
+    count, metrics, _, write = task_evaluation.evaluate_task(run, None, f"tfds:{directory}:validation", None)
     assert count == 12 and metrics["accuracy"] > 0.5
-    count, metrics, _ = task_evaluation.evaluate_task(run, None, f"tfds:{directory}:test", None)
+    write()
+    count, metrics, _, write = task_evaluation.evaluate_task(run, None, f"tfds:{directory}:test", None)
     assert count == 12 and not metrics
+    write()
     names = {path.name for path in (workdir / "predictions").iterdir()}
     assert {"reviews-validation.jsonl", "reviews.jsonl"} <= names
     with pytest.raises(UserError, match="'tfds:glue'; expected a TFDS data set and a split of it"):

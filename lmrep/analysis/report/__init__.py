@@ -16,7 +16,7 @@ from lmrep.analysis.report.page import render
 from lmrep.analysis.report.predictions import predict
 from lmrep.analysis.report.run_data import read
 from lmrep.core.errors import UserError
-from lmrep.storage.workdir import write_text
+from lmrep.core.files import check_output, write_text
 
 NAME = "report.html"
 MAX_BYTES = 2_000_000  # of a page
@@ -44,6 +44,9 @@ def write(
     workdirs = [Path(directory) for directory in directories]
     if not workdirs:
         raise UserError("a report needs one or several workdirs")
+    path = Path(output) if output else workdirs[0] / NAME if len(workdirs) == 1 else Path(NAME)
+    if output or len(workdirs) > 1:
+        check_output(path)
     runs = []
     for number, (workdir, label) in enumerate(zip(workdirs, labels(workdirs), strict=True), 1):
         log.info("report: reading %s and running its network, %d of %d", label, number, len(workdirs))
@@ -53,9 +56,6 @@ def write(
     if (size := len(page.encode())) >= MAX_BYTES:
         raise UserError(f"the report of these {len(runs)} runs would have {size / 1e6:.1f} MB; the limit is "
                         f"{MAX_BYTES / 1e6:g} MB; give fewer runs")
-    path = Path(output) if output else workdirs[0] / NAME if len(workdirs) == 1 else Path(NAME)
-    if not path.parent.is_dir():
-        raise UserError(f"the report cannot be written to {path}: there is no directory {path.parent}")
     write_text(path, page)
     return path
 

@@ -25,7 +25,7 @@ from lmrep.core.errors import RunFault, UserError
 from lmrep.data import tokenizers
 from lmrep.data.formats.base import batch_struct, with_characters
 from lmrep.data.store.prepare import Prepared
-from lmrep.experiment import build, checks, frozen
+from lmrep.experiment import build, checks, frozen, recorded
 from lmrep.experiment import config as experiments
 from lmrep.experiment.choices import ALL_FORMATS
 from lmrep.experiment.config import Experiment, StagePlan, TaskExperiment, stage_at
@@ -37,7 +37,6 @@ from lmrep.planning.record import PlanRecord
 from lmrep.planning.run_cost import Cost
 from lmrep.planning.run_cost import read as read_cost
 from lmrep.storage import provenance
-from lmrep.storage.workdir import read_config
 from lmrep.training import metrics_log as logs
 from lmrep.training import optimizers
 
@@ -180,8 +179,8 @@ def read(directory: Path, label: str, data_dir: Path) -> RunData:
       UserError: there is no run, or its config is not of this version.
       RunFault: its config.json is damaged.
     """
-    record, notes = read_config(directory), []
-    experiment, lines, starts, timing, prepared = experiments.parse(record["config"]), [], [], [], None
+    (experiment, record), notes = recorded.read(directory), []
+    lines, starts, timing, prepared = [], [], [], None
     if "train" in record["data"]:  # not converted
         lines = _lines(logs.MetricsLine, directory / logs.METRICS, notes)
         starts = _lines(provenance.Start, directory / provenance.FILE, notes)

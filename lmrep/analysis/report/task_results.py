@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict
 
 from lmrep.config import json_files
 from lmrep.config.json_files import Count, Measured, Number
 from lmrep.config.record import convert
 from lmrep.core.errors import UserError
 from lmrep.core.json_text import loads
-from lmrep.data.records import Record
+from lmrep.data.records import SPLITS, Record
 from lmrep.experiment.config import TaskExperiment, resolve_stages
 from lmrep.experiment.task_data import STATISTICS
 from lmrep.experiment.task_sources import task_of
@@ -46,6 +46,10 @@ class Statistics(TypedDict):
     records: NotRequired[str]
     sources: NotRequired[dict[str, dict[str, Number]]]
     sequences_per_step: NotRequired[Number]
+
+
+Splits = Annotated[dict[str, Statistics], lambda splits: "" if splits.keys() <= {*SPLITS} else
+                   f"the splits {', '.join(SPLITS)}"]
 
 
 class Evaluation(TypedDict):
@@ -152,7 +156,7 @@ def read(
       evaluations: the lines of eval.jsonl.
       notes: of the page.
     """
-    splits = _record(dict[str, Statistics], directory / STATISTICS, notes)
+    splits = _record(Splits, directory / STATISTICS, notes)
     written = _record(Results, directory / RESULTS, notes)
     ended, mixes = _evaluations(written.get("evaluations", [])), written.get("mixes", [])
     best_step = next((each["step"] for each in ended if _is_validation(each)), None)
@@ -195,8 +199,14 @@ def _evaluations(lines: Sequence[Mapping[str, Any]]) -> list[Evaluation]:
     for line in lines:
         with contextlib.suppress(UserError):  # of minimal pairs
             own = convert(Evaluation, line, "")
+            own |= {"metrics": {name: _number(value) for name, value in own["metrics"].items()},
+                    "intervals": {name: tuple(map(_number, ends)) for name, ends in own["intervals"].items()}}
             found[own.get("split"), own.get("files"), own.get("source"), own["step"], own["examples"]] = own
     return list(found.values())
+
+
+def _number(value: float | str) -> float:
+    return float(value) if isinstance(value, str) else value
 
 
 def _is_validation(evaluation: Mapping[str, Any]) -> bool:
