@@ -48,7 +48,7 @@ def config(texts: Path, objective: str = "masked", format: str = "packed", layou
     c.tokenizer.vocab_size = 200
     c.data.update({"corpus": "text_files", "files": f"{texts}/*.txt", "validation": 0.1, "test": 0.1})
     c.optimizer.learning_rate = 1e-3
-    c.checkpoint.every = 4
+    c.checkpoint.every, c.checkpoint.keep_best = 4, 0  # steps with checkpoints do not depend on losses
     c.evaluation.every = 6
     c.log.update({"every": 1, "tensorboard": False, "report": False})
     c.format.duplicates = 1

@@ -10,10 +10,12 @@ from lmrep.training.faults import FaultsConfig
 class CheckpointConfig:
     """When to save, and what to keep."""
 
-    every: int = setting(1000, "steps between checkpoints; the last step is always saved; 0, for labelled examples: "
-                         "at each validation", at_least=0)
+    every: int = setting(1000, "steps between checkpoints; the last step is always saved, and unless keep_best is 0 "
+                         "each validation that is better than all checkpoints; 0, for labelled examples: at each "
+                         "validation", at_least=0)
     keep: int = setting(3, "newest checkpoints to keep", at_least=1)
-    keep_best: int = setting(1, "best checkpoints to keep beside them", at_least=0)
+    keep_best: int = setting(1, "best checkpoints to keep beside them; 0: none, and none is saved because it is the "
+                             "best", at_least=0)
     best: str = setting("loss", "the validation metric by which checkpoints are compared, in the direction that the "
                         "metric has; only a checkpoint whose step validates has one; empty: the first of "
                         "objective.metrics, which a task has")

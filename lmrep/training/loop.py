@@ -99,8 +99,9 @@ class Trainer:
         self, stages: Sequence[Stage], mesh: Mesh, seed: int, outputs: RunOutputs,
         config: TrainerConfig = TrainerConfig(), peak_flops: float | None = None,
     ):
-        best_direction({name: metric for stage in stages for name, metric in stage.metrics.items()},
-                       config.checkpoint.best)
+        direction = best_direction({name: metric for stage in stages for name, metric in stage.metrics.items()},
+                                   config.checkpoint.best)
+        self._sign = 1 if direction == "max" else -1
         for stage in stages:
             if stage.plateau is not None and stage.validation is None:
                 raise UserError(f"optimizer.schedule of stage {stage.name!r} is plateau, which follows the validation "
@@ -185,7 +186,8 @@ class Trainer:
                 state = validate(step, state)
             if over := plateau.is_over(state.opt_state, stage.plateau):
                 self._end_early(step, index)
-            if step == end or over or stopping or step % self._config.checkpoint.every == 0:
+            if step == end or over or stopping or step % self._config.checkpoint.every == 0 or (
+                    self._config.checkpoint.keep_best and self._is_best(step)):
                 self._save(step, state)
             if over:
                 break
@@ -347,7 +349,15 @@ class Trainer:
         if self._cost:
             self._cost.write(step)
         score = self._score if self._loop.validated == step else None
+        if self._is_best(step):
+            self._loop.best = score
         self._checkpoints.save(step, states.saved(state), self._loop.to_json(), score)
+
+    def _is_best(self, step: int) -> bool:
+        """Whether step `step` has validated better than every checkpoint so far."""
+        if self._loop.validated != step or self._score is None:
+            return False
+        return self._loop.best is None or self._sign * self._score > self._sign * self._loop.best
 
     # Faults
 

@@ -21,6 +21,7 @@ class LoopState:
       tokens: how many the run has been trained on, without padding.
       validated: the step of the newest validation; -1 before the first.
       faults: those that were skipped or gone back for: step, stage, policy.
+      best: the best value of `checkpoint.best` that a checkpoint has; None before the first.
     """
 
     losses: Losses
@@ -29,11 +30,13 @@ class LoopState:
     tokens: int
     validated: int
     faults: list[dict[str, Any]]
+    best: float | None
 
     def to_json(self) -> dict[str, Any]:
         """The fields, for a checkpoint."""
         return {"sums": self.sums.sums, "tokens": self.tokens, "validated": self.validated,
-                "losses": [*self.losses.history], "faults": self.faults, "skipped_batches": self.skipped_batches}
+                "losses": [*self.losses.history], "faults": self.faults, "skipped_batches": self.skipped_batches,
+                "best": self.best}
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any], config: FaultsConfig, stages: int) -> "LoopState":
@@ -41,7 +44,8 @@ class LoopState:
         fields = fields or {"sums": None, "tokens": 0, "validated": -1}
         skipped = list(fields.get("skipped_batches", ()))
         return cls(Losses(config, fields.get("losses", ())), skipped + [0] * (stages - len(skipped)),
-                   MetricSums(fields["sums"]), fields["tokens"], fields["validated"], list(fields.get("faults", ())))
+                   MetricSums(fields["sums"]), fields["tokens"], fields["validated"], list(fields.get("faults", ())),
+                   fields.get("best"))
 
 
 class Rates(NamedTuple):

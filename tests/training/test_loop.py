@@ -14,6 +14,7 @@ from lmrep.core.sharding import make_mesh
 from lmrep.metrics import COMMON, Metric
 from lmrep.objectives.base import Objective
 from lmrep.storage.checkpoints import Checkpoints
+from lmrep.training import loop
 from lmrep.training.config import CheckpointConfig, EvaluationConfig, LogConfig, TrainerConfig
 from lmrep.training.loop import RunOutputs, Trainer
 from lmrep.training.stages import Stage, best_direction
@@ -148,6 +149,35 @@ def test_the_best_checkpoint_has_the_highest_value_of_a_metric_that_should_be_hi
     scores = {step: values["f1"] for step, split, values in recorder.lines if split == "validation" and step}
     assert checkpoints.best() == max(scores, key=scores.get) != min(scores, key=scores.get)
     assert best_direction(F1, "loss") == "min"
+
+
+@pytest.mark.parametrize(("losses", "keep_best", "steps", "best"), [
+    ([9, 5, 6, 4, 7], 1, [3, 4, 8, 9, 10], 9),  # validated at 0, 3, 6, 9 and 10; saved at 4, 8 and 10 whatever they are
+    ([1, 2, 3, 4, 5], 1, [3, 4, 8, 10], 3),  # the best of the checkpoints, which step 0 is not
+    ([9, 5, 6, 4, 7], 0, [4, 8, 10], 10),
+])
+def test_the_best_validation_has_a_checkpoint_at_any_cadence(tmp_path, monkeypatch, losses, keep_best, steps, best):
+    class Scripted:
+        indices = np.arange(BATCH)
+
+        def __init__(self, *_):
+            pass
+
+        def __call__(self, *_):
+            return {"loss": float(values.pop(0))}
+
+    monkeypatch.setattr(loop, "Evaluator", Scripted)
+    config = TrainerConfig(CheckpointConfig(every=4, keep_best=keep_best), EvaluationConfig(every=3))
+    for stopped in (False, True):  # a run that is killed after step 4 or 8 goes on as one that is not
+        values, directory = list(losses), tmp_path / str(stopped)
+        checkpoints = Checkpoints(directory, keep=99)
+        Trainer([stage()], make_mesh(1, 1, 1), 0, RunOutputs(checkpoints), config).run(None)
+        for killed in (4, 8) if stopped else ():
+            checkpoints.drop_after(killed)
+            values = losses[killed // 3 + 1 :]
+            Trainer([stage()], make_mesh(1, 1, 1), 0, RunOutputs(checkpoints), config).run(killed)
+        checkpoints.close()
+        assert checkpoints.steps() == steps and checkpoints.best() == best
 
 
 def test_an_unknown_best_metric_is_refused_before_training(tmp_path):

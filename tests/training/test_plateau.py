@@ -85,7 +85,7 @@ def test_a_run_logs_its_rate_and_ends_below_the_final_one(tmp_path, monkeypatch)
     recorder = run(tmp_path, staged(final=0.3), validate=2, log_every=1)
     rates = {step: values["learning_rate"] for step, split, values in recorder.lines if split == "train"}
     assert rates == {1: 0.5, 2: 0.5, 3: 0.5, 4: 0.5, 5: 0.25, 6: 0.25}
-    assert Checkpoints(tmp_path).steps() == [6]
+    assert Checkpoints(tmp_path).steps() == [2, 6]  # the best and the last
 
 
 def test_a_run_that_has_ended_early_does_not_continue(tmp_path, monkeypatch):
