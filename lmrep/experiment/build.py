@@ -135,6 +135,12 @@ def evaluation_plan(stage: StagePlan, store: Store | Sources, seed: int, data_di
     return plan(dataclasses.replace(stage, format=once), store, seed, data_dir)
 
 
+def epochs(stage: StagePlan, plan: Plan | Mixture, steps: int) -> float:
+    """Passes over the text of a plan's split in `steps` of a stage, whether or not its format makes several examples of
+    the same text (`duplicates`)."""
+    return steps * stage.batch_size / plan.examples * getattr(stage.format, "duplicates", 1)
+
+
 def comparable(lines: Sequence[dict], stages: Sequence[StagePlan]) -> list[dict]:
     """Of validation lines of metrics.jsonl, by step, those that measured what the last one did: its stage's objective
     on the same examples, which stages of another format or length do not have."""

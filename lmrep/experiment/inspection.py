@@ -40,18 +40,18 @@ def report(experiment: Experiment, data_dir: Path, split: str = "train", example
         return task_inspection.report(prepared, split, examples)
     model = build.model(experiment, prepared.tokenizer.vocabulary)
     parts = frozen.load(experiment, prepared.tokenizer.tokens, values=False)
-    sections, epochs = [_corpus(experiment, prepared), _tokenizer(experiment, prepared)], 0.0
+    sections, passes = [_corpus(experiment, prepared), _tokenizer(experiment, prepared)], 0.0
     stages = experiments.resolve_stages(experiment)
     for stage in stages:
         plan = build.plan(stage, prepared.stores[split], experiment.seed, data_dir)
         sections.append(_stage(stage, plan))
-        epochs += stage.steps * stage.batch_size / plan.examples
+        passes += build.epochs(stage, plan, stage.steps)
         if isinstance(plan, Mixture):
             sections.append(_sources(plan, stage.steps * stage.batch_size))
         objective = build.objective(stage, model, prepared.tokenizer.vocabulary, parts)
         sections += _examples(experiment, stage, plan, objective, prepared, examples)
     if len(stages) > 1:
-        sections.append(f"All stages: {experiment.steps:,} steps, {epochs:,.2f} epochs of the {split} split")
+        sections.append(f"All stages: {experiment.steps:,} steps, {passes:,.2f} epochs of the {split} split")
     return "\n\n".join([*sections, *frozen.describe(parts)])
 
 
@@ -59,11 +59,8 @@ def _stage(stage: StagePlan, plan: Plan | Mixture) -> str:
     """The size of a stage, its epochs, and the statistics of its examples."""
     statistics = "  ".join(f"{name} {value:,.4g}" if isinstance(value, float) else f"{name} {value:,}"
                            for name, value in plan.statistics().items())
-    epochs = stage.steps * stage.batch_size / plan.examples
-    duplicates = getattr(stage.format, "duplicates", 1)
-    passes = f" ({epochs * duplicates:,.2f} passes over the text)" if duplicates > 1 else ""
     return (f"Stage {stage.name}: {stage.format_name} examples of {stage.length} tokens, {stage.batch_size} in a "
-            f"batch; {stage.steps:,} steps are {epochs:,.2f} epochs{passes}\n  {statistics}")
+            f"batch; {stage.steps:,} steps are {build.epochs(stage, plan, stage.steps):,.2f} epochs\n  {statistics}")
 
 
 def _examples(
@@ -73,6 +70,8 @@ def _examples(
     """The first examples of a stage, prepared by its objective."""
     numbers = plan.numbers(np.arange(min(number, plan.examples)), stage.batch_size, experiment.seed)
     numbers = numbers[numbers >= 0]
+    if not len(numbers):
+        return []
     batch = loader.gather(plan, numbers)
     batch = jax.device_get(jax.jit(lambda batch: objective.prepare(
         prepare_keys(objective, batch, experiment.seed, np.int32(0)), batch))(batch))

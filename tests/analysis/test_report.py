@@ -17,6 +17,7 @@ from lmrep.analysis import report
 from lmrep.analysis.report import attention, metrics, page, predictions, prose, recipes, run_data
 from lmrep.core.errors import UserError
 from lmrep.experiment import config as experiments
+from lmrep.experiment import inspection
 from lmrep.training import optimizers
 from lmrep.training.state import create
 from tests import small
@@ -384,3 +385,14 @@ def test_a_resumed_run_is_repeated_by_the_command_that_names_its_config():
     resumed = ["lmrep", "train", "--workdir=run", "--config.steps=4000"]
     assert prose._from_the_beginning([first, resumed, resumed[:3]]) == [*first[:-1], "--config.steps=4000"]
     assert prose._from_the_beginning([resumed]) == resumed
+
+
+@pytest.mark.parametrize("duplicates", [1, 3])
+def test_epochs_are_those_of_inspect(home, tmp_path, duplicates):
+    """However many examples a format makes of the same text."""
+    edit_json(copy(home / "one", tmp_path / "run") / "config.json", "format", duplicates=duplicates)
+    found = run_data.read(tmp_path / "run", "", home / "data")
+    shown = inspection.report(found.experiment, home / "data", examples=0)
+    assert f"{found.step} steps are {found.epochs:,.2f} epochs" in shown
+    assert f"{found.epochs:,.1f} epochs" in prose.subject(found)
+    assert found.epochs == pytest.approx(run_data.read(home / "one", "", home / "data").epochs, rel=0.05)

@@ -217,7 +217,7 @@ def _data(run: RunData, _: Predictions) -> dict[str, Any] | None:
         "splits": [(split, *(f"{s[name]:,}" for name in ("documents", "sentences", "characters", "tokens")),
                     f"{s['tokens_per_word']:.2f}", prose.percent(s["unknown_fraction"]))
                    for split, s in statistics.items()],
-        "epochs": f"{run.tokens / max(1, statistics['train']['tokens']):.2f}" if run.tokens else "",
+        "epochs": f"{run.epochs:,.2f}" if run.epochs else "",
         "vocabulary": len(counts), "unused": int((counts == 0).sum()),
         "frequent": ", ".join(f"{tokenizer.id_to_token(int(i))} {counts[i] / total:.1%}" for i in order),
         "stages": [(stage.name, stage.format_name, stage.length, stage.batch_size, stage.steps)

@@ -50,8 +50,8 @@ def subject(run: RunData) -> str:
     extent = f"{run.step:,} steps" + ("" if run.step >= experiment.steps else f" of {experiment.steps:,} planned")
     if run.tokens:
         extent += f", {number(run.tokens)} tokens"
-        if run.prepared:
-            extent += f" ({run.tokens / max(1, run.prepared.statistics['train']['tokens']):.1f} epochs)"
+        if run.epochs:
+            extent += f" ({run.epochs:,.1f} epochs)"
     objectives = ", then ".join(dict.fromkeys(stage.objective_name for stage in run.stages))
     return f"{text}, trained with the objective {objectives} on {corpus(experiment)} for {extent}."
 

@@ -90,6 +90,7 @@ class RunData:
       cost: what is recorded in cost.jsonl; None where nothing is.
       probes: the results of `lmrep probe`.
       heads, plan: those of `lmrep heads` and `lmrep plan`; None where there are none.
+      epochs: passes over the training text up to `step`; None without `prepared`.
     """
 
     directory: Path
@@ -111,6 +112,7 @@ class RunData:
     probes: Sequence[ProbeRecord] = ()
     heads: HeadsRecord | None = None
     plan: PlanRecord | None = None
+    epochs: float | None = None
 
     @property
     def stage(self) -> StagePlan:
@@ -205,7 +207,22 @@ def read(directory: Path, label: str, data_dir: Path) -> RunData:
     planned = _intact(plans.read, directory / plans.FILE, notes)
     return RunData(directory, label, experiment, stages, train, validation, timing, starts, step, network, prepared,
                    tuple(notes), str(record.get("source", "")), evaluations, task, read_cost(directory), probed,
-                   measured, planned)
+                   measured, planned, prepared and _epochs(experiment, stages, prepared, step, data_dir))
+
+
+def _epochs(experiment: Experiment, stages: Sequence[StagePlan], prepared: Prepared, step: int,
+            data_dir: Path) -> float | None:
+    """As `RunData.epochs`. The tables of examples are those that the run has made, or are made again."""
+    total, begin = 0.0, 0
+    for stage in stages:
+        if step > begin:
+            try:
+                plan = build.plan(stage, prepared.stores["train"], experiment.seed, data_dir)
+            except RunFault:  # it cannot be written
+                return None
+            total += build.epochs(stage, plan, min(step - begin, stage.steps))
+        begin += stage.steps
+    return total
 
 
 def _lines(type_: Any, path: Path, notes: list[str]) -> list[dict]:
