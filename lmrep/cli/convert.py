@@ -14,7 +14,7 @@ configs that name code to run, are refused.
 
 ELMo's files are those of bilm-tf: options.json, lm_weights.hdf5 (names that end in options.json and weights.hdf5 are
 found too) and, if it is there, the vocabulary, vocab*.txt, with one word per line. They need h5py:
-pip install 'lmrep[elmo]'. The softmax is not in them."""
+pip install -e '.[elmo]'. The softmax is not in them."""
 
 import re
 from pathlib import Path

@@ -10,7 +10,7 @@ Several topologies are compared in one table, in Markdown. --search tries meshes
 accumulation (microbatches), and ranks what fits. A run that does not fit makes the command look for a change that
 does, and exit with 2. The fields of config.cost hold the price of a chip-hour, the power of a chip, the PUE and the
 CO2 of the grid. With --workdir the plan is kept in its plan.json and shown in plan.html and in the report. TPU
-topologies need libtpu: pip install 'lmrep[plan]'.
+topologies need libtpu: pip install -e '.[plan]'.
 
 Step times follow the roofline model: no step is faster than the longest of its matrix products, its memory traffic and
 its communication at the chip's peak rates, and real steps are slower. The rates of CPU devices are measured now; their

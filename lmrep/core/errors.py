@@ -6,6 +6,19 @@ shows its traceback.
 
 import re
 
+WORD, LINE = 300, 2000  # characters of a word and of a line of a message that are shown
+
+
+def readable(text: str) -> str:
+    """A message without control characters, as of a binary file, in which values of excessive length are cut."""
+    text = re.sub(r"[\0-\t\v-\x1f\x7f-\x9f]", lambda match: repr(match[0])[1:-1], text)
+    text = re.sub(rf"\S{{{WORD},}}", lambda match: _cut(match[0], 100), text)
+    return "\n".join(_cut(line, 300) if len(line) > LINE else line for line in text.split("\n"))
+
+
+def _cut(text: str, ends: int) -> str:
+    return f"{text[:ends]}[... {len(text) - 2 * ends:,} characters ...]{text[-ends:]}"
+
 
 class UserError(Exception):
     """Refused before anything was written: a bad config, bad input, a workdir in use. Exit code 2."""
@@ -13,8 +26,7 @@ class UserError(Exception):
     exit_code = 2
 
     def __str__(self) -> str:
-        """The message, in which control characters, as of a binary file, are escaped."""
-        return re.sub(r"[\0-\t\v-\x1f\x7f-\x9f]", lambda match: repr(match[0])[1:-1], super().__str__())
+        return readable(super().__str__())
 
 
 class ConfigError(UserError):
@@ -29,6 +41,9 @@ class RunFault(Exception):
     """An error during the run: a non-finite loss, no intact checkpoint, a full disk. Exit code 3."""
 
     exit_code = 3
+
+    def __str__(self) -> str:
+        return readable(super().__str__())
 
 
 class Stopped(Exception):

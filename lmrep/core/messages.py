@@ -37,6 +37,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
+def install_hint(extra: str) -> str:
+    """The command that installs the packages of an extra of setup.py. The project is not on a package index."""
+    return f"pip install -e '.[{extra}]' in the checkout of lmrep"
+
+
 def shown(value: Any, limit: int = 100) -> str:
     """A value in a message: its `repr`, of which at most `limit` characters are kept."""
     text = repr(value)

@@ -42,7 +42,7 @@ def formats_for(objective: str) -> Mapping[str, FormatDef]:
 def is_task(config: Mapping[str, Any]) -> bool:
     """Whether the objective of a config is a task, trained on labelled examples."""
     objective = config.get("objective")
-    return isinstance(objective, Mapping | ml_collections.ConfigDict) and objective.get("name") in TASKS
+    return isinstance(objective, Mapping | ml_collections.ConfigDict) and objective.get("name") in [*TASKS]
 
 
 def capability(objective: str, name: str) -> Capability:

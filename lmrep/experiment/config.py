@@ -103,11 +103,11 @@ def parse(config: Mapping[str, Any]) -> Experiment:
         raise UserError("config.init_mapping says which parameters of config.init a run starts from, and init is "
                         "empty; give init, or remove init_mapping")
     check_faults(experiment.faults)
+    stages = resolve_stages(experiment)  # with the types of all fields
     if isinstance(experiment, TaskExperiment):
         _check_task(experiment)
     else:
         _check_pretraining(experiment)
-    stages = resolve_stages(experiment)
     # On lengths that fail this check, auto never means xla.
     check_memory(network, stages, network.attention and experiment.execution.attention == "xla")
     for i, stage in enumerate(stages):

@@ -13,6 +13,7 @@ import numpy as np
 
 from lmrep.config import record
 from lmrep.core.errors import UserError
+from lmrep.core.messages import install_hint
 from lmrep.core.params import flatten
 from lmrep.interop.tensor_files import read_json
 from lmrep.models import bilstm
@@ -211,7 +212,7 @@ def _opened(path: Path, mode: str) -> Any:
     try:
         import h5py  # an extra: nothing else needs it
     except ImportError:
-        raise UserError("ELMo's weights are an HDF5 file, which needs h5py: pip install 'lmrep[elmo]'") from None
+        raise UserError(f"ELMo's weights are an HDF5 file, which needs h5py: {install_hint('elmo')}") from None
     try:
         return h5py.File(path, mode)
     except OSError as error:

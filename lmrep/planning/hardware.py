@@ -16,6 +16,7 @@ import numpy as np
 
 from lmrep.core.errors import UserError
 from lmrep.core.host import available_memory
+from lmrep.core.messages import install_hint
 from lmrep.core.sharding import slice_of
 from lmrep.planning.flops import peak
 
@@ -116,7 +117,7 @@ def find(name: str, slices: int = 1) -> Hardware:
     except Exception as error:
         message = str(error).strip()
         if "not installed" in message:
-            raise UserError("to compile for TPUs that are not here, install libtpu: pip install 'lmrep[plan]'"
+            raise UserError(f"to compile for TPUs that are not here, install libtpu: {install_hint('plan')}"
                             ) from None
         if "opology" in message:
             raise UserError(f"libtpu knows no topology {name}: {message.splitlines()[0]}") from None

@@ -20,6 +20,7 @@ from typing import Annotated, Any, TypedDict
 from lmrep.config.json_files import Count, numbers, parse
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.files import write_bytes, write_text
+from lmrep.core.messages import install_hint
 from lmrep.core.progress import Screen, StatusLine, duration
 from lmrep.metrics import Metric
 from lmrep.storage.jsonl import JsonLines, append
@@ -220,7 +221,7 @@ def weights_and_biases(workdir: str | os.PathLike, project: str, config: dict) -
       UserError: the package is not installed.
     """
     if importlib.util.find_spec("wandb") is None:
-        raise UserError("logging to Weights & Biases needs its package; install it with: pip install 'lmrep[wandb]'")
+        raise UserError(f"logging to Weights & Biases needs its package: {install_hint('wandb')}")
     return Guarded("Weights & Biases", lambda: _WeightsAndBiases(Path(workdir), project, config))
 
 

@@ -41,7 +41,7 @@ def test_beam_prepares_the_same_and_reports_progress(experiment, tmp_path):
 
 @pytest.mark.parametrize(("flags", "message"), [
     (["--beam_options=project=x"], "--beam_options needs --beam_runner"),
-    (["--beam_runner=DirectRunner"], "which is not installed: pip install 'lmrep[beam]'"),
+    (["--beam_runner=DirectRunner"], "which is not installed: pip install -e '.[beam]'"),
     (["--workdir=runs/x"], "lmrep prepare takes no --workdir"),
 ])
 def test_what_is_refused(experiment, tmp_path, monkeypatch, flags, message):

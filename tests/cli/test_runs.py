@@ -92,7 +92,7 @@ INVALID = {
     "word": (["steps=3"],
              "lmrep train takes no argument 'steps=3'; set a field of the config with --config.FIELD=VALUE"),
     "data_dir": (["--data_dir={home}/small.py"], "cannot write to the data directory"),
-    "Weights & Biases": (["--config.log.wandb=mine"], "pip install 'lmrep[wandb]'"),
+    "Weights & Biases": (["--config.log.wandb=mine"], "pip install -e '.[wandb]'"),
 }
 
 

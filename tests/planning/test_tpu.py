@@ -1,4 +1,4 @@
-"""Plans for TPU slices that are not here, where libtpu is installed to compile for them (pip install 'lmrep[plan]')."""
+"""Plans for TPU slices that are not here, where libtpu is installed to compile for them (pip install -e '.[plan]')."""
 
 import importlib.util
 

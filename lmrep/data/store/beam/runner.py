@@ -15,13 +15,14 @@ from typing import Any
 
 from lmrep.core import host
 from lmrep.core.errors import RunFault, UserError
+from lmrep.core.messages import install_hint
 from lmrep.core.progress import ProgressReporter
 from lmrep.data.store.beam import local_worker
 from lmrep.data.store.scan import Progress
 
 LOCAL = "DirectRunner"
 PROCESSES = "direct_running_mode=multi_processing"
-EXTRA = "pip install 'lmrep[beam]'"
+EXTRA = install_hint("beam")
 POLL = 1.0  # seconds between two looks at the progress
 RAISED = re.compile(r"^(?:lmrep\.core\.errors\.)?(UserError|ConfigError|RunFault): (.*?)(?: \[while running '.*)?$",
                     re.MULTILINE)
