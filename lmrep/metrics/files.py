@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from lmrep.core.errors import UserError
 from lmrep.core.files import json_object
+from lmrep.core.input_files import open_input
 from lmrep.core.messages import counted
 
 
@@ -33,16 +34,15 @@ class Values(NamedTuple):
 
 GOLD_FIELDS = ("label", "gold", "score")
 PREDICTED_FIELDS = ("prediction", "predicted", "label", "score")
+REFERENCE_FIELDS, TEXT_FIELDS = ("target", "reference", "gold"), ("generated", "prediction", "text")
 ID_FIELDS = ("id", "index", "idx")
 NESTED_FIELDS = ("label", "value", "choice")  # of a prediction that `lmrep` wrote
 
 
 def text(path: str) -> str:
     """The text of a UTF-8 file without byte order mark; line breaks become LF. Raises UserError with file and line."""
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    with open_input(path) as file:
+        content = file.read()
     try:
         return content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
@@ -99,6 +99,14 @@ def read_values(path: str, field: str, usual: Sequence[str]) -> Values:
         if id_field:
             ids.append(_text(record[id_field]))
     return Values(path, values, numbers, ids if id_field else None)
+
+
+def read_texts(path: str, field: str, usual: Sequence[str]) -> list[str]:
+    """One text per line, which may be empty, or a field of TSV or JSON Lines. Arguments and errors as of
+    `read_values`."""
+    if Path(path).suffix.lower() in (".tsv", ".jsonl"):
+        return read_values(path, field, usual).values
+    return lines(path)
 
 
 def _tsv(path: str) -> Iterator[tuple[int, dict[str, str]]]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from lmrep.config.record import suggestion
 from lmrep.core.errors import UserError
-from lmrep.metrics import files, glue, scripts
+from lmrep.metrics import files, glue, rouge, scripts, translation
 from lmrep.metrics.bootstrap import bootstrap
 from lmrep.metrics.tasks import TASK_METRICS
 
@@ -53,9 +53,9 @@ def score(metric: str, gold: str | None, predictions: str | None, **options: Any
     """Scores a file of predictions.
 
     Args:
-      metric: squad, squad2, conlleval, seqeval, glue:TASK, glue, or a metric of `LABEL_METRICS`.
-      gold: the file of gold values; of glue, the folder of all tasks' published files. May be None for conlleval and
-        seqeval, whose one file may hold both.
+      metric: squad, squad2, conlleval, seqeval, glue:TASK, glue, bleu, chrf, rouge, or a metric of `LABEL_METRICS`.
+      gold: the file of gold values; of bleu, chrf and rouge one or several between commas; of glue, the folder of all
+        tasks' published files. May be None for conlleval and seqeval, whose one file may hold both.
       predictions: the file of predictions; of glue, a folder of files named after tasks.
       **options: those that `SCORERS` names for it, with their defaults in `DEFAULTS`.
 
@@ -85,7 +85,7 @@ def score(metric: str, gold: str | None, predictions: str | None, **options: Any
     chosen = {key: value for key, value in (DEFAULTS | options).items() if key in taken}
     if name == "glue":
         chosen["task"] = task
-    elif name in LABEL_METRICS:
+    elif name in (*LABEL_METRICS, "bleu", "chrf"):
         chosen["metric"] = name
     return scorer(gold, predictions, **chosen)
 
@@ -214,6 +214,29 @@ def _labels(gold: files.Values, predicted: files.Values, names: Sequence[str], o
     return Scores("\n".join([*lines, f"Examples: {len(a):,}"]), figures, samples)
 
 
+def _texts(gold: str, predictions: str, gold_field: str, prediction_field: str) -> tuple[list, list[str]]:
+    """(the references of each text, a list of them where there are several files between commas; the texts)."""
+    streams = [files.read_texts(path, gold_field, files.REFERENCE_FIELDS) for path in gold.split(",")]
+    texts = files.read_texts(predictions, prediction_field, files.TEXT_FIELDS)
+    for path, stream in zip(gold.split(","), streams, strict=True):
+        if len(stream) != len(texts):
+            raise UserError(f"{path} has {len(stream):,} texts, and {predictions} {len(texts):,}; expected a reference "
+                            "for each text")
+    return (streams[0] if len(streams) == 1 else [*zip(*streams, strict=True)]), texts
+
+
+def _translation(
+    gold: str, predictions: str, metric: str, gold_field: str, prediction_field: str, **options: Any
+) -> Scores:
+    references, texts = _texts(gold, predictions, gold_field, prediction_field)
+    text, figures = translation.printed(metric, references, texts, **options)
+    return Scores(text, figures, {metric: Sample(metric, references, texts, 1, options)})
+
+
+def _rouge(gold: str, predictions: str, gold_field: str, prediction_field: str, stemmer: bool) -> Scores:
+    return Scores(*rouge.printed(*_texts(gold, predictions, gold_field, prediction_field), stemmer), {})
+
+
 def _constant(gold: Sequence, predicted: Sequence) -> str:
     """Which of the values are constant, for a message; "" where neither are."""
     return " and ".join(name for name, values in (("gold values", gold), ("predictions", predicted))
@@ -224,7 +247,8 @@ ENTITY_TAG = re.compile(r"O|[BIESUL](-.*)?|[][.]-?.*")
 NUMBERS = {"pearson", "spearman"}
 LABEL_METRICS = ("accuracy", "matthews", "f1", "macro_f1", "pearson", "spearman")
 DEFAULTS = {"null_scores": "", "na_prob_thresh": 1.0, "strict": False, "scheme": "IOB2", "positive": "1",
-            "gold_field": "", "prediction_field": ""}
+            "gold_field": "", "prediction_field": "", "tokenize": "13a", "lowercase": False, "word_order": 0,
+            "stemmer": False}
 _FIELDS = ("gold_field", "prediction_field")
 
 # Name -> the function and the options that it takes.
@@ -234,5 +258,8 @@ SCORERS: dict[str, tuple[Callable[..., Scores], tuple[str, ...]]] = {
     "conlleval": (_conlleval, ()),
     "seqeval": (_seqeval, ("strict", "scheme")),
     "glue": (_glue, ()),
+    "bleu": (_translation, (*_FIELDS, "tokenize", "lowercase")),
+    "chrf": (_translation, (*_FIELDS, "word_order")),
+    "rouge": (_rouge, (*_FIELDS, "stemmer")),
     **{name: (_label_metric, (*_FIELDS, "positive") if name == "f1" else _FIELDS) for name in LABEL_METRICS},
 }

@@ -8,9 +8,11 @@ from sacrebleu.metrics.base import Metric
 
 from lmrep.metrics import inputs
 
+References = Sequence[str | Sequence[str]]  # of each text, one or several, the same number for all
 
-def bleu(gold: Sequence[str], predicted: Sequence[str], tokenize: str = "13a", lowercase: bool = False) -> float:
-    """BLEU of a corpus, 0 to 100, with one reference for each text.
+
+def bleu(gold: References, predicted: Sequence[str], tokenize: str = "13a", lowercase: bool = False) -> float:
+    """BLEU of a corpus, 0 to 100.
 
     Args:
       gold: the references.
@@ -25,12 +27,13 @@ def bleu(gold: Sequence[str], predicted: Sequence[str], tokenize: str = "13a", l
 
 
 def bleu_sums(
-    gold: Sequence[str], predicted: Sequence[str], tokenize: str = "13a", lowercase: bool = False
+    gold: References, predicted: Sequence[str], tokenize: str = "13a", lowercase: bool = False
 ) -> np.ndarray:
     """float64 [n, 10]: of each text the n-grams that match for n from 1 to 4, all of them, and the lengths of text and
-    reference."""
+    reference, of several the one of the closest length."""
     metric = _bleu(tokenize, lowercase)
-    scores = [metric.corpus_score([text], [[own]]) for own, text in zip(gold, predicted, strict=True)]
+    scores = [metric.corpus_score([text], _streams([references]))
+              for references, text in zip(gold, predicted, strict=True)]
     return np.array([[*score.counts, *score.totals, score.sys_len, score.ref_len] for score in scores], float)
 
 
@@ -43,19 +46,21 @@ def bleu_of(sums: np.ndarray) -> np.ndarray:
     return np.apply_along_axis(score, -1, sums)
 
 
-def chrf(gold: Sequence[str], predicted: Sequence[str]) -> float:
-    """chrF of a corpus, 0 to 100: F2 of character n-grams, n from 1 to 6. Arguments and errors as of `bleu`."""
-    return _score(CHRF(), gold, predicted)
+def chrf(gold: References, predicted: Sequence[str], word_order: int = 0) -> float:
+    """chrF of a corpus, 0 to 100: F2 of character n-grams, n from 1 to 6, and of word n-grams, n up to `word_order` (2:
+    chrF++). Other arguments and errors as of `bleu`."""
+    return _score(CHRF(word_order=word_order), gold, predicted)
 
 
-def chrf_sums(gold: Sequence[str], predicted: Sequence[str]) -> np.ndarray:
-    """float64 [n, 18]: for n from 1 to 6 the character n-grams of text and reference, and those that match."""
-    return np.array(CHRF()._extract_corpus_statistics(list(predicted), [list(gold)]), float)
+def chrf_sums(gold: References, predicted: Sequence[str], word_order: int = 0) -> np.ndarray:
+    """float64 [n, 18 + 3 word_order]: for each n the n-grams of text and reference, and those that match; of several
+    references those of the best one."""
+    return np.array(CHRF(word_order=word_order)._extract_corpus_statistics(list(predicted), _streams(gold)), float)
 
 
 def chrf_of(sums: np.ndarray) -> np.ndarray:
-    """chrF of sums of `chrf_sums` [..., 18]."""
-    grams = sums.reshape(*sums.shape[:-1], 6, 3)
+    """chrF of sums of `chrf_sums` [..., 3 n]."""
+    grams = sums.reshape(*sums.shape[:-1], -1, 3)
     present = (grams[..., 0] > 0) & (grams[..., 1] > 0)
     count = np.maximum(present.sum(-1), 1)
     precision, recall = (np.where(present, grams[..., 2] / np.maximum(grams[..., i], 1), 0).sum(-1) / count
@@ -70,10 +75,27 @@ def signature(tokenize: str = "13a", lowercase: bool = False) -> str:
     return str(metric.get_signature())
 
 
+def printed(
+    name: str, gold: References, predicted: Sequence[str], tokenize: str = "13a", lowercase: bool = False,
+    word_order: int = 0,
+) -> tuple[str, dict[str, float | str]]:
+    """(the line that sacreBLEU's command prints, the figures) of "bleu" or "chrf". Arguments and errors as of these."""
+    metric = _bleu(tokenize, lowercase) if name == "bleu" else CHRF(word_order=word_order, lowercase=lowercase)
+    inputs.check_lengths(gold, predicted)
+    score = metric.corpus_score(list(predicted), _streams(gold))
+    details = str(metric.get_signature())
+    return score.format(width=1, signature=details), {name: score.score, "signature": details}
+
+
+def _streams(gold: References) -> list[list[str]]:
+    """References as sacreBLEU takes them: the first of each text, the second, and so on."""
+    return [*map(list, zip(*([own] if isinstance(own, str) else own for own in gold), strict=True))]
+
+
 def _bleu(tokenize: str, lowercase: bool) -> BLEU:
     return BLEU(tokenize=tokenize, lowercase=lowercase)
 
 
-def _score(metric: Metric, gold: Sequence[str], predicted: Sequence[str]) -> float:
+def _score(metric: Metric, gold: References, predicted: Sequence[str]) -> float:
     inputs.check_lengths(gold, predicted)
-    return metric.corpus_score(list(predicted), [list(gold)]).score
+    return metric.corpus_score(list(predicted), _streams(gold)).score

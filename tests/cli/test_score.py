@@ -263,7 +263,7 @@ def test_every_metric_gives_intervals_around_its_figures(score):
 @pytest.mark.parametrize("words, message", [
     ([], "lmrep score needs --metric"),
     (["--metric=squad3"], "there is no metric 'squad3'; did you mean 'squad'?"),
-    (["--metric=x"], "there is no metric 'x'; there are squad, squad2, conlleval, seqeval, glue:TASK, accuracy, "),
+    (["--metric=x"], "there is no metric 'x'; there are squad, squad2, conlleval, seqeval, glue:TASK, bleu, chrf, "),
     (["--metric=glue"], "glue needs a task: glue:CoLA"),
     (["--metric=glue:QNIL"], "GLUE has no task 'QNIL'; did you mean 'QNLI'?"),
     (["--metric=f1"], "--metric=f1 needs --gold=FILE and --predictions=FILE"),
