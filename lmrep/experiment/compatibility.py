@@ -1,8 +1,8 @@
 """Which networks, objectives and formats fit together: every triple is tried by shapes alone.
 
-A triple fits if its config is accepted and one training step can be traced with it. Sizes, rates, initial values and
-activations do not matter, so that presets that differ only in these are traced once, at a small size, and so are
-formats that give a step all the fields that it reads.
+A triple fits if its config is accepted and one training step can be traced with it. Presets that differ in sizes and
+dropout alone are traced once, at the tiny sizes of their network's row, and so are formats that give a step all the
+fields that it reads. A component whose code fails is refused, with what it raised.
 """
 
 import dataclasses
@@ -14,26 +14,24 @@ import jax
 import numpy as np
 import optax
 
+from lmrep.core.components import described, faults_of
 from lmrep.core.errors import UserError
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats import FORMATS, batch_struct
 from lmrep.data.formats.base import with_characters
 from lmrep.experiment import config as experiments
+from lmrep.experiment import contracts
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS, PRESETS, pretrained_models
+from lmrep.models.base import ModelDef
 from lmrep.objectives import OBJECTIVES
 from lmrep.training.state import create
 from lmrep.training.step import train_step
 
 ROLES = ("pad", "unk", "cls", "sep", "mask", "bos", "eos")
 BATCH_SIZE, LENGTH = 2, 32
-SMALL = {
-    "vocab": 64, "width": 32, "layers": 1, "heads": 4, "head_width": 0, "mlp": 64, "max_length": 64,
-    "dropout": 0.0, "attention_dropout": 0.0, "mlp_dropout": 0.0,
-    "init": "normal", "init_stddev": 0.02, "position_stddev": 0.0, "project_init": "same", "residual_init": "same",
-    "activation": "gelu", "norm_eps": 1e-12, "memory": 4,
-}
-SMALL_CHARACTERS = {"cell": 48, "filters": (8, 16), "highways": 1, "activation": "relu"}  # of networks that read them
+VOCAB = 1000  # of a network whose config has none
+SENTINELS = 100
 
 
 class Pairing(NamedTuple):
@@ -89,23 +87,23 @@ def refusal(preset: str, objective: str, form: str) -> str:
             config.tokenizer.name = PRESETS[preset].tokenizer
         experiments.parse(config)
         model = preset if preset in MODELS else PRESETS[preset].model
-        network = smallest(MODELS[model].config() if preset in MODELS else PRESETS[preset].config)
+        network = smallest(MODELS[model], MODELS[model].config() if preset in MODELS else PRESETS[preset].config)
         given = default_fields(form)
         if not reads(model, network, objective, _any_field()) <= set(given):
             reads(model, network, objective, given)
     except UserError as error:
         return str(error)
+    except Exception as error:  # of a component that is not lmrep's
+        return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:200]}"
     return ""
 
 
-def smallest(config: Any) -> Any:
-    """The same network at a small size, without dropout, and with default initial values."""
-    narrow = {"embedding": 16} if getattr(config, "embedding", 0) else {}
-    if getattr(config, "cutoffs", ()):
-        narrow |= {"cutoffs": (16, 32), "div": 2, "tied_projections": "all"}
-    known = {field.name for field in dataclasses.fields(config)}
-    small = SMALL | (SMALL_CHARACTERS if "filters" in known else {})
-    return dataclasses.replace(config, **{name: value for name, value in small.items() if name in known}, **narrow)
+def smallest(row: ModelDef, config: Any) -> Any:
+    """The same network at the sizes of its row's `tiny`, without dropout. What `tiny` has beside numbers may be another
+    network, and shapes of a large vocabulary cost nothing."""
+    sizes = {name: value for name, value in row.tiny.items() if type(value) in (int, float) and name != "vocab"}
+    rates = {name: 0.0 for name in row.dropout_fields if type(getattr(config, name)) is float}
+    return dataclasses.replace(config, **{**sizes, **rates, "vocab": config.vocab or VOCAB})
 
 
 def default_fields(form: str) -> tuple[str, ...]:
@@ -127,14 +125,16 @@ def reads(model: str, network: Any, objective: str, given: tuple[str, ...]) -> f
     name, fields = settings(objective)
     definition, size = OBJECTIVES[name], network.vocab
     vocabulary = Vocabulary(size, {role: i for i, role in enumerate(ROLES)}, np.ones(size, bool), np.ones(size, int),
-                            sentinels=tuple(range(size - 1, size // 2, -1)))
-    encoder = MODELS[model].build(network, Execution(), model)
-    built = definition.build(definition.config(**fields), encoder, vocabulary)
-    optimizer = optax.sgd(1.0)  # they differ in nothing that matters here
-    given = with_characters(given) if "characters" in encoder.inputs else given
-    batch = batch_struct(given, b=BATCH_SIZE, t=LENGTH)
-    state = jax.eval_shape(partial(create, built, optimizer, BATCH_SIZE), 0)
-    program = jax.make_jaxpr(partial(train_step, objective=built, optimizer=optimizer, seed=0))(state, batch).jaxpr
+                            sentinels=tuple(range(size - 1, size - 1 - min(SENTINELS, size // 2), -1)))
+    built_network = contracts.build_network(model, network, Execution(scan=True), model)
+    encoder = contracts.checked_network(built_network, model, MODELS[model])
+    with faults_of(described("objective", name, definition.config), definition.config):
+        built = definition.build(definition.config(**fields), encoder, vocabulary)
+        optimizer = optax.sgd(1.0)  # they differ in nothing that matters here
+        given = with_characters(given) if "characters" in encoder.inputs else given
+        batch = batch_struct(given, b=BATCH_SIZE, t=LENGTH)
+        state = jax.eval_shape(partial(create, built, optimizer, BATCH_SIZE), 0)
+        program = jax.make_jaxpr(partial(train_step, objective=built, optimizer=optimizer, seed=0))(state, batch).jaxpr
     used = {id(x) for operation in program.eqns for x in operation.invars} | {id(x) for x in program.outvars}
     inputs = program.invars[len(program.invars) - len(batch):]  # the batch comes last, sorted by name
     return frozenset(field for field, variable in zip(sorted(batch), inputs, strict=True) if id(variable) in used)

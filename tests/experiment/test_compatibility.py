@@ -1,5 +1,7 @@
 """Which networks, objectives and formats fit together: by shapes, and by two steps of training."""
 
+import dataclasses
+import re
 from functools import partial
 from itertools import cycle
 
@@ -19,7 +21,14 @@ from lmrep.training.step import train_step
 from tests import small
 from tests.reference import random_params
 
-V = compatibility.SMALL["vocab"]
+V = 64
+SMALL = {
+    "vocab": V, "width": 32, "layers": 1, "heads": 4, "head_width": 0, "mlp": 64, "max_length": 64,
+    "dropout": 0.0, "attention_dropout": 0.0, "mlp_dropout": 0.0,
+    "init": "normal", "init_stddev": 0.02, "position_stddev": 0.0, "project_init": "same", "residual_init": "same",
+    "activation": "gelu", "norm_eps": 1e-12, "memory": 4,
+}
+SMALL_CHARACTERS = {"cell": 48, "filters": (8, 16), "highways": 1, "activation": "relu"}  # of networks that read them
 VOCABULARY = Vocabulary(V, {role: i for i, role in enumerate(compatibility.ROLES)}, np.arange(V) % 3 > 0,
                         np.ones(V, int), sentinels=tuple(range(V - 1, V // 2, -1)))
 
@@ -27,9 +36,19 @@ VOCABULARY = Vocabulary(V, {role: i for i, role in enumerate(compatibility.ROLES
 ENCODER_DECODERS = {name for name, preset in PRESETS.items() if preset.model in ("encoder_decoder", "seq2seq_lstm")}
 
 
+def smallest(config):
+    """A network that is trained in a moment, without dropout, and with default initial values."""
+    narrow = {"embedding": 16} if getattr(config, "embedding", 0) else {}
+    if getattr(config, "cutoffs", ()):
+        narrow |= {"cutoffs": (16, 32), "div": 2, "tied_projections": "all"}
+    known = {field.name for field in dataclasses.fields(config)}
+    small = SMALL | (SMALL_CHARACTERS if "filters" in known else {})
+    return dataclasses.replace(config, **{name: value for name, value in small.items() if name in known}, **narrow)
+
+
 def shapes():
     """A preset of each network that differs from others in more than sizes."""
-    presets = {compatibility.smallest(preset.config): name for name, preset in reversed(PRESETS.items())}
+    presets = {smallest(preset.config): name for name, preset in reversed(PRESETS.items())}
     return [*reversed(presets.values())]
 
 
@@ -88,6 +107,19 @@ def test_the_command_prints_every_triple_and_why_some_are_refused(monkeypatch):
     assert small.command("pairings", "bart").code == 2
 
 
+@pytest.mark.parametrize(("change", "reason"), [
+    ({"build": lambda *_: 1 / 0}, r"network 'lstm' \(.*lstm.py\): ZeroDivisionError"),
+    ({"tiny": {"wdith": 3}}, "wdith"),
+    ({"config": lambda: 1 / 0}, "ZeroDivisionError"),
+])
+def test_network_that_fails_is_a_row_with_its_reason(monkeypatch, change, reason):
+    """And the others are listed too."""
+    monkeypatch.setitem(MODELS, "lstm", MODELS["lstm"]._replace(**change))
+    found = {compatibility.refusal("lstm", objective, "stream") for objective in ("causal", "masked")}
+    assert any(re.search(reason, each) for each in found), found
+    assert not compatibility.refusal("bert_tiny", "masked", "packed")
+
+
 def test_format_without_a_needed_field_is_refused(monkeypatch):
     bare = FORMATS["packed"]._replace(fields=lambda config: ("tokens", "example"))
     monkeypatch.setitem(FORMATS, "bare", bare)
@@ -97,7 +129,8 @@ def test_format_without_a_needed_field_is_refused(monkeypatch):
 
 def test_fields_that_a_step_reads_are_found():
     """So that formats are traced together only where what they differ in is not read."""
-    small_configs = {name: compatibility.smallest(PRESETS[name].config) for name in ("bert_tiny", "gpt2")}
+    small_configs = {name: compatibility.smallest(MODELS["transformer"], PRESETS[name].config)
+                     for name in ("bert_tiny", "gpt2")}
     given = (*compatibility.default_fields("stream"), "pair_label")
     common = {"tokens", "segment_ids", "positions"}
     assert compatibility.reads("transformer", small_configs["bert_tiny"], "masked sentence_pair", given) == {
@@ -158,7 +191,7 @@ def fields_of(network, form):
 @pytest.mark.parametrize(("network", "objective", "form", "on_eight"), triples())
 def test_two_steps_change_every_parameter_and_devices_do_not_matter(network, objective, form, on_eight):
     name, fields = compatibility.settings(objective)
-    model = MODELS[PRESETS[network].model].build(compatibility.smallest(PRESETS[network].config))
+    model = MODELS[PRESETS[network].model].build(smallest(PRESETS[network].config))
     built = OBJECTIVES[name].build(OBJECTIVES[name].config(**fields), model, VOCABULARY)
     optimizer = optimizers.build(optimizers.Config(learning_rate=1e-3), built.specs, 10)
     struct = jax.eval_shape(partial(state.create, built, optimizer, 8), 0)
