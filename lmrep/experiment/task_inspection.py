@@ -148,7 +148,9 @@ def _targets(experiment: TaskExperiment, own: Sequence[Record]) -> str:
     if not counts:
         return ""
     shown = ", ".join(f"{value} {count / counts.total():.1%}" for value, count in counts.most_common(LABELS))
-    return f"{target}: {len(counts):,} values: {shown}" + ", ..." * (len(counts) > LABELS)
+    scheme = experiment.objective.get("scheme", "none") if target == "tags" else "none"
+    return (f"{target}{f' ({scheme})' * (scheme != 'none')}: {len(counts):,} values: {shown}"
+            + ", ..." * (len(counts) > LABELS))
 
 
 def _target_counts(experiment: TaskExperiment, own: Sequence[Record]) -> Counter[str]:

@@ -142,7 +142,7 @@ def _missing(job: Job, field: str, spec: str, first: list[str]) -> UserError:
         return UserError(f"{job.path} has {counted(len(first), 'column')}, numbered from 0; there is no column "
                          f"{spec} for the field {field!r}")
     if job.config.header == "no":
-        return UserError(f"{job.path}: config.data.columns names {spec!r} for the field {field!r}, but header is "
+        return UserError(f"{job.path}: config.data.columns names {short(spec)} for the field {field!r}, but header is "
                          "no; give the column's number, from 0")
     if len(first) == 1 and (separator := next((each for each in SEPARATORS if each in first[0]), "")):
         return UserError(f"{job.path}, line 1 has one column, {short(first[0])}; its columns seem to be separated by "

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from lmrep.core import remote
+from lmrep.core import input_files, remote
 from lmrep.core.errors import UserError
 from lmrep.data.records import files
 from lmrep.data.records.base import Job, ReaderDef, Record
-from lmrep.data.records.values import CORRECT
+from lmrep.data.records.values import CORRECT, short
 
 
 def read(job: Job) -> Iterator[Record | UserError]:
@@ -42,11 +42,12 @@ def read(job: Job) -> Iterator[Record | UserError]:
 
 def _beside(job: Job, field: str, own: str) -> Path:
     """The file of a field."""
-    name, packed = job.path.name, ".gz" if job.path.suffix == ".gz" else ""
+    name, end = job.path.name, job.path.suffix
+    packed = end if end.lower() in input_files.COMPRESSED else ""
     stem = name.removesuffix(packed)
     if not stem.endswith(f".{own}"):
-        raise UserError(f"{job.path} is the file of 'text', whose suffix is {own!r} by config.data.columns; give a "
-                        f"file whose name ends with .{own}")
+        raise UserError(f"{job.path} is the file of 'text', whose suffix is {short(own)} by config.data.columns; give "
+                        f"a file whose name ends with .{own}")
     return job.path.with_name(f"{stem.removesuffix(own)}{job.columns[field]}{packed}")
 
 

@@ -1,6 +1,7 @@
 """Classes of texts: a line `label text` each, or a folder of text files for each class; and texts without labels."""
 
 import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,7 +68,8 @@ def _texts(folder: Path) -> list[Path]:
 
 def _record(job: Job, path: Path, fields: dict[str, str]) -> Record:
     text = files.text(path, job.config).strip()
-    return Record({"text": text, **fields}, str(path.relative_to(job.path)).removesuffix(".gz")[:-4], str(path))
+    name = str(path.relative_to(job.path))
+    return Record({"text": text, **fields}, re.sub(r"(\.txt)?\.\w+$|\.txt$", "", name, flags=re.IGNORECASE), str(path))
 
 
 DOCUMENTS = ReaderDef(read_documents)
