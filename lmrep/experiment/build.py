@@ -38,6 +38,8 @@ from lmrep.training.inputs import HostBatch
 from lmrep.training.stages import Stage, check, locate_stage
 from lmrep.training.state import FROZEN
 
+PAIRS = 512  # whose labels are looked at before training
+
 log = logging.getLogger(__name__)
 
 
@@ -190,6 +192,7 @@ def _stage(
     if train.examples < stage.batch_size:
         raise UserError(f"the training split makes {train.examples:,} examples of length {stage.length}, fewer than "
                         f"batch_size={stage.batch_size}; give more text, or lower batch_size or length")
+    _check_pairs(stage, train)
     return Stage(
         name=stage.name,
         steps=stage.steps,
@@ -207,6 +210,20 @@ def _stage(
         batch_struct=batch_struct(train.fields, b=stage.batch_size, t=stage.length),
         fingerprint=train.fingerprint,
     )
+
+
+def _check_pairs(stage: StagePlan, train: Plan | Mixture) -> None:
+    """Raises UserError where an objective predicts the label of pairs, and all have the same one."""
+    if "pair_label" not in ALL_OBJECTIVES[stage.objective_name].batch_fields(stage.objective):
+        return
+    sample = np.unique(np.linspace(0, train.examples - 1, PAIRS).astype(np.int64))
+    labels = np.unique(train.gather(sample, train.batch_length(sample))["pair_label"])
+    if len(labels) < 2:
+        raise UserError(f"objective {stage.objective_name!r} predicts which of two classes a pair of texts is of, and "
+                        f"all of the {len(sample):,} pairs of format {stage.format_name!r} that were looked at have "
+                        f"label {labels[0]}: the text has too few documents, or documents of one sentence; see `lmrep "
+                        "inspect`, set data.documents or data.sentences to what the files are, or "
+                        "objective.sentence_pair=False")
 
 
 def frozen_values(built: Objective, frozen: FrozenParts) -> dict[str, np.ndarray]:

@@ -1,6 +1,7 @@
 """Frozen parts: a run with a teacher trains, resumes and is loaded; and what is refused."""
 
 import contextlib
+import json
 import shutil
 
 import numpy as np
@@ -26,7 +27,7 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("frozen")
     teaching = small.config(small.corpus(folder / "texts"))
     api.train(teaching, folder / "teacher", data_dir=folder / "data")
-    config = student(folder)
+    config = student(folder, **{"objective.draw": "batch"})
     api.train(config, folder / "student", data_dir=folder / "data")
     return folder, config
 
@@ -73,11 +74,24 @@ def test_the_teachers_losses_are_logged_and_validated(runs):
     assert last["distillation_loss"] < first["distillation_loss"]
 
 
-def test_evaluation_measures_the_student_alone(runs):
+@pytest.mark.parametrize("batch_size", [None, 5])
+def test_evaluation_gives_the_loss_of_validation(runs, batch_size):
     folder, _ = runs
-    done = small.command("evaluate", f"--workdir={folder / 'student'}", f"--data_dir={folder / 'data'}")
+    found = api.evaluate(folder / "student", split="validation", data_dir=folder / "data", batch_size=batch_size)
+    last = small.lines(folder / "student", "validation")[-1]
+    assert found == pytest.approx({name: last[name] for name in found}, rel=1e-5) and "distillation_loss" in found
+
+
+def test_evaluation_without_the_teacher_says_so(runs, tmp_path):
+    folder, _ = runs
+    shutil.copytree(folder / "student", tmp_path / "student")
+    text = (tmp_path / "student/config.json").read_text()
+    (tmp_path / "student/config.json").write_text(text.replace(str(folder / "teacher"), str(tmp_path / "moved")))
+    done = small.command("evaluate", f"--workdir={tmp_path / 'student'}", f"--data_dir={folder / 'data'}")
     assert done.code == 0, done.err
     assert "mlm_loss" in done.out and "distillation_loss" not in done.out
+    assert "config.frozen.teacher" in done.err and "without the terms of the teacher" in done.err
+    assert json.loads((tmp_path / "student/eval.json").read_text())["without"] == "teacher"
 
 
 def test_a_trained_run_needs_no_teacher(runs, tmp_path):

@@ -1,5 +1,7 @@
 """Classification of sentence pairs."""
 
+from contextlib import nullcontext
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,8 +9,11 @@ import pytest
 from scipy.special import log_softmax
 
 from lmrep.core import params as P
+from lmrep.core.errors import UserError
+from lmrep.experiment import build
+from lmrep.experiment import config as experiments
 from lmrep.objectives import sentence_pair
-from tests import reference
+from tests import reference, small
 from tests.objectives.toys import model, objective, prepare
 
 D = 12
@@ -74,3 +79,18 @@ def test_the_masked_objective_has_it_where_configured():
     jax.tree.map(np.testing.assert_array_equal, plain, paired)  # the same tokens are masked
     assert "pair" in objective(sentence_pair=True).specs["objective"]
     assert "pair" not in objective().specs["objective"]
+
+
+@pytest.mark.parametrize(("form", "refused"), [("segment_pair", True), ("packed", False)])
+def test_pairs_of_one_class_are_refused_before_training(form, refused, tmp_path):
+    """Documents of one sentence have no next one."""
+    (tmp_path / "texts").mkdir()
+    for i in range(80):
+        (tmp_path / "texts" / f"{i}.txt").write_text(f"The cat {i} sees the dog {i * i}.\n")
+    c = small.config(tmp_path / "texts", "masked", form)
+    c.objective.sentence_pair, c.batch_size = refused, 4
+    experiment = experiments.parse(c)
+    prepared = build.prepared(experiment, tmp_path / "data")
+    expected = pytest.raises(UserError, match="'segment_pair' that were looked at have label 1")
+    with expected if refused else nullcontext():
+        build.stages(experiment, prepared, tmp_path / "data")
