@@ -105,6 +105,8 @@ TASK_HEADS = {
     "classification": TaskHead("class logits", True, problem_type="single_label_classification",
                                kept=("end_of_text",)),
     "regression": TaskHead("predicted values", True, 1, problem_type="regression", kept=("end_of_text",)),
+    "multilabel": TaskHead("label logits", True, problem_type="multi_label_classification",
+                           kept=("end_of_text", "threshold")),
     "tagging": TaskHead("tag logits", False, windows=True),
     "span_extraction": TaskHead("start and end logits", False, 2, windows=True,
                                 kept=("unanswerable", "threshold")),

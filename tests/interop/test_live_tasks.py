@@ -28,7 +28,8 @@ BASES = {"bert": "BertModel", "roberta": "RobertaForMaskedLM", "electra": "Elect
 # Golden directories, where the names differ.
 TOKENIZERS = {"electra": "electra_generator", "distilbert": "bert", "openai-gpt": "gpt"}
 PAD = {"openai-gpt": 52, "gpt2": 52}  # ends of text
-NAMES = {"classification": ("b", "no", "a"), "regression": ("LABEL_0",), "tagging": ("O", "B-x", "I-x", "B-y")}
+NAMES = {"classification": ("b", "no", "a"), "regression": ("LABEL_0",),
+         "multilabel": ("b", "no", "a"), "tagging": ("O", "B-x", "I-x", "B-y")}
 HEADS = [(family, task) for family in BASES for task in FAMILIES[family].tasks]
 TEXTS = ["the cat", "a dog and the", "the"]
 
@@ -37,6 +38,8 @@ def make(family, task):
     """A random model of the reference."""
     labels = NAMES.get(task)
     names = labels and {"id2label": dict(enumerate(labels)), "label2id": {label: i for i, label in enumerate(labels)}}
+    if task == "multilabel":
+        names["problem_type"] = TASK_HEADS[task].problem_type
     cls = getattr(transformers, FAMILIES[family].tasks[task].name)
     pad = {"pad_token_id": PAD[family]} if family in PAD else {}
     config = cls.config_class(**CASES[BASES[family]], **pad, **(names or {}))
@@ -87,7 +90,7 @@ def test_run_is_exported_to_the_class_of_the_task(converted, tmp_path):
         assert torch.equal(value, model.state_dict()[name]), name
     theirs, ours = model.config, again.config
     assert (ours.id2label, ours.label2id, ours.pad_token_id) == (theirs.id2label, theirs.label2id, theirs.pad_token_id)
-    assert ours.problem_type == {"classification": "single_label_classification", "regression": "regression"}.get(task)
+    assert ours.problem_type == (TASK_HEADS[task].problem_type or None)
 
 
 def reference_logits(model, directory, texts, seconds=None):
@@ -139,6 +142,7 @@ RECORDS = {
     "classification": [{"text": "the cat", "label": "a"}, {"text": "a dog the", "text2": "and", "label": "b"},
                        {"text": "the", "label": "no"}],
     "regression": [{"text": "the cat", "label": 0.5}, {"text": "a dog the", "text2": "and", "label": -1}],
+    "multilabel": [{"text": "the cat", "labels": ("a", "b")}, {"text": "a dog the", "text2": "and", "labels": ()}],
     "tagging": [{"words": ["the", "cat"], "tags": ["O", "B-x"]}, {"words": ["dogs", "the", "a"],
                                                                   "tags": ["B-x", "I-x", "B-y"]}],
     # The reference takes the softmax over padding, too, so that all have one length.
@@ -150,6 +154,7 @@ RECORDS = {
 TARGETS = {  # batch -> keyword arguments of the reference
     "classification": lambda batch: {"labels": torch.tensor(batch["label"][:, 0]).long()},
     "regression": lambda batch: {"labels": torch.tensor(batch["label"][:, 0])},
+    "multilabel": lambda batch: {"labels": torch.tensor(batch["labels"][:, 0]).float()},
     "tagging": lambda batch: {"labels": torch.tensor(np.where(batch["tag"] < 0, -100, batch["tag"])).long()},
     "span_extraction": lambda batch: {f"{name}_positions": torch.tensor(batch[name][:, 0]).long()
                                       for name in ("start", "end")},
@@ -158,6 +163,7 @@ TARGETS = {  # batch -> keyword arguments of the reference
 LOGITS = {  # outputs of the reference -> what `predict` returns
     "classification": lambda outputs: {"log_probabilities": outputs.logits.log_softmax(-1)[:, None]},
     "regression": lambda outputs: {"value": outputs.logits},
+    "multilabel": lambda outputs: {"logits": outputs.logits[:, None]},
     "tagging": lambda outputs: {"log_probabilities": outputs.logits.log_softmax(-1)},
     "span_extraction": lambda outputs: {"start": outputs.start_logits, "end": outputs.end_logits},
     "multiple_choice": lambda outputs: {"log_probability": outputs.logits.log_softmax(-1)},

@@ -16,7 +16,7 @@ from lmrep.experiment import config as experiments
 from lmrep.experiment.config import default_config
 from lmrep.experiment.task_data import tokenized
 from lmrep.interop import checkpoint_config, conversion
-from lmrep.interop.heads import PublishedTask
+from lmrep.interop.heads import TASK_HEADS, PublishedTask
 from lmrep.interop.huggingface import task_classes
 from lmrep.interop.huggingface.read import describe, read, specs
 from lmrep.interop.huggingface.write import from_network, write
@@ -35,6 +35,7 @@ SEQUENCE, TOKENS, CHOICE, SPANS = "classification", "tagging", "multiple_choice"
 LAYOUTS = [
     (BERT, SEQUENCE, POOLED, "BertForSequenceClassification", ["bert.pooler.dense", "classifier"]),
     (BERT, "regression", POOLED, "BertForSequenceClassification", ["bert.pooler.dense", "classifier"]),
+    (BERT, "multilabel", POOLED, "BertForSequenceClassification", ["bert.pooler.dense", "classifier"]),
     (BERT, TOKENS, BY_TOKEN, "BertForTokenClassification", ["classifier"]),
     (BERT, SPANS, BY_TOKEN, "BertForQuestionAnswering", ["qa_outputs"]),
     (BERT, CHOICE, POOLED, "BertForMultipleChoice", ["bert.pooler.dense", "classifier"]),
@@ -58,7 +59,7 @@ LAYOUTS = [
 def network(changed, task, form):
     """(config of a small network, random parameters with a head, the task)."""
     form = {"context": "both", "dense": True, "activation": "tanh", "bias": True, "dropout": 0.1, **form}
-    task = PublishedTask(task, form | ({"labels": LABELS} if task in (SEQUENCE, TOKENS) else {}))
+    task = PublishedTask(task, form | ({"labels": LABELS} if task in (SEQUENCE, TOKENS, "multilabel") else {}))
     sizes = {"vocab": len(tiny.tokenizer().tokens), "width": 12, "layers": 2, "heads": 2, "mlp": 20, "max_length": 32}
     config, draw = transformer.Config(**(sizes | changed)), np.random.default_rng(0)
     return config, {path: 0.5 * draw.normal(size=spec.shape).astype(np.float32)
@@ -86,8 +87,8 @@ def test_files_are_those_of_the_class(tmp_path, changed, name, form, class_name,
     out = checkpoint.params[f"objective/{name}/out/kernel"]
     np.testing.assert_array_equal(tensors[f"{head[-1]}.weight"], out.T)
     assert found["architectures"] == [class_name]
-    assert found.get("problem_type") == {SEQUENCE: "single_label_classification", "regression": "regression"}.get(name)
-    if name in (SEQUENCE, TOKENS):
+    assert found.get("problem_type") == (TASK_HEADS[name].problem_type or None)
+    if name in (SEQUENCE, TOKENS, "multilabel"):
         assert found["id2label"] == {"0": "no", "1": "yes", "2": "maybe"} and found["num_labels"] == 3
         assert found["label2id"] == {"no": 0, "yes": 1, "maybe": 2}
     again = read(tmp_path / "x")
@@ -136,14 +137,15 @@ def test_padding_of_gpt2_is_no_token_that_ends_a_text(specials, end_of_text, pad
 
 
 @pytest.mark.parametrize(("changed", "message"), [
-    ({"problem_type": "multi_label_classification"}, "'multi_label_classification' and 3 labels; supported are"),
+    ({"problem_type": "multi_label"}, "'multi_label' and 3 labels; supported are"),
+    ({"num_labels": 5}, "num_labels 5 and id2label of 3 labels"),
     ({"problem_type": "regression"}, "'regression' and 3 labels"),
     ({"id2label": {"0": "a", "2": "b"}}, r"id2label .*; expected a different name for each output"),
     ({"id2label": {"0": "a", "1": "a"}}, "expected a different name for each output"),
     ({"id2label": ["a", "b"]}, "expected a different name for each output"),
     ({"id2label": {}}, "expected a different name for each output"),
     ({"id2label": None, "num_labels": 10**9}, "num_labels 1000000000; expected a number of labels"),
-    ({"id2label": {"0": "a", "1": "b"}}, r"classifier.weight is F32\[3, 12\]; by its config.json .* \[2, 12\]"),
+    ({"id2label": {"0": "a", "1": "b"}, "num_labels": None}, r"classifier.weight is F32\[3, 12\]; by its .* \[2, 12\]"),
     ({"classifier_dropout": 1.5}, "classifier_dropout 1.5; expected a dropout rate"),
 ])
 def test_invalid_labels_are_refused(tmp_path, changed, message):

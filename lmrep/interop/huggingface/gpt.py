@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from lmrep.config.record import setting
 from lmrep.interop.huggingface.base import MAX_SIZE, POSITION, TOKEN, Family, Names, layers, probability, size
-from lmrep.interop.huggingface.task_classes import decoder_classes
+from lmrep.interop.huggingface.task_classes import SEQUENCE, decoder_classes
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def base(token: str, position: str) -> Names:
 FAMILY = Family(
     name="openai-gpt", prefix="transformer", tied="lm_head.weight", causal=True, transposed=False,
     classes={("causal",): "OpenAIGPTLMHeadModel", (): "OpenAIGPTModel"},
-    tasks=decoder_classes("OpenAIGPT", ("classification", "regression")),
+    tasks=decoder_classes("OpenAIGPT", SEQUENCE),
     base=base("tokens_embed.weight", "positions_embed.weight"), heads={},
     record=ConfigJson, fields=FIELDS, architecture=ARCHITECTURE,
     initialization={"init": "normal", "table_dropout": True},

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from lmrep.config.record import setting
 from lmrep.interop.huggingface import gpt
 from lmrep.interop.huggingface.base import ACTIVATIONS, norm, size
-from lmrep.interop.huggingface.task_classes import decoder_classes
+from lmrep.interop.huggingface.task_classes import SEQUENCE, decoder_classes
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class ConfigJson(gpt.DecoderJson):
 
 FAMILY = dataclasses.replace(
     gpt.FAMILY, name="gpt2", classes={("causal",): "GPT2LMHeadModel", (): "GPT2Model"},
-    tasks=decoder_classes("GPT2", ("classification", "regression", "tagging", "span_extraction")), preset_family="gpt2",
+    tasks=decoder_classes("GPT2", (*SEQUENCE, "tagging", "span_extraction")), preset_family="gpt2",
     base={**gpt.base("wte.weight", "wpe.weight"), **norm("encoder/final_norm", "ln_f")},
     record=ConfigJson, fields=gpt.FIELDS | {
         "n_inner": "mlp", "scale_attn_weights": "scaled_attention",

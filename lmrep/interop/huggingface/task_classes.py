@@ -10,6 +10,7 @@ from lmrep.tasks import TASKS
 from lmrep.tasks.heads import Head
 
 FORM = ("context", "dense", "activation", "bias")  # the fields of `Head` that decide what a head computes
+SEQUENCE = ("classification", "regression", "multilabel")  # the tasks of one class: `problem_type` says which
 MAX_LABELS = 2**20
 
 
@@ -65,7 +66,7 @@ def encoder_classes(
     head, keys = Head(activation=activation, input_dropout=input_dropout), tuple(keys)
     by_token = Head(dense=False)
     found = {
-        **dict.fromkeys(("classification", "regression"),
+        **dict.fromkeys(SEQUENCE,
                         TaskClass(f"{start}ForSequenceClassification", *sequence, head, keys)),
         "tagging": TaskClass(f"{start}ForTokenClassification", "", "classifier", by_token, keys),
         "span_extraction": TaskClass(f"{start}ForQuestionAnswering", "", "qa_outputs", Head(dense=False, dropout=0.0)),
@@ -80,7 +81,7 @@ def decoder_classes(start: str, tasks: Sequence[str]) -> dict[str, TaskClass]:
     plain = Head(context="left", dense=False, dropout=0.0, end_of_text=False)
     score = TaskClass(f"{start}ForSequenceClassification", "", "score", replace(plain, bias=False))
     found = {
-        "classification": score, "regression": score,
+        **dict.fromkeys(SEQUENCE, score),
         "tagging": TaskClass(f"{start}ForTokenClassification", "", "classifier", replace(plain, dropout=0.1),
                              ("classifier_dropout",)),
         "span_extraction": TaskClass(f"{start}ForQuestionAnswering", "", "qa_outputs", plain),
@@ -133,9 +134,10 @@ def _of_problem_type(names: Sequence[str], config_json: Mapping[str, Any], label
     default = "regression" if labels == 1 else "single_label_classification"
     found = config_json.get("problem_type") or default
     fitting = [name for name in names if TASK_HEADS[name].problem_type == found]
-    if not fitting or (found == "regression") != (labels == 1):
+    if not fitting or (found != "multi_label_classification" and (found == "regression") != (labels == 1)):
         raise UserError(f"{path} has problem_type {str(found)[:60]!r} and {labels} labels; supported are "
-                        "'single_label_classification' with two labels or more, and 'regression' with one")
+                        "'single_label_classification' with two labels or more, 'multi_label_classification' with any "
+                        "number, and 'regression' with one")
     return fitting
 
 
@@ -151,6 +153,9 @@ def _labels(config_json: Mapping[str, Any], path: str) -> tuple[str, ...]:
     if not named or len({*map(str, found.values())}) < len(found):
         raise UserError(f'{path} has id2label {str(found)[:80]}; expected a different name for each output, such as '
                         '{"0": "negative", "1": "positive"}')
+    if config_json.get("num_labels", len(found)) not in (len(found), None):
+        raise UserError(f"{path} has num_labels {str(config_json['num_labels'])[:60]} and id2label of {len(found)} "
+                        "labels; correct one of them")
     return tuple(str(found[str(i)]) for i in range(len(found)))
 
 
