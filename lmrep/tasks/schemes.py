@@ -82,6 +82,18 @@ def convert(scheme: str, tags: Sequence[str]) -> list[str]:
     return found
 
 
+def entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
+    """(type, first word, word after the last) of the entities that `conlleval` finds in tags of any scheme."""
+    found: list[tuple[str, int, int]] = []
+    for i, tag in enumerate(convert("BIO", tags)):
+        prefix, type_ = _split(tag)
+        if prefix == "B":
+            found.append((type_, i, i + 1))
+        elif prefix == "I":
+            found[-1] = (type_, found[-1][1], i + 1)
+    return found
+
+
 def normalize(scheme: str, tags: Sequence[str]) -> Sequence[str]:
     """Tags as the scheme writes them, where that is clear: in IOB1 a B- that follows no entity of its type, as in the
     published files of CoNLL-2003, begins an entity as I- does, and becomes I-. Tags of other schemes stay."""

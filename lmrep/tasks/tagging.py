@@ -31,7 +31,6 @@ from lmrep.objectives.base import (
     FrozenParts,
     Keys,
     Metrics,
-    Names,
     NetworkUse,
     Objective,
     ObjectiveDef,
@@ -40,8 +39,8 @@ from lmrep.objectives.outputs import normalize_weights, sums
 from lmrep.objectives.teaching import TEACHER
 from lmrep.tasks import distillation, heads, networks, schemes, unseen, word_features
 from lmrep.tasks.base import Comparison, Outputs, Result, TaskDef, TextEncoder, figures
-from lmrep.tasks.capability import Predict
 from lmrep.tasks.networks import Network
+from lmrep.tasks.tag_texts import Tag
 from lmrep.tasks.words import representatives, windows, word_ids, word_means
 
 STRICT_METRICS = ("entity_f1", "entity_precision", "entity_recall")
@@ -307,7 +306,10 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
     predicted = [[c.labels[i] for i in each] for each in chosen]
     predictions: list[dict[str, Any]] = [
         {"tags": tags, "probabilities": np.exp(np.take_along_axis(each, best[:, None], 1)[:, 0]).tolist()}
-        for tags, each, best in zip(predicted, scores, chosen, strict=True)]
+        | ({} if c.scheme == "none" else {"entities": [
+            {"type": type_, "text": " ".join(record.fields["words"][first:end]), "words": [first, end]}
+            for type_, first, end in schemes.entities(tags)]})
+        for record, tags, each, best in zip(records, predicted, scores, chosen, strict=True)]
     if not all("tags" in record.fields for record in records):
         return Result({}, predictions)
     gold, options = [tags_of(c, record) for record in records], {name: {"scheme": c.scheme} for name in STRICT_METRICS}
@@ -347,33 +349,6 @@ def compare(c: Config, record: Record, prediction: Mapping[str, Any]) -> Compari
     wrong = [i for i, (gold, predicted) in enumerate(pairs) if gold != predicted]
     gold, predicted = (", ".join(f"{record.fields['words'][i]} {pairs[i][side]}" for i in wrong) for side in (0, 1))
     return Comparison(gold, predicted, float(sum(prediction["probabilities"][i] for i in wrong)), pairs)
-
-
-class Tag(Predict):
-    """Tags sentences: texts, whose words are separated by white space, lists of words, or dicts with `text` or `words`.
-
-    For people a line is a word and its tag, with a space between them, and a blank line ends a sentence, as in the
-    files of CoNLL-2003 and for `conlleval`.
-    """
-
-    def records(self, examples: Sequence[Any], names: Names = None) -> list[Record]:
-        """Examples as records. Raises UserError for one without words, or with others than strings."""
-        names = [(names[i] if names else None) or (repr(example)[:60] if isinstance(example, str) else None)
-                 for i, example in enumerate(examples)]
-        return super().records([_fields(example) for example in examples], names)
-
-    def to_text(self, text: Any, prediction: dict[str, Any], tokenizer: Any) -> str:
-        """A line for each word, and a blank one."""
-        words = _fields(text)["words"]
-        return "".join(f"{word} {tag}\n" for word, tag in zip(words, prediction["tags"], strict=True))
-
-
-def _fields(example: Any) -> Mapping[str, Any]:
-    """An example with its words, where it has any."""
-    if not isinstance(example, Mapping):
-        return {"words": example.split() if isinstance(example, str) else example}
-    text = example.get("text")
-    return {"words": text.split(), **example} if isinstance(text, str) else example
 
 
 DEFINITION = TaskDef(

@@ -210,7 +210,7 @@ def test_examples_are_texts_or_lists_of_words(tmp_path):
     _, run = prepare(tmp_path, sentences(4))
     text, words, one, *fields = run.predict(
         ["Ann visits", ["Ann", "visits"], ("New York",), {"words": ["Ann", "visits"]}, {"text": "Ann visits", "id": 1}])
-    assert [text] * 2 == [words] * 2 == fields
+    assert [text] == fields[1:] and [words] == fields[:1] and text["tags"] == words["tags"]
     assert [len(each["tags"]) for each in (text, one)] == [2, 1]
     long = run.predict(["Ann visits Rome . " * 20])[0]
     assert len(long["tags"]) == 80
@@ -218,6 +218,26 @@ def test_examples_are_texts_or_lists_of_words(tmp_path):
                          (["a", 3], "expected a list of strings"), ({"text2": "a"}, "has no 'words'")):
         with pytest.raises(UserError, match=message):
             run.predict([bad])
+
+
+def test_words_of_texts_end_at_punctuation_and_entities_have_their_places(tmp_path):
+    _, run = prepare(tmp_path, sentences(4))
+    text = '"Ann" (visits)  Bonn... It\u2019s Ann.'
+    [found] = run.predict([text])
+    assert found["words"][:6] == ['"', "Ann", '"', "(", "visits", ")"] and found["words"][-2:] == ["Ann", "."]
+    assert "".join(found["words"]) == "".join(text.split())
+    for each in found["entities"]:
+        assert text[each["start"]:each["end"]] == each["text"]
+        assert "".join(found["words"][slice(*each["words"])]) == "".join(each["text"].split())
+    [whole] = run.predict([text], pretokenized=True)
+    assert whole["words"] == text.split()
+    assert run.predict([text], entities=True) == [{"entities": found["entities"]}]
+
+
+def test_entities_are_those_of_conlleval():
+    for tags, expected in (("B-A I-A O I-B B-B", [("A", 0, 2), ("B", 3, 4), ("B", 4, 5)]), ("O O", []),
+                           ("S-A B-A E-A I-B I-A", [("A", 0, 1), ("A", 1, 3), ("B", 3, 4), ("A", 4, 5)])):
+        assert tagging.schemes.entities(tags.split()) == expected
 
 
 # From files to predictions
