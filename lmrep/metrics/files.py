@@ -10,6 +10,7 @@ from lmrep.core.errors import UserError
 from lmrep.core.files import json_object
 from lmrep.core.input_files import open_input
 from lmrep.core.messages import counted
+from lmrep.core.numbers import parse_number
 
 
 class Values(NamedTuple):
@@ -196,13 +197,9 @@ def floats(values: Values) -> list[float]:
     """The values as finite numbers. Raises UserError with file and line."""
     numbers = []
     for position, value in enumerate(values.values):
-        try:
-            number = float(value)
-        except ValueError:
-            number = math.nan
-        if not math.isfinite(number):
-            raise UserError(f"{values.where(position)} is {value!r}; expected a finite number")
-        numbers.append(number)
+        numbers.append(parse_number(value))
+        if not math.isfinite(numbers[-1]):
+            raise UserError(f"{values.where(position)} is {value[:80]!r}; expected a finite number")
     return numbers
 
 
@@ -279,11 +276,16 @@ def read_squad(path: str) -> dict[str, list[str]]:
     """The gold answers of each question of a file in SQuAD's format, {id: texts}. Raises UserError."""
     content = json_object(text(path), path)
     try:
-        return {qa["id"]: [answer["text"] for answer in qa["answers"]]
-                for article in content["data"] for paragraph in article["paragraphs"] for qa in paragraph["qas"]}
+        found = {qa["id"]: [answer["text"] for answer in qa["answers"]]
+                 for article in content["data"] for paragraph in article["paragraphs"] for qa in paragraph["qas"]}
     except (KeyError, TypeError) as error:
-        raise UserError(f"{path} is not in SQuAD's format ({type(error).__name__}: {error}); expected data, "
+        raise UserError(f"{path} is not in SQuAD's format ({type(error).__name__}: {str(error)[:200]}); expected data, "
                         "paragraphs and qas, each with id and answers") from None
+    for key, answers in found.items():
+        if bad := [value for value in (key, *answers) if not isinstance(value, str)]:
+            raise UserError(f"{path}, question {str(key)[:80]} has {str(bad[0])[:80]} as its id or an answer's text; "
+                            "expected text")
+    return found
 
 
 def read_by_id(path: str, type_: type) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import numpy as np
 from lmrep.config.record import setting
 from lmrep.core import prng
 from lmrep.core.errors import UserError
+from lmrep.core.numbers import parse_number
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats.base import Field
@@ -64,7 +65,7 @@ def resolve(c: Config, records: Sequence[Record]) -> Config:
 
 def label_order(label: str) -> tuple:
     """Numbers by value, before other labels by their characters."""
-    value = values.number(label)
+    value = parse_number(label)
     return (0, value, label) if math.isfinite(value) else (1, 0.0, label)
 
 

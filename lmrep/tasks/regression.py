@@ -13,12 +13,13 @@ import numpy as np
 from lmrep.config.record import setting
 from lmrep.core import prng
 from lmrep.core.errors import UserError
+from lmrep.core.numbers import parse_number
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats.base import Field
 from lmrep.data.records import Record
-from lmrep.data.records import values as field_values
 from lmrep.data.records.encoding import Units, collect
+from lmrep.data.records.values import short
 from lmrep.metrics import Metric
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.models.base import Model, check_context
@@ -56,9 +57,9 @@ def number(record: Record) -> float:
     label = record.fields.get("label")
     if label is None:
         return math.nan
-    value = field_values.number(label)
+    value = parse_number(label)
     if not abs(value) <= LARGEST:
-        raise UserError(f"{record.where}: the label is {field_values.short(label)}; expected a number, such as 2.5, "
+        raise UserError(f"{record.where}: the label is {short(label)}; expected a number, such as 2.5, "
                         f"from {-LARGEST:g} to {LARGEST:g} (for classes, train the task classification)")
     return value
 

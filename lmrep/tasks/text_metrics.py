@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from lmrep.core.errors import UserError
+from lmrep.core.numbers import parse_number
 from lmrep.data.records import Record, values
 from lmrep.metrics.tasks import TASK_METRICS, TaskMetric
 from lmrep.tasks import schemes
@@ -33,7 +34,7 @@ def gold_of(record: Record, text: str) -> Gold:
 
 def number(text: str) -> float:
     """NaN for what is no finite number."""
-    value = values.number(text)
+    value = parse_number(text)
     return value if math.isfinite(value) else math.nan
 
 

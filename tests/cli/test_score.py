@@ -70,6 +70,7 @@ def test_squad2_with_null_scores(score):
     (squad({"a": ["x"]}), {"a": None}, "pred.json: the value of 'a' is None; expected the text of an answer"),
     (squad({"a": []}), {"a": "x"}, "1 questions have no answer, such as 'a'; SQuAD 1.1 has none of these: use"),
     ({"data": [{}]}, {}, "gold.json is not in SQuAD's format"),
+    (squad({"a": ["x", 5]}), {"a": "x"}, "gold.json, question a has 5 as its id or an answer's text"),
     (squad({"a": ["x"]}), "[1]", "pred.json is [1]; expected a JSON object"),
     (squad({"a": ["x"]}), "{", "pred.json is not JSON"),
 ])
@@ -215,6 +216,7 @@ def test_predictions_of_a_run_are_read(score):
     ("accuracy", "a\nb\n", "a\nc\n", "p.txt, line 2 has the label 'c', which g.txt lacks; there are a, b"),
     ("accuracy", "a\n\nb\n", "a\nb\n", "g.txt, line 2 is empty"),
     ("pearson", "1\n2\n", "1\nx\n", "p.txt, line 2 is 'x'; expected a finite number"),
+    ("pearson", "1\n2\n", "1\n1_0\n", "p.txt, line 2 is '1_0'; expected a finite number"),
     ("f1", "yes\nno\n", "yes\nno\n", "no gold value of g.txt is the positive class '1'; set --positive to one of no"),
     ("matthews", "1\n2\n", "1\n", "g.txt has 2 examples and p.txt has 1 predictions"),
 ])

@@ -1,7 +1,6 @@
 """Values found in files become the fields of a record, and are checked."""
 
 import itertools
-import math
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Mapping
@@ -9,11 +8,11 @@ from typing import Any
 
 from lmrep.config.record import suggestion
 from lmrep.core.errors import UserError
+from lmrep.core.numbers import parse_number
 from lmrep.data.records.base import FIELDS, TARGETS, Job, Record
 
 CORRECT = "correct the file, or leave such examples out with --config.data.damaged_examples, up to that number"
 SURROGATE = re.compile("[\ud800-\udfff]")
-NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 SEVERAL = ("choices", "labels")  # fields that may have several columns
 TEXTS = ("text", "text2", "question", "context", "target")
 
@@ -118,7 +117,7 @@ def _label_set(value: Any) -> str | list[str]:
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):
-        numbers = {label: number(_label(flag)) for label, flag in value.items()}
+        numbers = {label: parse_number(_label(flag)) for label, flag in value.items()}
         if not {*numbers.values()} <= {0, 1}:
             raise ValueError("0 or 1 in the column of each label")
         return [label for label, flag in numbers.items() if flag]
@@ -209,12 +208,6 @@ def without_surrogates(record: Record) -> Record:
 
     return record._replace(fields={name: replaced(value) for name, value in record.fields.items()},
                            id=replaced(record.id))
-
-
-def number(text: str) -> float:
-    """A decimal number in ASCII digits, such as -2.5 or 1e-3; NaN for other texts, among them those that Python takes
-    for numbers too, such as 1_0 and inf."""
-    return float(text) if len(text) < 400 and NUMBER.fullmatch(text.strip()) else math.nan
 
 
 def _visible(character: str) -> bool:
