@@ -88,6 +88,41 @@ def test_trained_xlnet_tokenizer_equals_the_reference(tmp_path):
     assert again.fingerprint == ours.fingerprint and again.name == ours.name
 
 
+@pytest.mark.parametrize("name, options, parts", [
+    ("T5Tokenizer", test_sentencepiece.T5, ["<extra_id_0>", " <extra_id_99> "]),
+    ("AlbertTokenizer", test_sentencepiece.ALBERT | {"model_type": "unigram"}, ["[CLS]", "(a)"]),
+    ("XLNetTokenizer", "sentencepiece_xlnet", ["<cls>", " <mask>", '"At'])])
+@pytest.mark.parametrize("extra", [(), ("<new>", " newword")], ids=["", "added tokens"])
+def test_tokenizer_saved_without_its_sentencepiece_model_equals_the_reference(tmp_path, name, options, parts, extra):
+    """This version of the library saves tokenizer.json alone."""
+    if isinstance(options, str):
+        model = tokenizers.train(Config(options, 250, lowercase=False), lambda: iter(test_sentencepiece.CORPUS)).model
+    else:
+        model = test_sentencepiece.model(**options)
+    (tmp_path / "spiece.model").write_bytes(model)
+    made = getattr(transformers, name).from_pretrained(tmp_path)
+    if extra:
+        made.add_tokens([extra[0]], special_tokens=True)
+        made.add_tokens([extra[1]])
+    made.save_pretrained(tmp_path / "reference")
+    assert not list((tmp_path / "reference").glob("*.model"))
+    reference = transformers.AutoTokenizer.from_pretrained(tmp_path / "reference")
+    ours = tokenizers.load(tmp_path / "reference")
+    parts = [*test_sentencepiece.PARTS, *parts, *extra]
+    examples = [*test_sentencepiece.CORPUS[:20], "", "  a\u0301 b\n", *texts(parts)]
+    assert same(ours, reference, examples)
+    names = {entry["content"] for entry in ours.content["added_tokens"] if entry["special"]}
+    for text, ids in zip(examples, ours.encode_batch(examples), strict=True):  # names are ordinary text here
+        assert names.isdisjoint({ours.tokens[i] for i in ids} - {"<unk>"}), text
+        if not any(special in text for special in names):
+            assert ids.tolist() == ours.encode(text, specials=True).ids.tolist(), text
+    ours.save(tmp_path / "saved")
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert type(again) is type(reference) and same(tokenizers.load(tmp_path / "saved"), again, examples)
+    assert [again(text).input_ids for text in examples] == [reference(text).input_ids for text in examples]
+    assert tokenizers.load(tmp_path / "saved").fingerprint == ours.fingerprint
+
+
 def test_t5_tokenizer_and_its_sentinels_equal_the_reference(tmp_path):
     (tmp_path / "spiece.model").write_bytes(test_sentencepiece.model(**test_sentencepiece.T5))
     ours = tokenizers.load(tmp_path)

@@ -145,8 +145,8 @@ def load(directory: str | Path, vocab: str = "vocab.json") -> Tokenizer:
     tokenizer = next(loaded, None)
     if tokenizer is None and files.tokenizer_json:
         raise UserError(f"{directory / TOKENIZER_JSON}: its model is {type_name(files.tokenizer_json.get('model'))}; "
-                        "expected WordPiece as in BERT, BPE as in GPT or RoBERTa, or WordLevel, with its vocabulary, "
-                        "or the spiece.model of SentencePiece")
+                        "expected WordPiece as in BERT, BPE as in GPT or RoBERTa, Unigram as in T5, or WordLevel, "
+                        "with its vocabulary, or the spiece.model of SentencePiece")
     if tokenizer is None:
         raise UserError(f"no tokenizer in {directory}; expected vocab.txt, vocab.json with merges.txt, encoder.json "
                         f"with vocab.bpe, spiece.model, or {TOKENIZER_JSON}")

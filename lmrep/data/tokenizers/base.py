@@ -166,7 +166,7 @@ class Tokenizer:
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         self._save_vocabulary(directory)
-        config = self._config() | {f"{role}_token": token for role, token in self.specials.items()}
+        config = {f"{role}_token": token for role, token in self.specials.items()} | self._config()
         (directory / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf8")
 
     # Defined by tokenizers of words whose characters networks read; None for others.

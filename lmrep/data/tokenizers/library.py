@@ -42,7 +42,10 @@ class LibraryTokenizer(Tokenizer):
 
     def save(self, directory: str | Path) -> None:
         super().save(directory)
-        (Path(directory) / "tokenizer.json").write_text(self._with_specials.to_str(pretty=True), encoding="utf8")
+        (Path(directory) / "tokenizer.json").write_text(self._tokenizer_json(), encoding="utf8")
+
+    def _tokenizer_json(self) -> str:
+        return self._with_specials.to_str(pretty=True)
 
     def _renamed_specials(self) -> list:
         """The special tokens as part of `_identity`; nothing if they are the default ones."""

@@ -6,7 +6,8 @@
     encoder.json, vocab.bpe                  byte-level BPE: GPT-2, by its own names
     encoder_bpe_40000.json, vocab_40000.bpe  BPE: GPT, by its own names
     dict.txt beside GPT-2's files            RoBERTa of fairseq: GPT-2's tokens in the order of dict.txt
-    tokenizer.json                           WordPiece, BPE, byte-level BPE or words, if there is none of the above
+    tokenizer.json                           any of these without the files above, and words; a unigram model instead of
+                                             spiece.model (`unigram.py`)
     vocabulary.txt                           words with characters: ELMo (`elmo.py`)
 
 tokenizer.json and tokenizer_config.json beside a vocabulary give its options and added tokens; the latter and
@@ -122,7 +123,7 @@ class PublishedFiles:
         if different:
             raise UserError(f"{self.vocabulary_path} and {TOKENIZER_JSON} beside it give {str(different[0])[:60]!r} "
                             "different ids; keep the one that is the model's")
-        for entry in self._added_entries():
+        for entry in self.added_entries():
             content, i = entry["content"], entry.get("id")
             if ids.setdefault(content, i) != i:
                 raise UserError(f"{self.directory / TOKENIZER_JSON} adds {content[:60]!r} as id {str(i)[:40]}, which "
@@ -133,9 +134,9 @@ class PublishedFiles:
         """The tokens that tokenizer.json adds, without `specials`."""
         options = [name for name in AddedToken.__dataclass_fields__ if name != "content"]
         return [AddedToken(entry["content"], **{name: bool(entry.get(name, name == "normalized")) for name in options})
-                for entry in self._added_entries() if entry["content"] not in specials.values()]
+                for entry in self.added_entries() if entry["content"] not in specials.values()]
 
-    def _added_entries(self) -> list[dict]:
+    def added_entries(self) -> list[dict]:
         entries = self.tokenizer_json.get("added_tokens") or []
         entries = entries if isinstance(entries, list) else [entries]
         for entry in entries:

@@ -10,34 +10,26 @@ import hashlib
 import io
 import os
 import re
-import string
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import sentencepiece
 
 from lmrep.core.errors import UserError
 from lmrep.data.tokenizers import spiece_model, xlnet_json
-from lmrep.data.tokenizers.base import SENTINEL, AddedToken, Encoding, Tokenizer
+from lmrep.data.tokenizers.base import SENTINEL, AddedToken, Encoding
+from lmrep.data.tokenizers.pieces import FAMILIES, SPACE, SPECIALS, T5_SPECIALS, XLNET_SPECIALS, Pieces
 
-SPACE = "\u2581"
-SPECIALS = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}  # ALBERT's; ids 0 to 4
 RULES = "spm-1"
-# In the order of their ids, from 0. <eod> ends documents; the published training names these marks, which are pieces.
-XLNET_SPECIALS = {"unk": "<unk>", "bos": "<s>", "eos": "</s>", "cls": "<cls>", "sep": "<sep>", "pad": "<pad>",
-                  "mask": "<mask>", "eod": "<eod>"}
-XLNET_SYMBOLS = ("<eop>", ".", "(", ")", '"', "-", "\u2013", "\u00a3", "\u20ac")
-T5_SPECIALS = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}
+XLNET_SYMBOLS = ("<eop>", ".", "(", ")", '"', "-", "\u2013", "\u00a3", "\u20ac")  # after its special tokens
 COVERAGE = 0.9999  # fraction of the corpus's characters that become pieces; rarer ones are <unk>
 XLNET_COVERAGE = 0.99995
 MAX_LINE = 1000  # characters: the trainer drops longer lines
 SENTINELS = 100  # of T5
 MAX_TRAINING_CHARACTERS = 25 * 10**6  # the trainer needs 20 bytes for each; of larger corpora it gets a sample
-MARKS, LETTERS = frozenset("!\"#$%&()*+,-./:;?@[\\]^_`{|}~"), frozenset(string.ascii_lowercase)  # for ALBERT's masks
 THREADS = 16  # of the trainer, on every machine: the order of its sums depends on their number
 
 
@@ -86,36 +78,12 @@ class Cleaning:
         return clean, [start for _, start, _ in traced], [end for _, _, end in traced]
 
 
-class Family(NamedTuple):
-    """The conventions of one paper's models.
-
-    Attributes:
-      name: the tokenizer class of other libraries.
-      specials: role -> text.
-      marks: pieces by which its models are recognized.
-      cleaning: the default.
-    """
-
-    name: str
-    specials: dict[str, str]
-    marks: tuple[str, ...] = ()
-    cleaning: Cleaning | None = None
-
-
-FAMILIES = {
-    "albert": Family("AlbertTokenizer", SPECIALS, ("[CLS]", "[SEP]", "[MASK]"), Cleaning(lowercase=True)),
-    "xlnet": Family("XLNetTokenizer", XLNET_SPECIALS, ("<cls>", "<sep>", "<eod>"), Cleaning(lowercase=False)),
-    "t5": Family("T5Tokenizer", T5_SPECIALS),
-    "any": Family("SentencePiece", {}),  # of no other library
-}
-
-
 def sentinels(number: int = SENTINELS) -> list[AddedToken]:
     """T5's sentinels, which stand for masked spans. They follow the ids of the model, highest number first."""
     return [AddedToken(SENTINEL.format(i), special=True, normalized=False) for i in reversed(range(number))]
 
 
-class SentencePiece(Tokenizer):
+class SentencePiece(Pieces):
     """A SentencePiece model.
 
     Args:
@@ -131,14 +99,9 @@ class SentencePiece(Tokenizer):
     def __init__(self, model: bytes, specials: dict[str, str] = SPECIALS, cleaning: Cleaning | None = None,
                  added: Sequence[AddedToken] = ()):
         facts = spiece_model.read(model, specials.values())
-        self.model, self.cleaning, self.name = facts.model, cleaning, f"sentencepiece_{facts.algorithm}"
+        self.model, self.cleaning = facts.model, cleaning
         self._characters_table = facts.characters
-        if specials == XLNET_SPECIALS and facts.algorithm == "unigram":
-            self.name = "sentencepiece_xlnet"
-        if specials == T5_SPECIALS and facts.algorithm == "unigram":
-            self.name = "sentencepiece_t5"
         self.sentence_separator = "" if facts.dummy_prefix else " "
-        self.one_separator = "cls" not in specials  # T5 has the end of a text alone
         try:
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=self.model)
             self._inside = sentencepiece.SentencePieceProcessor(model_proto=self.model + spiece_model.NO_PREFIX)
@@ -151,6 +114,7 @@ class SentencePiece(Tokenizer):
             raise UserError(f"{', '.join(missing)} is not among its {len(tokens):,} pieces; expected the special "
                             f"tokens {' '.join(specials.values())}")
         super().__init__(tokens, added, specials)
+        self._set_family(facts.algorithm)
         self._numbers = self._split_commas() if cleaning else {}
         longest_first = sorted(self._atomic, key=len, reverse=True)
         self._special_pattern = re.compile("|".join(re.escape(name) for name in longest_first))
@@ -241,33 +205,6 @@ class SentencePiece(Tokenizer):
                 tokens[n] = (token, *after, first)
         return tokens
 
-    # Ids to text
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """The text, with special tokens, each but <unk> after a space."""
-        parts = []
-        for i in ids:
-            token = self.tokens[i]
-            space = token in self._atomic and token != self.specials.get("unk")
-            parts.append(bytes.fromhex(token[3:5]) if i in self._bytes
-                         else f"{' ' * space}{self.id_to_token(i)}".encode())
-        return b"".join(parts).decode(errors="replace").removeprefix(" ")
-
-    def id_to_token(self, token: int) -> str:
-        """The piece of an id as text, with its leading space."""
-        return self.tokens[token].replace(SPACE, " ")
-
-    def _starts_word(self, piece: str) -> bool:
-        """Whether it begins with "▁". For XLNet, also <unk>, names in angle brackets and punctuation marks. For ALBERT,
-        which masks complete words, and for models trained here, also these, and pieces with any character other than
-        these marks and English letters."""
-        if piece.startswith(SPACE) or (piece in self._atomic and piece != self.specials.get("unk")):
-            return True
-        if self.specials == XLNET_SPECIALS:
-            return piece in MARKS or piece.startswith("<")
-        return self.specials == SPECIALS and (
-            piece in MARKS or piece.startswith("<") or not {c.lower() for c in piece} <= MARKS | LETTERS)
-
     def _identity(self) -> list:
         return [RULES, hashlib.sha256(self.model).hexdigest(), self.cleaning and asdict(self.cleaning),
                 sorted(self.specials.items())]
@@ -275,7 +212,7 @@ class SentencePiece(Tokenizer):
     def _config(self) -> dict:
         first, cleaning = len(self.tokens) - len(self.added), self.cleaning
         name = next((family.name for family in FAMILIES.values() if family.specials == self.specials and
-                      (family.cleaning is None) == (cleaning is None)), FAMILIES["any"].name)
+                      (family.lowercase is None) == (cleaning is None)), FAMILIES["any"].name)
         facts = {"tokenizer_class": name}
         if name == FAMILIES["t5"].name:
             facts["extra_ids"] = len(self.added)

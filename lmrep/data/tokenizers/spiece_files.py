@@ -1,33 +1,30 @@
 """Published SentencePiece models: which paper's conventions a model follows.
 
-tokenizer_config.json (tokenizer_class) or the model's config.json (model_type) names the paper. A spiece.model alone is
-recognized by its special tokens: [CLS] [SEP] [MASK] are ALBERT's, <cls> <sep> <eod> XLNet's, and the ids <pad> 0,
-</s> 1 and <unk> 2 T5's. Any other model is used without cleaning, with the special tokens that it declares.
+`pieces.py` says which. Any other model is used without cleaning, with the special tokens that it declares.
 """
 
 import re
-from pathlib import Path
 from typing import Any
 
 from lmrep.core.errors import UserError
-from lmrep.data.tokenizers import spiece_model
+from lmrep.data.tokenizers import spiece_model, unigram
 from lmrep.data.tokenizers.base import CONFIG, AddedToken
-from lmrep.data.tokenizers.files import read_bytes, read_json
-from lmrep.data.tokenizers.published import ANY_CLASS, PublishedFiles
-from lmrep.data.tokenizers.sentence_piece import FAMILIES, SENTINELS, Cleaning, SentencePiece, sentinels
+from lmrep.data.tokenizers.files import read_bytes
+from lmrep.data.tokenizers.pieces import FAMILIES, family_of
+from lmrep.data.tokenizers.published import PublishedFiles
+from lmrep.data.tokenizers.sentence_piece import SENTINELS, Cleaning, SentencePiece, sentinels
 
-MODEL_TYPES = ("albert", "xlnet", "t5")  # in config.json
 
-
-def load(files: PublishedFiles) -> SentencePiece | None:
-    """From a spiece.model. Raises UserError if it is malformed or the files beside it need unknown rules."""
+def load(files: PublishedFiles) -> SentencePiece | unigram.Unigram | None:
+    """From a spiece.model, or a tokenizer.json of unigrams. Raises UserError if it is malformed or the files beside it
+    need unknown rules."""
     if not files.vocabulary_file.endswith(".model"):
-        return None
+        return unigram.load(files)
     path, config, names = files.directory / files.vocabulary_file, files.config, files.specials
     model = read_bytes(path, "a SentencePiece model")
     try:
         facts = spiece_model.read(model)
-        family = _family(path.with_name("config.json"), config, facts.tokens)
+        family = family_of(path.with_name("config.json"), config, facts.tokens)
         specials = FAMILIES[family].specials
         if family == "albert":  # its files name [CLS] and [SEP] bos and eos, too
             names = {role: name for role, name in names.items() if role in specials}
@@ -39,28 +36,10 @@ def load(files: PublishedFiles) -> SentencePiece | None:
         raise UserError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None
 
 
-def _family(model_config: Path, config: dict[str, Any], pieces: list[str]) -> str:
-    name = config.get("tokenizer_class")
-    known = {family.name: key for key, family in FAMILIES.items()}
-    if isinstance(name, str) and name.removesuffix("Fast") in known:
-        return known[name.removesuffix("Fast")]
-    if name not in (None, *ANY_CLASS):
-        raise UserError(f"tokenizer_class of {CONFIG} is {str(name)[:60]}, which would split text differently; "
-                        f"expected {', '.join(known)}")
-    model_type = read_json(model_config).get("model_type") if model_config.exists() else None
-    if model_type not in (None, *MODEL_TYPES):
-        raise UserError(f"model_type of config.json is {str(model_type)[:60]}, whose tokenizer is unknown; expected "
-                        f"{', '.join(MODEL_TYPES)}, or a {CONFIG} with a tokenizer_class of {', '.join(known)}")
-    if model_type is not None:
-        return model_type
-    if pieces[:3] == ["<pad>", "</s>", "<unk>"]:
-        return "t5"
-    return next((name for name, each in FAMILIES.items() if each.marks and set(each.marks) <= set(pieces)), "any")
-
-
 def _cleaning(config: dict[str, Any], family: str) -> Cleaning | None:
     """The cleaning that do_lower_case, keep_accents and remove_space determine; by default that of the family."""
-    default = FAMILIES[family].cleaning
+    lowercase = FAMILIES[family].lowercase
+    default = None if lowercase is None else Cleaning(lowercase)
     if family == "any" and config.get("remove_space") is True:
         default = Cleaning(lowercase=False)
     both = (True, False)

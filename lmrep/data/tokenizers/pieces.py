@@ -1,0 +1,116 @@
+"""What tokenizers of SentencePiece's pieces share: special tokens of ALBERT, XLNet and T5, and how pieces are shown.
+
+tokenizer_config.json (tokenizer_class) or the model's config.json (model_type) names the paper. A vocabulary alone is
+recognized by its special tokens: [CLS] [SEP] [MASK] are ALBERT's, <cls> <sep> <eod> XLNet's, and the ids <pad> 0,
+</s> 1 and <unk> 2 T5's.
+"""
+
+import string
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lmrep.core.errors import UserError
+from lmrep.data.tokenizers.base import CONFIG, Tokenizer
+from lmrep.data.tokenizers.files import read_json
+from lmrep.data.tokenizers.published import ANY_CLASS
+
+SPACE = "\u2581"
+SPECIALS = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}  # ALBERT's; ids 0 to 4
+# In the order of their ids, from 0. <eod> ends documents; the published training names these marks, which are pieces.
+XLNET_SPECIALS = {"unk": "<unk>", "bos": "<s>", "eos": "</s>", "cls": "<cls>", "sep": "<sep>", "pad": "<pad>",
+                  "mask": "<mask>", "eod": "<eod>"}
+T5_SPECIALS = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}
+MARKS, LETTERS = frozenset("!\"#$%&()*+,-./:;?@[\\]^_`{|}~"), frozenset(string.ascii_lowercase)  # for ALBERT's masks
+
+
+class Family(NamedTuple):
+    """The conventions of one paper's models.
+
+    Attributes:
+      name: the tokenizer class of other libraries.
+      specials: role -> text.
+      marks: pieces by which its models are recognized.
+      lowercase: whether its text is lower-cased, by default; None if its text is not cleaned.
+    """
+
+    name: str
+    specials: dict[str, str]
+    marks: tuple[str, ...] = ()
+    lowercase: bool | None = None
+
+
+FAMILIES = {
+    "albert": Family("AlbertTokenizer", SPECIALS, ("[CLS]", "[SEP]", "[MASK]"), True),
+    "xlnet": Family("XLNetTokenizer", XLNET_SPECIALS, ("<cls>", "<sep>", "<eod>"), False),
+    "t5": Family("T5Tokenizer", T5_SPECIALS),
+    "any": Family("SentencePiece", {}),  # of no other library
+}
+
+
+def family_of(model_config: Path, config: Mapping[str, Any], pieces: Sequence[str]) -> str:
+    """The family, in FAMILIES, of a vocabulary.
+
+    Args:
+      model_config: where the model's config.json is, if there is one.
+      config: the tokenizer_config.json.
+      pieces: the vocabulary.
+
+    Raises:
+      UserError: one of the two files names another tokenizer.
+    """
+    name = config.get("tokenizer_class")
+    known = {family.name: key for key, family in FAMILIES.items()}
+    if isinstance(name, str) and name.removesuffix("Fast") in known:
+        return known[name.removesuffix("Fast")]
+    if name not in (None, *ANY_CLASS):
+        raise UserError(f"tokenizer_class of {CONFIG} is {str(name)[:60]}, which would split text differently; "
+                        f"expected {', '.join(known)}")
+    families = [family for family in FAMILIES if family != "any"]
+    model_type = read_json(model_config).get("model_type") if model_config.exists() else None
+    if model_type not in (None, *families):
+        raise UserError(f"model_type of config.json is {str(model_type)[:60]}, whose tokenizer is unknown; expected "
+                        f"{', '.join(families)}, or a {CONFIG} with a tokenizer_class of {', '.join(known)}")
+    if model_type is not None:
+        return model_type
+    if list(pieces[:3]) == ["<pad>", "</s>", "<unk>"]:
+        return "t5"
+    return next((name for name, each in FAMILIES.items() if each.marks and set(each.marks) <= set(pieces)), "any")
+
+
+class Pieces(Tokenizer):
+    """Base class of tokenizers whose pieces begin with "▁" where a word starts."""
+
+    _bytes: set[int]  # the ids of pieces that stand for a byte
+
+    def _set_family(self, algorithm: str) -> None:
+        """Names the tokenizer for its special tokens and its algorithm, "unigram" or "bpe"."""
+        families = {"xlnet": XLNET_SPECIALS, "t5": T5_SPECIALS} if algorithm == "unigram" else {}
+        family = next((name for name, specials in families.items() if self.specials == specials), algorithm)
+        self.name = f"sentencepiece_{family}"
+        self.one_separator = "cls" not in self.specials  # T5 has the end of a text alone
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text, with special tokens, each but <unk> after a space."""
+        parts = []
+        for i in ids:
+            token = self.tokens[i]
+            space = token in self._atomic and token != self.specials.get("unk")
+            parts.append(bytes.fromhex(token[3:5]) if i in self._bytes
+                         else f"{' ' * space}{self.id_to_token(i)}".encode())
+        return b"".join(parts).decode(errors="replace").removeprefix(" ")
+
+    def id_to_token(self, token: int) -> str:
+        """The piece of an id as text, with its leading space."""
+        return self.tokens[token].replace(SPACE, " ")
+
+    def _starts_word(self, piece: str) -> bool:
+        """Whether it begins with "▁". For XLNet, also <unk>, names in angle brackets and punctuation marks. For ALBERT,
+        which masks complete words, and for models trained here, also these, and pieces with any character other than
+        these marks and English letters."""
+        if piece.startswith(SPACE) or (piece in self._atomic and piece != self.specials.get("unk")):
+            return True
+        if self.specials == XLNET_SPECIALS:
+            return piece in MARKS or piece.startswith("<")
+        return self.specials == SPECIALS and (
+            piece in MARKS or piece.startswith("<") or not {c.lower() for c in piece} <= MARKS | LETTERS)
