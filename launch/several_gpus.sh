@@ -13,4 +13,5 @@ if ! command -v nvidia-smi > /dev/null; then
 fi
 [[ $GPUS == all ]] || export CUDA_VISIBLE_DEVICES=$GPUS
 nvidia-smi --query-gpu=index,name,memory.used,memory.total --format=csv >&2 # shows other programs on these GPUs
+export JAX_PLATFORMS=${JAX_PLATFORMS:-cuda,cpu} # refused where JAX sees no GPU, instead of training on the CPU
 exec "$(dirname "$0")/one_machine.sh" "$@"

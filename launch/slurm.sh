@@ -28,6 +28,8 @@ experiment=${2:?EXPERIMENT is missing, for example experiments/bert.py:size=base
 shift 2
 # Since Slurm 22.05 srun does not inherit this from sbatch, and would give each task one core.
 [[ -z ${SLURM_CPUS_PER_TASK:-} ]] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
+# Refused where JAX sees no GPU, instead of training on the CPU. JAX_PLATFORMS=cpu sbatch ... trains on the CPU.
+export JAX_PLATFORMS=${JAX_PLATFORMS:-cuda,cpu}
 
 # --wait: seconds until the other tasks are ended after the first. --cpu-bind: the loader uses all cores.
 code=0

@@ -28,6 +28,8 @@ tasks=${TASKS:-$SLURM_ARRAY_TASK_COUNT}
 shift 2
 # Since Slurm 22.05 srun does not inherit this from sbatch, and would give the task one core.
 [[ -z ${SLURM_CPUS_PER_TASK:-} ]] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
+# Refused where JAX sees no GPU, instead of training on the CPU. JAX_PLATFORMS=cpu sbatch ... trains on the CPU.
+export JAX_PLATFORMS=${JAX_PLATFORMS:-cuda,cpu}
 
 code=0
 srun --cpu-bind=none \

@@ -25,7 +25,7 @@ import numpy as np
 from lmrep.config import loading
 from lmrep.core import remote
 from lmrep.core.errors import RunFault, UserError
-from lmrep.core.host import check_address_space, default_data_dir
+from lmrep.core.host import check_address_space, check_backend, default_data_dir
 from lmrep.core.params import flatten
 from lmrep.core.sharding import describe_sizes, make_mesh
 from lmrep.data import word_vectors
@@ -111,6 +111,7 @@ def train(
       Stopped: by SIGTERM or Ctrl-C, with everything saved.
     """
     check_address_space()
+    check_backend()
     config = _load_config(config, overrides)
     if url := remote.as_url(directory):
         experiments.check_mesh(experiments.parse(config), jax.device_count())  # before anything is downloaded

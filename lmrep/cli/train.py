@@ -18,6 +18,7 @@ from typing import Any
 from lmrep.cli.arguments import DATA_DIR, Arguments, Flag, at_least
 from lmrep.core import compilation_cache, remote
 from lmrep.core.errors import UserError
+from lmrep.core.host import check_backend
 from lmrep.core.messages import show_messages
 from lmrep.distributed import process_group
 from lmrep.metrics import UNIGRAM_LOSS, Metric, baseline, baseline_title, beats, is_token_loss, judgement
@@ -33,6 +34,7 @@ def run(arguments: Arguments) -> int:
     """The command."""
     workdir, flags = arguments.required_workdir(), arguments.flags
     process_group.start()
+    check_backend()
     if process_group.joined() and flags.compilation_cache:
         compilation_cache.enable(several_processes=True)
     config = process_group.agreed(lambda: config_of(arguments))

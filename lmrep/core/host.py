@@ -2,21 +2,28 @@
 
 import contextlib
 import ctypes
+import functools
 import glob
+import logging
 import os
 import platform
 import re
 import resource
+import shutil
 import sys
 from pathlib import Path
 
 from lmrep.core.errors import UserError
 
 MIN_ADDRESS_SPACE = 4 * 10**9  # bytes; JAX with XLA's compiler reserves 1.7 GB before any array is made
+GPU_PLATFORMS = dict.fromkeys(("cuda", "rocm", "oneapi"), "gpu")  # how $JAX_PLATFORMS names them, and JAX's devices
+INSTALLED = "check the driver (nvidia-smi), and that JAX is installed for accelerators (jax[cuda13], jax[tpu])"
 ACCELERATORS = ("/dev/nvidia[0-9]*", "/dev/accel*", "/dev/vfio/[0-9]*")
 
 # Parameters of glibc's mallopt(3).
 TRIM_THRESHOLD, TOP_PAD, MMAP_MAX, ARENA_MAX = -1, -2, -4, -8
+
+log = logging.getLogger(__name__)
 
 
 def default_data_dir() -> Path:
@@ -88,6 +95,45 @@ def available_memory() -> int | None:
     if limit != resource.RLIM_INFINITY:
         limits.append(limit)
     return max(0, min(limits)) if limits else None
+
+
+@functools.cache  # warns once
+def check_backend() -> None:
+    """Refuses a run that JAX would compute elsewhere than on the first platform of $JAX_PLATFORMS. Where that is not
+    set, a run on the CPU of a machine that has accelerators is warned of.
+
+    JAX skips `cuda` without a message where it sees no GPU, and computes on the next platform.
+
+    Raises:
+      UserError: JAX cannot use that platform.
+    """
+    import jax
+
+    platforms = jax.config.jax_platforms or ""
+    wanted = platforms.partition(",")[0]
+    try:
+        platform = jax.default_backend()
+    except (RuntimeError, AssertionError) as error:
+        platform, why = "", str(error).partition(" (set JAX_PLATFORMS")[0]
+    else:
+        why = f"it would compute on the {platform}"
+    if not platform or (wanted and GPU_PLATFORMS.get(wanted, wanted) != platform):
+        setting = f"JAX_PLATFORMS is {platforms}, and JAX sees" if wanted else "JAX finds"
+        raise UserError(f"{setting} no such device{f': {why}' if why else ''}; {INSTALLED}, or set JAX_PLATFORMS=cpu")
+    if sign := unused_accelerator():
+        log.warning("this machine seems to have accelerators (%s), and JAX computes on the CPU; %s, or set "
+                    "JAX_PLATFORMS=cpu to train there on purpose", sign, INSTALLED)
+
+
+def unused_accelerator() -> str:
+    """A sign that this machine has accelerators, where JAX computes on the CPU and $JAX_PLATFORMS does not say so; else
+    ""."""
+    import jax
+
+    if jax.config.jax_platforms or jax.default_backend() != "cpu":
+        return ""
+    return next((path for pattern in ACCELERATORS for path in sorted(glob.glob(pattern))),
+                shutil.which("nvidia-smi") or "")
 
 
 def use_devices_per_core() -> None:

@@ -48,6 +48,9 @@ def examine(
     checks("address space", machine.address_space)
     if checks.findings[-1].mark == FAILED:
         return checks.findings  # JAX, which the other checks use, would hang or abort
+    checks("devices", machine.platform)
+    if checks.findings[-1].mark == FAILED:
+        return checks.findings
     checks("config", partial(run.config, config))
     checks("mesh", partial(machine.mesh, devices or jax.device_count(), processes), "config")
     if isinstance(checks.values.get("config"), TaskExperiment):
@@ -80,6 +83,7 @@ def _check_text(checks: "_Checks", data_dir: Path, files: str) -> list[str]:
     if files:
         checks("evaluation", lambda e: text.corpus(api.other_corpus(e.data, files)), "config")
     checks("store", partial(text.stores, data_dir), "config", *samples)
+    checks("epochs", text.epochs, "config", "store?", *samples)
     checks("tokenizer", text.tokenizer, "config", "store?")
     checks("network", machine.network, "config", "tokenizer", "mesh?")
     checks("examples", text.examples, "config", "tokenizer", "network", *samples)

@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 OK, WARNING, FAILED, SKIPPED = "ok", "warning", "FAILED", "skipped"
+MAX_EPOCHS = 1000  # above which a run is warned of; BERT was trained for 40
 
 
 class Finding(NamedTuple):

@@ -14,7 +14,7 @@ from lmrep.core import remote
 from lmrep.core.errors import RunFault, UserError
 from lmrep.data import tokenizers
 from lmrep.data.store.prepare import Prepared
-from lmrep.doctor.findings import OK, WARNING, Result
+from lmrep.doctor.findings import MAX_EPOCHS, OK, WARNING, Result
 from lmrep.experiment import checks
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, TaskExperiment
@@ -37,6 +37,9 @@ def config(config_dict: Mapping[str, Any]) -> Result:
     stages = ", then ".join(f"{stage.objective_name} on {stage.format_name} sequences of {stage.length} tokens, batch "
                           f"size {stage.batch_size}, {duration(stage.steps)}"
                           for stage in experiments.resolve_stages(experiment))
+    if isinstance(experiment, TaskExperiment) and experiment.epochs > MAX_EPOCHS:
+        return Result(f"{experiment.name}: {stages}; a network learns the examples by heart: lower epochs", experiment,
+                      WARNING)
     return Result(f"{experiment.name}: {stages}", experiment)
 
 

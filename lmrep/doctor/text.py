@@ -23,7 +23,7 @@ from lmrep.data.mixture import Sources
 from lmrep.data.store import statistics as store_statistics
 from lmrep.data.store import token_store
 from lmrep.data.store.prepare import Prepared, bytes_needed, choose_sentences
-from lmrep.doctor.findings import OK, SKIPPED, WARNING, Result
+from lmrep.doctor.findings import MAX_EPOCHS, OK, SKIPPED, WARNING, Result
 from lmrep.doctor.machine import Taken, disk_space
 from lmrep.experiment import build, checks
 from lmrep.experiment import config as experiments
@@ -141,6 +141,26 @@ def stores(data_dir: Path, experiment: Experiment, *_: Sample) -> Result:
             _check_ids(store, found)
     tokens = ", ".join(f"{split} {statistics['tokens']:,}" for split, statistics in found.statistics.items())
     return Result(f"built in {local_data_dir(data_dir)}; tokens: {tokens}", found)
+
+
+def epochs(experiment: Experiment, found: Prepared | None, *samples: Sample) -> Result:
+    """The run does not read its text thousands of times."""
+    shown = sum(stage.steps * stage.batch_size * stage.length for stage in experiments.resolve_stages(experiment))
+    if found:
+        about, tokens = "", found.statistics["train"]["tokens"]
+    elif any(sample.characters is None for sample in samples):
+        return Result("not counted: the size of the corpus is not known before it is read", mark=SKIPPED)
+    else:
+        parts = experiments.sources(experiment) or [experiment]
+        about, tokens = "about ", sum(
+            sample.characters * (1 - part.data.validation - part.data.test) / CHARACTERS_PER_TOKEN
+            for sample, part in zip(samples, parts, strict=True))
+    passes = shown / max(1, tokens)
+    text = (f"{experiment.steps:,} steps read {shown:,} tokens: {about}{passes:,.1f} times the {about}{tokens:,.0f} of "
+            "the train split")
+    if passes > MAX_EPOCHS:
+        return Result(f"{text}; a network learns such a text by heart: give more text, or lower steps", mark=WARNING)
+    return Result(text)
 
 
 def _check_ids(store: token_store.Store, found: Prepared) -> None:

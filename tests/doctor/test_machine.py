@@ -12,6 +12,8 @@ import jax
 import pytest
 
 from lmrep import doctor
+from lmrep.core import host
+from lmrep.core.errors import UserError
 from lmrep.doctor import machine
 from lmrep.experiment import config as experiments
 from lmrep.planning import hardware, plan, table
@@ -51,6 +53,46 @@ def test_mesh_of_devices_of_other_machines_is_checked(config, tmp_path):
     assert not failed(found) and "4 x 4 x 1 on 16 x cpu, of which 8 are here" in found["mesh"].text
     found = examined(config, tmp_path / "run", tmp_path, devices=32, processes=2)
     assert "2 processes have 32; use all of them" in failed(found)["mesh"]
+
+
+def test_float32_on_accelerators_is_a_warning(config, monkeypatch):
+    experiment = experiments.parse(config)
+    assert machine.mesh(8, 1, experiment).mark == doctor.OK
+    monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(platform="gpu", device_kind="NVIDIA H100")])
+    result = machine.mesh(8, 1, experiment)
+    assert result.mark == doctor.WARNING and "execution.dtype=bfloat16" in result.text and result.value.size == 8
+
+
+@pytest.mark.parametrize(("platforms", "found", "sign", "outcome"), [
+    ("cpu", "cpu", "/usr/bin/nvidia-smi", ""), ("", "cpu", None, ""), ("cuda,cpu", "gpu", "/usr/bin/nvidia-smi", ""),
+    ("", "gpu", "/usr/bin/nvidia-smi", ""), ("tpu,cpu", "tpu", None, ""),
+    ("", "cpu", "/usr/bin/nvidia-smi", "seems to have accelerators (/usr/bin/nvidia-smi)"),
+    ("cuda,cpu", "cpu", "/usr/bin/nvidia-smi", UserError), ("cuda", AssertionError(), None, UserError),
+    ("tpu,cpu", RuntimeError("Unable to initialize backend 'tpu': no libtpu.so (set JAX_PLATFORMS='')"), None,
+     UserError)])
+def test_a_run_computes_on_the_accelerators_or_says_that_it_does_not(monkeypatch, caplog, platforms, found, sign,
+                                                                     outcome):
+    def default_backend():
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    before = jax.config.jax_platforms
+    monkeypatch.setattr(jax, "default_backend", default_backend)
+    monkeypatch.setattr(shutil, "which", lambda name: sign)
+    monkeypatch.setattr(host, "ACCELERATORS", ())
+    jax.config.update("jax_platforms", platforms or None)
+    try:
+        if outcome is UserError:
+            with pytest.raises(UserError, match=f"JAX_PLATFORMS is {platforms}, and JAX sees no such device"):
+                host.check_backend.__wrapped__()
+            return
+        host.check_backend.__wrapped__()
+        result = machine.platform()
+    finally:
+        jax.config.update("jax_platforms", before)
+    assert outcome in caplog.text and outcome in result.text and (result.mark == doctor.WARNING) == bool(outcome)
+    assert bool(caplog.records) == bool(outcome)
 
 
 def test_parameters_that_the_mesh_does_not_shard_are_a_warning(config, tmp_path):

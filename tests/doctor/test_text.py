@@ -90,6 +90,17 @@ def test_each_source_of_a_mixture_is_checked(home, config, tmp_path):
     assert {finding.mark for finding in found.values()} == {doctor.OK} and "built in" in found["store"].text
 
 
+def test_thousands_of_epochs_are_a_warning(config, tmp_path, monkeypatch):
+    found = examined(config, tmp_path / "run", tmp_path)["epochs"]
+    assert found.mark == doctor.OK and "12 steps read 6,144 tokens: about " in found.text
+    config.steps = 10_000_000
+    found = examined(config, tmp_path / "run", tmp_path)["epochs"]
+    assert found.mark == doctor.WARNING and "lower steps" in found.text
+    experiment, sample = experiments.parse(config), text.Sample(["a"], False, None, False)
+    found = text.epochs(experiment, None, sample)
+    assert found.mark == doctor.SKIPPED and "not counted" in found.text
+
+
 def test_missing_evaluation_files_fail(config, tmp_path):
     found = examined(config, tmp_path / "run", tmp_path, files=f"{tmp_path}/none*.txt")
     assert "matches no file" in failed(found)["evaluation"] and found["corpus"].mark == doctor.OK

@@ -72,6 +72,14 @@ def test_several_gpus(stubs, writable):
     assert "CUDA_VISIBLE_DEVICES" not in stubs.called()[-1]["environment"]
 
 
+@pytest.mark.parametrize("script", ["several_gpus.sh", "slurm.sh", "slurm_sweep.sh"])
+@pytest.mark.parametrize(("given", "passed"), [("", "cuda,cpu"), ("cpu", "cpu"), ("rocm", "rocm")])
+def test_scripts_for_gpus_do_not_train_on_the_cpu_unless_they_are_told_to(stubs, writable, script, given, passed):
+    commands(stubs, script, *writable[0], JAX_PLATFORMS=given, SLURM_JOB_ID="7", SLURM_ARRAY_TASK_ID="0",
+             SLURM_ARRAY_TASK_COUNT="1")
+    assert stubs.called()[-1]["environment"]["JAX_PLATFORMS"] == passed
+
+
 def test_slurm_starts_a_task_on_each_node(stubs):
     options = ["srun", "--label", "--wait=120", "--cpu-bind=none"]
     assert commands(stubs, "slurm.sh", *ARGUMENTS, SLURM_JOB_ID="7", SLURM_CPUS_PER_TASK="12") == [options + TRAIN]
