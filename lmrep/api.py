@@ -75,6 +75,7 @@ class Outcome(NamedTuple):
       best_step: of the checkpoint that `after` is of, for a task; 0: the last.
       intervals: bootstrap 95 % intervals of `after`, for a task.
       unigram_loss: of predicting tokens by their frequency in the training split, in nats.
+      splits: those that the run's data have.
     """
 
     steps: int
@@ -85,6 +86,7 @@ class Outcome(NamedTuple):
     before_step: int = 0
     unigram_loss: float | None = None
     best_step: int = 0
+    splits: tuple[str, ...] = ()
     intervals: dict[str, list[float]] = {}  # noqa: RUF012
 
 
@@ -191,12 +193,13 @@ def _finish(
     if experiment.log.report:
         _report(directory, data_dir)
     if isinstance(prepared, PreparedTask):
-        outcome = _outcome(directory, experiment)
+        outcome = _outcome(directory, experiment)._replace(splits=tuple(prepared.stores))
         return outcome._replace(**best) if best else outcome
     texts = prompts.sample_prompts(experiment.samples, experiments.capabilities(experiment), prepared,
                                    experiments.build_model(experiment).max_length)
     return _outcome(directory, experiment)._replace(
-        prompts=tuple(texts), unigram_loss=prepared.tokenizer.vocabulary.unigram_loss)
+        prompts=tuple(texts), splits=tuple(name for name, store in prepared.stores.items() if store.tokens),
+        unigram_loss=prepared.tokenizer.vocabulary.unigram_loss)
 
 
 def _load_config(config: Mapping[str, Any] | str | os.PathLike, overrides: Mapping[str, Any]) -> Mapping[str, Any]:

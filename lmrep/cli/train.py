@@ -53,8 +53,18 @@ def run(arguments: Arguments) -> int:
     if outcome.prompts and alone:  # one of several processes does not make the others wait
         print(samples(api.load(workdir), outcome.prompts))
     text = next(iter(outcome.prompts), outcome.example)
-    print(next_steps(workdir, flags.data_dir, text, experiment.log.report and alone))
+    usual = "validation" if isinstance(experiment, api.experiments.TaskExperiment) else "test"  # of lmrep evaluate
+    split = next((split for split in (usual, "validation") if split in outcome.splits), None)
+    print(next_steps(workdir, flags.data_dir, text, _page(workdir).exists(), "" if split == usual else split))
     return 0
+
+
+def _page(workdir: str) -> Path:
+    """The report of a run, which is on this machine where its workdir is remote."""
+    from lmrep.storage import remote_workdir
+
+    url = remote.as_url(workdir)
+    return Path(remote_workdir.training_dir(url) if url else workdir) / "report.html"
 
 
 def config_of(arguments: Arguments) -> Any:
@@ -157,19 +167,19 @@ def samples(run, texts: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def next_steps(workdir: str, data_dir: str, text: str, report: bool = True) -> str:
-    """Commands to try next, for a run whose report.html was written, or was not."""
-    from lmrep.storage import remote_workdir
-
-    url = remote.as_url(workdir)
-    page = f"{shlex.quote(str(remote_workdir.training_dir(url) if url else workdir))}/report.html"
-    look = f"open {page} in a browser" if report else f"lmrep report {shlex.quote(workdir)}"
+def next_steps(
+    workdir: str, data_dir: str, text: str, report: bool = True, split: str | None = ""
+) -> str:
+    """Commands to try next, for a run whose report.html was written, or was not; `split` is the one to evaluate, "" for
+    that of `lmrep evaluate`, None where none is held out."""
+    look = f"open {shlex.quote(str(_page(workdir)))} in a browser" if report else f"lmrep report {shlex.quote(workdir)}"
     run, stores = f"--workdir={shlex.quote(workdir)}", f" --data_dir={shlex.quote(data_dir)}" if data_dir else ""
     # In double quotes if it has apostrophes and nothing special between them.
     quoted = f'"{text}"' if "'" in text and not set(text) & set('"$`\\!') else shlex.quote(text)
     predict = f"\n  lmrep predict {run} {quoted}" if text else ""
+    option = f" --split={split}" if split else ""
+    evaluate = "" if split is None else f"\n  lmrep evaluate {run}{stores}{option}"
     return f"""
-Next:{predict}
-  lmrep evaluate {run}{stores}
+Next:{predict}{evaluate}
   lmrep inspect {run}{stores}
   {look}; tensorboard --logdir={shlex.quote(workdir)}"""

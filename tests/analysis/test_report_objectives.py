@@ -4,6 +4,7 @@ import dataclasses
 import math
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -278,3 +279,12 @@ def test_advice_contains_a_suitable_prompt(runs, predicted):
 
     for name, (first, *_) in SAMPLES.items():
         assert any("lmrep predict" in c and shlex.quote(first) in c for c in commands(name))
+
+
+@pytest.mark.parametrize("view", [predictions._masked_tokens, predictions._next_tokens])
+def test_batches_of_other_fields_are_said_not_to_be_shown(view):
+    """An objective may prepare what it likes: one sentence instead of predictions for validation text."""
+    objective = SimpleNamespace(name="mine", predict=len, next_token_logits=len)
+    notes = []
+    assert view(None, (None, SimpleNamespace(objective=objective)), {"tokens": np.zeros((2, 3))}, notes) == []
+    assert len(notes) == 1 and "'mine'" in notes[0] and "targets" in notes[0]

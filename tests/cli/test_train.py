@@ -131,6 +131,13 @@ def test_report_path_is_printed_only_if_it_was_written():
     assert "lmrep report runs/x;" in shown
 
 
+@pytest.mark.parametrize(("split", "command"), [
+    ("", "lmrep evaluate --workdir=runs/x\n"), ("validation", "--split=validation\n"), (None, "")])
+def test_only_a_split_that_exists_is_to_be_evaluated(split, command):
+    shown = next_steps("runs/x", "", "a [MASK]", split=split)
+    assert command in shown and ("lmrep evaluate" in shown) == (split is not None)
+
+
 @pytest.mark.parametrize("text", ["The [MASK] cat.", "He didn't come.", "It's \"so\".", "It's $5!"])
 def test_prompt_of_the_next_step_is_one_word_of_a_shell(text):
     command = next(line for line in next_steps("runs/x", "", text).splitlines() if "lmrep predict" in line)

@@ -322,3 +322,23 @@ def test_long_document_is_never_copied_in_full(run, monkeypatch):
     found = evaluate.perplexity(run, [text], LENGTH, 31)
     assert found.tokens == found.nll == len(tokenize.tokenize(run.tokenizer, [text]).tokens)
     assert len(largest) > 10 and len({*largest}) == 1 and largest[0] < found.tokens / 10
+
+
+def test_a_loss_that_reads_more_of_a_batch_is_computed_from_logits(run, log_probabilities):
+    """As that of a distilled language model, which has weights for its teacher's terms."""
+    text = "the red cat sees the old dog."
+    expected = evaluate.perplexity(run, [text], LENGTH, 31)
+
+    def loss(params, batch, key, carry):
+        return run.objective.loss(params, {**batch, "weights": batch["token_weights"]}, key, carry)
+
+    other = dataclasses.replace(run, objective=run.objective._replace(loss=loss))
+    found = evaluate.perplexity(other, [text], LENGTH, 31)
+    assert found.nll == pytest.approx(expected.nll, rel=1e-5) and found.tokens == expected.tokens
+
+
+@pytest.mark.parametrize("change", [{"next_token_logits": None}, {"context": "source"}], ids=str)
+def test_an_objective_that_does_not_predict_from_left_to_right_is_refused(run, change):
+    """As span corruption, whose decoder reads a source."""
+    with pytest.raises(UserError, match="needs a run that predicts from left to right"):
+        evaluate._window(dataclasses.replace(run, objective=run.objective._replace(**change)), None, 8)

@@ -227,9 +227,18 @@ def _held_out(data: RunData, runs: Pair, batch: dict[str, np.ndarray], notes: li
     return found
 
 
+def _has(batch: Mapping[str, np.ndarray], fields: Sequence[str], runs: Pair, notes: list[str]) -> bool:
+    """Whether a prepared batch has the fields that a view of predictions reads; a note says so where it has not."""
+    if missing := [name for name in fields if name not in batch]:
+        notes.append(f"Predictions for validation text are not shown: objective {_newest(runs).objective.name!r} "
+                     f"prepares batches without {', '.join(missing)}.")
+    return not missing
+
+
 def _masked_tokens(data: RunData, runs: Pair, batch: dict[str, np.ndarray], notes: list[str]) -> list[Sample]:
     """One of the masked tokens of each example."""
-    if "inputs" not in batch or any(run and run.objective.predict is None for run in runs):
+    if any(run and run.objective.predict is None for run in runs) or not _has(
+            batch, ("inputs", "predicted", "targets", "weights"), runs, notes):
         return []
     inputs = {name: value for name, value in batch.items() if name in FIELDS} | {
         "tokens": batch["inputs"], "predicted": batch["predicted"]}
@@ -249,7 +258,8 @@ def _masked_tokens(data: RunData, runs: Pair, batch: dict[str, np.ndarray], note
 
 def _next_tokens(data: RunData, runs: Pair, batch: dict[str, np.ndarray], notes: list[str]) -> list[Sample]:
     """The next token about the middle of each example, where an objective predicts it from those before it."""
-    if any(run and run.objective.next_token_logits is None for run in runs):
+    if any(run and run.objective.next_token_logits is None for run in runs) or not _has(
+            batch, ("targets", "weights"), runs, notes):
         return []
     tokenizer, model, specials = data.network.tokenizer, data.network.model, data.network.tokenizer.vocabulary.specials
     predicted = [np.flatnonzero(weights > 0) for weights in batch["weights"]]
@@ -318,7 +328,8 @@ RENDERERS = {
         {"continued": _continued, "next_tokens": _next_tokens}),
     "detect_replaced": Renderer(
         samples=_sample("shaded", lambda text, tokens, tokenizer: replaced_tokens.shade(text, tokens)),
-        held_out={"replaced": lambda data, runs, batch, notes: replaced_tokens.held_out(runs, batch)}),
+        held_out={"replaced": lambda data, runs, batch, notes: replaced_tokens.held_out(runs, batch) if _has(
+            batch, ("token_weights",), runs, notes) else None}),
 }
 
 
