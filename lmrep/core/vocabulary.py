@@ -42,6 +42,12 @@ class Vocabulary:
     sentinels: tuple[int, ...] = field(default=(), repr=False)
 
     @property
+    def unknown(self) -> int:
+        """The id of words that the vocabulary lacks; -1 if no text has it, as for GPT-2, where it ends documents."""
+        unknown = self.specials.get("unk", -1)
+        return -1 if list(self.specials.values()).count(unknown) > 1 else unknown
+
+    @property
     def unigram_loss(self) -> float:
         """The loss in nats of predicting tokens by their frequency: the entropy of `counts`; 0 if these are unknown."""
         p = self.counts[self.counts > 0] / max(1, self.counts.sum())

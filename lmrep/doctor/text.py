@@ -204,7 +204,7 @@ def examples(
         store = token_store.write(Path(directory) / "store", ids, loaded.vocabulary)
         for one in stages:
             build.plan(one.plan, store, experiment.seed, Path(directory)).gather(np.zeros(1, np.int64))
-    unknown, warnings = float((known_ids(stream, loaded.vocabulary) == loaded.vocabulary.specials["unk"]).mean()), []
+    unknown, warnings = float((known_ids(stream, loaded.vocabulary) == loaded.vocabulary.unknown).mean()), []
     statistics = {"train": {"sentences": stream.size, "unknown_fraction": unknown}}
     store_statistics.check(statistics, experiment.tokenizer, warnings.append)
     text = f"{1 - unknown:.2%} of {stream.size:,} tokens of {len(documents):,} documents are in the vocabulary"

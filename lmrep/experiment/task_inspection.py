@@ -134,9 +134,9 @@ def _first(own: Sequence[Record], examples: int) -> list[int]:
 
 def _tokenizer(prepared: PreparedTask) -> str:
     tokenizer, units = prepared.tokenizer, prepared.stores["train"].units
-    unknown = tokenizer.vocabulary.specials.get("unk")
+    unknown = tokenizer.vocabulary.unknown
     text = f"Tokenizer {tokenizer.name}: {tokenizer.size:,} tokens"
-    if unknown is None:
+    if unknown < 0:
         return text
     tokens = units.tokens if units.source is None else np.concatenate([units.tokens, units.source.tokens])
     return f"{text}; {np.mean(known_ids(tokens, tokenizer.vocabulary) == unknown):.3%} of the text is unknown"

@@ -323,7 +323,7 @@ def perplexity(run: Run, texts: Iterable[str], length: int, stride: int, charact
     """
     counts: Counter[str] = Counter()
     specials, start = run.tokenizer.vocabulary.specials, run.start_token
-    unknown = specials.get("unk", -1)
+    unknown = run.tokenizer.vocabulary.unknown
     keep = keeps_whitespace(run.experiment.tokenizer)
     mesh = make_mesh(data=jax.device_count())
     tokens = BATCH.get(jax.default_backend(), BATCH_ELSEWHERE) * mesh.size

@@ -213,12 +213,11 @@ def around_document(run: Run, end_mark: bool = False) -> tuple[list[int], list[i
 
 
 def _log_unknown(run: Run, texts: Iterable[Text]) -> None:
-    unknown = run.tokenizer.vocabulary.specials.get("unk", -1)
     words = run.tokenizer.vocabulary
-    counts = np.sum([((known_ids(text.ids, words) == unknown).sum(), len(text.ids)) for text in texts], axis=0)
+    counts = np.sum([((known_ids(text.ids, words) == words.unknown).sum(), len(text.ids)) for text in texts], axis=0)
     if counts[0]:
         log.info("%s of %s tokens are %s: the vocabulary lacks these words", f"{counts[0]:,}", f"{counts[1]:,}",
-                 run.tokenizer.tokens[unknown])
+                 run.tokenizer.tokens[words.unknown])
 
 
 def score(run: Run, texts: Sequence[Text], scoring: Scoring, tokens: int = 0) -> Scores:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 import sys
 from functools import partial
 
@@ -324,6 +325,17 @@ def test_scores_that_are_not_finite_stop_the_evaluation(runs):
     broken = replaced(runs["masked"], masked__bias=np.full(runs["masked"].model.vocab_size, np.nan, np.float32))
     with pytest.raises(RunFault, match="the score of 'the cat' is nan"):
         pairs.evaluate(broken, [pair("the cat", "the dog")])
+
+
+@pytest.mark.parametrize("name, text, messages", [("gpt2", "the cat", 0), ("causal", "the cat", 0),
+                                                  ("causal", "the \u732b", 1)])
+def test_words_that_the_vocabulary_lacks_are_reported(home, caplog, monkeypatch, name, text, messages):
+    """But not the token that precedes texts, which GPT-2's files name as that of unknown words too."""
+    monkeypatch.setattr(logging.getLogger("lmrep"), "propagate", True)
+    caplog.set_level(logging.INFO, "lmrep")
+    run = lmrep.load(home / name)
+    pairs._log_unknown(run, texts_of(run, [text], end_mark=True))
+    assert len(caplog.messages) == messages
 
 
 def test_the_number_of_examples(tmp_path):

@@ -78,7 +78,7 @@ def tokenize(tokenizer: tokenizers.Tokenizer, texts: Sequence[str], keep_whitesp
         tokens.append(np.concatenate(ids).astype(tokens[0].dtype))
     stream, in_sentence = np.concatenate(tokens), np.concatenate(lengths)
     in_document = np.bincount(np.array(document_of, int)[in_sentence > 0], minlength=len(texts))
-    unknown = np.flatnonzero(stream == tokenizer.vocabulary.specials["unk"])
+    unknown = np.flatnonzero(stream == tokenizer.vocabulary.unknown)
     return Tokenized(stream, in_sentence[in_sentence > 0], in_document[in_document > 0],
                      np.array([words, len(unknown), long], np.int64),
                      UnknownWords(unknown, *utf8(unknown_words)) if tokenizer.encode_known else None)
