@@ -289,6 +289,7 @@ def test_verdict_follows_the_metrics(data, predicted):
         return prose.verdict(found).mark, " ".join(text for text, _ in prose.next_steps(found, predicted))
 
     assert evaluated(0.7, 0.5)[0] == "good" and evaluated(0.3, 2.0)[0] == "some" and evaluated(0.2, 3.5)[0] == "bad"
+    assert evaluated(0.7, 3.5)[0] == evaluated(0.2, 2.0)[0] == "bad"  # a single figure does not decide
     assert "still falling" in evaluated(0.7, 2.5)[1] and "Overfitting" in evaluated(0.7, 2.5, before=1.0)[1]
     assert "stopped at step 8 of 12" in evaluated(0.7, 2.5, steps=8)[1] and "stopped" not in evaluated(0.7, 2.5)[1]
     assert prose.verdict(dataclasses.replace(data, validation=())).mark == "unknown"

@@ -127,6 +127,14 @@ def test_verdict_compares_with_the_baseline(data, accuracy, interval, mark, text
     assert "failed" not in unfinished.headline and unfinished.mark == mark
 
 
+def test_a_run_that_ends_below_its_start_says_so(data):
+    """However far it is above its baseline."""
+    lines = [{"step": step, "loss": 0.5, "accuracy": value, "majority_accuracy": 0.5} for step, value in (
+        (0, 0.9), (4, 0.8), (8, 0.7))]
+    verdict = prose.verdict(dataclasses.replace(data, validation=lines, task=task_results.TaskResults()))
+    assert verdict.mark == "bad" and "ended below its start" in verdict.headline and "90.00%" in verdict.headline
+
+
 def test_metrics_without_baseline_are_compared_with_those_before_training(data):
     lines = [{"step": step, "loss": 0.5, "accuracy": value} for step, value in ((0, 0.5), (8, 0.6))]
     run = dataclasses.replace(data, validation=lines)
