@@ -104,6 +104,7 @@ def test_a_test_file_of_words_alone_has_no_tags(write):
     ("1 EU B-ORG\n2 is O\n\n1 Yes O\n", {}, ["line 1", "the numbers of words", "{'words': '1'}"]),
     ("O what\nB-GENRE comedy\n\nO which\n", {}, ["line 1", "has tags", "{'words': '1', 'tags': '0'}"]),
     ("EU B-ORG\n# a b\n", {}, ["line 2", "3 columns"]),
+    ("#begin document\n" + "bc/cctv 0 EU NNP\n" * 20, {}, ["line 2", "the same text", "data.columns"]),
 ])
 def test_bad_column_files_are_refused(write, content, settings, words):
     refused(write("a.conll", content), *words, **settings)

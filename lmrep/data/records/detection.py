@@ -70,7 +70,7 @@ def _guess(path: Path, lines: list[str], config: Config, needed: Collection[str]
             named <= cells if needed else named & cells)), ""):
         return "tsv" if header == "\t" else "csv"
     widths = {line.count("\t") for line in lines}
-    tabs = len(widths) == 1 and widths != {0}
+    tabs = bool(widths) and 0 not in widths and (len(widths) == 1 or bool(config.columns))
     labels = _text_alone(needed) and has_labels(lines)
     if tabs and labels and not config.columns and widths != {1}:
         raise UserError(f"{path} may have a label and a text in each line, or {widths.pop() + 1} columns between tabs "

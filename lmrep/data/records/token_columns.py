@@ -64,6 +64,8 @@ def _check_words(items: Sequence[Record | UserError]) -> None:
     elif words and all(TAG.fullmatch(word) for each in words for word in each) and any(
             word != "O" for each in words for word in each) and tags and not all(map(TAG.fullmatch, tags)):
         found, columns = "tags", "{'words': '1', 'tags': '0'}"
+    elif sum(map(len, words)) >= CHECKED and len({word for each in words for word in each}) == 1:
+        found, columns = "the same text in every line", "{'words': '1'}"
     else:
         return
     raise UserError(f"{records[0].where}: the first column, which words are read from, has {found} "
