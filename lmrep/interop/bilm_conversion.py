@@ -58,7 +58,8 @@ def to_workdir(source: Path, target: Path) -> Converted:
     if wrong := [path for path, value in params.items() if not np.isfinite(value).all()]:
         raise UserError(f"{files[1]} has values that are not finite, for {', '.join(wrong[:3])}; download it again")
     vocabulary = _vocabulary_file(source)
-    tokenizer = elmo.load_vocabulary(elmo.Elmo, vocabulary) if vocabulary else elmo.Elmo([*elmo.SPECIALS.values()])
+    tokenizer = (elmo.load_vocabulary(elmo.Elmo, vocabulary, needs_unknown=False) if vocabulary else
+                 elmo.Elmo([*elmo.SPECIALS.values()]))
     record = experiment(config, tokenizer, target.name)
     with workdir.new_directory(target) as temporary:
         tokenizer.save(temporary / "tokenizer")

@@ -103,7 +103,7 @@ def test_a_vocabulary_is_not_needed(files, tmp_path_factory):  # noqa: F811
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    (lambda home: write_vocabulary(home, WORDS[3:]), "has no <S> and no </S> and no <UNK>"),
+    (lambda home: write_vocabulary(home, WORDS[3:]), "has no <S> and no </S>"),
     (lambda home: [write_vocabulary(home), (home / "vocab.txt").touch()], "vocab-2016.txt and vocab.txt; leave one"),
     (lambda home: (home / "elmo_2x12_6_weights.hdf5").write_bytes(b"<html>"), "cannot be opened as an HDF5 file"),
     (lambda home: set_bias(home, np.nan), "values that are not finite, for encoder/embedding/projection/bias"),

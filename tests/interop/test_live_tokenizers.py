@@ -1,6 +1,7 @@
 """Tokenizers against the reference's own, over files that both load: published ones, ours, and those it saves."""
 
 import itertools
+import json
 import random
 from pathlib import Path
 
@@ -34,6 +35,31 @@ def test_bert_tokenizer_from_its_vocabulary_equals_the_reference(tmp_path):
     ours, reference = tokenizers.load(tmp_path), transformers.BertTokenizer.from_pretrained(tmp_path)
     assert same(ours, reference, [*("a" * n for n in (100, 101, 200, 201)),
                                *texts(["the", "being", "\u00c9", " ", ".", "[MASK]", "\u5927"])])
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_bert_vocabulary_with_other_line_breaks_equals_the_reference(tmp_path, end, lowercase):
+    """As the Chinese BERT's, which has them, and spaces, as tokens."""
+    tokens = [*test_tokenizers.TOKENS, "\u2028", "\u8a9e", "\x85", "##q", "\u00a0", "\u3000", "cafe\u2029", "\u2029",
+              "\x1c", "\ufeffa", "last"]
+    (tmp_path / "vocab.txt").write_bytes("".join(token + end for token in tokens).encode())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lowercase}))
+    ours = tokenizers.load(tmp_path)
+    reference = transformers.BertTokenizer.from_pretrained(tmp_path, do_lower_case=lowercase)
+    assert ours.size == len(tokens) and ours._ids["last"] == reference.convert_tokens_to_ids("last") == len(tokens) - 1
+    examples = texts([*tokens, " ", "\u5927", "e", "the", "\n", "\u00e9", "\x0b", "[MASK]"])
+    reference.save_pretrained(tmp_path / "reference")
+    ours.save(tmp_path / "saved")
+    again = transformers.BertTokenizer.from_pretrained(tmp_path / "saved")
+    for text in examples:
+        ids = reference(text, add_special_tokens=False).input_ids
+        assert ours.encode(text, specials=True).ids.tolist() == ids == again(text, add_special_tokens=False).input_ids
+    assert tokenizers.load(tmp_path / "saved").fingerprint == ours.fingerprint
+    alone = tokenizers.load(tmp_path / "reference")  # tokenizer.json, where one token is on all blank lines
+    assert alone.size == ours.size
+    for text in examples:
+        assert alone.encode(text).ids.tolist() == ours.encode(text).ids.tolist(), text
 
 
 @pytest.mark.parametrize("source", ["published", "trained"])

@@ -20,7 +20,7 @@ import numpy as np
 from lmrep.core.errors import UserError
 from lmrep.data import characters
 from lmrep.data.tokenizers.base import CONFIG, Encoding, Tokenizer, TokenizerDef
-from lmrep.data.tokenizers.files import read_lines
+from lmrep.data.tokenizers.files import read_tokens
 from lmrep.data.tokenizers.published import PublishedFiles, check_value
 
 SPECIALS = {"bos": "<S>", "eos": "</S>", "unk": "<UNK>"}
@@ -139,17 +139,19 @@ def load(files: PublishedFiles) -> Elmo | None:
     return load_vocabulary(ElmoText if name == ElmoText.name else Elmo, files.directory / VOCABULARY)
 
 
-def load_vocabulary(cls: type[Elmo], path: Path, lowercase: bool = False) -> Elmo:
-    """From a vocabulary of one word per line, sorted by falling frequency, with <S>, </S> and <UNK>."""
+def load_vocabulary(cls: type[Elmo], path: Path, lowercase: bool = False, needs_unknown: bool = True) -> Elmo:
+    """From a vocabulary of one word per line, sorted by falling frequency, with <S>, </S> and <UNK>. Unless
+    `needs_unknown`, <UNK> is added to one without: only the prediction of words needs it."""
     lines: dict[str, int] = {}
-    for number, line in enumerate(read_lines(path, "a vocabulary with one word per line"), 1):
-        word = line.strip()
-        if not word or len(word.split()) > 1:
-            raise UserError(f"{path}, line {number} is {line[:60]!r}; expected one word")
+    for number, word in enumerate(read_tokens(path, "a vocabulary with one word per line"), 1):
+        if " " in word or "\t" in word:
+            raise UserError(f"{path}, line {number} is {word[:60]!r}; expected one word")
         if word in lines:
             raise UserError(f"{path}: {word[:60]!r} is on lines {lines[word]} and {number}; expected each word once")
         lines[word] = number
     lines.pop(IGNORED, None)
+    if not needs_unknown:
+        lines.setdefault(SPECIALS["unk"], 0)
     if missing := [token for token in SPECIALS.values() if token not in lines]:
         raise UserError(f"{path} has no {' and no '.join(missing)}; expected {' '.join(SPECIALS.values())}, then words "
                         "in the order of their frequency, one per line")

@@ -29,22 +29,31 @@ def read_bytes(path: str | Path, expected: str) -> bytes:
 
 
 def read_text(path: str | Path, expected: str) -> str:
-    """The text of a UTF-8 file, with \\n for every line break. Raises UserError as `read_bytes`, and for other
-    encodings."""
+    """The text of a UTF-8 file, with \\n for \\r\\n. Raises UserError as `read_bytes`, and for other encodings."""
     try:
         text = read_bytes(path, expected).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text; expected {expected}") from error
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+    return text.replace("\r\n", "\n")
 
 
 def read_lines(path: str | Path, expected: str = "text with one entry per line") -> list[str]:
-    """The lines of a file. Raises UserError as `read_text`, and for an empty file."""
+    """The lines of a file, which end at \\n and \\r\\n alone: vocabularies have other line breaks among their tokens,
+    such as U+2028 and U+0085. Raises UserError as `read_text`, and for an empty file."""
     lines = read_text(path, expected).split("\n")
     lines = lines[: len(lines) - (lines[-1] == "")]
     if not lines:
         raise UserError(f"{path} is empty; expected {expected}")
     return lines
+
+
+def read_tokens(path: str | Path, expected: str) -> list[str]:
+    """The lines of a vocabulary, without white space around a token; one that is white space is kept as it is. Raises
+    UserError as `read_lines`, and for a line that is empty or has spaces alone, with its number."""
+    lines = read_lines(path, expected)
+    if blank := [number for number, line in enumerate(lines, 1) if not line.strip(" \t")]:
+        raise UserError(f"{path}, line {blank[0]} is empty; expected {expected}")
+    return [line.strip() or line for line in lines]
 
 
 def read_json(path: str | Path) -> dict[str, Any]:

@@ -18,6 +18,7 @@ UserError.
 """
 
 import functools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,7 +108,7 @@ class PublishedFiles:
                 continue
             pair = merge.split(" ") if isinstance(merge, str) else merge
             if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(token, str) for token in pair)
-                    and " ".join(pair).split() == pair):
+                    and all(pair) and not re.search("[ \r\n]", "".join(pair))):
                 raise UserError(f"{path}, merge {number} is {str(merge)[:60]!r}; expected two tokens")
             if missing := [token for token in (*pair, "".join(pair)) if token not in known]:
                 raise UserError(f"{path}, merge {number}: {missing[0][:60]!r} is not in the vocabulary; expected the "

@@ -22,7 +22,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from lmrep.core.errors import UserError
 from lmrep.data.tokenizers import published
 from lmrep.data.tokenizers.base import CONFIG, AddedToken, TokenizerDef
-from lmrep.data.tokenizers.files import read_lines
+from lmrep.data.tokenizers.files import read_tokens
 from lmrep.data.tokenizers.library import LibraryTokenizer
 from lmrep.data.tokenizers.published import TOKENIZER_JSON, PublishedFiles
 
@@ -30,6 +30,7 @@ SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mas
 MAX_WORD_LENGTH = 200  # characters, in BERT's code and for vocabularies that are trained here
 PUBLISHED_MAX_WORD_LENGTH = 100  # in other libraries, hence for published vocabularies without a tokenizer.json
 COVERAGE = 0.9999  # fraction of the corpus's characters that become tokens; words with rarer characters are [UNK]
+MAX_BLANK_LINES = 100
 CLASSES = ("Bert", "Electra", "DistilBert")  # tokenizer classes of other libraries with these rules
 
 
@@ -156,11 +157,9 @@ def with_bert_words(tokenizer: tokenizers.Tokenizer, lowercase: bool) -> tokeniz
 def read_vocabulary(path: str | Path, specials: Mapping[str, str] = SPECIALS) -> list[str]:
     """The tokens of a vocab.txt, id i on line i + 1. Raises UserError, with the line number, if it is malformed or
     lacks one of `specials`."""
-    tokens = [line.strip() for line in read_lines(path, "a vocab.txt with one token per line")]
+    tokens = read_tokens(path, "a vocab.txt with one token per line")
     line_of: dict[str, int] = {}
     for number, token in enumerate(tokens, 1):
-        if not token:
-            raise UserError(f"{path}, line {number} is empty; expected one token per line")
         if token in line_of:
             raise UserError(f"{path}, line {number}: {token[:60]!r} is on line {line_of[token]} already; expected each "
                             "token once")
@@ -179,13 +178,14 @@ def load(files: PublishedFiles) -> WordPiece | None:
     if files.vocabulary_file == "vocab.txt":
         ids = {token: i for i, token in enumerate(read_vocabulary(path, specials))}
     elif files.model_type == "WordPiece":
-        ids = files.model["vocab"]
+        ids = _with_blank_lines(files.model["vocab"])
     else:
         return None
     lowercase, max_word_length = _options(files, specials)
     tokens = files.tokens(ids)
     files.check_specials(tokens, specials, "BERT's")
-    malformed = [token for token in tokens if not token or token != token.strip() or len(token.splitlines()) > 1]
+    malformed = [token for token in tokens if not token.strip(" \t") or token != (token.strip() or token)
+                 or re.search("[\r\n]", token)]
     if malformed:
         raise UserError(f"{path}: the token {malformed[0][:60]!r} is empty, begins or ends with white space, or "
                         "has several lines; expected none of these")
@@ -193,6 +193,16 @@ def load(files: PublishedFiles) -> WordPiece | None:
         published.refuse_capitals(path, tokens, specials.values(), 'for a cased vocabulary, add a '
                                   'tokenizer_config.json with "do_lower_case": false')
     return WordPiece(tokens, lowercase, max_word_length, files.added_tokens(specials), specials)
+
+
+def _with_blank_lines(vocab: dict[str, int]) -> dict[str, int]:
+    """The ids of a tokenizer.json, with names for the lines of its vocab.txt that are white space, as in the Chinese
+    BERT's: other libraries make one token of them all, so that ids are missing. No text has such a token."""
+    known = {token: i for token, i in vocab.items() if token.strip()}
+    if not all(type(i) is int and 0 <= i < len(known) + MAX_BLANK_LINES for i in vocab.values()):
+        return vocab
+    blank = sorted(set(range(max(vocab.values(), default=-1) + 1)) - set(known.values()))
+    return known | {f"[line {i + 1}]": i for i in blank}
 
 
 def _options(files: PublishedFiles, specials: Mapping[str, str]) -> tuple[bool, int]:
