@@ -23,6 +23,7 @@ from lmrep.models.base import Model
 from lmrep.tasks import TASKS
 from lmrep.tasks.base import TaskDef, TextEncoder, resolve_long
 
+BOTH_ORDERS = {"text": "text2", "text2": "text", "span": "span2", "span2": "span"}
 STATISTICS = "data.json"  # of a workdir: `task_inspection.statistics`
 
 log = logging.getLogger(__name__)
@@ -133,8 +134,8 @@ def _both_orders(own: Sequence[Record]) -> list[Record]:
     for record in own:
         doubled.append(record)
         if "text2" in record.fields:
-            swapped = {"text": record.fields["text2"], "text2": record.fields["text"]}
-            doubled.append(record._replace(fields=record.fields | swapped))
+            swapped = {BOTH_ORDERS.get(name, name): value for name, value in record.fields.items()}
+            doubled.append(record._replace(fields=swapped))
     if len(doubled) == len(own):
         raise UserError(f"config.format.both_orders is True, and {own[0].where} has no second text; set it to False")
     return doubled

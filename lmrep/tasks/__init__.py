@@ -8,6 +8,7 @@ from lmrep.tasks import (
     span_extraction,
     tagging,
     text_to_text,
+    word_in_context,
 )
 from lmrep.tasks.base import TaskDef
 
@@ -21,4 +22,5 @@ TASKS: dict[str, TaskDef] = {
     "span_extraction": span_extraction.DEFINITION,
     "tagging": tagging.DEFINITION,
     "text_to_text": text_to_text.DEFINITION,
+    "word_in_context": word_in_context.DEFINITION,
 }

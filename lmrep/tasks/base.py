@@ -198,9 +198,7 @@ class TextEncoder(NamedTuple):
     ) -> list[tuple[slice, slice]]:
         """What units have of a text of `a` tokens, and of the second one of `b` tokens where there is one."""
         if self.format.long == "refuse":
-            special = self.length - capacity
-            raise UserError(f"{name} has {size + special:,} tokens, and config.length is {self.length:,}; raise it (as "
-                            "far as the network has positions), or set --config.format.long to truncate or windows")
+            raise self.too_long(name, size + self.length - capacity)
         if self.format.long == "truncate":
             kept = (capacity, 0) if b is None else truncate_pair(a, b, capacity)
             return [(slice(kept[0]), slice(kept[1]))]
@@ -212,6 +210,11 @@ class TextEncoder(NamedTuple):
             return [(part, slice(kept)) for part in self._windows(a, capacity - kept)]
         kept = min(a, max(capacity // 2, capacity - b))
         return [(slice(kept), part) for part in self._windows(b, capacity - kept)]
+
+    def too_long(self, name: str, size: int) -> UserError:
+        """The error about a text, or pair, of `size` tokens, special ones included, where `format.long` is "refuse"."""
+        return UserError(f"{name} has {size:,} tokens, and config.length is {self.length:,}; raise it (as far as the "
+                         "network has positions), or set --config.format.long to truncate or windows")
 
     def _windows(self, size: int, capacity: int) -> list[slice]:
         return [slice(*each) for each in windows(size, capacity, min(self.format.stride, capacity))]

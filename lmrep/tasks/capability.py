@@ -98,7 +98,7 @@ class Predict:
         except ValueError as error:
             raise UserError(f"{where}: {name!r} is {repr(value)[:60]}; expected {error}") from None
         parts = [value] if isinstance(value, str) else value
-        if not parts or not all(part.strip() for part in parts):
+        if not parts or not all(part.strip() for part in parts if isinstance(part, str)):
             raise UserError(f"{where}: {name!r} is {repr(value)[:60]}; expected text that is not empty")
         return value
 

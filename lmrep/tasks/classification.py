@@ -36,13 +36,9 @@ WRITTEN = 10  # classes of a prediction, the most probable ones; and that of the
 
 
 @dataclass(frozen=True)
-class Config(auxiliary.Config):
-    """A classifier."""
+class Classes:
+    """The classes, and what is measured of them."""
 
-    network: str = setting("linear", "between the encoder and the head: linear: none; bilstm: bidirectional LSTM "
-                           "layers; bcn: the biattentive classification network of CoVe, which compares the texts of a "
-                           "pair, or a text with itself", choices=("linear", "bilstm", networks.BCN))
-    bcn: Bcn = setting(Bcn(), "the biattentive classification network")
     labels: tuple[str, ...] = setting((), "the classes, in the order of the head's outputs; none: those of the "
                                       "training data, sorted")
     metrics: tuple[str, ...] = setting(("accuracy",), "what is measured on validation data, beside accuracy",
@@ -50,7 +46,17 @@ class Config(auxiliary.Config):
     positive: str = setting("", "f1: the positive class; empty: the second of two")
 
 
-def resolve(c: Config, records: Sequence[Record]) -> Config:
+@dataclass(frozen=True)
+class Config(Classes, auxiliary.Config):
+    """A classifier."""
+
+    network: str = setting("linear", "between the encoder and the head: linear: none; bilstm: bidirectional LSTM "
+                           "layers; bcn: the biattentive classification network of CoVe, which compares the texts of a "
+                           "pair, or a text with itself", choices=("linear", "bilstm", networks.BCN))
+    bcn: Bcn = setting(Bcn(), "the biattentive classification network")
+
+
+def resolve(c: Classes, records: Sequence[Record]) -> Config:
     """With the labels of the training data, and no others, in an order that does not depend on its order."""
     unseen.check(c.labels, records if c.labels else (), _describe, _labels)
     labels = c.labels or tuple(sorted({record.fields["label"] for record in records}, key=label_order))
@@ -83,10 +89,15 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
     units, owners, long = encoder.texts(
         [record.fields["text"] for record in records], [record.fields.get("text2") for record in records],
         [record.where for record in records], forms)
+    return collect(units, owners, {"label": class_numbers(c, records)[owners]}, forms=forms), len(long)
+
+
+def class_numbers(c: Classes, records: Sequence[Record]) -> np.ndarray:
+    """int32 [n], the number of each record's class; -1 where it has none, or one that the training data lacks, of which
+    it warns."""
     unseen.report(c.labels, records, _describe, _labels)
     numbers = {label: i for i, label in enumerate(c.labels)}
-    labels = [numbers.get(records[i].fields.get("label"), -1) for i in owners]
-    return collect(units, owners, {"label": labels}, forms=forms), len(long)
+    return np.array([numbers.get(record.fields.get("label"), -1) for record in records], np.int32)
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
@@ -132,7 +143,7 @@ def predict(params: Tree, batch: Batch, *, c: Config, net: Network) -> dict[str,
     return {"units": {"log_probabilities": jax.nn.log_softmax(logits(params, batch, c=c, net=net)[0])}}
 
 
-def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
+def score(c: Classes, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
     """The most probable class of each text, by the mean of its windows' log-probabilities. Of more than `WRITTEN`
     classes, a prediction has the probabilities of the most probable ones and of the record's own."""
     means = mean_by_example(np.stack(outputs.arrays["log_probabilities"]), units.example, len(records))

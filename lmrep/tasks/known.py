@@ -135,6 +135,13 @@ KNOWN: Mapping[str, KnownSet] = {
     "ud_pos": KnownSet("tagging", {"train": "*-ud-train.conllu", "validation": "*-ud-dev.conllu",
                                    "test": "*-ud-test.conllu"}, {"format": "conllu"}, best="token_accuracy",
                        fields=OVERLAP),
+    # pilehvar.github.io/wic, or SuperGLUE's files.
+    "wic": KnownSet("word_in_context", {"train": "train/train.data.txt", "validation": "dev/dev.data.txt",
+                                        "test": "test/test.data.txt"},
+                    {"format": "word_in_context"}, original=(
+                        {"train": "train.jsonl", "validation": "val.jsonl", "test": "test.jsonl"},
+                        {"columns": {"text": "sentence1", "text2": "sentence2", "span": "start1,end1",
+                                     "span2": "start2,end2", "lemma": "word", "id": "idx"}})),
     "swag": KnownSet("multiple_choice", {"train": "train.csv", "validation": "val.csv", "test": "test.csv"},
                      {"format": "choices"}),
     "squad1": KnownSet("span_extraction", {"train": "train-v1.1.json", "validation": "dev-v1.1.json"},

@@ -184,10 +184,10 @@ def specs(net: Network) -> Tree:
     return found | word_features.specs(c, net.words)
 
 
-def task_specs(net: Network, c: heads.Head, outputs: int) -> Tree:
-    """The parameters of a task: those of the encoder, of a head with that many outputs, and under `network` those
-    between them."""
-    head, network = heads.specs(net.model, outputs, c, output_width(net)), specs(net)
+def task_specs(net: Network, c: heads.Head, outputs: int, vectors: int = 1) -> Tree:
+    """The parameters of a task: those of the encoder, of a head with that many outputs on so many vectors side by side,
+    and under `network` those between them."""
+    head, network = heads.specs(net.model, outputs, c, vectors * output_width(net)), specs(net)
     return {"encoder": net.model.specs, "objective": {net.name: head | ({"network": network} if network else {})}}
 
 
@@ -285,20 +285,34 @@ def pooled(params: Tree, batch: Batch, net: Network, key: Array | None = None) -
     c, model = net.c, net.model
     if is_head_alone(c):
         return heads.pooled(params, batch, model, c, key)  # the last layer is computed at these positions alone
-    shape, flat = batch["first"].shape, heads.ungrouped(batch)
-    x = token_vectors(params, flat, net, key)
+    return pool(params, token_vectors(params, heads.ungrouped(batch), net, key), batch, net)
+
+
+def pool(params: Tree, x: Array, batch: Batch, net: Network) -> Array:
+    """The vector [b, n, d] of each unit, of the vectors x of its tokens; [b, t, d], or [b * k, t, d] of grouped
+    units."""
+    c, shape = net.c, batch["first"].shape
     if c.pooling == "position":
-        y = jnp.take_along_axis(x, heads.positions(batch, model, c).reshape(len(x), -1)[..., None], axis=1)
+        y = jnp.take_along_axis(x, heads.positions(batch, net.model, c).reshape(len(x), -1)[..., None], axis=1)
         return y.reshape(*shape, -1)
-    slots = 1 if len(x) != shape[0] else shape[1]
-    mask = flat["segment_ids"][:, None] == jnp.arange(1, slots + 1)[:, None]
+    mask = unit_tokens(heads.ungrouped(batch), 1 if len(x) != shape[0] else shape[1])
     if c.pooling == "attention":
         y = attention_pooling.apply(own_params(params, net)["pooling"], x, mask)
     elif c.pooling == "mean":
-        total = jnp.einsum("bnt,btd->bnd", mask.astype(x.dtype), x, preferred_element_type=jnp.float32)
-        y = (total / jnp.maximum(mask.sum(-1, keepdims=True), 1)).astype(x.dtype)
+        y = mean(x, mask)
     else:
         each = jnp.broadcast_to(x[:, None], (*mask.shape, x.shape[-1]))
         y = bcn.largest(each, jnp.where(mask[..., None], each, -jnp.inf), 2)
         y = jnp.where(mask.any(-1)[..., None], y, 0)
     return y.reshape(*shape, -1)
+
+
+def unit_tokens(batch: Batch, slots: int) -> Array:
+    """bool [b, slots, t], the tokens of each unit of a batch [b, t]."""
+    return batch["segment_ids"][:, None] == jnp.arange(1, slots + 1)[:, None]
+
+
+def mean(x: Array, mask: Array) -> Array:
+    """The means [b, n, d] of x [b, t, d] where the mask, bool [b, n, t], is set; 0 where it is set nowhere."""
+    total = jnp.einsum("bnt,btd->bnd", mask.astype(x.dtype), x, preferred_element_type=jnp.float32)
+    return (total / jnp.maximum(mask.sum(-1, keepdims=True), 1)).astype(x.dtype)

@@ -37,7 +37,7 @@ def encode(c: Any, records: Sequence[Record], encoder: TextEncoder) -> tuple[Uni
     contexts: dict[str, int] = {}
     numbers = [contexts.setdefault(record.fields["context"], len(contexts)) for record in records]
     first = {number: i for i, number in reversed(list(enumerate(numbers)))}
-    encoded = [_tokens(text, encoder.tokenizer, names[first[number]]) for text, number in contexts.items()]
+    encoded = [tokens_of(text, encoder.tokenizer, names[first[number]]) for text, number in contexts.items()]
     forms = word_features.forms(c)
     words = [None if forms is None else encoder.words(text, forms) for text in contexts]
     units, rows, uncovered, long = [], [], 0, 0
@@ -74,8 +74,8 @@ def encode(c: Any, records: Sequence[Record], encoder: TextEncoder) -> tuple[Uni
         "offsets": np.concatenate([offsets for _, offsets in encoded])}), long
 
 
-def _tokens(text: str, tokenizer: Tokenizer, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """ids int32 [t] of a context, and the characters int32 [t, 2] of each without the white space around it."""
+def tokens_of(text: str, tokenizer: Tokenizer, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """ids int32 [t] of a text, and the characters int32 [t, 2] of each without the white space around it."""
     try:
         encoding = tokenizer.encode(text)
     except TypeError:  # lone surrogates
@@ -87,7 +87,7 @@ def _tokens(text: str, tokenizer: Tokenizer, name: str) -> tuple[np.ndarray, np.
         offsets.append((start, max(start, end - len(part) + len(part.rstrip()))))
     offsets = np.array(offsets, np.int32).reshape(-1, 2)
     if not (offsets[:, 1] > offsets[:, 0]).any():
-        raise UserError(f"{name}: the tokenizer finds no token in the context {text[:60]!r}; give a text")
+        raise UserError(f"{name}: the tokenizer finds no token in {text[:60]!r}; give a text")
     return encoding.ids, offsets
 
 

@@ -142,7 +142,7 @@ def test_what_is_refused():
         qas.check(Config(), fine)
     with pytest.raises(UserError, match="question 0 is not Unicode"):
         encoded([question(context="Ada \ud800")])
-    with pytest.raises(UserError, match="finds no token in the context"):
+    with pytest.raises(UserError, match="finds no token in "):
         encoded([question(context="\u200b")])
 
 

@@ -19,11 +19,13 @@ from lmrep.config.record import convert
 from lmrep.core.errors import UserError
 from lmrep.core.json_text import loads
 from lmrep.data.records import SPLITS, Record
+from lmrep.data.records.values import SPANS
 from lmrep.experiment.config import TaskExperiment, resolve_stages
 from lmrep.experiment.task_data import STATISTICS
 from lmrep.experiment.task_sources import task_of
 from lmrep.inference.task_evaluation import FOLDER, RESULTS
 from lmrep.tasks.base import Comparison
+from lmrep.tasks.target_words import marked
 
 MAX_CLASSES = 20  # of a confusion table; of more, the most frequent confusions are listed
 MAX_CONFUSIONS = 20
@@ -231,8 +233,8 @@ def _compared(
                 if not all(name in record.fields for name in task.targets):
                     return
                 texts = {"source": record.source} if record.source else {}
-                texts |= {name: _text(name, record.fields[name]) for name in (*task.fields, *task.optional)
-                          if name in record.fields}
+                fields = {name: value for name, value in record.fields.items() if name not in SPANS} | marked(record)
+                texts |= {name: _text(name, fields[name]) for name in (*task.fields, *task.optional) if name in fields}
                 yield record, texts, task.compare(config, record, fields["prediction"])
             except DAMAGE:
                 yield None

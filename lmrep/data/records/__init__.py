@@ -4,7 +4,18 @@
 table. A reader gives examples in the order of the file, and `read` checks them, maps their labels and numbers them.
 """
 
-from lmrep.data.records import choices, delimited, json_lines, parallel, squad, texts, tfds, token_columns, trees
+from lmrep.data.records import (
+    choices,
+    delimited,
+    json_lines,
+    parallel,
+    squad,
+    texts,
+    tfds,
+    token_columns,
+    trees,
+    word_in_context,
+)
 from lmrep.data.records.base import FIELDS, SPLITS, TARGETS, Config, Job, ReaderDef, Record
 from lmrep.data.records.detection import READERS, detect
 from lmrep.data.records.reading import files_of, fingerprint, read, spread
@@ -14,7 +25,8 @@ __all__ = ["FIELDS", "READERS", "SPLITS", "TARGETS", "TEXTS", "Config", "Job", "
            "files_of", "fingerprint", "read", "spread"]
 
 READERS.update({  # in the order in which formats are detected
-    "choices": choices.DEFINITION, "conllu": token_columns.CONLLU_DEFINITION, "columns": token_columns.COLUMNS,
+    "choices": choices.DEFINITION, "word_in_context": word_in_context.DEFINITION,
+    "conllu": token_columns.CONLLU_DEFINITION, "columns": token_columns.COLUMNS,
     "squad": squad.DEFINITION, "jsonl": json_lines.DEFINITION, "trees": trees.DEFINITION, "tsv": delimited.TSV,
     "csv": delimited.CSV, "label_text": texts.LABEL_TEXT, "folders": texts.FOLDERS,
     "documents": texts.DOCUMENTS, "parallel": parallel.DEFINITION, "tfds": tfds.DEFINITION})

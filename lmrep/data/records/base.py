@@ -41,6 +41,10 @@ FIELDS: Mapping[str, str] = {
     "text2": "str: the second text of a pair",
     "label": "str: a class, the number of the right choice from 0, or a number for regression",
     "labels": "list[str]: any number of classes; in files also a text with a separator, or columns of 0 and 1",
+    "span": "list[int]: a word of the text, its first character, from 0, and the one after its last",
+    "span2": "list[int]: the same of the second text",
+    "lemma": "str: the dictionary form of that word",
+    "pos": "str: its part of speech",
     "words": "list[str]: the words of a sentence",
     "tags": "list[str]: the tag of each word",
     "question": "str",
@@ -66,8 +70,8 @@ class Config:
     format: str = setting("auto", "a reader of `READERS`; auto: by the files' names and beginnings")
     columns: dict[str, str] = setting({}, "field -> its name or its number (from 0) in the files, where that differs: "
                                       "{'text': 'sentence', 'label': '3'}; dots separate nested names of JSON; commas, "
-                                      "the columns of several choices, or of labels that are 0 or 1; 'id' is a "
-                                      "field too")
+                                      "the columns of several choices, of labels that are 0 or 1, or of the ends of "
+                                      "a word; 'id' is a field too")
     test_columns: dict[str, str] = setting({}, "the columns of the test files, all of them, where they "
                                            "have others")
     header: str = setting("auto", "whether the first line of TSV and CSV files names the columns; auto: if every name "

@@ -12,14 +12,14 @@ from lmrep.core.errors import UserError
 from lmrep.core.messages import counted
 from lmrep.data.records import files
 from lmrep.data.records.base import FIELDS, Job, ReaderDef, Record
-from lmrep.data.records.values import CORRECT, SEVERAL, convert, listed, missing_column, short
+from lmrep.data.records.values import CORRECT, SEVERAL, SPANS, convert, from_columns, listed, missing_column, short
 
 log = logging.getLogger(__name__)
 
 Lines = Iterator[tuple[int, list[str] | UserError]]
 SEPARATORS = ",;\t|"
 SAMPLE = 20  # examples by which the separator of a CSV file is found
-READABLE = [field for field in FIELDS if field != "answers"] + ["id"]
+READABLE = [field for field in FIELDS if field not in ("answers", *SPANS)] + ["id"]
 
 
 class Layout(NamedTuple):
@@ -83,8 +83,7 @@ def _record(layout: Layout, cells: list[str], where: str) -> Record | UserError:
     for field, columns in layout.several.items():
         values = [cells[column].strip() for column in columns]
         try:
-            fields[field] = convert(field, values if field == "choices" else dict(
-                zip(layout.names[field], values, strict=True)))
+            fields[field] = convert(field, from_columns(field, layout.names[field], values))
         except ValueError as error:
             return UserError(f"{where}: the columns of {field} have {short(values)}; expected {error}: {CORRECT}")
     for field in ("words", "tags"):
@@ -119,7 +118,7 @@ def find_columns(first: list[str], job: Job) -> Layout:
     numbered = wanted and all(re.fullmatch("[0-9]+", spec) for specs in wanted.values() for spec in specs)
     least = max(column for columns in columns_of.values() for column in columns) + 1 if numbered else 0
     lists = {field: columns for field, columns in columns_of.items()
-             if field == "choices" or (field in SEVERAL and len(columns) > 1)}
+             if field in ("choices", *SPANS) or (field in SEVERAL and len(columns) > 1)}
     names = {field: [first[column].strip() if header else str(column) for column in columns]
              for field, columns in lists.items()}
     return Layout(header, {field: columns[0] for field, columns in columns_of.items() if field not in lists}, lists,

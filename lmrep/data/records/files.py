@@ -11,7 +11,7 @@ from pathlib import Path
 from lmrep.core import input_files, remote, text_files
 from lmrep.core.errors import UserError
 from lmrep.core.messages import byte_size
-from lmrep.data.records.base import Config
+from lmrep.data.records.base import Config, Job
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +55,21 @@ def _find_remote(pattern: str, split: str) -> list[Path]:
     if not names:
         raise UserError(f"the {split} files {pattern!r} match no file in that store; check the address")
     return [Path(store.unstrip_protocol(name)) for name in names]
+
+
+def beside(job: Job, ending: str, other: str, field: str) -> Path | None:
+    """The file that has a field of the examples of `job.path`: its name has `other` in place of `ending`. None for test
+    data without such a file. Raises UserError where it is missing, or the name does not have the ending."""
+    before, found, after = job.path.name.rpartition(ending)
+    path = job.path.with_name(f"{before}{other}{after}")
+    if found and (remote.as_url(path) or path.exists()):
+        return path
+    if job.optional(field):
+        return None
+    if not found:
+        raise UserError(f"{job.path} has no {field}, which is in a second file: expected one whose name ends with "
+                        f"{ending}, and beside it one that ends with {other}")
+    raise UserError(f"{path} is missing, which has the {field} of {job.path}; expected both files side by side")
 
 
 def suffix(path: Path) -> str:

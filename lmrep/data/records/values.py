@@ -3,7 +3,7 @@
 import itertools
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from lmrep.config.record import suggestion
@@ -13,7 +13,8 @@ from lmrep.data.records.base import FIELDS, TARGETS, Job, Record
 
 CORRECT = "correct the file, or leave such examples out with --config.data.damaged_examples, up to that number"
 SURROGATE = re.compile("[\ud800-\udfff]")
-SEVERAL = ("choices", "labels")  # fields that may have several columns
+SPANS = {"span": "text", "span2": "text2"}  # fields that mark a word, and the text that it is in
+SEVERAL = ("choices", "labels", *SPANS)  # fields that may have several columns
 TEXTS = ("text", "text2", "question", "context", "target")
 
 
@@ -32,8 +33,7 @@ def from_object(value: Any, job: Job, where: str) -> Record | UserError:
         if content is None and field in SEVERAL and "," in path:
             names = path.split(",")
             content = [_follow(value, name) for name in names]
-            content = None if None in content else content if field == "choices" else dict(
-                zip(names, content, strict=True))
+            content = None if None in content else from_columns(field, names, content)
         if content is None:
             if job.optional(field):
                 continue
@@ -86,6 +86,11 @@ def convert(field: str, value: Any) -> Any:
     return _CONVERT[field](value)
 
 
+def from_columns(field: str, names: Sequence[str], content: list[Any]) -> Any:
+    """The content of several columns as `convert` takes it."""
+    return dict(zip(names, content, strict=True)) if field == "labels" else content
+
+
 def _string(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("a string")
@@ -134,6 +139,15 @@ def split_labels(record: Record, separator: str) -> Record:
     return record._replace(fields={**record.fields, "labels": [*dict.fromkeys(labels)]})
 
 
+def _span(value: Any) -> list[int]:
+    """Two numbers in a list, or a text such as 3-7."""
+    text = "-".join(map(str, value)) if isinstance(value, list) else value
+    ends = re.fullmatch("([0-9]{1,9})-([0-9]{1,9})", text) if isinstance(text, str) else None
+    if not ends:
+        raise ValueError("the first character of a word, from 0, and the one after its last")
+    return [int(end) for end in ends.groups()]
+
+
 def _answers(value: Any) -> list[tuple[str, int]]:
     """Answers as a list of objects or pairs, or as an object of two lists (`text`, `answer_start`)."""
     if isinstance(value, Mapping) and isinstance(value.get("text"), list):
@@ -150,7 +164,8 @@ def _answers(value: Any) -> list[tuple[str, int]]:
 
 
 _CONVERT: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(TEXTS, _string), "target": _label, "label": _label, "words": _strings, "tags": _labels,
+    **dict.fromkeys((*TEXTS, "lemma", "pos"), _string), **dict.fromkeys(SPANS, _span), "target": _label,
+    "label": _label, "words": _strings, "tags": _labels,
     "labels": _label_set,
     "choices": _strings, "answers": _answers, "id": _label}
 
@@ -182,13 +197,13 @@ def check(record: Record, split: str, needed: Collection[str] = ()) -> UserError
     if "words" in fields and "tags" in fields and len(fields["words"]) != len(fields["tags"]):
         return UserError(f"{where} has {len(fields['words'])} words and {len(fields['tags'])} tags; expected a tag for "
                          "each word")
-    return _check_answers(record) if "context" in fields else None
+    return _check_spans(record) or (_check_answers(record) if "context" in fields else None)
 
 
 def _with_surrogate(record: Record) -> str | None:
     """The field, or "id", that has a lone surrogate; None where all is Unicode text."""
     for name, value in (*record.fields.items(), ("id", record.id)):
-        for part in [value] if isinstance(value, str) else value:
+        for part in [value] if isinstance(value, str) else () if name in SPANS else value:
             try:
                 (part if isinstance(part, str) else part[0]).encode()  # faster than a search
             except UnicodeEncodeError:
@@ -224,6 +239,18 @@ def check_choice(record: Record) -> UserError | None:
         return None
     return UserError(f"{record.where}: the label is {short(label)}; expected the number of one of {count} choices, 0 "
                      f"to {count - 1} (set config.data.label_map if they are named otherwise)")
+
+
+def _check_spans(record: Record) -> UserError | None:
+    for name, field in SPANS.items():
+        if name not in record.fields or field not in record.fields:
+            continue
+        (start, end), text = record.fields[name], record.fields[field]
+        if not (start < end <= len(text) and any(map(_visible, text[start:end]))):
+            return UserError(f"{record.where}: {name} is {start}-{end}, where {short(text[start:end])} is found in a "
+                             f"{field} of {len(text):,} characters; expected the first character of a word, from 0, "
+                             "and the one after its last")
+    return None
 
 
 def _check_answers(record: Record) -> UserError | None:

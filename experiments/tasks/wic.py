@@ -1,0 +1,18 @@
+"""WiC: whether a word has one meaning in two contexts (Pilehvar and Camacho-Collados, 2019). Accuracy.
+
+    lmrep train --config=experiments/tasks/wic.py:init=runs/bert,data=WiC_dataset --workdir=runs/wic
+
+`data` is the folder of the published files (train/train.data.txt and train.gold.txt beside it, dev/, test/), or of
+SuperGLUE's (train.jsonl, val.jsonl, test.jsonl). Other files are given by --config.data.train and so on. A linear layer
+reads the vector of the pair and, beside it, those of the word in both contexts, the means over its tokens, as in
+SuperGLUE's BERT baseline (Wang et al., 2019, section 4.1). Predictions are lines of T and F, or SuperGLUE's JSON Lines.
+
+Cost: 5,428 short pairs. Expected: accuracy of 69.5 on the test set with BERT large (Wang et al., 2019); half of the
+examples are of each class. It has not been run with this page.
+"""
+
+from lmrep.experiment.fine_tuning import compose_known
+
+
+def get_config(argument=""):
+    return compose_known(argument, "wic")

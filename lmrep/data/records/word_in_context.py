@@ -1,0 +1,79 @@
+"""WiC: a word in two contexts, and whether it has one meaning in both (Pilehvar and Camacho-Collados, 2019)."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from lmrep.core.errors import UserError
+from lmrep.core.messages import counted
+from lmrep.data.records import files
+from lmrep.data.records.base import Job, ReaderDef, Record
+from lmrep.data.records.values import CORRECT, short
+
+LABELS = ("T", "F")
+LINE = "a word, its part of speech, its places as 2-5 (numbers of words between spaces, from 0), and two contexts"
+
+
+def read(job: Job) -> Iterator[Record | UserError]:
+    """A record for each line of train.data.txt, whose label is in the same line of train.gold.txt, T or F.
+
+    Raises:
+      UserError: there are no labels of training or validation data, or another number of them.
+    """
+    lines = _lines(job.path, job)
+    gold = files.beside(job, "data.txt", "gold.txt", "label")
+    labels = [] if gold is None else _lines(gold, job)
+    if gold is not None and len(labels) != len(lines):
+        raise UserError(f"{gold} has {len(labels):,} lines, and {job.path} {len(lines):,}; expected as many: line i of "
+                        "one is the label of line i of the other")
+    for i, line in enumerate(lines):
+        where = f"{job.path}, line {i + 1}"
+        try:
+            fields = parse(line.split("\t"))
+        except ValueError as error:
+            yield UserError(f"{where} {error}; {CORRECT}")
+            continue
+        if gold is not None:
+            fields["label"] = labels[i].strip()
+            if fields["label"] not in LABELS:
+                yield UserError(f"{gold}, line {i + 1} is {short(labels[i])}; expected T or F")
+                continue
+        yield Record(fields, "", where)
+
+
+def _lines(path: Any, job: Job) -> list[str]:
+    """The lines of a file without blank ones at its end."""
+    lines = list(files.lines(path, job.config))
+    while lines and not lines[-1].strip():
+        del lines[-1]
+    return lines
+
+
+def parse(cells: Sequence[str]) -> dict[str, Any]:
+    """The fields of a line, of its cells between tabs. Raises ValueError with what is wrong, to follow a name."""
+    if len(cells) != 5:
+        raise ValueError(f"has {counted(len(cells), 'column')} between tabs; expected {LINE}")
+    lemma, pos, places, *texts = map(str.strip, cells)
+    if not re.fullmatch("[0-9]{1,6}-[0-9]{1,6}", places):
+        raise ValueError(f"has {short(places)} in its third column; expected {LINE}")
+    spans = [nth_word(text, int(place)) for text, place in zip(texts, places.split("-"), strict=True)]
+    return {"text": texts[0], "text2": texts[1], "span": spans[0], "span2": spans[1], "lemma": lemma, "pos": pos}
+
+
+def nth_word(text: str, number: int) -> list[int]:
+    """The first character of that word between white space, from 0, and the one after its last, without punctuation
+    around it. Raises ValueError, with what follows the name of an example, where the text has fewer words."""
+    words = [*re.finditer(r"\S+", text)]
+    if number >= len(words):
+        raise ValueError(f"names word {number}, and {short(text)} has {counted(len(words), 'word')}, numbered from 0")
+    start, end = words[number].span()
+    inner = re.compile(r"\w(\S*\w)?").search(text, start, end)
+    return list(inner.span() if inner else (start, end))
+
+
+def detects(beginning: str) -> bool:
+    """Whether the first line has five columns, and the third one two numbers."""
+    return re.match("[^\t\n]+\t[^\t\n]+\t[0-9]+-[0-9]+\t[^\t\n]+\t[^\t\n]+\r?(\n|$)", beginning) is not None
+
+
+DEFINITION = ReaderDef(read, detects=detects)

@@ -1,0 +1,164 @@
+"""Target words: a word of a text that is classified with the context around it. Its tokens, what is kept of a long
+text, and its vector."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lmrep.core.errors import UserError
+from lmrep.core.files import json_object
+from lmrep.core.params import Array
+from lmrep.data.formats.base import Field
+from lmrep.data.records import Record, values
+from lmrep.data.records.encoding import Units, assemble, collect, truncate_pair
+from lmrep.data.records.values import SPANS
+from lmrep.objectives.base import Batch, Names
+from lmrep.tasks import networks
+from lmrep.tasks.base import TextEncoder
+from lmrep.tasks.capability import Predict
+from lmrep.tasks.question_windows import answer_tokens, tokens_of
+
+COLUMN = "target_word"
+COLUMNS = {COLUMN: Field("bt", np.int32, "1 at the tokens of the first text's target word, 2 at those of the second "
+                                         "text's, 0 at other tokens; -1 for special tokens")}
+
+log = logging.getLogger(__name__)
+
+
+class Text(NamedTuple):
+    """A text with a target word.
+
+    Attributes:
+      ids: int32 [t].
+      start, end: the word's tokens.
+      words: int32 [t], the number of each token's word (`TextEncoder.words`); None where they are not needed.
+    """
+
+    ids: np.ndarray
+    start: int
+    end: int
+    words: np.ndarray | None
+
+
+def encode(
+    records: Sequence[Record], encoder: TextEncoder, columns: dict[str, Any], forms: dict[str, int] | None
+) -> tuple[Units, int]:
+    """A unit for each text with its target word, or pair of them. Of a long one the context around the word is kept,
+    as much on both sides, whether `format.long` is "truncate" or "windows"; of a pair, tokens of the longer text are
+    removed first.
+
+    Args:
+      records: with `text` and `span`, and those of pairs with `text2` and `span2`.
+      encoder: how texts become units.
+      columns: as of `collect`, for each unit.
+      forms: as of `TextEncoder.texts`.
+
+    Returns:
+      (units with the token column `target_word`, the number of records that were too long for one unit).
+
+    Raises:
+      UserError: a text is not Unicode, has no tokens, or is too long where `format.long` is "refuse".
+    """
+    units, marks, long, empty = [], [], 0, []
+    for record in records:
+        texts = [_text(record, field, span, encoder, forms) for span, field in SPANS.items() if span in record.fields]
+        special = encoder.layout.special(len(texts) > 1)
+        sizes, capacity = [len(text.ids) for text in texts], encoder.length - special
+        if capacity < len(texts):
+            raise UserError(f"{record.where} needs {special} special tokens and one of each text, and config.length is "
+                            f"{encoder.length}; raise it")
+        if sum(sizes) > capacity:
+            if encoder.format.long == "refuse":
+                raise encoder.too_long(record.where, sum(sizes) + special)
+            long += 1
+            sizes = truncate_pair(*sizes, capacity) if len(texts) > 1 else (capacity,)
+        empty += [record.where] * any(text.start == text.end for text in texts)
+        parts = [_around(text, size) for text, size in zip(texts, sizes, strict=True)]
+        unit = assemble(
+            encoder.layout, *[text.ids[part] for text, part in zip(texts, parts, strict=True)],
+            words=None if forms is None else [text.words[part] for text, part in zip(texts, parts, strict=True)])
+        mark = np.full(len(unit.ids), -1)
+        for number, (text, part, first) in enumerate(zip(texts, parts, (unit.first, unit.second), strict=False), 1):
+            inside = np.arange(part.start, part.stop)
+            mark[first : first + len(inside)] = number * ((inside >= text.start) & (inside < text.end))
+        units.append(unit)
+        marks.append(mark)
+    if empty:
+        log.warning("%s: the tokenizer leaves out the target word, whose vector is 0; so of %s of %s examples",
+                    empty[0], f"{len(empty):,}", f"{len(records):,}")
+    return collect(units, range(len(units)), columns, {COLUMN: marks}, forms), long
+
+
+def _text(record: Record, field: str, span: str, encoder: TextEncoder, forms: dict[str, int] | None) -> Text:
+    text, (start, end) = record.fields[field], record.fields[span]
+    ids, offsets = tokens_of(text, encoder.tokenizer, record.where)
+    found = answer_tokens(offsets, text[start:end], start)
+    first = int(np.searchsorted(offsets[:, 0], start)) if found is None else found[0]
+    return Text(ids, first, first if found is None else found[1] + 1,
+                None if forms is None else encoder.words(text, forms))
+
+
+def _around(text: Text, size: int) -> slice:
+    """`size` tokens of the text, with the word in their middle as far as there are so many on both sides."""
+    start = min(max((text.start + text.end - size) // 2, 0), len(text.ids) - size)
+    return slice(start, start + size)
+
+
+def vectors(x: Array, batch: Batch, number: int) -> Array:
+    """The mean [b, n, d] of the vectors x [b, t, d] of the tokens of each unit's target word, of the first text (1) or
+    of the second (2)."""
+    own = networks.unit_tokens(batch, batch["unit"].shape[1])
+    return networks.mean(x, own & (batch[COLUMN] == number)[:, None])
+
+
+def texts(c: Any, record: Record) -> list[str]:
+    """The texts that a tokenizer is trained on."""
+    return [record.fields[field] for field in SPANS.values() if field in record.fields]
+
+
+class PredictWord(Predict):
+    """As `Predict`, for target words. An example is a dict, a JSON object as a text, or the cells of a line of a file,
+    as a tuple or as a text with tabs between them.
+
+    Args:
+      parse: cells -> fields; raises ValueError with what is wrong, to follow a name.
+      renamed: dict -> fields under our names.
+      **others: as of `Predict`.
+    """
+
+    def __init__(self, *args: Any, parse: Callable[[Sequence[str]], Mapping[str, Any]],
+                 renamed: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict, **others: Any):
+        super().__init__(*args, **others)
+        self._parse, self._renamed = parse, renamed
+
+    def records(self, examples: Sequence[Any], names: Names = None) -> list[Record]:
+        """Examples as records. Raises UserError as `Predict.records`, and where a word is not in its text."""
+        names = [(names[i] if names else None) or (repr(example)[:60] if isinstance(example, str) else f"example {i}")
+                 for i, example in enumerate(examples)]
+        found = super().records([self._example(*each) for each in zip(examples, names, strict=True)], names)
+        for record in found:
+            if error := values.check(record, "test"):
+                raise error
+        return found
+
+    def _example(self, example: Any, name: str) -> Any:
+        if isinstance(example, str) and example.lstrip().startswith("{"):
+            example = json_object(example, name)
+        if isinstance(example, Mapping):
+            return self._renamed(example)
+        try:
+            return self._parse(example.split("\t") if isinstance(example, str) else example)
+        except ValueError as error:
+            raise UserError(f"{name} {error}") from None
+
+
+def marked(record: Record) -> dict[str, str]:
+    """The texts of a record, with brackets around their target words, for people."""
+    found = {}
+    for span, field in SPANS.items():
+        if span in record.fields:
+            (start, end), text = record.fields[span], record.fields[field]
+            found[field] = f"{text[:start]}[{text[start:end]}]{text[end:]}"
+    return found

@@ -1,0 +1,118 @@
+"""Classification of a word in two contexts, such as whether it has one meaning in both: WiC (Pilehvar and
+Camacho-Collados, 2019)."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from lmrep.config.record import setting
+from lmrep.core import prng
+from lmrep.core.params import Array, Tree
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.data.records import Record
+from lmrep.data.records.encoding import Units
+from lmrep.data.records.word_in_context import parse
+from lmrep.metrics import accuracy_metric
+from lmrep.metrics.tasks import TASK_METRICS
+from lmrep.models.base import Model, check_context
+from lmrep.objectives.base import Batch, Carry, FrozenParts, Metrics, NetworkUse, Objective, ObjectiveDef
+from lmrep.objectives.teaching import TEACHER
+from lmrep.tasks import classification, distillation, heads, networks, target_words, word_features
+from lmrep.tasks.base import Result, TaskDef, TextEncoder
+from lmrep.tasks.networks import Network
+
+# SuperGLUE's files: its names of our fields, and our spans, of its fields in characters.
+NAMES = {"sentence1": "text", "sentence2": "text2", "word": "lemma", "idx": "id"}
+SPANS = {"span": ("start1", "end1"), "span2": ("start2", "end2")}
+
+
+@dataclass(frozen=True)
+class Config(classification.Classes, networks.TextConfig):
+    """A classifier on the vector of a pair of texts and those of the target word in both: the means over its tokens.
+    By default a linear layer, as SuperGLUE's BERT baseline (Wang et al., 2019, section 4.1)."""
+
+    dense: bool = setting(False, "a dense layer before the output layer; SuperGLUE's baseline has none")
+
+
+def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[Units, int]:
+    """A unit for each pair."""
+    return target_words.encode(records, encoder, {"label": classification.class_numbers(c, records)},
+                               word_features.forms(c))
+
+
+def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
+    """A classifier on three vectors side by side."""
+    check_context(model, c.context, "this task")
+    net = networks.bind(c, model, "word_in_context", frozen)
+    return Objective(
+        name="word_in_context", specs=networks.task_specs(net, c, len(c.labels) or 2, vectors=3),
+        prepare=classification.prepare, loss=partial(loss, c=c, net=net), predict=partial(predict, c=c, net=net),
+        context=c.context, networks=(NetworkUse(model.sizes),), frozen=networks.frozen_specs(net),
+        penalty=networks.penalty(net))
+
+
+def logits(params: Tree, batch: Batch, key: Array | None = None, *, c: Config, net: Network) -> Array:
+    """float32 [b, n, classes]."""
+    keys = prng.split(key, 2)
+    x = networks.token_vectors(params, batch, net, keys[0])
+    words = [target_words.vectors(x, batch, number) for number in (1, 2)]
+    joined = jnp.concatenate([networks.pool(params, x, batch, net), *words], -1)
+    return heads.apply(params["objective"]["word_in_context"], joined, c, keys[1])
+
+
+def loss(
+    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, net: Network
+) -> tuple[Array, tuple[Metrics, Carry]]:
+    """The mean cross-entropy."""
+    y = logits(params, batch, key, c=c, net=net)
+    own = heads.cross_entropy(y, batch["label"], batch["weights"])
+    value, metrics = distillation.add(c.teacher, net.teacher, params, batch, own, y, batch["weights"],
+                                      lambda found: found["units"]["log_probabilities"])
+    return value, (metrics, carry)
+
+
+def predict(params: Tree, batch: Batch, *, c: Config, net: Network) -> dict[str, dict[str, Array]]:
+    """`log_probabilities` float32 [b, n, classes]."""
+    return {"units": {"log_probabilities": jax.nn.log_softmax(logits(params, batch, c=c, net=net))}}
+
+
+def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str, str]:
+    """A label a line, T or F, as WiC takes them; for labels true and false, SuperGLUE's JSON Lines."""
+    labels = [prediction["label"] for prediction in result.predictions]
+    if {*c.labels} != {"true", "false"}:
+        return {"predictions.txt": "".join(f"{label}\n" for label in labels)}
+    return {"WiC.jsonl": "".join(
+        json.dumps({"idx": int(record.id) if record.id.isdecimal() else record.id, "label": label}) + "\n"
+        for record, label in zip(records, labels, strict=True))}
+
+
+def renamed(example: Mapping[str, Any]) -> dict[str, Any]:
+    """An example with our names in place of those of SuperGLUE's files."""
+    spans = {ours: [example[start], example[end]] for ours, (start, end) in SPANS.items()
+             if {start, end} <= example.keys()}
+    return {NAMES.get(name, name): value for name, value in example.items()} | spans
+
+
+DEFINITION = TaskDef(
+    ObjectiveDef(
+        Config, build, context=lambda c: c.context, parts=networks.parts, teachers=(TEACHER,),
+        metrics={**distillation.METRICS, **{name: TASK_METRICS[name].metric for name in classification.METRICS},
+                 "accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
+                 "majority_accuracy": accuracy_metric("Accuracy of the most frequent class", headline=False)},
+        capabilities=(target_words.PredictWord(
+            "compare", "compares a word in two texts", ("text", "text2", "span", "span2"), classification.show,
+            ("lemma", "pos"), parse=parse, renamed=renamed),),
+        published={family: {name: value for name, value in fields.items() if name in ("context", "end_of_text")}
+                   for family, fields in heads.PUBLISHED.items()}),
+    fields=("text", "text2", "span", "span2"), optional=("lemma", "pos"), targets=("label",),
+    columns={**classification.DEFINITION.columns, **target_words.COLUMNS},
+    resolve=classification.resolve, encode=encode, score=classification.score, best="accuracy",
+    submission=submission, texts=target_words.texts,
+    add_columns=word_features.columns, more_columns=word_features.fields,
+)
