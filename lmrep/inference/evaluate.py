@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from lmrep.core import remote
-from lmrep.core.errors import ConfigError, RunFault, UserError
+from lmrep.core.errors import ConfigError, UserError
 from lmrep.core.host import default_data_dir
 from lmrep.core.params import Tree, flatten, unflatten
 from lmrep.core.progress import ProgressReporter
@@ -27,18 +27,17 @@ from lmrep.data.store import tokenize
 from lmrep.data.store.prepare import Prepared, prepare
 from lmrep.data.store.scan import documents
 from lmrep.data.tokenizers import Tokenizer, keeps_whitespace
-from lmrep.experiment import build, checks, frozen
+from lmrep.experiment import build, checks
 from lmrep.experiment import config as experiments
-from lmrep.experiment.choices import ALL_OBJECTIVES
 from lmrep.experiment.config import TaskExperiment, own_tokenizer, stage_at
 from lmrep.inference import pairs as minimal_pairs
 from lmrep.inference import perplexity as sliding
 from lmrep.inference.encode import BATCH, BATCH_ELSEWHERE
-from lmrep.inference.load import load
+from lmrep.inference.load import load, with_teachers
 from lmrep.inference.perplexity import Perplexity
 from lmrep.inference.run import Run
 from lmrep.inference.task_evaluation import evaluate_task, finite_or_text
-from lmrep.objectives.base import FrozenParts, Objective
+from lmrep.objectives.base import Objective
 from lmrep.storage import remote_workdir, workdir
 from lmrep.storage.jsonl import append
 from lmrep.storage.workdir import read_config
@@ -250,7 +249,7 @@ def _metrics(
     batch_size: int | None,
 ) -> tuple[int, dict[str, float], str]:
     """(examples, metrics, the teachers whose terms of the loss are left out)."""
-    stage, (parts, left_out) = stage_at(run.experiment, run.step), _teachers(run)
+    stage, (parts, left_out) = stage_at(run.experiment, run.step), with_teachers(run)
     if length and 0 < run.model.max_length < length:
         raise UserError(f"length is {length:,}; the model takes {run.model.max_length:,} tokens at most")
     stage = dataclasses.replace(stage, length=length or stage.length)
@@ -272,23 +271,6 @@ def _metrics(
     values = evaluator(params, batches, run.params.get(SHARED))
     count = plan.evaluation_examples
     return count if examples is None else min(examples, count), values, left_out
-
-
-def _teachers(run: Run) -> tuple[FrozenParts, str]:
-    """(the run's frozen parts with those that only its loss reads, ""); where these are not the ones that it was
-    trained with, (its parts without them, their names)."""
-    stage = stage_at(run.experiment, run.step)
-    definition = ALL_OBJECTIVES[stage.objective_name]
-    teachers = ", ".join(name for name in definition.parts(stage.objective) if name in definition.teachers)
-    if not teachers:
-        return run.frozen, ""
-    try:
-        parts = frozen.load(run.experiment, run.tokenizer.tokens)
-        checks.check_fingerprints(run.directory, read_config(run.directory), frozen.fingerprints(parts), run.experiment)
-    except (UserError, RunFault) as error:
-        log.warning("%s. The loss is without the terms of the %s, and lower than in training", error, teachers)
-        return run.frozen, teachers
-    return parts, ""
 
 
 def _other_files(run: Run, files: str, data_dir: Path) -> tuple[Prepared, str]:

@@ -1,6 +1,7 @@
 """Loads a trained run from its workdir."""
 
 import contextlib
+import logging
 import os
 import types
 from collections.abc import Mapping
@@ -13,12 +14,16 @@ from lmrep.core.params import unflatten
 from lmrep.data import tokenizers
 from lmrep.experiment import build, checks, frozen, recorded
 from lmrep.experiment import config as experiments
+from lmrep.experiment.choices import ALL_OBJECTIVES
 from lmrep.experiment.config import stage_at
 from lmrep.inference import labelled
 from lmrep.inference.run import Run
+from lmrep.objectives.base import FrozenParts
 from lmrep.storage import averaging, remote_workdir
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.training.state import with_shared
+
+log = logging.getLogger(__name__)
 
 
 def load(
@@ -71,3 +76,21 @@ def load(
             params = with_shared(params, averaging.shared_carry(checkpoints, step, shapes))
     params = jax.device_put(params, jax.local_devices()[0])
     return Run(directory, step, experiment, tokenizer, model, objective, params, parts)
+
+
+def with_teachers(run: Run) -> tuple[FrozenParts, str]:
+    """(the run's frozen parts with those that only its loss reads, ""); where these are not the ones that it was
+    trained with, (its parts without them, their names)."""
+    stage = stage_at(run.experiment, run.step)
+    definition = ALL_OBJECTIVES[stage.objective_name]
+    teachers = ", ".join(name for name in definition.parts(stage.objective) if name in definition.teachers)
+    if not teachers:
+        return run.frozen, ""
+    try:
+        parts = frozen.load(run.experiment, run.tokenizer.tokens)
+        _, record = recorded.read(run.directory)
+        checks.check_fingerprints(run.directory, record, frozen.fingerprints(parts), run.experiment)
+    except (UserError, RunFault) as error:
+        log.warning("%s. The loss is without the terms of the %s, and lower than in training", error, teachers)
+        return run.frozen, teachers
+    return parts, ""
