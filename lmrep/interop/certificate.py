@@ -141,6 +141,8 @@ def reference_outputs(checkpoint: Published, directory: Path, batch: RandomBatch
                 hidden = outputs.decoder_hidden_states[-1]
             elif grouped:
                 outputs = model(**{name: value[None] for name, value in inputs.items()})
+            elif "conditioned_ends" in checkpoint.heads:
+                outputs = {"logits": _conditioned_ends(model, hidden, inputs["attention_mask"], torch)}
             elif checkpoint.task and checkpoint.family.pad_id(checkpoint.config_json) is None:
                 outputs = _one_by_one(model, inputs, torch)
             else:
@@ -157,6 +159,15 @@ def reference_outputs(checkpoint: Published, directory: Path, batch: RandomBatch
     if "pair" in found:
         found["pair"] = outputs.get("seq_relationship_logits", outputs.get("sop_logits", logits))
     return version, {name: value.numpy() for name, value in found.items()}
+
+
+def _conditioned_ends(model: Any, hidden: Any, mask: Any, torch: Any) -> Any:
+    """As `PublishedTask.logits`, of layers that the class gives no outputs of for a start that one may choose."""
+    start = model.start_logits(hidden)
+    last = mask.shape[1] - 1 - mask.flip(-1).argmax(-1)
+    weights = start.masked_fill(mask == 0, -1e30).softmax(-1)
+    none = model.answer_class(hidden, start_states=(weights[..., None] * hidden).sum(1), cls_index=last)
+    return torch.stack([start, model.end_logits(hidden, start_positions=last), none[:, None].expand_as(start)], -1)
 
 
 def _one_by_one(model: Any, inputs: dict[str, Any], torch: Any) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from lmrep.inference.load import load
 from lmrep.inference.run import Run
 from lmrep.interop import certificate, tensor_files
 from lmrep.interop.certificate import Certificate
-from lmrep.interop.heads import HEADS, TASK_HEADS, PublishedTask
+from lmrep.interop.heads import HEADS, TASK_HEADS, PublishedTask, head_of
 from lmrep.interop.huggingface import FAMILIES, Family
 from lmrep.interop.huggingface.read import Published, read
 from lmrep.interop.huggingface.task_classes import label_remarks, read_task
@@ -42,7 +42,8 @@ from lmrep.tasks import TASKS, networks
 from lmrep.training.state import trainable
 
 # Of the config of a task: those that belong to its head and to the network below it.
-HEAD_FIELDS = (*(name for name in networks.TextConfig.__dataclass_fields__ if name != "teacher"), "labels")
+HEAD_FIELDS = (*(name for name in networks.TextConfig.__dataclass_fields__ if name != "teacher"), "labels", "end",
+               "beams")
 FOLDER, RECORD, EXTRA = "interop", "published.json", "extra_tensors.safetensors"
 CERTIFICATE = "certificate.json"
 
@@ -196,20 +197,22 @@ def task_of(stage: StagePlan, params: Mapping[str, np.ndarray]) -> PublishedTask
     Raises:
       UserError: it reads long texts in a way that no published class for this task does.
     """
-    name = stage.objective_name
-    if name not in TASK_HEADS:
+    task = stage.objective_name
+    name = head_of(task, stage.objective)
+    if name is None:
         return None
     if stage.format.long == "windows" and not TASK_HEADS[name].windows:
-        raise UserError(f"this run of {name} averages over windows of long texts (format.long is windows), and "
+        raise UserError(f"this run of {task} averages over windows of long texts (format.long is windows), and "
                         "published classes read a text at once; fine-tune with --config.format.long=truncate")
     if not networks.is_head_alone(stage.objective):
-        raise UserError(f"this run of {name} has a network between encoder and head or reads frozen parts, which no "
+        raise UserError(f"this run of {task} has a network between encoder and head or reads frozen parts, which no "
                         "published class does; train one with --config.objective.network=linear and "
                         "--config.objective.pooling=position")
     fields = {key: value for key, value in dataclasses.asdict(stage.objective).items()
               if key in (*HEAD_FIELDS, *TASK_HEADS[name].kept)}
-    head = f"objective/{name}"
-    form = {"dense": f"{head}/dense/kernel" in params, "bias": f"{head}/out/bias" in params}
+    head = f"objective/{task}"
+    form = {"dense": f"{head}/dense/kernel" in params,
+            "bias": f"{head}/out/bias" in params or f"{head}/out/kernel" not in params}
     return PublishedTask(name, fields | form)
 
 
@@ -255,7 +258,7 @@ def experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer, name: str
                         f"{checkpoint.config.vocab:,} rows (vocab_size), so they are of different checkpoints; "
                         "download both again")
     heads, family, task = checkpoint.heads, checkpoint.family, checkpoint.task
-    objective = task.name if task else _language_model(heads) or family.objective
+    objective = task.task if task else _language_model(heads) or family.objective
     form = "examples" if task else "segment_pair" if "pair" in heads else "packed"
     config = experiments.default_config(family.network_name, objective, form, family.optimizer)
     config.name = name
@@ -263,7 +266,7 @@ def experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer, name: str
     config.length = min(512, checkpoint.config.max_length or 512)
     config.model.update(dataclasses.asdict(checkpoint.config))
     if task:
-        definition = TASKS[task.name]
+        definition = TASKS[task.task]
         known = {name: value for name, value in task.fields.items() if name in config.objective}
         config.objective.update(dataclasses.asdict(definition.resolve(definition.objective.config(**known), ())))
     else:

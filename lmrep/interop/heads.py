@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from lmrep.core.params import Array, ParamSpec, Tree, zeros
@@ -10,6 +11,7 @@ from lmrep.layers import linear, lm_head
 from lmrep.models.base import Model
 from lmrep.objectives import causal, replaced_token, sentence_pair, span_corruption
 from lmrep.objectives.outputs import output_specs
+from lmrep.tasks import conditioned_ends
 from lmrep.tasks import heads as tasks
 
 
@@ -90,6 +92,9 @@ class TaskHead(NamedTuple):
       windows: whether published code reads long texts in windows, too.
       kept: fields of the task's config that config.json keeps under `task_specific_params`, since it has no keys of its
         own for them, where they are not those of the class.
+      task: of `TASKS`; "" for the head's name.
+      fields: of the task's config, that the head has.
+      part: begins the paths, under the task's, that only this head of the task has.
     """
 
     title: str
@@ -99,6 +104,9 @@ class TaskHead(NamedTuple):
     grouped: bool = False
     windows: bool = False
     kept: tuple[str, ...] = ()
+    task: str = ""
+    fields: Mapping[str, Any] = {}
+    part: str = ""
 
 
 TASK_HEADS = {
@@ -108,10 +116,24 @@ TASK_HEADS = {
     "multilabel": TaskHead("label logits", True, problem_type="multi_label_classification",
                            kept=("end_of_text", "threshold")),
     "tagging": TaskHead("tag logits", False, windows=True),
-    "span_extraction": TaskHead("start and end logits", False, 2, windows=True,
-                                kept=("unanswerable", "threshold")),
+    "span_extraction": TaskHead("start and end logits", False, 2, windows=True, kept=("unanswerable", "threshold"),
+                                fields={"end": "independent"}, part="out/"),
+    "conditioned_ends": TaskHead("start, end and no-answer logits", False, 3, windows=True,
+                                 kept=("unanswerable", "threshold"), task="span_extraction",
+                                 fields={"end": "conditioned"}, part="end/"),
     "multiple_choice": TaskHead("choice logits", True, 1, grouped=True),
 }
+
+
+def task_of(head: str) -> str:
+    """The task, in `TASKS`, of a head in `TASK_HEADS`."""
+    return TASK_HEADS[head].task or head
+
+
+def head_of(task: str, config: Any) -> str | None:
+    """The head, in `TASK_HEADS`, of a task with a config; None where no published class has it."""
+    return next((name for name, head in TASK_HEADS.items() if task_of(name) == task and all(
+        getattr(config, field) == value for field, value in head.fields.items())), None)
 
 
 class PublishedTask(NamedTuple):
@@ -132,16 +154,24 @@ class PublishedTask(NamedTuple):
         return tasks.Head(**{name: value for name, value in self.fields.items() if name in known})
 
     @property
+    def task(self) -> str:
+        """In `TASKS`."""
+        return task_of(self.name)
+
+    @property
     def labels(self) -> tuple[str, ...]:
         """The names of the outputs; () for those that have none."""
         return tuple(self.fields.get("labels", ()))
 
     def specs(self, model: Model) -> Tree:
         """The head's parameters."""
+        if self.name == "conditioned_ends":
+            return conditioned_ends.specs(model.width, model.init)
         return tasks.specs(model, TASK_HEADS[self.name].outputs or len(self.labels), self.head)
 
     def logits(self, params: Tree, hidden: Array, mask: Array, model: Model) -> Array:
-        """Float32 logits [b, outputs], or [b, t, outputs] of a head for each token.
+        """Float32 logits [b, outputs], or [b, t, outputs] of a head for each token: of conditioned ends, those of an
+        answer that begins at the last token, and, the same at every token, the logit of no answer.
 
         Args:
           params: of the network and its heads.
@@ -149,8 +179,19 @@ class PublishedTask(NamedTuple):
           mask: i32[b, t], 1 where there is no padding.
           model: the network.
         """
+        last = mask.shape[1] - 1 - mask[:, ::-1].argmax(-1)
+        if self.name == "conditioned_ends":
+            return self._conditioned(params["objective"][self.task], hidden, mask, last, model.norm_eps)
         if TASK_HEADS[self.name].pooled:
-            last = mask.shape[1] - 1 - mask[:, ::-1].argmax(-1)
             at = mask.argmax(-1) if self.head.context == "both" and model.pooling == "first" else last
             hidden = hidden[jnp.arange(len(hidden)), at]
-        return tasks.apply(params["objective"][self.name], hidden, self.head)
+        return tasks.apply(params["objective"][self.task], hidden, self.head)
+
+    @staticmethod
+    def _conditioned(head: Tree, hidden: Array, mask: Array, last: Array, eps: float) -> Array:
+        start = conditioned_ends.start_logits(head, hidden)
+        at_last = jnp.take_along_axis(hidden, last[:, None, None], axis=1)
+        end = conditioned_ends.end_logits(head, hidden, at_last, jnp.zeros_like(mask), eps)
+        weights = jax.nn.softmax(jnp.where(mask > 0, start, conditioned_ends.EXCLUDED), -1)
+        none = conditioned_ends.no_answer_logits(head, jnp.einsum("bt,btd->bd", weights, hidden), at_last[:, 0])
+        return jnp.stack([start, end, jnp.broadcast_to(none[:, None], start.shape)], -1)

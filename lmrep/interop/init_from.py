@@ -70,7 +70,7 @@ def load(path: str | os.PathLike) -> SourceCheckpoint:
     else:
         checkpoint = read_published(directory)
         network, task = dataclasses.asdict(checkpoint.config), checkpoint.task
-        objective = {"name": task.name, **task.fields} if task else {}
+        objective = {"name": task.task, **task.fields} if task else {}
         tokens = tokenizers.load(directory).tokens
         source = SourceCheckpoint(str(path), tokens, dict(checkpoint.params), network, objective)
     if broken := [name for name, value in source.params.items() if not np.isfinite(value).all()]:
@@ -133,7 +133,7 @@ def _check_head(source: SourceCheckpoint, objective: Mapping[str, Any]) -> None:
         raise UserError(f"init has a head for the labels {', '.join(theirs[:20])}, in this order ({source.name}), "
                         f"and this run has {', '.join(ours[:20])}; give the head random parameters with "
                         "--config.head=new")
-    for name in FORM:
+    for name in (*FORM, "end"):
         theirs, ours = (each.get(name) for each in (source.objective, objective))
         if None not in (theirs, ours) and theirs != ours and (name != "activation" or objective.get("dense")):
             raise UserError(f"objective.{name} is {ours!r} in this run and {theirs!r} in the head of {source.name}, so "

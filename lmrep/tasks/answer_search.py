@@ -78,6 +78,30 @@ def search(
     return Spans(*(array[order] for array in merged))
 
 
+def of_starts(
+    first: np.ndarray, start: np.ndarray, end: np.ndarray, windows: np.ndarray, usable: np.ndarray, n: int
+) -> Spans:
+    """The n best spans of a question over its windows, of those that begin at the k best starts of each. They begin in
+    the window where their first token has most context, where there are such.
+
+    Args:
+      first: int [w, k], tokens of the context.
+      start: float [w, k], the scores of starting there; below -1e29 where that is no token of the context.
+      end: float [w, k, m], the scores of ending at that token, the next, ...; also below where there is none.
+      windows, usable: as of `search`.
+      n: how many; fewer are returned where there are fewer.
+    """
+    last = np.minimum(first[..., None] + np.arange(end.shape[-1]), len(usable) - 1)
+    scores = start[..., None].astype(np.float64) + end
+    there = scores > -1e29
+    words = there & usable[np.minimum(first, len(usable) - 1)][..., None] & usable[last]
+    owner = max_context(windows)[np.minimum(first, windows.max() - 1)] == np.arange(len(windows))[:, None]
+    possible = next(mask for mask in (words & owner[..., None], words, there) if mask.any())
+    order = np.argsort(-np.where(possible, scores, -np.inf), axis=None, kind="stable")[: min(n, int(possible.sum()))]
+    begins = np.broadcast_to(first[..., None], last.shape)
+    return Spans(scores.ravel()[order], begins.ravel()[order], last.ravel()[order])
+
+
 def tune_threshold(null_odds: np.ndarray, answer_scores: np.ndarray, empty_scores: np.ndarray) -> float:
     """The threshold of `null_odds`, above which "" is predicted, that gives the largest mean score; of equal ones, the
     one nearest to 0.

@@ -22,7 +22,8 @@ def encode(c: Any, records: Sequence[Record], encoder: TextEncoder) -> tuple[Uni
 
     The columns `start` and `end` are the positions of the first answer's first and last token in the unit; where the
     window lacks a part of it, and where there is none, that of no answer; -1 for records without the field `answers`.
-    The column `null` is the position of no answer.
+    The column `null` is the position of no answer. With `end=conditioned` there are `context_first` and `context_end`,
+    the range of the context in the unit.
 
     `details` has for each unit the number of its context (`context`), the position of its first token of the context
     (`position`) and their range in the context (`begin`, `end`); and for all contexts, one after another from
@@ -65,10 +66,12 @@ def encode(c: Any, records: Sequence[Record], encoder: TextEncoder) -> tuple[Uni
     if uncovered:
         log.warning("%s of %s answers have no token, and count as unanswerable in training", f"{uncovered:,}",
                     f"{len(records):,}")
-    owner, *columns = np.array(rows, np.int32).T
-    start, end, null, context, position, begin, stop = columns
+    owner, start, end, null, context, position, begin, stop = np.array(rows, np.int32).T
     bounds = np.concatenate([[0], np.cumsum([len(ids) for ids, _ in encoded])])
-    every = collect(units, owner, {"start": start, "end": end, "null": null}, forms=forms)
+    columns = {"start": start, "end": end, "null": null}
+    if c.end == "conditioned":
+        columns |= {"context_first": position, "context_end": position + stop - begin}
+    every = collect(units, owner, columns, forms=forms)
     return every._replace(details=every.details | {
         "context": context, "position": position, "begin": begin, "end": stop, "bounds": bounds,
         "offsets": np.concatenate([offsets for _, offsets in encoded])}), long

@@ -2,7 +2,8 @@
 
 A unit is a question with a window of its context; windows overlap (`format.stride`). The head scores every token as the
 first and as the last of the answer (Devlin et al., 2019, sections 4.2 and 4.3). That there is no answer in a unit is an
-answer too: [CLS], or the last token of a network that reads from left to right.
+answer too: [CLS], or the last token of a network that reads from left to right. With `end=conditioned` the head is that
+of `conditioned_ends`.
 """
 
 import json
@@ -29,7 +30,7 @@ from lmrep.models.base import Model, check_context
 from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights, sums
 from lmrep.objectives.teaching import TEACHER
-from lmrep.tasks import answer_search, distillation, heads, networks, question_windows, word_features
+from lmrep.tasks import answer_search, conditioned_ends, distillation, heads, networks, question_windows, word_features
 from lmrep.tasks.base import Comparison, Outputs, Result, TaskDef
 from lmrep.tasks.capability import Predict
 from lmrep.tasks.networks import Network
@@ -44,6 +45,9 @@ class Config(networks.Config):
 
     context: str = setting("both", "what each position is conditioned on: both sides, or the left alone (GPT); init= "
                            "sets that of the run", choices=("both", "left"))
+    end: str = setting("independent", "how a token is scored as the answer's last: by itself (BERT), or given the "
+                       "first, with a classifier of no answer (XLNet)", choices=("independent", "conditioned"))
+    beams: int = setting(5, "end conditioned: starts of each window of which ends are scored", at_least=1)
     unanswerable: bool = setting(False, "whether questions may have no answer, as in SQuAD 2.0")
     threshold: float | None = setting(None, "no answer is predicted where its score exceeds the best answer's by more; "
                                       "None: the value that gives the best answer_f1 on the validation data, which "
@@ -51,6 +55,13 @@ class Config(networks.Config):
     max_question_tokens: int = setting(64, "longer questions are cut", at_least=1)
     max_answer_tokens: int = setting(30, "of a predicted answer", at_least=1)
     n_best: int = setting(20, "answers that a probability is computed over", at_least=1)
+
+
+def check_config(c: Config) -> None:
+    """Refuses a teacher of ends that depend on starts."""
+    if c.end == "conditioned" and c.teacher.alpha_ce:
+        raise UserError(f"config.objective.teacher.alpha_ce is {c.teacher.alpha_ce:g}, and with end=conditioned the "
+                        "scores of ends depend on the start, so that a teacher has none to learn from; set it to 0")
 
 
 def check(c: Config, record: Record) -> None:
@@ -68,10 +79,19 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
     check_context(model, c.context, "this task")
     net = networks.bind(c, model, NAME, frozen)
     return Objective(
-        name=NAME, specs=networks.task_specs(net, HEAD, 2),
-        prepare=prepare, loss=partial(loss, c=c, net=net), predict=partial(predict, net=net),
+        name=NAME, specs=specs(c, net),
+        prepare=prepare, loss=partial(loss, c=c, net=net), predict=partial(predict, c=c, net=net),
         context=c.context, networks=(NetworkUse(model.sizes),), frozen=networks.frozen_specs(net),
         penalty=networks.penalty(net))
+
+
+def specs(c: Config, net: Network) -> Tree:
+    """The parameters of the network and the head."""
+    tree = networks.task_specs(net, HEAD, 2)
+    if c.end == "conditioned":
+        del tree["objective"][NAME]["out"]
+        tree["objective"][NAME] |= conditioned_ends.specs(networks.output_width(net), net.model.init)
+    return tree
 
 
 def prepare(keys: Keys, batch: Batch) -> Batch:
@@ -87,7 +107,13 @@ def logits(params: Tree, batch: Batch, key: Array | None = None, *, net: Network
 def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, net: Network
 ) -> tuple[Array, tuple[Metrics, Carry]]:
-    """The mean of the cross-entropies of start and end over the positions of each unit."""
+    """The mean of the cross-entropies of start and end over the positions of each unit; with end=conditioned, as
+    `conditioned_ends.losses`."""
+    if c.end == "conditioned":
+        x = networks.token_vectors(params, batch, net, key)
+        nll, correct = conditioned_ends.losses(
+            params["objective"][NAME], x, batch, net.model.norm_eps, c.unanswerable)
+        return (nll * batch["weights"]).sum(), (sums(batch["weights"] > 0, span_accuracy=correct), carry)
     y = logits(params, batch, key, net=net)
     nll, correct = 0.0, True
     scores = of_units(y, batch)
@@ -111,8 +137,14 @@ def of_units(y: Array, batch: Batch) -> Array:
     return jnp.where(own[:, :, None], y.swapaxes(1, 2)[:, None], -1e30)
 
 
-def predict(params: Tree, batch: Batch, *, net: Network) -> dict[str, dict[str, Array]]:
-    """`start` and `end` float32 [b, t]: the logits."""
+def predict(params: Tree, batch: Batch, *, c: Config, net: Network) -> dict[str, dict[str, Array]]:
+    """`start` and `end` float32 [b, t]: the logits. With end=conditioned, the figures of units that
+    `conditioned_ends.predict` gives, and their `loss` [b, n], of those that have targets."""
+    if c.end == "conditioned":
+        head, x, eps = params["objective"][NAME], networks.token_vectors(params, batch, net), net.model.norm_eps
+        found = conditioned_ends.predict(head, x, batch, eps, c.beams, c.max_answer_tokens)
+        loss, _ = conditioned_ends.losses(head, x, batch, eps, c.unanswerable)
+        return {"units": found | {"loss": loss}, "tokens": {}}
     y = logits(params, batch, net=net)
     return {"tokens": {"start": y[..., 0], "end": y[..., 1]}}
 
@@ -124,7 +156,8 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
     """The best span of each question over its windows, or no answer.
 
     A prediction has `answer`, a span of the context or ""; `start` and `end`, the characters of the best span, also
-    where the answer is ""; its `score`, the sum of its logits; `probability` of the answer, among the n best ones and
+    where the answer is ""; its `score`, the sum of its logits (of log probabilities, with end=conditioned);
+    `probability` of the answer, among the n best ones and
     none; and, where questions may be unanswerable, `null_score`, the smallest over the windows of the sum of the logits
     of no answer. No answer is predicted where null_score - score is above the threshold.
     """
@@ -138,7 +171,8 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
     metrics, threshold = {}, c.threshold or 0.0
     if None not in gold:
         metrics, threshold = _metrics(c, gold, texts, odds)
-        metrics["loss"] = _mean_loss(units, outputs)
+        metrics["loss"] = (float(np.mean(outputs.arrays["loss"], dtype=np.float64)) if c.end == "conditioned"
+                           else _mean_loss(units, outputs))
     predictions = []
     for i, (best, (start, end)) in enumerate(zip(found, spans, strict=True)):
         refused = c.unanswerable and odds[i] > threshold
@@ -159,23 +193,34 @@ def _search(
 ) -> tuple[list[answer_search.Spans], list[tuple[int, int]], np.ndarray]:
     """The n best spans of each question; the characters [start, end) of the best; and float64 [count], the score of no
     answer: of every question, whichever window its answer is in."""
-    scores = [outputs.arrays["start"], outputs.arrays["end"]]
+    conditioned, arrays = c.end == "conditioned", outputs.arrays
+    scores = [] if conditioned else [arrays["start"], arrays["end"]]
     details, null = units.details, units.columns["null"]
     ranges = np.stack([details["begin"], details["end"]], 1)
     shift = details["position"] - details["begin"]  # from a token of the context to its position in the unit
-    at_null = np.array([sum(float(y[u][at]) for y in scores) for u, at in enumerate(null)])
+    at_null = np.array(arrays["no_answer"] if conditioned else
+                       [sum(float(y[u][at]) for y in scores) for u, at in enumerate(null)], np.float64)
     firsts = np.searchsorted(units.example, np.arange(count + 1))
     found, characters = [], []
     for members in map(range, firsts[:-1], firsts[1:]):
         context = details["context"][members[0]]
         offsets = details["offsets"][slice(*details["bounds"][context : context + 2])]
-        own = [slice(*(ranges[u] + shift[u])) for u in members]
-        start, end = ([y[u][part] for u, part in zip(members, own, strict=True)] for y in scores)
-        best = answer_search.search(start, end, ranges[members[0] : members[-1] + 1], offsets[:, 1] > offsets[:, 0],
-                                    c.max_answer_tokens, c.n_best)
+        windows, usable = ranges[members[0] : members[-1] + 1], offsets[:, 1] > offsets[:, 0]
+        if conditioned:
+            first, start, end = (np.stack([arrays[name][u] for u in members])
+                                 for name in ("start", "start_score", "end_score"))
+            best = answer_search.of_starts(first - shift[members[0] : members[-1] + 1, None], start, end, windows,
+                                           usable, c.n_best)
+        else:
+            own = [slice(*(ranges[u] + shift[u])) for u in members]
+            start, end = ([y[u][part] for u, part in zip(members, own, strict=True)] for y in scores)
+            best = answer_search.search(start, end, windows, usable, c.max_answer_tokens, c.n_best)
         found.append(best)
         characters.append((int(offsets[best.first[0], 0]), int(offsets[best.last[0], 1])))
-    return found, characters, np.minimum.reduceat(at_null, firsts[:-1])
+    nulls = np.minimum.reduceat(at_null, firsts[:-1])
+    if conditioned:  # the classifier's logit is that of no answer against the best one
+        nulls += [best.scores[0] for best in found]
+    return found, characters, nulls
 
 
 def _metrics(
@@ -270,7 +315,7 @@ def _f1(title: str, baseline: str = "", headline: bool = False) -> Metric:
 
 DEFINITION = TaskDef(
     ObjectiveDef(
-        Config, build, context=lambda c: c.context, parts=networks.parts, teachers=(TEACHER,),
+        Config, build, check=check_config, context=lambda c: c.context, parts=networks.parts, teachers=(TEACHER,),
         metrics={
             **distillation.METRICS,
             "span_accuracy": accuracy_metric("Span accuracy"),  # of the units of training
@@ -296,5 +341,6 @@ DEFINITION = TaskDef(
         ("null", "the token that stands for no answer"))},
     check=check, encode=question_windows.encode, score=score, best="answer_f1",
     tuned={"threshold": "threshold"}, submission=submission, compare=compare,
-    add_columns=word_features.columns, more_columns=word_features.fields,
+    add_columns=word_features.columns,
+    more_columns=lambda c: word_features.fields(c) | (conditioned_ends.FIELDS if c.end == "conditioned" else {}),
 )

@@ -148,9 +148,18 @@ RECORDS = {
     # The reference takes the softmax over padding, too, so that all have one length.
     "span_extraction": [{"question": "the", "context": "a cat the dog", "answers": [("cat", 2)]},
                         {"question": "the", "context": "a cat the dog", "answers": [("the dog", 6)]}],
+    "conditioned_ends": [{"question": "the", "context": "a cat the dog", "answers": [("cat", 2)]},
+                         {"question": "the", "context": "a cat the dog", "answers": [("the dog", 6)]}],
     "multiple_choice": [{"text": "the cat", "choices": ["a dog", "the"], "label": 1},
                         {"text": "a", "choices": ["the dog and", "a the"], "label": 0}],
 }
+def no_answers(batch):
+    """float32 [b, t], 1 where no answer may begin or end."""
+    at = np.arange(batch["tokens"].shape[1])
+    inside = (at >= batch["context_first"]) & (at < batch["context_end"])
+    return (~(inside | (at == batch["null"]))).astype(np.float32)
+
+
 TARGETS = {  # batch -> keyword arguments of the reference
     "classification": lambda batch: {"labels": torch.tensor(batch["label"][:, 0]).long()},
     "regression": lambda batch: {"labels": torch.tensor(batch["label"][:, 0])},
@@ -158,6 +167,8 @@ TARGETS = {  # batch -> keyword arguments of the reference
     "tagging": lambda batch: {"labels": torch.tensor(np.where(batch["tag"] < 0, -100, batch["tag"])).long()},
     "span_extraction": lambda batch: {f"{name}_positions": torch.tensor(batch[name][:, 0]).long()
                                       for name in ("start", "end")},
+    "conditioned_ends": lambda batch: {f"{name}_positions": torch.tensor(batch[name][:, 0]).long()
+                                       for name in ("start", "end")} | {"p_mask": torch.tensor(no_answers(batch))},
     "multiple_choice": lambda batch: {"labels": torch.tensor(batch["label"][:, 0]).long()},
 }
 LOGITS = {  # outputs of the reference -> what `predict` returns
@@ -166,6 +177,7 @@ LOGITS = {  # outputs of the reference -> what `predict` returns
     "multilabel": lambda outputs: {"logits": outputs.logits[:, None]},
     "tagging": lambda outputs: {"log_probabilities": outputs.logits.log_softmax(-1)},
     "span_extraction": lambda outputs: {"start": outputs.start_logits, "end": outputs.end_logits},
+    "conditioned_ends": lambda outputs: {},  # those of beams have a test
     "multiple_choice": lambda outputs: {"log_probability": outputs.logits.log_softmax(-1)},
 }
 
@@ -203,3 +215,34 @@ def test_outputs_and_gradients_equal_the_reference(converted):
     scale = max(np.linalg.norm(value) for value in theirs.values())
     for path, value in theirs.items():  # some biases change no loss, so that their gradients are 0 but for rounding
         assert np.linalg.norm(ours[path] - value) <= 1e-4 * max(np.linalg.norm(value), 0.1 * scale), path
+
+
+@pytest.mark.parametrize("converted", [("xlnet", "conditioned_ends")], indirect=True, ids="-".join)
+def test_beams_equal_the_reference(converted):
+    """The scores of its best starts and of their ends, and the logit of no answer."""
+    _, _, model, _, workdir, _ = converted
+    run = lmrep.load(workdir)
+    records = [Record(dict(fields), str(i), f"example {i}") for i, fields in enumerate(RECORDS["conditioned_ends"])]
+    batch, inputs = examples_of(run, records, False)
+    with torch.no_grad():
+        outputs = model(**inputs, p_mask=torch.tensor(no_answers(batch)),
+                        cls_index=torch.tensor(batch["null"][:, 0]).long())
+    ours = jax.device_get(run.objective.predict(run.params, batch))["units"]
+    np.testing.assert_allclose(ours["no_answer"][:, 0], outputs.cls_logits, rtol=0, atol=1e-4)
+    compared = 0
+    for i in range(len(records)):
+        beams = outputs.end_top_log_probs[i].reshape(model.end_n_top, model.start_n_top).T  # probabilities
+        positions = outputs.end_top_index[i].reshape(model.end_n_top, model.start_n_top).T
+        for start, p, ends, at in zip(outputs.start_top_index[i].tolist(), outputs.start_top_log_probs[i], beams,
+                                      positions.tolist(), strict=True):
+            if start == batch["null"][i, 0]:
+                continue
+            j = ours["start"][i, 0].tolist().index(start)
+            assert ours["start_score"][i, 0, j] == pytest.approx(float(p.log()), abs=1e-4)
+            for end, probability in zip(at, ends, strict=True):
+                if start <= end != batch["null"][i, 0]:
+                    compared += 1
+                    assert ours["end_score"][i, 0, j, end - start] == pytest.approx(float(probability.log()), abs=1e-4)
+    assert compared > 10
+    found = run.predict([("the", "a cat the dog")])[0]
+    assert found["answer"] and found["answer"] in "a cat the dog" and 0 < found["probability"] <= 1

@@ -10,7 +10,7 @@ from lmrep.data import tokenizers
 from lmrep.inference import task_evaluation
 from lmrep.metrics import answers as qa
 from lmrep.tasks import span_extraction as qas
-from lmrep.tasks.answer_search import max_context
+from lmrep.tasks.answer_search import max_context, of_starts
 from lmrep.tasks.question_windows import answer_tokens
 from lmrep.tasks.span_extraction import Config
 from tests.tasks.questions import CITIES, NAMES, TEXTS, encoded, outputs_of, question, span_of, wordpiece
@@ -63,6 +63,34 @@ def test_a_start_counts_only_in_the_window_where_it_has_most_context():
     edge = int(details["position"][0] + details["end"][0] - details["begin"][0] - 1)
     found = qas.score(Config(), [record], units, outputs_of(units, start={(0, edge): 90.0}))
     assert found.predictions[0]["score"] < 80
+
+
+def test_spans_of_starts_are_the_best_of_all():
+    """Against every span of every start, in windows that overlap."""
+    draw = np.random.default_rng(0)
+    windows, usable = np.array([[0, 8], [4, 12], [9, 15]]), draw.random(15) > 0.3
+    for _ in range(50):
+        first = np.stack([draw.permutation(np.arange(a - 2, b))[:4] for a, b in windows])  # some precede the context
+        start, end = draw.normal(size=(3, 4)), draw.normal(size=(3, 4, 5))
+        start[first < windows[:, :1]] = -1e30
+        end[first[..., None] + np.arange(5) >= windows[:, 1, None, None]] = -1e30
+        found = of_starts(first, start, end, windows, usable, 3)
+        owner = max_context(windows)
+        spans = sorted(((start[w, j] + end[w, j, m], first[w, j], first[w, j] + m)
+                        for w in range(3) for j in range(4) for m in range(5)
+                        if start[w, j] > -1e29 and end[w, j, m] > -1e29 and owner[first[w, j]] == w
+                        and usable[first[w, j]] and usable[first[w, j] + m]), reverse=True)
+        assert len(spans) > 3 and list(zip(*found, strict=True)) == spans[:3]
+
+
+@pytest.mark.parametrize(("first", "usable", "scores"), [
+    ([[2], [3]], 6, [1, 0]), ([[2], [3]], 3, [1]), ([[2], [3]], 0, [1, 0]), ([[3], [2]], 6, [1, 0]),
+    ([[2], [2]], 6, [1])])
+def test_without_a_start_in_its_own_window_others_count(first, usable, scores):
+    """And those at white space, where there are no others."""
+    found = of_starts(np.array(first), np.array([[1.0], [1.0]]), np.array([[[0.0]], [[-1.0]]]),
+                      np.array([[0, 4], [2, 6]]), np.arange(6) < usable, 2)
+    assert found.scores.tolist() == scores
 
 
 def test_no_answer_is_longer_than_the_limit():

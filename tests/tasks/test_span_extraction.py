@@ -169,12 +169,15 @@ def batch_of(units, tokenizer, packed=0):
     return examples, examples.gather(np.arange(examples.examples))
 
 
-@pytest.mark.parametrize("context", ["both", "left"])
-def test_loss_and_logits_are_the_same_packed_and_alone(context):
+@pytest.mark.parametrize(("context", "end", "names"), [
+    ("both", "independent", ("start", "end")), ("left", "independent", ("start", "end")),
+    *((context, "conditioned", ("start", "start_score", "end_score", "no_answer", "loss")) for context in (
+        "both", "left"))])
+def test_loss_and_logits_are_the_same_packed_and_alone(context, end, names):
     tokenizer = wordpiece()
     records = [question(answers=["Bern"]), question("Who?", TEXTS[3], []), question("Who lives?", answers=["Ada"]),
                question("Where does Kurt live?", " ".join(TEXTS[:5]), ["Turin"])]
-    config = Config(context=context, unanswerable=True)
+    config = Config(context=context, unanswerable=True, end=end)
     units, *_ = encoded(records, config, length=48, stride=16, tokenizer=tokenizer, context=context)
     objective, params = network(config, tokenizer, context)
     found = []
@@ -187,12 +190,13 @@ def test_loss_and_logits_are_the_same_packed_and_alone(context):
         outputs = collate([batch | jax.device_get(jax.jit(objective.predict)(params, batch))], units)
         found.append((float(loss), metrics["span_accuracy"], outputs))
     assert found[0][0] == pytest.approx(found[1][0], abs=1e-5) and found[0][1] == found[1][1]
-    for name in ("start", "end"):
+    for name in names:
         for one, other in zip(found[0][2].arrays[name], found[1][2].arrays[name], strict=True):
             np.testing.assert_allclose(one, other, atol=1e-5)
     # The mean over units of the cross-entropies of start and end, each over the unit's own tokens.
-    expected = np.mean([np.log(np.exp(y).sum()) - y[units.columns[name][u]] for name in ("start", "end")
-                        for u, y in enumerate(found[0][2].arrays[name])])
+    expected = np.mean(found[0][2].arrays["loss"] if end == "conditioned" else [
+        np.log(np.exp(y).sum()) - y[units.columns[name][u]] for name in ("start", "end")
+        for u, y in enumerate(found[0][2].arrays[name])])
     assert found[1][0] == pytest.approx(expected, abs=1e-5)
     assert qas.score(config, records, units, found[1][2]).metrics["loss"] == pytest.approx(expected, abs=1e-5)
 

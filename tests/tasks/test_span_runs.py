@@ -11,6 +11,7 @@ import pytest
 import lmrep
 from lmrep.core.errors import UserError
 from lmrep.experiment.config import default_config
+from lmrep.interop import conversion
 from lmrep.metrics import answers as qa
 from tests import small
 from tests.tasks.questions import CITIES, NAMES, question
@@ -139,3 +140,16 @@ def test_packed_sequences_give_the_same_answers(home, tmp_path):
         assert one["answer"] == other["answer"]
         assert one["score"] == pytest.approx(other["score"], abs=1e-4)
         assert one["null_score"] == pytest.approx(other["null_score"], abs=1e-4)
+
+
+def test_a_run_with_conditioned_ends_answers_and_has_a_threshold(home, tmp_path):
+    """Of a network whose published classes have no such head."""
+    outcome = lmrep.train(run_config(home, **{"objective.end": "conditioned", "objective.beams": 3}), tmp_path / "run")
+    assert {"answer_f1", "threshold", "loss"} <= outcome.after.keys()
+    context = "Ada lives in Bern. Kurt lives in Oslo."
+    run = lmrep.load(tmp_path / "run")
+    (found,) = run.predict([("Where does Kurt live?", context)])
+    assert context[found["start"] : found["end"]] and found["answer"] in ("", context[found["start"] : found["end"]])
+    assert 0 < found["probability"] <= 1 and {"score", "null_score"} <= found.keys()
+    with pytest.raises(UserError, match="no class for conditioned_ends"):
+        conversion.to_published(tmp_path / "run", tmp_path / "published")

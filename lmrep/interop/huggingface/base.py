@@ -14,7 +14,7 @@ import numpy as np
 
 from lmrep.config.record import read, setting
 from lmrep.core.errors import UserError
-from lmrep.interop.heads import HEADS, TASK_HEADS, PublishedTask
+from lmrep.interop.heads import HEADS, TASK_HEADS, PublishedTask, task_of
 from lmrep.interop.huggingface import task_classes
 from lmrep.interop.huggingface.task_classes import TaskClass
 from lmrep.models import MODELS
@@ -178,7 +178,7 @@ class Family:
         """The outputs beside hidden states of a checkpoint with these paths. Where its head has no parameters, the
         `classes` in its config.json may say that it has none."""
         paths = set(paths)
-        prefixes = {name: f"objective/{name}/" for name in TASK_HEADS} | {
+        prefixes = {name: f"objective/{task_of(name)}/{head.part}" for name, head in TASK_HEADS.items()} | {
             name: head.prefix for name, head in HEADS.items() if head.prefix and not self.causal}
         found = tuple(name for name, prefix in prefixes.items() if any(path.startswith(prefix) for path in paths))
         plain = self.plain_head and any(path.startswith(self.optional) for path in paths)

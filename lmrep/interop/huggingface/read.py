@@ -216,7 +216,7 @@ def specs(config: Any, task: PublishedTask | None = None) -> dict[str, ParamSpec
     """By path, every parameter that a checkpoint of this network may have: those of the encoder, and of all heads for
     pretraining or of the task's."""
     model = models.build(config)
-    heads = {task.name: task.specs(model)} if task else {
+    heads = {task.task: task.specs(model)} if task else {
         name: head.specs(model, model.output_dim) for name, head in HEADS.items() if head.specs}
     return flatten({"encoder": model.specs, "objective": heads})
 
@@ -262,7 +262,7 @@ def _check_complete(
     """Refuses a network, or a head of which some tensors are there, that lacks a tensor."""
     present = set(locations.values())
     paths = [location.paths[0] for location in present]
-    needed = [f"objective/{head}/" for head in ((task.name,) if task else family.heads_of(paths))]
+    needed = [f"objective/{head}/" for head in ((task.task,) if task else family.heads_of(paths))]
     if any(path.startswith(POOLER) for path in paths):  # which base models have without a head
         needed.append(POOLER)
     every = family.locations(family.prefix_in(tensors), config, specs(config, task))

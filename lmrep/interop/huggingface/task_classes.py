@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from lmrep.core.errors import UserError
-from lmrep.interop.heads import TASK_HEADS, PublishedTask
+from lmrep.interop.heads import TASK_HEADS, PublishedTask, task_of
 from lmrep.tasks import TASKS
 from lmrep.tasks.heads import Head
 
@@ -24,6 +24,8 @@ class TaskClass:
       head: the form of its head; dropout rates are those of a config.json without `dropout_keys`.
       dropout_keys: keys of config.json; the first that is there has the dropout rate of the head. The first is written.
       requires: key of config.json -> the only value that is supported.
+      sizes: key of config.json -> a field of the task's config that is a number.
+      tensors: path under the task's -> name, of a head that is no `Head`.
     """
 
     name: str
@@ -32,11 +34,16 @@ class TaskClass:
     head: Head
     dropout_keys: tuple[str, ...] = ()
     requires: Mapping[str, Any] = field(default_factory=dict)
+    sizes: Mapping[str, str] = field(default_factory=dict)
+    tensors: Mapping[str, str] = field(default_factory=dict)
 
     def names(self, task: str) -> dict[tuple[str, ...], tuple[str, ...]]:
-        """The names of its head's tensors, by our paths."""
+        """The names of its head's tensors, by our paths; `task` is that of the head in `TASK_HEADS`."""
+        start = f"objective/{task_of(task)}"
+        if self.tensors:
+            return {(f"{start}/{path}",): (name,) for path, name in self.tensors.items()}
         layers = [("dense", self.dense, True)] if self.dense else []
-        return {(f"objective/{task}/{own}/{ours}",): (f"{name}.{theirs}",)
+        return {(f"{start}/{own}/{ours}",): (f"{name}.{theirs}",)
                 for own, name, bias in (*layers, ("out", self.out, self.head.bias))
                 for ours, theirs in (("kernel", "weight"), *([("bias", "bias")] if bias else []))}
 
@@ -115,6 +122,13 @@ def read_task(classes: Mapping[str, TaskClass], config_json: Mapping[str, Any], 
         if config_json.get(key) is not None:
             found |= task.dropout_fields(_rate(config_json[key], key, path))
             break
+    found |= TASK_HEADS[names[0]].fields
+    for key, name in task.sizes.items():
+        size = config_json.get(key)
+        if size is not None:
+            if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_LABELS:
+                raise UserError(f"{path} has {key} {str(size)[:60]}; expected a whole number from 1 on")
+            found[name] = size
     kept = config_json.get("task_specific_params")
     kept = kept.get(names[0]) if isinstance(kept, dict) else None
     if isinstance(kept, dict):
@@ -124,7 +138,8 @@ def read_task(classes: Mapping[str, TaskClass], config_json: Mapping[str, Any], 
 
 def _known(task: str, values: Mapping[str, Any], labels: tuple[str, ...]) -> dict[str, Any]:
     """Those of these fields that the config of a task has."""
-    known = {*FORM, *(each.name for each in fields(TASKS[task].objective.config))}  # the form decides on parameters
+    own = fields(TASKS[task_of(task)].objective.config)
+    known = {*FORM, *(each.name for each in own)}  # the form decides on parameters
     named = {} if TASK_HEADS[task].outputs else {"labels": labels}
     return {name: value for name, value in {**values, **named}.items() if name in known}
 
@@ -188,6 +203,7 @@ def config_json(task: PublishedTask, own: TaskClass) -> dict[str, Any]:
     kept = {name: task.fields[name] for name in head.kept if name in task.fields}
     if kept := {name: value for name, value in kept.items() if value != getattr(own.head, name, None)}:
         found["task_specific_params"] = {task.name: kept}
+    found |= {key: task.fields[name] for key, name in own.sizes.items() if name in task.fields}
     return found | ({own.dropout_keys[0]: task.fields["dropout"]} if own.dropout_keys and "dropout" in task.fields
                     else {})
 

@@ -58,6 +58,10 @@ ATTENTION = "encoder/layers/attention/"
 PROJECTIONS = {"query": "q", "key": "k", "value": "v", "position": "r", "output": "o"}
 BIASES = {"content_bias": "r_w_bias", "position_bias": "r_r_bias", "segment_bias": "r_s_bias", "segment": "seg_embed"}
 
+CONDITIONED_ENDS = {
+    "start": "start_logits.dense", "end/dense": "end_logits.dense_0", "end/out": "end_logits.dense_1",
+    "answer/dense": "answer_class.dense_0", "answer/out": "answer_class.dense_1"}
+
 BASE: Names = {
     TOKEN: ("word_embedding.weight",),
     ("encoder/query",): ("mask_emb",),
@@ -106,6 +110,12 @@ def task_classes() -> dict[str, TaskClass]:
     found = {name: replace(each, requires=summary) if each.dense else replace(each, **by_token)
              for name, each in found.items()}
     found["span_extraction"] = replace(found["span_extraction"], name="XLNetForQuestionAnsweringSimple")
+    tensors = {f"{own}/{ours}": f"{name}.{theirs}" for own, name in CONDITIONED_ENDS.items()
+               for ours, theirs in (("kernel", "weight"), ("bias", "bias")) if (own, ours) != ("answer/out", "bias")}
+    found["conditioned_ends"] = replace(
+        found["span_extraction"], name="XLNetForQuestionAnswering",
+        sizes={"end_n_top": "beams", "start_n_top": "beams"}, tensors=tensors | {
+            "end/norm/scale": "end_logits.LayerNorm.weight", "end/norm/bias": "end_logits.LayerNorm.bias"})
     return found
 
 

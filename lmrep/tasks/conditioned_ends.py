@@ -1,0 +1,144 @@
+"""Answers whose last token is scored given the first one, and a classifier of no answer: the head of XLNet on SQuAD
+(Yang et al., 2019, and their released code), XLNetForQuestionAnswering of Hugging Face Transformers.
+
+    start:  a linear layer on every token
+    end:    tanh, layer norm and a linear layer on a token beside the answer's first one
+    answer: tanh and a linear layer on the mean of the tokens, weighted by the start's probabilities, beside the token
+            of no answer: the logit that there is none
+
+In training, the first token is the right one; in prediction, ends are scored for a few starts. Both are distributions
+over the tokens of the context and that of no answer.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from lmrep.core.params import Array, Initializer, Tree
+from lmrep.data.formats.base import Field
+from lmrep.layers import linear, norm
+from lmrep.objectives.base import Batch
+
+EXCLUDED = -1e30  # a logit where no answer may begin or end; finite, so that empty units have finite gradients
+WEIGHT = 0.5  # of the classifier's loss
+FIELDS = {name: Field("bn", np.int32, f"position in the text of {what}; -1 for empty sequences") for name, what in (
+    ("context_first", "the context's first token"), ("context_end", "the token after the context"))}
+
+
+def specs(width: int, init: Initializer) -> Tree:
+    """The head's parameters, on vectors of that width."""
+    def layer(d_in: int, d_out: int, bias: bool = True) -> Tree:
+        return linear.specs(d_in, d_out, (None, None), init, bias=bias)
+
+    return {"start": layer(width, 1),
+            "end": {"dense": layer(2 * width, width), "norm": norm.specs(width), "out": layer(width, 1)},
+            "answer": {"dense": layer(2 * width, width), "out": layer(width, 1, bias=False)}}
+
+
+def start_logits(head: Tree, x: Array) -> Array:
+    """x [..., d] -> float32 [...]: of each token as the answer's first one."""
+    return linear.apply(head["start"], x.astype(jnp.float32))[..., 0]
+
+
+def end_logits(head: Tree, x: Array, starts: Array, unit: Array, eps: float) -> Array:
+    """float32 [b, t]: of each token as the answer's last one, given the vector of the first.
+
+    Args:
+      head: as `specs`.
+      x: [b, t, d], the tokens' vectors.
+      starts: [b, n, d], the vector of each unit's first token.
+      unit: i32[b, t], to which each token belongs.
+      eps: of layer norm.
+    """
+    x, starts = x.astype(jnp.float32), starts.astype(jnp.float32)
+    kernel, bias = head["end"]["dense"]["kernel"], head["end"]["dense"]["bias"]
+    beside = jnp.take_along_axis(starts @ kernel[x.shape[-1]:], unit[..., None], axis=1)
+    y = norm.apply(head["end"]["norm"], jnp.tanh(x @ kernel[: x.shape[-1]] + beside + bias), eps)
+    return linear.apply(head["end"]["out"], y)[..., 0]
+
+
+def no_answer_logits(head: Tree, summary: Array, null: Array) -> Array:
+    """float32 [...], that there is no answer: of the mean of the possible starts and the token of no answer, [..., d]
+    each."""
+    both = jnp.concatenate([summary, null], -1).astype(jnp.float32)
+    return linear.apply(head["answer"]["out"], jnp.tanh(linear.apply(head["answer"]["dense"], both)))[..., 0]
+
+
+def _masks(batch: Batch) -> tuple[Array, Array]:
+    """(the tokens of each unit's context, and these with that of no answer), bool[b, n, t]."""
+    t, n = batch["tokens"].shape[1], batch["unit"].shape[1]
+    own = batch["segment_ids"][:, None] == 1 + jnp.arange(n)[:, None]
+    at = jnp.arange(t) - batch["first"][..., None]
+    context = own & (at >= batch["context_first"][..., None]) & (at < batch["context_end"][..., None])
+    return context, context | (own & (at == batch["null"][..., None]))
+
+
+def _units(batch: Batch) -> Array:
+    return jnp.maximum(batch["segment_ids"] - 1, 0)
+
+
+def losses(head: Tree, x: Array, batch: Batch, eps: float, unanswerable: bool) -> tuple[Array, Array]:
+    """(the loss, whether start and end are right) of each unit, [b, n]: the mean of the cross-entropies of the two,
+    plus, where questions may be unanswerable, `WEIGHT` times that of the classifier."""
+    _, allowed = _masks(batch)
+    positions = [jnp.maximum(batch["first"] + jnp.maximum(batch[name], 0), 0) for name in ("start", "end")]
+    starts = start_logits(head, x)
+    ends = end_logits(head, x, _vectors(x, positions[0]), _units(batch), eps)
+    total, correct = 0.0, True
+    for y, position in zip((starts, ends), positions, strict=True):
+        scores = jnp.where(allowed, y[:, None], EXCLUDED)
+        target = jnp.take_along_axis(y, position, axis=1)
+        total += (jax.nn.logsumexp(scores, -1) - target) / 2
+        correct &= scores.argmax(-1) == position
+    if unanswerable:
+        y = _no_answer(head, x, starts, allowed, batch)
+        total += WEIGHT * optax.sigmoid_binary_cross_entropy(y, (batch["start"] == batch["null"]).astype(jnp.float32))
+    return total, correct
+
+
+def _vectors(x: Array, at: Array) -> Array:
+    """x [b, t, d] at the positions i32[b, n] -> [b, n, d]."""
+    return jnp.take_along_axis(x, at[..., None], axis=1)
+
+
+def _no_answer(head: Tree, x: Array, starts: Array, allowed: Array, batch: Batch) -> Array:
+    """The classifier's logits [b, n]."""
+    probabilities = jax.nn.softmax(jnp.where(allowed, starts[:, None], EXCLUDED), -1)
+    summary = jnp.einsum("bnt,btd->bnd", probabilities, x.astype(jnp.float32))
+    null = batch["first"] + jnp.maximum(batch["null"], 0)
+    return no_answer_logits(head, summary, _vectors(x, null).astype(jnp.float32))
+
+
+def predict(head: Tree, x: Array, batch: Batch, eps: float, beams: int, tokens: int) -> dict[str, Array]:
+    """The best starts of each unit in its context, the best first, with the ends of each.
+
+    Args:
+      head: as `specs`.
+      x: [b, t, d].
+      batch: of the task.
+      eps: of layer norm.
+      beams: k, starts of which ends are scored.
+      tokens: m, of an answer at most.
+
+    Returns:
+      `start` i32[b, n, k], positions in the unit; `start_score` float32 [b, n, k], log probabilities, `EXCLUDED` for
+      those beyond the context's tokens; `end_score` float32 [b, n, k, m], those of ending at the start, the token after
+      it, ...; and `no_answer` float32 [b, n], the classifier's logit.
+    """
+    context, allowed = _masks(batch)
+    t, k = x.shape[1], min(beams, x.shape[1])
+    y = start_logits(head, x)
+    log_starts = jax.nn.log_softmax(jnp.where(allowed, y[:, None], EXCLUDED), -1)
+    scores, at = jax.lax.top_k(jnp.where(context, log_starts, EXCLUDED), k)
+
+    def ends(at: Array) -> Array:  # i32[b, n] -> [b, n, m]
+        y = end_logits(head, x, _vectors(x, at), _units(batch), eps)
+        log_ends = jax.nn.log_softmax(jnp.where(allowed, y[:, None], EXCLUDED), -1)
+        last = at[..., None] + jnp.arange(tokens)
+        inside = jnp.where(context, log_ends, EXCLUDED)
+        return jnp.where(last < t, jnp.take_along_axis(inside, jnp.minimum(last, t - 1), axis=-1), EXCLUDED)
+
+    end_scores = jnp.moveaxis(jax.lax.map(ends, jnp.moveaxis(at, -1, 0)), 0, 2)
+    return {"start": at - batch["first"][..., None], "start_score": scores, "end_score": end_scores,
+            "no_answer": _no_answer(head, x, y, allowed, batch)}
