@@ -1,5 +1,6 @@
 """Parses the words of a command line. Imports nothing heavy, so that help and error messages come at once."""
 
+import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,6 +9,7 @@ from typing import Any, NamedTuple
 
 from lmrep.config.record import NAMES, Bounds, suggestion
 from lmrep.core.errors import UserError
+from lmrep.core.messages import shown
 
 FILE_URL = re.compile(r"(?:^|(?<==))file://(?=/\S*$)")  # at the start of a word or of a flag's value
 
@@ -46,9 +48,13 @@ COMMON = {
 }
 
 
-def at_least(limit: int) -> Bounds:
-    """Bounds of a flag whose values are `limit` or more."""
-    return Bounds(at_least=limit)
+LARGEST = 2**31 - 1  # of a whole number, unless the flag says otherwise
+WHOLE = re.compile(r"[+-]?[0-9]{1,20}")
+
+
+def at_least(limit: int, at_most: int = LARGEST) -> Bounds:
+    """Bounds of a flag whose values are `limit` or more, up to `at_most`."""
+    return Bounds(at_least=limit, at_most=at_most)
 
 
 # The flag of every command that reads a trained run.
@@ -164,12 +170,16 @@ def parse(command: str, words: Sequence[str], flags: Mapping[str, Flag]) -> Argu
 
 def _value(text: str, flag: Flag, name: str) -> Any:
     """`text` as a value of a flag."""
-    value_type = flag.value_type
+    value_type, bounds = flag.value_type, flag.bounds
+    if value_type is int and bounds.at_most is None:
+        bounds = dataclasses.replace(bounds, at_most=LARGEST)
     try:
+        if value_type is int and not WHOLE.fullmatch(text):
+            raise ValueError
         value = {"true": True, "false": False}[text.lower()] if value_type is bool else value_type(text)
     except (ValueError, KeyError):
         expected = NAMES.get(value_type.__name__, value_type.__name__)
-        raise UserError(f"--{name} is {text!r}; expected {expected}") from None
-    if expected := flag.bounds.broken_by(value):
-        raise UserError(f"--{name} is {value if isinstance(value, int | float) else repr(value)}; expected {expected}")
+        raise UserError(f"--{name} is {shown(text)}; expected {expected}") from None
+    if expected := bounds.broken_by(value):
+        raise UserError(f"--{name} is {shown(value)}; expected {expected}")
     return value

@@ -22,7 +22,8 @@ FLAGS = {
     "pooling": Flag("mean", "with --words, how the vectors of a word's tokens are combined: mean, first, last"),
     "pretokenized": Flag(False, "lines are words separated by spaces, which are taken as they are"),
     "streams": Flag(0, "of a network with a state, such as ELMo's: deal lines to this many streams, each of which "
-                       "carries its state from line to line; 0: each line is read by itself", bounds=at_least(0)),
+                       "carries its state from line to line; 0: each line is read by itself",
+                    bounds=at_least(0, 2**16)),
     "long": Flag("refuse", "lines longer than the model: refuse, or windows that overlap by half"),
     "step": STEP,
 }

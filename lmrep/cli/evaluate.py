@@ -31,6 +31,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lmrep.cli.arguments import DATA_DIR, STEP, Arguments, Flag
+from lmrep.config.record import Bounds
 from lmrep.core.messages import show_messages
 
 FLAGS = {
@@ -41,11 +42,13 @@ FLAGS = {
                      "documents; with --pairs, pairs of each paradigm); 0: all"),
     "stride": Flag(None, "tokens between the starts of two windows; by default, the metrics of the objective", int),
     "length": Flag(None, "tokens in an example or, with --stride, in a window; by default the length that the run was "
-                   "trained with, or, for windows of a converted checkpoint, the longest that the network takes", int),
+                   "trained with, or, for windows of a converted checkpoint, the longest that the network takes", int,
+                   Bounds(at_most=2**24)),
     "batch_size": Flag(None, "examples in a batch; by default as in training. Where examples continue each other, the "
-                       "text is split into as many parts, each of which starts without a memory", int),
+                       "text is split into as many parts, each of which starts without a memory", int,
+                       Bounds(at_most=2**20)),
     "memory": Flag(None, "positions of earlier batches that a network with a memory attends to; by default as in "
-                   "training", int),
+                   "training", int, Bounds(at_most=2**24)),
     "clamp": Flag(None, "the distance from which on such a network treats all positions as equally far; 0: none; by "
                   "default as in training", int),
     "same_length": Flag(False, "whether each position attends to as many others, the length of the memory"),

@@ -25,8 +25,8 @@ FLAGS = {
     "curve": Flag(True, "measure the run while heads are removed"),
     "exact": Flag(False, "compute importance again after each step of pruning"),
     "at_least": Flag(0, "heads that pruning leaves in every layer", bounds=at_least(0)),
-    "random": Flag(0, "the number of random orders to remove heads in, for comparison", bounds=at_least(0)),
-    "seed": Flag(0, "of the random orders"),
+    "random": Flag(0, "the number of random orders to remove heads in, for comparison", bounds=at_least(0, 1000)),
+    "seed": Flag(0, "of the random orders", bounds=at_least(0)),
     "step": STEP,
     "data_dir": DATA_DIR,
 }

@@ -18,12 +18,13 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import NamedTuple
 
+from lmrep.cli import streams
 from lmrep.cli.arguments import COMMON, COMPILATION_CACHE, Flag, parse
 from lmrep.config.record import suggestion
 from lmrep.core import compilation_cache
-from lmrep.core.errors import RunFault, Stopped, UserError
+from lmrep.core.errors import RunFault, Stopped, UserError, readable
 from lmrep.core.host import check_address_space, keep_memory
-from lmrep.core.messages import show_messages
+from lmrep.core.messages import show_messages, shown
 from lmrep.distributed import process_group
 
 
@@ -130,13 +131,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:  # a process of its own: SIGTERM ends it in order (training saves first)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
         sys.unraisablehook = _signal_again
+        streams.prepare()
     code = _guarded(sys.argv[1:] if argv is None else argv)
     if code and process_group.joined():
         process_group.leave(code)
+    if argv is None:
+        streams.leave()
     if code == TERMINATED and argv is None:
         # Without the interpreter's shutdown, during which threads of XLA that still compile may crash.
-        sys.stdout.flush()
-        sys.stderr.flush()
         os._exit(code)
     return code
 
@@ -155,28 +157,38 @@ def _signal_again(unraisable) -> None:
 def _guarded(words: Sequence[str]) -> int:
     """The exit code of a command, after its failure was reported."""
     try:
-        return run(words)
+        try:
+            return run(words)
+        finally:
+            sys.stdout.flush()
     except Stopped as stop:
-        print(f"lmrep: {stop}", file=sys.stderr)
+        streams.say(f"lmrep: {stop}")
         return stop.exit_code
     except (UserError, RunFault) as error:
-        print(f"lmrep: error: {error}", file=sys.stderr)
+        streams.say(f"lmrep: error: {error}")
         return error.exit_code
     except BrokenPipeError:  # the reader, for example `head`, has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        streams.leave()
         return 0
+    except MemoryError as error:
+        streams.say(f"lmrep: error: the memory is exhausted: {error or 'see ulimit -v'}; use less data at a time, a "
+                    "smaller network, or a larger machine")
+        return RunFault.exit_code
     except KeyboardInterrupt:
-        print("lmrep: interrupted", file=sys.stderr)
+        streams.say("lmrep: interrupted")
         return 130
     except SystemExit as stop:
         if stop.code != TERMINATED:
             raise
-        print("lmrep: terminated", file=sys.stderr)
+        streams.say("lmrep: terminated")
         return TERMINATED
     except Exception as error:
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-            print(f"lmrep: error: {error.filename}: {error.strerror}; give a shorter one", file=sys.stderr)
+            streams.say(f"lmrep: error: {readable(error.filename)}: {error.strerror}; give a shorter one")
             return UserError.exit_code
+        if "RESOURCE_EXHAUSTED" in str(error):  # of XLA
+            streams.say(f"lmrep: error: the memory is exhausted: {readable(str(error))[:300]}")
+            return RunFault.exit_code
         if not process_group.joined():
             raise
         traceback.print_exc()
@@ -193,11 +205,18 @@ def run(words: Sequence[str]) -> int:
     if words[0] in ("--version", "-V"):
         print(f"lmrep {metadata.version('lmrep')}")
         return 0
+    for word in words:
+        try:
+            word.encode(errors="surrogateescape")  # as os.fsencode, of names that are not UTF-8
+        except UnicodeEncodeError:
+            raise UserError(f"the argument {shown(word)} is not text") from None
+        if "\0" in word:
+            raise UserError(f"the argument {shown(word)} has a null character")
     name, rest = words[0], words[1:]
     if name.startswith("-"):
         raise UserError(f"expected a command before {name}: {', '.join(COMMANDS)}")
     if name not in COMMANDS:
-        raise UserError(f"there is no command {name!r}{suggestion(name, COMMANDS) or '; see lmrep --help'}")
+        raise UserError(f"there is no command {shown(name)}{suggestion(name, COMMANDS) or '; see lmrep --help'}")
     command, module = COMMANDS[name], importlib.import_module(f"lmrep.cli.{name}")
     flags = flags_of(name)
     before_dashes = rest[: rest.index("--")] if "--" in rest else rest
@@ -209,7 +228,7 @@ def run(words: Sequence[str]) -> int:
         raise UserError(f"lmrep {name} takes no argument {arguments.words[0]!r}"
                         + ("; set a field of the config with --config.FIELD=VALUE" if "config" in command.common
                            else f"; see lmrep {name} --help"))
-    if command.computes:
+    if command.computes or name == "plan":
         check_address_space()
     if os.environ.get("LMREP_KEEP_MEMORY") == "1":
         keep_memory()  # before JAX is imported

@@ -9,7 +9,7 @@ from lmrep.core.errors import UserError
 
 FLAGS = {
     "input": Flag(None, "the corpus, a UTF-8 text file, preferably one sentence per line"),
-    "top": Flag(10, "the number of neighbours", bounds=at_least(1)),
+    "top": Flag(10, "the number of neighbours", bounds=at_least(1, 10**6)),
     "layers": Flag("last", "the layer: last, 4, -1; or several, combined: sum:3,4, concat:3,4"),
     "min_count": Flag(5, "the occurrences that a word needs for a static vector", bounds=at_least(1)),
     "step": STEP,

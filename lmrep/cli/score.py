@@ -46,7 +46,7 @@ FLAGS = {
     "lowercase": Flag(False, "bleu: ignore case"),
     "word_order": Flag(0, "chrf: the longest word n-grams; 2: chrF++", bounds=Bounds(at_least=0, at_most=4)),
     "stemmer": Flag(False, "rouge: compare words without suffixes"),
-    "bootstrap": Flag(0, "resamples for 95 % intervals, for example 1000; 0: no intervals", bounds=at_least(0)),
+    "bootstrap": Flag(0, "resamples for 95 % intervals, for example 1000; 0: no intervals", bounds=at_least(0, 10**5)),
     "seed": Flag(0, "of the resamples", bounds=at_least(0)),
     "json": Flag(False, "print all figures as JSON"),
 }

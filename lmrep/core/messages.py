@@ -4,12 +4,14 @@ import logging
 import sys
 from typing import Any
 
+from lmrep.core.errors import readable
+
 
 class _Plain(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         label = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
         try:
-            print(label + record.getMessage(), file=sys.stderr, flush=True)
+            print(label + readable(record.getMessage()), file=sys.stderr, flush=True)
         except Exception:
             self.handleError(record)
 

@@ -43,7 +43,7 @@ class Search(Sampling):
     samples: int = setting(1, "texts that are drawn for each, the first of which is measured", at_least=1,
                            at_most=2**16)
     seed: int = setting(0, "the same seed draws the same texts", at_least=0, at_most=2**32 - 1)
-    beams: int = setting(1, "beams of beam search; 1: greedy search", at_least=1)
+    beams: int = setting(1, "beams of beam search; 1: greedy search", at_least=1, at_most=1024)
     length_penalty: float = setting(1.0, "scores are divided by (the number of tokens) ** length_penalty, or by Wu et "
                                     "al.'s (2016) ((5 + tokens) / 6) ** length_penalty; 0: none", at_least=0)
     penalty: str = setting("power", "which of the two", choices=("power", "gnmt"))

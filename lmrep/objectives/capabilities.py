@@ -33,7 +33,7 @@ PROMPT_WORDS = 6  # words of a prompt that is continued
 class FillMaskOptions:
     """Options of `FillMask`."""
 
-    k: int = setting(5, "most probable tokens to give for each mask", at_least=1)
+    k: int = setting(5, "most probable tokens to give for each mask", at_least=1, at_most=10**5)
 
 
 class FillMask:
@@ -105,7 +105,7 @@ class FillMask:
 class GenerateOptions(Sampling):
     """Options of `GenerateText`."""
 
-    tokens: int = setting(50, "the most tokens to generate", at_least=1)
+    tokens: int = setting(50, "the most tokens to generate", at_least=1, at_most=2**20)
     samples: int = setting(1, "continuations of each text", at_least=1, at_most=2**16)
     seed: int = setting(0, "the same seed gives the same continuations", at_least=0, at_most=2**32 - 1)
     first: int = setting(0, "the number of the first text; draws depend on a text's number", at_least=0,
@@ -165,7 +165,7 @@ class GenerateText:
 class FillSpansOptions:
     """Options of `FillSpans`."""
 
-    tokens: int = setting(50, "the most tokens to generate for a text, with sentinels", at_least=1)
+    tokens: int = setting(50, "the most tokens to generate for a text, with sentinels", at_least=1, at_most=2**20)
 
 
 class FillSpans:
