@@ -1,8 +1,8 @@
 """Writes the contextual vectors of a text file to a safetensors file. Line i, from 0, becomes the float32 tensor named
 `i`, [layers, tokens, width]. A line has the special tokens that the run's input format puts around a text, [CLS] and
 [SEP] for example; they have vectors too, unless --words gives one vector per word. The names of special tokens in the
-text, such as [MASK], are read as these tokens. With --pretokenized, each line is words separated by spaces: with
---words, it has one vector for each of them, and names of special tokens are words like others.
+text, such as [MASK], are read as these tokens. With --pretokenized, each line is words separated by spaces, and has one
+vector for each of them, as with --words; names of special tokens are words like others.
 
 --layers is last, all (the embedding output and every layer), or numbers such as 4 or 3,4, where negative numbers count
 from the last layer; sum:9,10,11,12 and concat:9,10,11,12 combine layers. The text may be larger than memory. More than
@@ -20,7 +20,7 @@ FLAGS = {
     "layers": Flag("last", "the layers: last, all, 4, 3,4, -1, sum:3,4, concat:3,4"),
     "words": Flag(False, "one vector per word instead of one per token"),
     "pooling": Flag("mean", "with --words, how the vectors of a word's tokens are combined: mean, first, last"),
-    "pretokenized": Flag(False, "lines are words separated by spaces, which are taken as they are"),
+    "pretokenized": Flag(False, "lines are words separated by spaces, taken as they are; one vector per word"),
     "streams": Flag(0, "of a network with a state, such as ELMo's: deal lines to this many streams, each of which "
                        "carries its state from line to line; 0: each line is read by itself",
                     bounds=at_least(0, 2**16)),
@@ -39,11 +39,12 @@ def run(arguments: Arguments) -> int:
     from lmrep import api
     from lmrep.inference import export
 
-    export.check(Path(flags.output), flags.pooling if flags.words else "", flags.long)
+    words = flags.pooling if flags.words or flags.pretokenized else ""
+    export.check(Path(flags.output), words, flags.long)
     trained = api.load(workdir, arguments.step)
     with line_progress() as progress:
         files = export.embed(trained, flags.input, flags.output, layers=flags.layers,
-                             words=flags.pooling if flags.words else "", long=flags.long,
+                             words=words, long=flags.long,
                              pretokenized=flags.pretokenized, streams=flags.streams, progress=progress)
     for path in files:
         print(path)

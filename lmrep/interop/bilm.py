@@ -6,6 +6,7 @@ The softmax is in neither file; in the published form it is lost.
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,14 +70,7 @@ def read(options: Path, weights: Path) -> tuple[bilstm.Config, dict[str, np.ndar
     with _opened(weights, "r") as file:
         for location in locations(config):
             expected = _file_shape(location, shapes)
-            tensor = file.get(location.name)
-            if tensor is None:
-                raise UserError(f"{weights} has no {location.name}, which a network of {options} has; download both "
-                                "files again")
-            if tensor.shape != expected:
-                raise UserError(f"{weights}: {location.name} is {tensor.shape}, and by {options} {expected}; the files "
-                                "are of different networks: download both again")
-            _assign(np.asarray(tensor, np.float32), location, shapes, params)
+            _assign(_read(file, location.name, expected, weights, options), location, shapes, params)
     return config, {f"encoder/{path}": value for path, value in params.items()}
 
 
@@ -98,19 +92,22 @@ def read_options(path: Path) -> bilstm.Config:
     try:
         found = read_json(path)
         lstm, characters = found["lstm"], found["char_cnn"]
+        if type(lstm.get("use_skip_connections")) is not bool:
+            raise ValueError("use_skip_connections is not true or false")
         widths = [width for width, _ in characters["filters"]]
         fields = {
             "layers": lstm.get("n_layers", 1), "cell": lstm["dim"], "width": lstm["projection_dim"],
-            "residual": bool(lstm["use_skip_connections"]), "clip_cell": float(lstm.get("cell_clip") or 0),
+            "residual": lstm["use_skip_connections"], "clip_cell": float(lstm.get("cell_clip") or 0),
             "clip_output": float(lstm.get("proj_clip") or 0), "character_width": characters["embedding"]["dim"],
             "filters": [number for _, number in characters["filters"]],
             "highways": characters.get("n_highway") or 0, "activation": characters["activation"]}
         size = characters["n_characters"], characters["max_characters_per_token"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is no file of ELMo's options ({error!r}); expected `lstm` and `char_cnn`, as of the "
-                        "published networks with character inputs") from None
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise UserError(f"{path} is no file of ELMo's options ({repr(error)[:200]}); expected `lstm` and `char_cnn`, "
+                        "as of the published networks with character inputs") from None
     if widths != [*range(1, len(widths) + 1)] or size[0] not in (261, 262) or size[1] != bilstm.MAX_CHARACTERS:
-        raise UserError(f"{path}: filters of widths {widths}, {size[0]} characters, {size[1]} of a word; expected "
+        raise UserError(f"{path}: filters of widths {str(widths)[:60]}, {str(size[0])[:60]} characters, "
+                        f"{str(size[1])[:60]} of a word; expected "
                         f"widths 1, 2, ..., 261 or 262 characters, and {bilstm.MAX_CHARACTERS} of a word")
     try:
         config = record.read(bilstm.Config, fields, "model")
@@ -205,6 +202,33 @@ def _tensor(location: Location, params: Mapping[str, np.ndarray]) -> np.ndarray:
         i, f, g, o = np.split(tensor, 4, axis=-1)
         return np.concatenate([i, g, f - FORGET_BIAS if tensor.ndim == 1 else f, o], axis=-1)
     return tensor
+
+
+def _read(file: Any, name: str, expected: tuple[int, ...], weights: Path, options: Path) -> np.ndarray:
+    """A tensor of an HDF5 file, float32. One whose values are elsewhere is refused: HDF5 reads any path that a file
+    names."""
+    import h5py
+
+    try:
+        for part in accumulate(name.split("/"), "{}/{}".format):
+            link = file.get(part, getlink=True)
+            if link is None:
+                raise UserError(f"{weights} has no {name}, which a network of {options} has; download both files again")
+            if not isinstance(link, h5py.HardLink):
+                raise UserError(f"{weights}: {part} is a link to other data; expected the tensor itself")
+        tensor = file[name]
+        if not isinstance(tensor, h5py.Dataset) or tensor.dtype.kind != "f":
+            raise UserError(f"{weights}: {name} is no tensor of floating-point numbers; download both files again")
+        if tensor.external or tensor.is_virtual:
+            raise UserError(f"{weights}: the values of {name} are in other files; expected them in this one")
+        if tensor.shape != expected:
+            raise UserError(f"{weights}: {name} is {str(tensor.shape)[:60]}, and by {options} {expected}; the files "
+                            "are of different networks: download both again")
+        if not tensor.id.get_storage_size():
+            raise UserError(f"{weights}: {name} has a shape and no values; download it again")
+        return np.asarray(tensor, np.float32)
+    except (OSError, KeyError, ValueError, TypeError, RuntimeError, MemoryError) as error:
+        raise UserError(f"{weights}: {name} cannot be read: {str(error)[:200]}; download it again") from None
 
 
 def _opened(path: Path, mode: str) -> Any:

@@ -68,7 +68,7 @@ def test_words_have_one_vector_each(home, run, tmp_path, pooling):
 
 
 def test_pretokenized_lines_have_one_vector_for_each_word(home, run, tmp_path):
-    assert embed(home, tmp_path / "v.safetensors", "--words", "--pretokenized").code == 0
+    assert embed(home, tmp_path / "v.safetensors", "--pretokenized").code == 0
     found = load_file(tmp_path / "v.safetensors")
     for i, text in enumerate(LINES):
         expected = run.encode([text], pretokenized=True)[0].by_word()

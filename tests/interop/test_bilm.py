@@ -153,11 +153,52 @@ def test_files_that_are_written_are_those_that_were_read(files, tmp_path):
     (lambda o: o["lstm"].update(projection_dim=12), "only where the output is narrower"),
     (lambda o: o["lstm"].update(dim="12"), r"options.json: model.cell is '12'; expected a whole number"),
     (lambda o: o["lstm"].update(n_layers=0), r"options.json: model.layers is 0; expected at least 1"),
+    *[(lambda o, part=part, value=value: o.update({part: value}), "is no file of ELMo's options")
+      for part in ("lstm", "char_cnn") for value in (None, 3, "x" * 10**5, [], [1], {})],
+    *[(lambda o, key=key, value=value: o["char_cnn"].update({key: value}), "options.json")
+      for key in ("filters", "embedding", "n_highway", "activation") for value in (3, "x", [1], [[1, []]], {"a": 1})],
+    (lambda o: o["lstm"].update(use_skip_connections="no"), "use_skip_connections"),
+    (lambda o: o["lstm"].update(cell_clip=[3]), "is no file of ELMo's options"),
     (lambda o: o.pop("char_cnn"), "is no file of ELMo's options")])
 def test_files_that_do_not_fit_are_refused(files, change, message):
     options = json.loads(json.dumps(OPTIONS))
     change(options)
     (files / "elmo_2x12_6_options.json").write_text(json.dumps(options))
+    with pytest.raises(UserError, match=message) as caught:
+        bilm.read(*bilm.find(files))
+    assert len(str(caught.value)) < 1000
+
+
+def replaced(name, make):
+    """A change of the file of weights: what `make(file, secret)` puts in the place of a tensor or a group."""
+    def change(directory):
+        with h5py.File(directory / "elmo_2x12_6_weights.hdf5", "r+") as file:
+            file.move(name, "moved")
+            make(file, directory / "secret")
+    return change
+
+
+def virtual(file, secret):
+    layout = h5py.VirtualLayout(shape=file["moved"].shape, dtype="f4")
+    layout[:] = h5py.VirtualSource(str(secret), "moved", shape=layout.shape)
+    file.create_virtual_dataset("char_embed", layout)
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    (replaced("char_embed", lambda file, secret: file.create_dataset(
+        "char_embed", (261, CHARACTER), "f4", external=[(str(secret), 0, h5py.h5f.UNLIMITED)])), "in other files"),
+    (replaced("char_embed", virtual), "in other files"),
+    (replaced("char_embed", lambda file, secret: file.update({"char_embed": h5py.SoftLink("/moved")})), "is a link"),
+    (replaced("CNN", lambda file, secret: file.update({"CNN": h5py.ExternalLink(str(secret), "/")})), "CNN is a link"),
+    (replaced("CNN", lambda file, secret: file.update({"CNN": h5py.SoftLink("/moved")})), "CNN is a link"),
+    (replaced("CNN", lambda file, secret: file.create_dataset("CNN", data=[1.0])), "cannot be read|has no CNN"),
+    (replaced("char_embed", lambda file, secret: file.create_group("char_embed")), "is no tensor"),
+    (replaced("char_embed", lambda file, secret: file.update({"char_embed": b"text"})), "is no tensor"),
+    (replaced("char_embed", lambda file, secret: file.create_dataset("char_embed", (261, CHARACTER), "f4",
+                                                                      chunks=(1, 1))), "has a shape and no values")])
+def test_values_outside_the_file_are_refused(files, change, message):
+    (files / "secret").write_bytes(bytes(10**4))
+    change(files)
     with pytest.raises(UserError, match=message):
         bilm.read(*bilm.find(files))
 

@@ -8,6 +8,7 @@ import h5py
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import lmrep
 from lmrep.core.errors import UserError
@@ -100,6 +101,19 @@ def test_a_vocabulary_is_not_needed(files, tmp_path_factory):  # noqa: F811
     assert refused.code == 2 and "lacks parameters of its objective" in refused.err
     assert small.command("convert", home / "run", home / "files", "--to=bilm").code == 0
     assert sorted(path.name for path in (home / "files").iterdir()) == ["lm_weights.hdf5", "options.json"]
+
+
+def test_a_vocabulary_needs_no_unknown_word(files, tmp_path):  # noqa: F811
+    """As that of the original tool's example, which has the words of a text alone."""
+    write_vocabulary(files, ["<S>", "cat", "\x85", "</S>", "the"])
+    assert small.command("convert", files, tmp_path / "run").code == 0
+    assert lmrep.load(tmp_path / "run").tokenizer.tokens == ["<S>", "cat", "\x85", "</S>", "the", "<UNK>"]
+    (tmp_path / "text.txt").write_text("the mat. cat\nzebras\n")
+    words = ("embed", f"--workdir={tmp_path / 'run'}", f"--input={tmp_path / 'text.txt'}", "--pretokenized")
+    result = small.command(*words, f"--output={tmp_path / 'out.safetensors'}")
+    assert result.code == 0, result.err
+    vectors = load_file(tmp_path / "out.safetensors")
+    assert [vectors[name].shape[1] for name in ("0", "1")] == [3, 1]  # one for each word
 
 
 @pytest.mark.parametrize(("change", "message"), [
