@@ -27,6 +27,7 @@ from lmrep.core import remote
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.host import check_address_space, check_backend, default_data_dir
 from lmrep.core.params import flatten
+from lmrep.core.paths import as_path
 from lmrep.core.sharding import describe_sizes, make_mesh
 from lmrep.data import word_vectors
 from lmrep.data.store.prepare import Prepared
@@ -114,7 +115,7 @@ def train(
     """
     check_address_space()
     check_backend()
-    config = _load_config(config, overrides)
+    config, directory, data_dir = _load_config(config, overrides), as_path(directory), data_dir and as_path(data_dir)
     if url := remote.as_url(directory):
         experiments.check_mesh(experiments.parse(config), jax.device_count())  # before anything is downloaded
         with remote_workdir.training(url) as run:
@@ -206,7 +207,7 @@ def _load_config(config: Mapping[str, Any] | str | os.PathLike, overrides: Mappi
     """The config that `train` was given, with the overrides; a config that is given stays as it is."""
     pairs = [(path, value if isinstance(value, str) else repr(value)) for path, value in overrides.items()]
     if isinstance(config, str | os.PathLike):
-        file, _, argument = os.fspath(config).partition(":")
+        file, _, argument = as_path(config).partition(":")
         return checkpoint_config.load_config(file, argument, pairs)
     if pairs:
         config = loading.apply_overrides(ml_collections.ConfigDict(config).copy_and_resolve_references(), pairs)
@@ -220,7 +221,7 @@ def _ready(
     its directory."""
     checks.check_same_config(directory, steps, experiment)
     fresh, vocabulary = not steps, experiment.tokenizer.vocab_file
-    if not fresh and vocabulary and not os.path.exists(os.path.expanduser(vocabulary)):  # the run has its own copy
+    if not fresh and vocabulary and not os.path.exists(vocabulary):  # the run has its own copy
         experiment = dataclasses.replace(experiment, tokenizer=own_tokenizer(directory, experiment))
     checks.check_vocabulary(experiment)
     checks.check_writable(directory)  # before preparing the data, which may take an hour

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from lmrep.config.record import NAMES, Bounds, suggestion
 from lmrep.core.errors import UserError
 from lmrep.core.messages import shown
+from lmrep.core.paths import as_path, as_paths
 
 FILE_URL = re.compile(r"(?:^|(?<==))file://(?=/\S*$)")  # at the start of a word or of a flag's value
 
@@ -38,13 +39,14 @@ class Flag(NamedTuple):
         """How help shows it: --name=TEXT, --name=N, --[no]name."""
         if self.value_type is bool:
             return f"--[no]{name}"
-        return f"--{name}={ {str: 'TEXT', int: 'N', float: 'X'}.get(self.value_type, self.value_type.__name__.upper())}"
+        kinds = {str: "TEXT", int: "N", float: "X", as_path: "PATH", as_paths: "PATHS"}
+        return f"--{name}={kinds.get(self.value_type, self.value_type.__name__.upper())}"
 
 
 # Flags that many commands take. `--config.FIELD=VALUE` comes with --config.
 COMMON = {
-    "config": Flag(None, "the experiment file, with choices after a colon: FILE.py:key=value,..."),
-    "workdir": Flag(None, "the directory of the run"),
+    "config": Flag(None, "the experiment file, with choices after a colon: FILE.py:key=value,...", as_path),
+    "workdir": Flag(None, "the directory of the run", as_path),
 }
 
 
@@ -64,7 +66,7 @@ STEP = Flag(-1, "the step of the checkpoint to read; -1: the newest, or the best
 COMPILATION_CACHE = Flag(True, "keep compiled programs for the next start ($JAX_COMPILATION_CACHE_DIR; default: "
                                "$LMREP_DATA_DIR/compiled or ~/.cache/lmrep/compiled)")
 DATA_DIR = Flag("", "the directory of token stores (default: $LMREP_DATA_DIR or ~/.cache/lmrep); from gs://..., those "
-                    "that are there are downloaded to the default one")
+                    "that are there are downloaded to the default one", as_path)
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,11 @@ class Arguments:
     workdir: str | None = None
     flags: SimpleNamespace = field(default_factory=SimpleNamespace)
     words: tuple[str, ...] = ()
+
+    @property
+    def paths(self) -> list[str]:
+        """`words`, where they are paths."""
+        return [as_path(word) for word in self.words]
 
     @property
     def step(self) -> int | None:

@@ -24,7 +24,7 @@ def run(arguments: Arguments) -> int:
     numbers = [number for number in str(flags.steps).split(",") if number]
     if wrong := [number for number in numbers if not number.strip().isdecimal()]:
         raise UserError(f"--steps has {wrong[0]!r}; expected steps separated by commas: --steps=8000,9000")
-    source, target = map(Path, arguments.words)
+    source, target = map(Path, arguments.paths)
 
     from lmrep.storage import averaging
 

@@ -45,10 +45,10 @@ def run(arguments: Arguments) -> int:
     from lmrep.interop import bilm_conversion, conversion
     from lmrep.storage import remote_workdir
 
-    source, target = remote_workdir.local_copy(arguments.words[0], arguments.step), Path(arguments.words[1])
+    source, target = remote_workdir.local_copy(arguments.paths[0], arguments.step), Path(arguments.paths[1])
     is_elmo = bilm_conversion.is_published(source)
     if not is_elmo:
-        check_source(source, arguments.words[0], flags.to)
+        check_source(source, arguments.paths[0], flags.to)
     if (not is_elmo and conversion.is_workdir(source)) != (flags.to != "workdir"):
         raise UserError(f"{source} is a workdir already; to write a published directory, add --to=huggingface or "
                         "--to=bilm" if flags.to == "workdir" else

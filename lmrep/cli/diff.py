@@ -16,7 +16,7 @@ def run(arguments: Arguments) -> int:
     """The command."""
     if len(arguments.words) != 2:
         raise UserError("lmrep diff takes two directories: lmrep diff A B")
-    a, b = arguments.words
+    a, b = arguments.paths
 
     from lmrep.interop import conversion, differences
     from lmrep.storage import remote_workdir

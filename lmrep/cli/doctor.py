@@ -12,11 +12,12 @@ import socket
 
 from lmrep.cli.arguments import DATA_DIR, Arguments, Flag, at_least
 from lmrep.cli.train import config_of
+from lmrep.core.paths import as_path
 from lmrep.distributed import process_group
 
 FLAGS = {
     "data_dir": DATA_DIR,
-    "files": Flag("", "a glob of the files that lmrep evaluate --files will read"),
+    "files": Flag("", "a glob of the files that lmrep evaluate --files will read", as_path),
     "devices": Flag(0, "the devices of the run over all hosts; 0: those of this host times the number of processes",
                     bounds=at_least(0)),
     "plan": Flag(True, "compile the training step, to measure its memory; --noplan counts that of its state alone"),

@@ -13,10 +13,11 @@ from pathlib import Path
 from lmrep.cli.arguments import STEP, Arguments, Flag, at_least
 from lmrep.cli.progress import line_progress
 from lmrep.core.errors import UserError
+from lmrep.core.paths import as_path
 
 FLAGS = {
-    "input": Flag(None, "a UTF-8 text file"),
-    "output": Flag(None, "the .safetensors file to write"),
+    "input": Flag(None, "a UTF-8 text file", as_path),
+    "output": Flag(None, "the .safetensors file to write", as_path),
     "layers": Flag("last", "the layers: last, all, 4, 3,4, -1, sum:3,4, concat:3,4"),
     "words": Flag(False, "one vector per word instead of one per token"),
     "pooling": Flag("mean", "with --words, how the vectors of a word's tokens are combined: mean, first, last"),

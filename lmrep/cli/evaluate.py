@@ -33,11 +33,12 @@ from typing import Any
 from lmrep.cli.arguments import DATA_DIR, STEP, Arguments, Flag
 from lmrep.config.record import Bounds
 from lmrep.core.messages import show_messages
+from lmrep.core.paths import as_path, as_paths
 
 FLAGS = {
     "split": Flag(None, "train, validation or test (by default test; of a task, validation)"),
     "files": Flag("", "a glob of text files (of a task, labelled or unlabelled files, or a split of a TFDS data set, "
-                  "as tfds:glue/ax:test) to evaluate on, instead of a split of the run's own data"),
+                  "as tfds:glue/ax:test) to evaluate on, instead of a split of the run's own data", as_paths),
     "examples": Flag(0, "the number of examples, from the first on (of a task, at equal distances; with --stride, "
                      "documents; with --pairs, pairs of each paradigm); 0: all"),
     "stride": Flag(None, "tokens between the starts of two windows; by default, the metrics of the objective", int),
@@ -60,7 +61,7 @@ FLAGS = {
     "source": Flag("", "of a run on a mixture of labelled data sets, the one whose split is evaluated (by default "
                    "all), or that --files are like"),
     "pairs": Flag("", "a directory of minimal pairs, such as BLiMP's: JSON Lines with sentence_good, sentence_bad and, "
-                  "where the file's name is not the paradigm, UID and linguistics_term"),
+                  "where the file's name is not the paradigm, UID and linguistics_term", as_path),
     "end_mark": Flag(False, "with --pairs, whether the token that ends a document, such as GPT-2's <|endoftext|>, is "
                      "scored too, of a model that predicts from left to right"),
     "pll": Flag("", "with --pairs, another score than the default; word_l2r: mask the later tokens of a word too (Kauf "

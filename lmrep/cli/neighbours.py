@@ -6,9 +6,10 @@ has one vector: the mean over its occurrences."""
 from lmrep.cli.arguments import STEP, Arguments, Flag, at_least
 from lmrep.cli.progress import line_progress
 from lmrep.core.errors import UserError
+from lmrep.core.paths import as_path
 
 FLAGS = {
-    "input": Flag(None, "the corpus, a UTF-8 text file, preferably one sentence per line"),
+    "input": Flag(None, "the corpus, a UTF-8 text file, preferably one sentence per line", as_path),
     "top": Flag(10, "the number of neighbours", bounds=at_least(1, 10**6)),
     "layers": Flag("last", "the layer: last, 4, -1; or several, combined: sum:3,4, concat:3,4"),
     "min_count": Flag(5, "the occurrences that a word needs for a static vector", bounds=at_least(1)),

@@ -24,6 +24,7 @@ from lmrep.cli.arguments import Arguments, Flag, at_least
 from lmrep.core import remote
 from lmrep.core.errors import UserError
 from lmrep.core.files import check_output, write_json, write_text
+from lmrep.core.paths import as_path
 
 FLAGS = {
     "topology": Flag("", "v5e:16x16, v5p:4x4x4, v6e:8x8: a TPU slice by its chips; cpu:8: devices of this CPU; "
@@ -31,7 +32,8 @@ FLAGS = {
     "slices": Flag(1, "how many such slices, joined by the slow network", bounds=at_least(1, 1024)),
     "search": Flag(False, "try meshes, recomputation and accumulation"),
     "candidates": Flag(12, "how many settings --search compiles at most", bounds=at_least(1, 1000)),
-    "output": Flag("", "the JSON file of the plan; a page is written beside it (default: plan.json in --workdir)"),
+    "output": Flag("", "the JSON file of the plan; a page is written beside it (default: plan.json in --workdir)",
+                   as_path),
 }
 
 

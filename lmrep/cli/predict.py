@@ -34,9 +34,10 @@ from lmrep.cli.arguments import STEP, Arguments, Flag
 from lmrep.core import text_files
 from lmrep.core.errors import UserError
 from lmrep.core.files import json_object
+from lmrep.core.paths import as_path
 
 FLAGS = {
-    "input": Flag(None, "a file of texts, one per line, instead of standard input"),
+    "input": Flag(None, "a file of texts, one per line, instead of standard input", as_path),
     "jsonl": Flag(False, "read and write JSON Lines, see above"),
     "step": STEP,
 }

@@ -16,11 +16,12 @@ from lmrep.cli.arguments import Arguments, Flag, at_least
 from lmrep.core.errors import UserError
 from lmrep.core.files import check_output
 from lmrep.core.messages import show_messages
+from lmrep.core.paths import as_path
 
 FLAGS = {
     "examples": Flag(0, "the number of training examples, at equal distances; 0: all", bounds=at_least(0)),
     "untrained": Flag(False, "probe a network with random parameters too"),
-    "output": Flag("", "the JSON file to write (default: probes.json in the workdir)"),
+    "output": Flag("", "the JSON file to write (default: probes.json in the workdir)", as_path),
 }
 
 

@@ -14,9 +14,10 @@ from lmrep.cli.arguments import DATA_DIR, STEP, Arguments, Flag, at_least
 from lmrep.config.record import Bounds
 from lmrep.core.errors import UserError
 from lmrep.core.messages import show_messages
+from lmrep.core.paths import as_path
 
 FLAGS = {
-    "output": Flag("", "the directory to write"),
+    "output": Flag("", "the directory to write", as_path),
     "fraction": Flag(0.0, "of the heads, the least important first", bounds=Bounds(at_least=0, below=1)),
     "heads": Flag("", "the heads to remove, by layer: 1:2,5;3:0"),
     "examples": Flag(1000, "with --fraction, the number of training examples for importance; 0: all",

@@ -7,13 +7,14 @@ The page of one run is report.html in its workdir, that of several is report.htm
 from lmrep.cli.arguments import DATA_DIR, Arguments, Flag
 from lmrep.core.errors import UserError
 from lmrep.core.messages import show_messages
+from lmrep.core.paths import as_path
 
-FLAGS = {"output": Flag("", "the file to write (default: report.html)"), "data_dir": DATA_DIR}
+FLAGS = {"output": Flag("", "the file to write (default: report.html)", as_path), "data_dir": DATA_DIR}
 
 
 def run(arguments: Arguments) -> int:
     """The command."""
-    directories = [*([arguments.workdir] if arguments.workdir else []), *arguments.words]
+    directories = [*([arguments.workdir] if arguments.workdir else []), *arguments.paths]
     if not directories:
         raise UserError("lmrep report needs at least one workdir: lmrep report runs/quickstart")
 

@@ -27,13 +27,14 @@ Where gold values or predictions are constant, correlations are not defined and 
 from lmrep.cli.arguments import Arguments, Flag, at_least
 from lmrep.config.record import Bounds
 from lmrep.core.errors import UserError
+from lmrep.core.paths import as_path, as_paths
 
 FLAGS = {
     "metric": Flag(None, "what to compute, see above"),
     "gold": Flag(None, "the file of gold values; of bleu, chrf and rouge, one or several between commas; of glue, a "
-                 "folder"),
-    "predictions": Flag(None, "the file of predictions; of glue, a folder"),
-    "null_scores": Flag("", "squad2: a JSON file of null scores"),
+                 "folder", as_paths),
+    "predictions": Flag(None, "the file of predictions; of glue, a folder", as_path),
+    "null_scores": Flag("", "squad2: a JSON file of null scores", as_path),
     "na_prob_thresh": Flag(1.0, "squad2: null scores above it mean no answer"),
     "strict": Flag(False, "seqeval: tags that break the scheme are no entity"),
     "scheme": Flag("IOB2", "seqeval, with --strict: IOB1, IOB2, IOE1, IOE2, BIOES or BILOU"),

@@ -32,11 +32,12 @@ from lmrep.cli.arguments import DATA_DIR, Arguments, Flag, at_least
 from lmrep.config.record import Bounds, suggestion
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.host import default_data_dir
+from lmrep.core.paths import as_path
 from lmrep.distributed import process_group
 
 FLAGS = {
     "grid": Flag(None, "FIELD=VALUE,VALUE;FIELD=VALUE,...: every combination; or the name of a published grid", str),
-    "list": Flag(None, "a file with one setting per line: FIELD=VALUE FIELD=VALUE ...", str),
+    "list": Flag(None, "a file with one setting per line: FIELD=VALUE FIELD=VALUE ...", as_path),
     "seeds": Flag(None, "the seeds of every setting, as 0-4 or 0,1,7 (default: that of the config)", str),
     "task": Flag(0, "this process takes the runs I, I + N, I + 2N, ... of --tasks=N", bounds=at_least(0)),
     "tasks": Flag(1, "the number of processes that divide the runs", bounds=at_least(1)),

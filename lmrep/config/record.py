@@ -20,7 +20,7 @@ import math
 import operator
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -33,7 +33,8 @@ LIMITS = {"at_least": operator.ge, "above": operator.gt, "at_most": operator.le,
 
 @dataclass(frozen=True)
 class Bounds:
-    """Limits for the value of a field, or for each of its entries, in addition to its type."""
+    """Limits for the value of a field, or for each of its entries, in addition to its type. Of a path, or a table of
+    paths, `path` is the function of `lmrep.core.paths` by which `read` makes it usable."""
 
     help: str = ""
     at_least: float | None = None
@@ -41,6 +42,7 @@ class Bounds:
     at_most: float | None = None
     below: float | None = None
     choices: tuple = ()
+    path: Callable[[str], str] | None = None
 
     def broken_by(self, value: Any, suggest: bool = True) -> str:
         """What was expected in place of `value`, or "" if it is valid, or None, where its type allows that."""
@@ -93,9 +95,20 @@ def read(cls: type[Record], mapping: Mapping[str, Any], where: str = "config", s
     values = {key: convert(types_[key], value, f"{prefix}{key}") if key in types_ else value
               for key, value in mapping.items()}
     for key, limits in bounds.items():
+        if limits.path and values.get(key):
+            values[key] = _as_path(limits.path, values[key], f"{prefix}{key}")
         if key in values and (expected := limits.broken_by(values[key], suggest)):
             raise UserError(f"{prefix}{key} is {shown(values[key])}; expected {expected}")
     return cls(**values)
+
+
+def _as_path(as_path: Callable[[str], str], value: Any, where: str) -> Any:
+    if isinstance(value, dict):
+        return {name: _as_path(as_path, text, f"{where}.{name}") for name, text in value.items()}
+    try:
+        return as_path(value)
+    except ValueError as error:
+        raise UserError(f"{where} is {shown(value)}: {error}") from None
 
 
 @functools.cache

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from lmrep.core.errors import UserError
+from lmrep.core.paths import as_path
 
 MIN_ADDRESS_SPACE = 4 * 10**9  # bytes; JAX with XLA's compiler reserves 1.7 GB before any array is made
 GPU_PLATFORMS = dict.fromkeys(("cuda", "rocm", "oneapi"), "gpu")  # how $JAX_PLATFORMS names them, and JAX's devices
@@ -28,7 +29,7 @@ log = logging.getLogger(__name__)
 
 def default_data_dir() -> Path:
     """The default directory of token stores: $LMREP_DATA_DIR or ~/.cache/lmrep."""
-    return Path(os.environ.get("LMREP_DATA_DIR") or "~/.cache/lmrep").expanduser()
+    return Path(as_path(os.environ.get("LMREP_DATA_DIR") or "~/.cache/lmrep"))
 
 
 def check_address_space() -> None:

@@ -89,7 +89,7 @@ def open_bytes(path: str | os.PathLike, store: Any = None, pipes: bool = False) 
     """The bytes of a file as they are stored, which can be sought.
 
     Args:
-      path: local, or a URL. "~" is expanded.
+      path: local, or a URL.
       store: the fsspec file system of a URL, if it is at hand.
       pipes: whether it may be a named pipe, which can be read once and not sought.
 
@@ -97,7 +97,7 @@ def open_bytes(path: str | os.PathLike, store: Any = None, pipes: bool = False) 
       UserError: it is not a regular file, or cannot be read. So do reads from the result.
     """
     url = remote.as_url(path)
-    path = url or os.path.expanduser(os.fspath(path))
+    path = url or os.fspath(path)
     if not url:
         check_regular(path, pipes)
     with _errors(path):

@@ -34,7 +34,7 @@ def local(path: str | os.PathLike, what: str) -> Path:
       RunFault: what was downloaded is not what the store has, or the disk cannot be written.
     """
     url = remote.as_url(path)
-    return _local(url, what) if url else Path(path).expanduser()
+    return _local(url, what) if url else Path(path)
 
 
 def _local(url: str, what: str) -> Path:
@@ -71,7 +71,7 @@ def _download(store: remote.Store, name: str, size: int, checksum: str, folder: 
 
 def local_data_dir(data_dir: str | os.PathLike) -> Path:
     """The data directory on this machine: `data_dir` itself, or the default one if that is in a remote store."""
-    return default_data_dir() if remote.as_url(data_dir) else Path(data_dir).expanduser()
+    return default_data_dir() if remote.as_url(data_dir) else Path(data_dir)
 
 
 def download_sealed(data_dir: str | os.PathLike, name: str, progress: Callable[[str], None]) -> bool:

@@ -7,7 +7,6 @@ They are loaded with every start of a run and never saved with it; the run's con
 import contextlib
 import dataclasses
 import hashlib
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -111,7 +110,7 @@ def locate(name: str, path: str, checkpoints: bool = True) -> Path:
             return remote_workdir.local_copy(path, checkpoints=checkpoints)
         except UserError as error:
             raise UserError(f"{where}: {error}") from error
-    found = Path(os.path.expanduser(path))
+    found = Path(path)
     if not found.is_file() and not (found / CONFIG).is_file():
         why = f"which has no {CONFIG}" if found.is_dir() else "which does not exist"
         raise UserError(f"{where}, {why}; give the workdir of a run, a published directory or a file of word vectors")

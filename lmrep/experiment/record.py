@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmrep.config.record import setting
+from lmrep.core.paths import as_path
 from lmrep.data import corpora, records, tokenizers
 from lmrep.experiment.mesh import MeshConfig
 from lmrep.layers.stack import Execution
@@ -54,14 +55,16 @@ class Experiment:
     name: str = setting("experiment", "for logs")
     seed: int = setting(0, "of initial parameters, the order of examples and all random draws", at_least=0,
                         at_most=2**32 - 1)
-    init: str = setting("", "a workdir or published directory whose parameters the run starts from; empty: random")
+    init: str = setting("", "a workdir or published directory whose parameters the run starts from; empty: random",
+                        path=as_path)
     init_mapping: dict[str, str] = setting({}, "path of this run -> path of `init`, for parameters that start from "
                                            "others: {'encoder/layers': 'encoder/layers[0,2,4]'}; '' for random ones")
     init_vectors: dict[str, str] = setting({}, "path of a table of tokens -> a text file of word vectors that it "
                                            "starts from, such as {'encoder/source_embedding/token': 'glove.txt'}; "
-                                           "tokens that the file lacks start from 0")
+                                           "tokens that the file lacks start from 0", path=as_path)
     frozen: dict[str, str] = setting({}, "name -> a workdir, a published directory or a file of word vectors, whose "
-                                     "parameters the objective reads and no update changes; {'teacher': 'runs/bert'}")
+                                     "parameters the objective reads and no update changes; {'teacher': 'runs/bert'}",
+                                     path=as_path)
     steps: int = setting(1000, "updates", at_least=1, at_most=2**31 - 1)
     batch_size: int = setting(256, "examples in a step, over all devices", at_least=1)
     microbatches: int = setting(1, "microbatches that gradients are accumulated over", at_least=1)

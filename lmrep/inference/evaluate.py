@@ -19,6 +19,7 @@ from lmrep.core import remote
 from lmrep.core.errors import ConfigError, UserError
 from lmrep.core.host import default_data_dir
 from lmrep.core.params import Tree, flatten, unflatten
+from lmrep.core.paths import as_path, as_paths
 from lmrep.core.progress import ProgressReporter
 from lmrep.core.sharding import batch_sharding, make_mesh, shardings, use_mesh
 from lmrep.data import corpora, loader
@@ -93,8 +94,8 @@ def evaluate(
       UserError: there is no such run, split, text or checkpoint; a stride is given for a run that does not predict from
         left to right; the pairs are malformed, or the run gives sentences no score.
     """
-    measured = measure(directory, split, data_dir, examples, step, files, stride, length, pairs, pll, batch_size, model,
-                       search, source, end_mark)
+    measured = measure(directory, split, data_dir and as_path(data_dir), examples, step, as_paths(files), stride,
+                       length, pairs and as_path(pairs), pll, batch_size, model, search, source, end_mark)
     measured.store()
     return measured.values
 

@@ -60,7 +60,7 @@ def read(path: str | Path, examples: int | None = None) -> list[Pair]:
       UserError: there is no such file, or no pair; a line is not JSON, lacks a sentence, or has an empty field; a
         paradigm has two phenomena.
     """
-    path = Path(path).expanduser()
+    path = Path(path)
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
     found, number, phenomena = [], Counter(), {}
     for pair in (pair for file in files for pair in _read_file(file)):

@@ -11,6 +11,7 @@ import ml_collections
 
 from lmrep.config import loading
 from lmrep.core import remote
+from lmrep.core.paths import as_path
 from lmrep.data import tokenizers
 from lmrep.experiment import config as experiments
 from lmrep.experiment import fine_tuning, page_files, recorded
@@ -45,7 +46,7 @@ def load_config(
         adopt_features(config, config.frozen["features"])
     config = loading.apply_overrides(config, overrides)
     for name, path in config.get("frozen", {}).items():  # a run may be resumed from another directory
-        config.frozen[name] = remote.as_url(path) or (str(Path(path).expanduser().absolute()) if path else "")
+        config.frozen[name] = remote.as_url(path) or (str(Path(as_path(path)).absolute()) if path else "")
     return config
 
 

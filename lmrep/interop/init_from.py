@@ -18,6 +18,7 @@ from lmrep.core import remote
 from lmrep.core.errors import UserError
 from lmrep.core.input_files import check_plain
 from lmrep.core.params import Tree, flatten, init
+from lmrep.core.paths import as_path
 from lmrep.data import tokenizers
 from lmrep.experiment import config as experiments
 from lmrep.inference.load import load as load_run
@@ -87,7 +88,7 @@ def directory_of(path: str | os.PathLike, field: str = "init") -> Path:
             return remote_workdir.local_copy(path, checkpoints=False)
         except UserError as error:
             raise UserError(f"{field} is {os.fspath(path)!r}: {error}") from error
-    path = Path(path)
+    path = Path(as_path(path))  # pages read checkpoints before their configs are
     if not (path / workdir.CONFIG).is_file():
         if path.is_dir() and bilm.find(path):
             raise UserError(f"{field} is {str(path)!r}, which holds ELMo's published files: make a workdir of them by "

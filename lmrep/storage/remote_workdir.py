@@ -32,6 +32,7 @@ from lmrep.core import remote, remote_cache
 from lmrep.core.errors import RunFault, Stopped, UserError
 from lmrep.core.host import default_data_dir
 from lmrep.core.json_text import InvalidJSON, loads
+from lmrep.core.paths import as_path
 from lmrep.core.remote import Store
 from lmrep.distributed.agreement import by_first_process
 from lmrep.distributed.process_group import agreed
@@ -68,9 +69,9 @@ def open_store(url: str) -> Store:
 
 
 def local_copy(path: str | os.PathLike, step: int | None = None, checkpoints: bool = True) -> Path:
-    """`path` itself, or for a remote workdir or published directory a local copy, as `download` makes it."""
+    """`path` itself, with `~` expanded, or for a remote workdir or published directory a copy that `download` makes."""
     url = remote.as_url(path)
-    return download(url, step, checkpoints) if url else Path(path)
+    return download(url, step, checkpoints) if url else Path(as_path(path))
 
 
 def download(url: str, step: int | None = None, checkpoints: bool = True) -> Path:

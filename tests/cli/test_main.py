@@ -177,7 +177,7 @@ def test_help_of_a_command_lists_its_flags_and_does_not_run_it(command, capsys):
     out = capsys.readouterr().out
     assert out.startswith("Tries things.\n\nAt length.\n") and out.endswith("Example:\n  lmrep try --top=3\n")
     lines = {line.split()[0]: line for line in out.splitlines() if line.startswith("  --")}
-    assert list(lines) == ["--config=TEXT", "--workdir=TEXT", "--config.FIELD=TEXT", "--top=N", "--rate=X", "--seed=N",
+    assert list(lines) == ["--config=PATH", "--workdir=PATH", "--config.FIELD=TEXT", "--top=N", "--rate=X", "--seed=N",
                            "--note=TEXT", "--[no]verbose", "--[no]not_quiet", "--[no]compilation_cache"]
     assert lines["--top=N"].endswith("how many (default: 5)") and lines["--seed=N"].endswith("or none")
     assert not command.received

@@ -100,12 +100,6 @@ def test_errors_name_local_files_that_vanish(tmp_path):
             read()
 
 
-def test_the_home_directory_is_expanded(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "a.txt").write_text("one")
-    assert list(corpus("~/*.txt").documents()) == ["one"]
-
-
 def test_devices_pipes_and_system_files_are_refused_before_they_are_read(tmp_path):
     (tmp_path / "a.txt").write_text("Text.")
     os.mkfifo(tmp_path / "pipe.txt")

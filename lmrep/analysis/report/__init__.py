@@ -50,7 +50,7 @@ def write(
     runs = []
     for number, (workdir, label) in enumerate(zip(workdirs, labels(workdirs), strict=True), 1):
         log.info("report: reading %s and running its network, %d of %d", label, number, len(workdirs))
-        run = read(workdir, label, Path(data_dir).expanduser())
+        run = read(workdir, label, Path(data_dir))
         runs.append((run, predict(run, ATTENTION_BYTES // len(workdirs))))
     page = render(runs)
     if (size := len(page.encode())) >= MAX_BYTES:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from lmrep.config.record import choose, setting
 from lmrep.core.errors import UserError
+from lmrep.core.paths import as_path
 
 SAMPLE, SAMPLED_FILES = 2**20, 16  # characters and files of `Corpus.beginnings`
 
@@ -20,7 +21,8 @@ class Config:
 
     corpus: str = setting("python_docs", "where documents come from", choices=CORPORA)
     files: str = setting("", "text_files, jsonl, parquet: a glob of files, on this machine or remote (gs://bucket/**/*"
-                         ".txt); ** matches any folders; .gz, .bz2, .xz, .zst and archives of one file are read too")
+                         ".txt); ** matches any folders; .gz, .bz2, .xz, .zst and archives of one file are read too",
+                         path=as_path)
     documents: str = setting("auto", "text_files: what one document is; auto: a single file splits at blank lines, "
                              "several files are a document each", choices=("auto", "file", "blank_line", "line"))
     text_field: str = setting("text", "jsonl, parquet: the field or column with the text; dots separate the names of "
@@ -33,7 +35,8 @@ class Config:
                                "and counted", choices=("refuse", "replace"))
     damaged_lines: int = setting(0, "jsonl: how many lines that are not JSON or lack the text are skipped and "
                                  "counted before one is refused", at_least=0)
-    tfds_name: str = setting("", "tfds: a TFDS name or a directory, such as imdb_reviews/plain_text:1.0.0")
+    tfds_name: str = setting("", "tfds: a TFDS name or a directory, such as imdb_reviews/plain_text:1.0.0",
+                             path=as_path)
     tfds_split: str = setting("train", "tfds: the split whose examples are the documents")
     text_feature: str = setting("text", "tfds: the feature that holds the text")
     damaged_records: int = setting(0, "unreadable records of a token store that a run tolerates in each split, as "

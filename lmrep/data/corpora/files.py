@@ -50,12 +50,12 @@ def describe(sources: list[Source], pattern: str) -> str:
 
 
 def _local(pattern: str, example: str) -> list[Source]:
-    path = os.path.expanduser(pattern)
-    names = [path] if os.path.isfile(path) else sorted(glob.glob(path, recursive=True))  # a name may have [ and ]
+    # A name may have [ and ].
+    names = [pattern] if os.path.isfile(pattern) else sorted(glob.glob(pattern, recursive=True))
     paths = [name for name in names if (os.path.exists(name) and not os.path.isdir(name)) or _in_annex(name)]
     if not paths:
-        where = "" if os.path.isabs(path) else f" in {os.getcwd()}"
-        raise UserError(_no_match(pattern, where, os.path.isdir(path), os.path.join(path, "**", example)))
+        where = "" if os.path.isabs(pattern) else f" in {os.getcwd()}"
+        raise UserError(_no_match(pattern, where, os.path.isdir(pattern), os.path.join(pattern, "**", example)))
     for match in paths:
         input_files.check_regular(match)
     top = os.path.commonpath([os.path.dirname(match) for match in paths])

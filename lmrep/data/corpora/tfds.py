@@ -102,13 +102,13 @@ def open_builder(name: str, data_dir: str = "", download: bool = True, settings:
     `download` is false. Raises UserError if there is none."""
     import tensorflow_datasets as tfds
 
-    folder = os.path.expanduser(data_dir) or tfds.core.constants.DATA_DIR
+    folder = data_dir or tfds.core.constants.DATA_DIR
     fix = (f"Prepare it where TensorFlow is installed (tfds build NAME --file_format=array_record), and copy it into "
            f"{folder}, or give its directory, which has dataset_info.json, in place of its name")
     try:
-        if remote.as_url(name) or os.path.isdir(os.path.expanduser(name)):
-            return tfds.builder_from_directory(os.path.expanduser(name))
-        builder = tfds.builder(name, data_dir=os.path.expanduser(data_dir) or None, file_format="array_record")
+        if remote.as_url(name) or os.path.isdir(name):
+            return tfds.builder_from_directory(name)
+        builder = tfds.builder(name, data_dir=data_dir or None, file_format="array_record")
         prepared = bool(builder.info.splits)
         if download and not prepared:
             builder.download_and_prepare(download_config=settings, file_format="array_record")

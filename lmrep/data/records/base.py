@@ -9,6 +9,7 @@ import numpy as np
 
 from lmrep.config.record import setting
 from lmrep.core.errors import UserError
+from lmrep.core.paths import as_path, as_paths
 
 
 class Record(NamedTuple):
@@ -62,9 +63,9 @@ class Config:
     """Labelled data: one or more files of each split, or a TFDS data set."""
 
     train: str = setting("", "the training files: a path, a glob, or several of them between commas, on this machine "
-                         "or remote, compressed or not; or a split of a TFDS data set")
-    validation: str = setting("", "the validation files; empty: none")
-    test: str = setting("", "the test files, which may lack labels; empty: none")
+                         "or remote, compressed or not; or a split of a TFDS data set", path=as_paths)
+    validation: str = setting("", "the validation files; empty: none", path=as_paths)
+    test: str = setting("", "the test files, which may lack labels; empty: none", path=as_paths)
     held_out: int = setting(0, "without validation files: how many training examples, drawn at random, are validation "
                             "data and not trained on, at most a fifth of them", at_least=0)
     format: str = setting("auto", "a reader of `READERS`; auto: by the files' names and beginnings")
@@ -94,7 +95,7 @@ class Config:
     damaged_examples: int = setting(0, "how many examples of a split that cannot be read are left out, with a warning, "
                                     "before one is refused", at_least=0)
     tfds: str = setting("", "a TFDS data set, such as glue/sst2; train, validation and test are its splits")
-    tfds_dir: str = setting("", "where TFDS keeps prepared data sets; empty: its default")
+    tfds_dir: str = setting("", "where TFDS keeps prepared data sets; empty: its default", path=as_path)
 
 
 class Job(NamedTuple):

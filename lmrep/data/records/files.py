@@ -32,8 +32,7 @@ def _find(pattern: str, split: str) -> list[Path]:
     if remote.as_url(pattern):
         return _find_remote(pattern, split)
     if not (matches := _matches(pattern)):
-        path = os.path.expanduser(pattern)
-        where = "" if os.path.isabs(path) else f" in {os.getcwd()}"
+        where = "" if os.path.isabs(pattern) else f" in {os.getcwd()}"
         raise UserError(f"the {split} files {pattern!r} match no file{where}; check the path, and quote a glob so that "
                         "the shell leaves it alone")
     return matches
@@ -41,8 +40,7 @@ def _find(pattern: str, split: str) -> list[Path]:
 
 def _matches(pattern: str) -> list[Path]:
     """The local files and folders of a path or a glob, sorted."""
-    path = os.path.expanduser(pattern)
-    names = [path] if os.path.exists(path) else sorted(glob.glob(path, recursive=True))
+    names = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern, recursive=True))
     if len(names) > 1:  # ** matches folders too
         names = [name for name in names if not os.path.isdir(name)] or names
     return [Path(name) for name in names]

@@ -15,6 +15,7 @@ from pathlib import Path
 from lmrep.config.record import choose, setting
 from lmrep.core import remote_cache
 from lmrep.core.errors import UserError
+from lmrep.core.paths import as_path
 from lmrep.data.tokenizers import bpe, byte_level, elmo, raw_bytes, sentence_piece, spiece_files, wordpiece, words
 from lmrep.data.tokenizers.base import AddedToken, Encoding, Tokenizer, TokenizerDef
 from lmrep.data.tokenizers.bpe import Bpe
@@ -61,7 +62,7 @@ class Config:
                               at_most=2**31 - 1)
     vocab_file: str = setting("", "a published vocabulary to load instead of training: a vocab.txt, a vocab.json with "
                               "its merges.txt beside it (or encoder.json with vocab.bpe), a SentencePiece model "
-                              "(spiece.model), or the directory that holds one")
+                              "(spiece.model), or the directory that holds one", path=as_path)
     lowercase: bool = setting(True, "lower-case text and strip accents, as in BERT uncased and ALBERT (bpe always "
                               "does, byte_level_bpe and bytes never)")
     whitespace: str = setting("auto", "white space of documents: keep it (line breaks and indentation become tokens), "

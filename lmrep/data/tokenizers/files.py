@@ -17,7 +17,7 @@ ROLES = ("pad", "unk", "cls", "sep", "mask", "bos", "eos")
 def read_bytes(path: str | Path, expected: str) -> bytes:
     """The content of a file. Raises UserError if it cannot be read or has more than MAX_BYTES; `expected` says in the
     message what the file should be."""
-    path = Path(path).expanduser()
+    path = Path(path)
     try:
         if path.exists() and not (path.is_file() and path.stat().st_size <= MAX_BYTES):
             raise UserError(f"{path} is not a file of at most {MAX_BYTES // 10**6} MB; expected {expected}")

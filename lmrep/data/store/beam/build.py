@@ -63,7 +63,7 @@ def build(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | pa
                 build_here(Folder(target.path + SUFFIX), target)
             facts = target.read("statistics.json")
     else:
-        directory = pathlib.Path(data_dir).expanduser().absolute() / name
+        directory = pathlib.Path(data_dir).absolute() / name
         if find_damage(directory):
             with prepare.locked(directory, progress):
                 if find_damage(directory):  # not if another process has built it
