@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import lmrep
+from lmrep.analysis.report import task_results
 from lmrep.core.errors import UserError
 from lmrep.data import records
 from lmrep.experiment.task_data import _both_orders
@@ -144,7 +145,11 @@ def test_a_run_on_several_devices_learns_predicts_and_writes_its_labels(tmp_path
     assert results["metrics"]["accuracy"] > 0.9 > 0.7 > results["metrics"]["majority_accuracy"]
     written = (tmp_path / "run" / "predictions" / "validation.txt").read_text().splitlines()
     assert len(written) == 40 and {*written} == {"T", "F"}
-    run = lmrep.load(tmp_path / "run")
+    run, notes = lmrep.load(tmp_path / "run"), []
+    shown = task_results.read(tmp_path / "run", run.experiment, [], notes)
+    assert shown.count == 40 and not notes
+    assert all(example.texts.keys() == {"text", "text2", "lemma", "pos"} and "[" in example.texts["text"]
+               for example in shown.worst)
     one = {"text": "stone", "text2": "tree dog", "span": [0, 5], "span2": [5, 8]}
     glue = {"sentence1": "stone", "sentence2": "tree dog", "start1": 0, "end1": 5, "start2": 5, "end2": 8}
     found = run.predict([one, glue, "w\tN\t0-1\tstone\ttree dog", json.dumps(one), "w\tN\t0-0\tstone\ttree dog"])

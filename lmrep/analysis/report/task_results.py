@@ -233,8 +233,8 @@ def _compared(
                 if not all(name in record.fields for name in task.targets):
                     return
                 texts = {"source": record.source} if record.source else {}
-                fields = {name: value for name, value in record.fields.items() if name not in SPANS} | marked(record)
-                texts |= {name: _text(name, fields[name]) for name in (*task.fields, *task.optional) if name in fields}
+                shown = {name: value for name, value in own.items() if name not in SPANS} | marked(record)
+                texts |= {name: _text(name, shown[name]) for name in (*task.fields, *task.optional) if name in shown}
                 yield record, texts, task.compare(config, record, fields["prediction"])
             except DAMAGE:
                 yield None
