@@ -178,9 +178,9 @@ def signed(content: dict) -> dict:
     return {**content, "sha256": digest(content)}
 
 
-def verified(directory: Path, trusted: Collection[str] = ()) -> dict:
+def verified(directory: Path, trusted: Collection[str] = (), missing: bool = False) -> dict:
     """Reads every file of a sealed directory, compares it with the manifest, and returns the manifest. Of the files
-    that `trusted` names only the sizes are compared.
+    that `trusted` names only the sizes are compared. If `missing`, files may be missing.
 
     Raises:
       Damaged: a file is missing, truncated or changed; the message names it.
@@ -193,6 +193,9 @@ def verified(directory: Path, trusted: Collection[str] = ()) -> dict:
                 raise Damaged(f"{name} has {found} bytes instead of {size}")
             if name not in trusted and _sha256(directory / name) != sha256:
                 raise Damaged(f"{name} has changed since it was saved (its SHA-256 differs)")
+        except FileNotFoundError:
+            if not missing:
+                raise Damaged(f"{name} is missing") from None
         except OSError as error:
             raise Damaged(f"{name} cannot be read ({error.strerror})") from error
     return content

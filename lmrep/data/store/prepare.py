@@ -10,9 +10,9 @@ The result is a folder of the data directory, named by a fingerprint of everythi
         manifest.json                 size and SHA-256 of every file
 
 It is built in <corpus>-<fingerprint>.partial, with a lock held: first the tokenizer, then the corpus, part by part.
-Each is renamed when it is complete, so that a build that was killed, or that filled the disk, continues after the last
-complete part. In the end the files of the parts are moved together and the folder is renamed. The result depends
-neither on interruptions nor on the number of processes.
+Each is sealed and renamed when it is complete, so that a build that was killed, or that filled the disk, continues
+after the last part that is complete and intact (`unfinished.py`). In the end the files of the parts are moved together
+and the folder is renamed. The result depends neither on interruptions nor on the number of processes.
 
 Files are compared with the manifest when the folder is opened. A folder that is damaged is built again.
 """
@@ -37,15 +37,15 @@ from lmrep.config import json_files
 from lmrep.config.json_files import Number
 from lmrep.core import host, remote, remote_cache
 from lmrep.core.errors import RunFault, UserError
-from lmrep.core.files import MANIFEST, digest, open_lock, seal, sync
+from lmrep.core.files import MANIFEST, digest, open_lock, seal
 from lmrep.core.messages import byte_size
 from lmrep.core.sealed_cache import find_damage
 from lmrep.data import corpora, sentence_lines, sentences, tokenizers
-from lmrep.data.store import scan, statistics, token_store, tokenize
+from lmrep.data.store import scan, statistics, token_store, tokenize, unfinished
 from lmrep.data.store.scan import CorpusScan, Progress, Report
 from lmrep.data.store.tokenize import Batch, Tokenized
 
-BUILD = 2  # version of the unfinished folder; raise it if a change cannot continue older ones
+BUILD = 3  # version of the unfinished folder; raise it if a change cannot continue older ones
 RULES = f"{corpora.splits.VERSION} {sentences.VERSION}"  # by which the same text gives other examples
 LAYOUT = 3  # version of the folder; raise it if a change makes older ones unreadable
 PART = 2**25  # characters of a part, the most that a killed process loses
@@ -208,20 +208,16 @@ def _build(directory: pathlib.Path, content: str, corpus: corpora.Corpus, survey
            tokenizer: tokenizers.Tokenizer | None, lines: bool, progress: Progress) -> None:
     """Builds the folder beside its final path, continuing what is there, and renames it."""
     partial, keep = directory.with_name(directory.name + ".partial"), tokenizers.keeps_whitespace(config)
-    key = build_key(content)
     parts: list[pathlib.Path] = []
     try:
-        if not (partial / "key.json").exists() or (partial / "key.json").read_text() != key:
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir()
-            (partial / "key.json").write_text(key)
+        unfinished.resume(partial, build_key(content), progress)
         if not (partial / "tokenizer").exists():
             if tokenizer is None:
                 progress(f"training a tokenizer of {config.vocab_size:,} tokens")
                 budget, passes = min(survey.characters("train"), scan.TRAINING_SAMPLE), itertools.count(1)
                 tokenizer = tokenizers.train(config, lambda: scan.sample(corpus, survey, budget, keep, Report(
                     f"reading for the tokenizer, pass {next(passes)}", int(survey.lengths.sum()), progress)))
-            with _complete(partial / "tokenizer") as temporary:
+            with unfinished.complete(partial / "tokenizer") as temporary:
                 tokenizer.save(temporary)
         tokenizer = tokenizers.load(partial / "tokenizer")
         parts = [partial / "parts" / f"{number:05}" for number in range(part_of(survey)[-1] + 1)]
@@ -239,6 +235,8 @@ def _build(directory: pathlib.Path, content: str, corpus: corpora.Corpus, survey
             raise RunFault(f"a file in {partial} would be larger than {limit} and run again, which continues where "
                            "this one stopped") from error
         if not any(text in str(error) for text in DISK_FULL):
+            if isinstance(error, OSError):
+                raise RunFault(f"{partial} cannot be written: {error}; choose another --data_dir") from error
             raise
         left = survey.lengths[part_of(survey) >= sum(part.exists() for part in parts)].sum()
         needed = bytes_needed(left, tokenizer.size if tokenizer else config.vocab_size)
@@ -256,22 +254,6 @@ def _file_size_limit(error: Exception, directory: pathlib.Path) -> str:
         return (f"{byte_size(limit)}, the limit of this process for files (ulimit -f); raise it" if limited
                 else "its file system allows; choose another --data_dir")
     return ""
-
-
-@contextlib.contextmanager
-def _complete(path: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Yields a folder to fill, which becomes `path` if no error occurs."""
-    temporary = path.with_name(path.name + ".making")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    try:
-        yield temporary
-        for file in temporary.rglob("*"):  # so that a power failure leaves no incomplete file
-            sync(file)
-        temporary.rename(path)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
 
 
 def _finish(done: pathlib.Path, parts: list[pathlib.Path], facts: dict[str, dict[str, float]], survey: CorpusScan,
@@ -328,7 +310,7 @@ def _tokenize(parts: list[pathlib.Path], corpus: corpora.Corpus, survey: CorpusS
     with contextlib.closing(tokenize.tokenize_batches(tokenizer, parts[0].parents[1] / "tokenizer", batches(documents),
                                                     processes, keep, lines)) as stream:
         for number, tokenized in itertools.groupby(stream, lambda each: each[0].part):
-            with _complete(parts[number]) as temporary:
+            with unfinished.complete(parts[number]) as temporary:
                 before = parts[number - 1] if number else None
                 with contextlib.ExitStack() as stack:
                     writers = {split: stack.enter_context(token_store.Writer(

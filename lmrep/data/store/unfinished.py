@@ -1,0 +1,56 @@
+"""The folder of an unfinished build: pieces that are complete are sealed, and continued from if they are intact."""
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from lmrep.core.files import Damaged, seal, verified
+
+KEY = "key.json"
+
+
+def resume(folder: Path, key: str, progress: Callable[[str], None]) -> None:
+    """Makes the folder of a build, or keeps what an interrupted build with the same key has completed there: its
+    tokenizer and its parts up to the first that is damaged."""
+    try:
+        same = (folder / KEY).read_bytes() == key.encode()
+    except OSError:
+        same = False
+    if not same:
+        remove(folder)
+        folder.mkdir()
+        (folder / KEY).write_text(key)
+    parts, joining = sorted((folder / "parts").glob("[0-9]" * 5)), (folder / "done").exists()
+    for number, piece in enumerate(pieces := [folder / "tokenizer", *parts]):
+        try:
+            if piece.exists() or parts:
+                verified(piece, missing=joining)  # their records are moved
+        except Damaged as damage:
+            progress(f"{piece} is damaged: {damage}; building it again")
+            for each in (*pieces[min(number, 1) if joining else number:], folder / "done"):
+                remove(each)
+            return
+
+
+def remove(path: Path) -> None:
+    """Removes a folder or a file, if it exists."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def complete(path: Path) -> Iterator[Path]:
+    """Yields a folder to fill, which is sealed and becomes `path` if no error occurs."""
+    temporary = path.with_name(path.name + ".making")
+    remove(temporary)
+    temporary.mkdir()
+    try:
+        yield temporary
+        seal(temporary, {})
+        temporary.rename(path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise

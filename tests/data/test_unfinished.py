@@ -1,0 +1,46 @@
+"""An interrupted build continues from the pieces that are intact."""
+
+import pytest
+
+from lmrep.data.store import prepare, unfinished
+from tests.data.test_prepare import SETTINGS, texts, write
+from tests.data.test_prepare_resumed import on_disk
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory):
+    """(what a build in one go gives, its config, a data directory with all pieces of one that was interrupted)."""
+    top = tmp_path_factory.mktemp("unfinished")
+    config = write(top / "files", texts(60))
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prepare, "PART", 3000)
+        ready = prepare.prepare(config, SETTINGS, top / "data")
+        patch.setattr(prepare, "_finish", stop)
+        with pytest.raises(KeyboardInterrupt):
+            prepare.prepare(config, SETTINGS, top / "partial")
+    return ready, config, top / "partial"
+
+
+@pytest.mark.parametrize("file, kept", [
+    ("key.json", 0), ("tokenizer/vocab.txt", 0), ("tokenizer/manifest.json", 0), ("parts/00000/counts.npy", 0),
+    ("parts/00001/train/sentences.npy", 1), ("parts/00002/train/tokens-train.array_record-00000", 2),
+    ("parts/00002/tallies.json", 2)])
+@pytest.mark.parametrize("damage", [lambda content: content[:-9] + bytes([content[-9] ^ 1]) + content[-8:],
+                                    lambda content: content[:-2], lambda content: None],
+                         ids=["flipped", "cut", "removed"])
+def test_damaged_pieces_are_built_again(interrupted, tmp_path, monkeypatch, file, kept, damage):
+    ready, config, partial = interrupted
+    monkeypatch.setattr(prepare, "PART", 3000)
+    [source] = partial.glob("*.partial")
+    folder = tmp_path / source.name
+    for name, content in on_disk(source).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        if (changed := damage(content) if name == file else content) is not None:
+            (folder / name).write_bytes(changed)
+    unfinished.resume(folder, (source / "key.json").read_text(), lambda line: None)
+    assert len(list(folder.glob("parts/*"))) == kept
+    assert on_disk(prepare.prepare(config, SETTINGS, tmp_path).directory) == on_disk(ready.directory)
