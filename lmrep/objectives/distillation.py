@@ -4,7 +4,7 @@ frozen teacher, and the teacher's hidden states.
     L = alpha_ce T^2 KL(teacher / T || student / T) + alpha_mlm MLM + alpha_cos (1 - cos(student, teacher))
 
 Both read the same masked tokens, the teacher without dropout. The divergence is a mean over all tokens, or the masked
-ones alone, the cosine over all tokens. A run that is loaded, or evaluated, has no teacher and the masked loss alone.
+ones alone, the cosine over all tokens. A run that is loaded for predictions has no teacher; `lmrep evaluate` reads it.
 """
 
 from dataclasses import dataclass
