@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tokenizers as library
 
+from lmrep.config import record
 from lmrep.core.errors import UserError
 from lmrep.data import tokenizers
 from lmrep.data.tokenizers import SPECIALS, Config, WordPiece
@@ -194,3 +195,11 @@ def test_long_lines_of_short_words_are_not_split_for_training(caplog):
     texts = ["the being thing " * 1000, "a" * 200 + " " + "b" * 200]
     assert list(map(list, map(tokenizers._split_long_words, texts))) == [[text] for text in texts]
     assert list(tokenizers._split_long_words("an " + "x" * 401 + " inn")) == ["an " + "x" * 200, "x" * 200, "x inn"]
+
+
+@pytest.mark.parametrize("name", ["wordpiece", "bpe", "byte_level_bpe", "words"])
+def test_sizes_at_which_the_libraries_abort_are_refused(name):
+    with pytest.raises(UserError, match="vocab_size is 2000000000"):
+        record.read(Config, {"name": name, "vocab_size": 2 * 10**9})
+    largest = record.read(Config, {"name": name, "vocab_size": tokenizers.MAX_SIZE})
+    assert tokenizers.train(largest, lambda: iter(["the being thing " * 20])).size < 300

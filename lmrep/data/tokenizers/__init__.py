@@ -45,6 +45,7 @@ TOKENIZERS: dict[str, TokenizerDef] = {
         exact_size=True, sentinels=sentence_piece.SENTINELS),
     "words": words.DEFINITION, "elmo": elmo.DEFINITION, "elmo_text": elmo.TEXT_DEFINITION}
 
+MAX_SIZE = 2**24  # of a vocabulary; the libraries reserve memory for it at once, and abort where there is not enough
 MAX_TRAINING_WORD = 200  # characters, as in BERT's code; the time to train is quadratic in the length of words
 LONG_RUN = re.compile(rf"(?<!\S)\S{{{MAX_TRAINING_WORD + 1},}}|(?<!\s)\s{{{MAX_TRAINING_WORD + 1},}}")
 
@@ -59,7 +60,7 @@ class Config:
                         "ALBERT (unigram), SentencePiece's BPE, as in XLNet, as in T5, full words, or words with their "
                         "characters as in ELMo (elmo: separated by spaces, elmo_text: in any text)", choices=TOKENIZERS)
     vocab_size: int = setting(8192, "number of tokens to train; a loaded vocabulary keeps its size", at_least=64,
-                              at_most=2**31 - 1)
+                              at_most=MAX_SIZE)
     vocab_file: str = setting("", "a published vocabulary to load instead of training: a vocab.txt, a vocab.json with "
                               "its merges.txt beside it (or encoder.json with vocab.bpe), a SentencePiece model "
                               "(spiece.model), or the directory that holds one", path=as_path)
