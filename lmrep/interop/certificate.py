@@ -90,7 +90,7 @@ def our_outputs(checkpoint: Published, batch: RandomBatch) -> Outputs:
     mask = AttentionMask(jnp.asarray(batch.attention_mask), causal=checkpoint.family.causal)
     types = jnp.asarray(batch.token_types, jnp.int32) if "token_type_ids" in model.inputs else None
     inputs = Inputs(tokens=jnp.asarray(batch.tokens, jnp.int32), attention_mask=mask, token_type_ids=types)
-    if "source" in model.inputs and heads:
+    if "source" in model.inputs and heads and not task:
         inputs = Inputs(tokens=jnp.asarray(batch.target, jnp.int32), source=inputs)
 
     @jax.jit
@@ -130,7 +130,8 @@ def reference_outputs(checkpoint: Published, directory: Path, batch: RandomBatch
         if "token_type_ids" in models.build(checkpoint.config).inputs:
             inputs["token_type_ids"] = torch.from_numpy(batch.token_types)
         grouped = bool(checkpoint.task) and TASK_HEADS[checkpoint.task.name].grouped
-        with_source = "source" in models.build(checkpoint.config).inputs and bool(checkpoint.heads)
+        with_source = "source" in models.build(checkpoint.config).inputs and bool(checkpoint.heads) and (
+            not checkpoint.task)
         with torch.no_grad():
             if with_source:
                 inputs["decoder_input_ids"] = torch.from_numpy(batch.target)

@@ -1,6 +1,7 @@
 """Conversion of T5 in both directions against the reference implementation, where that is installed."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -155,3 +156,31 @@ def test_files_of_the_encoder_alone_have_its_vectors_and_no_decoder(tmp_path):
     tiny.write(tmp_path / "train.jsonl", [{"text": "the cat", "label": str(i % 2)} for i in range(8)])
     classifier = fine_tune(tmp_path, "classification", f"init={tmp_path / 'encoder'}")
     close(classifier.encode(["the cat"])[0].hidden[0], text.hidden[0])
+
+
+@pytest.mark.parametrize("cls", ["T5ForTokenClassification", "T5Model"])
+def test_other_classes_of_both_directions(cls, tmp_path):
+    """Token classification on the encoder; both stacks without an output layer, which is the token table."""
+    labels = {"id2label": {0: "O", 1: "B-x", 2: "I-x"}, "label2id": {"O": 0, "B-x": 1, "I-x": 2}}
+    config = transformers.T5Config(**SIZES, classifier_dropout=0.2, **(labels if "Token" in cls else {}))
+    model = getattr(transformers, cls)(config)
+    model.save_pretrained(tmp_path / "published", max_shard_size="50KB")
+    (tmp_path / "published/spiece.model").write_bytes(test_sentencepiece.model(
+        vocab_size=100, **test_sentencepiece.T5))
+    done = conversion.to_workdir(tmp_path / "published", tmp_path / "run")
+    assert done.certificate.differences.keys() == {"hidden", "tagging" if "Token" in cls else "span_corruption"}
+    back = conversion.to_published(tmp_path / "run", tmp_path / "back")
+    shutil.rmtree(tmp_path / "run/interop")
+    written = conversion.to_published(tmp_path / "run", tmp_path / "written")
+    for each in (done, back, written):
+        assert each.certificate.against.startswith("transformers") and not each.checkpoint.extra_tensors
+        assert max(each.certificate.differences.values()) <= 1e-4
+    for directory in ("back", *(["written"] if "Token" in cls else [])):
+        again, info = type(model).from_pretrained(tmp_path / directory, output_loading_info=True)
+        assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+        for key, value in again.state_dict().items():
+            assert torch.equal(value, model.state_dict()[key]), key
+    if "Token" in cls:
+        run = lmrep.load(tmp_path / "run")
+        assert run.experiment.model["stacks"] == "encoder" and run.experiment.objective["dropout"] == 0.2
+        assert len(run.predict(["the cat"])[0]["tags"]) == 2

@@ -93,7 +93,8 @@ class Family:
       name: `model_type` in config.json.
       classes: the heads of a pretrained checkpoint -> the class of the transformers library.
       tasks: task -> the class of the library for it, and the tensors of its head; base models have no prefix then.
-      base: names of the base model's tensors; they follow `prefix` and a dot, except in files of the base model alone.
+      base: names of the base model's tensors; they follow `prefix` and a dot, except in files of the base model alone
+        and in those of `plain_head`.
       heads: names of the heads' tensors.
       prefix: the base model's attribute in its classes with heads.
       tied: the name of the output layer that is tied to the token table, in files that repeat it.
@@ -238,7 +239,7 @@ class Family:
 
     def names(self, paths: Iterable[str], config: Any, heads: tuple[str, ...]) -> list[str]:
         """The names of the parameters at `paths`, of a checkpoint with these heads, as the library writes them."""
-        start = f"{self.prefix}." if self.prefix and heads else ""
+        start = f"{self.prefix}." if self.prefix and heads and heads != (self.plain_head,) else ""
         return [names[0] for _, names in self.locations(start, config, paths)]
 
     # config.json

@@ -3,7 +3,8 @@
 `feed_forward_proj` says whether the block is gated. The tensors say whether the output layer is the token table: files
 of T5 1.1 have `tie_word_embeddings` false or, written by version 5 of the library, true with `scale_decoder_outputs`
 false. Tables of the encoder and the decoder, which some files repeat, are the token table. Files of the encoder alone
-(`T5EncoderModel`) give a network without parameters of its decoder.
+(`T5EncoderModel`, `T5ForTokenClassification`) give a network without parameters of its decoder. `T5Model`, which has
+both stacks, is read as the language model whose output layer is the token table.
 """
 
 from collections.abc import Mapping
@@ -15,7 +16,10 @@ import numpy as np
 from lmrep.config.record import setting
 from lmrep.core.errors import UserError
 from lmrep.interop.huggingface.base import ACTIVATIONS, MAX_SIZE, TOKEN, Family, Names, probability, size
+from lmrep.interop.huggingface.task_classes import TaskClass
 from lmrep.models import encoder_decoder
+from lmrep.tasks import TASKS
+from lmrep.tasks.heads import Head
 
 NAMES = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")  # of the token table
 OUTPUT = "lm_head.weight"
@@ -100,9 +104,11 @@ def stack(name: str, blocks: Mapping[str, str]) -> Names:
 
 
 FAMILY = Family(
-    name="t5", preset_family="t5", prefix="", tied=OUTPUT, network_name="encoder_decoder",
-    classes={("span_corruption",): "T5ForConditionalGeneration", (): "T5EncoderModel"}, plain_head="span_corruption",
-    optional="encoder/decoder/",
+    name="t5", preset_family="t5", prefix="transformer", tied=OUTPUT, network_name="encoder_decoder",
+    classes={("span_corruption",): "T5ForConditionalGeneration", (): "T5EncoderModel", ("decoder",): "T5Model"},
+    plain_head="span_corruption", optional="encoder/decoder/",
+    tasks={name: TaskClass("T5ForTokenClassification", "", "classifier", Head(dense=False, dropout=0.0),
+                           ("classifier_dropout",)) for name in ("tagging",) if name in TASKS},
     without_lm_head="it has no decoder, so `lmrep predict` cannot fill spans; a run with init= that generates "
                     "initializes one, and others need none",
     base={
