@@ -25,14 +25,23 @@ def interrupted(tmp_path_factory):
     return ready, config, top / "partial"
 
 
-@pytest.mark.parametrize("file, kept", [
-    ("key.json", 0), ("tokenizer/vocab.txt", 0), ("tokenizer/manifest.json", 0), ("parts/00000/counts.npy", 0),
-    ("parts/00001/train/sentences.npy", 1), ("parts/00002/train/tokens-train.array_record-00000", 2),
-    ("parts/00002/tallies.json", 2)])
-@pytest.mark.parametrize("damage", [lambda content: content[:-9] + bytes([content[-9] ^ 1]) + content[-8:],
-                                    lambda content: content[:-2], lambda content: None],
-                         ids=["flipped", "cut", "removed"])
-def test_damaged_pieces_are_built_again(interrupted, tmp_path, monkeypatch, file, kept, damage):
+def flipped(content):
+    return content[:-9] + bytes([content[-9] ^ 1]) + content[-8:]
+
+
+def cut(content):
+    return content[:-2]
+
+
+def removed(content):
+    return None
+
+
+@pytest.mark.parametrize("file, damage, kept", [
+    ("key.json", flipped, 0), ("tokenizer/vocab.txt", flipped, 0), ("tokenizer/manifest.json", removed, 0),
+    ("parts/00000/counts.npy", cut, 0), ("parts/00001/train/sentences.npy", flipped, 1),
+    ("parts/00002/train/tokens-train.array_record-00000", flipped, 2), ("parts/00002/tallies.json", removed, 2)])
+def test_damaged_pieces_are_built_again(interrupted, tmp_path, monkeypatch, file, damage, kept):
     ready, config, partial = interrupted
     monkeypatch.setattr(prepare, "PART", 3000)
     [source] = partial.glob("*.partial")

@@ -22,6 +22,10 @@ Anything unusual in the input is handled by one rule and counted in the tally th
                                           damaged_lines of them in the corpus
     a document of more than             split, at a line break or space if there is    cut_documents
       MAX_CHARACTERS                      one in its second half
+    compressed files, archives of one   read as they are (`core/input_files.py`)
+      file
+    pointers of Git LFS and git-annex,  refused with what to do
+      HTML pages, UTF-16, other archives
 """
 
 from lmrep.data.corpora import python_docs, records, splits, text, tfds
