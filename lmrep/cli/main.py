@@ -186,7 +186,7 @@ def _guarded(words: Sequence[str]) -> int:
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             streams.say(f"lmrep: error: {readable(error.filename)}: {error.strerror}; give a shorter one")
             return UserError.exit_code
-        if "RESOURCE_EXHAUSTED" in str(error):  # of XLA
+        if "RESOURCE_EXHAUSTED" in str(error) or "can't start new thread" in str(error):  # XLA's and Python's
             streams.say(f"lmrep: error: the memory is exhausted: {readable(str(error))[:300]}")
             return RunFault.exit_code
         if not process_group.joined():

@@ -62,6 +62,25 @@ def test_texts_are_probed_and_results_of_other_data_are_kept(home):
     assert len(probes.read(home / "run/probes.json")) == before + 1  # in place of the first
 
 
+def test_entity_tags_are_probed_and_damaged_results_are_kept(home, tmp_path):
+    for name in ("train", "dev"):
+        text = (home / f"{name}.conll").read_text()
+        (home / f"{name}.bio").write_text(text.replace(" A\n", " B-X\n").replace(" B\n", " O\n"))
+    output = tmp_path / "probes.json"
+    output.write_text(json.dumps({"probes": [{"name": "other", "layers": 3}, 4]}))
+    answer = command(home, "tag", "bio", f"--output={output}")
+    assert answer.code == 0 and "always the most frequent class: " in answer.out, answer.err
+    assert [each if each == 4 else each["name"] for each in json.loads(output.read_text())["probes"]] == [
+        "other", 4, "tagging"]
+    notes = []
+    [result] = probes.read(output, notes)
+    assert result["best"] == "entity_f1" and len(notes) == 2 and "probes.0.task is missing" in notes[0]
+    assert "probes.1 is 4" in notes[1]
+    output.write_text("{")
+    answer = command(home, "tag", "bio", f"--output={output}")
+    assert answer.code == 2 and "probes.json is damaged" in answer.err and output.read_text() == "{"
+
+
 def test_a_published_directory_is_probed_as_its_run_is(home):
     assert small.command("convert", home / "run", home / "published", "--to=huggingface").code == 0
     answer = small.command("probe", "--config=experiments/tasks/tag.py", f"--workdir={home}/published",
