@@ -6,6 +6,7 @@ Both are trained together. No gradient passes through the generator's samples; s
 shows the mean of the two sampled ids, and this code one of the samples.
 """
 
+import math
 from dataclasses import dataclass
 from functools import partial
 
@@ -70,7 +71,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         name="replaced_token",
         specs={"encoder": model.specs, "objective": specs(c, model, generator)},
         prepare=partial(prepare, c=c, vocabulary=vocabulary),
-        loss=partial(loss, c=c, model=model, generator=generator, most_frequent=int(np.argmax(vocabulary.counts))),
+        loss=partial(loss, c=c, model=model, generator=generator, counts=vocabulary.counts),
         predict=partial(predict, c=c, model=model, generator=generator, vocabulary=vocabulary),
         describe=masking.describe,
         terms={"generator_loss": c.generator_weight} | (
@@ -164,7 +165,7 @@ def _mask_with_replacement(
 
 def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, generator: Model,
-    most_frequent: int,
+    counts: np.ndarray,
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """The generator's mean cross-entropy, plus the weighted loss of the encoder."""
     generator_key, encoder_key = prng.split(key, 2)
@@ -174,7 +175,7 @@ def loss(
     replaced, real = shown != batch["tokens"], batch["segment_ids"] > 0
     total = c.generator_weight * (nll * batch["weights"]).sum()
     metrics = sums(batch["weights"] > 0, generator_loss=nll, generator_accuracy=correct,
-                   most_frequent_accuracy=batch["targets"] == most_frequent)
+                   most_frequent_accuracy=batch["targets"] == int(np.argmax(counts)))
     metrics |= sums(batch["token_weights"] > 0, replaced_fraction=replaced)
     at = batch["predicted"] if c.variant == "replace_mlm" else None
     hidden = mlm_head.encode(params, batch, shown, model, encoder_key, at)
@@ -187,7 +188,8 @@ def loss(
     else:
         table = output_table(model, params, own["masked"], encoder_key)
         nll, copied = copy_or_predict(own, table, hidden, batch["tokens"], ~replaced, model)
-        more, found = (nll * batch["token_weights"]).sum(), sums(real, lm_loss=nll, copied_fraction=copied)
+        more, found = (nll * batch["token_weights"]).sum(), sums(
+            real, lm_loss=nll, copied_fraction=copied, copying_loss=copying_loss(batch["tokens"], replaced, c, counts))
     return total + more, (metrics | found, carry)
 
 
@@ -243,6 +245,14 @@ def copy_or_predict(
     predicted = jax.nn.log_sigmoid(-gate) - _nll(own["masked"], table, hidden, targets, model)
     either = jnp.logaddexp(jax.nn.log_sigmoid(gate), predicted)
     return -jnp.where(same, either, predicted), jax.nn.sigmoid(gate)
+
+
+def copying_loss(tokens: Array, replaced: Array, c: Config, counts: np.ndarray) -> Array:
+    """As the first result of `copy_or_predict` [b, t], of a predictor whose gate is 1 - `rate` everywhere, and whose
+    tokens are those of the training text, with their `counts` [v]."""
+    unigram = jnp.asarray(np.log(np.maximum(counts, 1) / max(1, counts.sum())), jnp.float32)
+    rate = min(c.rate, 0.99)
+    return jnp.where(replaced, -math.log(rate) - unigram[tokens], -math.log1p(-rate))
 
 
 def predict(
@@ -315,7 +325,8 @@ DEFINITION = ObjectiveDef(
         "discriminator_accuracy": accuracy_metric("Discriminator accuracy", baseline="majority of replaced_fraction"),
         "replaced_accuracy": accuracy_metric("Replaced tokens found", baseline="1 - original_accuracy"),
         "original_accuracy": accuracy_metric("Original tokens recognised", baseline="1 - replaced_accuracy"),
-        "lm_loss": loss_metric("Loss of all tokens"),
+        "lm_loss": loss_metric("Loss of all tokens", baseline="copying_loss"),
+        "copying_loss": loss_metric("Copying all tokens but a constant share"),
         "copied_fraction": fraction_metric("Mean of the copy gate"),
     }),
     capabilities=(FillMask("generator_head", "generator"), DetectReplaced()),
