@@ -14,6 +14,15 @@ On two cores, in minutes, on the documentation that comes with Python:
 
     lmrep train --config=experiments/electra.py:size=tiny --workdir=runs/electra-tiny
 
+After its 600 steps of 32 x 64 tokens the discriminator's loss is 0.368, and that of a constant 0.394; its accuracy is
+86.68 % (a constant: 86.62 %), and it finds 3.1 % of the replaced tokens and takes 0.4 % of the others for replaced. The
+generator's loss is 5.67 (predicting by frequency: 6.02). At a rate of 2e-3 without bias correction the discriminator
+stays at its constant: 0.376 against 0.376 after 400 steps, and no token found. Of what was tried (500 steps or more,
+on 512 validation examples), the rate decides; gains over the constant's loss, with the norm after the blocks as here:
+1e-3, 0.005 (1,200 steps); 5e-4, 0.015; with bias correction 2e-3, 0.006 (250 steps); 5e-4, 0.024, at which the
+generator does not beat frequencies. With the norm before the blocks, bias correction and 7e-4: 0.024, and no more after
+1,000 steps, four epochs. A weight of 5 instead of 50 at 1e-3, or no clipping, makes no difference (one seed each).
+
 Choices after the colon, which make each of the paper's ablations one flag:
 
     size       small small_plus base large; tiny: small scaled down for two cores

@@ -21,7 +21,7 @@ from lmrep.core.errors import UserError
 from lmrep.core.host import check_backend
 from lmrep.core.messages import show_messages
 from lmrep.distributed import process_group
-from lmrep.metrics import UNIGRAM_LOSS, Metric, baseline, baseline_title, beats, is_token_loss, judgement
+from lmrep.metrics import COMMON, UNIGRAM_LOSS, Metric, baseline, baseline_title, beats, is_token_loss, judgement
 
 FLAGS = {
     "data_dir": DATA_DIR,
@@ -137,8 +137,8 @@ def summary(outcome: Any, metrics: Mapping[str, Metric]) -> str:
         lines += [f"This run is no better than a trivial predictor by {' and '.join(losses)}."] if losses else []
         lines.append(judgement.advice(before.get("loss"), after.get("loss")))
     below = [f"{metric.title.lower()} ({before[name]:{metric.format}} {first}, now {after[name]:{metric.format}})"
-             for name, metric in metrics.items() if metric.headline and name in before and name in after
-             and beats(metric, before[name], after[name])]
+             for name, metric in {**COMMON, **(metrics if outcome.best_step else {})}.items()  # those of tasks
+             if metric.headline and name in before and name in after and beats(metric, before[name], after[name])]
     if below:
         lines.append(f"This run ended below its start by {' and '.join(below)}.")
     return "\n".join(lines)

@@ -315,5 +315,5 @@ def test_masks_are_filled_by_the_generator_or_by_an_encoder_that_predicts_tokens
 
 def test_the_loss_of_copying_all_tokens_but_a_constant_share():
     counts, tokens = np.array([0, 3, 1]), jnp.array([[1, 2, 1]])
-    found = replaced_token.copying_loss(tokens, jnp.array([[False, True, True]]), replaced_token.Config(), counts)
+    found = electra.copying_loss(tokens, jnp.array([[False, True, True]]), electra.Config(), counts)
     np.testing.assert_allclose(found, -np.log([[0.85, 0.15 / 4, 0.15 * 3 / 4]]), rtol=1e-6)
