@@ -11,8 +11,9 @@ from lmrep.inference import task_evaluation
 from lmrep.metrics import answers as qa
 from lmrep.tasks import span_extraction as qas
 from lmrep.tasks.answer_search import max_context, of_starts
-from lmrep.tasks.question_windows import answer_tokens
+from lmrep.tasks.question_windows import answer_tokens, tokens_of
 from lmrep.tasks.span_extraction import Config
+from tests.data.sentencepiece_texts import CORPUS
 from tests.tasks.questions import CITIES, NAMES, TEXTS, encoded, outputs_of, question, span_of, wordpiece
 
 
@@ -148,6 +149,21 @@ def official(records, files, threshold):
     """The figures of the official script from the written files."""
     return qa.squad2_figures({record.id: [text for text, _ in record.fields["answers"]] for record in records},
                              json.loads(files["predictions.json"]), json.loads(files["null_odds.json"]), threshold)
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize("name", ["wordpiece", "bpe", "sentencepiece_unigram", "byte_level_bpe"])
+def test_the_answer_of_a_span_ends_with_the_marks_that_the_tokenizer_removes(name, lowercase):
+    """Accents, variation selectors, joiners: exact match is of the text with them."""
+    config = tokenizers.Config(name, 263, lowercase=lowercase or name == "bpe")
+    tokenizer = tokenizers.train(config, lambda: iter([*CORPUS, "cafe\u0301 \u2764\ufe0f \u0e14\u0e35"]))
+    for answer in ("cafe\u0301", "re\u0301sume\u0301", "\u2764\ufe0f", "1\ufe0f\u20e3", "soft\u00ad", "a\u0301\u0302",
+                   "\u0e01\u0e47\u0e14\u0e35", "\u0928\u092e\u0938\u094d\u0924\u0947", "x\u200d\ufe0f", "plain"):
+        for after in ("", " end.", ".", "\n\u0301x"):
+            context = f"The {answer}{after}"
+            _, offsets = tokens_of(context, tokenizer, "here")
+            first, last = answer_tokens(offsets, answer, 4)
+            assert context[offsets[first, 0] : offsets[last, 1]] == answer, (answer, after)
 
 
 def test_figures_are_those_of_the_official_script_on_the_written_files():

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +13,23 @@ import tokenizers
 
 from lmrep.data.tokenizers.base import AddedToken, Encoding, Tokenizer
 
+MARKS = ("Mn", "Mc", "Me", "Cf")  # Unicode categories: combining marks and invisible format characters
 BPE_SPECIALS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}  # RoBERTa's
+
+
+def with_removed_marks(text: str, offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The offsets of the tokens of a text, extended over the marks behind each that no token has: a normalizer removes
+    accents, and variation selectors as U+FE0F, and they belong to the character before them."""
+    if text.isascii():
+        return list(offsets)
+    extended, limit = [], len(text)
+    for start, end in reversed(offsets):
+        stop = end
+        while start < end and stop < limit and unicodedata.category(text[stop]) in MARKS:
+            stop += 1
+        extended.append((start, stop))
+        limit = min(limit, start)
+    return extended[::-1]
 
 
 class LibraryTokenizer(Tokenizer):
@@ -37,8 +54,8 @@ class LibraryTokenizer(Tokenizer):
     def encode(self, text: str, specials: bool = False) -> Encoding:
         encoder = self._with_specials if specials else self._plain
         encoding = encoder.encode(text, add_special_tokens=False)
-        return Encoding(np.array(encoding.ids, np.int32), [self.id_to_token(i) for i in encoding.ids], encoding.offsets,
-                        encoding.word_ids)
+        return Encoding(np.array(encoding.ids, np.int32), [self.id_to_token(i) for i in encoding.ids],
+                        with_removed_marks(text, encoding.offsets), encoding.word_ids)
 
     def save(self, directory: str | Path) -> None:
         super().save(directory)
