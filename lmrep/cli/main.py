@@ -123,6 +123,9 @@ COMMANDS = {
         'eval "$(lmrep completion bash)"', (), "SHELL", computes=False),
 }
 
+# Errors of the system that no command foresees everywhere, and that are not errors of lmrep.
+FAULTS = {errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ELOOP, errno.EMFILE, errno.ENFILE, errno.ENODEV,
+          errno.ENOSPC, errno.EPERM, errno.EROFS, errno.ESTALE}
 TERMINATED = 143  # the exit code after SIGTERM
 
 
@@ -186,6 +189,10 @@ def _guarded(words: Sequence[str]) -> int:
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             streams.say(f"lmrep: error: {readable(error.filename)}: {error.strerror}; give a shorter one")
             return UserError.exit_code
+        if isinstance(error, OSError) and error.errno in FAULTS:
+            name = f"{readable(str(error.filename))}: " if error.filename else ""
+            streams.say(f"lmrep: error: {name}{error.strerror}; fix that, and run the command again")
+            return RunFault.exit_code
         if "RESOURCE_EXHAUSTED" in str(error) or "can't start new thread" in str(error):  # XLA's and Python's
             streams.say(f"lmrep: error: the memory is exhausted: {readable(str(error))[:300]}")
             return RunFault.exit_code

@@ -11,6 +11,7 @@ import numpy as np
 
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.files import temporary_name
+from lmrep.storage import orbax
 from lmrep.storage.checkpoints import Checkpoints
 
 
@@ -23,7 +24,8 @@ def check_name(directory: Path) -> None:
     path = str(directory.absolute())
     valid = path.encode(errors="replace").decode() == path  # not a lone surrogate, which stands for such a byte
     if not valid or "\\" in path or re.search(r"/[a-z][a-z0-9+.-]*:/", path):
-        raise UserError(f"the workdir {ascii(path)[1:-1]} cannot hold checkpoints: a part of its path has a backslash, "
+        shown = path if valid else ascii(path)[1:-1]
+        raise UserError(f"the workdir {shown} cannot hold checkpoints: a part of its path has a backslash, "
                         "ends in a colon, or is not UTF-8; give another --workdir")
 
 
@@ -42,6 +44,10 @@ def try_checkpoint(directory: Path) -> None:
             checkpoints.save(0, state, {})
             checkpoints.wait()
             saved, _ = checkpoints.read(0)
+        except RunFault as error:
+            reason = orbax.reason(error.__cause__ or error)
+            raise RunFault(f"the workdir {directory} cannot hold checkpoints: {reason}; fix that, or give another "
+                           "--workdir") from error
         finally:
             shutil.rmtree(checkpoints.directory, ignore_errors=True)
         if not np.array_equal(saved["array"], state["array"]):

@@ -120,7 +120,7 @@ def check_free(target: Path) -> None:
     """Raises UserError if `target` is not empty or cannot be made."""
     if url := remote.as_url(target):
         raise UserError(f"{url} is in a remote store; give a local directory, and copy it there")
-    if target.resolve() == Path.cwd():
+    if os.path.realpath(target) == os.path.realpath("."):  # unlike Path.resolve, not an error for a loop of links
         raise UserError(f"{target} is the current directory; give another one")
     if os.path.lexists(target) and not (target.is_dir() and not any(target.iterdir())):
         raise UserError(f"{target} exists already; give a new or an empty directory")
@@ -139,7 +139,7 @@ def new_directory(target: Path) -> Iterator[Path]:
       RunFault: it cannot be written.
     """
     check_free(target)
-    target = target.resolve()
+    target = Path(os.path.realpath(target))
     files.remove_leftovers(target)
     try:
         with atomic_directory(target) as temporary:
@@ -181,7 +181,7 @@ def check_not_published(directory: str | os.PathLike) -> None:
         return
     if "config" not in content and not {"model_type", "architectures"}.isdisjoint(content):
         raise UserError(f"{directory} holds a published checkpoint and is no workdir of a run; make one of it: "
-                        f"lmrep convert {directory} runs/{Path(directory).resolve().name}")
+                        f"lmrep convert {directory} runs/{os.path.basename(os.path.realpath(directory))}")
 
 
 def read_config(directory: str | os.PathLike) -> RunRecord:

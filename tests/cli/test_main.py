@@ -1,5 +1,6 @@
 """The command shell: parsing, help, messages and exit codes."""
 
+import errno
 import subprocess
 import sys
 from importlib import metadata
@@ -132,6 +133,10 @@ def test_exit_code_is_the_return_value_of_the_command(command, returned, code):
     (UserError("too small"), 2, "lmrep: error: too small\n"),
     (RunFault("loss is nan"), 3, "lmrep: error: loss is nan\n"),
     (KeyboardInterrupt(), 130, "lmrep: interrupted\n"),
+    (OSError(errno.EROFS, "Read-only file system", "/x/y"), 3,
+     "lmrep: error: /x/y: Read-only file system; fix that, and run the command again\n"),
+    (OSError(errno.ENOSPC, "No space left on device"), 3,
+     "lmrep: error: No space left on device; fix that, and run the command again\n"),
 ])
 def test_expected_failures_are_printed_as_messages(command, capsys, error, code, message):
     def fail():

@@ -1,11 +1,15 @@
 """A new workdir is tried: names with wildcards work, and those that cannot hold checkpoints are refused in time."""
 
+import shutil
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from lmrep.core.errors import RunFault, UserError
 from lmrep.storage import trial
 from lmrep.storage.checkpoints import Checkpoints
+from tests import small
 
 NAMES = ["a[b]c", "[", "x]", "*", "?", "{a,b}", "[!x]/[0-9]", "a b", "%20", "#", "ü", "a\nb", "~", "-x", "$x"]
 
@@ -31,6 +35,23 @@ def test_workdir_that_does_not_give_back_what_was_saved_is_refused(tmp_path, mon
     with pytest.raises(RunFault, match="is not read as it was saved"):
         trial.try_checkpoint(tmp_path / "run")
     assert not list(tmp_path.iterdir())
+
+
+def test_workdir_that_cannot_hold_a_checkpoint_is_refused_with_the_reason(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
+    with pytest.raises(RunFault, match="run cannot hold checkpoints: No space left on device; fix that"):
+        trial.try_checkpoint(tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+
+
+def test_loops_of_links_are_refused(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(UserError, match="loop/run cannot be used: Too many levels of symbolic links"):
+        trial.try_checkpoint(tmp_path / "loop/run")
+    for words in (("report", tmp_path / "loop"), ("convert", tmp_path, tmp_path / "loop/x"),
+                  ("average", tmp_path, tmp_path / "loop")):
+        result = small.command(*words)
+        assert result.code == 2 and "Traceback" not in result.err and str(tmp_path) in result.err
 
 
 def test_workdir_below_a_file_is_refused(tmp_path):

@@ -62,7 +62,7 @@ def write(
 
 def labels(workdirs: Sequence[Path]) -> list[str]:
     """Names of the runs: the shortest ends of their paths that differ."""
-    parts = [workdir.resolve().parts for workdir in workdirs]
+    parts = [Path(os.path.realpath(workdir)).parts for workdir in workdirs]
     for depth in range(1, max(map(len, parts)) + 1):
         names = ["/".join(p[-depth:]) for p in parts]
         if len(set(names)) == len(names):
