@@ -25,7 +25,7 @@ from lmrep.training.stages import Stage
 from lmrep.training.stages import check as check_stages
 from lmrep.training.state import TrainState, abstract
 
-CHOICES = 4  # of an example of a task that chooses, before there are data
+CHOICES = 4  # or candidates, of an example of a task that chooses, before there are data
 
 
 class StageShapes(NamedTuple):
@@ -113,7 +113,7 @@ def batch(one: StageShapes, mesh: Mesh) -> Mapping[str, jax.ShapeDtypeStruct]:
     sizes = {"b": (rows,), "t": (length,), "s": (source_length,), "n": (1,), "c": (LENGTH,)}
     if word_bytes := getattr(plan.objective, "characters", None):
         sizes["y"] = (word_bytes.max_length,)
-    sizes["l"] = (max(1, len(getattr(plan.objective, "labels", ()))),)
+    sizes |= {"l": (max(1, len(getattr(plan.objective, "labels", ()))),), "k": (CHOICES,)}
     if task:
         if task.columns is None:
             raise UserError(f"what batches of the task {plan.objective_name} have depends on its labels (it has no "

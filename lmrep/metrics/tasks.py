@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lmrep.metrics import Metric, accuracy_metric, multilabel
+from lmrep.metrics import Metric, accuracy_metric, multilabel, senses
 from lmrep.metrics import answers as qa
 from lmrep.metrics import classification as labels
 from lmrep.metrics import correlation as numbers
@@ -50,6 +50,11 @@ TASK_METRICS: Mapping[str, TaskMetric] = {
         _f1("Macro-averaged F1 of labels"), multilabel.macro_f1, multilabel.label_sums, labels.macro_f1_of),
     "subset_accuracy": TaskMetric(
         accuracy_metric("Texts with all labels right"), multilabel.subset_accuracy, multilabel.subset_sums, mean_of),
+    "sense_f1": TaskMetric(_f1("F1 of senses"), senses.f1, senses.sense_sums, f1_of),
+    "sense_precision": TaskMetric(
+        Metric("Precision of senses", "precision", True, ".2%"), senses.precision, senses.sense_sums, precision_of),
+    "sense_recall": TaskMetric(
+        Metric("Recall of senses", "recall", True, ".2%"), senses.recall, senses.sense_sums, recall_of),
     "pearson": TaskMetric(_correlation("Pearson correlation"), numbers.pearson, numbers.moments, numbers.pearson_of),
     "spearman": TaskMetric(_correlation("Spearman correlation"), numbers.spearman),
     "token_accuracy": TaskMetric(accuracy_metric("Token accuracy"), tags.token_accuracy, tags.token_sums, mean_of),

@@ -9,6 +9,7 @@ from lmrep.tasks import (
     tagging,
     text_to_text,
     word_in_context,
+    word_senses,
 )
 from lmrep.tasks.base import TaskDef
 
@@ -23,4 +24,5 @@ TASKS: dict[str, TaskDef] = {
     "tagging": tagging.DEFINITION,
     "text_to_text": text_to_text.DEFINITION,
     "word_in_context": word_in_context.DEFINITION,
+    "word_senses": word_senses.DEFINITION,
 }

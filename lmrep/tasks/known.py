@@ -142,6 +142,11 @@ KNOWN: Mapping[str, KnownSet] = {
                         {"train": "train.jsonl", "validation": "val.jsonl", "test": "test.jsonl"},
                         {"columns": {"text": "sentence1", "text2": "sentence2", "span": "start1,end1",
                                      "span2": "start2,end2", "lemma": "word", "id": "idx"}})),
+    # The folder WSD_Evaluation_Framework of lcl.uniroma1.it/wsdeval.
+    "word_senses": KnownSet(
+        "word_senses", {"train": "Training_Corpora/SemCor/semcor.data.xml",
+                        "validation": "Evaluation_Datasets/semeval2007/semeval2007.data.xml",
+                        "test": "Evaluation_Datasets/ALL/ALL.data.xml"}, {"format": "word_senses"}),
     "swag": KnownSet("multiple_choice", {"train": "train.csv", "validation": "val.csv", "test": "test.csv"},
                      {"format": "choices"}),
     "squad1": KnownSet("span_extraction", {"train": "train-v1.1.json", "validation": "dev-v1.1.json"},
@@ -172,6 +177,8 @@ _OTHERS = {
     "conll2003": {"BERT base, test": 92.4, "BERT large, test": 92.8, "ELMo, test": 92.22, "TagLM, test": 91.93},
     # F1, medians of the README of google-research/electra
     "conll2000": {"ELECTRA small": 96.5, "ELECTRA base": 96.8, "ELECTRA large": 97.2},
+    # F1 on all test sets together, Peters et al., 2018
+    "word_senses": {"first sense of WordNet, test": 65.9, "ELMo, nearest, test": 69.0},
     "swag": {"BERT large, test": 86.3},  # accuracy, Devlin et al., 2019
     "squad1": {"BERT base": 88.41, "BERT large": 90.87, "DistilBERT": 85.8},  # F1
     "squad2": {"ALBERT base": 80.0, "SpanBERT base": 83.6},  # F1

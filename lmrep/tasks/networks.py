@@ -25,7 +25,8 @@ from lmrep.tasks import bcn, distillation, frozen_features, heads, word_features
 log = logging.getLogger(__name__)
 
 BCN = "bcn"
-FIELDS = {BCN: {"pooling": "position", "dense": False, "dropout": 0.0}}  # of a task, that go with its network
+FIELDS = {BCN: {"pooling": "position", "dense": False, "dropout": 0.0},  # of a task, that go with its network
+          "nearest": {"features": {"layers": "last"}}}
 POOLINGS = ("position", "mean", "max", "attention")
 
 

@@ -147,7 +147,7 @@ def test_a_run_on_several_devices_learns_predicts_and_writes_its_labels(tmp_path
     assert len(written) == 40 and {*written} == {"T", "F"}
     run, notes = lmrep.load(tmp_path / "run"), []
     shown = task_results.read(tmp_path / "run", run.experiment, [], notes)
-    assert shown.count == 40 and not notes
+    assert shown.examples == 40 and not notes
     assert all(example.texts.keys() == {"text", "text2", "lemma", "pos"} and "[" in example.texts["text"]
                for example in shown.worst)
     one = {"text": "stone", "text2": "tree dog", "span": [0, 5], "span2": [5, 8]}

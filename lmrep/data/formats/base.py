@@ -25,7 +25,8 @@ class Field(NamedTuple):
 
     Attributes:
       axes: a letter per axis: `b` examples, `t` positions, `s` positions of a second text, `n` segments of a packed
-        example, `c` characters of a token, `y` bytes of a word, `l` labels of a task.
+        example, `c` characters of a token, `y` bytes of a word, `l` labels of a task, `k` candidates of an
+        example.
       dtype: of the array on the host.
       help: what it holds.
     """

@@ -15,6 +15,7 @@ from lmrep.data.records import (
     token_columns,
     trees,
     word_in_context,
+    word_senses,
 )
 from lmrep.data.records.base import FIELDS, SPLITS, TARGETS, Config, Job, ReaderDef, Record
 from lmrep.data.records.detection import READERS, detect
@@ -29,4 +30,5 @@ READERS.update({  # in the order in which formats are detected
     "conllu": token_columns.CONLLU_DEFINITION, "columns": token_columns.COLUMNS,
     "squad": squad.DEFINITION, "jsonl": json_lines.DEFINITION, "trees": trees.DEFINITION, "tsv": delimited.TSV,
     "csv": delimited.CSV, "label_text": texts.LABEL_TEXT, "folders": texts.FOLDERS,
-    "documents": texts.DOCUMENTS, "parallel": parallel.DEFINITION, "tfds": tfds.DEFINITION})
+    "documents": texts.DOCUMENTS, "word_senses": word_senses.DEFINITION, "parallel": parallel.DEFINITION,
+    "tfds": tfds.DEFINITION})

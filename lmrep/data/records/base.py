@@ -46,6 +46,7 @@ FIELDS: Mapping[str, str] = {
     "span2": "list[int]: the same of the second text",
     "lemma": "str: the dictionary form of that word",
     "pos": "str: its part of speech",
+    "senses": "list[str]: its meanings, names without white space; each of several is right",
     "words": "list[str]: the words of a sentence",
     "tags": "list[str]: the tag of each word",
     "question": "str",
@@ -54,7 +55,7 @@ FIELDS: Mapping[str, str] = {
     "choices": "list[str]",
     "target": "str: the text that is to be generated: a translation, a summary, or a class in words",
 }
-TARGETS = ("label", "labels", "tags", "answers", "target")  # that a test file may lack
+TARGETS = ("label", "labels", "senses", "tags", "answers", "target")  # that a test file may lack
 SPLITS = ("train", "validation", "test")
 
 

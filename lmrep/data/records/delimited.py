@@ -86,7 +86,7 @@ def _record(layout: Layout, cells: list[str], where: str) -> Record | UserError:
             fields[field] = convert(field, from_columns(field, layout.names[field], values))
         except ValueError as error:
             return UserError(f"{where}: the columns of {field} have {short(values)}; expected {error}: {CORRECT}")
-    for field in ("words", "tags"):
+    for field in ("words", "tags", "senses"):
         if isinstance(fields.get(field), str):
             fields[field] = fields[field].split()
     return Record(fields, fields.pop("id", ""), where)
@@ -111,7 +111,7 @@ def find_columns(first: list[str], job: Job) -> Layout:
     if header:
         columns_of |= {field: [names[field]] for field in READABLE
                        if field in names and field not in wanted and names[field] not in used}
-    if not set(columns_of) - {"id", "label", "labels", "tags"}:
+    if not set(columns_of) - {"id", "label", "labels", "senses", "tags"}:
         raise UserError(f"{job.path}: the first line has the columns {listed(first, short)}, none of which is a field "
                         "with text; set config.data.columns, by name ({'text': 'sentence'}) or by number "
                         "({'text': '3'})")

@@ -166,7 +166,7 @@ def _answers(value: Any) -> list[tuple[str, int]]:
 _CONVERT: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys((*TEXTS, "lemma", "pos"), _string), **dict.fromkeys(SPANS, _span), "target": _label,
     "label": _label, "words": _strings, "tags": _labels,
-    "labels": _label_set,
+    "labels": _label_set, "senses": lambda value: _strings(value.split() if isinstance(value, str) else value),
     "choices": _strings, "answers": _answers, "id": _label}
 
 
@@ -187,7 +187,7 @@ def check(record: Record, split: str, needed: Collection[str] = ()) -> UserError
     for field in TEXTS:
         if field in fields and not any(map(_visible, fields[field])):
             return UserError(f"{where}: the {field} is empty; {CORRECT}")
-    for field in ("words", "tags", "choices", "labels"):
+    for field in ("words", "tags", "choices", "labels", "senses"):
         values = fields.get(field)
         if values is None or (field == "labels" and not values):
             continue

@@ -1,0 +1,276 @@
+"""Senses of words in contexts: word sense disambiguation (Raganato et al., 2017).
+
+The candidates of a word are the senses that its lemma, as its part of speech, has in the training data. A classifier
+with an output for each sense chooses one of them; or the nearest mean vector does (`network=nearest`): the mean over
+the training examples of a sense of a frozen encoder's vectors (Melamud et al., 2016; Peters et al., 2018, section 5.3).
+"""
+
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lmrep.config.record import setting
+from lmrep.core import prng
+from lmrep.core.errors import UserError
+from lmrep.core.params import Array, ParamSpec, Tree, zeros
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.data.formats.base import Field
+from lmrep.data.records import Record, values
+from lmrep.data.records.encoding import Units
+from lmrep.data.records.word_senses import parse
+from lmrep.metrics import Metric
+from lmrep.metrics.tasks import TASK_METRICS
+from lmrep.models.base import Model, check_context
+from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
+from lmrep.objectives.outputs import normalize_weights
+from lmrep.tasks import heads, networks, sense_inventory, target_words, unseen, word_features
+from lmrep.tasks.base import Comparison, Outputs, Result, TaskDef, TextEncoder, figures
+from lmrep.tasks.networks import Network
+
+NAME, NEAREST = "word_senses", "nearest"
+METRICS = ("sense_f1", "sense_precision", "sense_recall")
+MASKED, EMPTY = -1e9, -1e30  # logits of a candidate without a mean vector, and where there is no candidate
+SCALE = 10.0  # initial one of cosines
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Config(networks.Config, heads.Head):
+    """A classifier of a word by its vector, the mean over its tokens."""
+
+    network: str = setting("linear", "between the encoder and the senses: linear: the head alone; bilstm: "
+                           "bidirectional LSTM layers; nearest: no head, but the nearest of the mean vectors of "
+                           "senses, by their cosine, of a frozen encoder (features=runs/bert after the colon)",
+                           choices=("linear", "bilstm", NEAREST))
+    dense: bool = setting(False, "a dense layer before the output layer")
+    labels: tuple[str, ...] = setting((), "the senses, in the order of the head's outputs; none: those of the training "
+                                      "data, sorted")
+    candidates: tuple[str, ...] = setting((), "for each lemma and part of speech a text such as 'bank#NOUN "
+                                          "bank%1:17:01 bank%1:14:00', its senses, the most frequent one first; none: "
+                                          "those of the training data")
+
+
+def resolve(c: Config, records: Sequence[Record]) -> Config:
+    """With the senses of the training data, and the candidates of its words."""
+    for record in records:
+        sense_inventory.check(record)
+    unseen.check(c.labels, records if c.labels else (), _describe, _senses)
+    labels = c.labels or tuple(sorted({sense for record in records for sense in _senses(record)}))
+    if len(labels) < 2:
+        raise UserError(f"the training data has the only sense {labels[0]!r} ({records[0].where}); expected two or "
+                        "more")
+    return replace(c, labels=labels, candidates=c.candidates or sense_inventory.lines(records))
+
+
+def _senses(record: Record) -> Sequence[str]:
+    return record.fields.get("senses", ())
+
+
+def _describe(record: Record, i: int) -> str:
+    return f"{record.where}: a sense is {values.short(record.fields['senses'][i])}"
+
+
+def check_config(c: Config) -> None:
+    """Refuses a teacher."""
+    if c.teacher.alpha_ce:
+        raise UserError(f"config.objective.teacher.alpha_ce is {c.teacher.alpha_ce:g}, and words have different "
+                        "candidates, of which no distribution can be learned from a teacher; set it to 0")
+
+
+def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[Units, int]:
+    """A unit for each word, with the columns `candidates`, the numbers of its senses, the most frequent one first, and
+    `right`, 1 for those that are right and 0 for others; -1 where there is none, or it is not known."""
+    unseen.report(c.labels, records, _describe, _senses)
+    inventory = sense_inventory.inventory(c.candidates, c.labels)
+    candidates, right = np.full((2, len(records), inventory.most), -1, np.int32)
+    unknown = []
+    for i, record in enumerate(records):
+        found = inventory.candidates(record)
+        candidates[i, : len(found)] = found
+        if "senses" in record.fields:
+            right[i, : len(found)] = [c.labels[number] in record.fields["senses"] for number in found]
+        unknown += [] if found else [record]
+    if unknown:
+        log.warning("%s: the training data has no sense of %s: %s of %s words have no answer, for this reason",
+                    unknown[0].where, sense_inventory.name_of(unknown[0]), f"{len(unknown):,}", f"{len(records):,}")
+    return target_words.encode(records, encoder, {"candidates": candidates, "right": right}, word_features.forms(c))
+
+
+# The objective
+
+
+def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
+    """A classifier of words, or the mean vectors of senses."""
+    check_context(model, c.context, "this task")
+    if nearest := c.network == NEAREST:
+        if model.width:
+            raise UserError("config.objective.network is nearest, whose vectors are those of a frozen encoder, and "
+                            "config.model would be trained: give the encoder as features=runs/bert after the colon, in "
+                            "place of init, model and size")
+        if not c.features.layers:
+            raise UserError("config.objective.network is nearest, and there is no frozen encoder: give one as "
+                            "features=runs/bert after the colon")
+    net = networks.bind(c, model, NAME, frozen)
+    count = len(c.labels) or 2
+    if nearest and networks.specs(net):
+        raise UserError("config.objective.network is nearest, which compares vectors that are not trained, and "
+                        f"config.objective.features.layers is {c.features.layers}; set it to last, or a layer's "
+                        "number, and leave characters and unknown words' vectors out")
+    width = networks.output_width(net)
+    return Objective(
+        name=NAME,
+        specs={"encoder": model.specs, "objective": {NAME: {"scale": ParamSpec((), (), zeros)}}} if nearest else
+        networks.task_specs(net, c, count),
+        prepare=prepare, loss=partial(nearest_loss if nearest else loss, c=c, net=net),
+        predict=partial(predict, c=c, net=net), context=c.context, networks=(NetworkUse(model.sizes),),
+        frozen=networks.frozen_specs(net), penalty=networks.penalty(net),
+        carry=(lambda batch_size: Carry(shared=means(count, width))) if nearest else lambda batch_size: Carry())
+
+
+def means(count: int, width: int) -> Tree:
+    """The sums of the vectors of each sense, float32 [senses, d], and the numbers of its examples, before the first
+    batch."""
+    return {"sums": jnp.zeros((count, width)), "counts": jnp.zeros(count)}
+
+
+def prepare(keys: Keys, batch: Batch) -> Batch:
+    """With `weights` f32[b, n], which add to 1 over the words that have a right sense among their candidates."""
+    return batch | {"weights": normalize_weights((batch["unit"] >= 0) & (batch["right"] == 1).any(-1))}
+
+
+def word_vectors(params: Tree, batch: Batch, net: Network, key: Array | None = None) -> Array:
+    """[b, n, d]."""
+    return target_words.vectors(networks.token_vectors(params, batch, net, key), batch, 1)
+
+
+def logits(params: Tree, batch: Batch, key: Array | None = None, *, c: Config, net: Network) -> Array:
+    """float32 [b, n, k], of the candidates."""
+    keys = prng.split(key, 2)
+    y = heads.apply(params["objective"][NAME], word_vectors(params, batch, net, keys[0]), c, keys[1])
+    candidates = batch["candidates"]
+    return jnp.where(candidates < 0, EMPTY, jnp.take_along_axis(y, jnp.maximum(candidates, 0), -1))
+
+
+def cosines(x: Array, batch: Batch, shared: Tree, scale: Array) -> Array:
+    """float32 [b, n, k]: the cosines of the vectors x [b, n, d] and the means of their candidates, times SCALE exp(s);
+    `MASKED` for a candidate without examples."""
+    candidates = batch["candidates"]
+    chosen = jnp.maximum(candidates, 0)
+    x, mean = (y / jnp.maximum(jnp.linalg.norm(y, axis=-1, keepdims=True), 1e-9)
+               for y in (x.astype(jnp.float32), shared["sums"]))
+    y = SCALE * jnp.exp(scale) * jnp.einsum("bnd,bnkd->bnk", x, mean[chosen])
+    return jnp.where(candidates < 0, EMPTY, jnp.where(shared["counts"][chosen] > 0, y, MASKED))
+
+
+def loss(
+    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, net: Network
+) -> tuple[Array, tuple[Metrics, Carry]]:
+    """The mean negative log-probability of the right senses together, among the candidates."""
+    y = logits(params, batch, key, c=c, net=net)
+    return (nll(y, batch) * batch["weights"]).sum(), ({}, carry)
+
+
+def nearest_loss(
+    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, net: Network
+) -> tuple[Array, tuple[Metrics, Carry]]:
+    """As `loss`, by the means of the batches before, of which the words that have a right sense with a mean count; and
+    the carry with the vectors of this batch. The loss fits the scale of the cosines alone."""
+    x, shared = word_vectors(params, batch, net), carry.shared
+    y = cosines(x, batch, shared, params["objective"][NAME]["scale"])
+    right = (batch["right"] == 1) & (batch["unit"] >= 0)[..., None]
+    known = (right & (y > MASKED / 2)).any(-1)
+    value = (jnp.where(known, nll(y, batch), 0) * batch["weights"]).sum()
+    numbers, weights = jnp.maximum(batch["candidates"], 0), right.astype(jnp.float32)
+    added = jax.lax.stop_gradient(x.astype(jnp.float32))[..., None, :] * weights[..., None]
+    shared = {"sums": shared["sums"].at[numbers].add(added), "counts": shared["counts"].at[numbers].add(weights)}
+    return value, ({}, carry._replace(shared=shared))
+
+
+def nll(y: Array, batch: Batch) -> Array:
+    """float32 [b, n], finite where no sense is right."""
+    return jax.nn.logsumexp(y, -1) - jax.nn.logsumexp(jnp.where(batch["right"] == 1, y, EMPTY), -1)
+
+
+def predict(params: Tree, batch: Batch, *, c: Config, net: Network) -> dict[str, dict[str, Array]]:
+    """`log_probabilities` float32 [b, n, k], of the candidates."""
+    if c.network != NEAREST:
+        y = logits(params, batch, c=c, net=net)
+    elif "shared" in params:
+        y = cosines(word_vectors(params, batch, net), batch, params["shared"], params["objective"][NAME]["scale"])
+    else:
+        raise UserError("the mean vectors of senses are missing: an average of checkpoints has none; use a checkpoint "
+                        "of the run itself")
+    return {"units": {"log_probabilities": jax.nn.log_softmax(y)}}
+
+
+# Predictions
+
+
+def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
+    """The most probable candidate of each word, and no answer for a word without candidates."""
+    table = np.stack(outputs.arrays["log_probabilities"]).astype(np.float64)
+    candidates = units.columns["candidates"]
+    senses = [[c.labels[number] for number in numbers[numbers >= 0]] for numbers in candidates]
+    predictions: list[dict[str, Any]] = [
+        {"sense": own[row[: len(own)].argmax()] if own else None,
+         "probabilities": dict(zip(own, np.exp(row).tolist(), strict=False))}
+        for own, row in zip(senses, table, strict=True)]
+    if any("senses" not in record.fields for record in records):
+        return Result({}, predictions)
+    gold = [record.fields["senses"] for record in records]
+    chosen = [[prediction["sense"]] if prediction["sense"] else [] for prediction in predictions]
+    right = units.columns["right"] == 1
+    nll = -np.logaddexp.reduce(np.where(right, table, -np.inf), -1)[right.any(-1)]
+    metrics = {**({"loss": float(nll.mean())} if len(nll) else {}),
+               "first_sense_f1": figures(("sense_f1",), gold, [own[:1] for own in senses])["sense_f1"],
+               **figures(METRICS, gold, chosen)}
+    return Result(metrics, predictions, gold, chosen)
+
+
+def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str, str]:
+    """A key file, as the scorer of Raganato et al. reads it: a line of id and sense for each word with an answer."""
+    return {"predictions.txt": "".join(
+        f"{record.id} {prediction['sense']}\n" for record, prediction in zip(records, result.predictions, strict=True)
+        if prediction["sense"])}
+
+
+def compare(c: Config, record: Record, prediction: Mapping[str, Any]) -> Comparison:
+    """The right senses beside the answer, by the negative logarithm of the probability of the right ones."""
+    probability = sum(prediction["probabilities"].get(sense, 0.0) for sense in record.fields["senses"])
+    return Comparison(" ".join(record.fields["senses"]), show(prediction),
+                      float(-np.log(min(1.0, max(probability, sys.float_info.min)))))
+
+
+def show(prediction: Mapping[str, Any]) -> str:
+    """The sense with its probability."""
+    sense = prediction["sense"]
+    return f"{sense} ({prediction['probabilities'][sense]:.1%})" if sense else "no answer"
+
+
+DEFINITION = TaskDef(
+    ObjectiveDef(
+        Config, build, check=check_config, context=lambda c: c.context, parts=networks.parts,
+        metrics={**{name: TASK_METRICS[name].metric for name in METRICS},
+                 "sense_f1": TASK_METRICS["sense_f1"].metric._replace(headline=True, baseline="first_sense_f1"),
+                 "first_sense_f1": Metric("F1 of the most frequent senses", "F1", True, ".2%")},
+        capabilities=(target_words.PredictWord(
+            "disambiguate", "names the senses of words", ("text", "span", "lemma"), show, ("pos",), parse=parse),),
+        published={family: {name: value for name, value in fields.items() if name in ("context", "end_of_text")}
+                   for family, fields in heads.PUBLISHED.items()}),
+    fields=("text", "span", "lemma"), optional=("pos",), targets=("senses",),
+    columns={"candidates": Field("bnk", np.int32, "numbers of the senses of each word; -1 after the last"),
+             "right": Field("bnk", np.int32, "1 for a right sense, 0 for a wrong one, -1 where it is not known"),
+             **target_words.COLUMNS},
+    resolve=resolve, check=lambda c, record: sense_inventory.check(record), encode=encode, score=score,
+    best="sense_f1", submission=submission, compare=compare, texts=target_words.texts,
+    add_columns=word_features.columns, more_columns=word_features.fields,
+)
