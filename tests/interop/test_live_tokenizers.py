@@ -114,6 +114,29 @@ def test_trained_xlnet_tokenizer_equals_the_reference(tmp_path):
     assert again.fingerprint == ours.fingerprint and again.name == ours.name
 
 
+@pytest.mark.parametrize("name, make", [
+    ("BertTokenizer", lambda: tokenizers.WordPiece(test_tokenizers.TOKENS)),
+    ("DistilBertTokenizer", lambda: tokenizers.WordPiece(test_tokenizers.TOKENS)),
+    ("ElectraTokenizer", lambda: tokenizers.WordPiece(test_tokenizers.TOKENS)),
+    ("RobertaTokenizer", lambda: ByteLevel(test_byte_level.TOKENS, test_byte_level.MERGES)),
+    ("GPT2Tokenizer", lambda: ByteLevel([*BYTES, *map("".join, test_byte_level.MERGES), "<|endoftext|>"],
+                                        test_byte_level.MERGES, specials=byte_level.GPT2_SPECIALS)),
+    ("OpenAIGPTTokenizer", lambda: Bpe(test_bpe.TOKENS, test_bpe.MERGES, specials=bpe.GPT_SPECIALS))])
+def test_tokenizer_saved_without_its_vocabulary_equals_the_reference(tmp_path, name, make):
+    make().save(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    getattr(transformers, name).from_pretrained(tmp_path).save_pretrained(tmp_path / "reference")
+    assert sorted(path.name for path in (tmp_path / "reference").iterdir()) == [
+        "tokenizer.json", "tokenizer_config.json"]
+    reference, ours = (load(tmp_path / "reference") for load in (
+        transformers.AutoTokenizer.from_pretrained, tokenizers.load))
+    examples = texts([*test_byte_level.PARTS, *test_bpe.PARTS, "[MASK]", " <mask>", "<s>", "<|endoftext|>", "\u00e9"])
+    assert same(ours, reference, examples)
+    ours.save(tmp_path / "saved")
+    assert same(ours, transformers.AutoTokenizer.from_pretrained(tmp_path / "saved"), examples)
+    assert tokenizers.load(tmp_path / "saved").fingerprint == ours.fingerprint
+
+
 @pytest.mark.parametrize("name, options, parts", [
     ("T5Tokenizer", test_sentencepiece.T5, ["<extra_id_0>", " <extra_id_99> "]),
     ("AlbertTokenizer", test_sentencepiece.ALBERT | {"model_type": "unigram"}, ["[CLS]", "(a)"]),

@@ -6,7 +6,7 @@ printable character (`BYTES`; a space is "Ġ"), are then merged pairwise, earlie
 encoded, and its ids decode to the same text.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import tokenizers
@@ -14,7 +14,7 @@ from tokenizers import decoders, models, pre_tokenizers, processors
 
 from lmrep.core.errors import UserError
 from lmrep.data.tokenizers import published
-from lmrep.data.tokenizers.base import TokenizerDef
+from lmrep.data.tokenizers.base import AddedToken, TokenizerDef
 from lmrep.data.tokenizers.files import read_lines
 from lmrep.data.tokenizers.library import BPE_SPECIALS as SPECIALS
 from lmrep.data.tokenizers.library import BpeTokenizer
@@ -36,11 +36,19 @@ SPACE = next(character for character, byte in BYTES.items() if byte == 0x20)
 
 
 class ByteLevel(BpeTokenizer):
-    """The tokenizer of RoBERTa and GPT-2. Its tokens are written in the characters of `BYTES`."""
+    """The tokenizer of RoBERTa and GPT-2. Its tokens are written in the characters of `BYTES`.
+
+    `mask_absorbs_space`: whether <mask> absorbs the space before it in a text, as in RoBERTa's own code.
+    """
 
     name = "byte_level_bpe"
     rules = "gpt2-1"
     sentence_separator = " "
+
+    def __init__(self, tokens: Sequence[str], merges: Iterable[tuple[str, str]], added: Sequence[AddedToken] = (),
+                 specials: Mapping[str, str] = SPECIALS, mask_absorbs_space: bool = True):
+        self.mask_absorbs_space = mask_absorbs_space
+        super().__init__(tokens, merges, added, specials)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The exact text, with special tokens. Bytes that are not UTF-8 become U+FFFD."""
@@ -61,8 +69,11 @@ class ByteLevel(BpeTokenizer):
         return _with_gpt2_words(tokenizers.Tokenizer(model))
 
     def _special(self, role: str) -> tokenizers.AddedToken:
-        """<mask> absorbs the space before it, as in RoBERTa."""
-        return tokenizers.AddedToken(self.specials[role], special=True, normalized=False, lstrip=role == "mask")
+        lstrip = role == "mask" and self.mask_absorbs_space
+        return tokenizers.AddedToken(self.specials[role], special=True, normalized=False, lstrip=lstrip)
+
+    def _identity(self) -> list:
+        return [*super()._identity(), *["mask keeps the space before it"] * (not self.mask_absorbs_space)]
 
     def _template(self) -> processors.PostProcessor | None:
         if not {"sep", "cls"} <= self.specials.keys():
@@ -121,7 +132,9 @@ def load(files: PublishedFiles) -> ByteLevel | None:
     gpt2 = set(GPT2_SPECIALS.values()) <= set(tokens) and not set(SPECIALS.values()) & set(tokens)
     specials = GPT2_SPECIALS | files.specials if gpt2 else SPECIALS | published.five_specials(files.specials)
     files.check_specials(tokens, specials, "GPT-2's" if gpt2 else "RoBERTa's")
-    return ByteLevel(tokens, files.merges(tokens), files.added_tokens(specials), specials)
+    absorbs = next((bool(entry.get("lstrip")) for entry in files.added_entries()
+                    if entry["content"] == specials.get("mask")), True)
+    return ByteLevel(tokens, files.merges(tokens), files.added_tokens(specials), specials, absorbs)
 
 
 def _fairseq_tokens(path: Path, vocab: Path, gpt2: list[str]) -> list[str]:

@@ -12,9 +12,9 @@
 
 tokenizer.json and tokenizer_config.json beside a vocabulary give its options and added tokens; the latter and
 special_tokens_map.json name the special tokens. Settings by which text would be split differently are refused by name,
-with two exceptions: <mask> always absorbs the space before it, as in RoBERTa's own code, and words of up to 100
-characters are split by a WordPiece vocabulary without a tokenizer.json, as in other libraries. Malformed files raise
-UserError.
+with two exceptions: without a tokenizer.json that says otherwise, <mask> absorbs the space before it, as in RoBERTa's
+own code, and words of up to 100 characters are split by a WordPiece vocabulary, as in other libraries. Malformed files
+raise UserError.
 """
 
 import functools
