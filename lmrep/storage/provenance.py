@@ -23,6 +23,7 @@ FILE = "provenance.jsonl"
 PACKAGES = ("lmrep", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "grain", "tokenizers",
             "tensorflow-datasets", "array-record")
 DIFF_LIMIT = 1_000_000  # bytes of a diff that are kept
+MAX_LINES = 40  # of differences between configs
 
 
 class Devices(TypedDict):
@@ -103,18 +104,20 @@ def git(root: Path) -> dict | None:
 
 def differences(old: Any, new: Any, free: Sequence[str] = ()) -> list[str]:
     """One line for each field that differs between two nested configs, such as
-    "optimizer.learning_rate: 0.0001 -> 0.0003". Items of lists are named by index; a tuple equals a list.
+    "optimizer.learning_rate: 0.0001 -> 0.0003". Items of lists are named by index; a tuple equals a list. Of more than
+    `MAX_LINES`, the last line has the number of the others.
 
     Args:
       free: patterns (`fnmatch`) of dotted paths that may differ: "mesh.*", "steps".
     """
     before, after = flatten_config(old, list_items=True), flatten_config(new, list_items=True)
-    return [
-        f"{path}: {_show(before, path)} -> {_show(after, path)}"
-        for path in {**before, **after}
+    paths = [
+        path for path in {**before, **after}
         if (path not in before or path not in after or before[path] != after[path])
         and not any(fnmatchcase(path, pattern) for pattern in free)
     ]
+    lines = [f"{path}: {_show(before, path)} -> {_show(after, path)}" for path in paths[:MAX_LINES]]
+    return lines + [f"and {len(paths) - MAX_LINES:,} other fields or items"] * (len(paths) > MAX_LINES)
 
 
 def _show(fields: dict[str, Any], path: str) -> str:

@@ -86,6 +86,8 @@ def test_differences_are_named_by_path_unless_ignored():
     ]
     assert differences(old, old) == []
     assert differences(old, new, ("*",)) == []
+    many = differences({"labels": ["a"] * 1500}, {"labels": ["b"] * 1500})
+    assert many[0] == "labels.0: 'a' -> 'b'" and many[-1] == "and 1,460 other fields or items" and len(many) == 41
 
 
 def test_differences_in_lists_survive_json():

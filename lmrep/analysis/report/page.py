@@ -31,6 +31,7 @@ from lmrep.metrics import is_token_loss
 Runs = Sequence[tuple[RunData, Predictions]]
 
 MAX_VALIDATIONS = 40  # lines of the table of validation metrics
+MAX_ITEMS = 40  # of a list that is the value of a field
 
 
 class Code(NamedTuple):
@@ -202,6 +203,9 @@ def _config(run: RunData, _: Predictions) -> dict[str, Any]:
 
 
 def _code(value: Any, mark: str = "") -> Code:
+    if isinstance(value, list) and len(value) > MAX_ITEMS:
+        shown = json.dumps(value[:MAX_ITEMS], ensure_ascii=False).removesuffix("]")
+        return Code(f"{shown}, ...] ({len(value):,} in all)", mark)
     return Code(value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False), mark)
 
 
