@@ -27,6 +27,7 @@ from lmrep.interop import (
     conversion,
     published_parts,  # noqa: F401 - so that frozen parts may be published directories
 )
+from lmrep.interop.huggingface.read import describe as describe_published
 from lmrep.interop.huggingface.read import read as read_published
 from lmrep.interop.huggingface.task_classes import FORM
 from lmrep.interop.path_mapping import Origin, origins, take
@@ -81,8 +82,8 @@ def load(path: str | os.PathLike) -> SourceCheckpoint:
 
 
 def directory_of(path: str | os.PathLike, field: str = "init") -> Path:
-    """`path`, if it is a workdir or a published directory, or a local copy of a remote one, without its checkpoints.
-    Raises UserError otherwise; `field` is what messages call it."""
+    """`path`, if it is a workdir or a published directory that can be read, or a local copy of a remote one, without
+    its checkpoints. Raises UserError otherwise; `field` is what messages call it."""
     if remote.as_url(path):
         try:
             return remote_workdir.local_copy(path, checkpoints=False)
@@ -97,6 +98,8 @@ def directory_of(path: str | os.PathLike, field: str = "init") -> Path:
             check_plain(path)
         why = f"which has no {workdir.CONFIG}" if path.is_dir() else "which is not a directory"
         raise UserError(f"{field} is {str(path)!r}, {why}; give the workdir of a run or a published directory")
+    if not conversion.is_workdir(path):
+        describe_published(path)
     return path
 
 

@@ -129,6 +129,9 @@ def _described(directory: Path) -> tuple[dict[str, Any], Family]:
     if config_json.get("quantization_config"):
         raise UserError(f"{directory / CONFIG} describes quantised weights; give the checkpoint that they were made "
                         "from")
+    if config_json.get("pruned_heads"):
+        raise UserError(f"{directory / CONFIG} has pruned_heads: some layers lack heads, which no class loads since "
+                        "version 5 of the library; give the checkpoint before, and remove heads with lmrep prune")
     return config_json, _family(directory / CONFIG, config_json)
 
 
