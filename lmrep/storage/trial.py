@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from lmrep.core.errors import RunFault, UserError
-from lmrep.core.files import temporary_name
+from lmrep.core.files import remove_leftovers, temporary_name
 from lmrep.storage import orbax
 from lmrep.storage.checkpoints import Checkpoints
+
+NAME = "trial"
 
 
 def check_name(directory: Path) -> None:
@@ -39,7 +41,9 @@ def try_checkpoint(directory: Path) -> None:
     """
     check_name(directory)
     state = {"array": np.arange(6, dtype=np.float32).reshape(2, 3)}
-    with _made(directory), contextlib.closing(Checkpoints(directory / temporary_name("trial"))) as checkpoints:
+    folder = directory / "checkpoints"
+    remove_leftovers(folder / NAME)
+    with _made(folder), contextlib.closing(Checkpoints(folder / temporary_name(NAME))) as checkpoints:
         try:
             checkpoints.save(0, state, {})
             checkpoints.wait()
@@ -61,7 +65,8 @@ def _made(directory: Path) -> Iterator[None]:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"the workdir {directory} cannot be used: {error.strerror}; give another --workdir") from None
+        raise UserError(f"the workdir {directory.parent} cannot be used: {error.strerror}: {directory}; give another "
+                        "--workdir") from None
     try:
         yield
     finally:

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from lmrep.core.errors import RunFault, UserError
 from lmrep.core.files import MANIFEST, Damaged, atomic_directory, manifest, seal, sync, verified, write_json, write_text  # noqa: F401
 
 LOCK = ".lock"
+OURS = re.compile(rb"\s*(process \d+ on [^\n]*\n?)?\Z")  # its content; empty where the disk was full
 PATIENCE, POLL = 3600.0, 0.1  # seconds that `exclusive` waits for another process, and between two attempts
 
 _held: set[int] = set()  # descriptors of the locks that this process holds
@@ -58,6 +60,9 @@ def lock(workdir: str | os.PathLike) -> Iterator[None]:
     except OSError as error:
         os.close(descriptor)
         raise UserError(f"{path} cannot be locked: {error.strerror}; use a file system that supports locks") from error
+    if not OURS.match(os.pread(descriptor, 4096, 0)):
+        os.close(descriptor)
+        raise UserError(f"{path} is not a lock of lmrep; give another --workdir")
     _held.add(descriptor)
     try:
         started = time.strftime("%Y-%m-%d %H:%M:%S %z")

@@ -54,6 +54,13 @@ def test_loops_of_links_are_refused(tmp_path):
         assert result.code == 2 and "Traceback" not in result.err and str(tmp_path) in result.err
 
 
+def test_workdir_whose_checkpoints_are_no_folder_is_refused(tmp_path):
+    (tmp_path / "checkpoints").write_text("mine")
+    with pytest.raises(UserError, match=f"{tmp_path} cannot be used: File exists: {tmp_path}/checkpoints"):
+        trial.try_checkpoint(tmp_path)
+    assert (tmp_path / "checkpoints").read_text() == "mine"
+
+
 def test_workdir_below_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="file/run cannot be used: Not a directory"):

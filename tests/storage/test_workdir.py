@@ -199,6 +199,18 @@ def test_lock_of_another_program_is_neither_emptied_nor_waited_for(tmp_path):
         assert (tmp_path / workdir.LOCK).read_text() == content
 
 
+def test_lock_file_of_another_program_is_kept(tmp_path):
+    for content in ("1234\n", "process of something else", "\0" * 10):
+        (tmp_path / ".lock").write_text(content)
+        with pytest.raises(UserError, match=r"\.lock is not a lock of lmrep"), workdir.lock(tmp_path):
+            pass
+        assert (tmp_path / ".lock").read_text() == content
+    (tmp_path / ".lock").write_text("")
+    for _ in range(2):
+        with workdir.lock(tmp_path):
+            pass
+
+
 def test_only_what_lmrep_left_is_removed_beside_a_new_directory(tmp_path):
     mine = (".new.2024", f".new.{2**22 + 1}", ".new.backup.2023")
     for name in mine:
