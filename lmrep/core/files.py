@@ -208,6 +208,8 @@ def manifest(directory: Path) -> dict:
       Damaged: the manifest is missing or changed.
     """
     try:
+        if (directory / MANIFEST).is_fifo():  # reading it would wait
+            raise Damaged(f"{MANIFEST} is not what was saved")
         content = (directory / MANIFEST).read_bytes()
     except OSError as error:
         raise Damaged(f"{MANIFEST} cannot be read ({error.strerror})") from error

@@ -1,5 +1,7 @@
 """An interrupted build continues from the pieces that are intact."""
 
+import os
+
 import pytest
 
 from lmrep.data.store import prepare, unfinished
@@ -37,10 +39,15 @@ def removed(content):
     return None
 
 
+def piped(content):
+    return os.mkfifo
+
+
 @pytest.mark.parametrize("file, damage, kept", [
     ("key.json", flipped, 0), ("tokenizer/vocab.txt", flipped, 0), ("tokenizer/manifest.json", removed, 0),
     ("parts/00000/counts.npy", cut, 0), ("parts/00001/train/sentences.npy", flipped, 1),
-    ("parts/00002/train/tokens-train.array_record-00000", flipped, 2), ("parts/00002/tallies.json", removed, 2)])
+    ("parts/00002/train/tokens-train.array_record-00000", flipped, 2), ("parts/00002/tallies.json", removed, 2),
+    ("key.json", piped, 0), ("parts/00002/manifest.json", piped, 2)])
 def test_damaged_pieces_are_built_again(interrupted, tmp_path, monkeypatch, file, damage, kept):
     ready, config, partial = interrupted
     monkeypatch.setattr(prepare, "PART", 3000)
@@ -48,7 +55,10 @@ def test_damaged_pieces_are_built_again(interrupted, tmp_path, monkeypatch, file
     folder = tmp_path / source.name
     for name, content in on_disk(source).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        if (changed := damage(content) if name == file else content) is not None:
+        changed = damage(content) if name == file else content
+        if changed is os.mkfifo:
+            os.mkfifo(folder / name)
+        elif changed is not None:
             (folder / name).write_bytes(changed)
     unfinished.resume(folder, (source / "key.json").read_text(), lambda line: None)
     assert len(list(folder.glob("parts/*"))) == kept

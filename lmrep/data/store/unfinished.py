@@ -14,7 +14,7 @@ def resume(folder: Path, key: str, progress: Callable[[str], None]) -> None:
     """Makes the folder of a build, or keeps what an interrupted build with the same key has completed there: its
     tokenizer and its parts up to the first that is damaged."""
     try:
-        same = (folder / KEY).read_bytes() == key.encode()
+        same = (folder / KEY).is_file() and (folder / KEY).read_bytes() == key.encode()
     except OSError:
         same = False
     if not same:
