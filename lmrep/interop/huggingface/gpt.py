@@ -62,4 +62,6 @@ FAMILY = Family(
     record=ConfigJson, fields=FIELDS, architecture=ARCHITECTURE,
     initialization={"init": "normal", "table_dropout": True},
     pad=None, positions_key="n_positions", activation_key="afn", activations=ACTIVATIONS, aliases=ALIASES,
-    objective="causal", preset_family="gpt")
+    objective="causal", preset_family="gpt",
+    without_lm_head="its class has no output layer: `lmrep predict` continues texts by its token table, as the class "
+                    "with a language model's head does")
