@@ -125,6 +125,9 @@ def to_published(
     run = load(source, step)
     params = {path: np.asarray(value) for path, value in flatten(jax.device_get(trainable(run.params))).items()}
     checkpoint, remarks = _checkpoint(run, params, part)
+    if not run.tokenizer.published:
+        raise UserError(f"no other library reads the tokenizer {run.tokenizer.name} of {source} with the same ids; a "
+                        f"directory of {checkpoint.family.name} can hold {tokenizers.PUBLISHED}")
     with workdir.new_directory(target) as temporary:
         write(checkpoint, temporary, max_shard_bytes)
         run.tokenizer.save(temporary)

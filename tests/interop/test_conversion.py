@@ -132,6 +132,24 @@ def test_run_is_exported_with_the_reference_names(converted, tmp_path):
 
 
 @pytest.mark.parametrize("converted", ["bert_tanh"], indirect=True)
+def test_tokenizer_without_a_published_form_is_refused(converted, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(converted[1], run)
+    for path in (run / "tokenizer").iterdir():
+        path.unlink()
+    definition = lmrep.data.tokenizers.TOKENIZERS["sentencepiece_bpe"]
+    tokenizer = definition.train(20, True, lambda: iter(["banana bandana cabana"] * 9))
+    tokenizer.save(run / "tokenizer")
+    record = json.loads((run / "config.json").read_text())
+    record["config"]["tokenizer"]["name"], record["data"]["tokenizer"] = tokenizer.name, tokenizer.fingerprint
+    (run / "config.json").write_text(json.dumps(record))
+    result = small.command("convert", run, tmp_path / "out", "--to=huggingface")
+    assert result.code == 2
+    assert "the tokenizer sentencepiece_bpe" in result.err and "can hold wordpiece, bpe," in result.err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("converted", ["bert_tanh"], indirect=True)
 def test_mismatched_conversion_record_is_reported(converted, tmp_path):
     _, workdir, _ = converted
     shutil.copytree(workdir, tmp_path / "run")

@@ -172,6 +172,24 @@ def test_tokenizer_saved_without_its_sentencepiece_model_equals_the_reference(tm
     assert tokenizers.load(tmp_path / "saved").fingerprint == ours.fingerprint
 
 
+@pytest.mark.parametrize("name, lowercase", itertools.product(tokenizers.TOKENIZERS, (True, False)))
+def test_tokenizers_with_a_published_form_are_those_that_the_reference_reads(tmp_path, name, lowercase):
+    if tokenizers.TOKENIZERS[name].lowercase and not lowercase:
+        pytest.skip("it always lower-cases")
+    corpus = test_sentencepiece.CORPUS
+    ours = tokenizers.train(Config(name, 262, lowercase=lowercase), lambda: iter(corpus))
+    ours.save(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    try:
+        reference = transformers.AutoTokenizer.from_pretrained(tmp_path)
+        equal = all(reference(text, add_special_tokens=False).input_ids == ours.encode(text).ids.tolist()
+                    for text in corpus)
+    except ValueError:
+        equal = False
+    assert ours.published == equal
+    assert not equal or name in tokenizers.PUBLISHED
+
+
 def test_t5_tokenizer_and_its_sentinels_equal_the_reference(tmp_path):
     (tmp_path / "spiece.model").write_bytes(test_sentencepiece.model(**test_sentencepiece.T5))
     ours = tokenizers.load(tmp_path)

@@ -45,6 +45,8 @@ TOKENIZERS: dict[str, TokenizerDef] = {
         exact_size=True, sentinels=sentence_piece.SENTINELS),
     "words": words.DEFINITION, "elmo": elmo.DEFINITION, "elmo_text": elmo.TEXT_DEFINITION}
 
+PUBLISHED = ("wordpiece, bpe, bytes, byte_level_bpe, sentencepiece_unigram with lowercase=True, sentencepiece_xlnet, "
+             "sentencepiece_t5 and words")  # those that other libraries read
 MAX_SIZE = 2**24  # of a vocabulary; the libraries reserve memory for it at once, and abort where there is not enough
 MAX_TRAINING_WORD = 200  # characters, as in BERT's code; the time to train is quadratic in the length of words
 LONG_RUN = re.compile(rf"(?<!\S)\S{{{MAX_TRAINING_WORD + 1},}}|(?<!\s)\s{{{MAX_TRAINING_WORD + 1},}}")

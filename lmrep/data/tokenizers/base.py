@@ -80,6 +80,7 @@ class Tokenizer:
       one_separator: whether one separator is between the texts of a pair for networks without token types, too; others
         get two, as RoBERTa.
       keeps_spacing: whether tokens record if there was a space before a punctuation mark.
+      published: whether other libraries read the files of `save`, and give the same ids.
       notation: how `id_to_token` marks word boundaries, as a sentence for people; "" if tokens appear as in the text.
     """
 
@@ -88,6 +89,7 @@ class Tokenizer:
     sentence_separator = ""
     one_separator = False
     keeps_spacing = True
+    published = True
     notation = ""
 
     def __init__(self, tokens: Sequence[str], added: Sequence[AddedToken], specials: Mapping[str, str]):

@@ -46,6 +46,7 @@ class Elmo(Tokenizer):
     name = "elmo"
     rules = "elmo-1"
     one_separator = True
+    published = False
     _split = staticmethod(str.split)
     _pattern = WORD
 

@@ -11,7 +11,7 @@ from lmrep.data.tokenizers.base import CONFIG
 
 SPECIAL_TOKENS_MAP = "special_tokens_map.json"
 MAX_BYTES = 256 * 10**6  # of a tokenizer's file
-ROLES = ("pad", "unk", "cls", "sep", "mask", "bos", "eos")
+ROLES = ("pad", "unk", "cls", "sep", "mask", "bos", "eos", "eod")
 
 
 def read_bytes(path: str | Path, expected: str) -> bytes:

@@ -209,10 +209,15 @@ class SentencePiece(Pieces):
         return [RULES, hashlib.sha256(self.model).hexdigest(), self.cleaning and asdict(self.cleaning),
                 sorted(self.specials.items())]
 
+    @property
+    def published(self) -> bool:
+        return self._config()["tokenizer_class"] != FAMILIES["any"].name
+
     def _config(self) -> dict:
         first, cleaning = len(self.tokens) - len(self.added), self.cleaning
-        name = next((family.name for family in FAMILIES.values() if family.specials == self.specials and
-                      (family.lowercase is None) == (cleaning is None)), FAMILIES["any"].name)
+        families = [] if self.name == "sentencepiece_bpe" else FAMILIES.values()  # other libraries read unigrams there
+        name = next((family.name for family in families if family.specials == self.specials and
+                     (family.lowercase is None) == (cleaning is None)), FAMILIES["any"].name)
         facts = {"tokenizer_class": name}
         if name == FAMILIES["t5"].name:
             facts["extra_ids"] = len(self.added)
