@@ -22,10 +22,11 @@ import shutil
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypedDict
 
 import jax
 
+from lmrep.config import json_files
 from lmrep.core import files, remote
 from lmrep.core.errors import RunFault
 from lmrep.core.remote import Store, transfer
@@ -50,6 +51,13 @@ def complete_steps(names: Iterable[str]) -> list[int]:
     parts = [name.split("/") for name in names]
     return sorted(int(p[1]) for p in parts if len(p) == 3 and p[0] == CHECKPOINTS and p[1].isdecimal()
                   and p[2] == workdir.MANIFEST)
+
+
+class FileList(TypedDict):
+    """What a process says of the files that it has uploaded."""
+
+    lease: Any
+    files: dict[str, list[Any]]
 
 
 class RemoteCheckpoints(Checkpoints):
@@ -144,7 +152,7 @@ class RemoteCheckpoints(Checkpoints):
         deadline = time.monotonic() + OTHERS_SECONDS
         while time.monotonic() < deadline:
             content = self._store_does(lambda: self._store.read(_list(step, process)))
-            if content and (found := json.loads(content))["lease"] == self._lease.identity:
+            if content and (found := json_files.parse(FileList, content))["lease"] == self._lease.identity:
                 return found["files"]
             time.sleep(POLL_SECONDS)
             self._store_does(self._lease.check)

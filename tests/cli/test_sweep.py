@@ -277,6 +277,15 @@ def test_damaged_plan_is_refused_with_its_field(home, change, field):
         assert result.code == 2 and "sweep.json is damaged: " in result.err and field in result.err, result
 
 
+def test_results_are_shown_where_they_cannot_be_written(home):
+    run_sweep(home, f"--grid={RATE}=1", "--seeds=0")
+    (home / "sweep/results.tsv").unlink()
+    (home / "sweep/results.tsv").mkdir()
+    result = run_sweep(home, "--show", config=False)
+    assert result.code == 3 and "best on the validation split: learning_rate=1" in result.out
+    assert "results.tsv cannot be written" in result.err
+
+
 def test_workdir_of_a_run_is_refused(small_home):
     before = small.contents(small_home / "run")
     for flags in (["--show"], ["--seeds=0", f"--config={small_home}/small.py"]):
