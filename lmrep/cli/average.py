@@ -7,8 +7,9 @@ how many checkpoints a run keeps. (For a running average over all steps, set opt
 
 from pathlib import Path
 
-from lmrep.cli.arguments import Arguments, Flag, at_least
+from lmrep.cli.arguments import WHOLE, Arguments, Flag, at_least
 from lmrep.core.errors import UserError
+from lmrep.core.messages import shown
 
 FLAGS = {
     "last": Flag(3, "the number of newest checkpoints to average", bounds=at_least(2)),
@@ -22,8 +23,8 @@ def run(arguments: Arguments) -> int:
     if len(arguments.words) != 2:
         raise UserError("lmrep average takes two directories: lmrep average WORKDIR TARGET [--last=3]")
     numbers = [number for number in str(flags.steps).split(",") if number]
-    if wrong := [number for number in numbers if not number.strip().isdecimal()]:
-        raise UserError(f"--steps has {wrong[0]!r}; expected steps separated by commas: --steps=8000,9000")
+    if wrong := [number for number in numbers if not WHOLE.fullmatch(number.strip())]:
+        raise UserError(f"--steps has {shown(wrong[0])}; expected steps separated by commas: --steps=8000,9000")
     source, target = map(Path, arguments.paths)
 
     from lmrep.storage import averaging

@@ -100,8 +100,9 @@ def check_output(path: str | os.PathLike, flag: str = "output") -> None:
     """Refuses a file, that of `--flag`, that cannot be written, so that this is known before anything is computed.
     Raises UserError."""
     path = Path(path)
-    if path.is_dir():
-        raise UserError(f"--{flag} is {path}, a directory; give a file in it")
+    if path.exists() and not path.is_file():  # a device or a pipe would be replaced by a file
+        what = "a directory; give a file in it" if path.is_dir() else "not a regular file; give another one"
+        raise UserError(f"--{flag} is {path}, {what}")
     if not path.parent.is_dir():
         raise UserError(f"--{flag} is {path}, and there is no directory {path.parent}; make it first")
     if not os.access(path.parent, os.W_OK | os.X_OK):

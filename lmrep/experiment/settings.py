@@ -10,6 +10,7 @@ from typing import Any
 from lmrep.config.record import suggestion
 from lmrep.core import text_files
 from lmrep.core.errors import UserError
+from lmrep.core.messages import shown
 from lmrep.experiment.fine_tuning import GRIDS
 
 MAX_RUNS = 10_000
@@ -109,10 +110,10 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     """"0-2,7" as (0, 1, 2, 7). Raises UserError where it is invalid, or has a seed twice."""
     seeds: list[int] = []
     for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d{1,10})(?:\s*-\s*(\d{1,10}))?\s*", part)
+        match = re.fullmatch(r"\s*([0-9]{1,10})(?:\s*-\s*([0-9]{1,10}))?\s*", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if not first <= last <= MAX_SEED:
-            raise UserError(f"--seeds is {text!r}; expected numbers from 0 to {MAX_SEED:,} and ranges of them, as "
+            raise UserError(f"--seeds is {shown(text)}; expected numbers from 0 to {MAX_SEED:,} and ranges of them, as "
                             "0-4 or 0,1,7")
         if last - first >= MAX_RUNS:
             raise UserError(f"--seeds has {last - first + 1:,} seeds; a sweep may have {MAX_RUNS:,} runs")

@@ -10,7 +10,7 @@ import numpy as np
 from lmrep.core.errors import UserError
 from lmrep.core.params import Tree
 
-LAYER = re.compile(r"\s*(\d+)\s*:\s*(\d+\s*(?:,\s*\d+\s*)*)")
+LAYER = re.compile(r"\s*([0-9]{1,9})\s*:\s*([0-9]{1,9}\s*(?:,\s*[0-9]{1,9}\s*)*)")
 
 
 def parse(text: str, layers: int, heads: int, name: str = "model.pruned_heads") -> dict[int, tuple[int, ...]]:

@@ -1,6 +1,7 @@
 """What cannot be written: refused before anything is computed where that is known; otherwise the result is printed
 first."""
 
+import os
 import shutil
 
 import pytest
@@ -28,6 +29,7 @@ def test_figures_are_printed_where_they_cannot_be_written(small_home, run):
 ])
 @pytest.mark.parametrize(("output", "message"), [
     ("{run}/none/x.safetensors", "there is no directory"), ("{run}/x.safetensors", "a directory"),
+    ("{run}/pipe.safetensors", "not a regular file"),
     ("{run}/config.json/x.safetensors", "no directory")])
 def test_outputs_are_checked_before_anything_is_read(run, words, output, message, monkeypatch):
     def fail(*arguments, **options):
@@ -38,6 +40,7 @@ def test_outputs_are_checked_before_anything_is_read(run, words, output, message
         monkeypatch.setattr(target, fail)
     output = output.format(run=run)
     (run / "x.safetensors").mkdir()
+    os.mkfifo(run / "pipe.safetensors")
     result = small.command(*(word.format(run=run, output=output) for word in words))
     assert result.code == 2 and message in result.err and output in result.err, result
 
