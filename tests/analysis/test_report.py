@@ -337,6 +337,29 @@ def test_damaged_lines_are_skipped_and_counted(home, tmp_path):
     assert html.figures["runs"][0]["train"]["loss"][1] is None
 
 
+@pytest.mark.parametrize(("name", "text", "note"), [
+    ("metrics.jsonl", '{"step": 20}', "split is missing"),
+    ("metrics.jsonl", '{"step": 20, "split": "train", "loss": {}}', "a number as 'loss'"),
+    ("metrics.jsonl", '{"step": ' + "9" * 400 + ', "split": "train"}', "an integer has 400 digits"),
+    ("metrics.jsonl", "[" * 50_000, "nests deeper than 100 levels"),
+    ("timing.jsonl", '{"step": 1, "steps_per_second": "nan"}', "a number as 'steps_per_second'"),
+    ("provenance.jsonl", '{"time": 3}', "time is 3"),
+    ("provenance.jsonl", '{"time": "", "devices": {"platform": "cpu", "kind": "cpu", "count": 0, "processes": 1}}',
+     "devices.count is 0"),
+    ("eval.jsonl", '{"step": -1}', "step is -1"),
+    ("plan.json", '{"title": 1}', "plan.json is damaged: "),
+    ("probes.json", '{"probes": [[]]}', "probes.0 is []"),
+    ("heads.json", "{", "heads.json is damaged: it is not JSON"),
+])
+def test_damaged_records_are_left_out_with_a_note(home, tmp_path, name, text, note):
+    workdir = copy(home / "one", tmp_path / "one")
+    remove(workdir, "checkpoints", "tokenizer")
+    (workdir / name).write_text(text)
+    found = run_data.read(workdir, "one", home / "data")
+    assert [name for each in found.notes if note in each and name in each] == [name], found.notes
+    assert name in page.render([(found, predictions.Predictions())])
+
+
 def test_missing_token_stores_are_not_created(home, tmp_path):
     workdir = copy(home / "one", tmp_path / "one")
     remove(workdir, "checkpoints", "tokenizer")
