@@ -17,7 +17,8 @@ from lmrep.config.json_files import Number
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.files import MANIFEST, write_json, write_text
 from lmrep.experiment.sweep import Plan, Run, Setting
-from lmrep.metrics import Metric, baseline, baseline_title
+from lmrep.metrics import Metric
+from lmrep.metrics.judgement import judged
 from lmrep.storage.workdir import holder, read_config
 from lmrep.training.metrics_log import METRICS, MetricsLine
 
@@ -168,16 +169,15 @@ def _validations(workdir: Path) -> list[dict[str, float]]:
 def _against_baseline(
     line: Mapping[str, float], metric: str, metrics: Mapping[str, Metric]
 ) -> tuple[bool | None, str]:
-    """(whether a validation is no better than the baseline, the comparison if so). Judged is `metric`, or else the
-    first headline metric, whose baseline was measured; None where there is none."""
-    for name in (metric, *(name for name in metrics if metrics[name].headline)):
-        trivial = baseline(metrics[name], line.get)
-        if name in line and trivial is not None:
-            better = line[name] > trivial if metrics[name].higher_is_better else line[name] < trivial
-            title, show = baseline_title(metrics[name], metrics).lower(), metrics[name].format
-            compared = f"{name} {line[name]:{show}} is no better than {trivial:{show}} ({title})"
-            return not better, "" if better else compared
-    return None, ""
+    """(whether a validation is no better than the baseline, the comparison if so). Judged is `metric` or, where its
+    baseline was not measured, every metric whose was; None where there is none."""
+    known = judged(metrics, line.get)
+    known = {metric: known[metric]} if metric in known else known
+    for name, one in known.items():
+        if not one.better:
+            show = one.metric.format
+            return True, f"{name} {one.value:{show}} is no better than {one.trivial:{show}} ({one.against})"
+    return (False, "") if known else (None, "")
 
 
 # Settings
