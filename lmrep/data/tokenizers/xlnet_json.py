@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
+from lmrep.core.errors import UserError
+
 FUNCTIONAL = ("unk", "bos", "eos", "cls", "sep", "pad", "mask", "eod")  # roles of tokens that no text holds
 
 
@@ -22,14 +24,20 @@ def content(
       specials: role -> text.
       lowercase: whether text is lower-cased.
       characters: the model's table of characters, `precompiled_charsmap`; empty for none.
+
+    Raises:
+      UserError: the table is damaged.
     """
     cleaning = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"'), normalizers.NFKD(),
                 normalizers.StripAccents(), *[normalizers.Lowercase()][: int(lowercase)]]
     space = {"replacement": "\u2581", "prepend_scheme": "always"}
     found = tokenizers.Tokenizer(models.Unigram(
         list(zip(tokens, scores, strict=True)), tokens.index(specials["unk"]), byte_fallback=False))
-    found.normalizer = normalizers.Sequence(
-        cleaning + ([normalizers.Precompiled(characters)] if characters else []))
+    try:
+        found.normalizer = normalizers.Sequence(
+            cleaning + ([normalizers.Precompiled(characters)] if characters else []))
+    except Exception as error:  # the library has no class for it
+        raise UserError(f"the table of characters of the SentencePiece model is damaged: {error}") from None
     found.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(**space)])
     found.decoder = decoders.Metaspace(**space)
