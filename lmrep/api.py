@@ -47,7 +47,6 @@ from lmrep.objectives.base import FrozenParts
 from lmrep.planning import energy, flops, run_cost
 from lmrep.storage import provenance, remote_workdir, trial, workdir
 from lmrep.storage.checkpoints import Checkpoints
-from lmrep.storage.workdir import CONFIG
 from lmrep.tasks import TASKS
 from lmrep.training import metrics_log as logs
 from lmrep.training.config import TrainerConfig
@@ -348,7 +347,7 @@ def _writers(experiment: Experiment, directory: Path) -> list:
 
 def _write_record(directory: Path, record: dict, prepared: Prepared, command: Sequence[str]) -> None:
     """Writes config.json, the statistics of labelled examples, the tokenizer and a line of provenance.jsonl."""
-    workdir.write_json(directory / CONFIG, record)
+    workdir.write_config(directory, record)
     if isinstance(prepared, PreparedTask):
         workdir.write_json(directory / STATISTICS, task_inspection.statistics(prepared))
         (directory / task_evaluation.RESULTS).unlink(missing_ok=True)  # it is written at the end

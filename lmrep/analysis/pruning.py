@@ -113,7 +113,7 @@ def prune(run: Run, target: Path, removed: Mapping[int, Sequence[int]]) -> Prune
         tokenizers.load(run.directory / "tokenizer").save(temporary / "tokenizer")
         with contextlib.closing(Checkpoints(temporary / "checkpoints")) as written:
             written.save(run.step, {"params": params}, {"pruned_heads": text})
-        workdir.write_json(temporary / workdir.CONFIG, {
+        workdir.write_config(temporary, {
             **record, "config": config, "pruned_from": {"run": str(run.directory.absolute()), "step": run.step}})
     return Pruned(removed, text, (count(run.model.specs), count(model.specs)), difference)
 

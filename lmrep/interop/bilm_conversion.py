@@ -65,7 +65,7 @@ def to_workdir(source: Path, target: Path) -> Converted:
         tokenizer.save(temporary / "tokenizer")
         with contextlib.closing(Checkpoints(temporary / "checkpoints")) as checkpoints:
             checkpoints.save(0, {"params": unflatten(params)}, {"stage": 0})
-        workdir.write_json(temporary / workdir.CONFIG, {
+        workdir.write_config(temporary, {
             "config": dataclasses.asdict(record), "data": {"tokenizer": tokenizer.fingerprint},
             "source": str(source.absolute())})
     read_by = (f"{vocabulary.name}: {tokenizer.size:,} words" if vocabulary else

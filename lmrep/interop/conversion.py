@@ -90,7 +90,7 @@ def to_workdir(source: Path, target: Path) -> Converted:
             "family": checkpoint.family.name, "config_json": checkpoint.config_json, "metadata": checkpoint.metadata,
             "dtypes": checkpoint.dtypes})
         workdir.write_json(temporary / CERTIFICATE, dataclasses.asdict(proof))
-        workdir.write_json(temporary / workdir.CONFIG, {
+        workdir.write_config(temporary, {
             "config": dataclasses.asdict(record), "data": {"tokenizer": tokenizer.fingerprint},
             "source": str(source.absolute())})
     remarks = [f"kept beside the parameters, since our network has no such tensor: {name} "

@@ -11,7 +11,7 @@ from lmrep.core.params import Tree, flatten, unflatten
 from lmrep.data import tokenizers
 from lmrep.storage import workdir
 from lmrep.storage.checkpoints import Checkpoints
-from lmrep.storage.workdir import CONFIG, read_config
+from lmrep.storage.workdir import read_config
 
 AVERAGE = "opt_state/average"
 SHARED = "carry/shared"
@@ -79,6 +79,6 @@ def average(source: Path, target: Path, steps: Sequence[int] = (), last: int = 3
             tokenizers.load(source / "tokenizer").save(temporary / "tokenizer")
             with contextlib.closing(Checkpoints(temporary / "checkpoints")) as written:
                 written.save(selected[-1], {"params": params}, {"mean_of": selected})
-            workdir.write_json(temporary / CONFIG, {
+            workdir.write_config(temporary, {
                 **record, "mean_of": {"run": str(source.absolute()), "steps": selected}})
     return selected

@@ -2,11 +2,13 @@
 
 import contextlib
 import fcntl
+import functools
+import logging
 import os
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -18,6 +20,8 @@ from lmrep.core.files import MANIFEST, Damaged, atomic_directory, manifest, seal
 LOCK = ".lock"
 OURS = re.compile(rb"\s*(process \d+ on [^\n]*\n?)?\Z")  # its content; empty where the disk was full
 PATIENCE, POLL = 3600.0, 0.1  # seconds that `exclusive` waits for another process, and between two attempts
+
+log = logging.getLogger(__name__)
 
 _held: set[int] = set()  # descriptors of the locks that this process holds
 
@@ -153,7 +157,7 @@ def new_directory(target: Path) -> Iterator[Path]:
         raise RunFault(f"{target} cannot be written: {error.strerror or error}; nothing is there") from error
 
 
-CONFIG = "config.json"
+CONFIG, SIGNATURE = "config.json", "sha256"
 
 
 class Fingerprints(TypedDict):
@@ -189,8 +193,14 @@ def check_not_published(directory: str | os.PathLike) -> None:
                         f"lmrep convert {directory} runs/{os.path.basename(os.path.realpath(directory))}")
 
 
+def write_config(directory: Path, record: Mapping[str, Any]) -> None:
+    """Writes config.json, with the SHA-256 of the record."""
+    write_json(directory / CONFIG, files.signed({key: value for key, value in record.items() if key != SIGNATURE}))
+
+
 def read_config(directory: str | os.PathLike) -> RunRecord:
-    """A workdir's config.json: {"config": ..., "data": fingerprints}.
+    """A workdir's config.json: {"config": ..., "data": fingerprints}. Logs a warning where it is not what lmrep wrote:
+    numbers can differ from those of the training then.
 
     Raises:
       UserError: it does not exist, cannot be read or is damaged.
@@ -204,4 +214,14 @@ def read_config(directory: str | os.PathLike) -> RunRecord:
                             "directory")
         raise UserError(f"there is no run in {directory}: {CONFIG} is missing; give the --workdir of a run")
     check_not_published(directory)
-    return json_files.read(RunRecord, path, advice)
+    record = json_files.read(RunRecord, path, advice)
+    signature = content.pop(SIGNATURE, None)  # runs of earlier versions have none
+    if signature not in (None, files.digest(content)):
+        _warn_of_change(str(path), files.digest(content))
+    return {key: value for key, value in record.items() if key != SIGNATURE}
+
+
+@functools.cache  # once for each content
+def _warn_of_change(path: str, digest: str) -> None:
+    log.warning("%s has changed since lmrep wrote it (its SHA-256 differs); if nobody has edited it, the file is "
+                "damaged: restore it", path)

@@ -218,3 +218,20 @@ def test_only_what_lmrep_left_is_removed_beside_a_new_directory(tmp_path):
     with workdir.new_directory(tmp_path / "new"):
         pass
     assert sorted(os.listdir(tmp_path)) == sorted([*mine, "new"])
+
+
+def test_changed_config_is_said(tmp_path, caplog):
+    record = {"config": {"rate": 1e-05, "betas": (0.9, 0.98)}, "data": {"tokenizer": "é", "plans": []}}
+    workdir.write_config(tmp_path, record)
+    read = json.loads(json.dumps(record))
+    assert workdir.read_config(tmp_path) == read and not caplog.records
+    workdir.write_config(tmp_path, json.loads((tmp_path / "config.json").read_text()))
+    assert workdir.read_config(tmp_path) == read and not caplog.records
+    path = tmp_path / "config.json"
+    path.write_text(path.read_text().replace("0.98", "0.99"))
+    for _ in range(2):
+        assert workdir.read_config(tmp_path)["config"]["betas"] == [0.9, 0.99]
+    assert len(caplog.records) == 1 and f"{path} has changed since lmrep wrote it" in caplog.text
+    workdir.write_json(path, record)  # of an earlier version
+    caplog.clear()
+    assert workdir.read_config(tmp_path) == read and not caplog.records
