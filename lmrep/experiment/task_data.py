@@ -60,7 +60,8 @@ def prepare_task(experiment: TaskExperiment, tokenizer: tokenizers.Config) -> Pr
         _check_labels(experiment, task, stage.objective, examples["train"])
     config = task.resolve(stage.objective, examples["train"])
     for split, own in examples.items():
-        _check_known(experiment, task, config, split, own)
+        if split == "validation":
+            _check_known(experiment, task, config, own)
         for record in own:
             task.check(config, record)
     loaded = _tokenizer(experiment, tokenizer, task, config, examples["train"])
@@ -114,17 +115,16 @@ def _check_labels(experiment: TaskExperiment, task: TaskDef, config: Any, traini
                         f"{', '.join(labels[:20])}; {what}")
 
 
-def _check_known(
-    experiment: TaskExperiment, task: TaskDef, config: Any, split: str, own: Sequence[Record]
-) -> None:
-    """Refuses data with classes or tags none of which is in the training data: they are those of something else."""
+def _check_known(experiment: TaskExperiment, task: TaskDef, config: Any, own: Sequence[Record]) -> None:
+    """Refuses validation data with classes or tags none of which is in the training data: they are those of something
+    else, and all checkpoints would be equally bad."""
     if not (labels := getattr(config, "labels", ())):
         return
     values = [record.fields[task.targets[0]] for record in own if task.targets[0] in record.fields]
     present = {label for value in values for label in ([value] if isinstance(value, str) else value)}
     if present and present.isdisjoint(labels):
-        raise UserError(f"{task_sources.files(experiment, split)} has the labels {listed(sorted(present))}, and the "
-                        f"training data {listed(labels)}, none of which is the same; check config.data.columns and "
+        raise UserError(f"{task_sources.files(experiment, 'validation')} has the labels {listed(sorted(present))}, and "
+                        f"the training data {listed(labels)}, none of which is the same; check config.data.columns and "
                         "config.data.label_map")
 
 

@@ -315,12 +315,11 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
     gold, options = [tags_of(c, record) for record in records], {name: {"scheme": c.scheme} for name in STRICT_METRICS}
     numbers = {label: i for i, label in enumerate(c.labels)}
     true = np.array([numbers.get(tag, -1) for tags in gold for tag in tags])
-    likelihood = (np.concatenate(by_word("log_likelihood")) if has_crf(c) else
-                  np.concatenate(scores)[np.arange(len(true)), true])
-    known = true >= 0
-    if has_crf(c):  # what a word adds depends on its neighbours' tags
-        sentences = np.repeat(np.arange(len(gold)), [len(tags) for tags in gold])
-        known &= ~np.isin(sentences, sentences[~known])
+    known, likelihood = true >= 0, np.concatenate(scores)[np.arange(len(true)), true]
+    sentences = np.repeat(np.arange(len(gold)), [len(tags) for tags in gold])
+    whole = ~np.isin(sentences, sentences[~known])  # with a CRF, what a word adds depends on its neighbours' tags
+    if has_crf(c) and whole.any():
+        known, likelihood = whole, np.concatenate(by_word("log_likelihood"))
     metrics = {**({"loss": float(-likelihood[known].mean())} if known.any() else {}),
                **figures(c.metrics, gold, predicted, options)}
     counts = np.bincount(true[true >= 0], minlength=1)
