@@ -154,7 +154,8 @@ def _records(file: Iterable[str], source: str, jsonl: bool) -> Iterator[tuple[st
                 line = line.removeprefix("\ufeff")
             if line.strip():
                 name = f"line {number:,} of {source}"
-                yield name, json_object(line, name, '{"text": "..."}') if jsonl else {"text": line.rstrip("\r\n")}
+                yield name, json_object(line, name, '{"text": "..."}', surrogates=True) if jsonl else {
+                    "text": line.rstrip("\r\n")}  # fields other than the text are passed through
     except UnicodeDecodeError as error:
         raise UserError(f"{source} is not UTF-8 text: {error.reason} at byte 0x{error.object[error.start]:02x}, "
                         f"after line {number:,}; convert it to UTF-8") from None

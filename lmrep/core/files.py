@@ -109,10 +109,12 @@ def check_output(path: str | os.PathLike, flag: str = "output") -> None:
         raise UserError(f"--{flag} is {path}, and {path.parent} is not writable; give another file")
 
 
-def json_object(text: str | bytes, where: str, expected: str = "a JSON object") -> dict[str, Any]:
-    """The JSON object that a text is. Raises UserError, which begins with `where`, for anything else."""
+def json_object(text: str | bytes, where: str, expected: str = "a JSON object",
+                surrogates: bool = False) -> dict[str, Any]:
+    """The JSON object that a text is. Raises UserError, which begins with `where`, for anything else, and unless
+    `surrogates` for strings with halves of surrogate pairs."""
     try:
-        value = loads(text)
+        value = loads(text, surrogates)
     except InvalidJSON as error:
         raise UserError(f"{where} is not JSON: {error}; expected {expected}") from None
     if not isinstance(value, dict):
