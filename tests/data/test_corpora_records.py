@@ -1,6 +1,7 @@
 """JSONL and Parquet: a document a record."""
 
 import json
+import re
 from collections import Counter
 
 import pyarrow as pa
@@ -127,7 +128,9 @@ def test_parquet_text_that_is_not_utf8_is_refused_or_replaced(tmp_path):
 def test_errors_name_damaged_parquet_files(tmp_path):
     path = table(tmp_path / "a.parquet", [f"text {i} " * 20 for i in range(1000)], write_page_checksum=True)
     intact = path.read_bytes()
-    for damaged in (intact[: len(intact) // 2], b"", b"no Parquet at all" * 9,
+    names = [match.start() for match in re.finditer(rb"\x04text", intact)]  # in the schema and the column's metadata
+    renamed = [intact[: at + 1] + name + intact[at + 5 :] for at in names[1:] for name in (b"tExt", b"t\xddxt")]
+    for damaged in (intact[: len(intact) // 2], b"", b"no Parquet at all" * 9, *renamed,
                     intact[:200] + bytes([intact[200] ^ 255]) + intact[201:]):
         path.write_bytes(damaged)
         with pytest.raises(UserError, match=r"a\.parquet is not an intact Parquet file .*copy it again"):

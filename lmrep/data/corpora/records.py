@@ -85,7 +85,6 @@ def _json_type(value: Any) -> str:
 
 def _parquet(source: files.Source, config: Config, tally: Counter[str]) -> Iterator[str]:
     """The texts of one file, read in batches of about CHUNK bytes."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     row = 0
@@ -102,8 +101,10 @@ def _parquet(source: files.Source, config: Config, tally: Counter[str]) -> Itera
                         row += 1
                         location = f"{source.path}, row {row}"
                         yield from cleaning.field_documents(value or b"", config.undecodable, location, tally)
-        except (pa.ArrowException, OSError) as error:
-            reason = str(error).splitlines()[0]
+        except UserError:
+            raise
+        except Exception as error:  # pyarrow raises various errors for damaged metadata
+            reason = str(error).partition("\n")[0] or type(error).__name__
             raise UserError(f"{source.path} is not an intact Parquet file ({reason}); copy it again, or leave it out "
                             "of data.files") from error
 
@@ -132,7 +133,7 @@ def _batches(table: Any, group: int, name: str) -> Iterator[list[bytes | None]]:
     import pyarrow.compute as pc
 
     facts = table.metadata.row_group(group)
-    column = next(facts.column(i) for i in range(facts.num_columns) if facts.column(i).path_in_schema == name)
+    [column] = [facts.column(i) for i in range(facts.num_columns) if facts.column(i).path_in_schema == name]
     size = max(1, column.total_uncompressed_size // max(1, facts.num_rows))
     for batch in table.iter_batches(max(1, min(CHUNK // size, 2**14)), [group], [name]):
         array = batch.column(0)
