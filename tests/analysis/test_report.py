@@ -347,6 +347,7 @@ def test_damaged_lines_are_skipped_and_counted(home, tmp_path):
     ("provenance.jsonl", '{"time": "", "devices": {"platform": "cpu", "kind": "cpu", "count": 0, "processes": 1}}',
      "devices.count is 0"),
     ("eval.jsonl", '{"step": -1}', "step is -1"),
+    ("cost.jsonl", '{"start": "a", "step": 1}', "is missing"),
     ("plan.json", '{"title": 1}', "plan.json is damaged: "),
     ("probes.json", '{"probes": [[]]}', "probes.0 is []"),
     ("heads.json", "{", "heads.json is damaged: it is not JSON"),

@@ -31,11 +31,10 @@ from lmrep.experiment.choices import ALL_FORMATS
 from lmrep.experiment.config import Experiment, StagePlan, TaskExperiment, stage_at
 from lmrep.models.base import Model
 from lmrep.objectives.base import FrozenParts, Objective
-from lmrep.planning import flops
+from lmrep.planning import flops, run_cost
 from lmrep.planning import record as plans
 from lmrep.planning.record import PlanRecord
 from lmrep.planning.run_cost import Cost
-from lmrep.planning.run_cost import read as read_cost
 from lmrep.storage import provenance
 from lmrep.training import metrics_log as logs
 from lmrep.training import optimizers
@@ -189,8 +188,8 @@ def read(directory: Path, label: str, data_dir: Path) -> RunData:
         timing = _lines(logs.TimingLine, directory / logs.TIMING, notes)
         if not isinstance(experiment, TaskExperiment):
             prepared = _prepared(experiment, record["data"], data_dir, notes)
-    path = directory / "eval.jsonl"
-    evaluations = _lines(logs.Step, path, notes) if path.exists() else []
+    evaluations, costs = (_lines(type_, directory / name, notes) if (directory / name).exists() else []
+                          for type_, name in ((logs.Step, "eval.jsonl"), (run_cost.Line, run_cost.FILE)))
     train, validation = (sorted((line for line in lines if line["split"] == split), key=lambda line: line["step"])
                          for split in ("train", "validation"))
     step = max((line["step"] for line in lines), default=0)
@@ -206,7 +205,7 @@ def read(directory: Path, label: str, data_dir: Path) -> RunData:
     measured = _intact(heads.read, directory / heads.FILE, notes)
     planned = _intact(plans.read, directory / plans.FILE, notes)
     return RunData(directory, label, experiment, stages, train, validation, timing, starts, step, network, prepared,
-                   tuple(notes), str(record.get("source", "")), evaluations, task, read_cost(directory), probed,
+                   tuple(notes), str(record.get("source", "")), evaluations, task, run_cost.summed(costs), probed,
                    measured, planned, prepared and _epochs(experiment, stages, prepared, step, data_dir))
 
 
