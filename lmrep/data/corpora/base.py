@@ -28,8 +28,8 @@ class Config:
     text_field: str = setting("text", "jsonl, parquet: the field or column with the text; dots separate the names of "
                               "nested ones, as in article.body")
     sentences: str = setting("auto", "one sentence a line (line), or sentences found by their punctuation (split); "
-                             "auto: line where most line breaks within paragraphs follow the end of a sentence, or "
-                             "lines are not filled to one width, and lines hold one sentence",
+                             "auto: line where lines hold one sentence, and most line breaks within paragraphs follow "
+                             "the end of one, or lines are not filled to one width (tfds, python_docs: split)",
                              choices=("auto", "line", "split"))
     undecodable: str = setting("refuse", "bytes that are not UTF-8: refused with file and line, or replaced by U+FFFD "
                                "and counted", choices=("refuse", "replace"))

@@ -71,7 +71,7 @@ def _field(line: str, keys: list[str]) -> tuple[str, str]:
         if not isinstance(value, dict):
             return "", f"has no field {'.'.join(keys)!r}: it is {_json_type(value)} instead of an object with {key!r}"
         if key not in value:
-            return "", f"has no field {'.'.join(keys)!r}; it has {', '.join(value) or 'none'}"
+            return "", f"has no field {'.'.join(keys)!r}; it has {', '.join(value)[:200] or 'none'}"
         value = value[key]
     if not isinstance(value, str):
         return "", f"has {_json_type(value)} in {'.'.join(keys)!r} instead of a string"
@@ -116,7 +116,7 @@ def _column(source: files.Source, table: Any, name: str) -> None:
     for key in name.split("."):
         index = schema.get_field_index(key) if schema is not None else -1
         if index < 0:
-            columns = ", ".join(table.schema_arrow.names)
+            columns = ", ".join(table.schema_arrow.names)[:200]
             raise UserError(f"{source.path} has no column {name!r}; it has {columns}: set --config.data.text_field")
         column_type = schema.field(index).type
         schema = column_type if types.is_struct(column_type) else None

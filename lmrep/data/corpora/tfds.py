@@ -154,5 +154,5 @@ def open_split(builder: Any, name: str, split: str) -> Any:
                         f"{', '.join(builder.info.splits)}") from error
 
 
-DEFINITION = CorpusDef(open_corpus, lambda config: f"the TFDS corpus {config.tfds_name}", check_present=check_present,
-                       prepare=prepare)
+DEFINITION = CorpusDef(open_corpus, lambda config: f"the TFDS corpus {config.tfds_name}", sentences="split",
+                       check_present=check_present, prepare=prepare)
