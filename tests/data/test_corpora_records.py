@@ -51,7 +51,7 @@ def test_jsonl_fields_are_cleaned_and_may_be_nested(tmp_path):
     ("[" * 100_000, "line 2 is not JSON .it nests deeper"),
     ('{"text": "a", "text": "b"}', "line 2 is not JSON .the key 'text' occurs twice"),
     ('{"text": "a", "n": ' + "9" * 5000 + "}", "line 2 is not JSON .an integer has 5,000 digits"),
-    ({"txt": "x", "id": 1}, "line 2 has no field 'text'; it has txt, id"),
+    ({"txt": "x", "id": 1}, "line 2 has no field 'text'; it has 'txt', 'id'"),
     (["text"], "line 2 has no field 'text': it is a list instead of an object"),
     ({"text": 5}, "line 2 has a number in 'text' instead of a string"),
     ({"text": None}, "line 2 has null in 'text'"),

@@ -71,7 +71,7 @@ def _field(line: str, keys: list[str]) -> tuple[str, str]:
         if not isinstance(value, dict):
             return "", f"has no field {'.'.join(keys)!r}: it is {_json_type(value)} instead of an object with {key!r}"
         if key not in value:
-            return "", f"has no field {'.'.join(keys)!r}; it has {', '.join(value)[:200] or 'none'}"
+            return "", f"has no field {'.'.join(keys)!r}; it has {', '.join(map(repr, value))[:200] or 'none'}"
         value = value[key]
     if not isinstance(value, str):
         return "", f"has {_json_type(value)} in {'.'.join(keys)!r} instead of a string"
