@@ -25,6 +25,6 @@ from lmrep.experiment.fine_tuning import compose_known
 
 def get_config(argument=""):
     config = compose_known(argument, "word_senses")
-    if config.objective.network == "nearest":
+    if config.objective.get("network") == "nearest":
         config.epochs = 2.0
     return config

@@ -85,10 +85,12 @@ def adopt_checkpoint(
 
 
 def _set_head(config: ml_collections.ConfigDict, fields: Mapping[str, Any]) -> None:
-    """Sets those of these fields of a head that the task has, but for the pooling where its network has its own."""
+    """Sets those of these fields of a head that the task has. A network with fields of its own stays, with its pooling
+    and its frozen features."""
     own = networks.FIELDS.get(config.objective.get("network", ""), {})
+    kept = {"network", *({"pooling", "features"} & own.keys())} if own else ()
     config.objective.update({name: value for name, value in fields.items()
-                             if name in config.objective and not (name == "pooling" and name in own)})
+                             if name in config.objective and name not in kept})
 
 
 def adopt_tokenizer(

@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+from lmrep.core.errors import UserError
 from lmrep.tasks import TASKS, text_templates
 from lmrep.tasks.known import KNOWN
 
@@ -30,8 +31,11 @@ def text_form(task: str, known: str = "", tfds: bool = False) -> TextForm:
       tfds: whether the set is read from TFDS, where classes are words.
     """
     row, found = TASKS[task], KNOWN.get(known)
+    if not row.as_text:
+        raise UserError(f"the task {task} has no form as text; leave as_text=true out")
     columns = ((found.tfds or found.data).get("columns", {})) if found else {}
-    inputs = [*row.fields, *(name for name in row.optional if name in columns)]
+    inputs = [name for name in (*row.fields, *(name for name in row.optional if name in columns))
+              if name in text_templates.INPUTS]
     template = " ".join([known or task, *(text_templates.named(name, columns.get(name, name)) for name in inputs)])
     objective = {"template": template, **row.as_text}
     if not found:

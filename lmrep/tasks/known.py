@@ -138,7 +138,8 @@ KNOWN: Mapping[str, KnownSet] = {
     # pilehvar.github.io/wic, or SuperGLUE's files.
     "wic": KnownSet("word_in_context", {"train": "train/train.data.txt", "validation": "dev/dev.data.txt",
                                         "test": "test/test.data.txt"},
-                    {"format": "word_in_context"}, original=(
+                    {"format": "word_in_context"},
+                    text={"template": "wic sentence1: {text} sentence2: {text2} word: {lemma}"}, original=(
                         {"train": "train.jsonl", "validation": "val.jsonl", "test": "test.jsonl"},
                         {"columns": {"text": "sentence1", "text2": "sentence2", "span": "start1,end1",
                                      "span2": "start2,end2", "lemma": "word", "id": "idx"}})),

@@ -7,8 +7,9 @@ from typing import Any
 
 from lmrep.core.errors import UserError
 from lmrep.data.records import FIELDS, TARGETS, Record
+from lmrep.data.records.values import SPANS
 
-INPUTS = tuple(name for name in FIELDS if name not in TARGETS)
+INPUTS = tuple(name for name in FIELDS if name not in (*TARGETS, *SPANS))
 LISTS = ("words", "choices")  # fields that are lists of texts
 
 

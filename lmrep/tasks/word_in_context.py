@@ -111,6 +111,7 @@ DEFINITION = TaskDef(
         published={family: {name: value for name, value in fields.items() if name in ("context", "end_of_text")}
                    for family, fields in heads.PUBLISHED.items()}),
     fields=("text", "text2", "span", "span2"), optional=("lemma", "pos"), targets=("label",),
+    as_text=classification.DEFINITION.as_text,
     columns={**classification.DEFINITION.columns, **target_words.COLUMNS},
     resolve=classification.resolve, encode=encode, score=classification.score, best="accuracy",
     submission=submission, texts=target_words.texts,

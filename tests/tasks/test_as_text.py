@@ -33,6 +33,9 @@ EXAMPLES = {
     "span_extraction": ([{"question": "cat", "context": "dog bird", "answers": [["bird", 4], ["dog bird", 0]]},
                          {"question": "fish", "context": "tree stone", "answers": [["tree", 0]]}],
                         "span_extraction question: cat context: dog bird", ["bird", "tree"]),
+    "word_in_context": ([{"text": "cat", "text2": "dog bird", "span": [0, 3], "span2": [4, 8], "label": "T"},
+                         {"text": "fish", "text2": "tree", "span": [0, 4], "span2": [0, 4], "label": "F"}],
+                        "word_in_context text: cat text2: dog bird", ["T", "F"]),
 }
 
 
@@ -40,8 +43,8 @@ def config(task, train, argument="as_text=true,mesh=1x1x1", **fields):
     return tiny.config(task, train, train, argument, tokenizer__name="wordpiece", **fields)
 
 
-def test_every_task_has_a_form():
-    assert EXAMPLES.keys() == TASKS.keys() - {"text_to_text"}
+def test_every_form_is_tested():
+    assert EXAMPLES.keys() == {name for name, task in TASKS.items() if task.as_text}
 
 
 @pytest.mark.parametrize("task", EXAMPLES)
@@ -70,10 +73,14 @@ def test_known_sets_have_words_for_classes_and_the_names_of_their_inputs():
     assert (squad.objective.target, squad.checkpoint.best) == ("{answers}", "answer_f1")
     tfds = compose_known("as_text=true,size=tiny,data=tfds", "mrpc")  # its classes are words there
     assert tfds.objective.positive == "equivalent" and not tfds.data.label_map
-    for name in KNOWN:
+    wic = compose_known("as_text=true,size=tiny", "wic").objective
+    assert wic.template == "wic sentence1: {text} sentence2: {text2} word: {lemma}"
+    for name in (name for name, known in KNOWN.items() if TASKS[known.task].as_text):
         parse(compose_known("as_text=true,size=tiny", name))
     with pytest.raises(UserError, match="network=bilstm is below a head"):
         compose_known("as_text=true,size=tiny,network=bilstm", "sst2")
+    with pytest.raises(UserError, match="word_senses has no form as text"):
+        compose_known("as_text=true", "word_senses")
 
 
 def test_templates_read_lists_answers_and_choices():
