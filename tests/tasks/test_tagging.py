@@ -61,6 +61,9 @@ def test_a_tag_that_only_held_out_data_has_is_an_error_wherever_it_is(network, c
     assert metrics["entity_recall"] == pytest.approx(3 / 4)
     expected = -np.log([0.7, 0.7]) if network == "crf" else -np.log([0.7, 0.7, 0.7, 0.2])
     assert metrics["loss"] == pytest.approx(expected.mean())
+    first = units._replace(example=units.example[:1], offsets=units.offsets[:2])
+    alone = tagging.score(c, held_out[:1], first, Outputs({name: values[:1] for name, values in outputs.items()}))
+    assert alone.metrics["loss"] == pytest.approx(-np.log(0.7))  # of the two known tags, by their own probabilities
 
 
 @pytest.mark.parametrize(("fields", "message"), [
