@@ -10,7 +10,6 @@
 
 import contextlib
 import dataclasses
-import json
 import logging
 import os
 import sys
@@ -325,8 +324,7 @@ def _report(directory: Path, data_dir: Path) -> None:
 
 def _outcome(directory: Path, experiment: Experiment) -> Outcome:
     """The last validation of the run in `directory`, and the first that compares with it, from its metrics.jsonl."""
-    validations = by_first_process(lambda: [line for line in map(
-        json.loads, (directory / logs.METRICS).read_text().splitlines()) if line["split"] == "validation"])
+    validations = by_first_process(lambda: logs.validations(directory))
     compared = build.comparable(validations, experiments.resolve_stages(experiment))
     before, after = ({k: v for k, v in line.items() if k not in ("step", "split")}
                      for line in (compared[0], compared[-1])) if compared else ({}, {})

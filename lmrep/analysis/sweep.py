@@ -20,7 +20,7 @@ from lmrep.experiment.sweep import Plan, Run, Setting
 from lmrep.metrics import Metric
 from lmrep.metrics.judgement import judged
 from lmrep.storage.workdir import holder, read_config
-from lmrep.training.metrics_log import METRICS, MetricsLine
+from lmrep.training.metrics_log import validations
 
 TABLE, RECORD = "results.tsv", "results.json"
 FINISHED, FAILED, RUNNING, UNFINISHED = "finished", "failed", "running", "unfinished"
@@ -127,7 +127,11 @@ def result(directory: Path, plan: Plan, run: Run, metric: str = "", best: bool |
         if ending and ending.fault:
             return Result(run, FAILED, reason=ending.message, ending=ending)
         return Result(run, UNFINISHED, ending=ending)
-    lines = [line for line in _validations(workdir) if metric in line]
+    try:
+        lines = [{name: float(value) for name, value in line.items() if name != "split"}  # "nan" is a number too
+                 for line in validations(workdir) if metric in line]
+    except UserError as error:
+        return Result(run, FINISHED, reason=str(error), ending=ending)
     if not lines:
         return Result(run, FINISHED, ending=ending)
     last = lines[-1]
@@ -154,16 +158,6 @@ def _ending(directory: Path, run: Run) -> Ending | None:
         return json_files.read(Ending, ending_file(directory, run))
     except UserError:
         return None
-
-
-def _validations(workdir: Path) -> list[dict[str, float]]:
-    """The validation lines of metrics.jsonl, by step; a damaged line is left out."""
-    try:
-        lines = json_files.read_lines(MetricsLine, workdir / METRICS)
-    except UserError:
-        return []
-    return [{name: float(value) for name, value in line.items() if name != "split"}  # "nan" is a number too
-            for line in (lines.records if lines else ()) if line["split"] == "validation"]
 
 
 def _against_baseline(

@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from lmrep.config import json_files
 from lmrep.core.files import write_text
 from lmrep.core.sharding import batch_sharding, make_mesh, replicated, use_mesh
 from lmrep.data.records import Record
@@ -23,7 +22,7 @@ from lmrep.experiment.task_sources import config_of, task_of
 from lmrep.inference.encode import BATCH, BATCH_ELSEWHERE
 from lmrep.tasks import TASKS
 from lmrep.tasks.base import Result, collate
-from lmrep.training.metrics_log import METRICS, MetricsLine
+from lmrep.training.metrics_log import validations
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +78,7 @@ def with_tuned(experiment: Experiment, directory: Path, step: int) -> Experiment
              if experiment.objective.get(field) is None}
     if not names:
         return experiment
-    known = [line for line in _validations(directory / METRICS) if line["step"] <= step]
+    known = [line for line in validations(directory) if line["step"] <= step]
     values, validated = {}, any(line["step"] == step for line in known)
     for field, metric in names.items():
         found = next((line for line in reversed(known) if metric in line), None)
@@ -88,12 +87,6 @@ def with_tuned(experiment: Experiment, directory: Path, step: int) -> Experiment
                      f"that of step {found['step']:,}" if found else 0)
         values[field] = float(found[metric]) if found else 0.0
     return dataclasses.replace(experiment, objective=experiment.objective | values)
-
-
-def _validations(path: Path) -> list[dict[str, Any]]:
-    """The validation lines of metrics.jsonl, without damaged ones."""
-    lines = json_files.read_lines(MetricsLine, path)
-    return [line for line in (lines.records if lines else ()) if line["split"] == "validation"]
 
 
 def _batch_tokens() -> int:

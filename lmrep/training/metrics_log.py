@@ -17,7 +17,7 @@ from functools import partialmethod
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-from lmrep.config.json_files import Count, numbers, parse
+from lmrep.config.json_files import Count, Lines, numbers, parse, read_lines
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.files import write_bytes, write_text
 from lmrep.core.messages import install_hint
@@ -303,6 +303,15 @@ class Progress:
         if now >= self._printed_at + self._every:
             self._printed_at = now
             self._line.write(self._text)
+
+
+def validations(workdir: Path) -> list[Line]:
+    """The validation lines of metrics.jsonl; damaged lines are left out, with a warning. Numbers that JSON lacks are
+    text, as "nan". Raises UserError if the file cannot be read."""
+    lines = read_lines(MetricsLine, workdir / METRICS) or Lines([], [])
+    if lines.damaged:
+        log.warning("%s: %s", workdir / METRICS, lines.note)
+    return [line for line in lines.records if line["split"] == "validation"]
 
 
 def _record(step: int, split: str, values: Mapping[str, float]) -> dict:

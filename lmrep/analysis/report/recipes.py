@@ -9,7 +9,7 @@ from typing import Any
 from lmrep.analysis.report.run_data import RunData
 from lmrep.config.record import flatten_config
 from lmrep.data import corpora
-from lmrep.experiment import compose, fine_tuning
+from lmrep.experiment import checks, compose, fine_tuning
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, StagePlan, model_config
 from lmrep.experiment.fields import listed
@@ -69,7 +69,7 @@ def _compare_fine_tuning(run: RunData) -> Comparison:
     experiment, meaning = run.experiment, meanings(run.experiment)
     train = run.task.splits.get("train", {})
     sequences, shown = train.get("sequences"), train.get("sequences_per_step", experiment.batch_size)
-    ours = flatten_config(experiment) | {"epochs": sequences and experiment.steps * shown / sequences}
+    ours = flatten_config(checks.completed(experiment)) | {"epochs": sequences and experiment.steps * shown / sequences}
 
     def same(field: str, value: Any) -> bool:
         if field == "epochs":  # which full steps cannot give exactly
