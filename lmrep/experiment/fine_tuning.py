@@ -1,5 +1,6 @@
 """From the argument of a task's experiment file to its config, and the published recipes of fine-tuning."""
 
+import glob
 import os
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -225,11 +226,15 @@ def compose_known(argument: str, known: str, network: str = "linear", model: str
 
 
 def _use(config: ml_collections.ConfigDict, known: KnownSet, data: str) -> None:
-    """The files of a known set in the folder `data`, or its form in TFDS; "" leaves them to be given."""
+    """The files of a known set in the folder `data`, which may lack the test file, or its form in TFDS; "" leaves them
+    to be given."""
     if data == "tfds" and known.tfds is None:
         raise UserError("this data set is not in TFDS in its published form; give the folder of its files: data=FOLDER")
     files, fields = ({}, known.tfds) if data == "tfds" else known.form(data)
-    config.data.update({**fields, **{split: os.path.join(data, name) for split, name in files.items() if data}})
+    paths = {split: os.path.join(data, name) for split, name in files.items() if data}
+    if os.path.isdir(data) and not glob.glob(os.path.join(glob.escape(data), files.get("test", ""))):
+        del paths["test"]
+    config.data.update({**fields, **paths})
     if config.objective.name == known.task:
         config.objective.update(known.objective)
         config.checkpoint.best = known.best or TASKS[known.task].best

@@ -92,6 +92,7 @@ def test_a_task_without_a_head_of_its_own_refuses_pretraining_fields():
 def test_the_original_files_of_stsb_are_read_where_a_folder_has_them(tmp_path):
     row = "news\tset\t2014\t0002\t0.500\t\"A child is asleep.\tThe price fell."
     (tmp_path / "sts-train.csv").write_text(f"{row}\n{row}\thttp://a\thttp://b\n")
+    (tmp_path / "sts-test.csv").touch()
     data = experiments.parse(compose_known(f"size=tiny,data={tmp_path}", "stsb")).data
     assert (Path(data.validation).name, Path(data.test).name) == ("sts-dev.csv", "sts-test.csv")
     assert [record.fields for record in records.read(data, "train", ("text", "label"))] == 2 * [
@@ -107,3 +108,12 @@ def test_what_is_done_with_long_texts_is_the_same_on_all_pages(task, long):
         compose_known("size=tiny,data=folder", name) for name, known in KNOWN.items() if known.task == task)]
     assert {page.format.long for page in pages} == {"auto"}
     assert resolve_long(Format(), TASKS[task].fields).long == long
+
+
+@pytest.mark.parametrize("present", [True, False])
+def test_a_folder_may_lack_the_test_file(tmp_path, present):
+    for split in ("train", "dev", *["test"] * present):
+        (tmp_path / f"en_ewt-ud-{split}.conllu").touch()
+    data = compose_known(f"size=tiny,data={tmp_path}", "ud_pos").data
+    assert data.validation == f"{tmp_path}/*-ud-dev.conllu"
+    assert data.test == (f"{tmp_path}/*-ud-test.conllu" if present else "")
