@@ -92,6 +92,9 @@ class Checkpoints:
                 self._drop_unfinished(step)
             if shutil.disk_usage(self.directory).free < needed:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if self._manages():  # where Orbax cannot make a directory, its threads keep the process from ending
+                self._unfinished(step).mkdir()
+                self._unfinished(step).rmdir()
             # Orbax refuses empty arrays; the manifest has their shape and dtype.
             tree = unflatten({path: x for path, x in arrays.items() if x.size})
             with jax.transfer_guard("allow"):  # the training loop may disallow transfers

@@ -70,6 +70,21 @@ def test_saved_state_is_safe_from_donation(opened):
         assert meta == META and checkpoints.meta(number) == META
 
 
+def test_a_directory_that_denies_new_ones_is_a_fault_before_orbax_starts(opened, monkeypatch):
+    """Of an immutable directory or a quota; threads of Orbax would wait for ten minutes."""
+    checkpoints, mkdir = opened(), Path.mkdir
+
+    def deny(path, *args, **kwargs):
+        if path.name.startswith(".unfinished-"):
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+        return mkdir(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "mkdir", deny)
+    monkeypatch.setattr(checkpoints._orbax, "save", lambda *_, **__: pytest.fail("Orbax was called"))
+    with pytest.raises(RunFault, match=r"checkpoint 5 could not be saved in .*: Operation not permitted"):
+        checkpoints.save(5, make_state(5), META)
+
+
 def test_special_float_values_keep_their_bits(opened):
     checkpoints = opened()
     bits = np.array([0x7FC00001, 0xFF800000, 0x80000000, 0x00000001], np.uint32)  # a NaN, -inf, -0, the least subnormal
