@@ -133,7 +133,9 @@ def _batch(members: Sequence[tuple[np.ndarray, int]], length: int, batch_size: i
 def nll_function(objective: Objective, model: Model) -> Callable[..., Array]:
     """`sum_nll`, or `sum_nll_of_logits` for an objective whose loss reads other fields of a batch, or has several terms
     (a teacher's); (params, batch) -> f32[]."""
-    example = _batch([(np.zeros(2, np.int32), 1)], MIN_LENGTH, 1, 0)
+    fields = {"tokens": jnp.int32, "segment_ids": jnp.int32, "positions": jnp.int32, "targets": jnp.int32,
+              "weights": jnp.float32}  # of `_batch`
+    example = {name: jax.ShapeDtypeStruct((1, 2), dtype) for name, dtype in fields.items()}
     function = partial(sum_nll, objective=objective)
     try:
         jax.eval_shape(function, P.abstract(specs_of(objective)), example)
