@@ -10,6 +10,8 @@ The library's reader for it needs a matching version of the protobuf library.
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from lmrep.core.errors import UserError
 
 ALGORITHMS = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
@@ -58,6 +60,7 @@ def read(model: bytes, specials: Iterable[str] = ()) -> Facts:
         if not pieces:
             raise ValueError("no pieces")
         roles = {role: trainer.get(field, default) for role, (field, default) in ROLES.items()}
+        check_characters(bytes(normalizer.get(2, b"")))
         named = {role: pieces[i] for role, i in roles.items() if i < len(pieces)}
     except (ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"it is not a SentencePiece model: {str(error) or 'a field is missing'}") from None
@@ -67,6 +70,27 @@ def read(model: bytes, specials: Iterable[str] = ()) -> Facts:
                         "unigram or bpe")
     return Facts(b"".join(output), ALGORITHMS[algorithm], bool(normalizer.get(3, 1)),
                  bytes(normalizer.get(2, b"")), pieces, named)
+
+
+def check_characters(table: bytes) -> None:
+    """Checks the table by which characters are replaced: the size of a double array in bytes, the array, and texts that
+    end in \\0, at which the values of the array point. The libraries follow it unchecked.
+
+    Raises:
+      ValueError: it is damaged.
+    """
+    if not table:
+        return
+    size, texts = int.from_bytes(table[:4], "little"), table[4:]
+    if len(table) < 4 or size % 1024 or size > len(texts):
+        raise ValueError("the table of characters is truncated")
+    units, texts = np.frombuffer(texts[:size], "<u4").astype(np.int64), texts[size:]
+    is_value, values = units >> 31 == 1, units & (2**31 - 1)
+    children = np.arange(len(units)) ^ (units >> 10 << ((units & 2**9) >> 6))  # they are in one block of 256 units
+    starts = np.frombuffer(texts, np.uint8) & 0xC0 != 0x80  # of characters
+    texts.decode()
+    if (children[~is_value] >= len(units)).any() or not starts[values[is_value]].all():
+        raise ValueError("the table of characters points outside")
 
 
 def _record(data: bytes) -> dict[int, int | bytes]:

@@ -6,6 +6,7 @@ differ from those of the published code (`sentence_piece.py`): the comma of a nu
 add tokens, such as "(" for ALBERT, after which a new word starts.
 """
 
+import base64
 import hashlib
 import json
 import math
@@ -21,6 +22,7 @@ from lmrep.data.tokenizers.base import AddedToken, Encoding
 from lmrep.data.tokenizers.library import LibraryTokenizer
 from lmrep.data.tokenizers.pieces import FAMILIES, SPACE, Pieces, family_of
 from lmrep.data.tokenizers.published import TOKENIZER_JSON, PublishedFiles, check_value, type_name
+from lmrep.data.tokenizers.spiece_model import check_characters
 
 RULES = "unigram-1"
 UNMATCHED = " "  # no word has one, so that a piece that begins with it never occurs in a text
@@ -125,7 +127,7 @@ def load(files: PublishedFiles) -> Unigram | None:
     except BaseException as error:  # what the library raises where it panics is no Exception
         if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
             raise
-        raise UserError(f"{path} is not a tokenizer: {str(error)[:200]}") from None
+        raise UserError(f"{path} is not a tokenizer: {str(error).partition(chr(10))[0][:200]}") from None
     for token in found.added:
         if not token.special and found._plain.token_to_id(token.content) != found._ids[token.content]:
             raise UserError(f"{path} adds the special tokens before {token.content[:60]!r} after others that are not "
@@ -168,6 +170,11 @@ def _check_rules(files: PublishedFiles) -> None:
         for part in _components(files.tokenizer_json, name):
             if type_name(part) not in known:
                 raise UserError(f"{path}: {type_name(part)} in its {name}; expected {', '.join(known)}")
+            if part["type"] == "Precompiled":
+                try:
+                    check_characters(base64.b64decode(part.get("precompiled_charsmap"), validate=True))
+                except (ValueError, TypeError, IndexError) as error:
+                    raise UserError(f"{path}: the precompiled_charsmap of its normalizer is damaged: {error}") from None
             pattern = part.get("pattern", {"String": ""})
             if pattern not in PATTERNS and not (isinstance(pattern, dict) and isinstance(pattern.get("String"), str)):
                 raise UserError(f"{path}: Replace in its normalizer has the pattern {str(pattern)[:60]}; expected a "

@@ -1,0 +1,112 @@
+"""Unigram models of a tokenizer.json alone. `tests/interop/test_live_tokenizers.py` compares their ids."""
+
+import base64
+import json
+
+import pytest
+import sentencepiece
+
+from lmrep.core.errors import UserError
+from lmrep.data import tokenizers
+from lmrep.data.tokenizers import spiece_model
+from tests.data import test_sentencepiece
+from tests.data.test_published_tokenizers import put
+
+T5 = test_sentencepiece.model(**test_sentencepiece.T5)
+FACTS, LIBRARY = spiece_model.read(T5), sentencepiece.SentencePieceProcessor(model_proto=T5)
+
+
+def added(i, content, special=True):
+    return {"id": i, "content": content, "special": special, "normalized": False, "lstrip": False, "rstrip": False,
+            "single_word": False}
+
+
+def facts():
+    """The tokenizer.json of T5's rules, with two sentinels."""
+    names = ["<extra_id_1>", "<extra_id_0>"]
+    pieces = [[piece, LIBRARY.get_score(i)] for i, piece in enumerate(FACTS.tokens)]
+    return {
+        "version": "1.0", "truncation": None, "padding": None,
+        "added_tokens": [*(added(i, FACTS.tokens[i]) for i in range(3)),
+                         *(added(len(pieces) + i, name) for i, name in enumerate(names))],
+        "normalizer": {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(FACTS.characters).decode()},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+            {"type": "WhitespaceSplit"},
+            {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True}]},
+        "post_processor": None,
+        "decoder": {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True},
+        "model": {"type": "Unigram", "unk_id": 2, "vocab": [*pieces, *([name, 0.0] for name in names)],
+                  "byte_fallback": False}}
+
+
+def write(directory, content):
+    directory.mkdir(exist_ok=True)
+    (directory / "tokenizer.json").write_text(json.dumps(content))
+    (directory / "tokenizer_config.json").write_text(json.dumps(
+        {"tokenizer_class": "T5Tokenizer", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>",
+         "extra_ids": 2, "model_max_length": 512, "auto_map": {"AutoTokenizer": ["evil.Tokenizer", None]}}))
+    return directory
+
+
+def test_files_that_are_written_are_those_that_were_read(tmp_path):
+    ours = tokenizers.load(write(tmp_path / "read", facts()))
+    assert ours.name == "sentencepiece_t5" and not ours.lowercase and ours.published
+    assert [ours.tokens[i] for i in ours.vocabulary.sentinels] == ["<extra_id_0>", "<extra_id_1>"]
+    ours.save(tmp_path / "written")
+    written = json.loads((tmp_path / "written/tokenizer.json").read_text())
+    kept = {name: value for name, value in facts().items() if name not in ("truncation", "padding")}
+    assert written == kept
+    config = json.loads((tmp_path / "written/tokenizer_config.json").read_text())
+    assert config["model_max_length"] == 512 and "auto_map" not in config
+    assert tokenizers.load(tmp_path / "written").fingerprint == ours.fingerprint
+
+
+def test_ids_are_those_of_the_sentencepiece_model(tmp_path):
+    ours = tokenizers.load(write(tmp_path, facts()))
+    for text in test_sentencepiece.CORPUS:
+        found = ours.encode(text)
+        assert found.ids.tolist() == LIBRARY.encode(text)
+        assert all(text[start:end].strip() == text[start:end] != "" for start, end in found.offsets)
+        assert found.words[-1] == len(text.split()) - 1
+
+
+def test_names_of_special_tokens_are_ordinary_text_unless_requested(tmp_path):
+    ours = tokenizers.load(write(tmp_path, facts()))
+    text = "a <extra_id_0> b</s>"
+    special = {ours.tokens.index(name) for name in ("<extra_id_0>", "</s>")}
+    assert special <= set(ours.encode(text, specials=True).ids.tolist())
+    assert special.isdisjoint(ours.encode(text).ids.tolist()) and special.isdisjoint(ours.encode_batch([text])[0])
+
+
+def damaged(content):
+    table = bytearray(FACTS.characters)
+    table[-3] = 0xFF
+    content["normalizer"]["precompiled_charsmap"] = base64.b64encode(bytes(table)).decode()
+
+
+@pytest.mark.parametrize("change, message", [
+    (put("model", "vocab", {"a": 0}), "vocab is not a list"),
+    (put("model", "vocab", [["a", "b"]]), "entry 0 of its model's vocab"),
+    (put("model", "vocab", 3, ["a", float("nan")]), "is not JSON|entry 3"),
+    (put("model", "vocab", 3, ["<pad>", 0.0]), "'<pad>' twice"),
+    (put("model", "unk_id", 10**9), "unk_id is 1000000000"),
+    (put("model", "unk_id", True), "unk_id is True"),
+    (put("normalizer", {"type": "Sequence", "normalizers": [{"type": "BertNormalizer"}]}), "BertNormalizer"),
+    (put("normalizer", {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": ""}), "has the pattern"),
+    (put("normalizer", "precompiled_charsmap", "AAAA"), "charsmap of its normalizer is damaged"),
+    (put("normalizer", "precompiled_charsmap", 3), "charsmap of its normalizer is damaged"),
+    (damaged, "charsmap of its normalizer is damaged"),
+    (put("pre_tokenizer", None), "number of Metaspace pre-tokenizers is 0"),
+    (put("pre_tokenizer", {"type": "ByteLevel"}), "ByteLevel in its pre_tokenizer"),
+    (put("pre_tokenizer", {"type": "Metaspace", "replacement": "_"}), "replacement of Metaspace is _"),
+    (put("decoder", {"type": "?"}), "is not a tokenizer"),
+    (put("added_tokens", [added(3, "far")]), "'far' as id 3|has id"),
+    (lambda content: content["added_tokens"].extend(
+        [added(262, "one", False), added(263, "<two>"), added(264, "three", False)]), "expected all special tokens"),
+])
+def test_unknown_rules_and_damaged_models_are_refused(tmp_path, change, message):
+    content = facts()
+    change(content)
+    with pytest.raises(UserError, match=message) as caught:
+        tokenizers.load(write(tmp_path, content))
+    assert str(tmp_path) in str(caught.value) and len(str(caught.value)) < 600
