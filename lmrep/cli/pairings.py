@@ -13,5 +13,5 @@ def run(arguments: Arguments) -> int:
     if unknown := [word for word in words if not any(name.startswith(word) for name in compatibility.networks())]:
         raise UserError(f"no preset or network has a name that begins with {unknown[0]!r}; there are "
                         f"{', '.join(compatibility.networks())}")
-    print(compatibility.table([p for p in compatibility.pairings() if not words or p.preset.startswith(tuple(words))]))
+    print(compatibility.table([*compatibility.pairings(words or ("",))]))
     return 0

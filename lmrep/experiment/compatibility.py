@@ -6,7 +6,7 @@ fields that it reads. A component whose code fails is refused, with what it rais
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -30,7 +30,7 @@ from lmrep.training.step import train_step
 
 ROLES = ("pad", "unk", "cls", "sep", "mask", "bos", "eos")
 BATCH_SIZE, LENGTH = 2, 32
-VOCAB = 1000  # of a network whose config has none
+VOCAB = 1000
 SENTINELS = 100
 
 
@@ -43,9 +43,9 @@ class Pairing(NamedTuple):
     refused: str = ""
 
 
-def pairings() -> Iterator[Pairing]:
-    """Every triple."""
-    for preset in networks():
+def pairings(beginnings: Sequence[str] = ("",)) -> Iterator[Pairing]:
+    """Every triple with a preset whose name begins in one of these ways."""
+    for preset in filter(lambda name: name.startswith(tuple(beginnings)), networks()):
         for objective in objectives():
             for form in FORMATS:
                 yield Pairing(preset, objective, form, refusal(preset, objective, form))
@@ -99,11 +99,16 @@ def refusal(preset: str, objective: str, form: str) -> str:
 
 
 def smallest(row: ModelDef, config: Any) -> Any:
-    """The same network at the sizes of its row's `tiny`, without dropout. What `tiny` has beside numbers may be another
-    network, and shapes of a large vocabulary cost nothing."""
+    """The same network at the sizes of its row's `tiny`, without dropout, and with a vocabulary of `VOCAB` where it can
+    have that. What `tiny` has beside numbers may be another network."""
     sizes = {name: value for name, value in row.tiny.items() if type(value) in (int, float) and name != "vocab"}
     rates = {name: 0.0 for name in row.dropout_fields if type(getattr(config, name)) is float}
-    return dataclasses.replace(config, **{**sizes, **rates, "vocab": config.vocab or VOCAB})
+    tiny = dataclasses.replace(config, **{**sizes, **rates, "vocab": VOCAB})
+    try:
+        row.check(tiny)
+    except UserError:
+        return dataclasses.replace(tiny, vocab=config.vocab or VOCAB)
+    return tiny
 
 
 def default_fields(form: str) -> tuple[str, ...]:
