@@ -45,7 +45,7 @@ def write(
     if not workdirs:
         raise UserError("a report needs one or several workdirs")
     path = Path(output) if output else workdirs[0] / NAME if len(workdirs) == 1 else Path(NAME)
-    if output or len(workdirs) > 1:
+    if output or path.parent.is_dir():  # without the directory there is no run, which is said below
         check_output(path)
     runs = []
     for number, (workdir, label) in enumerate(zip(workdirs, labels(workdirs), strict=True), 1):
