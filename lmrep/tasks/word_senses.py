@@ -230,7 +230,7 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
     chosen = [[prediction["sense"]] if prediction["sense"] else [] for prediction in predictions]
     right = units.columns["right"] == 1
     nll = -np.logaddexp.reduce(np.where(right, table, -np.inf), -1)[right.any(-1)]
-    metrics = {**({"loss": float(nll.mean())} if len(nll) else {}),
+    metrics = {**({"loss": max(0.0, float(nll.mean()))} if len(nll) else {}),
                "first_sense_f1": figures(("sense_f1",), gold, [own[:1] for own in senses])["sense_f1"],
                **figures(METRICS, gold, chosen)}
     return Result(metrics, predictions, gold, chosen)
