@@ -59,6 +59,11 @@ def test_files_that_are_written_are_those_that_were_read(tmp_path):
     config = json.loads((tmp_path / "written/tokenizer_config.json").read_text())
     assert config["model_max_length"] == 512 and "auto_map" not in config
     assert tokenizers.load(tmp_path / "written").fingerprint == ours.fingerprint
+    old = facts()
+    del old["model"]["type"], old["pre_tokenizer"]["pretokenizers"][1]["prepend_scheme"]
+    old["pre_tokenizer"]["pretokenizers"][1]["add_prefix_space"] = True
+    for text in test_sentencepiece.CORPUS[:9]:
+        assert tokenizers.load(write(tmp_path / "old", old)).encode(text).ids.tolist() == ours.encode(text).ids.tolist()
 
 
 def test_ids_are_those_of_the_sentencepiece_model(tmp_path):
@@ -76,6 +81,15 @@ def test_names_of_special_tokens_are_ordinary_text_unless_requested(tmp_path):
     special = {ours.tokens.index(name) for name in ("<extra_id_0>", "</s>")}
     assert special <= set(ours.encode(text, specials=True).ids.tolist())
     assert special.isdisjoint(ours.encode(text).ids.tolist()) and special.isdisjoint(ours.encode_batch([text])[0])
+
+
+def test_a_config_that_contradicts_the_rules_is_refused(tmp_path):
+    write(tmp_path, facts())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(
+        {"tokenizer_class": "XLNetTokenizer", "do_lower_case": True} | {
+            f"{role}_token": "</s>" for role in ("cls", "sep", "mask", "bos", "eos", "pad")}))
+    with pytest.raises(UserError, match="do_lower_case is True"):
+        tokenizers.load(tmp_path)
 
 
 def damaged(content):

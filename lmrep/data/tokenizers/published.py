@@ -205,7 +205,8 @@ def _with_model_type(content: dict) -> dict:
     model = content.get("model")
     if not isinstance(model, dict) or "type" in model:
         return content
-    name = "BPE" if "merges" in model else "WordPiece" if "max_input_chars_per_word" in model else "without a type"
+    marks = {"merges": "BPE", "max_input_chars_per_word": "WordPiece", "unk_id": "Unigram"}
+    name = next((name for mark, name in marks.items() if mark in model), "without a type")
     return content | {"model": {"type": name, **model}}
 
 

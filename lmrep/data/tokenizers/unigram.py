@@ -18,7 +18,7 @@ from typing import Any
 import tokenizers
 
 from lmrep.core.errors import UserError
-from lmrep.data.tokenizers.base import AddedToken, Encoding
+from lmrep.data.tokenizers.base import CONFIG, AddedToken, Encoding
 from lmrep.data.tokenizers.library import LibraryTokenizer
 from lmrep.data.tokenizers.pieces import FAMILIES, SPACE, Pieces, family_of
 from lmrep.data.tokenizers.published import TOKENIZER_JSON, PublishedFiles, check_value, type_name
@@ -128,6 +128,8 @@ def load(files: PublishedFiles) -> Unigram | None:
         if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
             raise
         raise UserError(f"{path} is not a tokenizer: {str(error).partition(chr(10))[0][:200]}") from None
+    if family in ("albert", "xlnet"):  # whose classes in other libraries follow the config
+        check_value(files.directory / CONFIG, "do_lower_case", config.get("do_lower_case"), None, found.lowercase)
     for token in found.added:
         if not token.special and found._plain.token_to_id(token.content) != found._ids[token.content]:
             raise UserError(f"{path} adds the special tokens before {token.content[:60]!r} after others that are not "
