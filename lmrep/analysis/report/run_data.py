@@ -121,7 +121,8 @@ class RunData:
     @property
     def tokens(self) -> int | None:
         """Tokens trained on, without padding, up to the last line that logs them."""
-        return next((int(line["tokens"]) for line in reversed(self.train) if "tokens" in line), None)
+        return next((int(line["tokens"]) for line in reversed(self.train)
+                     if math.isfinite(line.get("tokens", math.nan))), None)
 
     @property
     def devices(self) -> Mapping[str, Any] | None:
@@ -370,7 +371,8 @@ def curves(run: RunData, max_points: int = 600) -> dict[str, dict[str, list]]:
     "validation" has `unigram_loss` too, a constant. More than `max_points` lines are averaged in groups of neighbours.
     Tokens are interpolated between the lines that log them.
     """
-    known = [(0, 0), *((line["step"], line["tokens"]) for line in run.train if "tokens" in line)]
+    known = [(0, 0), *((line["step"], line["tokens"]) for line in run.train
+                       if math.isfinite(line.get("tokens", math.nan)))]
     steps, tokens = zip(*known, strict=True)
     found = {}
     for source in ("train", "validation", "timing"):
