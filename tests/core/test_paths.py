@@ -1,4 +1,6 @@
-"""`~` is expanded where a path enters, whichever flag or field it is given to."""
+"""`~` is expanded where a path enters, whichever flag or field it is given to; globs match files."""
+
+import re
 
 import pytest
 
@@ -6,7 +8,7 @@ from lmrep.cli.arguments import parse
 from lmrep.cli.main import COMMANDS, flags_of
 from lmrep.config.record import read
 from lmrep.core.errors import UserError
-from lmrep.core.paths import as_path, as_paths
+from lmrep.core.paths import as_path, as_paths, matches, why_no_match
 from lmrep.data import corpora, records, tokenizers
 from lmrep.experiment.record import Experiment
 
@@ -57,3 +59,19 @@ def test_fields_that_are_paths_are_expanded(record, field):
 def test_tables_of_paths_are_expanded(table):
     assert getattr(read(Experiment, {table: {"teacher": "~/x", "words": "y"}}), table) == {
         "teacher": "/home/me/x", "words": "y"}
+
+
+@pytest.mark.parametrize(("pattern", "expected"), [
+    ("a [1]/*.txt", ["a [1]/x.txt", "a [1]/y.txt"]), ("a [1]/x.txt", ["a [1]/x.txt"]), ("?.zip", ["b.zip"]),
+    ("a [1]/**/*.tsv", ["a [1]/c/z.tsv"]), ("a [[]1]/x.*", ["a [1]/x.txt"]), ("a [1]", ["a [1]"]),
+    ("a 1/*.txt", "there is no folder a 1;"), ("b.zip/x.txt", "b.zip is a file, not a folder; if it is an archive"),
+    ("a [1]/x.text", r"a \[1\] has c, x.txt, y.txt; check the path"), ("*.text", "has a \\[1\\], b.zip;")])
+def test_globs_match_files_in_folders_with_wildcards(tmp_path, monkeypatch, pattern, expected):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a [1]/x.txt", "a [1]/y.txt", "a [1]/c/z.tsv", "b.zip"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    if isinstance(expected, list):
+        assert matches(pattern) == expected
+    else:
+        assert not matches(pattern) and re.search(expected, why_no_match(pattern))

@@ -101,7 +101,7 @@ def test_a_test_file_of_words_alone_has_no_tags(write):
     ("-DOCSTART- O\n\n", {}, ["no examples"]),
     ("a\t\n", {}, ["line 1", "one of the tags is empty"]),
     ("\tO\n", {}, ["line 1", "one of the words is empty"]),
-    ("1 EU B-ORG\n2 is O\n\n1 Yes O\n", {}, ["line 1", "the numbers of words", "{'words': '1'}"]),
+    ("1 EU B-ORG\n2 is O\n\n1 Yes O\n", {}, ["line 1", "the numbers of words", "{'words': '1'}", "the last"]),
     ("O what\nB-GENRE comedy\n\nO which\n", {}, ["line 1", "has tags", "{'words': '1', 'tags': '0'}"]),
     ("EU B-ORG\n# a b\n", {}, ["line 2", "3 columns"]),
     ("#begin document\n" + "bc/cctv 0 EU NNP\n" * 20, {}, ["line 2", "the same text", "data.columns"]),

@@ -4,7 +4,6 @@ Paths with a protocol (`gs://`, `s3://`, `https://` ...) are read with fsspec an
 failure is a UserError that names the file.
 """
 
-import glob
 import hashlib
 import os
 import posixpath
@@ -12,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from lmrep.core import input_files, remote, text_files
+from lmrep.core import input_files, paths, remote, text_files
 from lmrep.core.errors import UserError
 
 
@@ -50,16 +49,15 @@ def describe(sources: list[Source], pattern: str) -> str:
 
 
 def _local(pattern: str, example: str) -> list[Source]:
-    # A name may have [ and ].
-    names = [pattern] if os.path.isfile(pattern) else sorted(glob.glob(pattern, recursive=True))
-    paths = [name for name in names if (os.path.exists(name) and not os.path.isdir(name)) or _in_annex(name)]
-    if not paths:
-        where = "" if os.path.isabs(pattern) else f" in {os.getcwd()}"
-        raise UserError(_no_match(pattern, where, os.path.isdir(pattern), os.path.join(pattern, "**", example)))
-    for match in paths:
+    found = [name for name in paths.matches(pattern)
+             if (os.path.exists(name) and not os.path.isdir(name)) or _in_annex(name)]
+    if not found:
+        raise UserError(_no_match(pattern, "", os.path.isdir(pattern) and os.path.join(pattern, "**", example),
+                                  paths.why_no_match(pattern)))
+    for match in found:
         input_files.check_regular(match)
-    top = os.path.commonpath([os.path.dirname(match) for match in paths])
-    return [Source(match, os.path.relpath(match, top or ".")) for match in paths]
+    top = os.path.commonpath([os.path.dirname(match) for match in found])
+    return [Source(match, os.path.relpath(match, top or ".")) for match in found]
 
 
 def _in_annex(path: str) -> bool:
@@ -73,17 +71,16 @@ def _remote(pattern: str, example: str) -> list[Source]:
         matches = sorted((name, info) for name, info in store.glob(path, detail=True).items() if info["type"] == "file")
         if not matches:
             within = posixpath.join(pattern, "**", example)
-            raise UserError(_no_match(pattern, " in that store", store.isdir(path), within))
+            raise UserError(_no_match(pattern, " in that store", store.isdir(path) and within, "check the address"))
         top = posixpath.commonpath([posixpath.dirname(name) for name, _ in matches])
         return [Source(store.unstrip_protocol(name), posixpath.relpath(name, top or "."), store,
                        remote.checksum(info), info["size"] or 0)
                 for name, info in matches]
 
 
-def _no_match(pattern: str, where: str, folder: bool, within: str) -> str:
-    hint = f"it is a folder; try {within!r}" if folder else \
-        "check the path, and quote the glob so that the shell leaves it alone"
-    return f"data.files {pattern!r} matches no file{where}; {hint}"
+def _no_match(pattern: str, where: str, within: str, why: str) -> str:
+    """The message; `within` is the glob of the files in a folder, or empty."""
+    return f"data.files {pattern!r} matches no file{where}; {f'it is a folder; try {within!r}' if within else why}"
 
 
 def opened(source: Source) -> BinaryIO:

@@ -1,14 +1,13 @@
 """The files of a split: found by a glob, decoded, and split into lines."""
 
 import codecs
-import glob
 import logging
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from lmrep.core import input_files, remote, text_files
+from lmrep.core import input_files, paths, remote, text_files
 from lmrep.core.errors import UserError
 from lmrep.core.messages import byte_size
 from lmrep.data.records.base import Config, Job
@@ -32,15 +31,13 @@ def _find(pattern: str, split: str) -> list[Path]:
     if remote.as_url(pattern):
         return _find_remote(pattern, split)
     if not (matches := _matches(pattern)):
-        where = "" if os.path.isabs(pattern) else f" in {os.getcwd()}"
-        raise UserError(f"the {split} files {pattern!r} match no file{where}; check the path, and quote a glob so that "
-                        "the shell leaves it alone")
+        raise UserError(f"the {split} files {pattern!r} match no file; {paths.why_no_match(pattern)}")
     return matches
 
 
 def _matches(pattern: str) -> list[Path]:
     """The local files and folders of a path or a glob, sorted."""
-    names = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern, recursive=True))
+    names = paths.matches(pattern)
     if len(names) > 1:  # ** matches folders too
         names = [name for name in names if not os.path.isdir(name)] or names
     return [Path(name) for name in names]

@@ -70,7 +70,7 @@ def _check_words(items: Sequence[Record | UserError]) -> None:
         return
     raise UserError(f"{records[0].where}: the first column, which words are read from, has {found} "
                     f"({short(words[0])}); set --config.data.columns=\"{columns}\", or to other columns, by number "
-                    "from 0")
+                    "from 0 (tags are those of the last one unless it names another)")
 
 
 def _comments(job: Job, split: Callable[[str], list[str]]) -> Callable[[str, bool], bool]:
