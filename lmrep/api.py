@@ -138,6 +138,7 @@ def _train(
     if experiment.init and fresh:  # either all processes read it, or none
         agreed(lambda: init_from.directory_of(experiment.init))
     if fresh and not url and jax.process_count() == 1:
+        checks.check_writable(directory)
         trial.try_checkpoint(directory)
     writers, prepared, stages, parts = agreed(lambda: _ready(experiment, directory, data_dir, steps))
     if isinstance(prepared, PreparedTask):

@@ -3,6 +3,7 @@ many tests share."""
 
 import fcntl
 import gc
+import json
 import logging
 import os
 import shutil
@@ -82,10 +83,12 @@ def _small_run(tmp_path_factory):
 def small_home(_small_run, tmp_path_factory) -> Path:
     """A folder of the module's own with the corpus in `texts`, the experiment file `small.py` and a run of it in `run`
     (checkpoints 4, 8 and 12), its stores in `data`, and what `lmrep train` printed in `printed`."""
+    from lmrep.storage import workdir
     from tests import small
 
     home = Path(shutil.copytree(_small_run, tmp_path_factory.mktemp("small") / "home"))
     small.experiment_file(home, home / "texts")
     for path in (home / "printed", home / "run/config.json"):
         path.write_text(path.read_text().replace(str(_small_run), str(home)))
+    workdir.write_config(home / "run", json.loads((home / "run/config.json").read_text()))
     return home

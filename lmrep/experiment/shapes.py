@@ -79,7 +79,10 @@ def check_contracts(experiment: Experiment, parts: FrozenParts) -> None:
     Raises:
       UserError: one does not; `checkpoint.best` is a metric that the objective as configured does not measure.
     """
-    vocabulary, best = untrained_vocabulary(experiment), experiment.checkpoint.best
+    # That of a teacher is the run's own, which is compared once there is a tokenizer.
+    shared = 0 if experiment.tokenizer.vocab_file else max(
+        (part.model.vocab_size for part in parts.values() if part.model), default=0)
+    vocabulary, best = untrained_vocabulary(experiment, shared), experiment.checkpoint.best
     network = contracts.checked_network(
         build.model(experiment, vocabulary), experiment.model["name"], experiments.model_def(experiment.model))
     stages = experiments.resolve_stages(experiment)  # those that differ in length alone are traced once
@@ -125,10 +128,12 @@ def batch(one: StageShapes, mesh: Mesh) -> Mapping[str, jax.ShapeDtypeStruct]:
                                        sharding=batch_sharding(mesh)) for name, field in fields.items()}
 
 
-def untrained_vocabulary(experiment: Experiment) -> Vocabulary:
-    """What is known of a vocabulary before it is trained: its maximal size and its special tokens."""
-    size = tokenizers.size(experiment.tokenizer)
-    size = min(size, experiments.model_config(experiment, size).vocab)
+def untrained_vocabulary(experiment: Experiment, size: int = 0) -> Vocabulary:
+    """What is known of a vocabulary before it is trained: its special tokens, and its `size`, by default the maximal
+    one."""
+    if not size:
+        size = tokenizers.size(experiment.tokenizer)
+        size = min(size, experiments.model_config(experiment, size).vocab)
     definition = tokenizers.TOKENIZERS[experiment.tokenizer.name]
     characters = WordCharacters([], {}, 0) if definition.characters else None
     return Vocabulary(size, {role: i for i, role in enumerate(definition.specials)}, np.ones(size, bool),

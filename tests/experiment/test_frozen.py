@@ -113,7 +113,7 @@ def test_a_changed_teacher_is_refused_and_a_moved_one_is_not(runs, tmp_path):
     folder, config = runs
     shutil.copytree(folder / "student", tmp_path / "student")
     shutil.copytree(folder / "teacher", tmp_path / "moved")
-    moved = student(folder, **{"frozen.teacher": str(tmp_path / "moved")})
+    moved = student(folder, **{"objective.draw": "batch", "frozen.teacher": str(tmp_path / "moved")})
     api.train(moved, tmp_path / "student", data_dir=folder / "data")
     shutil.rmtree(tmp_path / "moved/checkpoints/12")
     with pytest.raises(UserError, match=r"config.frozen.teacher .* other parameters than those"):

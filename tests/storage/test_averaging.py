@@ -62,7 +62,8 @@ def test_existing_output_is_not_overwritten(small_home):
 def test_overfitting_one_batch_reaches_a_low_loss(small_home, tmp_path):
     """The same examples at every step, none of them validated; the loss falls far below what all the data allow."""
     words = ["--config.overfit=1", "--config.steps=200", "--config.optimizer.learning_rate=3e-3",
-             "--config.checkpoint.every=100", "--config.optimizer.schedule.warmup=20", "--config.batch_size=1"]
+             "--config.checkpoint.every=100", "--config.optimizer.schedule.warmup=20", "--config.batch_size=1",
+             "--config.seed=1"]
     answer = train(small_home, tmp_path / "run", *words)
     assert answer.code == 0, answer
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
