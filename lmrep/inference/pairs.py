@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from lmrep.core import input_files, text_files
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.files import json_object
 from lmrep.core.progress import ProgressReporter
@@ -77,24 +78,15 @@ def read(path: str | Path, examples: int | None = None) -> list[Pair]:
 
 
 def _read_file(file: Path) -> Iterator[Pair]:
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise UserError(f"{file} cannot be read: {error.strerror}; give the directory of the pairs, such as "
-                        "--pairs=blimp/data") from None
-    for number, line in enumerate(content.split(b"\n"), 1):
+    name = Path(input_files.content_name(file)).stem
+    for number, line in enumerate(text_files.lines(file), 1):
         if line.strip():
-            where = f"{file}, line {number}"
-            yield _pair(line, file.stem, where)
+            yield _pair(line, name, f"{file}, line {number}")
 
 
-def _pair(line: bytes, file_name: str, where: str) -> Pair:
+def _pair(line: str, file_name: str, where: str) -> Pair:
     """Raises UserError where a sentence is missing, or a field is not text, or empty."""
-    try:
-        text = line.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise UserError(f"{where} is not UTF-8 text; convert the file") from None
-    record = json_object(text, where, f"an object with the fields {GOOD} and {BAD}")
+    record = json_object(line, where, f"an object with the fields {GOOD} and {BAD}")
     record.setdefault(PARADIGM, file_name)
     record.setdefault(PHENOMENON, record[PARADIGM])
     for field in (GOOD, BAD, PARADIGM, PHENOMENON):

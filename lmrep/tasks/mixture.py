@@ -8,7 +8,7 @@ import numpy as np
 from lmrep.config.record import choose
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import Units, take
-from lmrep.metrics import Metric
+from lmrep.metrics import Metric, baseline_names
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.tasks.base import Comparison, Outputs, Result, TaskDef
 
@@ -70,8 +70,8 @@ def config_of_source(configs: Mapping[str, Any], source: str, base: Any) -> Any:
 
 
 def _of_source(source: str, metric: Metric, headline: bool) -> Metric:
-    return metric._replace(title=f"{source}: {metric.title}", headline=headline, perplexity=False,
-                           baseline=metric.baseline and f"{source}/{metric.baseline}")
+    baseline = "".join(f"{metric.baseline.removesuffix(name)}{source}/{name}" for name in baseline_names(metric))
+    return metric._replace(title=f"{source}: {metric.title}", headline=headline, perplexity=False, baseline=baseline)
 
 
 def _by_source(records: Sequence[Record]) -> dict[str, list[int]]:

@@ -282,7 +282,7 @@ def test_interval_of_a_mean_covers_it_in_95_percent_of_samples():
     (["[1]"], r"line 1 is \[1\]; expected an object with the fields sentence_good"),
     ([json.dumps({k: v for k, v in LINE.items() if k != "sentence_bad"})], "line 1 has no field 'sentence_bad'"),
     ([{"sentence_bad": 7}], "line 1: sentence_bad is 7"),
-    ([{"sentence_bad": "a \ud800"}], "line 1: 'a .*' is not Unicode"),
+    ([{"sentence_bad": "a \ud800"}], "a.jsonl, line 1 is not JSON: .* surrogate"),
     ([LINE, {"sentence_bad": "the cat " * 40}], "line 2: .* has 8[0-9] tokens; the model takes 32"),
     ([LINE, {"linguistics_term": "syntax"}], "line 2: the linguistics_term of the UID 'agreement'"),
     ([LINE, {"sentence_good": "\u200b\u200b"}], "line 2: the tokenizer gives no token"),
@@ -294,7 +294,7 @@ def test_malformed_pairs_are_refused_with_file_and_line(home, tmp_path, lines, m
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"pairs": "nowhere"}, "nowhere cannot be read: No such file"),
+    ({"pairs": "nowhere"}, "cannot read nowhere: No such file"),
     ({"pairs": "a", "files": "b"}, "leave these out"),
     ({"pll": "word_l2r"}, "give pairs too"),
 ])
