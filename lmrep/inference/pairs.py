@@ -15,6 +15,7 @@ import numpy as np
 from lmrep.core import input_files, text_files
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.files import json_object
+from lmrep.core.messages import counted
 from lmrep.core.progress import ProgressReporter
 from lmrep.core.sharding import batch_sharding, make_mesh, replicated, use_mesh
 from lmrep.data.characters import add_characters, known_ids
@@ -314,7 +315,7 @@ def table(found: Mapping[str, Any]) -> str:
         paradigms = [(f"  {paradigm}", each) for paradigm, each in found["paradigms"].items()
                      if each["phenomenon"] == name and paradigm != name]
         lines += [(name, entry), *paradigms]
-    lines.append((f"mean over {len(found['paradigms'])} paradigms", found))
+    lines.append((f"mean over {counted(len(found['paradigms']), 'paradigm')}", found))
     width = max(len(name) for name, _ in lines)
     head = f"{'':{width}}  {'pairs':>6}  accuracy  95 % interval" + "  per token  95 % interval" * both
     text = [head]

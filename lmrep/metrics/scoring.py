@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from lmrep.config.record import suggestion
 from lmrep.core.errors import UserError
+from lmrep.core.messages import counted
 from lmrep.metrics import files, glue, rouge, scripts, translation
 from lmrep.metrics.bootstrap import bootstrap
 from lmrep.metrics.tasks import TASK_METRICS
@@ -220,8 +221,8 @@ def _texts(gold: str, predictions: str, gold_field: str, prediction_field: str) 
     texts = files.read_texts(predictions, prediction_field, files.TEXT_FIELDS)
     for path, stream in zip(gold.split(","), streams, strict=True):
         if len(stream) != len(texts):
-            raise UserError(f"{path} has {len(stream):,} texts, and {predictions} {len(texts):,}; expected a reference "
-                            "for each text")
+            raise UserError(f"{path} has {counted(len(stream), 'text')}, and {predictions} {len(texts):,}; "
+                            "expected a reference for each text")
     return (streams[0] if len(streams) == 1 else [*zip(*streams, strict=True)]), texts
 
 

@@ -56,7 +56,7 @@ def test_fields_of_json_lines_are_texts(score, files):
 def test_other_numbers_of_texts_and_pipes_are_refused(score, files):
     (files / "short.txt").write_text("a\n")
     code, _, err = score("--metric=chrf", f"--gold={files / 'short.txt'}", f"--predictions={files / 'texts.txt'}")
-    assert code == 2 and "short.txt has 1 texts" in err
+    assert code == 2 and "short.txt has 1 text," in err
     code, _, err = score("--metric=bleu", "--tokenize=x", f"--gold={files}", f"--predictions={files}")
     assert code == 2 and "--tokenize" in err
     os.mkfifo(files / "pipe")

@@ -45,7 +45,7 @@ def test_a_test_file_may_lack_its_translation(tmp_path):
     ({"columns": {}}, "does not say which suffix the file of each field has"),
     ({"columns": {"text": "fr", "target": "en"}}, "whose name ends with .fr"),
     ({"columns": {"text": "de", "target": "cs"}}, r"cannot read .*train\.cs: No such file"),
-    ({}, r"train\.en has 1 lines, and .*train\.de 2"),
+    ({}, r"train\.en has 1 line, and .*train\.de 2"),
 ])
 def test_files_that_do_not_fit_are_refused(tmp_path, change, message):
     path = write(tmp_path, "train.de", "Ein Hund.", "Zwei Katzen.")

@@ -70,7 +70,7 @@ def test_files_of_wic_and_of_superglue_give_the_characters_of_the_word(tmp_path)
 
 @pytest.mark.parametrize(("data", "gold", "message"), [
     (DATA, None, r"a\.gold\.txt is missing"),
-    (DATA, "T\n", r"a\.gold\.txt has 1 lines, and .*a\.data\.txt 2"),
+    (DATA, "T\n", r"a\.gold\.txt has 1 line, and .*a\.data\.txt 2"),
     (DATA, "T\nX\n", r"a\.gold\.txt, line 2 is 'X'; expected T or F"),
     (DATA.replace("1-1", "1-2"), "T\nF\n", r"a\.data\.txt, line 2 names word 2, and 'They run' has 2 words"),
     (DATA.replace("1-1", "1"), "T\nF\n", r"a\.data\.txt, line 2 has '1' in its third column"),

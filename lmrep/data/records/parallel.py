@@ -5,6 +5,7 @@ from pathlib import Path
 
 from lmrep.core import input_files, remote
 from lmrep.core.errors import UserError
+from lmrep.core.messages import counted
 from lmrep.data.records import files
 from lmrep.data.records.base import Job, ReaderDef, Record
 from lmrep.data.records.values import CORRECT, short
@@ -28,8 +29,8 @@ def read(job: Job) -> Iterator[Record | UserError]:
     lines = {field: list(files.lines(path, job.config)) for field, path in paths.items()}
     for field, found in lines.items():
         if len(found) != len(lines["text"]):
-            raise UserError(f"{paths[field]} has {len(found):,} lines, and {job.path} {len(lines['text']):,}; expected "
-                            "as many: line i of one is the translation of line i of the other")
+            raise UserError(f"{paths[field]} has {counted(len(found), 'line')}, and {job.path} {len(lines['text']):,}; "
+                            "expected as many: line i of one is the translation of line i of the other")
     for number in range(len(lines["text"])):
         fields = {field: found[number].strip() for field, found in lines.items()}
         where = f"{job.path}, line {number + 1}"

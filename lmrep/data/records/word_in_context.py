@@ -24,8 +24,8 @@ def read(job: Job) -> Iterator[Record | UserError]:
     gold = files.beside(job, "data.txt", "gold.txt", "label")
     labels = [] if gold is None else _lines(gold, job)
     if gold is not None and len(labels) != len(lines):
-        raise UserError(f"{gold} has {len(labels):,} lines, and {job.path} {len(lines):,}; expected as many: line i of "
-                        "one is the label of line i of the other")
+        raise UserError(f"{gold} has {counted(len(labels), 'line')}, and {job.path} {len(lines):,}; expected as many: "
+                        "line i of one is the label of line i of the other")
     for i, line in enumerate(lines):
         where = f"{job.path}, line {i + 1}"
         try:
