@@ -18,6 +18,7 @@ from lmrep.analysis.report import attention, metrics, page, predictions, prose, 
 from lmrep.core.errors import UserError
 from lmrep.experiment import config as experiments
 from lmrep.experiment import inspection
+from lmrep.storage.workdir import write_config
 from lmrep.training import optimizers
 from lmrep.training.state import create
 from tests import small
@@ -45,7 +46,7 @@ def edit_json(path, section=None, **fields):
     """Changes fields of the config in a config.json, or of a section of it."""
     record = json.loads(path.read_text())
     (record["config"][section] if section else record["config"]).update(fields)
-    path.write_text(json.dumps(record))
+    write_config(path.parent, record)
 
 
 def copy(source, target):
