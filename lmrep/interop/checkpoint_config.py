@@ -150,7 +150,8 @@ def head_fields(path: Path, task: str, pad: int | None) -> dict[str, Any]:
     if not conversion.is_workdir(path):
         found, reading = describe(path), fine_tuning.reading_fields(task, read_network(path))
         own = found.task.fields if found.task and found.task.task == task else {}
-        return {**reading.head, **published.get(found.family.preset_family, {}), **own}
+        left = {"context": "left"} if found.family.causal else {}
+        return {**reading.head, **published.get(found.family.preset_family, {}), **left, **own}
     experiment = recorded.read(path)[0]
     stage = experiments.resolve_stages(experiment)[-1]
     if stage.objective_name == task:

@@ -275,7 +275,7 @@ def experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer, name: str
         known = {name: value for name, value in task.fields.items() if name in config.objective}
         config.objective.update(dataclasses.asdict(definition.resolve(definition.objective.config(**known), ())))
     else:
-        fields = {**family.masking, "sentence_pair": "pair" in heads}
+        fields = {**family.objective_fields, "sentence_pair": "pair" in heads}
         config.objective.update({name: value for name, value in fields.items() if name in config.objective})
     if "pair" in heads and family.pairs:
         config.format.pairs = family.pairs

@@ -22,16 +22,15 @@ class Head(NamedTuple):
       title: of its logits, for people.
       logits: (parameters of the network and its heads, hidden states [b, t, d], model) -> logits: of tokens
         [b, t, v], of each position [b, t], or of pairs [b, 2].
-      specs: (model, width of the token table) -> its parameters, which lie under "objective" and its name; None if it
-        has none.
-      prefix: begins paths that only a checkpoint with this head has; "" if it has no parameters.
+      specs: (model, width of the token table) -> its parameters, which lie under "objective" and its name.
+      prefix: begins paths that only a checkpoint with this head has; that of GPT has no parameters, and so none.
       samples: texts for `lmrep predict`.
       objective: that trains it as the head of a language model; "" if it is no such head.
     """
 
     title: str
     logits: Callable[[Tree, Array, Model], Array]
-    specs: Callable[[Model, int], Tree] | None
+    specs: Callable[[Model, int], Tree]
     prefix: str
     samples: tuple[str, ...] = ()
     objective: str = ""
@@ -41,6 +40,12 @@ def _mlm_logits(tree: Tree, hidden: Array, model: Model) -> Array:
     head = tree["objective"]["masked"]
     x = lm_head.transform(head, hidden, activation=model.activation, eps=model.norm_eps)
     return lm_head.logits(head, model.output_embedding(tree["encoder"]), x)
+
+
+def _next_token_logits(tree: Tree, hidden: Array, model: Model) -> Array:
+    transformed = "transform" in tree.get("objective", {}).get("causal", {})
+    return causal.next_token_logits(
+        tree, hidden, model=model, c=causal.Config(head="transform" if transformed else "table"))
 
 
 def _discriminator_specs(model: Model) -> Tree:
@@ -64,8 +69,8 @@ HEADS = {
         ("Paris is the capital of France.", "Paris is the Friday of France.")),
     "causal": Head(
         "next-token logits",
-        lambda tree, hidden, model: causal.next_token_logits(tree, hidden, model=model, c=causal.Config()), None, "",
-        objective="causal"),
+        _next_token_logits, lambda model, e: lm_head.specs(model.width, e, model.vocab_size),
+        "objective/causal/", objective="causal"),
     "permutation": Head(
         "token logits",
         lambda tree, hidden, model: lm_head.logits(

@@ -159,8 +159,8 @@ def test_mismatched_conversion_record_is_reported(converted, tmp_path):
         file.write_text(json.dumps(record | change))
         with pytest.raises(RunFault, match="does not fit the checkpoint"):
             conversion.to_published(tmp_path / "run", tmp_path / "out")
-    file.write_text(json.dumps(record | {"config_json": record["config_json"] | {"hidden_act": "silu"}}))
-    with pytest.raises(RunFault, match=r"run/interop cannot be written: .*/out/config.json.*'silu'"):
+    file.write_text(json.dumps(record | {"config_json": record["config_json"] | {"hidden_act": "mish"}}))
+    with pytest.raises(RunFault, match=r"run/interop cannot be written: .*/out/config.json.*'mish'"):
         conversion.to_published(tmp_path / "run", tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
@@ -331,7 +331,9 @@ EARLIER = OBJECTIVES["masked"]._replace(published_heads={})
 
 
 @pytest.mark.parametrize(("objective", "fields", "network", "name", "remark"), [
-    ("causal", {}, {}, "BertModel", "it was trained to predict from left to right, and BertModel sees both sides"),
+    ("causal", {}, {}, "BertModel", "BertModel is the network alone"),
+    ("causal", {"bias": True}, {}, "BertModel", "left out with the head: objective/causal/bias"),
+    ("causal", {"head": "transform"}, {}, "BertLMHeadModel", ""),
     ("masked", {}, LEFT, "GPT2Model", "it was trained to see both sides, and GPT2Model reads from left to right"),
     ("causal", {"head": "transform"}, LEFT, "GPT2Model", "GPT2Model is the network alone"),
     ("causal", {"bias": True}, LEFT, "GPT2Model", "GPT2Model is the network alone"),

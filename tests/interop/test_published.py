@@ -239,7 +239,7 @@ def test_family_of_the_objective_is_preferred_if_it_matches():
     config, params = network({"activation": "gelu"}, "masked")
     names = [from_network(config, params, {}, objective)[0].family.name
              for objective in ("", "replaced_token", "causal")]
-    assert names == ["bert", "electra", "bert"]
+    assert names == ["bert", "electra", "bert-decoder"]
 
 
 @pytest.mark.parametrize(("changed", "message"), [
@@ -261,7 +261,8 @@ def test_network_without_a_published_family_is_refused(changed, message):
 
 
 @pytest.mark.parametrize(("changed", "message"), [
-    ({"model_type": "gpt2", "architectures": ["GPT2DoubleHeadsModel"]}, "GPT2Double.*nearest.* is GPT2LMHeadModel"),
+    ({"model_type": "t5", "architectures": ["T5ForSequenceClassification"]}, "whose head reads the decoder.*T5Model"),
+    ({"model_type": "xlm", "architectures": ["XLMWithLMHeadModel"]}, "XLMWith.* the nearest.* is BertModel"),
     ({"model_type": "bart", "architectures": None, "is_encoder_decoder": True},
      "'bart' and architectures none.*nearest that it has is T5EncoderModel. Families: bert, roberta, electra"),
     ({"model_type": "deberta-v2", "architectures": ["DebertaV2ForMaskedLM"]}, "nearest.* is BertForMaskedLM"),
@@ -276,7 +277,8 @@ def test_network_without_a_published_family_is_refused(changed, message):
     ({"model_type": None, "architectures": None},
      'neither model_type nor architectures.*for example "model_type": "bert"'),
     ({"architectures": ["RobertaModel"]}, "which differ"),
-    ({"architectures": ["BertLMHeadModel"]}, "BertLMHeadModel, which lmrep does not have; the nearest.* is BertModel"),
+    ({"architectures": ["BertLMHeadModel"]}, "is_decoder False and architectures BertLMHeadModel; .* both sides"),
+    ({"model_type": "bert-decoder"}, "'bert-decoder' and architectures BertForPreTraining, which lmrep does not"),
     ({"auto_map": {"AutoModel": "evil.Model"}}, "names code to run .auto_map."),
     ({"quantization_config": {"bits": 4}}, "quantised"),
     ({"pruned_heads": {"0": [1]}}, "has pruned_heads"),
@@ -291,7 +293,9 @@ def test_network_without_a_published_family_is_refused(changed, message):
     ({"layer_norm_eps": "1" * 400}, "has a value of more than 100 characters at layer_norm_eps"),
     ({"layer_norm_eps": "1e-12"}, "layer_norm_eps is '1e-12'; expected a number"),
     ({"position_embedding_type": "relative_key"}, "is 'relative_key'; expected absolute$"),
-    ({"is_decoder": True}, "is_decoder is True"),
+    ({"is_decoder": True}, "is_decoder True and architectures BertForPreT.* left to right.* BertLMHeadModel, "),
+    ({"is_decoder": "yes", "architectures": ["BertLMHeadModel"]}, "is_decoder is 'yes'"),
+    ({"is_decoder": True, "architectures": ["BertLMHeadModel"], "add_cross_attention": True}, "add_cross_attention"),
     ({"tie_word_embeddings": False}, "tie_word_embeddings false, but there is no cls.predictions.decoder.weight"),
 ])
 def test_invalid_config_is_refused(tmp_path, changed, message):
@@ -300,9 +304,10 @@ def test_invalid_config_is_refused(tmp_path, changed, message):
 
 
 @pytest.mark.parametrize(("name", "changed", "message"), [
-    ("roberta", {"hidden_act": "relu"}, "'relu', and the masked-LM head of roberta always uses gelu.*RobertaModel"),
-    ("electra_generator", {"hidden_act": "gelu_new"}, "the masked-LM head of electra always uses gelu.*: ElectraModel"),
+    ("roberta", {"hidden_act": "relu"}, "'relu', and the head of RobertaForMaskedLM always uses gelu.*RobertaModel"),
+    ("electra_generator", {"hidden_act": "gelu_new"}, "head of ElectraForMaskedLM always uses gelu.*: ElectraModel"),
     ("electra_discriminator", {"embedding_size": 15}, r"word_embeddings.weight is F32\[53, 7\]"),
+    ("albert", {"is_decoder": True}, "is_decoder is True; expected False"),
     ("albert", {"num_hidden_groups": 2}, "num_hidden_groups is 2; expected 1$"),
     ("albert", {"embedding_size": 15}, "embedding_size 15, which is its hidden_size; albert still projects"),
     ("gpt", {"afn": "tanh"}, "afn is 'tanh'; expected one of gelu, relu"),

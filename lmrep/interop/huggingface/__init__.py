@@ -21,4 +21,5 @@ __all__ = ["FAMILIES", "Family"]
 
 # In this order a network of our own is tried as one of them.
 FAMILIES: dict[str, Family] = {each.FAMILY.name: each.FAMILY for each in (
-    bert, roberta, electra, albert, gpt, gpt2, roberta_prelayernorm, distilbert, xlnet, t5)}
+    bert, roberta, electra, albert, gpt, gpt2, roberta_prelayernorm, distilbert, xlnet, t5)} | {
+    each.DECODER.name: each.DECODER for each in (bert, roberta, electra, roberta_prelayernorm)}

@@ -45,4 +45,4 @@ FAMILY = Family(
                           keys=("classifier_dropout_prob",)),
     record=ConfigJson, fields=bert.FIELDS | {"embedding_size": "embedding"},
     architecture=bert.ARCHITECTURE | {"share": "all"}, initialization={"init": "truncated_normal"},
-    always_projects=True, masking=RULES["albert"], pairs="sop", optimizer="lamb")
+    always_projects=True, objective_fields=RULES["albert"], pairs="sop", optimizer="lamb")

@@ -24,7 +24,8 @@ Params = Mapping[str, np.ndarray]  # by path
 
 TOKEN = ("encoder/embedding/token",)
 POSITION, TOKEN_TYPE = "encoder/embedding/position", "encoder/embedding/token_type"
-MLM_BIAS = "objective/masked/bias"  # there if a checkpoint has a masked-LM head
+# One of them is there if a checkpoint has a language model's head with a transform.
+TRANSFORMS = ("objective/masked/transform/kernel", "objective/causal/transform/kernel")
 
 # Names of activations in config.json: ours. Of several names of one activation the first is written.
 ACTIVATIONS = {"gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
@@ -90,7 +91,7 @@ class Family:
     """A family of published checkpoints: its tensors' names, its config.json, and what a run of it looks like.
 
     Attributes:
-      name: `model_type` in config.json.
+      name: `model_type` in config.json, unless `decoder_of` is.
       classes: the heads of a pretrained checkpoint -> the class of the transformers library.
       tasks: task -> the class of the library for it, and the tensors of its head; base models have no prefix then.
       base: names of the base model's tensors; they follow `prefix` and a dot, except in files of the base model alone
@@ -112,7 +113,10 @@ class Family:
       plain_head: the head, in `HEADS`, that all its checkpoints have (with `optional`), with the tied token table alone
         or an output table; "" for none.
       optional: begins the paths of a part of the network that a checkpoint may lack; "" for none.
-      causal: whether it predicts from left to right, with the tied token table as its only head for pretraining.
+      causal: whether it predicts from left to right.
+      decoder_of: the family whose networks these are, read from left to right (`is_decoder` in config.json), with a
+        head with a transform; "" for a family with networks of its own.
+      read_as: other class of the library -> the class that it is read as, without its other heads.
       transposed: whether kernels are [out, in].
       pad: the id of padding, where config.json has none.
       pads_left: whether padding precedes the tokens.
@@ -125,7 +129,7 @@ class Family:
       aliases: other key of config.json -> the key that means the same.
       objective: how a checkpoint without a masked-LM head was trained.
       without_lm_head: what a user should know about a checkpoint that has no head that predicts tokens.
-      masking: fields of the masked objective.
+      objective_fields: fields of the objective's config.
       pairs: `format.pairs` of checkpoints with a sentence-pair head; "" for the format's default.
       optimizer: of `optimizers.RECIPES`.
       preset_family: its name in `lmrep.models.PRESETS`.
@@ -153,6 +157,8 @@ class Family:
     plain_head: str = ""
     optional: str = ""
     causal: bool = False
+    decoder_of: str = ""
+    read_as: Mapping[str, str] = field(default_factory=dict)
     transposed: bool = True
     pad: int | None = 0
     pads_left: bool = False
@@ -167,7 +173,7 @@ class Family:
     objective: str = "masked"
     without_lm_head: str = ("it has no masked-LM head, so `lmrep predict` cannot fill masks; a run with init= "
                             "initializes one")
-    masking: Mapping[str, Any] = field(default_factory=dict)
+    objective_fields: Mapping[str, Any] = field(default_factory=dict)
     pairs: str = ""
     optimizer: str = "bert"
     preset_family: str = ""
@@ -180,11 +186,12 @@ class Family:
         `classes` in its config.json may say that it has none."""
         paths = set(paths)
         prefixes = {name: f"objective/{task_of(name)}/{head.part}" for name, head in TASK_HEADS.items()} | {
-            name: head.prefix for name, head in HEADS.items() if head.prefix and not self.causal}
+            name: head.prefix for name, head in HEADS.items() if head.prefix}
         found = tuple(name for name, prefix in prefixes.items() if any(path.startswith(prefix) for path in paths))
         plain = self.plain_head and any(path.startswith(self.optional) for path in paths)
         bare = list(classes or ()) == [self.classes[()]]
-        return found or (("causal",) if self.causal and not bare else (self.plain_head,) if plain else ())
+        tabled = self.causal and not self.decoder_of  # the head is the token table
+        return found or (("causal",) if tabled and not bare else (self.plain_head,) if plain else ())
 
     def class_of(self, heads: tuple[str, ...]) -> str:
         """The library's class with these heads; or with the first of them; or without heads."""
@@ -193,9 +200,14 @@ class Family:
         return self.classes.get(heads) or self.classes.get(heads[:1]) or self.classes[()]
 
     @property
+    def model_type(self) -> str:
+        """In config.json."""
+        return self.decoder_of or self.name
+
+    @property
     def class_names(self) -> list[str]:
         """The library's classes for checkpoints of this family."""
-        return [*self.classes.values(), *dict.fromkeys(each.name for each in self.tasks.values())]
+        return [*self.classes.values(), *dict.fromkeys(each.name for each in self.tasks.values()), *self.read_as]
 
     def paths(self, task: str = "") -> set[str]:
         """Every path that has a name, in pretrained checkpoints or in those of a task."""
@@ -295,12 +307,12 @@ class Family:
                                 "same; delete the one that is wrong")
         return known
 
-    def misfits(self, config: Any, masked: bool, task: PublishedTask | None = None) -> list[str]:
+    def misfits(self, config: Any, transformed: bool, task: PublishedTask | None = None) -> list[str]:
         """Why a network cannot be written as one of this family: "field=value" each.
 
         Args:
           config: of the network.
-          masked: whether it has a masked-LM head.
+          transformed: whether it has a language model's head with a transform.
           task: that it was fine-tuned for.
         """
         wrong = [name for name, value in self.architecture.items()
@@ -311,7 +323,7 @@ class Family:
         if "mlp" not in self.fields.values() and config.mlp != 4 * config.width:
             wrong.append("mlp")
         if config.activation not in self.activations.values() or (
-                masked and self.head_activation not in ("", config.activation)):
+                transformed and self.head_activation not in ("", config.activation)):
             wrong.append("activation")
         return [f"{name}={getattr(config, name)}" for name in wrong] + (
             task_classes.misfits(task, self.tasks.get(task.name)) if task else [])
@@ -324,7 +336,7 @@ class Family:
         bos_eos = {"bos_token_id": specials.get("bos", specials.get("cls")),
                    "eos_token_id": specials.get("eos", specials.get("sep"))}
         return {
-            "model_type": self.name, **values,
+            "model_type": self.model_type, **values,
             self.activation_key: next(name for name, own in self.activations.items() if own == config.activation),
             **({self.positions_key: config.max_length + config.position_offset} if self.positions_key else {}),
             **self.to_json(config), "pad_token_id": specials.get("pad", self.pad),

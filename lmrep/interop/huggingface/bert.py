@@ -1,6 +1,6 @@
 """BERT (Devlin et al., 2019), and the tables that its successors share."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lmrep.config.record import setting
 from lmrep.interop.huggingface import base
@@ -82,4 +82,27 @@ FAMILY = Family(
     },
     tasks=encoder_classes("Bert", ("bert.pooler.dense", "classifier"), ("bert.pooler.dense", "classifier")),
     record=ConfigJson, fields=FIELDS, architecture=ARCHITECTURE, initialization={"init": "truncated_normal"},
-    writes_bos_eos=False, masking=RULES["bert"], optimizer="bert")
+    writes_bos_eos=False, objective_fields=RULES["bert"], optimizer="bert")
+
+
+def decoder(family: Family, name: str) -> Family:
+    """The networks of a family read from left to right, by the name of the class with a language model's head."""
+
+    @dataclass(frozen=True)
+    class DecoderJson(family.record):
+        """Its keys."""
+
+        is_decoder: bool = setting(True, "whether it is causal", choices=(True,))
+
+    return replace(
+        family, name=f"{family.name}-decoder", decoder_of=family.name, causal=True,
+        classes={("causal",): name, (): family.classes[()]},
+        heads={tuple(path.replace("/masked/", "/causal/") for path in paths): names
+               for paths, names in family.heads.items() if paths[0].startswith("objective/masked/")},
+        tasks={}, record=DecoderJson, to_json=lambda config: {"is_decoder": True},
+        objective="causal", objective_fields={"head": "transform"},
+        without_lm_head="it has no output layer, so `lmrep predict` cannot continue texts; a run with init= "
+                        "initializes one")
+
+
+DECODER = decoder(FAMILY, "BertLMHeadModel")

@@ -71,4 +71,4 @@ FAMILY = Family(
     record=ConfigJson, fields=FIELDS, architecture=bert.ARCHITECTURE | {"token_types": 0, "norm_eps": 1e-12},
     initialization={"init": "normal"}, activation_key="activation",
     aliases={"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
-    writes_bos_eos=False, masking=RULES["bert"])
+    writes_bos_eos=False, objective_fields=RULES["bert"])

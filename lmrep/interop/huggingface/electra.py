@@ -59,4 +59,6 @@ FAMILY = Family(
     writes_bos_eos=False, head_activation="gelu", objective="replaced_token",
     without_lm_head="it is a discriminator without its generator: `lmrep predict` finds replaced words but fills no "
                     "masks, and it cannot be evaluated; a run with init= initializes a generator",
-    masking=RULES["bert"] | {"mask": 0.85, "keep": 0.15, "random": 0.0}, networks=networks)
+    objective_fields=RULES["bert"] | {"mask": 0.85, "keep": 0.15, "random": 0.0}, networks=networks)
+
+DECODER = bert.decoder(FAMILY, "ElectraForCausalLM")

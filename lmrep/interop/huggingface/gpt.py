@@ -57,7 +57,7 @@ def base(token: str, position: str) -> Names:
 FAMILY = Family(
     name="openai-gpt", prefix="transformer", tied="lm_head.weight", causal=True, transposed=False,
     classes={("causal",): "OpenAIGPTLMHeadModel", (): "OpenAIGPTModel"},
-    tasks=decoder_classes("OpenAIGPT", SEQUENCE),
+    read_as={"OpenAIGPTDoubleHeadsModel": "OpenAIGPTLMHeadModel"}, tasks=decoder_classes("OpenAIGPT", SEQUENCE),
     base=base("tokens_embed.weight", "positions_embed.weight"), heads={},
     record=ConfigJson, fields=FIELDS, architecture=ARCHITECTURE,
     initialization={"init": "normal", "table_dropout": True},

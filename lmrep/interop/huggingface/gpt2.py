@@ -23,6 +23,7 @@ class ConfigJson(gpt.DecoderJson):
 FAMILY = dataclasses.replace(
     gpt.FAMILY, name="gpt2", classes={("causal",): "GPT2LMHeadModel", (): "GPT2Model"},
     tasks=decoder_classes("GPT2", (*SEQUENCE, "tagging", "span_extraction")), preset_family="gpt2",
+    read_as={"GPT2DoubleHeadsModel": "GPT2LMHeadModel"},
     base={**gpt.base("wte.weight", "wpe.weight"), **norm("encoder/final_norm", "ln_f")},
     record=ConfigJson, fields=gpt.FIELDS | {
         "n_inner": "mlp", "scale_attn_weights": "scaled_attention",

@@ -22,7 +22,7 @@ from lmrep.core.params import ParamSpec, flatten
 from lmrep.interop import tensor_files
 from lmrep.interop.heads import HEADS, PublishedTask
 from lmrep.interop.huggingface import FAMILIES, Family
-from lmrep.interop.huggingface.base import MLM_BIAS, TensorLocation
+from lmrep.interop.huggingface.base import TRANSFORMS, TensorLocation
 from lmrep.interop.huggingface.task_classes import read_task
 from lmrep.interop.tensor_files import DTYPE_NAMES, dtype_and_shape
 
@@ -31,6 +31,12 @@ CONFIG, MODEL, INDEX = "config.json", "model.safetensors", "model.safetensors.in
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".msgpack", ".npz")
 CODE = ("auto_map", "custom_pipelines", "trust_remote_code")  # keys that name code to run
 FLOATS = ("F32", "F16", "BF16")
+TYPES = tuple(dict.fromkeys(family.model_type for family in FAMILIES.values()))
+# Classes of families that are read, whose heads no task of ours has, and what to do.
+UNREADABLE = dict.fromkeys(
+    ("T5ForSequenceClassification", "T5ForQuestionAnswering"),
+    "whose head reads the decoder, and lmrep's tasks read T5's encoder alone; to read the network without this head, "
+    'set architectures to ["T5Model"], or give a T5EncoderModel or T5ForConditionalGeneration')
 DECODERS = ("gpt", "llama", "mistral", "mixtral", "gemma", "qwen", "phi", "opt", "bloom", "falcon", "olmo")
 
 
@@ -77,11 +83,10 @@ def read(directory: Path) -> Published:
     tensors, metadata = _tensors(directory)
     config = family.refine(config, tensors)
     params, extra = assign(tensors, family, config, directory, task)
-    masked = MLM_BIAS in params
-    if masked and family.head_activation not in ("", config.activation):
-        raise UserError(f"{path} has {family.activation_key} {config_json[family.activation_key]!r}, and the masked-LM "
-                        f"head of {family.name} always uses {family.head_activation}; our heads use the network's "
-                        f"activation. Save the checkpoint without its head: {family.classes[()]}")
+    if any(path in params for path in TRANSFORMS) and family.head_activation not in ("", config.activation):
+        raise UserError(f"{path} has {family.activation_key} {config_json[family.activation_key]!r}, and the head of "
+                        f"{family.class_of(family.heads_of(params))} always uses {family.head_activation}; our heads "
+                        f"use the network's activation. Save the checkpoint without its head: {family.classes[()]}")
     heads = family.heads_of(params, config_json.get("architectures"))
     predicts_tokens = any(name in HEADS and HEADS[name].objective for name in heads)
     if config_json.get("tie_word_embeddings") is False and predicts_tokens and family.tied not in tensors:
@@ -125,7 +130,7 @@ def _described(directory: Path) -> tuple[dict[str, Any], Family]:
     for path, found in configs.items():
         if named := [key for key in CODE if found.get(key)]:
             raise UserError(f"{path} names code to run ({', '.join(named)}), which lmrep never runs; published "
-                            f"checkpoints of {', '.join(FAMILIES)} need none: delete the key if this is one")
+                            f"checkpoints of {', '.join(TYPES)} need none: delete the key if this is one")
     if config_json.get("quantization_config"):
         raise UserError(f"{directory / CONFIG} describes quantised weights; give the checkpoint that they were made "
                         "from")
@@ -143,20 +148,29 @@ def _family(path: Path, config_json: Mapping[str, Any]) -> Family:
                         '["BertForMaskedLM"]')
     if name is None and not classes:
         raise UserError(f"{path} has neither model_type nor architectures, so the family is unknown; add one, for "
-                        f'example "model_type": "bert"; supported are {", ".join(FAMILIES)}')
+                        f'example "model_type": "bert"; supported are {", ".join(TYPES)}')
     supported = {each for family in FAMILIES.values() for each in family.class_names}
     unknown = [each for each in classes if each not in supported]
-    if unknown or (name is not None and (not isinstance(name, str) or name not in FAMILIES)):
+    if unknown and (reason := UNREADABLE.get(unknown[0])):
+        raise UserError(f"{path} has architectures {unknown[0]}, {reason}")
+    if unknown or (name is not None and (not isinstance(name, str) or name not in TYPES)):
         kind = f"model_type {str(name)[:60]!r}" if name is not None else "no model_type"
         listed = ", ".join(each[:60] for each in classes[:3]) or "none"
         raise UserError(f"{path} has {kind} and architectures {listed}, which lmrep does not have; the nearest that it "
-                        f"has is {_nearest(str(name), config_json)}. Families: {', '.join(FAMILIES)}")
+                        f"has is {_nearest(str(name), config_json)}. Families: {', '.join(TYPES)}")
     if name is None:
-        name = next(name for name, family in FAMILIES.items() if classes[0] in family.class_names)
-    if any(each not in FAMILIES[name].class_names for each in classes):
+        name = next(family.model_type for family in FAMILIES.values() if classes[0] in family.class_names)
+    families = [family for family in FAMILIES.values() if family.model_type == name]
+    if any(each not in {*families[0].class_names, *families[-1].class_names} for each in classes):
         raise UserError(f"{path} has model_type {name!r} and architectures {', '.join(classes)}, which differ; "
                         "correct one of them")
-    return FAMILIES[name]
+    causal = bool(config_json.get("is_decoder"))
+    family = families[-1 if causal else 0]
+    if any(each not in family.class_names for each in classes):
+        raise UserError(f"{path} has is_decoder {causal} and architectures {', '.join(classes)}; of classes that read "
+                        f"{'from left to right' if causal else 'both sides'} lmrep has "
+                        f"{', '.join(family.class_names)}; correct the key that is wrong")
+    return family
 
 
 def _nearest(name: str, config_json: Mapping[str, Any]) -> str:
@@ -170,7 +184,7 @@ def _nearest(name: str, config_json: Mapping[str, Any]) -> str:
     elif head == "CausalLM" or any(each in name for each in DECODERS):
         family = FAMILIES["gpt2"]
     else:
-        inside = [each for each in FAMILIES if each in name]
+        inside = [each for each in FAMILIES if each in name and not FAMILIES[each].decoder_of]
         family = FAMILIES[max(inside, key=len) if inside else "bert"]
     return next((each for each in family.class_names if head and each.endswith(f"For{head}")),
                 family.classes.get(("causal",)) or family.classes[()])
@@ -220,7 +234,7 @@ def specs(config: Any, task: PublishedTask | None = None) -> dict[str, ParamSpec
     pretraining or of the task's."""
     model = models.build(config)
     heads = {task.task: task.specs(model)} if task else {
-        name: head.specs(model, model.output_dim) for name, head in HEADS.items() if head.specs}
+        name: head.specs(model, model.output_dim) for name, head in HEADS.items()}
     return flatten({"encoder": model.specs, "objective": heads})
 
 

@@ -21,4 +21,6 @@ FAMILY = Family(
     classes={(): "RobertaModel", ("masked",): "RobertaForMaskedLM"},
     base=bert.BASE, heads=HEAD, tasks=task_classes("Roberta", "roberta"),
     record=bert.ConfigJson, fields=bert.FIELDS, architecture=bert.ARCHITECTURE, initialization={"init": "normal"},
-    pad=1, positions_after_padding=True, head_activation="gelu", masking=RULES["roberta"], optimizer="roberta")
+    pad=1, positions_after_padding=True, head_activation="gelu", objective_fields=RULES["roberta"], optimizer="roberta")
+
+DECODER = bert.decoder(FAMILY, "RobertaForCausalLM")

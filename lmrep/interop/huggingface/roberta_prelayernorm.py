@@ -24,3 +24,5 @@ FAMILY = dataclasses.replace(
     classes={(): "RobertaPreLayerNormModel", ("masked",): "RobertaPreLayerNormForMaskedLM"},
     tasks=roberta.task_classes("RobertaPreLayerNorm", "roberta_prelayernorm"),
     architecture=bert.ARCHITECTURE | {"norm": "pre"})
+
+DECODER = bert.decoder(FAMILY, "RobertaPreLayerNormForCausalLM")

@@ -10,10 +10,10 @@ import numpy as np
 from lmrep import models
 from lmrep.core.errors import UserError
 from lmrep.interop import tensor_files
-from lmrep.interop.heads import TASK_HEADS, PublishedTask
+from lmrep.interop.heads import HEADS, TASK_HEADS, PublishedTask
 from lmrep.interop.huggingface import FAMILIES, Family, task_classes
-from lmrep.interop.huggingface.base import MLM_BIAS, POSITION, TOKEN_TYPE, Params
-from lmrep.interop.huggingface.read import CONFIG, INDEX, MODEL, Published
+from lmrep.interop.huggingface.base import POSITION, TOKEN_TYPE, TRANSFORMS, Params
+from lmrep.interop.huggingface.read import CONFIG, INDEX, MODEL, Published, specs
 from lmrep.interop.tensor_files import DTYPES, dtype_and_shape
 from lmrep.models import transformer
 from lmrep.storage import workdir
@@ -69,14 +69,16 @@ def from_network(
       objective: that it was trained with; "" where that does not matter.
       task: that it was fine-tuned for, if it was.
       published_heads: of `HEADS`, those that the objective trains; None for all whose parameters are there. A head of
-        which the family has some parameters alone is left out.
+        which the family or the network has some parameters alone is left out.
 
     Raises:
       UserError: no family can hold the network.
     """
     family = choose(config, params, specials.get("pad"), objective, task)
     known = family.paths(task.name if task else "")
-    partial = {path.split("/")[1] for path in params if path.startswith("objective/") and path not in known}
+    lacking = {path for paths in family.heads for path in paths if path not in params} & specs(config).keys()
+    partial = {path.split("/")[1] for path in (*params, *lacking) if path.startswith("objective/")
+               and (path in lacking or path not in known)}
     remarks: list[str] = []
     if family.positions_key:
         params, config, remarks = _move_positions(params, config, family.position_offset(specials.get("pad")))
@@ -89,9 +91,11 @@ def from_network(
         params[TOKEN_TYPE] = np.zeros((1, config.table_width), np.float32)
     heads = tuple(name for name in family.heads_of(params)
                   if task or (name not in partial and (published_heads is None or name in published_heads)))
+    starts = [f"objective/{name}/" for name in HEADS if not task and name not in (*heads, "pair")]
     if family.plain_head and family.plain_head not in heads:
-        remarks += [f"left out with the head: {path}" for path in params if path.startswith(family.optional)]
-        params = {path: value for path, value in params.items() if not path.startswith(family.optional)}
+        starts.append(family.optional)
+    remarks += [f"left out with the head: {path}" for path in params if path.startswith(tuple(starts))]
+    params = {path: value for path, value in params.items() if not path.startswith(tuple(starts))}
     config_json = {"architectures": [family.class_of(heads)], **family.config_json(config, specials)}
     if task:
         own = family.tasks[task.name]
@@ -151,10 +155,12 @@ def choose(
     if getattr(config, "pruned_heads", ""):
         raise UserError(f"heads were removed from the network (model.pruned_heads is {config.pruned_heads}), and "
                         "published layouts have the same heads in every layer; convert the run that it was made from")
-    misfits = {name: family.misfits(config, MLM_BIAS in params, task) for name, family in families.items()}
+    transformed = any(path in params for path in TRANSFORMS)
+    misfits = {name: family.misfits(config, transformed, task) for name, family in families.items()}
     fitting = [families[name] for name, wrong in misfits.items() if not wrong]
     if not fitting:
-        reasons = "; ".join(f"{name} ({', '.join(wrong)})" for name, wrong in misfits.items())
+        reasons = "; ".join(f"{name} ({', '.join(wrong)})" for name, wrong in misfits.items()
+                            if not families[name].decoder_of)
         what = "network with this head" if task else "network"
         raise UserError(f"no published family can hold this {what}. What does not fit each: {reasons}")
     return max(fitting, key=lambda family: (
