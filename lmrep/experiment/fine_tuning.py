@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import ml_collections
 
 from lmrep.config import loading
-from lmrep.config.record import read
+from lmrep.config.record import choose, read
 from lmrep.core.errors import UserError
 from lmrep.experiment.config import default_config
 from lmrep.layers.stack import Execution
@@ -131,8 +131,9 @@ def compose_task(
       **own: fields of sections of the config: data={"format": "trees"}.
 
     Raises:
-      UserError: a choice does not exist.
+      UserError: a choice, or the task, does not exist.
     """
+    choose(TASKS, task, "the task")
     chosen = loading.parse_argument(
         argument, init="", size=("base", ("base", "tiny")), model=("", ("", *PRESETS, *MODELS)),
         recipe=("bert", tuple(RECIPES)), head=("auto", ("auto", "new")),
@@ -222,7 +223,7 @@ def _networks(task: str) -> tuple[str, ...]:
 
 def compose_known(argument: str, known: str, network: str = "linear", model: str = "") -> ml_collections.ConfigDict:
     """The config of a known data set; arguments as in `compose_task`."""
-    return compose_task(argument, KNOWN[known].task, known, network, model)
+    return compose_task(argument, choose(KNOWN, known, "the known set").task, known, network, model)
 
 
 def _use(config: ml_collections.ConfigDict, known: KnownSet, data: str) -> None:

@@ -117,3 +117,10 @@ def test_a_folder_may_lack_the_test_file(tmp_path, present):
     data = compose_known(f"size=tiny,data={tmp_path}", "ud_pos").data
     assert data.validation == f"{tmp_path}/*-ud-dev.conllu"
     assert data.test == (f"{tmp_path}/*-ud-test.conllu" if present else "")
+
+
+@pytest.mark.parametrize(("compose", "name", "meant"), [
+    (compose_task, "clasification", "classification"), (compose_known, "conll203", "conll2003")])
+def test_unknown_names_in_pages_are_refused(compose, name, meant):
+    with pytest.raises(UserError, match=f"is '{name}'; expected .*did you mean '{meant}'"):
+        compose("size=tiny", name)
