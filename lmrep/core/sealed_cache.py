@@ -54,11 +54,11 @@ def cached(
                 raise Damaged("it is that of another fingerprint")
             return load(directory)
         except Damaged as damage:
-            log.warning("%s in %s is damaged and will be built again: %s", what, directory, damage)
+            log.warning("%s is damaged and will be built again: %s", directory, damage)
         except OSError as error:
             raise RunFault(f"cannot write {what} {directory}: {error}; {advice}") from error
         _remove(directory, what)
-    raise RunFault(f"{what} in {directory} was damaged {ATTEMPTS} times; check the disk, or name another directory")
+    raise RunFault(f"{directory} was damaged {ATTEMPTS} times; check the disk, or name another directory")
 
 
 def find_damage(directory: Path) -> str:
