@@ -35,6 +35,7 @@ FILES = 1000  # of a corpus that are opened, at most
 EXPANSION = 3  # of compressed text, about
 COUNTS = ("documents", "files")  # entries of a corpus's tally that are not anomalies
 TRIED, TRIED_CHARACTERS = 200, 2000  # documents that are tokenized and made into examples, and characters of each
+PAIRS = 16  # examples of a sample, at least, whose pairs are to have both labels
 CHARACTERS_PER_TOKEN, CHARACTERS_PER_SENTENCE = 4, 100  # estimates, as in `bytes_needed`
 SPAN_BYTES = 20  # of a plan's table, for each sentence: `formats.base.Spans`
 
@@ -200,11 +201,17 @@ def examples(
     if stream.size and stream.max() >= loaded.size and loaded.characters is None:
         raise UserError(f"the tokenizer gives the id {stream.max():,}, and has {loaded.size:,}; its files are of "
                         "different tokenizers: give those of one")
+    unknown, warnings = float((known_ids(stream, loaded.vocabulary) == loaded.vocabulary.unknown).mean()), []
     with tempfile.TemporaryDirectory() as directory:
         store = token_store.write(Path(directory) / "store", ids, loaded.vocabulary)
         for one in stages:
-            build.plan(one.plan, store, experiment.seed, Path(directory)).gather(np.zeros(1, np.int64))
-    unknown, warnings = float((known_ids(stream, loaded.vocabulary) == loaded.vocabulary.unknown).mean()), []
+            plan = build.plan(one.plan, store, experiment.seed, Path(directory))
+            plan.gather(np.zeros(1, np.int64))
+            if plan.examples >= PAIRS:
+                try:
+                    build.check_pairs(one.plan, plan)
+                except UserError as error:
+                    warnings.append(str(error))
     statistics = {"train": {"sentences": stream.size, "unknown_fraction": unknown}}
     store_statistics.check(statistics, experiment.tokenizer, warnings.append)
     text = f"{1 - unknown:.2%} of {stream.size:,} tokens of {len(documents):,} documents are in the vocabulary"

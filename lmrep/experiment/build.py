@@ -192,7 +192,7 @@ def _stage(
     if train.examples < stage.batch_size:
         raise UserError(f"the training split makes {train.examples:,} examples of length {stage.length}, fewer than "
                         f"batch_size={stage.batch_size}; give more text, or lower batch_size or length")
-    _check_pairs(stage, train)
+    check_pairs(stage, train)
     return Stage(
         name=stage.name,
         steps=stage.steps,
@@ -212,7 +212,7 @@ def _stage(
     )
 
 
-def _check_pairs(stage: StagePlan, train: Plan | Mixture) -> None:
+def check_pairs(stage: StagePlan, train: Plan | Mixture) -> None:
     """Raises UserError where an objective predicts the label of pairs, and all have the same one."""
     if "pair_label" not in ALL_OBJECTIVES[stage.objective_name].batch_fields(stage.objective):
         return

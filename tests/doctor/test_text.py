@@ -162,6 +162,17 @@ def test_vocabulary_that_does_not_cover_the_text_is_reported(config, vocabulary,
         assert found.mark == mark and "unknown" in found.text and message in found.text
 
 
+def test_pairs_of_one_class_are_a_warning(vocabulary, tmp_path):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts/a.txt").write_text("The red cat sees the old dog.\n\n" * 60)
+    (tmp_path / "vocab.txt").write_text("".join(f"{token}\n" for token in vocabulary))
+    config = small.config(tmp_path / "texts", "masked", "segment_pair")
+    config.objective.sentence_pair, config.data.documents = True, "blank_line"
+    config.tokenizer.vocab_file, config.mesh.data = str(tmp_path / "vocab.txt"), -1
+    found = examined(config, tmp_path / "run", tmp_path)["examples"]
+    assert found.mark == doctor.WARNING and "have label 1" in found.text
+
+
 def test_sample_text_longer_than_the_model_is_refused(home, config):
     config.samples = ("The [MASK] cat." + " The old dog." * 20, "No mask.")
     assert "32 at most" in failed(examined(config, home / "run", home / "data"))["tokenizer"]
