@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from lmrep.core.params import Array, ParamSpec, Tree, zeros
 from lmrep.layers import linear, lm_head
 from lmrep.models.base import Model
-from lmrep.objectives import causal, replaced_token, sentence_pair, span_corruption
-from lmrep.objectives.outputs import output_specs
+from lmrep.objectives import causal, mlm_head, replaced_token, sentence_pair, span_corruption
+from lmrep.objectives.outputs import output_specs, output_table
 from lmrep.tasks import conditioned_ends
 from lmrep.tasks import heads as tasks
 
@@ -22,7 +22,7 @@ class Head(NamedTuple):
       title: of its logits, for people.
       logits: (parameters of the network and its heads, hidden states [b, t, d], model) -> logits: of tokens
         [b, t, v], of each position [b, t], or of pairs [b, 2].
-      specs: (model, width of the token table) -> its parameters, which lie under "objective" and its name.
+      specs: (model) -> its parameters, which lie under "objective" and its name.
       prefix: begins paths that only a checkpoint with this head has; that of GPT has no parameters, and so none.
       samples: texts for `lmrep predict`.
       objective: that trains it as the head of a language model; "" if it is no such head.
@@ -30,7 +30,7 @@ class Head(NamedTuple):
 
     title: str
     logits: Callable[[Tree, Array, Model], Array]
-    specs: Callable[[Model, int], Tree]
+    specs: Callable[[Model], Tree]
     prefix: str
     samples: tuple[str, ...] = ()
     objective: str = ""
@@ -39,7 +39,7 @@ class Head(NamedTuple):
 def _mlm_logits(tree: Tree, hidden: Array, model: Model) -> Array:
     head = tree["objective"]["masked"]
     x = lm_head.transform(head, hidden, activation=model.activation, eps=model.norm_eps)
-    return lm_head.logits(head, model.output_embedding(tree["encoder"]), x)
+    return lm_head.logits(head, output_table(model, tree, head), x)
 
 
 def _next_token_logits(tree: Tree, hidden: Array, model: Model) -> Array:
@@ -55,32 +55,31 @@ def _discriminator_specs(model: Model) -> Tree:
 
 HEADS = {
     "masked": Head(
-        "masked-LM logits", _mlm_logits, lambda model, e: lm_head.specs(model.width, e, model.vocab_size),
-        "objective/masked/", ("Paris is the [MASK] of France.",), objective="masked"),
+        "masked-LM logits", _mlm_logits, mlm_head.specs, "objective/masked/", ("Paris is the [MASK] of France.",),
+        objective="masked"),
     "pair": Head(
         "sentence-pair logits",
         lambda tree, hidden, model: sentence_pair.logits(tree["objective"]["pair"], hidden[:, 0]),
-        lambda model, e: sentence_pair.specs(model), "objective/pair/classifier/"),
+        sentence_pair.specs, "objective/pair/classifier/"),
     "discriminator": Head(
         "replaced-token logits",
         lambda tree, hidden, model: replaced_token.replaced_logits(
             tree["objective"]["discriminator"], hidden, model.activation),
-        lambda model, e: _discriminator_specs(model), "objective/discriminator/",
+        _discriminator_specs, "objective/discriminator/",
         ("Paris is the capital of France.", "Paris is the Friday of France.")),
     "causal": Head(
         "next-token logits",
-        _next_token_logits, lambda model, e: lm_head.specs(model.width, e, model.vocab_size),
-        "objective/causal/", objective="causal"),
+        _next_token_logits, mlm_head.specs, "objective/causal/", objective="causal"),
     "permutation": Head(
         "token logits",
         lambda tree, hidden, model: lm_head.logits(
-            tree["objective"]["permutation"], model.output_embedding(tree["encoder"]), hidden),
-        lambda model, e: {"bias": ParamSpec((model.vocab_size,), ("vocab",), zeros)}, "objective/permutation/",
-        objective="permutation"),
+            tree["objective"]["permutation"], output_table(model, tree, tree["objective"]["permutation"]), hidden),
+        lambda model: output_specs(model) | {"bias": ParamSpec((model.vocab_size,), ("vocab",), zeros)},
+        "objective/permutation/", objective="permutation"),
     "span_corruption": Head(
         "target logits",
         lambda tree, hidden, model: span_corruption.next_token_logits(tree, hidden, model=model),
-        lambda model, e: output_specs(model), "objective/span_corruption/", objective="span_corruption"),
+        output_specs, "objective/span_corruption/", objective="span_corruption"),
 }
 
 

@@ -50,6 +50,7 @@ class Config:
     scaled_attention: bool = setting(True, "whether attention logits are divided by the root of the heads' width")
     attention_by_layer: bool = setting(False, "whether they are divided by the number of the layer, from 1 (an option "
                                        "of GPT-2's in the transformers library)")
+    tied: bool = setting(True, "whether the output layer uses the token table (Press and Wolf, 2017)")
     share: str = setting("none", "parameters that all layers share (ALBERT: all)", choices=tuple(SHARING))
     dropout: float = setting(0.1, "on embeddings and on the output of each block", at_least=0, below=1)
     table_dropout: bool = setting(False, "whether `dropout` acts on the entries of the embedding tables, including the "
@@ -118,7 +119,7 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         name=name,
         specs=specs(c),
         encode=partial(encode, c=c, execution=execution),
-        output_embedding=partial(output_embedding, c=c),
+        output_embedding=partial(output_embedding, c=c) if c.tied else None,
         width=c.width,
         vocab_size=c.vocab,
         max_length=c.max_tokens,

@@ -46,7 +46,7 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         name=name,
         specs=specs(c),
         encode=partial(encode, c=c, execution=execution),
-        output_embedding=None if c.cutoffs else output_embedding,
+        output_embedding=output_embedding if c.tied and not c.cutoffs else None,
         output_layer=output_layer(c) if c.cutoffs else None,
         width=c.width,
         vocab_size=c.vocab,

@@ -33,6 +33,7 @@ class Config:
                        "and projected", at_least=1)
     tied_projections: str = setting("all", "clusters whose projection the input and the output share; tails: all but "
                                     "the first", choices=adaptive.TIED)
+    tied: bool = setting(True, "whether the output layer uses the token table, where it is one softmax")
     max_length: int = setting(0, "tokens of a sequence at most; 0: any", at_least=0)
     causal: bool = setting(True, "whether it is conditioned on left contexts only (Transformer-XL), or on any, with a "
                            "query stream (XLNet)")

@@ -339,6 +339,8 @@ EARLIER = OBJECTIVES["masked"]._replace(published_heads={})
     ("causal", {"bias": True}, LEFT, "GPT2Model", "GPT2Model is the network alone"),
     ("earlier", {}, {}, "BertModel", "BertModel is the network alone: no class of bert has a head"),
     ("causal", {}, LEFT, "GPT2LMHeadModel", ""),
+    ("causal", {}, LEFT | {"tied": False}, "GPT2LMHeadModel", ""),
+    ("masked", {}, {"tied": False}, "BertForMaskedLM", ""),
 ])
 def test_the_objective_decides_which_heads_are_written(
     tmp_path, monkeypatch, objective, fields, network, name, remark

@@ -24,7 +24,7 @@ NARROW = SIZES | {"embedding_size": 26}
 DISTILBERT = {"vocab_size": 67, "dim": 36, "n_layers": 3, "n_heads": 3, "hidden_dim": 70, "max_position_embeddings": 41}
 GPT = {"vocab_size": 67, "n_embd": 36, "n_layer": 3, "n_head": 3, "n_positions": 41, "bos_token_id": 0,
        "eos_token_id": 2}
-LEFT = {"is_decoder": True}
+LEFT, UNTIED = {"is_decoder": True}, {"tie_word_embeddings": False}
 XLNET = {"vocab_size": 67, "d_model": 36, "n_layer": 3, "n_head": 3, "d_inner": 70}
 CASES = {
     "BertModel": SIZES, "BertForMaskedLM": SIZES | {"hidden_act": "gelu_new"},
@@ -47,6 +47,8 @@ CASES = {
     "DistilBertForMaskedLM odd": DISTILBERT | {"activation": "quick_gelu", "dim": 33},
     "BertLMHeadModel": SIZES | LEFT | {"hidden_act": "relu"}, "ElectraForCausalLM": NARROW | LEFT,
     "RobertaForCausalLM": SIZES | LEFT | {"type_vocab_size": 1}, "RobertaPreLayerNormForCausalLM": SIZES | LEFT,
+    "BertForPreTraining untied": SIZES | UNTIED, "GPT2LMHeadModel untied": GPT | UNTIED,
+    "ElectraForMaskedLM untied": NARROW | UNTIED, "XLNetLMHeadModel untied": XLNET | UNTIED,
     "GPT2DoubleHeadsModel": GPT, "OpenAIGPTDoubleHeadsModel": GPT,
 }  # fmt: skip
 # Of which golden directory; others have BERT's.

@@ -20,6 +20,7 @@ from lmrep.interop.certificate import RandomBatch
 from lmrep.interop.huggingface import FAMILIES
 from lmrep.interop.huggingface.read import describe, read, specs
 from lmrep.interop.huggingface.write import from_network, write
+from lmrep.interop.huggingface.write import tensors as tensors_of
 from lmrep.layers.attention import AttentionMask
 from lmrep.models import PRESETS, transformer
 from lmrep.models.base import Inputs
@@ -338,12 +339,33 @@ def test_missing_tensor_is_named(tmp_path, name, gone, message):
         read(rewrite(copy(name, tmp_path / "x"), without))
 
 
-def test_untied_output_layer_is_refused(tmp_path):
-    def untied(tensors):
-        return tensors | {"lm_head.weight": tensors["wte.weight"] + 1}
+UNTIED = {"gpt2": ("lm_head.weight", "wte.weight"),
+          "bert": ("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight")}
 
-    with pytest.raises(UserError, match=r"wte.weight and lm_head.weight differ"):
-        read(rewrite(copy("gpt2", tmp_path / "x"), untied))
+
+@pytest.mark.parametrize("name", UNTIED)
+def test_untied_output_layer_is_read_where_the_config_says_so(name, tmp_path):
+    output, table = UNTIED[name]
+
+    def untied(tensors):
+        bias = {output.replace("weight", "bias"): np.ones(53, np.float32)} if name == "bert" else {}
+        return tensors | {output: 2 * tensors[table]} | bias
+
+    directory = rewrite(copy(name, tmp_path / "x", tie_word_embeddings=False), untied)
+    found, tied = read(directory), read(GOLDEN / name)
+    assert not found.config.tied and same(files(directory), tensors_of(found))
+    batch = certificate.random_batch(tied)
+    ours, before = certificate.our_outputs(found, batch), certificate.our_outputs(tied, batch)
+    head = found.heads[0]
+    bias = tied.params["objective/masked/bias"] if name == "bert" else 0
+    expected = 2 * (before[head] - bias) + (name == "bert")  # of the two biases, the output layer's is used
+    np.testing.assert_allclose(ours[head], expected, rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(ours["hidden"], before["hidden"])
+    own, _ = from_network(found.config, found.params, {"pad": 0, "cls": 2, "sep": 3})
+    write(own, tmp_path, 10**9)
+    assert same(read(tmp_path).params, found.params)
+    with pytest.raises(UserError, match="differ, and tie_word_embeddings"):
+        read(rewrite(copy(name, tmp_path / "tied"), untied))
 
 
 def test_missing_and_null_config_keys_have_the_reference_defaults(tmp_path):
@@ -385,7 +407,7 @@ def test_tokenizer_with_remote_code_is_refused(tmp_path):
     (lambda t: {k: v for k, v in t.items() if k != "cls.predictions.bias"}, "lacks cls.predictions.bias"),
     (lambda t: {k: v for k, v in t.items() if "pooler" not in k}, "lacks bert.pooler.dense.weight"),
     (lambda t: t | {"cls.predictions.decoder.weight": t["bert.embeddings.word_embeddings.weight"] + 1},
-     "decoder.weight differ; the output layer of our networks is tied"),
+     "decoder.weight differ, and tie_word_embeddings of its config.json, true by"),
     (lambda t: t | {"cls.predictions.bias": t["cls.predictions.bias"].astype(np.float64)}, r"is F64\[53\]"),
 ])
 def test_mismatched_tensors_are_refused(tmp_path, change, message):

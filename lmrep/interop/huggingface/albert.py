@@ -34,11 +34,12 @@ BASE: Names = {
 }
 
 FAMILY = Family(
-    name="albert", preset_family="albert", prefix="albert", tied="predictions.decoder.weight",
+    name="albert", preset_family="albert", prefix="albert",
     classes={(): "AlbertModel", ("masked",): "AlbertForMaskedLM", ("masked", "pair"): "AlbertForPreTraining"},
     base=BASE,
     heads={
-        **masked_head("predictions.dense", "predictions.LayerNorm", "predictions.bias", "predictions.decoder.bias"),
+        **masked_head("predictions.dense", "predictions.LayerNorm", "predictions.decoder.weight", "predictions.bias",
+                      "predictions.decoder.bias"),
         **linear("objective/pair/classifier", "sop_classifier.classifier"),
     },
     tasks=encoder_classes("Albert", ("albert.pooler", "classifier"), ("albert.pooler", "classifier"),

@@ -96,9 +96,8 @@ class Family:
       tasks: task -> the class of the library for it, and the tensors of its head; base models have no prefix then.
       base: names of the base model's tensors; they follow `prefix` and a dot, except in files of the base model alone
         and in those of `plain_head`.
-      heads: names of the heads' tensors.
+      heads: names of the heads' tensors, with that of the output layer, which may be the token table.
       prefix: the base model's attribute in its classes with heads.
-      tied: the name of the output layer that is tied to the token table, in files that repeat it.
       record: the keys of config.json that matter, with the library's defaults.
       fields: key of config.json -> field of our network's config.
       architecture: fields of our config that are the same in all its networks, and decide what these compute. Where
@@ -142,7 +141,6 @@ class Family:
     base: Names
     heads: Names
     prefix: str
-    tied: str
     record: type
     fields: Mapping[str, str]
     architecture: Mapping[str, Any]
@@ -180,6 +178,16 @@ class Family:
     networks: Callable[..., dict[str, Callable]] = lambda config, params, objective: {}
 
     # Tensors
+
+    @property
+    def output(self) -> str:
+        """The name of the output layer, also in files that repeat the token table there."""
+        return next(names[0] for paths, names in self.heads.items() if paths[0].endswith("/output"))
+
+    @property
+    def output_bias(self) -> str:
+        """The name of the output layer's bias, which some files repeat under another name."""
+        return self.output.removesuffix("weight") + "bias"
 
     def heads_of(self, paths: Iterable[str], classes: Sequence[str] = ()) -> tuple[str, ...]:
         """The outputs beside hidden states of a checkpoint with these paths. Where its head has no parameters, the
@@ -246,13 +254,14 @@ class Family:
         names = set(names)
         known = {name: location for location, own in self.locations(self.prefix_in(names), config, paths)
                  for name in own}
-        known.setdefault(self.tied, TensorLocation(TOKEN, None, False))
+        known.setdefault(self.output, TensorLocation(TOKEN, None, False))
         return {name: location for name, location in known.items() if name in names}
 
     def names(self, paths: Iterable[str], config: Any, heads: tuple[str, ...]) -> list[str]:
         """The names of the parameters at `paths`, of a checkpoint with these heads, as the library writes them."""
         start = f"{self.prefix}." if self.prefix and heads and heads != (self.plain_head,) else ""
-        return [names[0] for _, names in self.locations(start, config, paths)]
+        return [name for _, names in self.locations(start, config, paths)
+                for name in (names if config.tied is False and self.output_bias in names else names[:1])]
 
     # config.json
 
@@ -291,7 +300,7 @@ class Family:
             positions = {"position_offset": offset, "max_length": values[self.positions_key] - offset}
         return MODELS[self.network_name].config(**{**self.architecture, **self.initialization, **ours} | {
             "mlp": ours.get("mlp") or 4 * width, "activation": self.activations[values[self.activation_key]],
-            **positions, **self.from_json(values)})
+            "tied": config_json.get("tie_word_embeddings") is not False, **positions, **self.from_json(values)})
 
     def _known(self, config_json: Mapping[str, Any], path: str) -> dict[str, Any]:
         """The keys of `record` in a config.json, under any of their names."""
@@ -341,7 +350,7 @@ class Family:
             **({self.positions_key: config.max_length + config.position_offset} if self.positions_key else {}),
             **self.to_json(config), "pad_token_id": specials.get("pad", self.pad),
             **(bos_eos if self.writes_bos_eos else {}),
-            "tie_word_embeddings": True, "dtype": "float32",
+            "tie_word_embeddings": config.tied, "dtype": "float32",
         } | dict(self.to_json(config))
 
 
@@ -361,10 +370,10 @@ def norm(path: str, name: str) -> Names:
             (f"{path}/bias",): (f"{name}.bias", f"{name}.beta")}
 
 
-def masked_head(transform: str, norm_name: str, *bias: str) -> Names:
-    """A masked-LM head."""
+def masked_head(transform: str, norm_name: str, output: str, *bias: str) -> Names:
+    """A masked-LM head; `bias` are names of that of its output layer."""
     return {**linear("objective/masked/transform", transform), **norm("objective/masked/norm", norm_name),
-            ("objective/masked/bias",): bias}
+            ("objective/masked/bias",): bias, ("objective/masked/output",): (output,)}
 
 
 def layers(

@@ -71,13 +71,13 @@ def layers(attention_norm: str = "attention.output.LayerNorm", mlp_norm: str = "
 BASE: Names = {**EMBEDDINGS, **layers(), **linear("objective/pair/pooler", "pooler.dense")}
 
 FAMILY = Family(
-    name="bert", preset_family="bert", prefix="bert", tied="cls.predictions.decoder.weight",
+    name="bert", preset_family="bert", prefix="bert",
     classes={(): "BertModel", ("masked",): "BertForMaskedLM", ("masked", "pair"): "BertForPreTraining",
              ("pair",): "BertForNextSentencePrediction"},
     base=BASE,
     heads={
         **masked_head("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm",
-                      "cls.predictions.bias", "cls.predictions.decoder.bias"),
+                      "cls.predictions.decoder.weight", "cls.predictions.bias", "cls.predictions.decoder.bias"),
         **linear("objective/pair/classifier", "cls.seq_relationship"),
     },
     tasks=encoder_classes("Bert", ("bert.pooler.dense", "classifier"), ("bert.pooler.dense", "classifier")),

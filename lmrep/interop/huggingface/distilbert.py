@@ -65,9 +65,10 @@ def task_classes() -> dict[str, TaskClass]:
 
 
 FAMILY = Family(
-    name="distilbert", preset_family="distilbert", prefix="distilbert", tied="vocab_projector.weight",
+    name="distilbert", preset_family="distilbert", prefix="distilbert",
     classes={(): "DistilBertModel", ("masked",): "DistilBertForMaskedLM"},
-    base=BASE, heads=masked_head("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"), tasks=task_classes(),
+    base=BASE, tasks=task_classes(),
+    heads=masked_head("vocab_transform", "vocab_layer_norm", "vocab_projector.weight", "vocab_projector.bias"),
     record=ConfigJson, fields=FIELDS, architecture=bert.ARCHITECTURE | {"token_types": 0, "norm_eps": 1e-12},
     initialization={"init": "normal"}, activation_key="activation",
     aliases={"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},

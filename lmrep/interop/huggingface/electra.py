@@ -42,11 +42,12 @@ def networks(config: transformer.Config, params: Params, objective: Any) -> dict
 
 
 FAMILY = Family(
-    name="electra", preset_family="electra", prefix="electra", tied="generator_lm_head.weight",
+    name="electra", preset_family="electra", prefix="electra",
     classes={(): "ElectraModel", ("masked",): "ElectraForMaskedLM", ("discriminator",): "ElectraForPreTraining"},
     base={**bert.EMBEDDINGS, **linear("encoder/project", "embeddings_project"), **bert.layers()},
     heads={
-        **masked_head("generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head.bias"),
+        **masked_head("generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head.weight",
+                      "generator_lm_head.bias"),
         **linear("objective/discriminator/transform", "discriminator_predictions.dense"),
         **linear("objective/discriminator/out", "discriminator_predictions.dense_prediction"),
     },

@@ -55,10 +55,11 @@ def base(token: str, position: str) -> Names:
 
 
 FAMILY = Family(
-    name="openai-gpt", prefix="transformer", tied="lm_head.weight", causal=True, transposed=False,
+    name="openai-gpt", prefix="transformer", causal=True, transposed=False,
     classes={("causal",): "OpenAIGPTLMHeadModel", (): "OpenAIGPTModel"},
     read_as={"OpenAIGPTDoubleHeadsModel": "OpenAIGPTLMHeadModel"}, tasks=decoder_classes("OpenAIGPT", SEQUENCE),
-    base=base("tokens_embed.weight", "positions_embed.weight"), heads={},
+    base=base("tokens_embed.weight", "positions_embed.weight"),
+    heads={("objective/causal/output",): ("lm_head.weight",)},
     record=ConfigJson, fields=FIELDS, architecture=ARCHITECTURE,
     initialization={"init": "normal", "table_dropout": True},
     pad=None, positions_key="n_positions", activation_key="afn", activations=ACTIVATIONS, aliases=ALIASES,

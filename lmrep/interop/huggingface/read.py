@@ -82,6 +82,8 @@ def read(directory: Path) -> Published:
     config_json, family, config, task = describe(directory)
     tensors, metadata = _tensors(directory)
     config = family.refine(config, tensors)
+    if config.tied is False and family.output not in tensors:  # a class without an output layer
+        config = dataclasses.replace(config, tied=True)
     params, extra = assign(tensors, family, config, directory, task)
     if any(path in params for path in TRANSFORMS) and family.head_activation not in ("", config.activation):
         raise UserError(f"{path} has {family.activation_key} {config_json[family.activation_key]!r}, and the head of "
@@ -89,8 +91,8 @@ def read(directory: Path) -> Published:
                         f"use the network's activation. Save the checkpoint without its head: {family.classes[()]}")
     heads = family.heads_of(params, config_json.get("architectures"))
     predicts_tokens = any(name in HEADS and HEADS[name].objective for name in heads)
-    if config_json.get("tie_word_embeddings") is False and predicts_tokens and family.tied not in tensors:
-        raise UserError(f"{path} has tie_word_embeddings false, but there is no {family.tied}, the output layer. If "
+    if config_json.get("tie_word_embeddings") is False and predicts_tokens and family.output not in tensors:
+        raise UserError(f"{path} has tie_word_embeddings false, but there is no {family.output}, the output layer. If "
                         "the output layer is the token table, as in every published checkpoint, set the key to true")
     dtypes = {name: DTYPE_NAMES[value.dtype] for name, value in tensors.items()}
     return Published(family, config_json, config, params, dtypes, extra, metadata, task, heads)
@@ -234,7 +236,7 @@ def specs(config: Any, task: PublishedTask | None = None) -> dict[str, ParamSpec
     pretraining or of the task's."""
     model = models.build(config)
     heads = {task.task: task.specs(model)} if task else {
-        name: head.specs(model, model.output_dim) for name, head in HEADS.items()}
+        name: head.specs(model) for name, head in HEADS.items()}
     return flatten({"encoder": model.specs, "objective": heads})
 
 
@@ -254,6 +256,7 @@ def assign(
     locations = family.locate(tensors, config, shapes)
     _check_complete(locations, family, tensors, config, directory, task)
     names: dict[TensorLocation, str] = {}
+    unused: set[str] = set()
     for name, location in locations.items():
         value, shape = tensors[name], location.shape(shapes)
         if value.shape != shape or DTYPE_NAMES[value.dtype] not in FLOATS:
@@ -261,15 +264,19 @@ def assign(
                             f"{list(shape)}, of {', '.join(FLOATS)}")
         first = names.setdefault(location, name)
         if first != name and not np.array_equal(tensors[first], value, equal_nan=True):
-            raise UserError(f"{directory}: {first} and {name} differ; the output layer of our networks is tied to the "
-                            "token table, so a checkpoint with two different ones cannot be read")
+            if config.tied is not False or family.output_bias not in (first, name):
+                raise UserError(f"{directory}: {first} and {name} differ, and tie_word_embeddings of its {CONFIG}, "
+                                "true by default, says that they are one; set it to false if the output layer has "
+                                "weights of its own")
+            unused.add(name if first == family.output_bias else first)
+            names[location] = family.output_bias
     params: dict[str, np.ndarray] = {}
     for location, name in names.items():
         for path in location.paths:
             if path not in params:
                 params[path] = np.empty(shapes[path], np.float32)
         location.assign(tensors[name], params)
-    return params, {name: value for name, value in tensors.items() if name not in locations}
+    return params, {name: value for name, value in tensors.items() if name not in locations or name in unused}
 
 
 def _check_complete(

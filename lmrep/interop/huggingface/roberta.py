@@ -5,7 +5,8 @@ from lmrep.interop.huggingface.base import Family, masked_head
 from lmrep.interop.huggingface.task_classes import TaskClass, encoder_classes
 from lmrep.objectives.masked import RULES
 
-HEAD = masked_head("lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "lm_head.decoder.bias")
+HEAD = masked_head("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder.weight", "lm_head.bias",
+                   "lm_head.decoder.bias")
 
 
 def task_classes(start: str, prefix: str) -> dict[str, TaskClass]:
@@ -17,7 +18,7 @@ def task_classes(start: str, prefix: str) -> dict[str, TaskClass]:
 
 
 FAMILY = Family(
-    name="roberta", preset_family="roberta", prefix="roberta", tied="lm_head.decoder.weight",
+    name="roberta", preset_family="roberta", prefix="roberta",
     classes={(): "RobertaModel", ("masked",): "RobertaForMaskedLM"},
     base=bert.BASE, heads=HEAD, tasks=task_classes("Roberta", "roberta"),
     record=bert.ConfigJson, fields=bert.FIELDS, architecture=bert.ARCHITECTURE, initialization={"init": "normal"},

@@ -104,7 +104,7 @@ def stack(name: str, blocks: Mapping[str, str]) -> Names:
 
 
 FAMILY = Family(
-    name="t5", preset_family="t5", prefix="transformer", tied=OUTPUT, network_name="encoder_decoder",
+    name="t5", preset_family="t5", prefix="transformer", network_name="encoder_decoder",
     classes={("span_corruption",): "T5ForConditionalGeneration", (): "T5EncoderModel", ("decoder",): "T5Model"},
     plain_head="span_corruption", optional="encoder/decoder/",
     tasks={name: TaskClass("T5ForTokenClassification", "", "classifier", Head(dense=False, dropout=0.0),

@@ -120,9 +120,10 @@ def task_classes() -> dict[str, TaskClass]:
 
 
 FAMILY = Family(
-    name="xlnet", preset_family="xlnet", prefix="transformer", tied="lm_loss.weight", network_name="transformer_xl",
+    name="xlnet", preset_family="xlnet", prefix="transformer", network_name="transformer_xl",
     classes={(): "XLNetModel", ("permutation",): "XLNetLMHeadModel"},
-    base=BASE, heads={("objective/permutation/bias",): ("lm_loss.bias",)}, tasks=task_classes(),
+    base=BASE, tasks=task_classes(),
+    heads={("objective/permutation/bias",): ("lm_loss.bias",), ("objective/permutation/output",): ("lm_loss.weight",)},
     record=ConfigJson, fields=FIELDS, from_json=from_json, to_json=to_json, layouts=layouts,
     architecture={"causal": False, "segments": True, "untie": True, "scale_embedding": False, "norm": "post",
                   "same_length": False, "cutoffs": ((),)},
