@@ -127,7 +127,7 @@ def to_published(
     checkpoint, remarks = _checkpoint(run, params, part)
     if not run.tokenizer.published:
         raise UserError(f"no other library reads the tokenizer {run.tokenizer.name} of {source} with the same ids; a "
-                        f"directory of {checkpoint.family.name} can hold {tokenizers.PUBLISHED}")
+                        f"directory of {checkpoint.family.model_type} can hold {tokenizers.PUBLISHED}")
     with workdir.new_directory(target) as temporary:
         write(checkpoint, temporary, max_shard_bytes)
         run.tokenizer.save(temporary)
@@ -167,8 +167,8 @@ def _checkpoint(run: Run, params: dict[str, np.ndarray], part: str) -> tuple[Pub
     found, remarks = from_network(config, params, specials, name, published_heads=heads)
     remarks += [f"left out, since no published class has it: {path}" for path in left_out]
     if not found.heads:
-        remarks.append(f"{found.class_name} is the network alone: no class of {found.family.name} has a head like that "
-                       f"of the objective {name!r}")
+        remarks.append(f"{found.class_name} is the network alone: no class of {found.family.model_type} has a head "
+                       f"like that of the objective {name!r}")
     if run.objective.context == "left" and not found.family.causal:
         remarks.append(f"it was trained to predict from left to right, and {found.class_name} sees both sides")
     elif found.family.causal and run.objective.context != "left":

@@ -82,7 +82,7 @@ def from_network(
     remarks: list[str] = []
     if family.positions_key:
         params, config, remarks = _move_positions(params, config, family.position_offset(specials.get("pad")))
-    remarks += [f"left out, since {family.name} has no such tensor: {path} {dtype_and_shape(value)}"
+    remarks += [f"left out, since {family.model_type} has no such tensor: {path} {dtype_and_shape(value)}"
                 for path, value in params.items() if path not in known]
     params = {path: value for path, value in params.items() if path in known}
     if TOKEN_TYPE in known and not config.token_types:
