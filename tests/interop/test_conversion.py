@@ -10,6 +10,7 @@ import pytest
 
 import lmrep
 from lmrep.core.errors import RunFault, UserError
+from lmrep.core.files import temporary_name
 from lmrep.core.params import flatten
 from lmrep.data import formats
 from lmrep.interop import certificate, conversion, init_from, tensor_files
@@ -101,10 +102,11 @@ def test_converted_run_has_the_vectors_of_the_checkpoint(converted):
 
 
 def test_leftovers_of_a_killed_conversion_are_removed(tmp_path):
-    (tmp_path / ".run.999999999").mkdir()
-    (tmp_path / ".run.1").mkdir()  # process 1 lives
+    name = temporary_name("run").rpartition(".")[0]
+    (tmp_path / f"{name}.999999999").mkdir()
+    (tmp_path / f"{name}.1").mkdir()  # process 1 lives
     assert small.command("convert", GOLDEN / "bert", tmp_path / "run").code == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".run.1", "run"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{name}.1", "run"]
 
 
 def test_round_trip_changes_nothing(converted, tmp_path):

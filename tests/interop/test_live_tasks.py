@@ -141,7 +141,7 @@ def examples_of(run, records, pads_left):
 RECORDS = {
     "classification": [{"text": "the cat", "label": "a"}, {"text": "a dog the", "text2": "and", "label": "b"},
                        {"text": "the", "label": "no"}],
-    "regression": [{"text": "the cat", "label": 0.5}, {"text": "a dog the", "text2": "and", "label": -1}],
+    "regression": [{"text": "the cat", "label": "0.5"}, {"text": "a dog the", "text2": "and", "label": "-1"}],
     "multilabel": [{"text": "the cat", "labels": ("a", "b")}, {"text": "a dog the", "text2": "and", "labels": ()}],
     "tagging": [{"words": ["the", "cat"], "tags": ["O", "B-x"]}, {"words": ["dogs", "the", "a"],
                                                                   "tags": ["B-x", "I-x", "B-y"]}],
