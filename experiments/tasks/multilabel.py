@@ -8,7 +8,7 @@ The labels are a list (JSON), a text with separators (--config.data.label_separa
 here. The loss is the mean binary cross-entropy, as of Hugging Face's `problem_type="multi_label_classification"`.
 
 Cost: three epochs of a pretrained network; `size=tiny` without `init` trains a small network from nothing, which takes
-some minutes on two cores. The figures to beat are those of the same labels for every text, which are printed beside.
+some minutes on two cores. Expected: figures above those of the same labels for every text, which are printed beside.
 """
 
 from lmrep.experiment.fine_tuning import compose_task

@@ -189,7 +189,7 @@ def test_a_tfds_dataset_that_is_a_pipeline_is_prepared_first_and_may_be_in_a_sto
 
 def test_without_apache_beam_the_message_names_the_extra(monkeypatch):
     monkeypatch.setattr(runners.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"Apache Beam, which is not installed: pip install 'lmrep\[beam\]'"):
+    with pytest.raises(UserError, match=r"Apache Beam, which is not installed: pip install -e '\.\[beam\]'"):
         runners.parse("DirectRunner", "")
 
 

@@ -28,7 +28,9 @@ def threshold(tmp_path, caplog):
 
 def test_threshold_is_that_of_the_checkpoint_in_spite_of_damaged_lines(threshold):
     lines = [{"step": 4, "threshold": 1.5}, '{"step": 4, "spl\n', "[1]\n", {"step": 8, "threshold": 2.5}]
-    assert threshold(lines, 8) == (2.5, "") and threshold(lines, 4) == (1.5, "")
+    value, logged = threshold(lines, 8)
+    assert value == 2.5 and "2 of 4 lines are damaged" in logged
+    assert threshold(lines, 4)[0] == 1.5
 
 
 def test_threshold_of_an_earlier_validation_is_logged(threshold):

@@ -96,6 +96,7 @@ def test_the_loss_is_the_mean_over_masked_tokens_plus_the_mean_over_pairs(expect
     assert total == pytest.approx(nll.mean() + pair_loss.mean(), rel=1e-5)
     computed = {name: (float(value), float(count)) for name, (value, count) in metrics.items()}
     assert computed == {
+        "pair_fraction": ((labels == 1).sum(), len(labels)),
         "mlm_loss": (pytest.approx(nll.sum(), rel=1e-5), 11),
         "mlm_accuracy": ((log_probabilities.argmax(-1) == PREPARED["targets"])[target_mask].sum(), 11),
         "most_frequent_accuracy": ((PREPARED["targets"] == FREQUENT)[target_mask].sum(), 11),

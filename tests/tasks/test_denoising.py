@@ -85,7 +85,8 @@ def home(tmp_path_factory):
 def config(home, denoise=(), **fields):
     own = {"model__" + name: value for name, value in SIZES.items()} | {
         "objective__max_target": 16, "steps": 6, "length": 32, "format__packed": True, "tokenizer__vocab_size": 130,
-        "tokenizer__name": "sentencepiece_t5", "tokenizer__lowercase": False, "temperature": 1.0}
+        "tokenizer__name": "sentencepiece_t5", "tokenizer__lowercase": False, "temperature": 1.0,
+        "format__long": "refuse"}
     c = tiny.config("text_to_text", "", None, **own | fields)
     copy, text = ({"train": f"{home}/train.{suffix}", "validation": f"{home}/dev.{suffix}"}
                   for suffix in ("jsonl", "txt"))

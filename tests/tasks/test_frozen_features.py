@@ -329,6 +329,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(home, fields, m
 def test_a_full_disk_is_reported_before_anything_is_computed(home, monkeypatch):
     from lmrep.core.errors import RunFault
 
+    monkeypatch.setattr("lmrep.storage.trial.try_checkpoint", lambda directory: None)
     monkeypatch.setattr(feature_cache.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 10}))
     with pytest.raises(RunFault, match=r"the features take .* has 10 B left"):
         lmrep.train(config(home, cache_features=True), home / "full", data_dir=home / "none")

@@ -244,7 +244,7 @@ def test_tensorboard_that_cannot_be_written_does_not_stop_the_run(tmp_path, capl
 
 def test_weights_and_biases_is_refused_at_the_start_if_it_is_not_installed(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(UserError, match=r"pip install 'lmrep\[wandb\]'"):
+    with pytest.raises(UserError, match=r"pip install -e '\.\[wandb\]'"):
         weights_and_biases(tmp_path, "project", {})
 
 
