@@ -1,7 +1,6 @@
-"""Eight devices for every test, quick compilation (tests check what programs compute, not how fast), and a run that
-many tests share."""
+"""Eight devices for every test, quick compilation (tests check what programs compute, not how fast), and the runs that
+many tests share (`tests/runs.py`)."""
 
-import fcntl
 import gc
 import json
 import logging
@@ -61,34 +60,25 @@ def no_compilation_cache():
     compilation_cache.reset_cache()
 
 
-@pytest.fixture(scope="session")
-def _small_run(tmp_path_factory):
-    """The folder that `small_home` copies, made once for all workers."""
-    from tests import small  # after the flags above
+@pytest.fixture(scope="session", autouse=True)
+def shared_runs(tmp_path_factory):
+    """Tells `tests/runs.py` where the shared runs lie."""
+    from tests import runs  # after the flags above
 
-    base = tmp_path_factory.getbasetemp()
-    home = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "small_run"
-    with open(f"{home}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (home / "printed").exists():
-            small.experiment_file(home, small.corpus(home / "texts"))
-            answer = small.command("train", f"--config={home}/small.py", f"--workdir={home}/run",
-                                   f"--data_dir={home}/data", f"--config.samples={small.SAMPLE}")
-            assert answer.code == 0, answer
-            (home / "printed").write_text(answer.out)
-    return home
+    runs.base = runs.workers_folder(tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture(scope="module")
-def small_home(_small_run, tmp_path_factory) -> Path:
+def small_home(tmp_path_factory) -> Path:
     """A folder of the module's own with the corpus in `texts`, the experiment file `small.py` and a run of it in `run`
     (checkpoints 4, 8 and 12), its stores in `data`, and what `lmrep train` printed in `printed`."""
     from lmrep.storage import workdir
-    from tests import small
+    from tests import runs, small
 
-    home = Path(shutil.copytree(_small_run, tmp_path_factory.mktemp("small") / "home"))
+    shared = runs.folder("masked")
+    home = Path(shutil.copytree(shared, tmp_path_factory.mktemp("small") / "home"))
     small.experiment_file(home, home / "texts")
     for path in (home / "printed", home / "run/config.json"):
-        path.write_text(path.read_text().replace(str(_small_run), str(home)))
+        path.write_text(path.read_text().replace(str(shared), str(home)))
     workdir.write_config(home / "run", json.loads((home / "run/config.json").read_text()))
     return home
