@@ -4,7 +4,9 @@ A message says what was found, what was expected and what to do, in one or two l
 shows its traceback.
 """
 
+import contextlib
 import re
+from collections.abc import Iterator, Mapping
 
 WORD, LINE = 300, 2000  # characters of a word and of a line of a message that are shown
 
@@ -35,6 +37,17 @@ class ConfigError(UserError):
     def __init__(self, problem: str, advice: str):
         super().__init__(f"{problem}; {advice}")
         self.problem = problem
+
+
+@contextlib.contextmanager
+def published_names(path: object, names: Mapping[str, str]) -> Iterator[None]:
+    """Within it, a message about fields of `config.model` that were read from a published file starts with the file's
+    path, and calls them what the file does; `names` are field -> name there."""
+    try:
+        yield
+    except UserError as error:
+        message = re.sub(r"\bmodel\.(\w+)", lambda field: names.get(field[1], field[0]), str(error))
+        raise UserError(f"{path}: {message}") from None
 
 
 class RunFault(Exception):

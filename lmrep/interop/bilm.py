@@ -13,13 +13,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lmrep.config import record
-from lmrep.core.errors import UserError
+from lmrep.core.errors import UserError, published_names
 from lmrep.core.messages import install_hint
 from lmrep.core.params import flatten
 from lmrep.interop.tensor_files import read_json
 from lmrep.models import bilstm
 
 OPTIONS, WEIGHTS = "options.json", "lm_weights.hdf5"
+NAMES = {  # of fields of our config, in the options
+    "layers": "lstm.n_layers", "cell": "lstm.dim", "width": "lstm.projection_dim",
+    "residual": "lstm.use_skip_connections", "clip_cell": "lstm.cell_clip", "clip_output": "lstm.proj_clip",
+    "character_width": "char_cnn.embedding.dim", "filters": "char_cnn.filters", "highways": "char_cnn.n_highway",
+    "activation": "char_cnn.activation"}
 FORGET_BIAS = 1.0  # which TensorFlow's cell adds to the bias of the file
 
 
@@ -109,11 +114,9 @@ def read_options(path: Path) -> bilstm.Config:
         raise UserError(f"{path}: filters of widths {str(widths)[:60]}, {str(size[0])[:60]} characters, "
                         f"{str(size[1])[:60]} of a word; expected "
                         f"widths 1, 2, ..., 261 or 262 characters, and {bilstm.MAX_CHARACTERS} of a word")
-    try:
+    with published_names(path, NAMES):
         config = record.read(bilstm.Config, fields, "model")
         check(config)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
     return config
 
 

@@ -162,13 +162,14 @@ def _checkpoint(run: Run, params: dict[str, np.ndarray], part: str) -> tuple[Pub
     task, specials, name = task_of(stage, params), run.tokenizer.vocabulary.specials, stage.objective_name
     if task:
         return from_network(config, params, specials, name, task)
-    heads = ALL_OBJECTIVES[name].published_heads
+    heads, lacking = ALL_OBJECTIVES[name].published_heads, sorted(flatten(run.objective.specs).keys() - params)
     params, left_out = _published_params(params, heads)
     found, remarks = from_network(config, params, specials, name, published_heads=heads)
     remarks += [f"left out, since no published class has it: {path}" for path in left_out]
     if not found.heads:
-        remarks.append(f"{found.class_name} is the network alone: no class of {found.family.model_type} has a head "
-                       f"like that of the objective {name!r}")
+        why = (f"the run has no {lacking[0]}, which the objective {name!r} needs" if lacking else
+               f"no class of {found.family.model_type} has a head like that of the objective {name!r}")
+        remarks.append(f"{found.class_name} is the network alone: {why}")
     if run.objective.context == "left" and not found.family.causal:
         remarks.append(f"it was trained to predict from left to right, and {found.class_name} sees both sides")
     elif found.family.causal and run.objective.context != "left":

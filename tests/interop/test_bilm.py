@@ -151,8 +151,9 @@ def test_files_that_are_written_are_those_that_were_read(files, tmp_path):
     (lambda o: o["lstm"].update(n_layers=3), "has no RNN_0/RNN/MultiRNNCell/Cell2/LSTMCell/W_0"),
     (lambda o: o["char_cnn"].update(filters=[[1, 4], [3, 4]]), r"filters of widths \[1, 3\]"),
     (lambda o: o["lstm"].update(projection_dim=12), "only where the output is narrower"),
-    (lambda o: o["lstm"].update(dim="12"), r"options.json: model.cell is '12'; expected a whole number"),
-    (lambda o: o["lstm"].update(n_layers=0), r"options.json: model.layers is 0; expected at least 1"),
+    (lambda o: o["lstm"].update(dim="12"), r"options.json: lstm.dim is '12'; expected a whole number"),
+    (lambda o: o["lstm"].update(n_layers=0), r"options.json: lstm.n_layers is 0; expected at least 1"),
+    (lambda o: o["lstm"].update(proj_clip=-1), r"options.json: lstm.proj_clip is -1.0; expected"),
     *[(lambda o, part=part, value=value: o.update({part: value}), "is no file of ELMo's options")
       for part in ("lstm", "char_cnn") for value in (None, 3, "x" * 10**5, [], [1], {})],
     *[(lambda o, key=key, value=value: o["char_cnn"].update({key: value}), "options.json")

@@ -281,6 +281,9 @@ def test_encoder_without_heads_makes_no_predictions(tmp_path):
 
     directory = rewrite(copy("electra_discriminator", tmp_path / "x", architectures=["ElectraModel"]), bare)
     assert conversion.to_workdir(directory, tmp_path / "run").checkpoint.heads == ()
+    shutil.rmtree(tmp_path / "run/interop")  # as of a run that was trained here
+    remark, = conversion.to_published(tmp_path / "run", tmp_path / "out").remarks
+    assert remark.startswith("ElectraModel is the network alone: the run has no objective/discriminator/")
     result = small.command("predict", f"--workdir={tmp_path / 'run'}", "a cat")
     assert result.code == 2 and "has no discriminator head" in result.err and result.err.count("\n") == 1
 

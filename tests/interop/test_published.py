@@ -315,6 +315,7 @@ def test_invalid_config_is_refused(tmp_path, changed, message):
     ("gpt2", {"n_embd": 16}, "n_embd 16, which its 3 heads do not divide"),
     ("gpt2", {"n_inner": 23}, r"mlp.c_fc.weight is F32\[15, 22\]; by its config.json it should be \[15, 23\]"),
     ("gpt2", {"num_attention_heads": 5}, "n_head 3 and num_attention_heads 5, which mean the same"),
+    ("xlnet", {"d_model": 15, "d_head": 5}, "config.json: sinusoidal positions need an even width; d_model is 15"),
     ("gpt2", {"tie_word_embeddings": False}, "tie_word_embeddings false, but there is no lm_head.weight"),
     ("gpt2", {"model_type": "openai-gpt"}, "'openai-gpt' and architectures GPT2LMHeadModel, which differ"),
 ])

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lmrep.config.record import read, setting
-from lmrep.core.errors import UserError
+from lmrep.core.errors import UserError, published_names
 from lmrep.interop.heads import HEADS, TASK_HEADS, PublishedTask, task_of
 from lmrep.interop.huggingface import task_classes
 from lmrep.interop.huggingface.task_classes import TaskClass
@@ -298,9 +298,13 @@ class Family:
                 raise UserError(f"{path} has {values[self.positions_key]} position rows, of which padding takes "
                                 f"{offset}")
             positions = {"position_offset": offset, "max_length": values[self.positions_key] - offset}
-        return MODELS[self.network_name].config(**{**self.architecture, **self.initialization, **ours} | {
+        definition = MODELS[self.network_name]
+        config = definition.config(**{**self.architecture, **self.initialization, **ours} | {
             "mlp": ours.get("mlp") or 4 * width, "activation": self.activations[values[self.activation_key]],
             "tied": config_json.get("tie_word_embeddings") is not False, **positions, **self.from_json(values)})
+        with published_names(path, {own: key for key, own in self.fields.items()}):
+            definition.check(config)
+        return config
 
     def _known(self, config_json: Mapping[str, Any], path: str) -> dict[str, Any]:
         """The keys of `record` in a config.json, under any of their names."""
