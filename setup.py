@@ -10,7 +10,7 @@ README = ROOT / "README.md"
 
 
 class BuildWithPages(build_py):
-    """Copies the files of experiments/ that define a config to lmrep/experiment/pages.
+    """Copies the files of experiments/ that define a config, and the documentation, to lmrep/experiment/pages.
 
     An editable install reads them where they are.
     """
@@ -19,11 +19,15 @@ class BuildWithPages(build_py):
         super().run()
         if self.editable_mode:
             return
-        for file in sorted((ROOT / "experiments").rglob("*.py")):
-            if "def get_config(" in file.read_text(encoding="utf8"):
-                target = Path(self.build_lib, "lmrep/experiment/pages", file.relative_to(ROOT / "experiments"))
-                target.parent.mkdir(parents=True, exist_ok=True)
-                self.copy_file(str(file), str(target))
+        pages = {file: file.relative_to(ROOT / "experiments") for file in (ROOT / "experiments").rglob("*.py")
+                 if "def get_config(" in file.read_text(encoding="utf8")}
+        docs = {file: file.relative_to(ROOT) for file in (ROOT / "mkdocs.yml", *(ROOT / "docs").rglob("*"))
+                if file.is_file()}
+        for file, name in sorted((pages | docs).items()):
+            target = Path(self.build_lib, "lmrep/experiment/pages", name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            self.copy_file(str(file), str(target))
+
 
 setup(
     name="lmrep",
@@ -76,6 +80,7 @@ setup(
         "rouge": ["rouge-score>=0.1.2"],  # lmrep score --metric=rouge
         "beam": ["apache-beam>=2.77,<3"],  # lmrep prepare --beam_runner
         "wandb": ["wandb>=0.20"],
+        "docs": ["mkdocs>=1.6,<2", "mkdocs-material>=9.6", "mkdocstrings-python>=2"],  # lmrep docs
         "browser": ["playwright>=1.50"],
         "parity": ["torch>=2.10", "transformers>=5"],
     },

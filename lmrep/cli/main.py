@@ -118,6 +118,8 @@ COMMANDS = {
     "report": Command(
         "write an offline HTML page of one or several runs",
         "lmrep report runs/quickstart", words="[WORKDIR ...]"),
+    "docs": Command(
+        "open the documentation in a browser, without a network", "lmrep docs sweeps", (), "[PAGE]", computes=False),
     "completion": Command(
         "print a completion script for bash, zsh or fish",
         'eval "$(lmrep completion bash)"', (), "SHELL", computes=False),

@@ -1,0 +1,124 @@
+"""MkDocs hooks: the reference pages that are generated from the code.
+
+commands.md comes from the commands' help, settings.md from `setting()`, pages.md from the docstrings of the config
+files, components.md from the tables of components.
+"""
+
+import inspect
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+
+from mkdocs.structure.files import File
+
+from lmrep.cli import main
+from lmrep.cli.fields import bounded
+from lmrep.experiment import fields, page_files
+
+
+def on_files(files, config):
+    """Adds the generated pages."""
+    for name, make in PAGES.items():
+        files.append(File.generated(config, f"reference/{name}.md", content="\n".join(make()) + "\n"))
+    return files
+
+
+def cell(text: object) -> str:
+    """Text in a cell of a table."""
+    return " ".join(str(text).split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def table(header: tuple[str, ...], rows: Iterable[tuple]) -> Iterator[str]:
+    """The lines of a table, with an empty line before and after it."""
+    yield ""
+    yield "| " + " | ".join(header) + " |"
+    yield "| " + " | ".join("---" for _ in header) + " |"
+    for row in rows:
+        yield "| " + " | ".join(map(cell, row)) + " |"
+    yield ""
+
+
+def commands() -> Iterator[str]:
+    yield "# Commands\n"
+    yield "`lmrep help COMMAND` prints the same. A flag is written `--name=value`; a config field, which every command "
+    yield "with `--config` takes, `--config.FIELD=VALUE` ([Settings](settings.md)).\n"
+    yield from table(("command", "what it does"), ((f"[`{name}`](#{name})", command.summary)
+                                                   for name, command in main.COMMANDS.items()))
+    for name, command in main.COMMANDS.items():
+        module = sys.modules.get(f"lmrep.cli.{name}") or __import__(f"lmrep.cli.{name}", fromlist=["run"])
+        flags = main.flags_of(name)
+        yield f"\n## {name}\n\n```text\n{inspect.cleandoc(module.__doc__ or command.summary)}\n```\n"
+        yield f"```sh\n{command.example}\n```\n"
+        if flags:
+            yield from table(("flag", "default", "meaning"), (
+                (f"`{flag.spelling(key)}`", "" if flag.default in (None, "") else f"`{flag.default}`", flag.help)
+                for key, flag in flags.items()))
+
+
+def settings() -> Iterator[str]:
+    yield "# Settings\n"
+    yield "Every field of a config, with its default, what is allowed and its meaning. Set one with "
+    yield "`--config.FIELD=VALUE`. `lmrep fields WORD` searches this list, and `lmrep fields --config=bert.py` shows "
+    yield "the values of a config file.\n"
+    grouped: dict[str, list[fields.Field]] = {}
+    for field in fields.listed(None):
+        head = field.path.partition(".")[0] if "." in field.path else "top level"
+        group = f"{head}: {field.choice}" if field.choice and head != "top level" else head
+        grouped.setdefault(group, []).append(field)
+    for group, entries in grouped.items():
+        yield f"\n## {group}\n"
+        yield from table(("field", "default", "allowed", "meaning"), map(_setting, entries))
+
+
+def _setting(field: fields.Field) -> tuple:
+    value = ",".join(map(str, field.value)) if isinstance(field.value, tuple | list) else field.value
+    allowed = "; ".join(text for text in (field.type_name, bounded(field.bounds)) if text)
+    return f"`{field.path}`", f"`{value}`" if value not in ("", None) else "", allowed, field.bounds.help
+
+
+def pages() -> Iterator[str]:
+    yield "# Config files\n"
+    yield "The files of `experiments/`, which are installed with the package: `--config=bert.py` works in any folder, "
+    yield "and `lmrep pages bert.py --copy` writes one to edit.\n"
+    known = page_files.installed()
+    texts = {name: page_files.docstring(file) for name, file in known.items()}
+    yield from table(("file", "what it trains"), ((f"[`{name}`](#{_anchor(name)})", text.partition("\n\n")[0])
+                                                  for name, text in texts.items()))
+    for name, text in texts.items():
+        yield f"\n## {name} {{ #{_anchor(name)} }}\n\n```text\n{text}\n```\n"
+
+
+def _anchor(name: str) -> str:
+    return name.removesuffix(".py").replace("/", "-")
+
+
+def components() -> Iterator[str]:
+    from lmrep.data.formats import FORMATS
+    from lmrep.data.records import READERS
+    from lmrep.data.tokenizers import TOKENIZERS
+    from lmrep.interop.huggingface import FAMILIES
+    from lmrep.models import MODELS
+    from lmrep.objectives import OBJECTIVES
+    from lmrep.tasks import TASKS
+
+    tables: Mapping[str, Mapping] = {
+        "Networks": MODELS, "Objectives": OBJECTIVES, "Tasks": TASKS, "Input formats": FORMATS,
+        "Tokenizers": TOKENIZERS, "Labelled files": READERS, "Published checkpoints": FAMILIES}
+    yield "# Components\n"
+    yield "The rows of the tables from which a config chooses. [Extend](../extend/index.md) shows how to add one.\n"
+    for title, rows in tables.items():
+        yield f"\n## {title}\n"
+        yield from table(("name", "what it is", "defined in"), (
+            (f"`{name}`", *_described(row)) for name, row in rows.items()))
+
+
+def _described(row) -> tuple[str, str]:
+    """The first sentence of the docstring of a component's module, and the module."""
+    values = (row, *(row if isinstance(row, tuple) else getattr(row, "__dict__", {}).values()))
+    functions = [value for value in values if getattr(value, "__module__", "").startswith("lmrep.")
+                 and (inspect.isfunction(value) or inspect.isclass(value))]
+    module = sys.modules[functions[0].__module__] if functions else None
+    about = (inspect.getdoc(module) or "").partition("\n\n")[0] if module else ""
+    return about, f"`{module.__name__}`" if module else ""
+
+
+PAGES = {"commands": commands, "settings": settings, "pages": pages, "components": components}

@@ -1,0 +1,91 @@
+"""Opens the documentation of this version in a browser. No network is needed: the pages are built from the installed
+files by MkDocs (extra `docs`) when these have changed, and kept in ~/.cache/lmrep/docs ($LMREP_DATA_DIR/docs).
+
+    lmrep docs
+    lmrep docs sweeps                # the page use/sweeps
+    lmrep docs --noopen              # prints the address alone
+    lmrep docs --output=public       # writes the site into a new folder
+
+On a machine that is reached over ssh: lmrep docs --output=public, then python -m http.server --directory=public."""
+
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+import webbrowser
+from pathlib import Path
+
+from lmrep.cli.arguments import Arguments, Flag
+from lmrep.config.record import choose
+from lmrep.core.errors import RunFault, UserError
+from lmrep.core.files import write_text
+from lmrep.core.host import default_data_dir
+from lmrep.core.messages import install_hint
+from lmrep.core.paths import as_path
+
+FLAGS = {"open": Flag(True, "open the page in a browser"),
+         "output": Flag("", "a folder to write the site into, which does not exist yet", as_path)}
+PACKAGE = Path(__file__).parents[1]
+# Installed, the sources lie beside the config files; in a checkout, and so in an editable install, at its top.
+FOLDERS = (PACKAGE / "experiment/pages", PACKAGE.parent)
+STAMP = "sources.sha256"  # what a site was built from
+
+
+def run(arguments: Arguments) -> int:
+    """The command."""
+    source = next((folder for folder in FOLDERS if (folder / "mkdocs.yml").is_file()), None)
+    if source is None:
+        raise UserError(f"mkdocs.yml and docs/ are not installed in {PACKAGE}; install lmrep from a complete checkout")
+    if len(arguments.words) > 1:
+        raise UserError(f"lmrep docs takes one page; found {len(arguments.words)}")
+    pages = {path.relative_to(source / "docs").with_suffix("").as_posix(): path for path in
+             sorted((source / "docs").rglob("*.md"))} | dict.fromkeys(GENERATED)
+    page = next(iter(arguments.words), "index").removesuffix(".md").removesuffix(".html")
+    page = next((name for name in pages if name.endswith(f"/{page}")), page)
+    choose(pages, page, "the page")
+    if arguments.flags.output:
+        from lmrep.storage.workdir import new_directory
+
+        with new_directory(Path(arguments.flags.output)) as site:
+            build(source, site)
+        print(Path(arguments.flags.output) / f"{page}.html")
+        return 0
+    site = default_data_dir() / "docs"
+    fingerprint = _fingerprint(source)
+    if not (site / STAMP).is_file() or (site / STAMP).read_text() != fingerprint:
+        build(source, site)
+        write_text(site / STAMP, fingerprint)
+    address = (site / f"{page}.html").resolve().as_uri()
+    print(address)
+    if arguments.flags.open:
+        webbrowser.open(address)
+    return 0
+
+
+GENERATED = ("reference/commands", "reference/settings", "reference/pages", "reference/components")
+
+
+def build(source: Path, site: Path) -> None:
+    """Builds the site of the sources in `source`.
+
+    Raises:
+      UserError: MkDocs is not installed.
+      RunFault: it fails.
+    """
+    if any(importlib.util.find_spec(name) is None for name in ("mkdocs", "material", "mkdocstrings")):
+        raise UserError("the documentation is built with MkDocs, which is not installed: "
+                        f"{install_hint('docs')}; or read the Markdown files in {source / 'docs'}")
+    print("building the documentation ...", file=sys.stderr)
+    words = ["build", "--quiet", "--config-file", source / "mkdocs.yml", "--site-dir", site]
+    done = subprocess.run([sys.executable, "-m", "mkdocs", *words], capture_output=True, text=True, check=False,
+                          env=os.environ | {"JAX_PLATFORMS": "cpu", "NO_MKDOCS_2_WARNING": "1"})
+    if done.returncode:
+        raise RunFault(f"mkdocs could not build {source / 'docs'}: {done.stderr.strip()[-2000:]}")
+
+
+def _fingerprint(source: Path) -> str:
+    """A hash of the names, sizes and times of all files that the site is made from."""
+    files = [source / "mkdocs.yml", *sorted((source / "docs").rglob("*")), *sorted(PACKAGE.rglob("*.py"))]
+    described = [f"{path}\0{path.stat().st_size}\0{path.stat().st_mtime_ns}" for path in files if path.is_file()]
+    return hashlib.sha256("\n".join(described).encode("utf8", "surrogateescape")).hexdigest()
