@@ -57,7 +57,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _integer(digits: str) -> int:
     if len(digits) > MAX_DIGITS:
-        raise InvalidJSON(f"an integer has {len(digits):,} digits; expected at most {MAX_DIGITS}")
+        raise InvalidJSON(f"an integer has {len(digits):,} digits, more than {MAX_DIGITS}")
     return int(digits)
 
 

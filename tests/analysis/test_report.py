@@ -406,6 +406,11 @@ def test_report_command_refuses_invalid_arguments(words, message):
     assert result.code == 2 and message in result.err
 
 
+def test_a_missing_run_is_named_before_others_are_read(home):
+    result = small.command("report", home / "one", "nowhere")
+    assert result.code == 2 and result.err.startswith("lmrep: error: there is no run in nowhere") and not result.out
+
+
 def test_a_resumed_run_is_repeated_by_the_command_that_names_its_config():
     first = ["lmrep", "train", "--config=page.py:size=tiny", "--workdir=run", "--config.steps=800"]
     resumed = ["lmrep", "train", "--workdir=run", "--config.steps=4000"]

@@ -13,7 +13,7 @@ from lmrep.core.json_text import MAX_DEPTH, InvalidJSON, loads
     ("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), "nests deeper than 100 levels"),
     ('{"a":' * (MAX_DEPTH + 1) + "1" + "}" * (MAX_DEPTH + 1), "nests deeper than 100 levels"),
     ('{"a": {"b": 1, "b": 2}}', "key 'b' occurs twice"),
-    ('[1, {"a": ' + "9" * 400 + "}]", "digits"),
+    ('[1, {"a": ' + "9" * 400 + "}]", "400 digits, more than 300$"),
     ("1" * 5000, "digits"),
     (r'["\ud800"]', "surrogate"),
     (r'{"\udc00x": 1}', "surrogate"),

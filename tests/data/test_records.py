@@ -276,6 +276,8 @@ def test_every_reader_is_named_in_the_message_about_an_unknown_format(write):
      ["not an intact gzip file"]),
     ("a.tsv", "text\na\n", {"encoding": "utf8x"}, ["'utf8x'"]),
     ("a.tsv", "text\na\n", {"encoding": "base64"}, ["'base64'"]),
+    ("a.tsv", "text\na\n", {"encoding": "idna"}, ["config.data.encoding is 'idna'"]),
+    ("a.tsv", "text\na\n", {"encoding": "punycode"}, ["config.data.encoding is 'punycode'"]),
     ("a.tsv", "text\na\n".encode("utf-16"), {}, ["a.tsv begins", "UTF-16", "'utf-8'; set it to utf-16"]),
     ("a.txt", "text\na\n".encode("utf-16"), {}, ["set it to utf-16"]),
     ("a.tsv", b"a\0\x1b[1m\x07\tb\n", {"needed": ["text"]}, [r"a\x00\x1b[1m\x07, b"]),

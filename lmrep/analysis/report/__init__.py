@@ -17,6 +17,7 @@ from lmrep.analysis.report.predictions import predict
 from lmrep.analysis.report.run_data import read
 from lmrep.core.errors import UserError
 from lmrep.core.files import check_output, write_text
+from lmrep.experiment import recorded
 
 NAME = "report.html"
 MAX_BYTES = 2_000_000  # of a page
@@ -47,6 +48,8 @@ def write(
     path = Path(output) if output else workdirs[0] / NAME if len(workdirs) == 1 else Path(NAME)
     if output or path.parent.is_dir():  # without the directory there is no run, which is said below
         check_output(path)
+    for workdir in workdirs:  # before any work on the first
+        recorded.read(workdir)
     runs = []
     for number, (workdir, label) in enumerate(zip(workdirs, labels(workdirs), strict=True), 1):
         log.info("report: reading %s and running its network, %d of %d", label, number, len(workdirs))

@@ -78,10 +78,7 @@ def beginning(path: Path, config: Config) -> str:
     with input_files.open_input(path) as file:
         content = file.read(BEGINNING)
     _check_mark(path, content, config.encoding)
-    try:
-        return content.decode(codec, errors="ignore").removeprefix("\ufeff")
-    except UnicodeError as error:  # of encodings that leave nothing out
-        raise UserError(_undecodable(path, 1, error, config.encoding)) from error
+    return content.decode(codec, errors="ignore").removeprefix("\ufeff")
 
 
 def lines(path: Path, config: Config) -> Iterator[str]:
@@ -121,15 +118,12 @@ def _decoded(path: Path, content: bytes, codec: str, config: Config, first: int,
     """Bytes that begin in line `first` as text. The numbers of lines whose bytes are replaced go to `replaced`."""
     try:
         return content.decode(codec)
-    except UnicodeError as error:
-        number = first + content.count(b"\n", 0, getattr(error, "start", 0))
+    except UnicodeDecodeError as error:
+        number = first + content.count(b"\n", 0, error.start)
         if config.undecodable == "refuse":
             raise UserError(_undecodable(path, number, error, config.encoding)) from error
         replaced.append(number)
-        try:
-            return content.decode(codec, "replace")
-        except UnicodeError:  # of encodings that replace nothing
-            raise UserError(_undecodable(path, number, error, config.encoding)) from error
+        return content.decode(codec, "replace")
 
 
 def _report(path: Path, replaced: list[int], encoding: str) -> None:
@@ -146,17 +140,17 @@ def _check_mark(path: Path, content: bytes, encoding: str) -> None:
                         f"{encoding!r}; set it to {marked.lower()}")
 
 
-def _undecodable(path: Path, number: int, error: UnicodeError, encoding: str) -> str:
-    found = f"byte 0x{error.object[error.start]:02x}" if isinstance(error, UnicodeDecodeError) else str(error)[:80]
-    return (f"{path}, line {number} is not {encoding.upper()} ({found}); convert the file to UTF-8, set "
-            "config.data.encoding, such as latin-1 or cp1252, or replace such bytes with "
+def _undecodable(path: Path, number: int, error: UnicodeDecodeError, encoding: str) -> str:
+    return (f"{path}, line {number} is not {encoding.upper()} (byte 0x{error.object[error.start]:02x}); convert the "
+            "file to UTF-8, set config.data.encoding, such as latin-1 or cp1252, or replace such bytes with "
             "--config.data.undecodable=replace")
 
 
 def _codec(encoding: str) -> str:
     try:
-        "\n\t".encode(encoding)  # refuses those that are no encodings of text, such as base64
+        # Refuses base64, which is none of text, and IDNA and Punycode, which cannot replace such a byte.
+        ("\n\t".encode(encoding) + b"\xff").decode(encoding, "replace")
         return codecs.lookup(encoding).name
     except (LookupError, ValueError) as error:
-        raise UserError(f"config.data.encoding is {encoding[:60]!r}, which Python does not know; expected one such "
-                        "as utf-8, latin-1, cp1252 or utf-16") from error
+        raise UserError(f"config.data.encoding is {encoding[:60]!r}, which is no encoding of text files that "
+                        "Python knows; expected one such as utf-8, latin-1, cp1252 or utf-16") from error
