@@ -28,6 +28,11 @@ def mixed(task: TaskDef, configs: Mapping[str, Any]) -> TaskDef:
     def config_of(record: Record, base: Any) -> Any:
         return config_of_source(configs, record.source, base)
 
+    def resolve(base: Any, records: Sequence[Record]) -> Any:
+        for source, chosen in _by_source(records).items():
+            task.resolve(config_of_source(configs, source, base), [records[i] for i in chosen])
+        return base
+
     def check(base: Any, record: Record) -> None:
         task.check(config_of(record, base), record)
 
@@ -60,8 +65,8 @@ def mixed(task: TaskDef, configs: Mapping[str, Any]) -> TaskDef:
         metrics |= {f"{source}/{name}": _of_source(source, metric, name in config.metrics)
                     for name, metric in task.objective.metrics.items()}
     return task._replace(
-        objective=task.objective._replace(metrics=metrics), check=check, texts=task.texts and texts, compare=compare,
-        score=score, submission=task.submission and submission, best=SCORE)
+        objective=task.objective._replace(metrics=metrics), resolve=resolve, check=check,
+        texts=task.texts and texts, compare=compare, score=score, submission=task.submission and submission, best=SCORE)
 
 
 def config_of_source(configs: Mapping[str, Any], source: str, base: Any) -> Any:

@@ -1,8 +1,10 @@
 """Schemes of tags that mark entities, such as B-PER, I-PER and O: which tags may follow each other, conversion, and the
 most probable sequence of tags that a scheme allows."""
 
+import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -15,6 +17,9 @@ OUTSIDE = "O"
 # Scheme -> the prefixes of its tags: of the first word of an entity, a further word, the last word and the only word.
 PREFIXES = {"BIO": "BI", "IOB1": "BI", "BIOES": "BIES", "BILOU": "BILU"}
 ENTITY_TAG = re.compile("O|[BIESLU](-.+)?")
+HINT = "set --config.objective.scheme=none if the tags mark no entities"
+
+log = logging.getLogger(__name__)
 
 
 def follows(scheme: str, last: str, tag: str) -> bool:
@@ -43,19 +48,6 @@ def allowed(scheme: str, labels: Sequence[str]) -> Allowed:
                    np.array([may(tag, OUTSIDE) for tag in labels]))
 
 
-def fault(scheme: str, tags: Sequence[str]) -> int:
-    """The first word whose tag breaks the scheme; -1 for none. An entity that the sentence leaves open in BIOES or
-    BILOU breaks it at the last word."""
-    return next(iter(faults(scheme, tags)), -1)
-
-
-def faults(scheme: str, tags: Sequence[str]) -> list[int]:
-    """All words whose tags break the scheme."""
-    found = [i for i, (last, tag) in enumerate(zip((OUTSIDE, *tags), tags, strict=False))
-             if not follows(scheme, last, tag)]
-    return found if follows(scheme, tags[-1], OUTSIDE) else sorted({*found, len(tags) - 1})
-
-
 def belongs(scheme: str, tag: str) -> bool:
     """Whether the scheme has such a tag."""
     return ENTITY_TAG.fullmatch(tag) is not None and tag[0] in (OUTSIDE + PREFIXES[scheme])
@@ -63,7 +55,8 @@ def belongs(scheme: str, tag: str) -> bool:
 
 def convert(scheme: str, tags: Sequence[str]) -> list[str]:
     """Tags of any scheme, or of a mixture, in one of them. Entities are those that `conlleval` finds: one begins at B-,
-    S- and U-, and at another tag that does not continue one of its type; E-, L-, S- and U- end it."""
+    S- and U-, and at another tag that does not continue one of its type; E-, L-, S- and U- end it. A tag that no scheme
+    has is in an entity of which it is the type."""
     split = [_split(tag) for tag in tags]
     found = list(tags)
     for i, (prefix, type_) in enumerate(split):
@@ -78,7 +71,7 @@ def convert(scheme: str, tags: Sequence[str]) -> list[str]:
             own = ends[1] if first and last else begin if first else ends[0]
         else:
             own = begin if first and (scheme != "IOB1" or beside) else inside
-        found[i] = own + tags[i][1:]
+        found[i] = f"{own}-{type_}" if type_ else own
     return found
 
 
@@ -94,10 +87,9 @@ def entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
     return found
 
 
-def normalize(scheme: str, tags: Sequence[str]) -> Sequence[str]:
-    """Tags as the scheme writes them, where that is clear: in IOB1 a B- that follows no entity of its type, as in the
-    published files of CoNLL-2003, begins an entity as I- does, and becomes I-. Tags of other schemes stay."""
-    return convert(scheme, tags) if scheme == "IOB1" else tags
+def changed(scheme: str, tags: Sequence[str]) -> list[int]:
+    """The words whose tags the scheme does not have, or does not allow where they are: those that `convert` changes."""
+    return [i for i, (tag, other) in enumerate(zip(tags, convert(scheme, tags), strict=True)) if tag != other]
 
 
 def _continues(last: tuple[str, str], tag: tuple[str, str]) -> bool:
@@ -105,42 +97,59 @@ def _continues(last: tuple[str, str], tag: tuple[str, str]) -> bool:
     return last[0] in tuple("BI") and tag[0] in tuple("IEL") and last[1] == tag[1]
 
 
-def detect(records: Sequence[Record], repair: bool) -> str:
-    """The scheme of the tags of records, or "none" for tags that mark no entities, such as parts of speech.
-
-    Of tags with B- and I- alone it is BIO or IOB1, whichever fewer of them break; those that break IOB1 are read as
-    `normalize` does.
+def detect(records: Sequence[Record]) -> str:
+    """The scheme of the tags of records, or "none" for tags that mark no entities, such as parts of speech: the one
+    that the fewest tags break.
 
     Args:
       records: with words and tags.
-      repair: whether tags that fit neither BIO nor IOB1 are BIO.
 
     Raises:
       UserError: they seem to mark entities, and fit no scheme; with file, line and word.
     """
-    words = [(record, i, tag) for record in records for i, tag in enumerate(record.fields["tags"])]
-    tags = {tag for *_, tag in words}
-    other = {tag for tag in tags if not ENTITY_TAG.fullmatch(tag)}
+    tags = {tag for record in records for tag in record.fields["tags"]}
+    other = not all(map(ENTITY_TAG.fullmatch, tags))
     if not any(tag[:2] in ("B-", "I-") for tag in tags) and (other or OUTSIDE not in tags or not tags & set("BI")):
         return "none"
-    if other:
-        raise UserError(f"{describe(*next(word for word in words if word[2] in other))}, and others begin with B- or "
-                        "I-: correct it, or set --config.objective.scheme=none if the tags mark no entities")
+    for record in records:
+        check(record, record.fields["tags"], HINT)
     prefixes = {tag[0] for tag in tags}
-    fitting = [scheme for scheme, own in PREFIXES.items() if prefixes <= set(OUTSIDE + own)]
-    for scheme in fitting:
-        if all(fault(scheme, record.fields["tags"]) < 0 for record in records):
-            return scheme
-    if fitting and fitting[0] != "BIO":
-        return fitting[0]  # tags that break it are reported by the check of each record
-    if fitting:
-        broken = {scheme: sum(len(faults(scheme, record.fields["tags"])) for record in records)
-                  for scheme in ("BIO", "IOB1")}
-        if repair or broken["IOB1"] >= broken["BIO"]:
-            return "BIO"
-        return "IOB1"
-    raise UserError(f"the tags of the training data begin with {listed(sorted(prefixes))}, which is no scheme "
-                    f"({', '.join(PREFIXES)}); convert them, or set --config.objective.scheme=none")
+    if not any(prefixes <= set(OUTSIDE + own) for own in PREFIXES.values()):
+        raise UserError(f"the tags of the training data begin with {listed(sorted(prefixes))}, which is no scheme "
+                        f"({', '.join(PREFIXES)}); convert them, or set --config.objective.scheme=none")
+    return min(PREFIXES, key=lambda scheme: sum(len(changed(scheme, record.fields["tags"])) for record in records))
+
+
+def check(record: Record, tags: Sequence[str], hint: str) -> None:
+    """Raises UserError, which ends with `hint`, for a tag that no scheme has."""
+    for i, tag in enumerate(tags):
+        if not ENTITY_TAG.fullmatch(tag):
+            raise UserError(f"{describe(record, i, tag)}, which no scheme of entities has ({', '.join(PREFIXES)}): "
+                            f"correct it, or {hint}")
+
+
+def report(
+    scheme: str, records: Sequence[Record], tags_of: Callable[[Record], Sequence[str]], labels: Collection[str] = ()
+) -> None:
+    """Warns of tags that break the scheme, and that are read as `convert` does.
+
+    Args:
+      scheme: a name in `PREFIXES`.
+      records: of a split.
+      tags_of: the tags of a record as its file has them.
+      labels: the tags that the model predicts; those that are read as others are not counted. (): all are.
+    """
+    found, total = [], 0
+    for record in records:
+        tags = tags_of(record)
+        total += len(tags)
+        read = convert(scheme, tags)
+        found += [(record, i, tags, read) for i in changed(scheme, tags) if not labels or read[i] in labels]
+    if found:
+        record, i, tags, read = found[0]
+        log.warning("%s, which %s does not allow in %s: read as %s, as conlleval does (%s of %s tags)",
+                    describe(record, i, tags[i]), scheme, short(" ".join(tags[max(0, i - 1):i + 2])), short(read[i]),
+                    f"{len(found):,}", f"{total:,}")
 
 
 def of_labels(labels: Sequence[str]) -> str:
@@ -158,9 +167,10 @@ def describe(record: Record, i: int, tag: str) -> str:
     return f"{record.where_word(i)}: word {i + 1}{word} has the tag {short(tag)}"
 
 
+@lru_cache(maxsize=4096)
 def _split(tag: str) -> tuple[str, str]:
-    """("B", "PER"); ("O", "")."""
-    return tag[:1], tag[2:]
+    """("B", "PER"); ("O", ""); ("I", "x") of a tag x that no scheme has."""
+    return (tag[:1], tag[2:]) if ENTITY_TAG.fullmatch(tag) else ("I", tag)
 
 
 def best_sequence(scores: np.ndarray, labels: Sequence[str], scheme: str) -> np.ndarray:

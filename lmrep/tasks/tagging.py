@@ -14,7 +14,6 @@ import numpy as np
 from lmrep.config.record import setting
 from lmrep.core import prng
 from lmrep.core.errors import UserError
-from lmrep.core.messages import counted
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats.base import Field
@@ -66,8 +65,8 @@ class Config(networks.Config, heads.Head):
     scheme: str = setting("auto", "what tags mean, for metrics, checks and decoding: entities in BIO (IOB2), IOB1, "
                           "BIOES or BILOU; none: plain tags, such as parts of speech; auto: by the training data",
                           choices=("auto", *schemes.PREFIXES, "none"))
-    repair: bool = setting(False, "convert the tags of the data to the scheme, whatever theirs is, as conlleval reads "
-                           "them, instead of refusing those that break it")
+    repair: bool = setting(False, "convert the tags of the data to the scheme without a warning of those that break "
+                           "it: they are read as conlleval reads them all the same")
     pieces: str = setting("first", "which of a word's tokens stands for it: the first, as in BERT, the last, or the "
                           "mean of all", choices=("first", "mean", "last"))
     decoding: str = setting("argmax", "argmax: each word's most probable tag, as in published taggers; viterbi: the "
@@ -106,8 +105,11 @@ def check_config(c: Config) -> None:
 def resolve(c: Config, records: Sequence[Record]) -> Config:
     """With the scheme and the tags of the training data, and no others."""
     if c.scheme == "auto":
-        c = replace(c, scheme=schemes.detect(records, c.repair) if records else schemes.of_labels(c.labels))
+        c = replace(c, scheme=schemes.detect(records) if records else schemes.of_labels(c.labels))
         check_config(c)
+    elif c.scheme != "none":
+        for record in records:
+            schemes.check(record, record.fields["tags"], schemes.HINT)
     unseen.check(c.labels, records if c.labels else (), _describe, partial(tags_of, c))
     if not c.labels:
         found = {tag for record in records for tag in tags_of(c, record)}
@@ -119,33 +121,13 @@ def resolve(c: Config, records: Sequence[Record]) -> Config:
 
 
 def tags_of(c: Config, record: Record) -> Sequence[str]:
-    """The tags of a record, () for none; in the scheme where `repair` is set, or where a tag is not one of `labels`,
-    whose entities are then those that `conlleval` reads, so that they count wherever they are."""
+    """The tags of a record, () for none, in the scheme: entities are those that `conlleval` reads."""
     tags = record.fields.get("tags", ())
-    if c.repair or (c.scheme != "none" and c.labels and not {*tags} <= {*c.labels}):
-        return schemes.convert(c.scheme, tags)
-    return schemes.normalize(c.scheme, tags)
+    return tags if c.scheme == "none" else schemes.convert(c.scheme, tags)
 
 
 def _describe(record: Record, i: int) -> str:
     return schemes.describe(record, i, record.fields["tags"][i])
-
-
-def check(c: Config, record: Record) -> None:
-    """Refuses tags that break the scheme."""
-    if "tags" not in record.fields or c.scheme == "none":
-        return
-    tags = tags_of(c, record)
-    for i, tag in enumerate(tags if c.repair else record.fields["tags"]):
-        if not schemes.belongs(c.scheme, tag):
-            raise UserError(f"{schemes.describe(record, i, tag)}, which is not of the scheme {c.scheme}: correct it, "
-                            "or set --config.objective.scheme")
-    if (i := schemes.fault(c.scheme, tags)) >= 0:
-        last = f"after {short(tags[i - 1])}" if i else "at the beginning of a sentence"
-        raise UserError(f"{schemes.describe(record, i, tags[i])} {last}, which {c.scheme}, the scheme of the training "
-                        "data, does not allow: correct it, set --config.objective.scheme"
-                        + ("=IOB1 if all tags are IOB1" * (c.scheme == "BIO"))
-                        + ", or convert the tags with --config.objective.repair=True")
 
 
 # Words as tokens
@@ -199,14 +181,10 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
 
 
 def _report(c: Config, records: Sequence[Record]) -> None:
-    """Warns of tags that the training data lacks, and of those of IOB1 that begin entities as those of BIO do."""
+    """Warns of tags that the training data lacks, and of those that break the scheme."""
     unseen.report(c.labels, records, _describe, partial(tags_of, c))
-    begins = [(record, i) for record in records if c.scheme == "IOB1" and not c.repair
-              for i in schemes.faults(c.scheme, record.fields.get("tags", (schemes.OUTSIDE,)))]
-    if begins:
-        log.warning("%s, which follows no entity of its type as it would in IOB1, the scheme of the training data: "
-                    "read as the beginning of an entity (%s)", _describe(*begins[0]),
-                    counted(len(begins), "such tag"))
+    if c.scheme != "none" and not c.repair:
+        schemes.report(c.scheme, records, lambda record: record.fields.get("tags", ()), c.labels)
 
 
 # The objective
@@ -369,6 +347,6 @@ DEFINITION = TaskDef(
              "tag": Field("bt", np.int32, "number of the tag at the token that stands for its word; -1 elsewhere"),
              "stands": Field("bt", np.int32, "1 at the token that stands for a word, 2 at that of the last one, 0 at "
                                              "other tokens of words; -1 elsewhere")},
-    resolve=resolve, check=check, encode=encode, score=score, best="",
+    resolve=resolve, encode=encode, score=score, best="",
     submission=submission, compare=compare, add_columns=word_features.columns,
     more_columns=word_features.fields)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from lmrep.core.errors import UserError
 from lmrep.core.numbers import parse_number
-from lmrep.data.records import Record, values
+from lmrep.data.records import Record
 from lmrep.metrics.tasks import TASK_METRICS, TaskMetric
 from lmrep.tasks import schemes
 
@@ -25,11 +25,16 @@ class Gold(NamedTuple):
     tags: tuple[str, ...]
 
 
-def gold_of(record: Record, text: str) -> Gold:
-    """Of a record whose target is `text`."""
-    answers = record.fields.get("answers")
+def gold_of(record: Record, text: str, scheme: str) -> Gold:
+    """Of a record whose target is `text`. Tags are read in the scheme; "": they stay."""
+    answers, tags = record.fields.get("answers"), record.fields.get("tags", text.split())
     return Gold(text, (text,) if answers is None else tuple(answer for answer, _ in answers),
-                tuple(record.fields.get("tags", text.split())))
+                tuple(schemes.convert(scheme, tags) if scheme else tags))
+
+
+def tags_of(record: Record) -> Sequence[str]:
+    """The tags of a record as its file has them: the words of the target where it has no others."""
+    return record.fields.get("tags", record.fields.get("target", "").split())
 
 
 def number(text: str) -> float:
@@ -85,28 +90,14 @@ TEXT_METRICS = {name: _adapted(TASK_METRICS[name], kind) for kind, names in KIND
 SIMILARITY = ("bleu", "chrf", *KINDS[_answers])  # which a text that is nearly the target scores well by
 
 
-def check(record: Record, metrics: Sequence[str], scheme: str) -> None:
-    """Raises UserError for a target that one of the metrics cannot measure: tags of another scheme, words that are no
-    tags, or a text that is no number."""
+def check(record: Record, metrics: Sequence[str]) -> None:
+    """Raises UserError for a target that one of the metrics cannot measure: a text that is no number."""
     text = record.fields.get("target", "")
-    tags = record.fields.get("tags", text.split())
-    if "entity_f1" in metrics and tags and (i := _fault(scheme, tags)) >= 0:
-        which = (schemes.describe(record, i, tags[i]) if "tags" in record.fields else
-                 f"{record.where} has the target {text[:60]!r}, with the tag {values.short(tags[i])}")
-        raise UserError(f"{which}, which {scheme} does not allow there; set config.objective.scheme to the scheme of "
-                        f"the tags, one of {', '.join(schemes.PREFIXES)}, or leave entity_f1 out of "
-                        "config.objective.metrics")
     numeric = [name for name in KINDS[_numbers] if name in metrics]
     if numeric and "target" in record.fields and math.isnan(number(text)):
         raise UserError(f"{record.where} has the target {text[:60]!r}, which is no number, and {numeric[0]} "
                         f"compares numbers; correct it, or leave {' and '.join(numeric)} out of "
                         "config.objective.metrics")
-
-
-def _fault(scheme: str, tags: Sequence[str]) -> int:
-    """The first tag that the scheme does not have, or does not allow where it is; -1 for none."""
-    unknown = (i for i, tag in enumerate(tags) if not schemes.belongs(scheme, tag))
-    return next(unknown, schemes.fault(scheme, tags))
 
 
 def options(gold: Sequence[Gold], positive: str, scheme: str) -> dict[str, dict[str, Any]]:

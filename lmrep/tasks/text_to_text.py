@@ -131,6 +131,8 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
     if c.denoise:
         return denoising.encode(records, encoder, c.max_target)
     end = special_ids(encoder.tokenizer.vocabulary)["end"]
+    if scheme := _scheme(c):
+        schemes.report(scheme, records, text_metrics.tags_of)
     names = [record.where for record in records]
     sources = encoder.ids([_source(c, record) for record in records], names)
     known = [i for i, record in enumerate(records) if "target" in record.fields]
@@ -199,20 +201,35 @@ def convert(c: Config, record: Record) -> Record:
     names = text_templates.fields(c.target)
     if not all(name in record.fields for name in names):
         return record._replace(fields={name: value for name, value in record.fields.items() if name != "target"})
-    if "tags" in names:
-        record = record._replace(fields={**record.fields, "tags": schemes.normalize(c.scheme, record.fields["tags"])})
-    text = text_templates.render(c.target, record, "config.objective.target")
+    shown = record
+    if "tags" in names and (scheme := _scheme(c)):
+        shown = record._replace(fields={**record.fields, "tags": schemes.convert(scheme, record.fields["tags"])})
+    text = text_templates.render(c.target, shown, "config.objective.target")
     return record._replace(fields={**record.fields, "target": text})
+
+
+def _scheme(c: Config) -> str:
+    """The scheme in which tags are generated and measured; "" where they are not read as entities."""
+    return c.scheme if "entity_f1" in c.metrics else ""
+
+
+def resolve(c: Config, records: Sequence[Record]) -> Config:
+    """The config; refuses training data whose targets are no tags of entities where these are measured."""
+    for record in records if _scheme(c) else ():
+        schemes.check(record, text_metrics.tags_of(record), "leave entity_f1 out of config.objective.metrics")
+    return c
 
 
 def check(c: Config, record: Record) -> None:
     """Refuses a target that a metric cannot measure."""
-    text_metrics.check(record, c.metrics, c.scheme)
+    text_metrics.check(record, c.metrics)
 
 
 def target(c: Config, record: Record) -> str:
     """The text that is to be generated for a record."""
     text = record.fields["target"]
+    if "tags" not in record.fields and (scheme := _scheme(c)):
+        return " ".join(schemes.convert(scheme, text.split()))
     number = text_metrics.number(text) if c.round_to else math.nan
     if math.isnan(number):
         return text
@@ -298,7 +315,7 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
         for own, scores in zip(drawn, (own.tolist() for own in outputs.arrays["score"]), strict=True)]
     if not units.columns["known"].all():
         return Result({}, predictions)
-    gold = [gold_of(record, target(c, record)) for record in records]
+    gold = [gold_of(record, target(c, record), _scheme(c)) for record in records]
     nll, correct = (np.concatenate(outputs.arrays[name]) for name in ("nll", "correct"))
     metrics = {"loss": float(nll.mean()), "lm_loss": float(nll.mean()), "lm_accuracy": float(correct.mean())}
     if "accuracy" in c.metrics:
@@ -328,7 +345,7 @@ def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str
 
 def compare(c: Config, record: Record, prediction: Mapping[str, Any]) -> Comparison:
     """Two texts, by 1 - the sentence's chrF (as a fraction), the smallest of several right answers."""
-    right = gold_of(record, target(c, record)).answers or ("",)
+    right = gold_of(record, target(c, record), _scheme(c)).answers or ("",)
     gold = " / ".join(dict.fromkeys(right)) or "(no answer)"
     if c.denoise:  # nothing is generated
         return Comparison(gold, "", 0.0)
@@ -354,7 +371,7 @@ DEFINITION = TaskDef(
             lambda prediction: prediction["text"], text_templates.INPUTS),),
         published_heads={"span_corruption": NAME}),
     fields=("text",), targets=("target",), optional=tuple(name for name in text_templates.INPUTS if name != "text"),
-    fields_of=fields_of, convert=convert, check=check,
+    fields_of=fields_of, convert=convert, resolve=resolve, check=check,
     columns={"known": Field("bn", np.int32, "whether the target is known; -1 for empty sequences"),
              "generated": Field("bn", np.int32, "whether a text is generated for it; -1 for empty sequences"),
              **{name: FIELDS[name] for name in ("source_tokens", "source_segment_ids", "source_positions")}},

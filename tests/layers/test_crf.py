@@ -89,13 +89,13 @@ def test_constraints_leave_the_sequences_that_a_scheme_allows(scheme, labels):
     total = 0.0
     for sequence in itertools.product(range(n), repeat=length):
         value = float(log_likelihood(params, jnp.array([sequence])))
-        legal = schemes.fault(scheme, [labels[i] for i in sequence]) < 0
+        legal = not schemes.changed(scheme, [labels[i] for i in sequence])
         assert np.isfinite(value) and (value > -100) == legal
         total += np.exp(value)
     assert total == pytest.approx(1, abs=1e-5)
     constrained = crf.constrained(params, allowed)
     best = crf.viterbi(constrained, emissions, chains)[0]
-    assert schemes.fault(scheme, [labels[i] for i in best]) < 0
+    assert not schemes.changed(scheme, [labels[i] for i in best])
     gradient = jax.grad(log_likelihood)(params, best[None])
     assert all(np.isfinite(value).all() for value in gradient.values())
     assert not gradient["between"][~allowed.between].any() and np.abs(gradient["between"]).sum() > 0

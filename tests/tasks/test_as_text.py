@@ -14,10 +14,10 @@ from lmrep.experiment.task_inspection import statistics
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.tasks import TASKS, text_to_text
 from lmrep.tasks.known import KNOWN
-from lmrep.tasks.text_metrics import TEXT_METRICS, Gold, options
+from lmrep.tasks.text_metrics import TEXT_METRICS, Gold, gold_of, options
 from lmrep.tasks.text_templates import from_texts, render
 from tests.tasks import tiny
-from tests.tasks.tiny import Tiny
+from tests.tasks.tiny import Tiny, as_records
 
 # Of each task two examples, the template of its text form and the targets as texts.
 EXAMPLES = {
@@ -137,20 +137,37 @@ def test_pairs_of_which_one_text_is_read_are_named(caplog):
     assert "1 of 2 examples have text2, such as train.jsonl, line 1, and config.objective.template is" in caplog.text
 
 
-def test_tags_of_another_scheme_are_refused_where_entities_are_measured():
-    record = Record({"words": ["a"], "tags": ["I-PER"]}, "0", "train.conll, line 1")
-    text_to_text.check(text_to_text.Config(metrics=("token_accuracy",)), record)
-    with pytest.raises(UserError, match=r"'I-PER', which BIO does not allow there; set config\.objective\.scheme"):
-        text_to_text.check(text_to_text.Config(metrics=("entity_f1",)), record)
+@pytest.mark.parametrize(("fields", "target"), [
+    ({"words": ["a", "b"], "tags": ["O", "I-X"]}, "{tags}"), ({"text": "a b", "target": "O I-X"}, "{target}"),
+    ({"words": ["a", "b"], "tags": ["O", "NEW"]}, "{tags}")])
+@pytest.mark.parametrize("metric", ["token_accuracy", "entity_f1"])
+def test_tags_that_break_the_scheme_are_read_as_conlleval_does_where_entities_are_measured(
+        fields, target, metric, caplog):
+    own = Tiny("text_to_text", [{"text": "a", "target": "O"}], "encoder_decoder",
+               sizes={"head_width": 0, "max_length": 0}, max_target=8, metrics=(metric,), target=target,
+               template="{words}" if "words" in fields else "{text}")
+    [record] = as_records([fields])
+    example = text_to_text.convert(own.config, record)
+    text, *_, last = text_to_text.target(own.config, example), *(fields.get("tags") or fields["target"].split())
+    read = last if metric == "token_accuracy" else f"B-{last.removeprefix('I-')}"
+    assert text == f"O {read}" and gold_of(example, text, own.config.scheme).tags[-1] in ("B-X", "B-NEW")
+    assert fields.get("tags") == example.fields.get("tags")  # as in the file, for fingerprints
+    own.encode([example])
+    assert sum("(1 of 2 tags)" in message for message in caplog.messages) == (metric == "entity_f1")
+
+
+def test_training_targets_that_are_no_tags_are_refused_where_entities_are_measured():
+    record = Record({"text": "a", "target": "positive"}, "0", "train.tsv, line 2")
+    text_to_text.resolve(text_to_text.Config(metrics=("token_accuracy",)), [record])
+    with pytest.raises(UserError, match=r"line 2: word 1 has the tag 'positive', which no scheme .* leave entity_f1"):
+        text_to_text.resolve(text_to_text.Config(metrics=("entity_f1",)), [record])
 
 
 def test_targets_that_a_metric_cannot_measure_are_refused():
     record = Record({"text": "a", "target": "positive"}, "0", "train.tsv, line 2")
-    for metric, message in (("entity_f1", "line 2 has the target 'positive', with the tag 'positive', which BIO"),
-                            ("spearman", "line 2 has the target 'positive', which is no number, and")):
-        with pytest.raises(UserError, match=message):
-            text_to_text.check(text_to_text.Config(metrics=(metric,)), record)
-        text_to_text.check(text_to_text.Config(metrics=(metric,)), record._replace(fields={"text": "a"}))
+    with pytest.raises(UserError, match="line 2 has the target 'positive', which is no number, and"):
+        text_to_text.check(text_to_text.Config(metrics=("spearman",)), record)
+    text_to_text.check(text_to_text.Config(metrics=("spearman",)), record._replace(fields={"text": "a"}))
     text_to_text.check(text_to_text.Config(metrics=("pearson",)), record._replace(fields={"target": "3.8"}))
 
 

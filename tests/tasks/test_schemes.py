@@ -1,6 +1,8 @@
 """Schemes of tags: which one data have, what they refuse, conversion, and decoding."""
 
 import itertools
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,19 +21,18 @@ def record(words, tags):
 @pytest.mark.parametrize(("tags", "scheme"), [
     ("O B-X I-X O", "BIO"), ("B-X B-X O", "BIO"), ("I-X I-X B-X O", "IOB1"), ("B-X E-X S-Y O", "BIOES"),
     ("B-X I-X L-X U-Y O", "BILOU"), ("NOUN VERB I O", "none"), ("-LRB- NN-X O", "none"), ("B I O", "BIO"),
-    ("B-X I-X", "BIO"), ("I-X I-X O B-Y I-Y O I-X", "IOB1"), ("B-X I-X O I-Y", "BIO")])
+    ("B-X I-X", "BIO"), ("I-X I-X O B-Y I-Y O I-X", "IOB1"), ("B-X I-X O I-Y", "BIO"), ("B-X B-Y I-Y S-X", "BIO"),
+    ("S-X B-Y I-Y E-Y B-X O", "BIOES")])
 def test_the_scheme_is_detected(tags, scheme):
     given = [record(" ".join("abcdef"[: len(tags.split())]), tags)]
-    assert schemes.detect(given, False) == scheme
+    assert schemes.detect(given) == scheme
     c = tagging.resolve(tagging.Config(), given)
     assert c.scheme == scheme
     assert c.metrics == (("token_accuracy",) if scheme == "none" else tagging.METRICS)
-    if tags != "B-X I-X O I-Y":
-        tagging.check(c, given[0])
 
 
 @pytest.mark.parametrize(("tags", "message"), [
-    ("O PER B-X O", r"word 2, 'b', has the tag 'PER', and others begin with B- or I-"),
+    ("O PER B-X O", r"word 2, 'b', has the tag 'PER', which no scheme of entities has"),
     ("O L-X B-X E-X", r"begin with B, E, L, O, which is no scheme"),
     ("O O O O", r"has the only tag 'O'")])
 def test_tags_of_no_scheme_are_refused(tags, message):
@@ -39,35 +40,47 @@ def test_tags_of_no_scheme_are_refused(tags, message):
         tagging.resolve(tagging.Config(), [record("a b c d", tags)])
 
 
-@pytest.mark.parametrize(("scheme", "tags", "word"), [
-    ("BIO", "O I-X", 2), ("BIO", "B-Y I-X", 2), ("BIO", "I-X", 1),
-    ("BIOES", "B-X O", 2), ("BIOES", "B-X E-Y", 2), ("BIOES", "O E-X", 2), ("BIOES", "S-X I-X", 2),
-    ("BIOES", "O B-X", 2), ("BILOU", "U-X L-X", 2)])
-def test_tags_that_may_not_follow_each_other_are_refused(scheme, tags, word):
-    c = tagging.Config(scheme=scheme, labels=("O", *(f"{p}-{t}" for p in "BIESLU" for t in "XY")))
-    with pytest.raises(UserError, match=rf"dev\.conll, line 7: word {word}, .* which {scheme}, .*, does not allow"):
-        tagging.check(c, record("a b"[: len(tags.split()) * 2 - 1], tags))
+@pytest.mark.parametrize(("scheme", "tags", "read"), [
+    ("BIO", "O I-X I-X O", "O B-X I-X O"), ("BIO", "B-Y I-X", "B-Y B-X"), ("BIO", "I-X", "B-X"),
+    ("BIO", "B-X E-X S-Y", "B-X I-X B-Y"), ("BIO", "O X Y B-X", "O B-X B-Y B-X"),
+    ("IOB1", "O B-Z I-Z B-Z", "O I-Z I-Z B-Z"), ("BIOES", "B-X O", "S-X O"), ("BIOES", "B-X E-Y", "S-X S-Y"),
+    ("BIOES", "O E-X", "O S-X"), ("BIOES", "S-X I-X", "S-X S-X"), ("BIOES", "O B-X", "O S-X"),
+    ("BILOU", "U-X L-X", "U-X U-X"), ("none", "O I-X E-X", "O I-X E-X")])
+def test_held_out_tags_that_break_the_scheme_are_read_as_conlleval_does_and_counted(scheme, tags, read, caplog):
+    labels = ("O", *(f"{p}-{t}" for p in "BIESLU" for t in "XYZ"))
+    given, c = record("a b c d"[:len(tags.split()) * 2 - 1], tags), tagging.Config(scheme=scheme, labels=labels)
+    assert list(tagging.tags_of(c, given)) == read.split()
+    tagging.encode(c, [given, given._replace(fields={"words": ["a"]})], encoder())
+    wrong = [(i, tag) for i, tag in enumerate(tags.split()) if tag != read.split()[i]]
+    assert len(caplog.messages) == bool(wrong) == (scheme != "none")
+    for (i, tag), message in zip(wrong, caplog.messages, strict=False):
+        assert f"line 7: word {i + 1}, {'abcd'[i]!r}, has the tag {tag!r}, which {scheme} does not" in message
+        assert f"({len(wrong)} of {len(tags.split())} tags)" in message
+    tagging.encode(replace(c, repair=scheme != "none"), [given], encoder())
+    assert len(caplog.messages) == bool(wrong)
 
 
-def test_b_of_iob1_that_follows_no_entity_of_its_type_begins_one_and_is_counted(caplog):
-    """As in the training file of CoNLL-2003."""
+def test_training_tags_that_break_the_scheme_are_read_alike(caplog):
+    """As `B-` after `O` in the training file of CoNLL-2003, which is of IOB1."""
     train = [record("a b c d", "I-X I-X O I-Y"), record("e f g h", "O B-Z I-Z B-Z")]
     c = tagging.resolve(tagging.Config(), train)
     assert c.scheme == "IOB1" and c.labels == ("O", "B-Z", "I-X", "I-Y", "I-Z")
-    for each in train:
-        tagging.check(c, each)
-    assert tagging.tags_of(c, train[1]) == ["O", "I-Z", "I-Z", "B-Z"]
     tagging.encode(c, train, encoder())
     [message] = caplog.messages
-    assert "line 7: word 2, 'f', has the tag 'B-Z'" in message and "IOB1" in message and "(1 such tag)" in message
-    with pytest.raises(UserError, match=r"word 4, 'd', has the tag 'I-Y' after 'O', which BIO, the .*scheme=IOB1"):
-        data = [record("a b", "B-X I-X"), record("a b c d", "B-X I-X O I-Y")]
-        tagging.check(tagging.resolve(tagging.Config(), data), data[1])
+    assert "line 7: word 2, 'f', has the tag 'B-Z'" in message and "IOB1" in message and "(1 of 8 tags)" in message
 
 
-def test_a_tag_of_another_scheme_is_refused():
-    with pytest.raises(UserError, match=r"word 1, 'a', has the tag 'E-X', which is not of the scheme BIO"):
-        tagging.check(tagging.Config(scheme="BIO", labels=("E-X", "O")), record("a", "E-X"))
+def test_training_tags_that_no_scheme_has_are_refused_where_a_scheme_is_set():
+    with pytest.raises(UserError, match=r"word 1, 'a', has the tag 'NN', which no scheme .*scheme=none"):
+        tagging.resolve(tagging.Config(scheme="BIO"), [record("a b", "NN O")])
+
+
+@pytest.mark.parametrize("scheme", schemes.PREFIXES)
+def test_conversion_leaves_exactly_the_sequences_that_the_scheme_allows(scheme):
+    tags = ("O", *(f"{p}-{t}" for p in schemes.PREFIXES[scheme] for t in "XY"))
+    for path in itertools.product(tags, repeat=3):
+        legal = all(itertools.starmap(partial(schemes.follows, scheme), itertools.pairwise(("O", *path, "O"))))
+        assert legal == (not schemes.changed(scheme, path)), path
 
 
 def test_repair_converts_tags_to_the_scheme():
@@ -77,12 +90,11 @@ def test_repair_converts_tags_to_the_scheme():
         assert schemes.convert(scheme, tags) == expected
     given = record("a b c d e f", " ".join(same["IOB1"]))
     c = tagging.resolve(tagging.Config(scheme="BIOES", repair=True), [given])
-    tagging.check(c, given)
     assert c.labels == ("O", "B-X", "E-X", "S-X", "S-Y")
     every = itertools.product(("O", "B-X", "I-X", "B-Y", "I-Y"), repeat=4)
     for scheme, tags in itertools.product(same, every):
         fixed = schemes.convert(scheme, tags)
-        assert schemes.fault(scheme, fixed) < 0
+        assert not schemes.changed(scheme, fixed)
         assert schemes.convert("BIO", fixed) == schemes.convert("BIO", tags)
         if scheme in ("BIO", "IOB1"):  # conlleval does not know S- and U-
             assert TASK_METRICS["conll_f1"].function([tags], [fixed]) == (1 if set(tags) != {"O"} else 0)
@@ -94,7 +106,7 @@ def test_viterbi_finds_the_most_probable_allowed_sequence(scheme):
     for seed in range(5):
         scores = np.random.default_rng(seed).normal(size=(4, len(labels)))
         allowed = [path for path in itertools.product(range(len(labels)), repeat=4)
-                   if schemes.fault(scheme, [labels[i] for i in path]) < 0]
+                   if not schemes.changed(scheme, [labels[i] for i in path])]
         best = max(allowed, key=lambda path: scores[np.arange(4), list(path)].sum())
         assert schemes.best_sequence(scores, labels, scheme).tolist() == list(best)
 
