@@ -48,6 +48,7 @@ from lmrep.storage import provenance, remote_workdir, trial, workdir
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.tasks import TASKS
 from lmrep.training import metrics_log as logs
+from lmrep.training import state as states
 from lmrep.training.config import TrainerConfig
 from lmrep.training.loop import RunOutputs, Trainer
 from lmrep.training.profiling import Profile
@@ -143,6 +144,8 @@ def _train(
     writers, prepared, stages, parts = agreed(lambda: _ready(experiment, directory, data_dir, steps))
     if isinstance(prepared, PreparedTask):
         experiment = prepared.experiment
+    if not url and max(steps, default=0) < experiment.steps:
+        agreed(lambda: trial.check_space(directory, max(map(_checkpoint_size, stages))))
     record = checks.run_record(experiment, prepared, stages, frozen.fingerprints(parts))
     checks.check_same_record(record)
 
@@ -251,6 +254,11 @@ def _ready(
     if experiment.init_vectors and fresh:
         stages[0] = _with_vectors(stages[0], experiment.init_vectors, prepared.tokenizer.tokens)
     return writers, prepared, stages, parts
+
+
+def _checkpoint_size(stage: Stage) -> int:
+    """Bytes of a checkpoint of a stage."""
+    return trial.checkpoint_size(states.saved(states.shapes(stage.objective, stage.optimizer, stage.batch_size)))
 
 
 def _initialized(stage: Stage, experiment: Experiment, network: Any, prepared: Prepared) -> Stage:

@@ -2,7 +2,6 @@
 
 import math
 import resource
-import shutil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,11 +20,11 @@ from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment
 from lmrep.experiment.shapes import StageShapes
 from lmrep.planning import cost, hardware, plan, table
+from lmrep.storage import trial
 from lmrep.tasks import TASKS
 from lmrep.training.state import saved, specs_of, trainable
 
 CROWDED = 0.7  # fraction of a device's memory, taken by the state, from which activations may not fit
-METADATA = 1_000  # bytes, at least, that Orbax writes for each array: its shape, sharding, chunks, checksum
 
 
 def address_space() -> Result:
@@ -140,8 +139,7 @@ class Taken(NamedTuple):
 def checkpoints(directory: Path, experiment: Experiment, stages: list[StageShapes]) -> Result:
     """Checkpoints fit on the workdir's disk. Gives a Taken."""
     keeping = experiment.checkpoint
-    one = max(sum(math.prod(x.shape) * x.dtype.itemsize + METADATA for x in jax.tree.leaves(saved(one.state)))
-              for one in stages)
+    one = max(trial.checkpoint_size(saved(one.state)) for one in stages)
     number = keeping.keep + keeping.keep_best + 1  # one is being saved while the others exist
     held = sum(path.stat().st_size for path in (directory / "checkpoints").rglob("*") if path.is_file())
     needed = max(one, number * one - held)
@@ -152,8 +150,7 @@ def checkpoints(directory: Path, experiment: Experiment, stages: list[StageShape
 def disk_space(what: str, directory: Path, needed: int, taken: Taken | None, alternatives: str) -> Result:
     """The disk of `directory` has the `needed` bytes free that `what` says, beside those that are `taken`. Gives a
     Taken."""
-    there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
-    free, system = shutil.disk_usage(there).free, there.stat().st_dev
+    free, system = trial.space(directory)
     line = f"{what} {byte_size(needed)} more in {directory}, where {byte_size(free)} are free"
     if taken and taken.system == system:
         free -= taken.bytes

@@ -1,20 +1,34 @@
-"""A small save and restore in a new workdir, before a run spends hours on parameters that it could not keep."""
+"""A small save and restore in a new workdir, and room for a checkpoint, before a run spends hours on parameters that it
+could not keep."""
 
 import contextlib
+import math
 import os
 import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.files import remove_leftovers, temporary_name
+from lmrep.core.messages import byte_size
+from lmrep.core.params import Tree
 from lmrep.storage import orbax
 from lmrep.storage.checkpoints import Checkpoints
 
 NAME = "trial"
+METADATA = 1_000  # bytes, at least, that Orbax writes for each array: its shape, sharding, chunks, checksum
+
+
+class Space(NamedTuple):
+    """The free bytes of the file system with device number `system`."""
+
+    free: int
+    system: int
 
 
 def check_name(directory: Path) -> None:
@@ -56,6 +70,31 @@ def try_checkpoint(directory: Path) -> None:
             shutil.rmtree(checkpoints.directory, ignore_errors=True)
         if not np.array_equal(saved["array"], state["array"]):
             raise RunFault(f"a small checkpoint in {directory} is not read as it was saved; give another --workdir")
+
+
+def checkpoint_size(state: Tree) -> int:
+    """The bytes of a checkpoint of `state`, arrays or their shapes."""
+    return sum(math.prod(x.shape) * x.dtype.itemsize + METADATA for x in jax.tree.leaves(state))
+
+
+def space(directory: Path) -> Space:
+    """Of the file system where `directory` is, or would be made."""
+    there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    return Space(shutil.disk_usage(there).free, there.stat().st_dev)
+
+
+def check_space(directory: Path, needed: int) -> None:
+    """A checkpoint of `needed` bytes fits on the file system of the workdir `directory`, where the remains of killed
+    saves and deletions make room.
+
+    Raises:
+      RunFault: it does not.
+    """
+    remains = (path for folder in (directory / "checkpoints").glob(".*") for path in folder.rglob("*"))
+    free = space(directory).free + sum(path.stat().st_size for path in remains if path.is_file())
+    if free < needed:
+        raise RunFault(f"the workdir {directory} has no room for a checkpoint: parameters and optimizer state need "
+                       f"{byte_size(needed)}, and {byte_size(free)} are free; free space, or give another --workdir")
 
 
 @contextlib.contextmanager

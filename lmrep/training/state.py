@@ -80,8 +80,12 @@ def create(objective: Objective, optimizer: optax.GradientTransformation, batch_
     return TrainState(jnp.int32(0), params, optimizer.init(trainable(params)), objective.carry(batch_size))
 
 
+def shapes(objective: Objective, optimizer: optax.GradientTransformation, batch_size: int) -> TrainState:
+    """A `TrainState` of `jax.ShapeDtypeStruct`."""
+    return jax.eval_shape(partial(create, objective, optimizer, batch_size), 0)
+
+
 def abstract(objective: Objective, optimizer: optax.GradientTransformation, batch_size: int, mesh: Mesh) -> TrainState:
     """A `TrainState` of `jax.ShapeDtypeStruct` with shardings, into which a checkpoint is restored."""
-    shapes = jax.eval_shape(partial(create, objective, optimizer, batch_size), 0)
     return jax.tree.map(lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-                        shapes, layout(objective, optimizer, batch_size, mesh))
+                        shapes(objective, optimizer, batch_size), layout(objective, optimizer, batch_size, mesh))

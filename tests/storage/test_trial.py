@@ -65,3 +65,22 @@ def test_workdir_below_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="file/run cannot be used: Not a directory"):
         trial.try_checkpoint(tmp_path / "file/run")
+
+
+def test_workdir_without_room_for_a_checkpoint_is_refused_before_anything_is_written(small_home, tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=50_000))
+    result = small.command("train", f"--config={small_home}/small.py", f"--data_dir={small_home}/data",
+                           f"--workdir={tmp_path}/run")
+    assert result.code == 3 and f"workdir {tmp_path}/run has no room for a checkpoint" in result.err
+    assert " and 50 kB are free; free space" in result.err and not list(tmp_path.iterdir())
+
+
+def test_remains_of_killed_saves_are_room_for_a_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100))
+    remains = tmp_path / "checkpoints" / ".unfinished-3.x" / "d"
+    remains.mkdir(parents=True)
+    (remains / "array").write_bytes(bytes(50))
+    (tmp_path / "checkpoints" / "2").write_bytes(bytes(50))
+    trial.check_space(tmp_path, 150)
+    with pytest.raises(RunFault, match="need 151 B, and 150 B are free"):
+        trial.check_space(tmp_path, 151)
