@@ -302,14 +302,20 @@ def _choice(table: Mapping[str, Any], base: dict, changed: dict, where: str) -> 
 
 
 def _check_decoder(experiment: Experiment, stage: StagePlan) -> None:
-    """Refuses the encoder alone of an encoder-decoder, such as that of a run that is started from, for generation."""
+    """Refuses an encoder-decoder that reads one text alone, such as that of a run that is started from, for
+    generation."""
     definition, given = model_def(experiment.model), f" of init={experiment.init}" if experiment.init else ""
-    alone = definition.encoder and all(experiment.model.get(name) == x for name, x in definition.encoder.items())
-    if alone and ALL_OBJECTIVES[stage.objective_name].context(stage.objective) == "source":
-        flags = [f"--config.model.{name}={getattr(definition.config(), name)}" for name in definition.encoder]
-        raise UserError(f"objective {stage.objective_name!r} generates texts with a decoder, and the network{given} is "
-                        f"an encoder alone; set {' '.join(flags)} for a decoder that starts with random parameters"
-                        + ", or start from a checkpoint that has one" * bool(given))
+    defaults = {name: getattr(definition.config(), name) for name in definition.encoder}
+    fields = {name: experiment.model.get(name, value) for name, value in defaults.items()}
+    if fields == defaults or ALL_OBJECTIVES[stage.objective_name].context(stage.objective) != "source":
+        return
+    flags = " ".join(f"--config.model.{name}={value}" for name, value in defaults.items())
+    if fields != dict(definition.encoder):
+        raise UserError(f"objective {stage.objective_name!r} reads one text and generates another, and the network"
+                        f"{given} reads the same text in both stacks; set {flags}")
+    raise UserError(f"objective {stage.objective_name!r} generates texts with a decoder, and the network{given} is an "
+                    f"encoder alone; set {flags} for a decoder that starts with random parameters"
+                    + ", or start from a checkpoint that has one" * bool(given))
 
 
 def _check_stage(stage: StagePlan, network: Model) -> None:

@@ -188,13 +188,19 @@ class Reading(NamedTuple):
 
 
 def reading_fields(task: str, model: Mapping[str, Any]) -> Reading:
-    """How the network of the fields `config.model` reads the texts of a task in `TASKS`: an encoder-decoder with its
-    encoder alone, unless it is to generate; a network that does not read both sides, from left to right."""
-    name = model.get("name", "transformer")
-    definition, c = MODELS[name], TASKS[task].objective.config()
-    own = {} if TASKS[task].objective.context(c) == "source" else dict(definition.encoder)
-    fields = {key: value for key, value in model.items() if key != "name"} | own
-    network = definition.build(read(definition.config, fields, "config.model"), Execution(), name)
+    """How the network of the fields `config.model` reads the texts of a task in `TASKS`: an encoder-decoder that
+    generates texts with its encoder alone, unless it is to generate; a network that does not read both sides, from left
+    to right."""
+    name, objective = model.get("name", "transformer"), TASKS[task].objective
+    definition, fields = MODELS[name], {key: value for key, value in model.items() if key != "name"}
+
+    def build(own: Mapping[str, Any]) -> Model:
+        return definition.build(read(definition.config, {**fields, **own}, "config.model"), Execution(), name)
+
+    own, network = {}, build({})
+    if "source" in network.context and objective.context(objective.config()) != "source":
+        own = dict(definition.encoder)
+        network = build(own)
     head = {} if "both" in network.context else {"context": "left"}
     return Reading(own, head | ({"pooling": "mean"} if network.pooling == "mean" else {}), network)
 

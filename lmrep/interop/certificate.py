@@ -69,7 +69,8 @@ class Certificate:
 
 def random_batch(checkpoint: Published, seed: int = 0) -> RandomBatch:
     """Sequences of all ids but that of padding. The second is padded, and has two token types if the network does. (A
-    network that needs the id of padding to find the last token, and has none, gets no padding.)"""
+    network that needs the id of padding to find the last token, and has none, gets no padding.) Where the head needs a
+    token that ends each text, that is the last one."""
     config, draw = checkpoint.config, np.random.default_rng(seed)
     length = min(LENGTH, config.max_length or LENGTH)
     pad = checkpoint.family.pad_id(checkpoint.config_json)
@@ -79,9 +80,20 @@ def random_batch(checkpoint: Published, seed: int = 0) -> RandomBatch:
     mask = np.ones_like(tokens)
     if pad is not None or not (checkpoint.task and checkpoint.family.causal):
         mask[1, slice(length // 3) if checkpoint.family.pads_left else slice(length - length // 3, None)] = 0
+    end = _end_of_text(checkpoint)
+    if end is not None:
+        tokens[tokens == end] = (end + 1) % config.vocab
+        tokens[np.arange(BATCH_SIZE), length - 1 - mask[:, ::-1].argmax(-1)] = end
     tokens[mask == 0] = pad or 0
     types = 2 if "token_type_ids" in models.build(config).inputs else 1
     return RandomBatch(tokens, draw.integers(0, types, tokens.shape), mask)
+
+
+def _end_of_text(checkpoint: Published) -> int | None:
+    """The id of the token that the head of a task needs at the end of every text; None for none."""
+    end = checkpoint.family.tasks[checkpoint.task.name].end if checkpoint.task else None
+    other = checkpoint.config_json.get("eos_token_id")
+    return other if end is not None and type(other) is int and 0 <= other < checkpoint.config.vocab else end
 
 
 def our_outputs(checkpoint: Published, batch: RandomBatch) -> Outputs:
@@ -90,7 +102,7 @@ def our_outputs(checkpoint: Published, batch: RandomBatch) -> Outputs:
     mask = AttentionMask(jnp.asarray(batch.attention_mask), causal=checkpoint.family.causal)
     types = jnp.asarray(batch.token_types, jnp.int32) if "token_type_ids" in model.inputs else None
     inputs = Inputs(tokens=jnp.asarray(batch.tokens, jnp.int32), attention_mask=mask, token_type_ids=types)
-    if "source" in model.inputs and heads and not task:
+    if "source" in model.inputs and heads:
         inputs = Inputs(tokens=jnp.asarray(batch.target, jnp.int32), source=inputs)
 
     @jax.jit
@@ -130,14 +142,13 @@ def reference_outputs(checkpoint: Published, directory: Path, batch: RandomBatch
         if "token_type_ids" in models.build(checkpoint.config).inputs:
             inputs["token_type_ids"] = torch.from_numpy(batch.token_types)
         grouped = bool(checkpoint.task) and TASK_HEADS[checkpoint.task.name].grouped
-        with_source = "source" in models.build(checkpoint.config).inputs and bool(checkpoint.heads) and (
-            not checkpoint.task)
+        decodes = checkpoint.heads and any(path.startswith("encoder/decoder/") for path in checkpoint.params)
+        if "source" in models.build(checkpoint.config).inputs and checkpoint.heads:
+            inputs["decoder_input_ids"] = torch.from_numpy(batch.target)
         with torch.no_grad():
-            if with_source:
-                inputs["decoder_input_ids"] = torch.from_numpy(batch.target)
-            else:
+            if not decodes:
                 hidden = model.base_model(**inputs).last_hidden_state
-            if with_source:
+            if decodes:
                 outputs = model(**inputs, output_hidden_states=True)
                 hidden = outputs.decoder_hidden_states[-1]
             elif grouped:

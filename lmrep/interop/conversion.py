@@ -36,7 +36,6 @@ from lmrep.interop.huggingface import FAMILIES, Family
 from lmrep.interop.huggingface.read import Published, read
 from lmrep.interop.huggingface.task_classes import label_remarks, read_task
 from lmrep.interop.huggingface.write import choose, from_network, tensors, write
-from lmrep.models import MODELS
 from lmrep.storage import averaging, workdir
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.tasks import TASKS, networks
@@ -271,7 +270,6 @@ def experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer, name: str
     config.length = min(512, checkpoint.config.max_length or 512)
     config.model.update(dataclasses.asdict(checkpoint.config))
     if task:
-        config.model.update(MODELS[family.network_name].encoder)
         definition = TASKS[task.task]
         known = {name: value for name, value in task.fields.items() if name in config.objective}
         config.objective.update(dataclasses.asdict(definition.resolve(definition.objective.config(**known), ())))

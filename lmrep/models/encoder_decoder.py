@@ -3,7 +3,8 @@
 The encoder reads a source text, `Inputs.source`, from both sides. The decoder reads `Inputs.tokens` from left to right
 and attends to the encoder's output, within the segments of the same number, so that packed pairs are independent.
 Without a source, `encode` runs the encoder alone, on `Inputs.tokens`. With `stacks` "encoder" there is nothing but the
-encoder, a network that is conditioned on both sides, at the paths that it has in the other.
+encoder, a network that is conditioned on both sides, at the paths that it has in the other. With "same_text", both
+stacks read `Inputs.tokens`; the decoder's output at a position follows the tokens before it and the whole source.
 
 The systems differ in `Config`, whose published values are in `presets.py`.
 """
@@ -27,6 +28,7 @@ from lmrep.models.encoder_decoder_layers import (
     DECODER,
     EMBEDDING,
     ENCODER,
+    SAME_TEXT,
     Config,
     attention_block,
     buckets,
@@ -37,6 +39,7 @@ from lmrep.models.encoder_decoder_layers import (
     layer_specs,
     mlp_block,
     residual,
+    same_text,
     specs,
     tables,
     text_mask,
@@ -57,7 +60,7 @@ class Cache(NamedTuple):
 def build(c: Config, execution: stack.Execution = stack.Execution(), name: str = "encoder_decoder") -> Model:
     """The model of config `c`."""
     check(c)
-    encoder_alone, tied = c.stacks == "encoder", c.tied in ("all", "output") and EMBEDDING in tables(c)
+    generates, tied = c.stacks == "both", c.tied in ("all", "output") and EMBEDDING in tables(c)
     return Model(
         name=name,
         specs=specs(c),
@@ -66,13 +69,13 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         width=c.width,
         vocab_size=c.vocab,
         max_length=c.max_length,
-        inputs=SOURCE_INPUTS if encoder_alone else INPUTS,
-        context=frozenset({"both" if encoder_alone else "source"}),
+        inputs=INPUTS if generates else SOURCE_INPUTS,
+        context=frozenset({"source" if generates else "both"}),
         output_dim=c.width,
-        attention=frozenset({"self"} if encoder_alone else {"self", "cross"}),
-        pooling="mean",
-        start_cache=None if encoder_alone else partial(start_cache, c=c, execution=execution),
-        decode=None if encoder_alone else partial(decode, c=c, execution=execution),
+        attention=frozenset({"self", "cross"} if generates else {"self"}),
+        pooling="last" if c.stacks == SAME_TEXT else "mean",
+        start_cache=partial(start_cache, c=c, execution=execution) if generates else None,
+        decode=partial(decode, c=c, execution=execution) if generates else None,
         activation=c.activation,
         norm_eps=c.norm_eps,
         init=initializer(c, c.width),
@@ -88,6 +91,8 @@ def sizes(c: Config) -> Sizes:
     alone = encoder * (4 * projection + block)
     if c.stacks == "encoder":
         return Sizes(alone, encoder * inner)
+    if c.stacks == SAME_TEXT:
+        return Sizes(alone + decoder * (8 * projection + block), (encoder + 2 * decoder) * inner)
     source = SourceSizes(alone + decoder * 2 * projection, encoder * inner, decoder * inner)
     return Sizes(decoder * (6 * projection + block), decoder * inner, source=source)
 
@@ -112,7 +117,8 @@ def encode(
       ValueError: a field of `inputs` that the model does not take, a mask that does not fit the stack, or more tokens
         than the model has positions for.
     """
-    check_inputs(inputs, SOURCE_INPUTS if c.stacks == "encoder" else INPUTS)
+    check_inputs(inputs, INPUTS if c.stacks == "both" else SOURCE_INPUTS)
+    inputs = same_text(inputs) if c.stacks == SAME_TEXT else inputs
     run = partial(_run, params, c=c, execution=execution, attention=attention)
     if inputs.source is None:
         encoded = run(ENCODER, inputs, key, layers=layers)

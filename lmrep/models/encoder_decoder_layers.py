@@ -22,6 +22,7 @@ from lmrep.models.base import Inputs
 
 ENCODER, DECODER = "encoder", "decoder"
 EMBEDDING, SOURCE_EMBEDDING = "embedding", "source_embedding"
+SAME_TEXT, START = "same_text", 0  # the id before the text in its decoder, T5's padding
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,9 @@ class Config:
     """The fields in which the Transformer and T5 differ. The defaults are those of T5."""
 
     vocab: int = setting(32128, "size of the vocabulary of both texts; 0: the tokenizer's size", at_least=0)
-    stacks: str = setting("both", "encoder: the encoder alone, under the head of a task or of a masked language model",
-                          choices=("both", "encoder"))
+    stacks: str = setting("both", "under the head of a task or of a masked language model: encoder, the encoder alone, "
+                          "or same_text, both stacks on the same text, of whose decoder the head reads the output "
+                          "(BART)", choices=("both", "encoder", SAME_TEXT))
     width: int = setting(512, "d, the model width", at_least=1)
     layers: int = setting(6, "l, layers of the encoder", at_least=1)
     decoder_layers: int = setting(0, "layers of the decoder; 0: as many", at_least=0)
@@ -81,7 +83,7 @@ class Config:
     @property
     def depth(self) -> dict[str, int]:
         """The number of layers of each stack that there is."""
-        decoder = {DECODER: self.decoder_layers or self.layers} if self.stacks == "both" else {}
+        decoder = {DECODER: self.decoder_layers or self.layers} if self.stacks != "encoder" else {}
         return {ENCODER: self.layers} | decoder
 
 
@@ -165,6 +167,18 @@ def text_mask(inputs: Inputs, causal: bool = False) -> AttentionMask:
         raise ValueError("the encoder reads from both sides, and the decoder from left to right; expected an "
                          f"AttentionMask with causal={causal}")
     return mask
+
+
+def same_text(inputs: Inputs) -> Inputs:
+    """The inputs of both stacks that read one text: the decoder's tokens are those before each position of a segment,
+    from START on (Lewis et al., 2020, section 3.1)."""
+    def before(x: Array, first: int) -> Array:
+        return jnp.pad(x[:, :-1], ((0, 0), (1, 0)), constant_values=first)
+
+    mask = text_mask(inputs)
+    continues = before(mask.segment_ids, -1) == mask.segment_ids
+    return inputs._replace(tokens=jnp.where(continues, before(inputs.tokens, START), START),
+                           attention_mask=mask.replace(causal=True), source=inputs)
 
 
 def embed(params: Tree, name: str, tokens: Array, positions: Array | None, length: int, c: Config) -> Array:

@@ -262,7 +262,8 @@ def test_network_without_a_published_family_is_refused(changed, message):
 
 
 @pytest.mark.parametrize(("changed", "message"), [
-    ({"model_type": "t5", "architectures": ["T5ForSequenceClassification"]}, "whose head reads the decoder.*T5Model"),
+    ({"model_type": "t5", "architectures": ["T5ForSequenceClassification"], "decoder_start_token_id": 2},
+     "decoder_start_token_id 2; the head of T5ForSequenceClassification is supported with 0 alone"),
     ({"model_type": "xlm", "architectures": ["XLMWithLMHeadModel"]}, "XLMWith.* the nearest.* is BertModel"),
     ({"model_type": "bart", "architectures": None, "is_encoder_decoder": True},
      "'bart' and architectures none.*nearest that it has is T5EncoderModel. Families: bert, roberta, electra"),

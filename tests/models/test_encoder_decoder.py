@@ -20,6 +20,7 @@ from tests.models.small_encoder_decoder import (
     RNG,
     SEGMENTS,
     SOURCE,
+    SOURCE_REAL,
     SOURCE_SEGMENTS,
     T5,
     TOKENS,
@@ -251,3 +252,23 @@ def test_the_encoder_alone_reads_no_source_and_has_a_tied_output_where_its_table
     tied = {name: encoder_decoder.build(replace(T5, stacks="encoder", tied=name)).output_embedding is not None
             for name in ("all", "embeddings", "output", "none")}
     assert tied == {"all": True, "embeddings": False, "output": False, "none": False}
+
+
+# --- both stacks on the same text
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_decoder_of_the_same_text_reads_the_tokens_before_each_position(name):
+    """In each of the packed texts."""
+    both, params = network(CONFIGS[name])
+    same = encoder_decoder.build(replace(CONFIGS[name], stacks="same_text"))
+    assert P.flatten(same.specs).keys() == P.flatten(both.specs).keys()
+    inputs = make_inputs().source
+    before = np.zeros_like(SOURCE)
+    for row, number in ((0, 1), (1, 1), (2, 1), (2, 2), (2, 3)):
+        own, = np.nonzero(SOURCE_SEGMENTS[row] == number)
+        before[row, own[1:]] = SOURCE[row, own[:-1]]
+    mask = AttentionMask(inputs.attention_mask.segment_ids, causal=True)
+    expected = encode(both, params, inputs._replace(tokens=before, attention_mask=mask, source=inputs)).hidden
+    close(encode(same, params, inputs).hidden[SOURCE_REAL], expected[SOURCE_REAL], 0)
+    assert same.context == {"both"} and same.pooling == "last" and same.decode is None and same.start_cache is None

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from lmrep import models
 from lmrep.config import loading
 from lmrep.core import params as P
 from lmrep.experiment import config as experiments
@@ -40,21 +41,22 @@ def test_what_the_script_does_not_count_is_refused():
         conventions.electra_script(transformer.build(T).sizes.transformer, 16, "other")
 
 
+ENCODER_DECODER = encoder_decoder.Config(vocab=11, width=8, layers=3, decoder_layers=2, heads=2, head_width=5, mlp=24)
+
+
 @pytest.mark.parametrize("config", [
     T, replace(T, share="all"), replace(T, embedding=4), replace(T, norm="pre"),
     lstm.Config(vocab=11, width=8, layers=2), lstm.Config(vocab=11, width=8, layers=3, embedding=4, cell="rnn"),
+    *(replace(ENCODER_DECODER, stacks=stacks) for stacks in ("encoder", "same_text")),
 ], ids=str)
 def test_the_numbers_of_a_network_are_those_of_its_traced_program(config):
     """Forward: 2 N and 4 l d t per token; recurrent networks have no attention."""
     b, t = 2, 16
-    model = (transformer if isinstance(config, transformer.Config) else lstm).build(config)
+    model = models.build(config)
     tokens = Inputs(tokens=jax.ShapeDtypeStruct((b, t), jnp.int32))
     counted = flops.count(lambda p, x: model.encode(p, x).hidden, P.abstract(model.specs), tokens)
     assert 3 * counted == b * t * conventions.six_n(model.sizes.matrices, model.sizes.attention, t)
     assert 3 * counted == b * conventions.six_n_of_text(model.sizes, t)
-
-
-ENCODER_DECODER = encoder_decoder.Config(vocab=11, width=8, layers=3, decoder_layers=2, heads=2, head_width=5, mlp=24)
 
 
 @pytest.mark.parametrize("config", [
@@ -64,7 +66,7 @@ ENCODER_DECODER = encoder_decoder.Config(vocab=11, width=8, layers=3, decoder_la
 ], ids=str)
 def test_sources_and_targets_count_as_in_the_traced_program(config):
     b, t, s = 2, 5, 16
-    model = (encoder_decoder if isinstance(config, encoder_decoder.Config) else seq2seq_lstm).build(config)
+    model = models.build(config)
     tokens, source = (jax.ShapeDtypeStruct((b, n), jnp.int32) for n in (t, s))
     counted = flops.count(lambda p, x, y: model.encode(p, Inputs(x, source=Inputs(y))).hidden,
                           P.abstract(model.specs), tokens, source)

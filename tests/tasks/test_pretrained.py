@@ -11,7 +11,8 @@ import lmrep
 from lmrep.config import loading
 from lmrep.core.errors import UserError
 from lmrep.experiment.fine_tuning import compose_task
-from lmrep.interop.checkpoint_config import adopt_features
+from lmrep.interop import conversion
+from lmrep.interop.checkpoint_config import adopt_checkpoint, adopt_features
 from tests.tasks import tiny
 
 FIELDS = {  # of examples of each task
@@ -109,6 +110,21 @@ def test_texts_from_texts_by_the_encoder_alone_need_a_decoder(home, t5):
     both = fine_tune(home, "text_to_text", alone.directory, "both", objective__max_target=8, model__stacks="both")
     assert both.params["encoder"].keys() == {"embedding", "encoder", "decoder"}
     assert both.predict(["the cat"])[0].keys() == {"text", "score"}
+
+
+@pytest.mark.slow
+def test_a_head_on_the_decoder_of_t5_that_reads_the_same_text_is_written_as_the_published_class(home, t5, tmp_path):
+    """And is a network and a head to start from."""
+    run = fine_tune(home, "classification", t5, "same", model__stacks="same_text", objective__pooling="position")
+    assert run.params["encoder"].keys() == {"embedding", "encoder", "decoder"}
+    written = conversion.to_published(run.directory, tmp_path / "written")
+    assert written.checkpoint.class_name == "T5ForSequenceClassification" and "classification" in (
+        written.certificate.differences)
+    again = compose_task("mesh=1x1x1", "classification")
+    adopt_checkpoint(again, tmp_path / "written")
+    assert (again.model.stacks, again.objective.pooling) == ("same_text", "position")
+    with pytest.raises(UserError, match=r"same text in both stacks; set --config.model.stacks=both$"):
+        fine_tune(home, "text_to_text", run.directory, "generator", objective__max_target=8)
 
 
 def test_frozen_vectors_of_t5_are_those_of_its_encoder(home, t5):

@@ -259,7 +259,9 @@ class Family:
 
     def names(self, paths: Iterable[str], config: Any, heads: tuple[str, ...]) -> list[str]:
         """The names of the parameters at `paths`, of a checkpoint with these heads, as the library writes them."""
-        start = f"{self.prefix}." if self.prefix and heads and heads != (self.plain_head,) else ""
+        prefixed = heads and heads != (self.plain_head,) and (
+            heads[0] not in self.tasks or self.tasks[heads[0]].prefixed)
+        start = f"{self.prefix}." if self.prefix and prefixed else ""
         return [name for _, names in self.locations(start, config, paths)
                 for name in (names if config.tied is False and self.output_bias in names else names[:1])]
 
@@ -328,7 +330,8 @@ class Family:
           transformed: whether it has a language model's head with a transform.
           task: that it was fine-tuned for.
         """
-        wrong = [name for name, value in self.architecture.items()
+        below = self.tasks[task.name].network if task and task.name in self.tasks else {}
+        wrong = [name for name, value in {**self.architecture, **below}.items()
                  if getattr(config, name) not in (value if isinstance(value, tuple) else (value,))]
         narrow = config.table_width != config.width
         if (narrow and "embedding" not in self.fields.values()) or (self.always_projects and not narrow):

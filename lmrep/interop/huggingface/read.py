@@ -32,11 +32,6 @@ PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".msgpack",
 CODE = ("auto_map", "custom_pipelines", "trust_remote_code")  # keys that name code to run
 FLOATS = ("F32", "F16", "BF16")
 TYPES = tuple(dict.fromkeys(family.model_type for family in FAMILIES.values()))
-# Classes of families that are read, whose heads no task of ours has, and what to do.
-UNREADABLE = dict.fromkeys(
-    ("T5ForSequenceClassification", "T5ForQuestionAnswering"),
-    "whose head reads the decoder, and lmrep's tasks read T5's encoder alone; to read the network without this head, "
-    'set architectures to ["T5Model"], or give a T5EncoderModel or T5ForConditionalGeneration')
 DECODERS = ("gpt", "llama", "mistral", "mixtral", "gemma", "qwen", "phi", "opt", "bloom", "falcon", "olmo")
 
 
@@ -111,8 +106,10 @@ def describe(directory: Path) -> Description:
     """The checkpoint in a directory, from its config.json alone. Raises UserError as `read`."""
     config_json, family = _described(directory)
     path = str(directory / CONFIG)
-    return Description(config_json, family, family.network(config_json, path),
-                       read_task(family.tasks, config_json, path))
+    config, task = family.network(config_json, path), read_task(family.tasks, config_json, path)
+    if task:
+        config = dataclasses.replace(config, **family.tasks[task.name].network)
+    return Description(config_json, family, config, task)
 
 
 def read_network(directory: Path) -> dict[str, Any]:
@@ -153,8 +150,6 @@ def _family(path: Path, config_json: Mapping[str, Any]) -> Family:
                         f'example "model_type": "bert"; supported are {", ".join(TYPES)}')
     supported = {each for family in FAMILIES.values() for each in family.class_names}
     unknown = [each for each in classes if each not in supported]
-    if unknown and (reason := UNREADABLE.get(unknown[0])):
-        raise UserError(f"{path} has architectures {unknown[0]}, {reason}")
     if unknown or (name is not None and (not isinstance(name, str) or name not in TYPES)):
         kind = f"model_type {str(name)[:60]!r}" if name is not None else "no model_type"
         listed = ", ".join(each[:60] for each in classes[:3]) or "none"
@@ -290,7 +285,7 @@ def _check_complete(
     if any(path.startswith(POOLER) for path in paths):  # which base models have without a head
         needed.append(POOLER)
     every = family.locations(family.prefix_in(tensors), config, specs(config, task))
-    lacks = family.optional and not any(path.startswith(family.optional) for path in paths)
+    lacks = family.optional and not task and not any(path.startswith(family.optional) for path in paths)
     missing = [names[0] for location, names in every
                if location not in present and location.paths[0].startswith(("encoder/", *needed))
                and not (lacks and location.paths[0].startswith(family.optional))]

@@ -4,7 +4,9 @@
 of T5 1.1 have `tie_word_embeddings` false or, written by version 5 of the library, true with `scale_decoder_outputs`
 false. Tables of the encoder and the decoder, which some files repeat, are the token table. Files of the encoder alone
 (`T5EncoderModel`, `T5ForTokenClassification`) give a network without parameters of its decoder. `T5Model`, which has
-both stacks, is read as the language model whose output layer is the token table.
+both stacks, is read as the language model whose output layer is the token table. The heads of
+`T5ForSequenceClassification` and `T5ForQuestionAnswering` are on the decoder, which reads the text of the encoder: for
+classes its vector of the last </s>, which ends each text.
 """
 
 from collections.abc import Mapping
@@ -16,8 +18,8 @@ import numpy as np
 from lmrep.config.record import setting
 from lmrep.core.errors import UserError
 from lmrep.interop.huggingface.base import ACTIVATIONS, MAX_SIZE, TOKEN, Family, Names, probability, size
-from lmrep.interop.huggingface.task_classes import TaskClass
-from lmrep.models import encoder_decoder
+from lmrep.interop.huggingface.task_classes import SEQUENCE, TaskClass
+from lmrep.models import encoder_decoder, encoder_decoder_layers
 from lmrep.tasks import TASKS
 from lmrep.tasks.heads import Head
 
@@ -85,7 +87,7 @@ def to_json(c: encoder_decoder.Config) -> dict[str, Any]:
     return {"d_kv": c.k, "num_decoder_layers": c.decoder_layers or c.layers,
             "feed_forward_proj": FEED_FORWARD_NAMES[c.gated, c.activation], "tie_word_embeddings": c.tied == "all",
             "scale_decoder_outputs": c.tied == "all" and c.scaled_output,
-            "is_encoder_decoder": True, "decoder_start_token_id": 0}
+            "is_encoder_decoder": True, "decoder_start_token_id": encoder_decoder_layers.START}
 
 
 def stack(name: str, blocks: Mapping[str, str]) -> Names:
@@ -103,12 +105,30 @@ def stack(name: str, blocks: Mapping[str, str]) -> Names:
     return names
 
 
+SAME_TEXT = {"network": {"stacks": encoder_decoder_layers.SAME_TEXT},
+             "requires": {"decoder_start_token_id": encoder_decoder_layers.START}}
+
+
+def task_classes(start: str) -> dict[str, TaskClass]:
+    """The classes of tasks, by the start of their names."""
+    by_token, keys = Head(dense=False, dropout=0.0), ("classifier_dropout",)
+    by_text = TaskClass(f"{start}ForSequenceClassification", "classification_head.dense",
+                        "classification_head.out_proj", Head(dropout=0.0), keys, drops_input=True, end=1, **SAME_TEXT)
+    found = {
+        **dict.fromkeys(SEQUENCE, by_text),
+        "tagging": TaskClass(f"{start}ForTokenClassification", "", "classifier", by_token, keys,
+                             network={"stacks": "encoder"}),
+        "span_extraction": TaskClass(f"{start}ForQuestionAnswering", "", "qa_outputs", by_token, prefixed=False,
+                                     **SAME_TEXT),
+    }
+    return {name: each for name, each in found.items() if name in TASKS}
+
+
 FAMILY = Family(
     name="t5", preset_family="t5", prefix="transformer", network_name="encoder_decoder",
     classes={("span_corruption",): "T5ForConditionalGeneration", (): "T5EncoderModel", ("decoder",): "T5Model"},
     plain_head="span_corruption", optional="encoder/decoder/",
-    tasks={name: TaskClass("T5ForTokenClassification", "", "classifier", Head(dense=False, dropout=0.0),
-                           ("classifier_dropout",)) for name in ("tagging",) if name in TASKS},
+    tasks=task_classes("T5"),
     without_lm_head="it has no decoder, so `lmrep predict` cannot fill spans; a run with init= that generates "
                     "initializes one, and others need none",
     base={

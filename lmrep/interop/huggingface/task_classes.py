@@ -26,6 +26,10 @@ class TaskClass:
       requires: key of config.json -> the only value that is supported.
       sizes: key of config.json -> a field of the task's config that is a number.
       tensors: path under the task's -> name, of a head that is no `Head`.
+      network: fields of our network's config below this head.
+      prefixed: whether the base model's tensors have the family's prefix.
+      drops_input: whether the rate of `dropout_keys` holds before the dense layer, too, even where that of `head` is 0.
+      end: the id, unless eos_token_id is another, of the token that has to end every text; None for any.
     """
 
     name: str
@@ -36,6 +40,10 @@ class TaskClass:
     requires: Mapping[str, Any] = field(default_factory=dict)
     sizes: Mapping[str, str] = field(default_factory=dict)
     tensors: Mapping[str, str] = field(default_factory=dict)
+    network: Mapping[str, Any] = field(default_factory=dict)
+    prefixed: bool = True
+    drops_input: bool = False
+    end: int | None = None
 
     def names(self, task: str) -> dict[tuple[str, ...], tuple[str, ...]]:
         """The names of its head's tensors, by our paths; `task` is that of the head in `TASK_HEADS`."""
@@ -49,7 +57,7 @@ class TaskClass:
 
     def dropout_fields(self, rate: float) -> dict[str, float]:
         """The head's dropout rates, where its config.json has that one."""
-        before = {"input_dropout": rate if self.head.input_dropout else 0.0} if self.dense else {}
+        before = {"input_dropout": rate if self.head.input_dropout or self.drops_input else 0.0} if self.dense else {}
         return {"dropout": rate, **before}
 
 

@@ -92,7 +92,7 @@ def from_network(
     heads = tuple(name for name in family.heads_of(params)
                   if task or (name not in partial and (published_heads is None or name in published_heads)))
     starts = [f"objective/{name}/" for name in HEADS if not task and name not in (*heads, "pair")]
-    if family.plain_head and family.plain_head not in heads:
+    if family.plain_head and not task and family.plain_head not in heads:
         starts.append(family.optional)
     remarks += [f"left out with the head: {path}" for path in params if path.startswith(tuple(starts))]
     params = {path: value for path, value in params.items() if not path.startswith(tuple(starts))}
