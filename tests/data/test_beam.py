@@ -193,14 +193,6 @@ def test_without_apache_beam_the_message_names_the_extra(monkeypatch):
         runners.parse("DirectRunner", "")
 
 
-def test_workers_on_other_machines_need_a_shared_store(files, tmp_path):
-    dataflow = Runner("DataflowRunner")
-    with pytest.raises(UserError, match="workers of DataflowRunner cannot write; give an object store"):
-        build.build(files, SETTINGS, tmp_path, dataflow)
-    with pytest.raises(UserError, match=r"the corpus is in \S*0.txt, on this machine, which the workers of Dataflow"):
-        workers.check_readable(corpora.open_corpus(files).readers, "DataflowRunner")
-
-
 def test_runners_and_options_are_checked(needs_beam):
     with pytest.raises(UserError, match=r"'DirctRunner'.*expected one that Apache Beam knows"):
         runners.parse("DirctRunner", "")

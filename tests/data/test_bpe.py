@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import tokenizers as library
 
-from lmrep.core.errors import UserError
 from lmrep.data import corpora, tokenizers
 from lmrep.data.store import prepare
 from lmrep.data.tokenizers import Bpe, Config, bpe
@@ -175,15 +174,3 @@ def test_a_prepared_document_is_one_text(tmp_path):
     store = ready.stores["train"]
     text = ready.tokenizer.decode(store.take(np.arange(store.tokens)))
     assert len(store.sentences) == 4 and text == "was it here? it was! so it is."
-
-
-def test_cased_text_and_small_vocabularies_are_refused(tokenizer, tmp_path):
-    with pytest.raises(UserError, match="has 5 tokens before it learns any"):
-        tokenizers.size(Config("bpe", vocab_size=5))
-    tokenizer.save(tmp_path)
-    for config, call in ((Config("bpe", lowercase=False), lambda c: tokenizers.train(c, lambda: iter(CORPUS))),
-                         (Config("bpe", lowercase=False, vocab_file=str(tmp_path)), tokenizers.from_vocab_file)):
-        with pytest.raises(UserError, match=r"set --config.tokenizer.lowercase=True"):
-            call(config)
-    with pytest.raises(UserError, match=r"is bpe, and tokenizer.name is byte_level_bpe"):
-        tokenizers.from_vocab_file(Config("byte_level_bpe", vocab_file=str(tmp_path / "vocab.json")))

@@ -188,12 +188,6 @@ def test_a_prepared_document_is_one_text(tmp_path):
     assert ready.tokenizer.vocabulary.starts_word[second].all()  # as inside of a text
 
 
-def test_a_vocabulary_too_small_to_train_is_refused():
-    for call in (tokenizers.size, lambda config: tokenizers.train(config, lambda: iter(CORPUS))):
-        with pytest.raises(UserError, match="has 261 tokens before it learns any"):
-            call(Config("byte_level_bpe", vocab_size=261))
-
-
 def test_roberta_masks_its_tokens(trained):
     c = masked.Config(rate=0.5, mask=0, keep=0, random=1, **masked.RULES["roberta"])
     tokens = jnp.array([0, *trained.encode(CORPUS[0]).ids[:61], 2, 1], jnp.int32)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from lmrep.config.record import read
 from lmrep.core.errors import UserError
 from lmrep.data.corpora import SPLITS, Config, assign, hash_position, imbalanced, open_corpus, python_docs
 
@@ -59,16 +58,6 @@ def test_few_documents_still_fill_the_configured_splits(validation, test, count,
     assert [splits[text] for text in ranked] == sorted(splits.values())
 
 
-def test_too_few_documents_are_refused():
-    with pytest.raises(UserError, match=r"2 documents: too few .*\.documents=blank_line or =line"):
-        split_of(["a", "b"], Config(corpus="text_files"))
-    with pytest.raises(UserError, match="5 documents, 2 of them distinct"):
-        assign(np.array([hash_position(t) for t in "aabab"], np.uint64), Config())
-    with pytest.raises(UserError, match="leave nothing to train"):
-        split_of(["a", "b", "c"], Config(validation=0.5, test=0.5))
-    assert set(split_of(["a"], Config(validation=0, test=0)).values()) == {TRAIN}
-
-
 def test_much_more_held_out_text_than_configured_is_reported():
     message = imbalanced({"train": 30, "validation": 40, "test": 30}, 3, Config(corpus="text_files"))
     assert "70% of the text is held out instead of 4%: the corpus has 3 documents" in message
@@ -76,13 +65,6 @@ def test_much_more_held_out_text_than_configured_is_reported():
     assert "more documents" in imbalanced({"train": 1, "test": 9}, 2, Config())
     assert not imbalanced({"train": 88, "validation": 6, "test": 6}, 30, Config())  # as few documents bring about
     assert not imbalanced({"train": 100}, 1, Config(validation=0, test=0))
-
-
-def test_config_is_checked():
-    with pytest.raises(UserError, match=r"data.validation is -0.1"):
-        read(Config, {"validation": -0.1}, "data")
-    with pytest.raises(UserError, match=r"did you mean 'text_files'"):
-        read(Config, {"corpus": "textfiles"}, "data")
 
 
 # Text files
@@ -114,25 +96,6 @@ def test_byte_order_marks_and_line_ends_have_no_effect(tmp_path):
     (tmp_path / "old.txt").write_bytes("né\rw\r\rx".encode())
     expected = ["né\nw", "x"]
     assert all(list(files(tmp_path / name).documents()) == expected for name in ("plain.txt", "marked.txt", "old.txt"))
-
-
-def test_errors_name_bytes_that_are_not_utf8(tmp_path):
-    (tmp_path / "good.txt").write_text("fine")
-    (tmp_path / "latin.txt").write_bytes(b"one\ntwo\ncaf\xe9 three\nfour\n")
-    with pytest.raises(UserError, match=r"latin\.txt, line 3: byte 0xe9 is not UTF-8"):
-        list(files(tmp_path / "*.txt").documents())
-
-
-def test_missing_files_are_refused(tmp_path):
-    with pytest.raises(UserError, match="matches no file"):
-        files(tmp_path / "*.txt")
-    with pytest.raises(UserError, match=r"it is a folder; try .*\*\*"):
-        files(tmp_path)
-    with pytest.raises(UserError, match=r"data\.files is empty"):
-        open_corpus(Config(corpus="text_files"))
-    (tmp_path / "blank.txt").write_text("\n \n")
-    with pytest.raises(UserError, match="holds no text"):
-        list(files(tmp_path / "blank.txt").documents())
 
 
 def test_the_fingerprint_depends_on_the_content(tmp_path):
@@ -220,17 +183,11 @@ def test_tfds_by_directory_and_by_name(dataset, monkeypatch):
 
 
 @pytest.mark.parametrize("settings, message", [
-    ({"tfds_name": ""}, "tfds_name is empty"),
-    ({"tfds_name": "no_such_dataset_at_all"}, "no TFDS dataset 'no_such_dataset_at_all'"),
-    ({"tfds_name": "/nowhere/at/all"}, "no TFDS dataset"),
-    ({"tfds_split": "tarin"}, "has no split 'tarin'; it has train"),
-    ({"text_feature": "txt"}, "no text feature 'txt'; it has .*text"),
-    ({"text_feature": "label"}, "no text feature 'label'"),
-    ({"text_feature": "inner"}, "no text feature 'inner'"),
-])
-def test_missing_tfds_datasets_are_refused(dataset, settings, message):
+    ({"tfds_split": "tarin"}, "'tarin'.* train"), ({"text_feature": "txt"}, "'txt'.*text"),
+    ({"text_feature": "label"}, "'label'"), ({"text_feature": "inner"}, "'inner'")])
+def test_splits_and_features_that_a_data_set_lacks_are_named(dataset, settings, message):
     with pytest.raises(UserError, match=message):
-        open_corpus(Config(**{"corpus": "tfds", "tfds_name": str(dataset[1]), **settings}))
+        open_corpus(Config(corpus="tfds", tfds_name=str(dataset[1]), **settings))
 
 
 def test_tfds_datasets_that_need_tensorflow_are_refused(dataset, tmp_path):
@@ -238,12 +195,5 @@ def test_tfds_datasets_that_need_tensorflow_are_refused(dataset, tmp_path):
         (tmp_path / file.name).write_bytes(file.read_bytes())
     info = tmp_path / "dataset_info.json"
     info.write_text(info.read_text().replace("array_record", "tfrecord"))
-    with pytest.raises(UserError, match="stored as tfrecord"):
+    with pytest.raises(UserError, match="tfrecord"):
         open_corpus(Config(corpus="tfds", tfds_name=str(tmp_path)))
-
-
-
-
-def test_files_of_a_corpus_that_reads_none_are_refused():
-    with pytest.raises(UserError, match=r"data\.corpus is python_docs, which reads no files; set data.corpus to"):
-        open_corpus(Config(files="texts/*.txt"))

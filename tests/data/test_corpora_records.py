@@ -46,36 +46,20 @@ def test_jsonl_fields_are_cleaned_and_may_be_nested(tmp_path):
         "nul_characters": 1})
 
 
-@pytest.mark.parametrize("line, message", [
-    ("{no", r"line 2 is not JSON \(Expecting property name enclosed in double quotes at character 2\)"),
-    ("[" * 100_000, "line 2 is not JSON .it nests deeper"),
-    ('{"text": "a", "text": "b"}', "line 2 is not JSON .the key 'text' occurs twice"),
-    ('{"text": "a", "n": ' + "9" * 5000 + "}", "line 2 is not JSON .an integer has 5,000 digits"),
-    ({"txt": "x", "id": 1}, "line 2 has no field 'text'; it has 'txt', 'id'"),
-    (["text"], "line 2 has no field 'text': it is a list instead of an object"),
-    ({"text": 5}, "line 2 has a number in 'text' instead of a string"),
-    ({"text": None}, "line 2 has null in 'text'"),
-])
-def test_damaged_lines_are_named_or_skipped_within_a_budget(tmp_path, line, message):
+@pytest.mark.parametrize("line", ["{no", {"txt": "x", "id": 1}, {"text": None}])
+def test_damaged_lines_are_skipped_within_a_budget(tmp_path, line):
     path = lines(tmp_path / "a.jsonl", {"text": "one"}, line, {"text": "two"})
-    with pytest.raises(UserError, match=rf"a\.jsonl, {message}"):
-        read(path)
     assert read(path, damaged_lines=1) == (["one", "two"], {"files": 1, "documents": 2, "damaged_lines": 1})
     lines(tmp_path / "b.jsonl", line)
     with pytest.raises(UserError, match=r"b\.jsonl, line 1 .*damaged_lines"):
         read(tmp_path / "*.jsonl", damaged_lines=1)
 
 
-def test_jsonl_that_is_not_utf8_is_refused_or_replaced(tmp_path):
+def test_jsonl_that_is_not_utf8_is_replaced(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"text": "ok"}\n{"text": "caf\xe9"}\n{"text": "half \\ud83d"}\n')
-    with pytest.raises(UserError, match=r"a\.jsonl, line 2: byte 0xe9 is not UTF-8"):
-        read(path)
     assert read(path, undecodable="replace") == (["ok", "caf\ufffd", "half \ufffd"], {
         "files": 1, "documents": 3, "replaced_characters": 2})
-    path.write_bytes(b'{"text": "half \\ud83d"}\n')
-    with pytest.raises(UserError, match=r"a\.jsonl, line 1: the text has half of a surrogate pair"):
-        read(path)
 
 
 def test_jsonl_lines_do_not_depend_on_block_boundaries(tmp_path, monkeypatch):
@@ -111,17 +95,10 @@ def test_parquet_columns_may_be_nested(tmp_path):
     path = table(tmp_path / "a.parquet", [{"body": {"text": "one", "n": 1}}, None, {"body": {"text": "two", "n": 2}}],
                  "article")
     assert read(path, "parquet", text_field="article.body.text")[0] == ["one", "two"]
-    for wrong, message in {"text": "no column 'text'; it has article, id", "article.title": "no column",
-                           "id": "column 'id' has type int64 instead of text",
-                           "article.body": "has type struct"}.items():
-        with pytest.raises(UserError, match=rf"a\.parquet.*{message}.*text_field"):
-            read(path, "parquet", text_field=wrong)
 
 
-def test_parquet_text_that_is_not_utf8_is_refused_or_replaced(tmp_path):
+def test_parquet_text_that_is_not_utf8_is_replaced(tmp_path):
     path = table(tmp_path / "a.parquet", pa.array([b"ok", b"caf\xe9"], pa.binary()))
-    with pytest.raises(UserError, match=r"a\.parquet, row 2: byte 0xe9 is not UTF-8"):
-        read(path, "parquet")
     assert read(path, "parquet", undecodable="replace")[1]["replaced_characters"] == 1
 
 
@@ -135,19 +112,6 @@ def test_errors_name_damaged_parquet_files(tmp_path):
         path.write_bytes(damaged)
         with pytest.raises(UserError, match=r"a\.parquet is not an intact Parquet file .*copy it again"):
             read(path, "parquet")
-
-
-def test_errors_name_the_missing_field(tmp_path):
-    lines(tmp_path / "a.jsonl", {"text": " "}, {"text": ""})
-    with pytest.raises(UserError, match="holds no text: 1 files, no record with text in 'text'"):
-        read(tmp_path / "a.jsonl")
-    for type_ in ("jsonl", "parquet"):
-        with pytest.raises(UserError, match=rf"matches no file; it is a folder; try .*\*\.{type_}"):
-            read(tmp_path, type_)
-        with pytest.raises(UserError, match=rf"corpus is {type_} but data\.files is empty.*\*\.{type_}"):
-            read("", type_)
-        with pytest.raises(UserError, match="text_field is empty"):
-            read(tmp_path / "a.jsonl", type_, text_field="")
 
 
 def test_fingerprints_of_records_depend_on_content_and_field(tmp_path):

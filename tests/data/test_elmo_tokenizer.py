@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-from lmrep.core.errors import UserError
 from lmrep.data import tokenizers
 from lmrep.data.characters import FILL, LENGTH, add_characters
 from lmrep.data.tokenized_text import tokenize_words
@@ -136,13 +135,3 @@ def test_released_vocabulary_is_loaded(tmp_path):
     assert tokenizer.tokens == ["</S>", "<S>", "<UNK>", "the", ","]
     assert tokenizer.vocabulary.specials == {"bos": 1, "eos": 0, "unk": 2}
     assert tokenizer.vocabulary.characters.table[0].tolist() == reference("</S>")
-
-
-@pytest.mark.parametrize(("content", "message"), [
-    ("<S>\n</S>\n<UNK>\nthe\ncat\nthe\n", "on lines 4 and 6"), ("<S>\n</S>\nthe\n", "has no <UNK>"),
-    ("<S>\n</S>\n<UNK>\na b\n", "line 4 is 'a b'"), ("<S>\n\n</S>\n<UNK>\n", "line 2"), ("", "is empty")])
-def test_malformed_vocabularies_are_refused(tmp_path, content, message):
-    path = tmp_path / "vocab.txt"
-    path.write_text(content)
-    with pytest.raises(UserError, match=message):
-        tokenizers.from_vocab_file(Config(name="elmo", vocab_file=str(path)))

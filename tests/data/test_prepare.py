@@ -193,25 +193,6 @@ def test_corpora_that_change_during_the_build_are_a_fault(prepared, tmp_path, mo
         prepare.prepare(config, SETTINGS, data_dir)
 
 
-def test_unsuitable_corpora_and_vocabularies_are_refused(tmp_path):
-    small = write(tmp_path / "small", texts(2))
-    with pytest.raises(UserError, match="2 documents: too few"):
-        prepare.prepare(small, SETTINGS, tmp_path / "data")
-    with pytest.raises(UserError, match="cannot read the vocabulary"):
-        prepare.prepare(small, tokenizers.Config(vocab_file="nowhere.txt"), tmp_path / "data")
-    assert not (tmp_path / "data").exists()
-    blank = write(tmp_path / "blank", ["\x01", "\x02", "\x03"])
-    with pytest.raises(UserError, match="split has no text"):
-        prepare.prepare(blank, SETTINGS, tmp_path / "data")
-    (tmp_path / "vocab.txt").write_text("\n".join([*tokenizers.SPECIALS.values(), ".", "ж"]))
-    foreign = tokenizers.Config(vocab_file=str(tmp_path / "vocab.txt"))
-    with pytest.raises(UserError, match=r"unknown to .*vocab.txt: it is not a vocabulary of this language"):
-        prepare.prepare(write(tmp_path / "files", texts(20)), foreign, tmp_path / "data")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot write to the data directory"):
-        prepare.prepare(write(tmp_path / "files", texts(20)), SETTINGS, tmp_path / "file" / "data")
-
-
 @pytest.fixture(scope="module")
 def small_store(tmp_path_factory):
     """A store of 60 documents: (its config, what a run can see of it, its data directory)."""

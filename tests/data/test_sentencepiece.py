@@ -288,23 +288,6 @@ def test_files_beside_a_model_set_its_options(published, tmp_path):
     assert ")" not in tokenizer.encode("a )").tokens and ")" in tokenizer.encode("a )", specials=True).tokens
 
 
-@pytest.mark.parametrize("facts, message", [
-    ({"tokenizer_class": "XLMRobertaTokenizer"}, "XLMRobertaTokenizer"),
-    ({"tokenizer_class": "AlbertTokenizer", "remove_space": False}, "remove_space"),
-    ({"tokenizer_class": "AlbertTokenizer", "do_lower_case": "yes"}, "do_lower_case"),
-    ({"tokenizer_class": "SentencePiece", "do_lower_case": True}, "do_lower_case"),
-    ({"tokenizer_class": "T5Tokenizer", "extra_ids": -1}, "extra_ids"),
-    ({"added_tokens_decoder": {"999": {"content": "<x>", "special": True}}}, "adds '<x>' as id 999"),
-    ({"added_tokens_decoder": {"260": {"content": "x y", "special": False}}}, "adds 'x y' as id 260"),
-    ({"added_tokens_decoder": [1]}, "added_tokens_decoder"),
-    ({"pad_token": 7}, "pad_token is 7"),
-])
-def test_files_with_unknown_rules_are_refused(published, tmp_path, facts, message):
-    with pytest.raises(UserError, match=message) as caught:
-        tokenizers.load(config(copied(published, "albert", tmp_path), **facts))
-    assert str(tmp_path) in str(caught.value)
-
-
 def test_malformed_models_are_refused(published, tmp_path):
     intact = (published / "plain" / "spiece.model").read_bytes()
     draw = random.Random(0)

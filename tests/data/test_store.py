@@ -217,14 +217,6 @@ def test_a_damaged_record_affects_no_other(tmp_path):
     assert hit == set(range(9))
 
 
-def test_an_index_of_another_store_is_refused(tmp_path):
-    token_store.write(tmp_path / "a", [[[1] * (2 * RECORD)]], vocabulary(10))
-    token_store.write(tmp_path / "b", [[[1] * 7]], vocabulary(10))
-    (tmp_path / "b" / "sentences.npy").rename(tmp_path / "a" / "sentences.npy")
-    with pytest.raises(ValueError, match="does not match"):
-        Store(tmp_path / "a", "train", vocabulary(10))
-
-
 SCRIPT = """
 import sys
 import numpy as np

@@ -159,29 +159,6 @@ def test_a_published_vocabulary_keeps_its_ids(tmp_path):
         assert tokenizer.tokens == vocab and tokenizer.vocabulary.specials["mask"] == vocab.index("[MASK]")
 
 
-@pytest.mark.parametrize("lines, message", [
-    ([], "is empty"),
-    (["[PAD]", "", *TOKENS[1:]], "line 2 is empty"),
-    ([*TOKENS, "the"], rf"line {len(TOKENS) + 1}: 'the' is on line {TOKENS.index('the') + 1}"),
-    ([p for p in TOKENS if p not in ("[MASK]", "[CLS]")], r"\[CLS\], \[MASK\] on none of its"),
-    ([*TOKENS, *(f"Name{i}" for i in range(20))], "set --config.tokenizer.lowercase=False"),
-])
-def test_a_wrong_vocabulary_is_refused(tmp_path, lines, message):
-    with pytest.raises(UserError, match=message):
-        tokenizers.from_vocab_file(write(tmp_path / "vocab.txt", lines, "\n" if lines else ""))
-
-
-def test_an_unreadable_vocabulary_is_refused(tmp_path):
-    with pytest.raises(UserError, match="cannot read the vocabulary"):
-        tokenizers.from_vocab_file(Config(vocab_file=str(tmp_path / "nowhere.txt")))
-    (tmp_path / "spm.model").write_bytes(b"\n\x0e\n\x05\xff\xfe")
-    with pytest.raises(UserError, match="not a SentencePiece model"):
-        tokenizers.from_vocab_file(Config(vocab_file=str(tmp_path / "spm.model")))
-    (tmp_path / "vocab.txt").write_bytes(b"\xff\xfe")
-    with pytest.raises(UserError, match="not UTF-8"):
-        tokenizers.from_vocab_file(Config(vocab_file=str(tmp_path / "vocab.txt")))
-
-
 @pytest.mark.parametrize("name", sorted(tokenizers.TOKENIZERS.keys() - {"bytes"}))  # which learn nothing
 def test_long_words_are_split_for_training(name, caplog):
     blob = "".join(random.Random(0).choices("abcdefgh", k=10**6 if name == "byte_level_bpe" else 2 * 10**4))

@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 
-from lmrep.core.errors import UserError
 from lmrep.data import corpora, formats, tokenizers
 from lmrep.data.formats import FORMATS
 from lmrep.data.store import prepare as preparing
-from lmrep.data.store.beam import build as beam
 from lmrep.data.store.prepare import prepare
 
 SIZE = 64
@@ -104,8 +102,3 @@ def test_stores_of_other_tokenizers_have_no_table(tmp_path):
     assert ready.stores["train"].unknown is None and not list(ready.directory.rglob("unknown*"))
     plan = formats.plan("stream", FORMATS["stream"].config(), ready.stores["train"], 16, 0)
     assert "characters" not in plan.fields and "characters" not in plan.gather(np.arange(2))
-
-
-def test_beam_is_refused(tmp_path):
-    with pytest.raises(UserError, match="on one machine"):
-        beam.build(write(tmp_path, documents()), TOKENIZER, tmp_path / "data", beam.Runner("direct"))

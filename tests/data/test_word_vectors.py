@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from lmrep.core.errors import UserError
 from lmrep.data import word_vectors
 
 
@@ -34,23 +33,3 @@ def test_a_selection_keeps_the_order_of_the_file_and_the_first_of_two(written):
     found = word_vectors.read(path, {"c", "a", "d"})
     assert found.words == ["a", "c"] and found.vectors.tolist() == [[1, 2], [7, 8]]
     assert word_vectors.read(path, ()).vectors.shape == (0, 2)
-
-
-@pytest.mark.parametrize(("text", "message"), [
-    ("a 1 2\nb 3\n", ":2: expected a word and 2 numbers"),
-    ("a 1 2\nb 3 x\n", ":2: could not convert string to float: 'x'"),
-    ("a 1 2\n\nb 3 nan\n", ":3: nan is not a finite"),
-    ("a\n", ":1: expected a word and its numbers"),
-    ("", "has no vectors"),
-    (b"a 1 \xff\n", "is not UTF-8"),
-])
-def test_errors_name_file_and_line(written, text, message):
-    path = written(text)
-    with pytest.raises(UserError) as error:
-        word_vectors.read(path)
-    assert str(path) in str(error.value) and message in str(error.value)
-
-
-def test_a_missing_file(tmp_path):
-    with pytest.raises(UserError, match="No such file"):
-        word_vectors.read(tmp_path / "none.txt")

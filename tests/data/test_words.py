@@ -1,11 +1,8 @@
 """The tokenizer of full words."""
 
-import json
 
 import numpy as np
-import pytest
 
-from lmrep.core.errors import UserError
 from lmrep.data import tokenizers
 from lmrep.data.tokenizers import Config, words
 
@@ -59,28 +56,3 @@ def test_saved_tokenizer_is_loaded(tmp_path):
         assert loaded.name == "words" and loaded.fingerprint == tokenizer.fingerprint
         assert loaded.decode(loaded.encode_batch(TEXTS)[0]) == TEXTS[0].replace(
             "N", "n" if lowercase else "N")
-
-
-def test_other_rules_are_refused(tmp_path):
-    trained().save(tmp_path)
-    path = tmp_path / "tokenizer.json"
-    content = json.loads(path.read_text())
-    path.write_text(json.dumps(content | {"pre_tokenizer": {"type": "Whitespace"}}))
-    with pytest.raises(UserError, match="pre_tokenizer is Whitespace, which would split text differently"):
-        tokenizers.load(tmp_path)
-    path.write_text(json.dumps(content | {"normalizer": None}))
-    with pytest.raises(UserError, match="normalizer is none, which would split text differently"):
-        tokenizers.load(tmp_path)
-
-
-@pytest.mark.parametrize(("file", "change", "message"), [
-    ("tokenizer.json", {"normalizer": {"type": "BertNormalizer", "handle_chinese_chars": False, "lowercase": None}},
-     "lowercase is None"),
-    ("tokenizer_config.json", {"do_lower_case": True}, "do_lower_case is True"),
-])
-def test_contradicting_case_is_refused(tmp_path, file, change, message):
-    trained().save(tmp_path)
-    content = json.loads((tmp_path / file).read_text())
-    (tmp_path / file).write_text(json.dumps(content | change))
-    with pytest.raises(UserError, match=message):
-        tokenizers.load(tmp_path)

@@ -197,7 +197,7 @@ class PublishedFiles:
         missing = [token for token in specials.values() if token not in set(tokens)]
         if missing:
             raise UserError(f"{self.vocabulary_path}: {', '.join(missing)} is not among its {len(tokens):,} tokens; "
-                            f"expected {expected}, with {' '.join(specials.values())}")
+                            f"expected {expected}, with {' '.join(specials.values())!r}")  # GPT's has a line break
 
 
 def _with_model_type(content: dict) -> dict:
