@@ -1,4 +1,4 @@
-"""Full sentences, full sentences of one document, and lines: every token is used as often as the format says, sentences
+"""Full sentences, and those of one document: every token is used as often as the format says, sentences
 are complete, document boundaries are respected, and examples are as full as possible."""
 
 import numpy as np
@@ -50,8 +50,7 @@ def examples_by_hand(store, capacity, across):
 
 
 @pytest.mark.parametrize("across", [True, False])
-@pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("seed", "length"), enumerate(LENGTHS))
 def test_examples_take_sentences_as_long_as_they_fit(seed, length, across, random_store):
     store = random_store(seed, 30)
     starts = example_starts(store.sentences, store.documents, length - 2, across)
@@ -59,8 +58,7 @@ def test_examples_take_sentences_as_long_as_they_fit(seed, length, across, rando
     assert starts.tolist() == [chunks[0][0] for chunks in expected]
 
 
-@pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("seed", "length"), enumerate(LENGTHS))
 def test_full_sentences_fill_examples_across_documents(seed, length, random_store):
     store = random_store(seed, 30)
     cls, sep = store.vocabulary.specials["cls"], store.vocabulary.specials["sep"]
@@ -110,20 +108,6 @@ def test_packed_steps_have_about_as_many_tokens_as_full_sentences(random_store):
     tokens = {name: plan.statistics()["tokens_per_example"] for name, plan in plans.items()}
     assert tokens["doc_sentences"] == pytest.approx(tokens["full_sentences"], rel=0.08)
     assert padded.statistics()["tokens_per_example"] < 0.8 * tokens["full_sentences"]
-
-
-@pytest.mark.parametrize("length", [12, 40])
-def test_lines_hold_one_truncated_sentence(length, random_store):
-    store = random_store(3, 20)
-    bounds = store.sentences
-    count, examples = 0, examples_of("lines", store, length)
-    for (tokens, segments), first, last in zip(examples, bounds[:-1], bounds[1:], strict=True):
-        positions, special = positions_in(store, tokens)
-        assert (segments == 1).all() and special.sum() == 2 and special[0] and special[-1]
-        assert positions.tolist() == list(range(first, min(last, first + length - 2)))
-        count += len(positions)
-    assert count == np.minimum(np.diff(bounds), length - 2).sum()
-    assert length == 12 or count == store.tokens
 
 
 def test_texts_are_split_into_chunks():

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lmrep.core.errors import RunFault, UserError
+from lmrep.core.errors import RunFault
 from lmrep.data.formats import plan
 from lmrep.data.formats.packed import Packed
-from lmrep.data.formats.segment_pair import SegmentPair
 from lmrep.data.loader import batches, evaluation_batches
 from lmrep.data.order import example_numbers
 
@@ -110,21 +109,6 @@ def test_an_epoch_of_batches_shows_each_example_once(packed):
     assert (counts == 8).all() and len(counts) == packed.examples
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_a_resumed_run_shows_the_same_batches(packed, threads):
-    full = list(run_of(packed))
-    assert_same(run_of(packed, first=5, threads=threads), full[5:])
-    assert_same(run_of(packed, first=12), [])
-
-
-def test_the_batches_of_two_hosts_make_the_global_batch(packed):
-    hosts = ([0, 1, 4, 5], [2, 3, 6, 7])
-    for full, one, other in zip(run_of(packed), *(run_of(packed, indices) for indices in hosts), strict=True):
-        for name, array in full.items():
-            np.testing.assert_array_equal(one[name], array[hosts[0]])
-            np.testing.assert_array_equal(other[name], array[hosts[1]])
-
-
 class Counting:
     """A plan that records the calls of `gather`."""
 
@@ -195,38 +179,12 @@ print(next(run)["tokens"].shape)
 # --- Evaluation ---
 
 
-@pytest.mark.parametrize("limit", [None, 1, 8, 11, 10**6])
-def test_evaluation_shows_examples_once_in_order_and_fills_the_last_batch_with_empty_ones(packed, limit):
-    count = min(limit or packed.examples, packed.examples)
-    shown = list(evaluation_batches(packed, batch_size=8, indices=np.arange(8), limit=limit))
-    examples = np.concatenate([batch["example"] for batch in shown])
-    assert len(shown) == -(-count // 8)
-    np.testing.assert_array_equal(examples, [*range(count), *[-1] * (8 * len(shown) - count)])
-    segments = np.concatenate([batch["segment_ids"] for batch in shown])
-    np.testing.assert_array_equal(segments.any(axis=1), examples >= 0)
-
-
-def test_evaluation_has_as_many_batches_on_each_host(packed):
-    full, *hosts = (list(evaluation_batches(packed, batch_size=8, indices=np.array(indices), limit=9))
-                    for indices in (range(8), [0, 2, 4, 6], [1, 3, 5, 7]))
-    for i, batch in enumerate(full):
-        for name, array in batch.items():
-            np.testing.assert_array_equal(hosts[0][i][name], array[::2])
-            np.testing.assert_array_equal(hosts[1][i][name], array[1::2])
-
-
 def test_a_plan_smaller_than_a_batch_is_evaluated(make_store):
     (batch,) = evaluation_batches(plan("packed", Packed(), make_store([[3]]), 8, 0), batch_size=4, indices=np.arange(4))
     np.testing.assert_array_equal(batch["example"], [0, -1, -1, -1])
 
 
 # --- Errors ---
-
-
-def test_fewer_examples_than_a_batch_are_refused_before_iteration(make_store):
-    small = plan("segment_pair", SegmentPair(duplicates=1), make_store([[3], [4]]), 16, 0)
-    with pytest.raises(UserError, match=r"2 examples of length 16; expected at least one batch of 8: give more text"):
-        run_of(small)
 
 
 @pytest.mark.parametrize("wrong", [-1, 10**5])

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from lmrep.core.errors import UserError
 from lmrep.data import loader
 from lmrep.data.mixture import BLOCK, block_counts, mixing_weights
 from lmrep.data.records.encoding import Source, Units, join, take
@@ -151,11 +150,6 @@ def test_different_mixtures_have_different_fingerprints(mixture):
     others = [mix("abc", own).with_counts((5, 2, 3)), mix("abc", own[::-1]).with_counts(COUNTS), mix("abc", own)]
     assert len({each.fingerprint for each in (mixture, *others)}) == 4
     assert mix("xyz", own).with_counts(COUNTS).fingerprint == mixture.fingerprint  # names are for people
-
-
-def test_a_fraction_of_less_than_a_block_is_refused():
-    with pytest.raises(UserError, match="expected 1 in 10,000 or more"):
-        block_counts(mixing_weights((1, 1), (10**6, 10), 1))
 
 
 def test_units_are_joined_and_taken_apart():

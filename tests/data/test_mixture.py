@@ -5,12 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from lmrep.core.errors import UserError
 from lmrep.data import tokenizers
 from lmrep.data.formats import plan
 from lmrep.data.formats.packed import Packed
-from lmrep.data.formats.stream import Stream
-from lmrep.data.loader import batches, evaluation_batches
+from lmrep.data.loader import evaluation_batches
 from lmrep.data.mixture import BLOCK, Mixture, Sources, block_counts, mixing_weights
 from lmrep.data.order import interleave
 from lmrep.data.store.sources import prepare_sources
@@ -58,12 +56,6 @@ def test_other_weights_are_rounded_to_a_block(weights):
     counts = block_counts([float(weight) for weight in weights])
     assert sum(counts) == BLOCK
     np.testing.assert_allclose(np.array(counts) / BLOCK, np.array(weights) / sum(weights), atol=1 / BLOCK)
-
-
-def test_a_weight_that_rounds_to_no_example_is_refused():
-    message = "source 1 of the mixture has a fraction of 3e-07 of the examples; expected 1 in 10,000"
-    with pytest.raises(UserError, match=message):
-        block_counts([1.0, 3e-7])
 
 
 # --- The plan ---
@@ -129,21 +121,6 @@ def test_batches_consist_of_the_sources_examples(mixture):
         mixture.gather(np.array([mixture.examples]))
 
 
-def test_resumed_runs_and_runs_on_two_hosts_show_the_same(mixture):
-    def run(indices, first, last):
-        return [batch["example"] for batch in batches(mixture, batch_size=8, indices=np.array(indices), seed=3,
-                                                      first_step=first, last_step=last)]
-
-    full = np.array(run(range(8), 0, 50))
-    np.testing.assert_array_equal(run(range(8), 17, 50), full[17:])  # resumed after 17 steps
-    hosts = run([0, 1, 4, 5], 31, 50), run([2, 3, 6, 7], 31, 50)  # after 31 steps, moved to two hosts
-    moved = np.empty_like(full[31:])
-    moved[:, [0, 1, 4, 5]], moved[:, [2, 3, 6, 7]] = hosts
-    np.testing.assert_array_equal(moved, full[31:])
-    sources, _ = sources_of(mixture, full.ravel())
-    assert max_deviation(sources, (5, 3, 2)) < 1
-
-
 def test_evaluation_shows_examples_once_and_in_proportion_until_a_source_ends(mixture):
     run = evaluation_batches(mixture, batch_size=8, indices=np.arange(8))
     numbers = np.concatenate([batch["example"] for batch in run])
@@ -170,13 +147,6 @@ def test_different_mixtures_have_different_fingerprints(mixture):
     reversed_ = Mixture(mixture.plans[::-1], mixture.store)
     assert len({each.fingerprint for each in (mixture, other, reversed_)}) == 3
     assert other.store.fingerprint != mixture.store.fingerprint
-
-
-def test_contiguous_plans_are_refused(random_store):
-    store = random_store(0, 9)
-    contiguous = plan("stream", Stream(order="contiguous"), store, 16, 0)
-    with pytest.raises(ValueError, match="cannot be contiguous"):
-        Mixture((contiguous,), Sources(("a",), (store,), (1,), store.vocabulary))
 
 
 # --- From texts ---
@@ -284,22 +254,3 @@ def test_inspect_shows_each_source(prepared, texts):
     shown = 12 * 16 * 0.75
     assert line[1:3] == ["75.00%", f"{store.tokens:,}"]
     assert float(line[4]) == pytest.approx(shown / int(line[3]), abs=0.005)
-
-
-@pytest.mark.parametrize(("fields", "message"), [
-    ({"sources": ({"weight": 0},)}, "config.sources.0.weight is 0.0; expected above 0"),
-    ({"sources": ({"data": {"file": "a"}},)}, "config.sources.0.data has no field 'file'; did you mean 'files'"),
-    ({"sources": ({"data": {"test": 0.95}},)}, "leave documents for training"),
-    ({"temperature": -1.0}, "config.temperature is -1.0; expected at least 0"),
-])
-def test_invalid_sources_are_refused(fields, message, texts):
-    with pytest.raises(UserError, match=message):
-        experiment(texts, **fields)
-
-
-def test_contiguous_formats_are_refused_before_any_text_is_read(texts):
-    config = small.config(texts / "a", format="stream")
-    config.sources, config.format.order = ({"weight": 1.0},), "contiguous"
-    message = r"examples of a mixture alternate between its sources; choose another format or format\.order=shuffled"
-    with pytest.raises(UserError, match=message):
-        experiments.parse(config)

@@ -8,33 +8,6 @@ from lmrep.data.formats.base import split_texts
 from lmrep.data.formats.packed import Packed, best_fit, pack
 
 
-def segments_of(batch):
-    """The tokens and positions of every packed segment of a batch."""
-    for example in range(len(batch["example"])):
-        for segment in range(1, batch["segment_ids"][example].max() + 1):
-            inside = batch["segment_ids"][example] == segment
-            yield batch["tokens"][example][inside], batch["positions"][example][inside]
-
-
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("length", [3, 17, 128])
-def test_each_token_is_in_one_example_and_each_segment_in_one_document(seed, length, random_store):
-    store = random_store(seed, documents=40)
-    packed_plan = plan("packed", Packed(), store, length, seed)
-    specials = store.vocabulary.specials
-    document_starts = store.sentences[store.documents]
-    seen = []
-    for tokens, positions in segments_of(packed_plan.gather(np.arange(packed_plan.examples))):
-        assert tokens[0] == specials["cls"] and tokens[-1] == specials["sep"]
-        np.testing.assert_array_equal(positions, np.arange(len(tokens)))
-        offsets = tokens[1:-1] - store.stream[0]  # the tokens of this store are consecutive numbers
-        assert (np.diff(offsets) == 1).all()
-        documents = np.searchsorted(document_starts, offsets, side="right")
-        assert (documents == documents[0]).all()
-        seen.extend(offsets.tolist())
-    assert sorted(seen) == list(range(store.tokens))
-
-
 def test_documents_are_split_into_full_chunks_and_a_remainder(make_store):
     packed_plan = plan("packed", Packed(), make_store([[25], [8], [3]]), 10, 0)
     assert sorted(packed_plan.spans.lengths.tolist()) == [1, 3, 8, 8, 8, 8]
@@ -97,16 +70,3 @@ def test_examples_follow_the_order_of_the_corpus(random_store):
     max_lengths = [spans.lengths[a:b].max() for a, b in zip(spans.offsets[:-1], spans.offsets[1:], strict=True)]
     full = firsts[np.array(max_lengths) == 14]
     assert (np.diff(full) > 0).all()
-
-
-def test_duplicates_differ_only_in_their_example_number(random_store):
-    store = random_store(1, 20)
-    once, thrice = plan("packed", Packed(), store, 32, 0), plan("packed", Packed(duplicates=3), store, 32, 0)
-    assert thrice.examples == 3 * once.examples
-    expected = once.gather(np.arange(once.examples))
-    for repeat in range(3):
-        numbers = repeat * once.examples + np.arange(once.examples)
-        batch = thrice.gather(numbers)
-        np.testing.assert_array_equal(batch.pop("example"), numbers)
-        for field, array in batch.items():
-            np.testing.assert_array_equal(array, expected[field])

@@ -336,18 +336,6 @@ def test_a_corpus_of_one_document_is_paired_with_itself(make_store):
     assert 0 < pair_plan.spans.columns["pair_label"].mean() < 1
 
 
-def test_pairs_without_random_segments_cover_their_document_once(random_store):
-    store = random_store(3, 12)
-    config = SegmentPair("sop", short_sequence_probability=1.0, duplicates=2)
-    spans = spans_of(plan("segment_pair", config, store, 4000, 0))
-    for group in passes_of(store, spans):
-        document = document_of(store, group[0, 0])
-        covered = sorted(p for a, n, b, m, _ in group.tolist() for s, k in ((a, n), (b, m))
-                         if document_of(store, s) == document for p in range(s, s + k))
-        first, last = store.sentences[store.documents[document : document + 2]]
-        assert covered == list(range(first, last))
-
-
 def test_plans_are_reproducible_and_passes_differ(random_store):
     store = random_store(0, 30)
     once, again = (spans_of(plan("segment_pair", SegmentPair(duplicates=3), store, 40, 7)) for _ in range(2))
@@ -359,9 +347,3 @@ def test_plans_are_reproducible_and_passes_differ(random_store):
     for other in (other_seed, second_pass):
         shared = {tuple(example) for example in other.tolist()} & {tuple(example) for example in fewer.tolist()}
         assert len(shared) < len(fewer) / 2
-
-
-def test_progress_ends_with_the_last_document(random_store):
-    seen = []
-    plan("segment_pair", SegmentPair(duplicates=3), random_store(0, 5), 40, 0, progress=lambda *done: seen.append(done))
-    assert seen[-1] == (15, 15)

