@@ -224,6 +224,7 @@ def parse_manifest(text: bytes) -> dict:
     try:
         content = loads(text)
         sha256 = content.pop("sha256")
+        sum(size for size, _ in content["files"].values())  # [size, SHA-256] of each
     except (ValueError, AttributeError, KeyError, TypeError) as error:
         raise Damaged(f"{MANIFEST} is not what was saved") from error
     if sha256 != digest(content):

@@ -25,7 +25,7 @@ import shutil
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -33,17 +33,28 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
+from lmrep.config.json_files import Count
+from lmrep.config.record import convert
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.messages import byte_size
 from lmrep.core.params import Tree, flatten, unflatten
 from lmrep.distributed.agreement import by_first_process
 from lmrep.storage import orbax, workdir
-from lmrep.storage.leaves import abstract_array, array_type, leaves_by_path, mismatches, subtree
+from lmrep.storage.leaves import abstract_array, array_type, array_type_error, leaves_by_path, mismatches, subtree
 
 UNFINISHED = ".unfinished-"
 REMOVED = ".removed-"
 
 log = logging.getLogger(__name__)
+
+
+class Manifest(TypedDict):
+    """The manifest of a checkpoint, besides the hashes of its files."""
+
+    step: Count
+    score: float | None
+    meta: dict[str, Any]
+    arrays: dict[str, Annotated[str, array_type_error]]
 
 
 class Checkpoints:
@@ -359,10 +370,7 @@ class Checkpoints:
         return by_first_process(read)
 
     def _checked(self, step: int, check: Callable[[Path], dict]) -> dict:
-        manifest = check(self.directory / str(step))
-        if manifest.get("step") != step:
-            raise workdir.Damaged(f"it is a copy of checkpoint {manifest.get('step')}")
-        return manifest
+        return checked_record(check(self.directory / str(step)), step)
 
     def _first_verified(self, steps: Iterable[int]) -> int | None:
         failures = []
@@ -388,6 +396,17 @@ class Checkpoints:
             except workdir.Damaged:
                 continue  # `_first_verified` reports it where it matters
         return sorted((s for s in scores if scores[s] is not None), key=lambda s: self._sign * scores[s])
+
+
+def checked_record(manifest: dict, step: int) -> dict:
+    """A manifest, if it is one of checkpoint `step`. Raises Damaged."""
+    try:
+        convert(Manifest, manifest, workdir.MANIFEST)
+    except UserError as error:
+        raise workdir.Damaged(str(error)) from None
+    if manifest["step"] != step:
+        raise workdir.Damaged(f"it is a copy of checkpoint {manifest['step']}")
+    return manifest
 
 
 def _is_step(name: str) -> bool:

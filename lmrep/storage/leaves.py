@@ -35,6 +35,15 @@ def abstract_array(array_type: str) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(tuple(map(int, filter(None, shape.split(",")))), np.dtype(dtype))
 
 
+def array_type_error(text: str) -> str:
+    """What was expected where `text` is no `array_type`, else ""."""
+    try:
+        valid = array_type(abstract_array(text)) == text
+    except (TypeError, ValueError):
+        valid = False
+    return "" if valid else "a dtype and a shape, such as float32[2,3]"
+
+
 def mismatches(saved: dict[str, str], expected: dict[str, Any]) -> list[str]:
     """The differences between the arrays `saved` ({path: dtype and shape}) and `expected` ({path: leaf}), as lines."""
     types = {path: array_type(x) for path, x in expected.items()}

@@ -33,7 +33,7 @@ from lmrep.core.remote import Store, transfer
 from lmrep.distributed.agreement import by_first_process
 from lmrep.distributed.process_group import agreed
 from lmrep.storage import orbax, workdir
-from lmrep.storage.checkpoints import REMOVED, UNFINISHED, Checkpoints
+from lmrep.storage.checkpoints import REMOVED, UNFINISHED, Checkpoints, checked_record
 from lmrep.storage.lease import Lease, LeaseLost
 
 CHECKPOINTS = "checkpoints"
@@ -195,10 +195,7 @@ class RemoteCheckpoints(Checkpoints):
     def _checked(self, step: int, check: Callable[[Path], dict]) -> dict:
         content, local = self._content(step), self.directory / str(step)
         if check is workdir.manifest:
-            manifest = files.parse_manifest(content)
-            if manifest.get("step") != step:
-                raise workdir.Damaged(f"it is a copy of checkpoint {manifest.get('step')}")
-            return manifest
+            return checked_record(files.parse_manifest(content), step)
         for has_copy in (lambda: self._is_copy(local, content), lambda: self._link(step, content)):
             with contextlib.suppress(workdir.Damaged):
                 if has_copy():

@@ -4,10 +4,24 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
+from lmrep.config.json_files import Count
+from lmrep.config.record import convert
 from lmrep.training.evaluation import MetricSums
 from lmrep.training.faults import FaultsConfig, Losses
+
+
+class Saved(TypedDict):
+    """`LoopState.to_json`. Checkpoints of earlier versions lack what is not required."""
+
+    sums: dict[str, tuple[float, float]] | None
+    tokens: Count
+    validated: int
+    losses: NotRequired[list[tuple[int, float]]]
+    faults: NotRequired[list[dict[str, Any]]]
+    skipped_batches: NotRequired[list[Count]]
+    best: NotRequired[float | None]
 
 
 @dataclass
@@ -40,8 +54,9 @@ class LoopState:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any], config: FaultsConfig, stages: int) -> "LoopState":
-        """The inverse of `to_json`, for a run that may have more `stages` by now; {} gives the state of its start."""
-        fields = fields or {"sums": None, "tokens": 0, "validated": -1}
+        """The inverse of `to_json`, for a run that may have more `stages` by now; {} gives the state of its start.
+        Raises UserError if a field is missing, or of another type."""
+        fields = convert(Saved, fields or {"sums": None, "tokens": 0, "validated": -1}, "the checkpoint's meta")
         skipped = list(fields.get("skipped_batches", ()))
         return cls(Losses(config, fields.get("losses", ())), skipped + [0] * (stages - len(skipped)),
                    MetricSums(fields["sums"]), fields["tokens"], fields["validated"], list(fields.get("faults", ())),

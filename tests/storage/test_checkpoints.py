@@ -1,6 +1,7 @@
 """A checkpoint is complete or absent; damaged ones are refused; restored arrays equal the saved ones, to the bit."""
 
 import errno
+import json
 import os
 import pickle
 import shutil
@@ -14,6 +15,7 @@ import pytest
 from jax.sharding import SingleDeviceSharding
 
 from lmrep.core.errors import RunFault, UserError
+from lmrep.core.files import signed
 from lmrep.storage import workdir
 
 Moments = namedtuple("Moments", "count mu")
@@ -197,6 +199,22 @@ def test_damage_to_any_file_skips_and_names_the_checkpoint(opened, caplog, tmp_p
         shutil.copy(intact / file, checkpoints.directory / "2" / file)
     caplog.clear()
     assert checkpoints.newest() == 2 and not caplog.records
+
+
+@pytest.mark.parametrize("field, value", [
+    ("files", []), ("files", {"a": [1]}), ("files", {"a": ["x", ""]}), ("step", "1"), ("score", "x"), ("meta", []),
+    ("arrays", {"params/w": 3}), ("arrays", {"params/w": "float33[2]"}), ("arrays", {"params/w": "float32[2"})])
+def test_manifest_with_fields_of_other_types_is_damaged(opened, caplog, field, value):
+    checkpoints = opened()
+    for step in (1, 2):
+        checkpoints.save(step, make_state(step), {})
+    checkpoints.wait()
+    path = checkpoints.directory / "2/manifest.json"
+    content = json.loads(path.read_text()) | {field: value}
+    path.write_text(json.dumps(signed({name: content[name] for name in content if name != "sha256"})))
+    assert checkpoints.newest() == 1 and "checkpoint 2" in caplog.text
+    with pytest.raises(RunFault, match=r"checkpoint 2 .*cannot be used: .*manifest"):
+        checkpoints.read(2)
 
 
 def test_empty_or_a_copied_directory_is_not_a_checkpoint(opened, caplog):
