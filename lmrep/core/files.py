@@ -1,6 +1,7 @@
 """Files that are written completely or not at all, and directories with a manifest that shows any later damage."""
 
 import contextlib
+import fnmatch
 import hashlib
 import json
 import os
@@ -181,9 +182,10 @@ def signed(content: dict) -> dict:
     return {**content, "sha256": digest(content)}
 
 
-def verified(directory: Path, trusted: Collection[str] = (), missing: bool = False) -> dict:
+def verified(directory: Path, trusted: Collection[str] = (), missing: str = "") -> dict:
     """Reads every file of a sealed directory, compares it with the manifest, and returns the manifest. Of the files
-    that `trusted` names only the sizes are compared. If `missing`, files may be missing.
+    that `trusted` names only the sizes are compared. Names that match the pattern `missing` may be
+    missing.
 
     Raises:
       Damaged: a file is missing, truncated or changed; the message names it.
@@ -197,7 +199,7 @@ def verified(directory: Path, trusted: Collection[str] = (), missing: bool = Fal
             if name not in trusted and _sha256(directory / name) != sha256:
                 raise Damaged(f"{name} has changed since it was saved (its SHA-256 differs)")
         except FileNotFoundError:
-            if not missing:
+            if not fnmatch.fnmatchcase(name, missing):
                 raise Damaged(f"{name} is missing") from None
         except OSError as error:
             raise Damaged(f"{name} cannot be read ({error.strerror})") from error

@@ -25,7 +25,7 @@ def resume(folder: Path, key: str, progress: Callable[[str], None]) -> None:
     for number, piece in enumerate(pieces := [folder / "tokenizer", *parts]):
         try:
             if piece.exists() or parts:
-                verified(piece, missing=joining)  # their records are moved
+                verified(piece, missing="*.array_record-*" if joining else "")  # records are moved
         except Damaged as damage:
             progress(f"{piece} is damaged: {damage}; building it again")
             for each in (*pieces[min(number, 1) if joining else number:], folder / "done"):
