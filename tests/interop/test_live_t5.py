@@ -61,6 +61,30 @@ def test_round_trip_gives_the_same_outputs_in_the_reference(name, tmp_path):
     assert text.hidden.shape[1:] == (text.hidden.shape[1], 36)  # of the encoder
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_mt5_is_read_with_its_own_defaults_and_written_as_it_was(tied, tmp_path):
+    model = transformers.MT5ForConditionalGeneration(transformers.MT5Config(**SIZES))
+    if not tied:
+        model.lm_head.weight = torch.nn.Parameter(torch.zeros(207, 36))
+    model.save_pretrained(tmp_path / "published")
+    config = json.loads((tmp_path / "published/config.json").read_text())
+    (tmp_path / "published/config.json").write_text(json.dumps(config | {"tie_word_embeddings": tied}))
+    (tmp_path / "published/spiece.model").write_bytes(test_sentencepiece.model(
+        vocab_size=100, **test_sentencepiece.T5))
+    done = conversion.to_workdir(tmp_path / "published", tmp_path / "run")
+    assert done.checkpoint.config.gated and not done.checkpoint.config.scaled_output
+    back = conversion.to_published(tmp_path / "run", tmp_path / "back")
+    assert json.loads((tmp_path / "back/config.json").read_text()) == json.loads(
+        (tmp_path / "published/config.json").read_text())
+    assert (tmp_path / "back/model.safetensors").read_bytes() == (
+        tmp_path / "published/model.safetensors").read_bytes()
+    shutil.rmtree(tmp_path / "run/interop")
+    written = conversion.to_published(tmp_path / "run", tmp_path / "written")
+    assert written.checkpoint.class_name == "T5ForConditionalGeneration"
+    for each in (done, back, written):
+        assert each.certificate.against.startswith("transformers") and max(each.certificate.differences.values()) < 1e-4
+
+
 def test_a_network_of_ours_is_written_as_t5(tmp_path):
     """Without the record of the files that it was read from, and with another `tie_word_embeddings`."""
     save("1.1", tmp_path / "published")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import lmrep
+from lmrep.core.errors import UserError
 from lmrep.core.params import flatten
 from lmrep.data.records import Record
 from lmrep.experiment.task_data import tokenized
@@ -125,6 +126,39 @@ def test_predictions_equal_the_reference(converted):
             assert list(prediction["probabilities"]) == list(NAMES["classification"])
             np.testing.assert_allclose(list(prediction["probabilities"].values()), expected, rtol=0, atol=1e-5)
             assert prediction["label"] == NAMES["classification"][expected.argmax()]
+
+
+@pytest.mark.parametrize("name", ["Camembert", "XLMRoberta", "MT5"])
+def test_variants_with_their_tokenizers_predict_as_the_reference(name, tmp_path):
+    """XLM-RoBERTa's, of which files hold more forms: tokenizer.json is the one with the model's ids."""
+    cls = getattr(transformers, f"{name}ForSequenceClassification")
+    sizes = test_live_t5.SIZES if name == "MT5" else test_live.SIZES | {"type_vocab_size": 1}
+    (home := tmp_path / "x").mkdir()
+    (home / ("spiece.model" if name == "MT5" else "sentencepiece.bpe.model")).write_bytes(
+        test_sentencepiece.model(**(test_sentencepiece.T5 if name == "MT5" else {})))
+    made = getattr(transformers, f"{name.replace('MT5', 'T5')}Tokenizer").from_pretrained(home)
+    if name != "Camembert":
+        made.save_pretrained(home)
+    model = cls(cls.config_class(**sizes | {"vocab_size": len(made), "num_labels": 3})).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(0.2 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0)))
+    model.save_pretrained(home)
+    if name == "Camembert":
+        with pytest.raises(UserError, match="the ids of CamembertTokenizer are not those of this model"):
+            conversion.to_workdir(home, tmp_path / "run")
+        made.save_pretrained(home)
+    done = conversion.to_workdir(home, tmp_path / "run")
+    assert done.certificate.against.startswith("transformers") and max(done.certificate.differences.values()) <= 1e-5
+    run, pairs = lmrep.load(tmp_path / "run"), list(zip(TEXTS, TEXTS[::-1], strict=True))
+    for prediction, logits in zip([*run.predict(TEXTS), *run.predict(pairs)], [
+            *reference_logits(model, home, TEXTS), *reference_logits(model, home, TEXTS, TEXTS[::-1])], strict=True):
+        expected = np.exp(logits - np.logaddexp.reduce(logits))
+        np.testing.assert_allclose([prediction["probabilities"][f"LABEL_{i}"] for i in range(3)], expected, atol=1e-5)
+
+
+def test_the_names_of_classes_are_those_of_the_reference():
+    assert not [name for family in FAMILIES.values() for name in family.class_names if not hasattr(transformers, name)]
 
 
 # --- a training step ---

@@ -140,7 +140,9 @@ def test_tokenizer_saved_without_its_vocabulary_equals_the_reference(tmp_path, n
 @pytest.mark.parametrize("name, options, parts", [
     ("T5Tokenizer", test_sentencepiece.T5, ["<extra_id_0>", " <extra_id_99> "]),
     ("AlbertTokenizer", test_sentencepiece.ALBERT | {"model_type": "unigram"}, ["[CLS]", "(a)"]),
-    ("XLNetTokenizer", "sentencepiece_xlnet", ["<cls>", " <mask>", '"At'])])
+    ("XLNetTokenizer", "sentencepiece_xlnet", ["<cls>", " <mask>", '"At']),
+    ("CamembertTokenizer", {}, ["<s>", " <mask>", "</s>"]),
+    ("XLMRobertaTokenizer", {}, ["<s>", " <mask>", "</s>"])])
 @pytest.mark.parametrize("extra", [(), ("<new>", " newword")], ids=["", "added tokens"])
 def test_tokenizer_saved_without_its_sentencepiece_model_equals_the_reference(tmp_path, name, options, parts, extra):
     """This version of the library saves tokenizer.json alone."""
@@ -148,7 +150,8 @@ def test_tokenizer_saved_without_its_sentencepiece_model_equals_the_reference(tm
         model = tokenizers.train(Config(options, 250, lowercase=False), lambda: iter(test_sentencepiece.CORPUS)).model
     else:
         model = test_sentencepiece.model(**options)
-    (tmp_path / "spiece.model").write_bytes(model)
+    renumbered = name in ("CamembertTokenizer", "XLMRobertaTokenizer")
+    (tmp_path / ("sentencepiece.bpe.model" if renumbered else "spiece.model")).write_bytes(model)
     made = getattr(transformers, name).from_pretrained(tmp_path)
     if extra:
         made.add_tokens([extra[0]], special_tokens=True)

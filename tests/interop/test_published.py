@@ -18,6 +18,7 @@ from lmrep.experiment import config as experiments
 from lmrep.interop import certificate, tensor_files
 from lmrep.interop.certificate import RandomBatch
 from lmrep.interop.huggingface import FAMILIES
+from lmrep.interop.huggingface.nearest import NEAREST
 from lmrep.interop.huggingface.read import describe, read, specs
 from lmrep.interop.huggingface.write import from_network, write
 from lmrep.interop.huggingface.write import tensors as tensors_of
@@ -264,14 +265,17 @@ def test_network_without_a_published_family_is_refused(changed, message):
 @pytest.mark.parametrize(("changed", "message"), [
     ({"model_type": "t5", "architectures": ["T5ForSequenceClassification"], "decoder_start_token_id": 2},
      "decoder_start_token_id 2; the head of T5ForSequenceClassification is supported with 0 alone"),
-    ({"model_type": "xlm", "architectures": ["XLMWithLMHeadModel"]}, "XLMWith.* the nearest.* is BertModel"),
+    ({"model_type": "xlm", "architectures": ["XLMWithLMHeadModel"]}, "XLMWith.* the nearest.* is BertModel: xlm has"),
     ({"model_type": "bart", "architectures": None, "is_encoder_decoder": True},
-     "'bart' and architectures none.*nearest that it has is T5EncoderModel. Families: bert, roberta, electra"),
+     "'bart' and architectures none.*nearest that it has is T5EncoderModel: bart has .* Families: bert, roberta, "),
     ({"model_type": "deberta-v2", "architectures": ["DebertaV2ForMaskedLM"]}, "nearest.* is BertForMaskedLM"),
     ({"model_type": "modernbert", "architectures": ["ModernBertForTokenClassification"]},
      "nearest.* is BertForTokenClassification"),
-    ({"model_type": "xlm-roberta", "architectures": ["XLMRobertaForQuestionAnswering"]},
-     "nearest.* is RobertaForQuestionAnswering"),
+    ({"model_type": "longformer", "architectures": ["LongformerForQuestionAnswering"]},
+     "nearest.* is RobertaForQuestionAnswering: longformer attends within windows"),
+    ({"model_type": "umt5", "architectures": ["UMT5ForConditionalGeneration"]},
+     "nearest.* is MT5ForConditionalGeneration: umt5 has a table"),
+    ({"model_type": "hubert", "architectures": ["HubertModel"]}, "it has nothing near: hubert reads images or sound"),
     ({"model_type": "llama", "architectures": ["LlamaForCausalLM"]}, "LlamaForCausalLM.*nearest.* is GPT2LMHeadModel"),
     ({"model_type": "mistral", "architectures": ["MistralForSequenceClassification"]},
      "nearest.* is GPT2ForSequenceClassification"),
@@ -368,6 +372,10 @@ def test_untied_output_layer_is_read_where_the_config_says_so(name, tmp_path):
     assert same(read(tmp_path).params, found.params)
     with pytest.raises(UserError, match="differ, and tie_word_embeddings"):
         read(rewrite(copy(name, tmp_path / "tied"), untied))
+
+
+def test_the_nearest_of_an_unknown_family_is_one_that_is_read():
+    assert not NEAREST.keys() & FAMILIES.keys() and {family for family, _ in NEAREST.values()} <= {"", *FAMILIES}
 
 
 def test_missing_and_null_config_keys_have_the_reference_defaults(tmp_path):

@@ -1,4 +1,5 @@
-"""What tokenizers of SentencePiece's pieces share: special tokens of ALBERT, XLNet and T5, and how pieces are shown.
+"""What tokenizers of SentencePiece's pieces share: special tokens of ALBERT, XLNet, T5, CamemBERT and XLM-RoBERTa, and
+how pieces are shown.
 
 tokenizer_config.json (tokenizer_class) or the model's config.json (model_type) names the paper. A vocabulary alone is
 recognized by its special tokens: [CLS] [SEP] [MASK] are ALBERT's, <cls> <sep> <eod> XLNet's, and the ids <pad> 0,
@@ -21,6 +22,7 @@ SPECIALS = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mas
 XLNET_SPECIALS = {"unk": "<unk>", "bos": "<s>", "eos": "</s>", "cls": "<cls>", "sep": "<sep>", "pad": "<pad>",
                   "mask": "<mask>", "eod": "<eod>"}
 T5_SPECIALS = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}
+ROBERTA_SPECIALS = {"pad": "<pad>", "unk": "<unk>", "cls": "<s>", "sep": "</s>", "mask": "<mask>"}
 MARKS, LETTERS = frozenset("!\"#$%&()*+,-./:;?@[\\]^_`{|}~"), frozenset(string.ascii_lowercase)  # for ALBERT's masks
 
 
@@ -32,18 +34,27 @@ class Family(NamedTuple):
       specials: role -> text.
       marks: pieces by which its models are recognized.
       lowercase: whether its text is lower-cased, by default; None if its text is not cleaned.
+      renumbered: whether fairseq's code, which trained it, gave the pieces other ids than those in spiece.model.
     """
 
     name: str
     specials: dict[str, str]
     marks: tuple[str, ...] = ()
     lowercase: bool | None = None
+    renumbered: bool = False
+
+    @property
+    def fixed_roles(self) -> bool:
+        """Whether it has no other roles, though its files name <s> and </s>, or [CLS] and [SEP], bos and eos too."""
+        return "cls" in self.specials and "bos" not in self.specials
 
 
 FAMILIES = {
     "albert": Family("AlbertTokenizer", SPECIALS, ("[CLS]", "[SEP]", "[MASK]"), True),
     "xlnet": Family("XLNetTokenizer", XLNET_SPECIALS, ("<cls>", "<sep>", "<eod>"), False),
     "t5": Family("T5Tokenizer", T5_SPECIALS),
+    "camembert": Family("CamembertTokenizer", ROBERTA_SPECIALS, renumbered=True),
+    "xlm-roberta": Family("XLMRobertaTokenizer", ROBERTA_SPECIALS, renumbered=True),
     "any": Family("SentencePiece", {}),  # of no other library
 }
 
@@ -68,6 +79,7 @@ def family_of(model_config: Path, config: Mapping[str, Any], pieces: Sequence[st
                         f"expected {', '.join(known)}")
     families = [family for family in FAMILIES if family != "any"]
     model_type = read_json(model_config).get("model_type") if model_config.exists() else None
+    model_type = "t5" if model_type == "mt5" else model_type
     if model_type not in (None, *families):
         raise UserError(f"model_type of config.json is {str(model_type)[:60]}, whose tokenizer is unknown; expected "
                         f"{', '.join(families)}, or a {CONFIG} with a tokenizer_class of {', '.join(known)}")

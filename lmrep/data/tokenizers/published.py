@@ -7,7 +7,7 @@
     encoder_bpe_40000.json, vocab_40000.bpe  BPE: GPT, by its own names
     dict.txt beside GPT-2's files            RoBERTa of fairseq: GPT-2's tokens in the order of dict.txt
     tokenizer.json                           any of these without the files above, and words; a unigram model instead of
-                                             spiece.model (`unigram.py`)
+                                             spiece.model, also of CamemBERT and XLM-RoBERTa (`unigram.py`)
     vocabulary.txt                           words with characters: ELMo (`elmo.py`)
 
 tokenizer.json and tokenizer_config.json beside a vocabulary give its options and added tokens; the latter and
@@ -29,7 +29,8 @@ from lmrep.data.tokenizers.base import CONFIG, AddedToken
 from lmrep.data.tokenizers.files import read_json, read_lines, special_tokens
 
 TOKENIZER_JSON = "tokenizer.json"
-SENTENCEPIECE_MODELS = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
+SENTENCEPIECE_MODELS = ("spiece.model", "tokenizer.model")
+FAIRSEQ_MODEL = "sentencepiece.bpe.model"  # whose ids tokenizer.json alone has
 VOCABULARIES = ("encoder.json", "encoder_bpe_40000.json")  # of BPE, beside vocab.json
 MERGES = ("merges.txt", "vocab.bpe", "vocab_40000.bpe")
 FIVE_ROLES = ("pad", "unk", "cls", "sep", "mask")  # of BERT and RoBERTa
@@ -68,7 +69,7 @@ class PublishedFiles:
         """The name of the file that holds the vocabulary: the first that exists, in the order of the table above; "" if
         none does."""
         models = [name for name in (self.vocab, *SENTENCEPIECE_MODELS) if name.endswith(".model")]
-        order = (*models, "vocab.txt", self.vocab, *VOCABULARIES, TOKENIZER_JSON)
+        order = (*models, "vocab.txt", self.vocab, *VOCABULARIES, TOKENIZER_JSON, FAIRSEQ_MODEL)
         return next((name for name in order if name in self.names), "")
 
     @property

@@ -216,8 +216,9 @@ class SentencePiece(Pieces):
     def _config(self) -> dict:
         first, cleaning = len(self.tokens) - len(self.added), self.cleaning
         families = [] if self.name == "sentencepiece_bpe" else FAMILIES.values()  # other libraries read unigrams there
-        name = next((family.name for family in families if family.specials == self.specials and
-                     (family.lowercase is None) == (cleaning is None)), FAMILIES["any"].name)
+        name = next((family.name for family in families
+                     if (family.specials, family.lowercase is None, family.renumbered)
+                     == (self.specials, cleaning is None, False)), FAMILIES["any"].name)
         facts = {"tokenizer_class": name}
         if name == FAMILIES["t5"].name:
             facts["extra_ids"] = len(self.added)

@@ -11,7 +11,7 @@ from lmrep.data.tokenizers import spiece_model, unigram
 from lmrep.data.tokenizers.base import CONFIG, AddedToken
 from lmrep.data.tokenizers.files import read_bytes
 from lmrep.data.tokenizers.pieces import FAMILIES, family_of
-from lmrep.data.tokenizers.published import PublishedFiles
+from lmrep.data.tokenizers.published import TOKENIZER_JSON, PublishedFiles
 from lmrep.data.tokenizers.sentence_piece import SENTINELS, Cleaning, SentencePiece, sentinels
 
 
@@ -26,7 +26,11 @@ def load(files: PublishedFiles) -> SentencePiece | unigram.Unigram | None:
         facts = spiece_model.read(model)
         family = family_of(path.with_name("config.json"), config, facts.tokens)
         specials = FAMILIES[family].specials
-        if family == "albert":  # its files name [CLS] and [SEP] bos and eos, too
+        if FAMILIES[family].renumbered:
+            raise UserError(f"the ids of {FAMILIES[family].name} are not those of this model, and there is no "
+                            f"{TOKENIZER_JSON}; write it in Python: from transformers import AutoTokenizer; "
+                            f"AutoTokenizer.from_pretrained({str(files.directory)!r}).save_pretrained(...)")
+        if FAMILIES[family].fixed_roles:
             names = {role: name for role, name in names.items() if role in specials}
         if family == "any" and config.get("tokenizer_class") != FAMILIES[family].name:  # that class names all of them
             specials = facts.specials

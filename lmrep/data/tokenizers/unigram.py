@@ -112,7 +112,8 @@ def load(files: PublishedFiles) -> Unigram | None:
     tokens = files.tokens({piece: i for i, piece in enumerate(pieces)})
     family = family_of(files.directory / "config.json", files.config, tokens)
     specials = {"unk": pieces[unknown]} | FAMILIES[family].specials
-    names = {role: name for role, name in files.specials.items() if family != "albert" or role in specials}
+    names = {role: name for role, name in files.specials.items()
+             if role in specials or not FAMILIES[family].fixed_roles}
     specials |= names
     if specials.get("eod") not in tokens:  # not every file of XLNet's names the end of a document
         specials.pop("eod", None)

@@ -20,6 +20,7 @@ from lmrep.interop.huggingface.base import Family
 __all__ = ["FAMILIES", "Family"]
 
 # In this order a network of our own is tried as one of them.
-FAMILIES: dict[str, Family] = {each.FAMILY.name: each.FAMILY for each in (
-    bert, roberta, electra, albert, gpt, gpt2, roberta_prelayernorm, distilbert, xlnet, t5)} | {
-    each.DECODER.name: each.DECODER for each in (bert, roberta, electra, roberta_prelayernorm)}
+FAMILIES: dict[str, Family] = {family.name: family for family in (
+    *(each.FAMILY for each in (bert, roberta, electra, albert, gpt, gpt2, roberta_prelayernorm, distilbert, xlnet, t5)),
+    *roberta.VARIANTS, t5.MT5,
+    *(each.DECODER for each in (bert, roberta, electra, roberta_prelayernorm)), *roberta.VARIANT_DECODERS)}

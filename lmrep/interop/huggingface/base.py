@@ -115,6 +115,7 @@ class Family:
       causal: whether it predicts from left to right.
       decoder_of: the family whose networks these are, read from left to right (`is_decoder` in config.json), with a
         head with a transform; "" for a family with networks of its own.
+      variant_of: the family whose networks these are, under other names: a network of ours is written as that one.
       read_as: other class of the library -> the class that it is read as, without its other heads.
       transposed: whether kernels are [out, in].
       pad: the id of padding, where config.json has none.
@@ -156,6 +157,7 @@ class Family:
     optional: str = ""
     causal: bool = False
     decoder_of: str = ""
+    variant_of: str = ""
     read_as: Mapping[str, str] = field(default_factory=dict)
     transposed: bool = True
     pad: int | None = 0

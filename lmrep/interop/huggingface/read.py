@@ -23,6 +23,7 @@ from lmrep.interop import tensor_files
 from lmrep.interop.heads import HEADS, PublishedTask
 from lmrep.interop.huggingface import FAMILIES, Family
 from lmrep.interop.huggingface.base import TRANSFORMS, TensorLocation
+from lmrep.interop.huggingface.nearest import nearest
 from lmrep.interop.huggingface.task_classes import read_task
 from lmrep.interop.tensor_files import DTYPE_NAMES, dtype_and_shape
 
@@ -32,7 +33,6 @@ PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".msgpack",
 CODE = ("auto_map", "custom_pipelines", "trust_remote_code")  # keys that name code to run
 FLOATS = ("F32", "F16", "BF16")
 TYPES = tuple(dict.fromkeys(family.model_type for family in FAMILIES.values()))
-DECODERS = ("gpt", "llama", "mistral", "mixtral", "gemma", "qwen", "phi", "opt", "bloom", "falcon", "olmo")
 
 
 class Published(NamedTuple):
@@ -153,8 +153,8 @@ def _family(path: Path, config_json: Mapping[str, Any]) -> Family:
     if unknown or (name is not None and (not isinstance(name, str) or name not in TYPES)):
         kind = f"model_type {str(name)[:60]!r}" if name is not None else "no model_type"
         listed = ", ".join(each[:60] for each in classes[:3]) or "none"
-        raise UserError(f"{path} has {kind} and architectures {listed}, which lmrep does not have; the nearest that it "
-                        f"has is {_nearest(str(name), config_json)}. Families: {', '.join(TYPES)}")
+        raise UserError(f"{path} has {kind} and architectures {listed}, which lmrep does not have; "
+                        f"{nearest(str(name)[:60], config_json)}. Families: {', '.join(TYPES)}")
     if name is None:
         name = next(family.model_type for family in FAMILIES.values() if classes[0] in family.class_names)
     families = [family for family in FAMILIES.values() if family.model_type == name]
@@ -168,23 +168,6 @@ def _family(path: Path, config_json: Mapping[str, Any]) -> Family:
                         f"{'from left to right' if causal else 'both sides'} lmrep has "
                         f"{', '.join(family.class_names)}; correct the key that is wrong")
     return family
-
-
-def _nearest(name: str, config_json: Mapping[str, Any]) -> str:
-    """The supported class that is most like the one of a config.json: of a family with the same direction, and with the
-    same head where that has one."""
-    head = next((each.partition("For") for each in config_json.get("architectures") or []), ("", "", ""))[2]
-    if name in FAMILIES:
-        family = FAMILIES[name]
-    elif config_json.get("is_encoder_decoder") or head in ("ConditionalGeneration", "Seq2SeqLM"):
-        family = FAMILIES["t5"]
-    elif head == "CausalLM" or any(each in name for each in DECODERS):
-        family = FAMILIES["gpt2"]
-    else:
-        inside = [each for each in FAMILIES if each in name and not FAMILIES[each].decoder_of]
-        family = FAMILIES[max(inside, key=len) if inside else "bert"]
-    return next((each for each in family.class_names if head and each.endswith(f"For{head}")),
-                family.classes.get(("causal",)) or family.classes[()])
 
 
 def _tensors(directory: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:

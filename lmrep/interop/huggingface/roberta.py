@@ -1,4 +1,10 @@
-"""RoBERTa (Liu et al., 2019): BERT with other positions, and gelu in its masked-LM head whatever config.json says."""
+"""RoBERTa (Liu et al., 2019): BERT with other positions, and gelu in its masked-LM head whatever config.json says.
+
+CamemBERT (Martin et al., 2020), XLM-RoBERTa (Conneau et al., 2020) and data2vec's text network (Baevski et al., 2022)
+are RoBERTa's network, and their files differ in the names of classes.
+"""
+
+import dataclasses
 
 from lmrep.interop.huggingface import bert
 from lmrep.interop.huggingface.base import Family, masked_head
@@ -25,3 +31,11 @@ FAMILY = Family(
     pad=1, positions_after_padding=True, head_activation="gelu", objective_fields=RULES["roberta"], optimizer="roberta")
 
 DECODER = bert.decoder(FAMILY, "RobertaForCausalLM")
+VARIANTS = tuple(
+    dataclasses.replace(
+        FAMILY, name=name, variant_of=FAMILY.name, prefix=prefix, tasks=task_classes(start, prefix),
+        classes={(): f"{start}Model", ("masked",): f"{start}ForMaskedLM"})
+    for name, start, prefix in (("camembert", "Camembert", "roberta"), ("xlm-roberta", "XLMRoberta", "roberta"),
+                                ("data2vec-text", "Data2VecText", "data2vec_text")))
+VARIANT_DECODERS = tuple(
+    bert.decoder(variant, variant.classes[("masked",)].replace("MaskedLM", "CausalLM")) for variant in VARIANTS)

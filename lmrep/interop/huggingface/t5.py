@@ -7,6 +7,8 @@ false. Tables of the encoder and the decoder, which some files repeat, are the t
 both stacks, is read as the language model whose output layer is the token table. The heads of
 `T5ForSequenceClassification` and `T5ForQuestionAnswering` are on the decoder, which reads the text of the encoder: for
 classes its vector of the last </s>, which ends each text.
+
+mT5 (Xue et al., 2021) is T5 1.1 with other defaults, and its tied output layer is not divided.
 """
 
 from collections.abc import Mapping
@@ -52,6 +54,18 @@ class ConfigJson:
     scale_decoder_outputs: bool | None = setting(None, "whether a tied output layer is divided by the root of d; "
                                                  "null: as tie_word_embeddings")
     is_encoder_decoder: bool = setting(True, "whether it has both stacks, which the tensors say")
+
+
+@dataclass(frozen=True)
+class Mt5Json(ConfigJson):
+    """mT5's keys."""
+
+    vocab_size: int = size(250112, "rows of the token table")
+    d_ff: int = size(1024, "f")
+    num_layers: int = size(8, "layers of the encoder")
+    num_heads: int = size(6, "h")
+    feed_forward_proj: str = setting("gated-gelu", "activation, and whether the block is gated",
+                                     choices=tuple(FEED_FORWARD))
 
 
 FIELDS = {
@@ -145,3 +159,9 @@ FAMILY = Family(
                   "tied": ("all", "embeddings"), "stacks": ("both", "encoder")},
     initialization={}, positions_key="", activation_key="feed_forward_proj", activations=FEED_FORWARD,
     objective="span_corruption", optimizer="adafactor")
+
+MT5 = replace(
+    FAMILY, name="mt5", variant_of="t5", tasks=task_classes("MT5"), record=Mt5Json,
+    classes={heads: f"M{name}" for heads, name in FAMILY.classes.items()},
+    from_json=lambda values: from_json({**values, "scale_decoder_outputs": False}),
+    architecture=FAMILY.architecture | {"scaled_output": False})

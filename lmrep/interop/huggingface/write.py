@@ -147,7 +147,8 @@ def choose(
 ) -> Family:
     """The family that a network is written as; see `from_network`. Raises UserError."""
     name = models.name_of(config)
-    families = {each: family for each, family in FAMILIES.items() if family.network_name == name}
+    families = {each: family for each, family in FAMILIES.items()
+                if family.network_name == name and not family.variant_of}
     if not families:
         known = ", ".join(dict.fromkeys(family.network_name for family in FAMILIES.values()))
         raise UserError(f"the network is of {name!r}, and only those of {known} can be written as a published "
