@@ -153,7 +153,8 @@ def encode(
                                 for x, seen, step in zip(xs, real, steps, strict=True)], -1)
 
     outputs, carry = [in_order(xs)], {name: {} for name in c.names}
-    for number, layer_key in zip(map(str, range(c.layers)), prng.split(key, c.layers + 1)[:-1], strict=True):
+    *layer_keys, output_key = prng.split(key, c.layers + 1)
+    for number, layer_key in zip(map(str, range(c.layers)), layer_keys, strict=True):
         keys = prng.split(layer_key, len(xs))
         xs = [dropout.apply(own_key, x, c.dropout) for own_key, x in zip(keys, xs, strict=True)]
         own = params["layers"][number]
@@ -166,7 +167,7 @@ def encode(
         for name, (_, last) in zip(c.names, found, strict=True):
             carry[name][number] = last
         outputs.append(in_order(xs))
-    hidden = dropout.apply(prng.split(key, c.layers + 1)[-1], outputs[-1], c.dropout)
+    hidden = dropout.apply(output_key, outputs[-1], c.dropout)
     if at is not None:
         hidden = jnp.take_along_axis(hidden, at[..., None], axis=1)
     return Encoded(hidden, tuple(outputs) if layers else None, carry=carry)

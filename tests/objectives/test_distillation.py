@@ -5,15 +5,11 @@ import math
 from collections import Counter
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from lmrep.core import params as P
-from lmrep.core.errors import UserError
 from lmrep.core.params import flatten
-from lmrep.core.sharding import make_mesh, shardings, use_mesh
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.models import PRESETS, transformer
 from lmrep.models.transformer import Config as Network
@@ -21,8 +17,6 @@ from lmrep.objectives import OBJECTIVES, causal, distillation, frequency_masking
 from lmrep.objectives import causal_distillation as causal_objective
 from lmrep.objectives.base import Carry, FrozenPart, Keys
 from lmrep.objectives.distillation import Config
-from lmrep.training.state import create, specs_of
-from lmrep.training.step import train_step
 
 V, B, T, D = 40, 8, 16, 16
 SPECIALS = {role: i for i, role in enumerate(("pad", "unk", "cls", "sep", "mask"))}
@@ -84,18 +78,18 @@ def softmax(z):
 # Losses
 
 
-@pytest.mark.parametrize("restrict", [False, True])
-@pytest.mark.parametrize("draw", ["sequence", "batch"])
-@pytest.mark.parametrize("alphas", [
-    (5.0, 2.0, 1.0, 0.0), (0.0, 2.0, 1.0, 0.0), (5.0, 0.0, 0.0, 0.3), (0.0, 2.0, 0.0, 0.0)])
-def test_the_loss_in_closed_form(restrict, draw, alphas):
+@pytest.mark.parametrize(("alphas", "draw", "restrict"), [
+    ((5.0, 2.0, 1.0, 0.0), "sequence", False), ((5.0, 2.0, 1.0, 0.0), "batch", True),
+    ((0.0, 2.0, 1.0, 0.0), "batch", False), ((5.0, 0.0, 0.0, 0.3), "sequence", True),
+    ((0.0, 2.0, 0.0, 0.0), "sequence", False)])
+def test_the_loss_in_closed_form(alphas, draw, restrict):
     ce, mlm, cos, mse = alphas
     part = teacher()
     objective = built(part, alpha_ce=ce, alpha_mlm=mlm, alpha_cos=cos, alpha_mse=mse, temperature=3.0,
                       restrict_ce_to_mask=restrict, draw=draw)
     params, given = parameters(objective, part), batch()
-    prepared = objective.prepare(keys(), given)
-    total, (metrics, _) = objective.loss(params, prepared, None, Carry())
+    prepared = jax.jit(objective.prepare)(keys(), given)
+    total, (metrics, _) = jax.jit(lambda p: objective.loss(p, prepared, None, Carry()))(params)
 
     inputs, real = np.asarray(prepared["inputs"]), given["segment_ids"] > 0
     hs, zs = logits(params, inputs, given["segment_ids"], STUDENT)
@@ -139,10 +133,10 @@ def test_the_loss_in_chunks_is_the_loss_at_once(monkeypatch):
     def value(params):
         return objective.loss(params, prepared, None, Carry())[0]
 
-    expected = jax.value_and_grad(value)(params)
+    expected = jax.jit(jax.value_and_grad(value))(params)
     monkeypatch.setattr(distillation.teaching.lm_head, "CHUNK_LOGITS", 100)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
-                 jax.value_and_grad(value)(params), expected)
+                 jax.jit(jax.value_and_grad(lambda params: value(params)))(params), expected)
 
 
 @pytest.mark.parametrize("module", [distillation, causal_objective])
@@ -150,7 +144,7 @@ def test_no_gradient_reaches_the_teacher(module):
     part = teacher(objective=causal if module is causal_objective else masked)
     objective = built(part, module, alpha_mse=0.1)
     params, prepared = parameters(objective, part), objective.prepare(keys(), batch())
-    grads = jax.grad(lambda params: objective.loss(params, prepared, None, Carry())[0])(params)
+    grads = jax.jit(jax.grad(lambda params: objective.loss(params, prepared, None, Carry())[0]))(params)
     assert all(not np.asarray(g).any() for g in jax.tree.leaves(grads.pop("frozen")))
     assert all(np.asarray(g).any() for path, g in flatten(grads).items() if "key/bias" not in path)
 
@@ -208,18 +202,6 @@ def test_parameter_counts_of_distilbert():
     specs = distillation.build(Config(), model, Vocabulary(preset.config.vocab, SPECIALS, None, np.zeros(1))).specs
     assert P.count(model.specs) == 66_362_880
     assert P.count(specs) == 66_985_530
-
-
-@pytest.mark.parametrize(("part", "fields", "message"), [
-    (teacher(transformer.build(dataclasses.replace(SIZES, vocab=V + 8))), {}, "logits for 48 tokens"),
-    (teacher(transformer.build(dataclasses.replace(SIZES, width=32))), {}, "have the width 32"),
-    (teacher(objective=causal), {}, "no head that predicts"),
-])
-def test_teachers_that_do_not_fit(part, fields, message):
-    with pytest.raises(UserError, match=message):
-        built(part, **fields)
-    if "width" in message:
-        built(part, alpha_cos=0.0)
 
 
 # Masks
@@ -281,28 +263,3 @@ def test_what_replaces_masked_tokens():
 
 
 # Training
-
-
-@pytest.mark.parametrize(("module", "draw"), [
-    (distillation, "batch"), (distillation, "sequence"), (causal_objective, "")])
-def test_every_mesh_and_microbatch_count_gives_the_same_loss(module, draw):
-    part = teacher(objective=causal if module is causal_objective else masked)
-    objective = built(part, module, **({"draw": draw} if draw else {}))
-    optimizer, losses = optax.adam(1e-2), []
-    for layout, microbatches in (((1, 1, 1), 1), ((2, 2, 2), 2), ((1, 4, 2), 1)):
-        mesh = make_mesh(*layout)
-        with use_mesh(mesh):
-            state = create(objective, optimizer, B, 0)
-            params = jax.device_put(parameters(objective, part), shardings(specs_of(objective), mesh))
-            state = state.replace(params=params)
-            step = jax.jit(lambda state, batch, m=microbatches: train_step(
-                state, batch, objective=objective, optimizer=optimizer, seed=0, microbatches=m))
-            values = []
-            for i in range(3):
-                state, metrics = step(state, batch(seed=i))
-                values.append(float(metrics["loss"][0]))
-            losses.append(values)
-            for path, value in flatten(state.params["frozen"]["teacher"]).items():
-                assert np.asarray(value).tobytes() == part.values[path].tobytes(), path
-    np.testing.assert_allclose(losses, [losses[0]] * 3, rtol=2e-5)
-    assert len({*losses[0]}) == 3 and jnp.isfinite(jnp.array(losses)).all()

@@ -174,15 +174,6 @@ def test_every_order_of_the_chosen_tokens_is_equally_likely():
         assert chance.rates(hits, 6000, 1 / 4) > chance.REJECT
 
 
-def test_an_examples_draw_depends_on_its_key_alone():
-    texts = examples(8)
-    keys = jax.random.split(jax.random.key(3), 8)
-    together = sampler(Config())(keys, *texts)
-    alone = sampler(Config())(keys[5:6], *(x[5:6] for x in texts))
-    for name, x in alone.items():
-        np.testing.assert_array_equal(x[0], together[name][5], name)
-
-
 @pytest.mark.parametrize("c", [Config(), Config(spans=False), Config(span_unit="words"), Config(reuse=0)], ids=str)
 def test_padding_is_neither_chosen_nor_counted(c):
     texts = examples(60, 60, padding=23)

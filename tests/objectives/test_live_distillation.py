@@ -8,6 +8,7 @@ import pytest
 from lmrep.objectives import teaching
 from lmrep.objectives.teaching import Logits
 
+pytestmark = pytest.mark.slow
 torch = pytest.importorskip("torch")
 
 B, T, V, D, TEMPERATURE = 3, 7, 31, 12, 2.0

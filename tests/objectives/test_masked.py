@@ -6,7 +6,6 @@ Statistical tests reject at p < 1e-4 with fixed seeds; each check is shown to re
 import itertools
 import math
 from collections import Counter
-from dataclasses import replace
 from functools import cache
 
 import jax
@@ -14,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lmrep.core.errors import UserError
 from lmrep.objectives import OBJECTIVES, masked, masking
 from lmrep.objectives.masked import RULES
 from tests.chance import REJECT, fits, independent, least, rates, uniform
@@ -23,7 +21,6 @@ from tests.objectives.toys import (
     MASK,
     PAD,
     SEP,
-    SPECIALS,
     UNK,
     VOCABULARY,
     V,
@@ -352,18 +349,7 @@ def test_every_token_can_be_predicted():
     assert sorted(prepared["predicted"][target_mask(prepared)]) == list(range(14))
 
 
-# --- Errors ---
-
-
-def test_fractions_must_add_to_one():
-    with pytest.raises(UserError, match=r"is 0\.9; .* must add to 1"):
-        objective(mask=0.7)
-
-
-def test_a_tokenizer_without_a_mask_is_refused():
-    specials = {role: i for role, i in SPECIALS.items() if role != "mask"}
-    with pytest.raises(UserError, match=r"needs a \[MASK\] token, .* it has pad, unk, cls, sep"):
-        objective(replace(VOCABULARY, specials=specials))
+# --- Batch fields ---
 
 
 def test_the_definition_declares_its_batch_fields():

@@ -22,7 +22,6 @@ from tests.objectives.toys import (
     VOCABULARY,
     V,
     batch,
-    check_shards,
     example,
     model,
     prepare,
@@ -129,11 +128,6 @@ def test_unused_predictions_and_padding_do_not_count(full_batch):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), metrics, full_batch[0][1])
 
 
-def test_shards_of_a_batch_add_up(full_batch):
-    """The third one is empty."""
-    check_shards(step, PARAMS, PREPARED, full_batch)
-
-
 def test_gradients_match_differences_of_the_definition(full_batch):
     prepared = PREPARED | {"pair_weights": np.zeros(6, np.float32)}
     _, grads = step(PARAMS, prepared)
@@ -156,12 +150,6 @@ def test_weights_add_to_one_or_are_all_zero():
     assert (np.asarray(normalize_weights(jnp.asarray(target_mask))) > 0).tolist() == target_mask.tolist()
     assert (normalize_weights(jnp.zeros((3, 2), bool)) == 0).all()
     np.testing.assert_allclose(normalize_weights(jnp.array([0.5, 1.5])), [0.25, 0.75], rtol=1e-6)
-
-
-def test_dropout_needs_a_key():
-    f = jax.jit(lambda key: OBJECTIVE.loss(PARAMS, PREPARED, key, Carry())[0])
-    values = [float(f(jax.random.key(i))) for i in (0, 1, 0)]
-    assert values[0] == values[2] != values[1]
 
 
 def test_bfloat16_gives_a_float32_loss_nearby(full_batch):

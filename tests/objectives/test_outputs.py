@@ -14,8 +14,8 @@ from lmrep.objectives import outputs
 RNG = np.random.default_rng(0)
 
 
-@pytest.mark.parametrize("smoothing, z_loss, bias", [(0.1, 0.0, True), (0.0, 0.01, False), (0.3, 0.02, True)])
-@pytest.mark.parametrize("chunks", [1, 3])
+@pytest.mark.parametrize(("smoothing", "z_loss", "bias", "chunks"), [
+    (0.1, 0.0, True, 1), (0.0, 0.01, False, 3), (0.3, 0.02, True, 3)])
 def test_smoothing_and_z_loss_equal_their_definitions(smoothing, z_loss, bias, chunks, monkeypatch):
     """Value and gradients of the loss that is written out with all logits."""
     monkeypatch.setattr(lm_head, "_num_chunks", lambda b, t, v: chunks)
@@ -38,7 +38,7 @@ def test_smoothing_and_z_loss_equal_their_definitions(smoothing, z_loss, bias, c
         return (weights * (nll + z_loss * jnp.square(jax.nn.logsumexp(logits, -1)))).sum()
 
     arguments = (params, head, x, weights)
-    value, gradients = jax.value_and_grad(loss, (0, 1, 2, 3))(*arguments)
-    expected, expected_gradients = jax.value_and_grad(by_definition, (0, 1, 2, 3))(*arguments)
+    value, gradients = jax.jit(jax.value_and_grad(loss, (0, 1, 2, 3)))(*arguments)
+    expected, expected_gradients = jax.jit(jax.value_and_grad(by_definition, (0, 1, 2, 3)))(*arguments)
     np.testing.assert_allclose(value, expected, rtol=1e-5)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), gradients, expected_gradients)

@@ -53,14 +53,6 @@ def test_loss_is_the_mean_over_pairs():
     assert metrics["pair_accuracy"] == ((log_probabilities.argmax(-1) == BATCH["pair_label"])[examples].sum(), 3)
 
 
-def test_shards_add_up():
-    loss = jax.jit(sentence_pair.loss)
-    full = loss(PARAMS, FIRST, BATCH)
-    shards = [loss(PARAMS, FIRST[i::2], {name: x[i::2] for name, x in BATCH.items()}) for i in (0, 1)]
-    summed = jax.tree.map(lambda a, b: a + b, *shards)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), summed, full)
-
-
 def test_gradients_have_the_sign_of_the_label():
     """Label 1 means that the second logit should be high."""
     batch = BATCH | {"pair_label": np.ones(4, int)}

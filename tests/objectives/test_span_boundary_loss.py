@@ -10,15 +10,14 @@ import pytest
 from scipy.special import log_softmax
 
 from lmrep.core import params as P
-from lmrep.core import sharding
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.layers.stack import Execution
 from lmrep.models import PRESETS, transformer
 from lmrep.objectives import span_boundary
-from lmrep.objectives.base import Carry, Keys
+from lmrep.objectives.base import Carry
 from tests import reference
 from tests.objectives.test_span_boundary import build, runs, sets
-from tests.objectives.toys import MASK, NETWORK, SPECIALS, VOCABULARY, V, batch, check_shards, example, model, prepare
+from tests.objectives.toys import MASK, NETWORK, SPECIALS, VOCABULARY, V, batch, example, model, prepare
 from tests.programs import largest
 
 T = 32
@@ -102,28 +101,6 @@ def test_the_loss_is_that_of_the_paper(full_batch):
     assert computed["boundary_loss"] == (pytest.approx(boundary_nll.sum(), rel=1e-5), bounded.sum())
     assert computed["boundary_accuracy"] == (correct[bounded].sum(), bounded.sum())
     assert computed["pair_loss"] == (pytest.approx(pair_loss.sum(), rel=1e-5), 5)
-
-
-def test_shards_of_a_batch_add_up(full_batch):
-    check_shards(step, PARAMS, PREPARED, full_batch)
-
-
-def test_a_mesh_gives_the_same_targets_and_loss():
-    raw = {name: x[[0, 1, 3, 4]] for name, x in BATCH.items()}
-
-    def both(params, raw):
-        prepared = OBJECTIVE.prepare(keys, raw)
-        return prepared, OBJECTIVE.loss(params, prepared, None, Carry())[0]
-
-    keys = Keys(jax.random.split(jax.random.key(0), 4), jax.random.key(1))
-    prepared, total = jax.jit(both)(PARAMS, raw)
-    mesh = sharding.make_mesh(2, 2, 2)
-    params = jax.device_put(PARAMS, sharding.shardings(OBJECTIVE.specs, mesh))
-    by_example = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(("data", "fsdp")))
-    with sharding.use_mesh(mesh):
-        sharded_prepared, sharded_loss = jax.jit(both)(params, jax.device_put(raw, by_example))
-    jax.tree.map(np.testing.assert_array_equal, sharded_prepared, prepared)
-    assert float(sharded_loss) == pytest.approx(float(total), rel=1e-5)
 
 
 def test_the_gradient_is_that_of_the_definition_and_reaches_both_heads(full_batch):

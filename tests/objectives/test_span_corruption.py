@@ -10,15 +10,12 @@ import numpy as np
 import pytest
 
 from lmrep.core.errors import UserError
-from lmrep.core.sharding import batch_sharding, make_mesh, use_mesh
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.models import encoder_decoder, lstm, model_inputs
+from lmrep.models import encoder_decoder, model_inputs
 from lmrep.objectives import span_corruption
 from lmrep.objectives.base import Carry, Keys
 from lmrep.objectives.capabilities import FillSpans, split_spans
 from lmrep.objectives.span_corruption import Config, Ids, noise_counts
-from lmrep.training import optimizers, state
-from lmrep.training.step import train_step
 from tests import chance
 from tests.reference import float64, random_params
 
@@ -229,34 +226,6 @@ def _logits(objective, params, batch):
     return objective.next_token_logits(params, model.encode(params["encoder"], inputs).hidden)
 
 
-def test_training_is_the_same_on_every_mesh_and_number_of_microbatches():
-    """With dropout too, where there is one microbatch."""
-    def losses(sizes, microbatches, dropout):
-        network = replace(NETWORK, dropout=dropout, attention_dropout=dropout, mlp_dropout=dropout)
-        objective = build(network=network)
-        optimizer = optimizers.build(optimizers.Config(learning_rate=1e-2), objective.specs, 10)
-        struct = jax.eval_shape(partial(state.create, objective, optimizer, 8), 0)
-        zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), struct)
-        now, found = zeros.replace(params=random_params(objective.specs, stddev=0.2)), []
-        mesh = make_mesh(*sizes)
-        step = jax.jit(partial(train_step, objective=objective, optimizer=optimizer, seed=0,
-                               microbatches=microbatches))
-        with use_mesh(mesh):
-            now = jax.device_put(now, state.layout(objective, optimizer, 8, mesh))
-            for number in range(3):
-                now, metrics = step(now, jax.device_put(make_batch(seed=number), batch_sharding(mesh)))
-                found.append(float(metrics["loss"][0]))
-        return found
-
-    for dropout in (0.0, 0.3):
-        expected = losses((1, 1, 1), 1, dropout)
-        assert expected[2] < expected[0]
-        for sizes in ((8, 1, 1), (1, 8, 1), (2, 2, 2)):
-            np.testing.assert_allclose(losses(sizes, 1, dropout), expected, rtol=2e-5)
-    np.testing.assert_allclose(losses((1, 1, 1), 4, 0.0), losses((2, 1, 2), 2, 0.0), rtol=2e-5)
-    np.testing.assert_allclose(losses((1, 1, 1), 4, 0.0), losses((1, 1, 1), 1, 0.0), rtol=2e-5)
-
-
 def test_examples_are_described():
     class Names:
         def id_to_token(self, i):
@@ -268,13 +237,6 @@ def test_examples_are_described():
                                     batch["targets"], strict=True):
         left, right = line.split(" => ")
         assert left.split()[0] == f"t{source[0]}" and right.split()[0] == f"t{target[0]}" and right.endswith("t1")
-
-
-def test_what_is_needed_is_refused():
-    with pytest.raises(UserError, match="needs sentinels"):
-        span_corruption.build(Config(), encoder_decoder.build(NETWORK), Vocabulary(V, {"eos": 1}, None, np.ones(V)))
-    with pytest.raises(UserError, match="a source text"):
-        span_corruption.build(Config(), lstm.build(lstm.Config(vocab=V)), VOCABULARY)
 
 
 def test_generated_targets_are_the_most_probable_tokens():

@@ -45,15 +45,6 @@ def batch(examples, **fields):
             "example": np.arange(len(examples), dtype=np.int32), **fields}
 
 
-def check_shards(step, params, prepared, full_batch):
-    """The weights are those of the full batch: loss, metrics and gradients of its shards add up to `full_batch`."""
-    shards = [step(params, {name: x[i::3] for name, x in prepared.items()}) for i in range(3)]
-    (total, metrics), grads = jax.tree.map(lambda *x: sum(np.asarray(y, np.float64) for y in x), *shards)
-    np.testing.assert_allclose(total, full_batch[0][0], rtol=1e-6)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), metrics, full_batch[0][1])
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), grads, full_batch[1])
-
-
 def prepare(objective, raw, key=KEY):
     """The prepared batch, as numpy arrays. Examples draw from keys of their own."""
     keys = Keys(jax.random.split(key, len(raw["tokens"])), key)

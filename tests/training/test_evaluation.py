@@ -13,17 +13,14 @@ import pytest
 from lmrep.core import params as P
 from lmrep.core.errors import RunFault
 from lmrep.core.sharding import make_mesh
-from lmrep.core.vocabulary import Vocabulary
-from lmrep.layers.stack import Execution
-from lmrep.models import bilstm, encoder_decoder, transformer, transformer_xl
-from lmrep.objectives import OBJECTIVES
-from lmrep.objectives.base import Carry, FrozenPart, Objective
+from lmrep.objectives.base import Carry, Objective
 from lmrep.objectives.outputs import normalize_weights
 from lmrep.training.evaluation import Evaluator, MetricSums
 from lmrep.training.faults import fault_reason
-from lmrep.training.state import TrainState, specs_of
-from lmrep.training.step import evaluation_step, train_step
+from lmrep.training.state import TrainState
+from lmrep.training.step import train_step
 from tests.contract import objectives as toys
+from tests.objectives import rows
 
 BATCH, LENGTH = 16, 6
 
@@ -111,98 +108,26 @@ def test_draws_depend_on_the_example_and_the_seed_only():
     assert other["drawn"] != pytest.approx(metrics[0]["drawn"], rel=1e-6)
 
 
-FIELDS = {"masked": {"sentence_pair": True}, "distillation": {"draw": "batch"}}
-
-
-@pytest.mark.parametrize("name", OBJECTIVES)
-def test_validation_does_not_depend_on_the_batch_size(name):
-    """All metrics and the loss, of 37 examples of different lengths, as one batch and in batches of which the last is
-    padded. The loss is the weighted sum of the objective's terms."""
-    network, vocabulary, examples = network_and_examples(OBJECTIVES[name])
-    objective = build(name, network, vocabulary)
-    params = P.init(specs_of(objective), jax.random.key(0))
-    step = jax.jit(functools.partial(evaluation_step, objective=objective, seed=0))
-    sums, _ = step(params, next(filled(examples, 37)), objective.carry(37))
-    means = {name: float(total) / float(count) for name, (total, count) in sums.items()}
-    weighted = sum(weight * means[name] for name, weight in objective.terms.items())
-    # Within 2 %: the boundary loss is divided by one more than its number of tokens.
-    assert means["loss"] == pytest.approx(weighted, rel=0.02)
-    metrics = Evaluator(objective, make_mesh(1, 1, 1), 8, seed=0)(params, filled(examples, 8))
-    assert set(objective.terms) < set(metrics)
-    assert metrics == pytest.approx(means | {"loss": weighted}, rel=1e-5)
-    assert set(OBJECTIVES[name].teachers) == set(objective.frozen)
-
-
 @pytest.mark.parametrize("name", ["masked", "causal"])
 def test_text_without_targets_is_an_error(name):
     """Words longer than the budget of whole words; texts of one token."""
-    network, vocabulary, examples = network_and_examples(OBJECTIVES[name])
+    case, vocabulary = rows.CASES[name], rows.VOCABULARY
+    examples = rows.examples(case, 13)
     if name == "masked":
+        case = rows.Case("masked", {"whole_word": True})
         vocabulary = dataclasses.replace(vocabulary, starts_word=np.zeros(vocabulary.size, bool))
-        objective = OBJECTIVES[name].build(OBJECTIVES[name].config(whole_word=True), network, vocabulary)
     else:
-        objective = build(name, network, vocabulary)
         examples["segment_ids"][:, 1:] = 0
-    params, stream = P.init(objective.specs, jax.random.key(0)), list(filled(examples, 37))
+    objective = rows.build(case, vocabulary=vocabulary)
+    params, stream = P.init(objective.specs, jax.random.key(0)), list(rows.filled(examples, 13))
     with pytest.raises(RunFault, match=next(iter(objective.terms))):
-        Evaluator(objective, make_mesh(1, 1, 1), 37, seed=0)(params, stream)
+        Evaluator(objective, make_mesh(1, 1, 1), 13, seed=0)(params, stream)
     optimizer = optax.sgd(1.0)
-    state = TrainState(jnp.int32(0), params, optimizer.init(params), objective.carry(37))
+    state = TrainState(jnp.int32(0), params, optimizer.init(params), objective.carry(13))
     updated, metrics = jax.jit(functools.partial(train_step, objective=objective, optimizer=optimizer, seed=0))(
         state, stream[0], np.float32(np.inf))
     assert metrics["targets"][0] == 0 and "no targets" in fault_reason(0.0, 0.0, np.inf, 0.0)
     jax.tree.map(np.testing.assert_array_equal, updated.params, params)
-
-
-def build(name, network, vocabulary):
-    """An objective with a teacher, if it has one, of the same network."""
-    row = OBJECTIVES[name]
-    config, parts = row.config(**FIELDS.get(name, {})), {}
-    if row.teachers:
-        taught = row.build(config, network, vocabulary)
-        parts = {"teacher": FrozenPart("teacher", "runs/teacher", taught.specs, [], network, taught, config)}
-    return row.build(config, network, vocabulary, *([parts] if parts else []))
-
-
-NETWORKS = {
-    "each_side": bilstm.build(bilstm.Config(vocab=40, reads="words", cell=16, width=8, layers=1)),
-    "order": transformer_xl.build(transformer_xl.Config(vocab=40, width=16, layers=1, heads=2, mlp=16, causal=False)),
-    "source": encoder_decoder.build(encoder_decoder.Config(vocab=40, width=16, layers=1, heads=2, mlp=16)),
-}
-
-
-def network_and_examples(row):
-    """(a small network that an objective can be trained on, a vocabulary, 37 examples of 5 to 24 tokens)."""
-    size = 40
-    specials = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4, "eos": 3}
-    vocabulary = Vocabulary(size, specials, np.ones(size, bool), np.arange(size), sentinels=tuple(range(39, 29, -1)))
-    c = transformer.Config(vocab=size, width=16, heads=2, mlp=32, layers=1, max_length=24)
-    network = NETWORKS.get(row.context(row.config())) or transformer.build(c, Execution())
-    rng = np.random.default_rng(0)
-    lengths = rng.integers(5, 25, 37)
-    tokens = rng.integers(5, size, (37, 24))
-    tokens[:, 0] = 2
-    segment_ids = (np.arange(24) < lengths[:, None]).astype(np.int32)
-    examples = {
-        "tokens": (tokens * segment_ids).astype(np.int32), "segment_ids": segment_ids,
-        "token_type_ids": (np.arange(24) > lengths[:, None] // 2).astype(np.int32) * segment_ids,
-        "pair_label": rng.integers(0, 2, 37).astype(np.int32), "example": np.arange(37, dtype=np.int32)}
-    streams = {"following": np.full(37, -1, np.int32), "reset": np.ones(37, np.int32)}
-    needed = {name.removeprefix("backward_"): name for name in row.batch_fields(row.config())}
-    return network, vocabulary, examples | {
-        name: (examples | streams)[field] for field, name in needed.items() if field in examples | streams} | (
-        streams if "backward_tokens" in needed.values() else {})
-
-
-def filled(examples, size):
-    """The examples in batches of `size`, the last one filled with empty ones."""
-    number = len(examples["example"])
-    for start in range(0, number, size):
-        missing = max(0, start + size - number)
-        batch = {name: np.pad(x[start : start + size], [(0, missing)] + [(0, 0)] * (x.ndim - 1))
-                 for name, x in examples.items()}
-        batch["example"][size - missing :] = -1
-        yield batch
 
 
 def test_evaluation_starts_from_the_given_shared_carry():

@@ -1,0 +1,207 @@
+"""What holds for every objective: sums over microbatches and devices are those of the whole batch, draws belong to the
+key of their example, weights are normalised, and metrics are those of the row."""
+
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from lmrep.core.params import flatten
+from lmrep.core.sharding import batch_sharding, make_mesh, use_mesh
+from lmrep.layers import dropout
+from lmrep.objectives import OBJECTIVES
+from lmrep.objectives.base import Keys
+from lmrep.training.evaluation import Evaluator
+from lmrep.training.state import TrainState, layout, trainable
+from lmrep.training.step import compiled_train_step, evaluation_step, prepare_keys
+from tests.objectives import rows
+from tests.objectives.rows import CASES, ROWS
+from tests.programs import equations
+
+B = 8
+OPTIMIZER = optax.sgd(1.0)
+DETERMINISTIC = ("causal", "bidirectional", "causal_distillation")  # they draw nothing for an example
+UNUSED = {"masked, memory": {"encoder/query"}}  # of the stream that predicts in a given order
+every = pytest.mark.parametrize("name", [
+    name if name in ROWS else pytest.param(name, marks=pytest.mark.slow) for name in CASES])
+
+
+# Sums
+
+
+def stepped(name, sizes=(1, 1, 1), microbatches=1, rate=0.0):
+    """(the gradient of every trainable parameter by path, metrics, the carry) of a step."""
+    case = CASES[name]
+    objective = rows.build(case, rate)
+    params, mesh = rows.params(objective), make_mesh(*sizes)
+    step = compiled_train_step(objective, OPTIMIZER, mesh, B, 0, microbatches)
+    with use_mesh(mesh):
+        state = TrainState(np.int32(3), params, OPTIMIZER.init(trainable(params)), rows.carry(objective, B))
+        state = jax.device_put(state, layout(objective, OPTIMIZER, B, mesh))
+        state, metrics = step(state, jax.device_put(rows.stream(case, B), batch_sharding(mesh)))
+    state, metrics = jax.device_get((state, metrics))
+    before, after = flatten(params), flatten(state.params)
+    for path in before.keys() - flatten(trainable(params)):
+        np.testing.assert_array_equal(after[path], before[path], path)  # a frozen part
+    return {path: before[path] - after[path] for path in flatten(trainable(params))}, metrics, state.carry
+
+
+@functools.cache
+def whole(name):
+    """`stepped`, of the whole batch on one device."""
+    return stepped(name)
+
+
+def assert_close(found, expected):
+    """Compares what `stepped` returned."""
+    gradients, metrics, carries = zip(found, expected, strict=True)
+    assert gradients[0].keys() == gradients[1].keys() and metrics[0].keys() == metrics[1].keys()
+    for path, value in gradients[1].items():
+        np.testing.assert_allclose(gradients[0][path], value, rtol=1e-4, atol=1e-5, err_msg=path)
+    for metric in metrics[0]:
+        np.testing.assert_allclose(metrics[0][metric], metrics[1][metric], rtol=1e-5, err_msg=metric)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), *carries)
+
+
+@every
+def test_microbatches_and_meshes_sum_to_the_whole_batch(name, capfd, no_compilation_cache):
+    """Loss, metrics, gradients and what is carried on, without a warning of the partitioner."""
+    assert_close(stepped(name, (2, 2, 2), 2), whole(name))
+    assert not re.findall(r".*rematerial.*", capfd.readouterr().err, re.IGNORECASE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [(8, 1, 1), (1, 2, 1, 4)], ids=str)
+@pytest.mark.parametrize("name", ROWS)
+def test_dropout_does_not_depend_on_the_mesh(name, sizes):
+    """It draws from a key for each microbatch."""
+    assert_close(stepped(name, sizes, rate=0.2), stepped(name, rate=0.2))
+
+
+@every
+def test_a_step_measures_what_the_row_names_and_every_parameter_learns(name):
+    gradient, metrics, _ = whole(name)
+    row = OBJECTIVES[CASES[name].objective]
+    assert {"loss", "gradient_norm", "tokens", "targets"} < metrics.keys()
+    assert metrics.keys() - {"loss", "gradient_norm", "tokens", "targets"} <= row.metrics.keys()
+    norm = np.sqrt(sum(np.square(g, dtype=np.float64).sum() for g in gradient.values()))
+    assert np.isfinite(norm) and metrics["gradient_norm"][0] == pytest.approx(norm, rel=1e-4)
+    still = {path for path, g in gradient.items() if not np.any(g)} - UNUSED.get(name, set())
+    assert all(path.endswith("key/bias") for path in still)  # a softmax does not depend on them
+
+
+# Draws
+
+
+@functools.cache
+def preparing(name):
+    """The jitted `prepare` of a case, the batch, and what it makes of it with the first keys."""
+    case = CASES[name]
+    prepare, batch = jax.jit(rows.build(case).prepare), rows.stream(case, B)
+    return prepare, batch, jax.device_get(prepare(rows.keys(B), batch))
+
+
+@every
+def test_weights_are_normalised_and_padding_has_none(name):
+    prepared = preparing(name)[-1]
+    weights = {field: x for field, x in prepared.items() if field.endswith("weights")}
+    assert weights
+    for field, x in weights.items():
+        total, used = 1.0, (x > 0).sum()
+        if CASES[name].objective == "bidirectional":
+            total = 0.5  # of each direction
+        if field == "boundary_weights":
+            total = used / (used + 1)  # as released
+        assert x.sum(dtype=np.float64) == pytest.approx(total, rel=1e-5) and used, field
+        assert (x >= 0).all() and not x[-1].any(), field  # the last example is empty
+    if "predicted" in prepared:
+        at = np.take_along_axis(prepared["segment_ids"], prepared["predicted"], 1)
+        assert (at[prepared["weights"] > 0] > 0).all()
+
+
+def differing(prepared, other):
+    """The fields in which two prepared batches differ, but for the size of weights."""
+    flat, more = (flatten(each) for each in (prepared, other))
+    assert flat.keys() == more.keys()
+    return {field for field in flat if (
+        (flat[field] > 0) != (more[field] > 0) if field.endswith("weights") else flat[field] != more[field]).any()}
+
+
+@every
+def test_draws_belong_to_the_key_of_their_example(name):
+    """Another key changes what is drawn for its example and for no other; the shared key, what is shared."""
+    prepare, batch, first = preparing(name)
+    jax.tree.map(np.testing.assert_array_equal, first, jax.device_get(prepare(rows.keys(B), batch)))
+    keys, others = rows.keys(B), rows.keys(B, 7)
+    shared = jax.device_get(prepare(Keys(keys.per_example, others.shared), batch))
+    assert all(field.startswith("shared/") for field in differing(first, shared))
+    assert bool(differing(first, shared)) == ("shared" in first)
+    drawn = jax.device_get(prepare(Keys(others.per_example, keys.shared), batch))
+    assert bool(differing(first, drawn)) == (CASES[name].objective not in DETERMINISTIC)
+    if CASES[name].fields.get("draw") == "batch":  # it ranks the draws of all examples together
+        return
+    half = np.arange(B) < B // 2
+    mixed = Keys(jnp.where(half, others.per_example, keys.per_example), keys.shared)
+    mixed = jax.device_get(prepare(mixed, batch))
+    for part, expected in ((half, drawn), (~half, first)):
+        fields = [{field: x[part] for field, x in each.items() if field != "shared"} for each in (mixed, expected)]
+        assert not differing(*fields)
+
+
+@pytest.fixture
+def checked_dropout(monkeypatch):
+    """Dropout draws from JAX's generator, which counts as a use of its key; a hash of the key's data does not."""
+    monkeypatch.setattr(dropout, "_hash", lambda key, number: jax.random.bits(key, number.shape))
+
+
+@every
+def test_no_key_is_used_twice(name, checked_dropout):
+    """In `prepare` and a loss with dropout, by JAX's own check. (Backward passes repeat draws of the forward pass.)"""
+    case = CASES[name]
+    objective = rows.build(case, 0.1)
+
+    def forward(params, batch, key):
+        batch = objective.prepare(prepare_keys(objective, batch, 0, jnp.int32(0)), batch)
+        return objective.loss(params, batch, key, objective.carry(B))[0]
+
+    with jax.debug_key_reuse(True):
+        jax.jit(forward).trace(rows.params(objective), rows.stream(case, B), jax.random.key(0))
+
+
+@every
+def test_a_loss_has_dropout_with_a_key_alone(name, checked_dropout):
+    objective, batch = rows.build(CASES[name], 0.1), preparing(name)[-1]
+    for key in (None, jax.random.key(0)):
+        drawn = [equation for equation in equations(
+            lambda key: objective.loss(rows.params(objective), batch, key, objective.carry(B))[0], key)
+            if equation.primitive.name == "random_bits"]
+        assert bool(drawn) == (key is not None)
+
+
+# Validation
+
+
+@every
+def test_validation_does_not_depend_on_the_batch_size(name):
+    """All metrics and the loss, of 13 examples of different lengths, as one batch and in batches of which the last is
+    padded. The loss is the weighted sum of the objective's terms."""
+    case = CASES[name]
+    objective, row, examples = rows.build(case), OBJECTIVES[case.objective], rows.examples(case, 13)
+    params = rows.params(objective)
+    step = jax.jit(functools.partial(evaluation_step, objective=objective, seed=0))
+    sums, _ = jax.device_get(step(params, next(rows.filled(examples, 13)), objective.carry(13)))
+    means = {metric: total / count for metric, (total, count) in sums.items()}
+    parts = {metric: weight * means[metric] for metric, weight in objective.terms.items()}
+    released = dict(parts)
+    if "boundary_loss" in parts:  # a batch divides it by one more than its number of tokens
+        released["boundary_loss"] *= sums["boundary_loss"][1] / (sums["boundary_loss"][1] + 1)
+    assert parts and means["loss"] == pytest.approx(sum(released.values()), rel=1e-5)
+    metrics = Evaluator(objective, make_mesh(1, 1, 1), 8, seed=0)(params, rows.filled(examples, 8))
+    assert metrics == pytest.approx(means | {"loss": sum(parts.values())}, rel=1e-5)
+    measured = metrics.keys() - {"loss"}
+    assert {metric for metric, about in row.metrics.items() if not about.optional} <= measured <= row.metrics.keys()
+    assert set(row.teachers) == set(objective.frozen)
