@@ -14,11 +14,12 @@ import contextlib
 import dataclasses
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import jax
 import numpy as np
 
+from lmrep.config import json_files
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import flatten, unflatten
 from lmrep.data import tokenizers
@@ -46,6 +47,16 @@ HEAD_FIELDS = (*(name for name in networks.TextConfig.__dataclass_fields__ if na
                "beams")
 FOLDER, RECORD, EXTRA = "interop", "published.json", "extra_tensors.safetensors"
 CERTIFICATE = "certificate.json"
+RESTORE = "restore it, or remove it to write the parameters under the library's names"
+
+
+class PublishedRecord(TypedDict):
+    """RECORD: how a published checkpoint is written again, under the names of its own files."""
+
+    family: str
+    config_json: dict[str, Any]
+    metadata: dict[str, str]
+    dtypes: dict[str, str]
 
 
 class Converted(NamedTuple):
@@ -224,7 +235,7 @@ def family_of(directory: Path, experiment: Experiment, pad: int | None) -> Famil
     """The family of published checkpoints that the network of a workdir is one of, or would be written as; None if no
     family can hold it. `pad` is the tokenizer's id of padding."""
     if (directory / FOLDER / RECORD).exists():
-        return FAMILIES.get(tensor_files.read_json(directory / FOLDER / RECORD).get("family"))
+        return FAMILIES.get(_published_record(directory / FOLDER)["family"])
     objective, network = experiments.resolve_stages(experiment)[-1].objective_name, experiments.model_config(experiment)
     if getattr(network, "pruned_heads", ""):  # without some heads it cannot be written, and is of the same family
         network = dataclasses.replace(network, pruned_heads="")
@@ -236,7 +247,7 @@ def family_of(directory: Path, experiment: Experiment, pad: int | None) -> Famil
 
 def _recorded(directory: Path, config, params: dict[str, np.ndarray]) -> Published:
     """A checkpoint under the names of the files that it was read from."""
-    record = tensor_files.read_json(directory / RECORD)
+    record = _published_record(directory)
     extra, _ = tensor_files.read(directory / EXTRA)
     try:
         family, config_json = FAMILIES[record["family"]], record["config_json"]
@@ -245,9 +256,12 @@ def _recorded(directory: Path, config, params: dict[str, np.ndarray]) -> Publish
                           family.heads_of(params, config_json.get("architectures")))
         tensors(found)
     except (KeyError, TypeError, AttributeError) as error:
-        raise RunFault(f"{directory} does not fit the checkpoint ({error!r}); restore it, or remove it to write the "
-                       "parameters under the library's names") from None
+        raise RunFault(f"{directory} does not fit the checkpoint ({error!r}); {RESTORE}") from None
     return found
+
+
+def _published_record(directory: Path) -> PublishedRecord:
+    return json_files.read(PublishedRecord, directory / RECORD, RESTORE)
 
 
 def _language_model(heads: Iterable[str]) -> str:

@@ -157,10 +157,16 @@ def test_mismatched_conversion_record_is_reported(converted, tmp_path):
     shutil.copytree(workdir, tmp_path / "run")
     file = tmp_path / "run" / "interop" / "published.json"
     record = json.loads(file.read_text())
-    for change in ({"dtypes": {"nowhere": "F32"}}, {"family": "gpt"}, {"dtypes": None}):
+    for change in ({"dtypes": {"nowhere": "F32"}}, {"family": "gpt"}):
         file.write_text(json.dumps(record | change))
         with pytest.raises(RunFault, match="does not fit the checkpoint"):
             conversion.to_published(tmp_path / "run", tmp_path / "out")
+    for field, value in {"dtypes": None, "family": ["bert"], "metadata": [], "config_json": 1}.items():
+        file.write_text(json.dumps(record | {field: value}))
+        with pytest.raises(UserError, match=rf"published.json is damaged: {field}"):
+            conversion.to_published(tmp_path / "run", tmp_path / "out")
+        with pytest.raises(UserError, match=rf"published.json is damaged: {field}"):
+            conversion.family_of(tmp_path / "run", None, None)
     file.write_text(json.dumps(record | {"config_json": record["config_json"] | {"hidden_act": "mish"}}))
     with pytest.raises(RunFault, match=r"run/interop cannot be written: .*/out/config.json.*'mish'"):
         conversion.to_published(tmp_path / "run", tmp_path / "out")
