@@ -62,7 +62,7 @@ def settings() -> Iterator[str]:
     grouped: dict[str, list[fields.Field]] = {}
     for field in fields.listed(None):
         head = field.path.partition(".")[0] if "." in field.path else "top level"
-        group = f"{head}: {field.choice}" if field.choice and head != "top level" else head
+        group = field.choice if " " in field.choice else f"{head} of {field.choice}" if field.choice else head
         grouped.setdefault(group, []).append(field)
     for group, entries in grouped.items():
         yield f"\n## {group}\n"

@@ -291,13 +291,18 @@ def look_often(*words):
 def test_both_processes_of_a_run_whose_lease_was_taken_stop_together(small_home, tmp_path):
     """Long before their next checkpoint, with one message each."""
     small.experiment_file(tmp_path, small_home / "texts")
-    url, many = f"file://{tmp_path}/store/run", 1_000_000
+    url, many = f"local://{tmp_path}/store/run", 1_000_000  # as fsspec names a store on a disk
     words = ["train", f"--config={tmp_path}/small.py", f"--workdir={url}", f"--data_dir={small_home}/data",
              f"--config.steps={many}", f"--config.checkpoint.every={many}", f"--config.evaluation.every={many}",
              "--config.mesh.data=2", "--config.model.layers=1"]
     processes = [forked.Child(look_often, *words, environment=own) for own in forked.addresses(2)]
     small.until(lambda: forked.reached(tmp_path / "store/run", 2), processes[0])
+    deadline = time.monotonic() + small.SECONDS
     while any(process.poll() is None for process in processes):  # a renewal may overwrite it once
+        if time.monotonic() > deadline:
+            for process in processes:
+                process.kill()
+            raise AssertionError("it took too long")
         remote_workdir.open_store(url).write(lease.LEASE, json.dumps(THEIRS).encode())
         time.sleep(0.1)
     for answer in map(small.finish, processes):
