@@ -2,10 +2,7 @@
 
 import itertools
 import json
-import os
 import random
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +10,7 @@ import numpy as np
 import pytest
 import tokenizers as library
 
-from lmrep.data import corpora, tokenizers
-from lmrep.data.store import prepare
+from lmrep.data import tokenizers
 from lmrep.data.tokenizers import Bpe, Config, bpe
 from lmrep.objectives import masked, masking
 from tests.data.test_tokenizers import words
@@ -80,15 +76,6 @@ def test_decode_reads_like_text(tokenizer):
                          len(TOKENS) + 1]) == "asn't the's"
 
 
-def test_names_of_special_tokens_are_ordinary_text_unless_requested():
-    five = Bpe(FIVE, MERGES)
-    plain = five.encode("<s>The <mask>, <unk>")
-    assert not {"<s>", "<mask>", "<unk>"} & set(plain.tokens) and plain.tokens[:4] == ["< ", "s ", "> ", "the "]
-    requested = five.encode("<s>The <mask>, <unk>", specials=True)
-    assert requested.tokens == ["<s>", "the ", "<mask>", ", ", "<unk>"]
-    assert five.decode(requested.ids) == "<s> the <mask>, <unk>"
-
-
 def test_the_vocabulary_marks_tokens_that_end_a_word(tokenizer):
     vocabulary = tokenizer.with_counts(np.arange(len(TOKENS))).vocabulary
     assert vocabulary.specials == {"unk": 0, "eos": len(TOKENS) - 1} and vocabulary.starts_word is None
@@ -133,24 +120,11 @@ def test_saved_tokenizer_is_the_same_here_and_in_the_library(tokenizer, tmp_path
 
 CORPUS = [" ".join(f"{a}{b}{c}" for c in "aeiouж大" for b in "klmnrst" for a in "bdfgpqvwx"), "Was it?\nIt was!"] * 3
 CONFIG = Config("bpe", vocab_size=150)
-TRAIN = """
-import sys
-from lmrep.data.tokenizers import Config, train
-texts = sys.stdin.read().split("|")
-print(train(Config("bpe", vocab_size=150), lambda: iter(texts)).fingerprint)
-"""
 
 
 @pytest.fixture(scope="module")
 def trained():
     return tokenizers.train(CONFIG, lambda: iter(CORPUS))
-
-
-def test_the_same_corpus_trains_the_same_vocabulary(trained):
-    environment = {**os.environ, "PYTHONHASHSEED": "7", "RAYON_NUM_THREADS": "2"}
-    other = subprocess.run([sys.executable, "-c", TRAIN], input="|".join(CORPUS), env=environment, text=True,
-                           capture_output=True, check=True).stdout.strip()
-    assert trained.fingerprint == other == tokenizers.train(CONFIG, lambda: iter(CORPUS)).fingerprint
 
 
 def test_a_trained_vocabulary_starts_with_special_tokens_and_characters(trained, tmp_path):
@@ -165,12 +139,3 @@ def test_a_trained_vocabulary_starts_with_special_tokens_and_characters(trained,
     assert trained.decode(trained.encode(CORPUS[1]).ids) == "was it? it was!"
     trained.save(tmp_path)
     assert tokenizers.load(tmp_path).fingerprint == trained.fingerprint
-
-
-def test_a_prepared_document_is_one_text(tmp_path):
-    (tmp_path / "corpus.txt").write_text("Was it here? It was! So it is.")
-    data = corpora.Config(corpus="text_files", files=str(tmp_path / "corpus.txt"), validation=0.0, test=0.0)
-    ready = prepare.prepare(data, Config("bpe", vocab_size=64), tmp_path / "data")
-    store = ready.stores["train"]
-    text = ready.tokenizer.decode(store.take(np.arange(store.tokens)))
-    assert len(store.sentences) == 4 and text == "was it here? it was! so it is."

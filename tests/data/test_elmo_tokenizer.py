@@ -113,11 +113,6 @@ def test_pretokenized_words_of_subword_tokenizers_have_their_tokens():
     assert [text[a:b] for a, b in found.word_offsets] == text.split()
 
 
-def test_text_that_is_not_unicode_is_refused():
-    with pytest.raises(TypeError, match="Unicode"):
-        trained().encode("a \ud800 b")
-
-
 def test_saved_tokenizer_is_loaded(tmp_path):
     tokenizer = trained()
     tokenizer.save(tmp_path)

@@ -171,12 +171,6 @@ def test_offsets_and_words_match_the_text(trained):
     assert trained.encode("").words == [] and trained.encode_batch([]) == []
 
 
-def test_decoding_gives_the_normalized_text(trained):
-    for text in CORPUS[:20]:
-        expected = cleaned(text, True) if trained.lowercase else unicodedata.normalize("NFKC", text)
-        assert trained.decode(trained.encode_batch([text])[0]) == expected
-
-
 def test_names_of_special_tokens_are_ordinary_text_unless_requested(trained):
     text = "[CLS]bu [MASK]. [MASK]ka <pad>"
     plain = trained.encode(text)
@@ -311,8 +305,3 @@ def test_malformed_models_are_refused(published, tmp_path):
         (tmp_path / "spiece.model").write_bytes(content)
         with pytest.raises(UserError, match=r"not a SentencePiece model|algorithm char"):
             tokenizers.load(tmp_path)
-
-
-def test_lone_surrogates_are_refused(trained):
-    with pytest.raises(TypeError):
-        trained.encode("a \ud800")

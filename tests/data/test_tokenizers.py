@@ -1,10 +1,7 @@
 """Tokenizers: BERT's rules against a plain reading of them, deterministic training, vocabularies that are refused."""
 
 import json
-import os
 import random
-import subprocess
-import sys
 import unicodedata
 
 import numpy as np
@@ -69,15 +66,6 @@ def test_words_of_up_to_200_characters_are_split():
     assert len(short) == 200 and long.tolist() == [1]
 
 
-def test_names_of_special_tokens_are_ordinary_words_unless_requested():
-    tokenizer = WordPiece(TOKENS)
-    plain = ["the", "[", "mask", "]", "."]
-    assert tokenizer.encode("The [MASK].").tokens == plain
-    assert [TOKENS[i] for i in tokenizer.encode_batch(["The [MASK]."])[0]] == plain
-    requested = tokenizer.encode("The [MASK].", specials=True)
-    assert requested.tokens == ["the", "[MASK]", "."] and requested.ids[1] == tokenizer.vocabulary.specials["mask"]
-
-
 def test_offsets_point_at_the_characters():
     text = "The  Éing (in)"
     encoding = WordPiece(TOKENS).encode(text)
@@ -118,21 +106,6 @@ def test_saved_tokenizer_is_the_same_here_and_in_the_library(tmp_path):
 
 # Words whose pairs of letters tie in frequency, so that the order in which a trainer meets them would show.
 CORPUS = [" ".join(f"{a}{b}{c}" for c in "aeiouäж" for b in "klmnrst" for a in "bdfgpqvwx"), "Was it?\nIt was!"] * 3
-TRAIN = """
-import sys
-from lmrep.data.tokenizers import Config, train
-texts = sys.stdin.read().split("|")
-print(train(Config(vocab_size=150), lambda: iter(texts)).fingerprint)
-"""
-
-
-def test_the_same_corpus_trains_the_same_vocabulary():
-    tokenizer, again = (tokenizers.train(Config(vocab_size=150), lambda: iter(CORPUS)) for _ in range(2))
-    assert tokenizer.tokens == again.tokens
-    environment = {**os.environ, "PYTHONHASHSEED": "7", "RAYON_NUM_THREADS": "1"}
-    other = subprocess.run([sys.executable, "-c", TRAIN], input="|".join(CORPUS), env=environment, text=True,
-                           capture_output=True, check=True).stdout.strip()
-    assert tokenizer.fingerprint == other
 
 
 def test_a_trained_vocabulary_starts_with_the_special_tokens_and_covers_its_corpus():
@@ -159,15 +132,6 @@ def test_a_published_vocabulary_keeps_its_ids(tmp_path):
         assert tokenizer.tokens == vocab and tokenizer.vocabulary.specials["mask"] == vocab.index("[MASK]")
 
 
-@pytest.mark.parametrize("name", sorted(tokenizers.TOKENIZERS.keys() - {"bytes"}))  # which learn nothing
-def test_long_words_are_split_for_training(name, caplog):
-    blob = "".join(random.Random(0).choices("abcdefgh", k=10**6 if name == "byte_level_bpe" else 2 * 10**4))
-    texts = ["the being thing " * 20, f"see {blob} there", " " * 10**6 + "x", "an inn"]
-    trained = tokenizers.train(Config(name, vocab_size=300), lambda: iter(texts))
-    assert 64 < trained.size <= 300
-    assert "2 lines with words of more than 200 characters were split" in caplog.text
-
-
 def test_long_lines_of_short_words_are_not_split_for_training(caplog):
     texts = ["the being thing " * 1000, "a" * 200 + " " + "b" * 200]
     assert list(map(list, map(tokenizers._split_long_words, texts))) == [[text] for text in texts]
@@ -175,8 +139,6 @@ def test_long_lines_of_short_words_are_not_split_for_training(caplog):
 
 
 @pytest.mark.parametrize("name", ["wordpiece", "bpe", "byte_level_bpe", "words"])
-def test_sizes_at_which_the_libraries_abort_are_refused(name):
-    with pytest.raises(UserError, match="vocab_size is 2000000000"):
-        record.read(Config, {"name": name, "vocab_size": 2 * 10**9})
+def test_the_largest_size_does_not_abort_the_libraries(name):
     largest = record.read(Config, {"name": name, "vocab_size": tokenizers.MAX_SIZE})
     assert tokenizers.train(largest, lambda: iter(["the being thing " * 20])).size < 300

@@ -70,11 +70,3 @@ def test_ids_are_those_of_the_sentencepiece_model(tmp_path):
         assert found.ids.tolist() == LIBRARY.encode(text)
         assert all(text[start:end].strip() == text[start:end] != "" for start, end in found.offsets)
         assert found.words[-1] == len(text.split()) - 1
-
-
-def test_names_of_special_tokens_are_ordinary_text_unless_requested(tmp_path):
-    ours = tokenizers.load(write(tmp_path, facts()))
-    text = "a <extra_id_0> b</s>"
-    special = {ours.tokens.index(name) for name in ("<extra_id_0>", "</s>")}
-    assert special <= set(ours.encode(text, specials=True).ids.tolist())
-    assert special.isdisjoint(ours.encode(text).ids.tolist()) and special.isdisjoint(ours.encode_batch([text])[0])

@@ -1,7 +1,6 @@
 """The tokenizer of full words."""
 
 
-import numpy as np
 
 from lmrep.data import tokenizers
 from lmrep.data.tokenizers import Config, words
@@ -32,14 +31,6 @@ def test_lowercase_merges_words_of_other_case_and_accents():
     tokenizer = trained(lowercase=True)
     assert "The" not in tokenizer.tokens and "cafe" in tokenizer.tokens
     assert tokenizer.encode("THE caf\u00e9").tokens == ["the", "cafe"]
-
-
-def test_names_of_special_tokens_in_a_text_are_unknown_words():
-    tokenizer, text = trained(), "the <mask> <unk> </s> cat"
-    unknown, the, cat = (tokenizer.tokens.index(token) for token in ("<unk>", "the", "cat"))
-    for ids in (tokenizer.encode_batch([text])[0], tokenizer.encode(text).ids):
-        assert ids.dtype == np.int32 and ids.tolist() == [the, unknown, unknown, unknown, cat]
-    assert tokenizer.encode(text, specials=True).tokens == ["the", "<mask>", "<unk>", "</s>", "cat"]
 
 
 def test_rare_words_are_left_out_of_a_small_vocabulary():

@@ -48,7 +48,7 @@ class Elmo(Tokenizer):
     one_separator = True
     published = False
     _split = staticmethod(str.split)
-    _pattern = WORD
+    _pattern = _pattern_of_specials = WORD
 
     def __init__(self, tokens: Sequence[str]):
         super().__init__(tokens, (), SPECIALS)
@@ -84,7 +84,7 @@ class Elmo(Tokenizer):
         return ids.astype(np.int32)
 
     def encode(self, text: str, specials: bool = False) -> Encoding:
-        found = list(self._pattern.finditer(text))
+        found = list((self._pattern_of_specials if specials else self._pattern).finditer(text))
         words = [match[0] for match in found]
         ids = self._encode(words, self._ids if specials else self._words)
         return Encoding(ids, words, [match.span() for match in found], list(range(len(words))))
@@ -119,6 +119,8 @@ class ElmoText(Elmo):
     rules = "elmo_text-1"
     _split = staticmethod(TREEBANK_WORD.findall)
     _pattern = TREEBANK_WORD
+    _pattern_of_specials = re.compile(rf"(?-i:{'|'.join(SPECIALS.values())})|{TREEBANK_WORD.pattern}",
+                                      TREEBANK_WORD.flags)
 
 
 def train(cls: type[Elmo], vocab_size: int, lowercase: bool, texts: Callable[[], Iterator[str]]) -> Elmo:
