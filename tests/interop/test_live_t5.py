@@ -69,9 +69,15 @@ def test_mt5_is_read_with_its_own_defaults_and_written_as_it_was(tied, tmp_path)
     model.save_pretrained(tmp_path / "published")
     config = json.loads((tmp_path / "published/config.json").read_text())
     (tmp_path / "published/config.json").write_text(json.dumps(config | {"tie_word_embeddings": tied}))
+    sentinels = ["\u2581<extra_id_1>", "\u2581<extra_id_0>"]  # mT5's are pieces of its model
     (tmp_path / "published/spiece.model").write_bytes(test_sentencepiece.model(
-        vocab_size=100, **test_sentencepiece.T5))
+        vocab_size=100, user_defined_symbols=sentinels, **test_sentencepiece.T5))
+    (tmp_path / "published/tokenizer_config.json").write_text('{"extra_ids": 0}')
     done = conversion.to_workdir(tmp_path / "published", tmp_path / "run")
+    run = lmrep.load(tmp_path / "run")
+    ids = [run.tokenizer.tokens.index(name) for name in reversed(sentinels)]
+    assert run.tokenizer.vocabulary.sentinels == tuple(ids)
+    assert [i for i in run.tokenizer.encode("the <extra_id_0> cat", specials=True).ids if i in ids] == ids[:1]
     assert done.checkpoint.config.gated and not done.checkpoint.config.scaled_output
     back = conversion.to_published(tmp_path / "run", tmp_path / "back")
     assert json.loads((tmp_path / "back/config.json").read_text()) == json.loads(

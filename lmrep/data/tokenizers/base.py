@@ -119,9 +119,10 @@ class Tokenizer:
                           flags(self._starts_word), self._counts, flags(self._ends_word), self._characters,
                           tuple(self._sentinels()))
 
-    def _sentinels(self) -> Iterator[int]:
+    def _sentinels(self, before: str = "") -> Iterator[int]:
+        """The ids of the tokens that stand for spans; `before` begins their names."""
         for number in itertools.count():
-            if (name := SENTINEL.format(number)) not in self._ids:
+            if (name := before + SENTINEL.format(number)) not in self._ids:
                 return
             yield self._ids[name]
 

@@ -7,7 +7,7 @@ recognized by its special tokens: [CLS] [SEP] [MASK] are ALBERT's, <cls> <sep> <
 """
 
 import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,6 +101,10 @@ class Pieces(Tokenizer):
         family = next((name for name, specials in families.items() if self.specials == specials), algorithm)
         self.name = f"sentencepiece_{family}"
         self.one_separator = "cls" not in self.specials  # T5 has the end of a text alone
+
+    def _sentinels(self, before: str = "") -> Iterator[int]:
+        """As in the base class; those of mT5 are pieces of its model."""
+        return iter([*super()._sentinels(before)] or [*super()._sentinels(SPACE)])
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text, with special tokens, each but <unk> after a space."""
