@@ -1,6 +1,7 @@
 """Corpora: documents from files, from Python and from TFDS, and splits that stay where they are."""
 
 import dataclasses
+import itertools
 import sys
 
 import numpy as np
@@ -46,16 +47,15 @@ def test_a_document_keeps_its_split_whatever_else_is_in_the_corpus():
 
 
 @pytest.mark.parametrize("validation, test", [(0.02, 0.02), (0.9, 0.05), (0.05, 0.9), (0.02, 0), (0, 0.02), (0, 0)])
-@pytest.mark.parametrize("count", [3, 4, 7])
-@pytest.mark.parametrize("seed", range(5))
-def test_few_documents_still_fill_the_configured_splits(validation, test, count, seed):
-    texts = [f"{seed} {i}" for i in range(count)]
+def test_few_documents_still_fill_the_configured_splits(validation, test):
     config = Config(validation=validation, test=test)
-    splits = split_of(texts, config)
-    assert set(splits.values()) == {TRAIN} | ({VALIDATION} if validation else set()) | ({TEST} if test else set())
-    assert split_of(texts[::-1], config) == splits
-    ranked = sorted(texts, key=hash_position)  # splits are stretches of the range: who moves is who stands nearest
-    assert [splits[text] for text in ranked] == sorted(splits.values())
+    for count, seed in itertools.product((3, 4, 7), range(5)):
+        texts = [f"{seed} {i}" for i in range(count)]
+        splits = split_of(texts, config)
+        assert set(splits.values()) == {TRAIN} | ({VALIDATION} if validation else set()) | ({TEST} if test else set())
+        assert split_of(texts[::-1], config) == splits
+        ranked = sorted(texts, key=hash_position)  # splits are stretches of the range: who moves is who stands nearest
+        assert [splits[text] for text in ranked] == sorted(splits.values())
 
 
 def test_much_more_held_out_text_than_configured_is_reported():
@@ -135,6 +135,7 @@ def test_python_docs_reads_docstrings_and_topics_without_running_code(tmp_path):
     assert python_docs.fingerprint(tmp_path) != before
 
 
+@pytest.mark.slow
 def test_the_documentation_of_this_interpreter_is_a_corpus():
     loaded = set(sys.modules)
     corpus = open_corpus(Config())

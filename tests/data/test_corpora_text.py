@@ -75,6 +75,7 @@ def test_long_documents_are_split_at_line_breaks_or_spaces(tmp_path, monkeypatch
         "files": 1, "documents": 4, "cut_documents": 3})
 
 
+@pytest.mark.slow
 def test_a_line_of_50_mb_is_read_in_bounded_memory(tmp_path):
     path = tmp_path / "line.txt"
     with path.open("wb") as file:

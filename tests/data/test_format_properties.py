@@ -17,6 +17,7 @@ from lmrep.data.formats.packed import Packed
 from lmrep.data.loader import batches, evaluation_batches
 from lmrep.data.mixture import Mixture, Sources
 from lmrep.data.records.examples import arrange
+from lmrep.data.records.mixture import mix
 from tests.data.conftest import SPECIALS
 from tests.data.test_mixed_examples import units
 from tests.tasks import tiny
@@ -299,7 +300,12 @@ def labelled(random_store):
     return arrange(units(100, 0), tiny.tokenizer().vocabulary, 0, "")
 
 
-OTHERS = {"mixture": mixture, "labelled": labelled}
+def mixed_labelled(random_store):
+    parts = [arrange(units(count, 0), tiny.tokenizer().vocabulary, 0, f"{count}") for count in (60, 9)]
+    return mix(("a", "b"), parts).with_counts((3, 2))
+
+
+OTHERS = {"mixture": mixture, "labelled": labelled, "mixed labelled": mixed_labelled}
 SIZE, STEPS, HOSTS = 6, 40, ([0, 3, 5], [1, 2, 4])
 
 
@@ -332,7 +338,7 @@ def test_runs_resumed_at_any_step_on_several_hosts_show_the_same_batches(name, r
     assert len({batch["example"].tobytes() for batch in full}) > 1
 
 
-@pytest.mark.parametrize("name", [*CASES, *OTHERS])
+@pytest.mark.parametrize("name", [*CASES, "mixture", "labelled"])
 @pytest.mark.parametrize("limit", [None, 10])
 def test_an_evaluation_shows_every_example_once_on_any_number_of_hosts(name, limit, random_store):
     plan = dataset(name, random_store)

@@ -159,6 +159,7 @@ def test_threads_end_with_the_iterator(ending, packed):
         assert not thread.is_alive()
 
 
+@pytest.mark.slow
 def test_the_interpreter_can_exit_in_the_middle_of_a_run():
     code = """
 import pathlib, sys

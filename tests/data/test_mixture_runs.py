@@ -71,6 +71,7 @@ def shown(home):
     return np.array([[shown_at[step][index] for index in range(BATCH)] for step in sorted(shown_at)])
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_resumed_as_two_processes_shows_the_same_examples(tmp_path, monkeypatch):
     small.corpus(tmp_path / "a", 40)
     small.corpus(tmp_path / "b", 12, seed=1)

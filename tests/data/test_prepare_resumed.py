@@ -64,7 +64,7 @@ def test_there_are_several_parts(complete):
     assert characters(ready) > 4 * PART and shards == 1 + ready.stores["train"].tokens // token_store.RECORD
 
 
-@pytest.mark.parametrize("processes", [1, 3])
+@pytest.mark.parametrize("processes", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_any_number_of_processes_gives_the_same_bytes(complete, tmp_path, monkeypatch, counted, processes):
     ready, config = complete
     monkeypatch.setattr(prepare, "SMALL", 0)
@@ -112,7 +112,9 @@ def serving(directory):
     return processes
 
 
-@pytest.mark.parametrize(("moment", "parts"), [("training", 0), ("tokenizing", 3), ("joining", None)])
+@pytest.mark.parametrize(("moment", "parts"), [
+    pytest.param("training", 0, marks=pytest.mark.slow), ("tokenizing", 3),
+    pytest.param("joining", None, marks=pytest.mark.slow)])
 def test_a_killed_build_continues_where_it_stopped(complete, tmp_path, monkeypatch, counted, moment, parts):
     ready, config = complete
     killed = subprocess.run([sys.executable, "-c", KILLED, config.files, str(tmp_path), moment, str(PART)], check=False)
@@ -188,6 +190,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "--lazy", disk], check=True)  # what was read may still be mapped until it is collected
 
 
+@pytest.mark.slow
 def test_a_build_continues_after_a_real_disk_was_full(complete, small_disk, tmp_path, counted):
     ready, config = complete
     filler = small_disk / "filler"
@@ -202,6 +205,7 @@ def test_a_build_continues_after_a_real_disk_was_full(complete, small_disk, tmp_
     assert characters(ready) <= sum(counted) < characters(ready) + 2 * PART and once > 0
 
 
+@pytest.mark.slow
 def test_a_killed_child_is_a_fault_and_the_build_continues(complete, tmp_path, monkeypatch):
     ready, config = complete
     monkeypatch.setattr(prepare, "SMALL", 0)
@@ -248,6 +252,7 @@ assert not heavy, heavy
 """
 
 
+@pytest.mark.slow
 def test_children_import_nothing_heavy():
     subprocess.run([sys.executable, "-c", LIGHT], check=True)
 

@@ -16,7 +16,7 @@ def squeeze(text):
     return "".join(text.split())
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(6))
 def test_all_characters_but_white_space_are_kept_in_order(seed):
     draw = random.Random(seed)
     parts = ["a", "B", "é", "Mr.", "e.g.", "3.5", ".", "!", "?", "...", "…", "。", " ", "  ", "\n", "\n\n", "\n \n",

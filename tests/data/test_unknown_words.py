@@ -68,21 +68,22 @@ def test_every_format_has_characters(prepared, name):
     assert not batch["characters"][~real].any() and set(batch) == set(plan.fields)
 
 
-def test_table_depends_neither_on_processes_nor_on_parts_nor_on_interruptions(tmp_path, monkeypatch):
-    data, files = write(tmp_path, documents(120)), ("unknown.npy", "unknown_offsets.npy", "unknown_bytes.npy")
+def table(ready):
+    """The files of the words outside of the vocabulary, byte for byte."""
+    return {(split, file): (ready.directory / split / file).read_bytes() for split in ready.stores
+            for file in ("unknown.npy", "unknown_offsets.npy", "unknown_bytes.npy")}
+
+
+def test_table_depends_neither_on_parts_nor_on_interruptions(tmp_path, monkeypatch):
+    data = write(tmp_path, documents(120))
 
     def content(name):
-        ready = prepare(data, TOKENIZER, tmp_path / name)
-        return {(split, file): (ready.directory / split / file).read_bytes()
-                for split in ready.stores for file in files}
+        return table(prepare(data, TOKENIZER, tmp_path / name))
 
     expected = content("one")
     monkeypatch.setattr(preparing, "PART", 4000)
     monkeypatch.setattr(preparing, "BATCH", 700)
     assert content("parts") == expected
-    monkeypatch.setattr(preparing, "SMALL", 0)
-    monkeypatch.setattr(preparing.host, "cores", lambda: 2)
-    assert content("processes") == expected
     wrote, calls = preparing._write, []
 
     def interrupted(*arguments):
@@ -95,6 +96,14 @@ def test_table_depends_neither_on_processes_nor_on_parts_nor_on_interruptions(tm
     with pytest.raises(KeyboardInterrupt):
         content("resumed")
     assert content("resumed") == expected and len(calls) > 4
+
+
+@pytest.mark.slow
+def test_table_does_not_depend_on_processes(prepared, tmp_path, monkeypatch):
+    monkeypatch.setattr(preparing, "PART", 4000)
+    monkeypatch.setattr(preparing, "SMALL", 0)
+    monkeypatch.setattr(preparing.host, "cores", lambda: 2)
+    assert table(prepare(write(tmp_path, documents()), TOKENIZER, tmp_path / "data")) == table(prepared)
 
 
 def test_stores_of_other_tokenizers_have_no_table(tmp_path):
