@@ -171,19 +171,6 @@ def test_layers_that_share_parameters_lose_the_same_heads(home, tmp_path):
         pruning.prune(run, tmp_path / "other", {0: [least]})
 
 
-@pytest.mark.parametrize(("flags", "message"), [
-    (("--heads=1:0",), "needs --output"), (("--output=x",), "needs either --fraction"),
-    (("--output=x", "--fraction=0.5", "--heads=1:0"), "needs either --fraction"),
-    (("--output=x", "--heads=1:0,1"), "removes all 2 heads of layer 1"),
-    (("--output=x", "--heads=7:0"), "layers 0 to 1"),
-    (("--output=x", "--fraction=0.1"), "none that can be removed"),
-])
-def test_unusable_flags_are_refused(home, flags, message, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    answer = small.command("prune", f"--workdir={home}/run", *flags)
-    assert answer.code == 2 and message in answer.err and not (tmp_path / "x").exists()
-
-
 IMPORTANCE = np.array([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]])
 KEPT = [(0, 1, 2), (0, 1, 2)]
 
@@ -226,13 +213,3 @@ def test_pretraining_runs_are_measured_by_their_loss(tmp_path, objective, format
     found = own.importance(gates)
     assert found.shape == gates.shape and np.all(found > 0)
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-6)
-
-
-def test_networks_without_attention_are_refused(tmp_path):
-    texts = small.corpus(tmp_path / "texts", documents=20)
-    config = small.config(texts, "causal", "stream")
-    config.model = {"name": "lstm", "vocab": 0, "width": 16, "layers": 1}
-    config.steps = 1
-    lmrep.train(config, tmp_path / "run", data_dir=tmp_path)
-    with pytest.raises(UserError, match="has no attention heads"):
-        head_importance.gated(lmrep.load(tmp_path / "run"), data_dir=tmp_path)

@@ -5,7 +5,6 @@ import pytest
 
 import lmrep
 from lmrep.analysis import neighbours as N
-from lmrep.core.errors import UserError
 from tests import given, small
 
 QUERY = "The *red* cat sees the old dog."
@@ -99,15 +98,6 @@ def test_query_word_is_marked_by_asterisks(marked, word, text):
     assert (found.word, found.text, found.marked) == (word, text, marked)
 
 
-@pytest.mark.parametrize(("marked", "message"), [
-    ("The red cat.", "no words are marked in 'The red cat.'; put asterisks around one"),
-    ("*The* red *cat*.", "2 words are marked"), ("2 * 3 * 4", "no words are marked"), ("**", "no words are marked"),
-])
-def test_query_needs_exactly_one_marked_word(marked, message):
-    with pytest.raises(UserError, match=message.replace("*", r"\*")):
-        N.parse(marked)
-
-
 def test_command_prints_both_lists(home, found):
     result = small.command("neighbours", f"--workdir={home}/run", f"--input={home}/corpus.txt", "--top=6",
                            "--min_count=3", QUERY)
@@ -117,14 +107,3 @@ def test_command_prints_both_lists(home, found):
     assert shown == [[f"{near.cosine:.3f}", near.word] for near in found.context]
     assert [line.split()[1] for line in static.splitlines()[1:]] == [near.word for near in found.static]
     assert all(f"*{near.word}*" in context for near in found.context)
-
-
-@pytest.mark.parametrize(("words", "message"), [
-    (["The red cat."], "no words are marked"), ([], "needs one sentence"), (["*a*", "*b*"], "needs one sentence"),
-    (["--input=", QUERY], "needs a corpus"), (["--input=/nowhere/x", QUERY], "cannot read /nowhere/x"),
-    (["--top=0", QUERY], "--top is 0; expected at least 1"), (["--layers=all", QUERY], "layers is 'all', which are"),
-    (["--layers=9", QUERY], "there is no layer 9"),
-])
-def test_invalid_arguments_are_refused(home, words, message):
-    result = small.command("neighbours", f"--workdir={home}/run", f"--input={home}/corpus.txt", *words)
-    assert result.code == 2 and message in result.err

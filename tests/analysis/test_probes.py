@@ -7,7 +7,6 @@ import pytest
 
 import lmrep
 from lmrep.analysis import probes, report
-from lmrep.core.errors import UserError
 from lmrep.interop import checkpoint_config
 from tests import small
 from tests.tasks import tiny
@@ -93,15 +92,6 @@ def test_a_published_directory_is_probed_as_its_run_is(home):
     assert not (home / "published/probes.json").exists()
 
 
-def test_what_cannot_be_probed_is_refused(home):
-    answer = small.command("probe", f"--workdir={home}/run", "--config=experiments/quickstart.py")
-    assert answer.code == 2 and "needs the config of a task" in answer.err
-    answer = small.command("probe", f"--workdir={home}/run")
-    assert answer.code == 2 and "needs the page of a task" in answer.err
-    answer = small.command("probe", f"--workdir={home}/run", "--config=experiments/tasks/regress.py")
-    assert answer.code == 2 and "the task is regression" in answer.err
-
-
 def test_the_vectors_are_those_of_encode(home):
     """Of the first tokens of words, in every layer."""
     from lmrep.experiment import build
@@ -134,8 +124,3 @@ def test_a_layer_that_holds_the_label_is_found():
     assert accuracy[0] < 0.5 < 0.9 < accuracy[1]
     alone = probes.fit(x[1:, :600], y[:600], 3)(x[1:, 600:])
     np.testing.assert_allclose(alone[0], predict(x[:, 600:])[1], atol=1e-4)
-
-
-def test_a_regression_is_no_probe(home):
-    with pytest.raises(UserError, match="needs the config of a task"):
-        probes.probe(small.config(home / "texts"), home / "run")

@@ -398,19 +398,6 @@ def test_report_command_prints_the_path_of_the_page(home, written):
     assert written.err == "report: reading one and running its network, 1 of 1\n"
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    ([], "at least one workdir"), (["nowhere"], "there is no run in nowhere"),
-    (["--config=x.py"], "leave --config out")])
-def test_report_command_refuses_invalid_arguments(words, message):
-    result = small.command("report", *words)
-    assert result.code == 2 and message in result.err
-
-
-def test_a_missing_run_is_named_before_others_are_read(home):
-    result = small.command("report", home / "one", "nowhere")
-    assert result.code == 2 and result.err.startswith("lmrep: error: there is no run in nowhere") and not result.out
-
-
 def test_a_resumed_run_is_repeated_by_the_command_that_names_its_config():
     first = ["lmrep", "train", "--config=page.py:size=tiny", "--workdir=run", "--config.steps=800"]
     resumed = ["lmrep", "train", "--workdir=run", "--config.steps=4000"]

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import re
 
 import h5py
 import jax.numpy as jnp
@@ -11,10 +10,8 @@ import pytest
 from safetensors.numpy import load_file
 
 import lmrep
-from lmrep.core.errors import UserError
 from lmrep.core.params import flatten
 from lmrep.experiment import config as experiments
-from lmrep.interop import init_from
 from lmrep.layers.attention import AttentionMask
 from lmrep.models.base import Inputs
 from lmrep.storage.checkpoints import Checkpoints
@@ -116,41 +113,6 @@ def test_a_vocabulary_needs_no_unknown_word(files, tmp_path):  # noqa: F811
     assert [vectors[name].shape[1] for name in ("0", "1")] == [3, 1]  # one for each word
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    (lambda home: write_vocabulary(home, WORDS[3:]), "has no <S> and no </S>"),
-    (lambda home: [write_vocabulary(home), (home / "vocab.txt").touch()], "vocab-2016.txt and vocab.txt; leave one"),
-    (lambda home: (home / "elmo_2x12_6_weights.hdf5").write_bytes(b"<html>"), "cannot be opened as an HDF5 file"),
-    (lambda home: set_bias(home, np.nan), "values that are not finite, for encoder/embedding/projection/bias"),
-    (lambda home: (home / "elmo_2x12_6_options.json").unlink(), "has elmo_2x12_6_weights.hdf5 and no options.json"),
-    (lambda home: (home / "elmo_2x12_6_weights.hdf5").unlink(), "has elmo_2x12_6_options.json and no lm_weights.hdf5"),
-])
-def test_files_that_cannot_be_converted_are_refused_and_nothing_is_written(files, tmp_path_factory, change,  # noqa: F811
-                                                                           message):
-    home = tmp_path_factory.mktemp("refused")
-    change(files)
-    result = small.command("convert", files, home / "run")
-    assert result.code == 2 and message in result.err and result.err.count("\n") == 1
-    assert not list(home.iterdir())
-
-
 def set_bias(home, value):
     with h5py.File(home / "elmo_2x12_6_weights.hdf5", "r+") as file:
         file["CNN_proj/b_proj"][0] = value
-
-
-def test_directories_of_another_type_are_refused(files, workdir, tmp_path):  # noqa: F811
-    for source, to, message in [(files, "bilm", "is a published directory already"),
-                                (workdir, "workdir", "is a workdir already; .* --to=bilm"),
-                                (workdir, "huggingface", "is of 'bilstm', and only those of transformer, .* can be")]:
-        result = small.command("convert", source, tmp_path / "new", f"--to={to}")
-        assert result.code == 2, (source, to)
-        assert re.search(message, result.err)
-        assert not (tmp_path / "new").exists()
-
-
-
-
-def test_a_run_that_starts_from_the_files_themselves_is_refused_with_the_command_that_converts_them(files):  # noqa: F811
-    for field in ("init", "features"):
-        with pytest.raises(UserError, match=f"{field} is .*, which holds ELMo's published files: .* lmrep convert"):
-            init_from.directory_of(files, field)

@@ -180,50 +180,6 @@ def test_run_can_start_from_a_converted_checkpoint(converted):
     assert same(source.params, read(directory).params)
 
 
-@pytest.mark.parametrize("converted", ["bert_tanh"], indirect=True)
-@pytest.mark.parametrize(("words", "message"), [
-    (["{bert}"], "takes two directories"),
-    (["{bert}", "{new}", "--to=tf"], "--to is 'tf'; expected one of workdir, huggingface"),
-    (["{bert}", "{new}", "--to=huggingface"], "is a published directory already"),
-    (["{run}", "{new}"], "is a workdir already; to write a published directory, add --to=huggingface"),
-    (["{none}", "{new}"], "there is no directory"),
-    (["{none}", "{new}", "--to=huggingface"], "no such directory; give the workdir of a run"),
-    (["google/bert_uncased", "{new}"], "hf download google/bert_uncased --local-dir bert_uncased"),
-    (["{bert}", "{full}"], "full exists already"),
-    (["{run}", "{full}", "--to=huggingface"], "full exists already"),
-    (["{run}", "{new}", "--to=huggingface", "--step=3"], "holds no checkpoint 3"),
-    (["{run}", "{new}", "--to=huggingface", "--shard_mb=0"], "expected at least 1"),
-])
-def test_invalid_checkpoint_is_refused_and_nothing_is_written(converted, tmp_path, words, message):
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "kept").touch()
-    paths = {"bert": converted[0], "run": converted[1], "new": tmp_path / "new", "none": tmp_path / "none",
-              "full": tmp_path / "full"}
-    result = small.command("convert", *(word.format(**paths) for word in words))
-    assert result.code == 2 and message in result.err and result.err.count("\n") == 1
-    assert [path.name for path in tmp_path.rglob("*")] == ["full", "kept"]
-
-
-def test_checkpoint_that_is_not_finite_is_refused(tmp_path):
-    def damage(tensors):
-        tensors["bert.pooler.dense.bias"][3] = np.nan
-        return tensors
-
-    directory = rewrite(copy("bert", tmp_path / "x"), damage)
-    with pytest.raises(RunFault, match=r"differ too much: .*sentence-pair logits nan"):
-        conversion.to_workdir(directory, tmp_path / "y")
-    assert [path.name for path in tmp_path.iterdir()] == ["x"]
-
-
-def test_vocabulary_larger_than_the_table_is_refused(tmp_path):
-    directory = copy("bert", tmp_path / "x")
-    with open(directory / "vocab.txt", "a") as file:
-        file.write("".join(f"word{i}\n" for i in range(20)))
-    with pytest.raises(UserError, match=r"files have 73 ids, and the token table has 53 rows .*"
-                                        "of different checkpoints"):
-        conversion.to_workdir(directory, tmp_path / "y")
-
-
 def test_vocabulary_smaller_than_the_table_is_reported(tmp_path):
     directory = copy("bert", tmp_path / "x")
     lines = (directory / "vocab.txt").read_text().splitlines(keepends=True)

@@ -40,11 +40,6 @@ def test_the_layers_of_a_student(depth, layers, expected):
     assert student.pick(depth, layers) == expected
 
 
-def test_too_many_layers():
-    with pytest.raises(UserError, match=r"layers is 3, and the teacher has 2"):
-        student.pick(2, 3)
-
-
 @pytest.mark.parametrize("source", ["teacher", "published"])
 def test_a_student_starts_from_its_teachers_layers(home, tmp_path, source):
     config = checkpoint_config.load_config(PAGE, f"size=tiny,teacher={home / source}", flags(home, steps=1))

@@ -5,12 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from lmrep.core.errors import UserError
 from lmrep.interop import tensor_files
 from lmrep.interop.huggingface import FAMILIES
-from lmrep.interop.huggingface.read import describe, read, specs
-from lmrep.interop.huggingface.write import from_network
-from lmrep.models import PRESETS, transformer_xl
+from lmrep.interop.huggingface.read import describe, read
+from lmrep.models import PRESETS
 from tests.interop.test_published import GOLDEN, copy
 
 
@@ -43,29 +41,4 @@ def test_projections_are_those_of_each_head():
     np.testing.assert_array_equal(checkpoint.params["encoder/query"], tensors["transformer.mask_emb"][0, 0])
 
 
-@pytest.mark.parametrize(("changed", "message"), [
-    ({"attn_type": "uni"}, "attn_type is 'uni'; expected bi"),
-    ({"bi_data": True}, "bi_data is True"),
-    ({"same_length": True}, "same_length is True"),
-    ({"d_head": 7}, "d_head 7; expected d_model / n_head, 6"),
-    ({"clamp_len": -2}, "clamp_len is -2"),
-    ({"architectures": ["XLNetForQuestionAnswering"]}, "lacks start_logits.dense.weight"),
-])
-def test_config_of_another_network_is_refused(tmp_path, changed, message):
-    with pytest.raises(UserError, match=message):
-        read(copy("xlnet", tmp_path / "x", **changed))
-
-
 SIZES = {"vocab": 31, "width": 12, "layers": 2, "heads": 2, "mlp": 20}
-
-
-@pytest.mark.parametrize(("changed", "message"), [
-    ({}, r"xlnet \(causal=True, segments=False, untie=False, scale_embedding=True\)"),
-    ({"causal": False, "segments": True, "scale_embedding": False, "norm": "pre", "untie": True},
-     r"xlnet \(norm=pre\)"),
-])
-def test_network_that_is_no_xlnet_is_refused(changed, message):
-    config = transformer_xl.Config(**SIZES, **changed)
-    params = {path: np.zeros(spec.shape, np.float32) for path, spec in specs(config).items() if "encoder/" in path}
-    with pytest.raises(UserError, match=message):
-        from_network(config, params, {})
