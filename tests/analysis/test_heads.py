@@ -2,7 +2,7 @@
 
 import itertools
 import json
-import random
+import shutil
 from functools import partial
 
 import jax
@@ -11,35 +11,29 @@ import numpy as np
 import pytest
 
 import lmrep
-from lmrep.analysis import head_importance, heads, pruning
+from lmrep.analysis import head_importance, heads, pruning, report
 from lmrep.core.errors import UserError
 from lmrep.core.params import count
-from lmrep.data import records
+from lmrep.data import loader
 from lmrep.experiment import build
 from lmrep.experiment.config import stage_at
-from lmrep.experiment.task_data import tokenized
-from lmrep.inference import labelled
 from lmrep.layers import attention
 from lmrep.models import transformer
-from lmrep.objectives.base import Carry, Keys
-from lmrep.tasks import TASKS
-from tests import small
+from lmrep.objectives.base import Carry
+from lmrep.training.step import prepare_keys
+from tests import runs, small
 from tests.tasks import tiny
+
+slow = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A classifier of two layers, trained until it needs its heads."""
+    """A copy of the shared classifier, of one layer with two heads, and its data."""
     home = tmp_path_factory.mktemp("heads")
-    for name, seed in (("train", 0), ("dev", 1)):
-        draw, records = random.Random(seed), []
-        for _ in range(80):
-            words, label = tiny.sentence(draw, 3).split(), draw.randrange(2)
-            words.insert(draw.randrange(4), ("bad", "good")[label])
-            records.append({"text": " ".join(words), "label": ("neg", "pos")[label]})
-        tiny.write(home / f"{name}.jsonl", records)
-    config = tiny.config("classification", home / "train.jsonl", home / "dev.jsonl", epochs=4.0, model__layers=2)
-    lmrep.train(config, home / "run")
+    for name in ("train", "dev"):
+        shutil.copy(runs.folder("classification") / f"{name}.jsonl", home)
+    runs.copy("classification", home / "run")
     return home
 
 
@@ -48,8 +42,26 @@ def run(home):
     return lmrep.load(home / "run")
 
 
-def contexts_and_gradients(objective, params, prepared, monkeypatch):
-    """For each layer the context vectors [b, t, h, k] and the gradients of the sum of the examples' losses by them."""
+@pytest.fixture(scope="module")
+def masked():
+    """The shared masked language model, of two layers with four heads."""
+    return lmrep.load(runs.folder("masked") / "run")
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory):
+    """A classifier of two layers, trained until it needs its heads."""
+    home = tmp_path_factory.mktemp("deep")
+    for name, seed in (("train", 0), ("dev", 1)):
+        tiny.write(home / f"{name}.jsonl", runs.labelled_texts(80, seed))
+    lmrep.train(tiny.config("classification", home / "train.jsonl", home / "dev.jsonl", epochs=4.0, model__layers=2),
+                home / "run")
+    return home
+
+
+def contexts_and_gradients(objective, monkeypatch):
+    """A function of (params, prepared batch): for each layer the context vectors [b, t, h, k] and the gradients of the
+    sum of the examples' losses by them."""
     apply, contexts, shifts = attention.apply, [], []
 
     def shifted(own, x, attend, h, **options):
@@ -59,51 +71,53 @@ def contexts_and_gradients(objective, params, prepared, monkeypatch):
             return output + (shifts[len(contexts) - 1] if shifts else 0), weights
         return apply(own, x, run_attend, h, **options)
 
-    def loss(given):
+    def loss(given, params, prepared):
         contexts.clear()
         shifts[:] = given
         value = objective.loss(params, prepared, None, Carry())[0] * (prepared["weights"] > 0).sum()
         return value, list(contexts)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(transformer.attention_layer, "apply", shifted)
-        _, known = loss([])
-        gradients, _ = jax.grad(loss, has_aux=True)([jnp.zeros(each.shape) for each in known])
-    return [*zip(map(np.asarray, known), map(np.asarray, gradients), strict=True)]
+    @jax.jit
+    def both(params, prepared):
+        with monkeypatch.context() as patch:
+            patch.setattr(transformer.attention_layer, "apply", shifted)
+            _, known = loss([], params, prepared)
+            gradients, _ = jax.grad(loss, has_aux=True)([jnp.zeros(each.shape) for each in known], params, prepared)
+        return [*zip(known, gradients, strict=True)]
+
+    return both
 
 
-def test_importance_is_the_sum_of_absolute_products_of_context_and_gradient(run, monkeypatch):
-    """By tokens, of the context vectors themselves; the last layer is computed at the first token alone."""
-    stage, task = stage_at(run.experiment, run.step), TASKS["classification"]
-    own = records.read(run.experiment.data, "train", (*task.fields, *task.targets))[:30]
-    batches = [*labelled.batches(tokenized(run.experiment, run.model, run.tokenizer, own, "x"))]
-    make = partial(build.objective, stage, vocabulary=run.tokenizer.vocabulary)
-    step = head_importance.importance_step(make, run.model, 0)
-    found = head_importance.importance(step, run.params, batches, np.ones((2, 2), np.float32), normalize=False)
-    total, tokens = np.zeros((2, 2)), sum((batch["segment_ids"] > 0).sum() for batch in batches)
-    for batch in batches:
-        prepared = run.objective.prepare(Keys(None, None), batch)
-        for layer, (context, gradient) in enumerate(
-                contexts_and_gradients(run.objective, run.params, prepared, monkeypatch)):
+def test_importance_is_the_sum_of_absolute_products_of_context_and_gradient(masked, monkeypatch):
+    """By tokens, of the context vectors themselves; the last layer is computed at the masked tokens alone."""
+    stage, data_dir = stage_at(masked.experiment, masked.step), runs.folder("masked") / "data"
+    prepared = build.existing(masked.experiment, data_dir)
+    plan = build.evaluation_plan(stage, prepared.stores["train"], 0, data_dir)
+    batches = [loader.gather(plan, np.arange(first, first + 4)) for first in (0, 4)]
+    make = partial(build.objective, stage, vocabulary=prepared.tokenizer.vocabulary)
+    objective, step = make(masked.model), head_importance.importance_step(make, masked.model, 0)
+    found = head_importance.importance(step, masked.params, batches, np.ones((2, 4), np.float32), normalize=False)
+    both = contexts_and_gradients(objective, monkeypatch)
+    total, positions, tokens = np.zeros((2, 4)), 0, sum((batch["segment_ids"] > 0).sum() for batch in batches)
+    for number, batch in enumerate(batches):
+        prepared = objective.prepare(prepare_keys(objective, batch, 0, np.int32(number)), batch)
+        positions += (prepared["weights"] > 0).sum()
+        for layer, (context, gradient) in enumerate(jax.device_get(both(masked.params, prepared))):
             total[layer] += np.abs((context * gradient).sum(-1)).sum((0, 1))
-    np.testing.assert_allclose(found, total / [[tokens], [30]], rtol=1e-4)
-    normalized = head_importance.importance(step, run.params, batches, np.ones((2, 2), np.float32))
+    np.testing.assert_allclose(found, total / [[tokens], [positions]], rtol=1e-4)
+    normalized = head_importance.importance(step, masked.params, batches, np.ones((2, 4), np.float32))
     np.testing.assert_allclose(normalized, found / np.linalg.norm(found, axis=1, keepdims=True), rtol=1e-5)
+    closed = head_importance.importance(step, masked.params, batches, np.array([[1, 0, 1, 1]] * 2, np.float32))
+    assert np.all(closed[:, 1] == 0) and np.all(closed[:, [0, 2, 3]] > 0)
 
 
-def test_closed_heads_have_no_importance(run):
-    own = head_importance.gated(run, 30, split="")
-    found = own.importance(np.array([[1, 0], [1, 1]], np.float32))
-    assert found[0, 1] == 0 and np.all(found[[0, 1, 1], [0, 0, 1]] > 0)
-
-
-def test_command_measures_every_head(home):
+def test_command_measures_every_head_and_the_report_shows_them(home):
     answer = small.command("heads", f"--workdir={home}/run", "--random=2", "--examples=40")
     assert answer.code == 0, answer.err
     result = json.loads((home / "run/heads.json").read_text())
     evaluated = lmrep.evaluate(home / "run")["accuracy"]
-    assert result["base"] == pytest.approx(evaluated) and f"{evaluated:.4f} with all 4 heads" in answer.out
-    assert [point["removed"] for point in result["curve"]] == [0, 1, 2, 3, 4] and len(result["random"]) == 2
+    assert result["base"] == pytest.approx(evaluated) and f"{evaluated:.4f} with all 2 heads" in answer.out
+    assert [point["removed"] for point in result["curve"]] == [0, 1, 2] and len(result["random"]) == 2
     scores = {tuple(map(tuple, point["heads"])): point["score"] for point in result["curve"]}
     importance = np.array(result["importance"])
     first = next(removed for removed in scores if len(removed) == 1)[0]
@@ -112,43 +126,45 @@ def test_command_measures_every_head(home):
     assert [own[::-1] for own in result["single"]] == result["ablation"]
     for title in ("Importance", "Without one head: change of accuracy", "random order, mean of 2"):
         assert title in answer.out
+    page = report.write([home / "run"], data_dir=home).read_text()
+    assert page.count("<title>layer ") == 2 and "accuracy by removed heads" in page and "<polyline" in page
 
 
-def test_report_shows_the_heads(home):
-    if not (home / "run/heads.json").exists():
-        small.command("heads", f"--workdir={home}/run", "--examples=40")
-    answer = small.command("report", str(home / "run"))
-    assert answer.code == 0, answer.err
-    page = (home / "run/report.html").read_text()
-    assert page.count("<title>layer ") == 4 and "accuracy by removed heads" in page and "<polyline" in page
-
-
-def test_a_score_without_heads_is_that_of_the_run_without_them(home, run, tmp_path):
-    """The pruned run predicts, is evaluated, and trains on; a second removal counts heads as the first did."""
-    own = head_importance.gated(run)
-    small.command("prune", f"--workdir={home}/run", f"--output={tmp_path}/one", "--heads=1:0")
+def test_a_pruned_run_is_the_run_without_these_heads(home, run, tmp_path):
+    """And a second removal counts heads as the first did."""
+    answer = small.command("prune", f"--workdir={home}/run", f"--output={tmp_path}/one", "--heads=0:0")
+    assert answer.code == 0 and answer.out.startswith("removed 1 of 2 heads"), answer.err
     pruned = lmrep.load(tmp_path / "one")
-    assert pruned.experiment.model["pruned_heads"] == "1:0" and pruned.model.kept_heads() == ((0, 1), (1,))
+    assert pruned.experiment.model["pruned_heads"] == "0:0" and pruned.model.kept_heads() == ((1,),)
     assert count(pruned.params) == count(run.params) - (4 * 16 * 8 + 3 * 8)
-    gates = heads.gates_without([(1, 0)], run.model.kept_heads(), 2)
-    assert lmrep.evaluate(tmp_path / "one")["accuracy"] == pytest.approx(own.score(gates))
+    gates = heads.gates_without([(0, 0)], run.model.kept_heads(), 2)
+    assert lmrep.evaluate(tmp_path / "one")["accuracy"] == pytest.approx(head_importance.gated(run).score(gates))
+    with pytest.raises(UserError, match=r"has no head 0:0 any more \(model.pruned_heads is 0:0\)"):
+        pruning.prune(pruned, tmp_path / "three", {0: [0]})
+    refused = small.command("convert", str(tmp_path / "one"), str(tmp_path / "out"), "--to=huggingface")
+    assert refused.code == 2 and "published layouts have the same heads in every layer" in refused.err
+
+
+@slow
+def test_a_pruned_run_is_pruned_and_trained_further(deep, tmp_path):
+    run = lmrep.load(deep / "run")
+    pruning.prune(run, tmp_path / "one", {1: [0]})
+    pruned = lmrep.load(tmp_path / "one")
     open_gates = heads.gates_without((), pruned.model.kept_heads(), 2)
     record = head_importance.gated(pruned, 30, split="").importance(open_gates)
     assert record[1, 0] == 0 and record[1, 1] > 0
     found = pruning.prune(pruned, tmp_path / "two", {0: [1]})
     assert found.pruned_heads == "0:1;1:0" and found.difference <= 1e-6
-    config = tiny.config("classification", home / "train.jsonl", home / "dev.jsonl",
+    config = tiny.config("classification", deep / "train.jsonl", deep / "dev.jsonl",
                          f"init={tmp_path}/one", epochs=1.0)
     outcome = lmrep.train(config, tmp_path / "further")
     assert outcome.steps == 5 and lmrep.load(tmp_path / "further").model.kept_heads() == ((0, 1), (1,))
-    with pytest.raises(UserError, match=r"has no head 1:0 any more \(model.pruned_heads is 1:0\)"):
-        pruning.prune(pruned, tmp_path / "three", {1: [0]})
-    refused = small.command("convert", str(tmp_path / "one"), str(tmp_path / "out"), "--to=huggingface")
-    assert refused.code == 2 and "published layouts have the same heads in every layer" in refused.err
 
 
-def test_the_least_important_heads_are_removed(home, run, tmp_path):
-    answer = small.command("prune", f"--workdir={home}/run", f"--output={tmp_path}/out", "--fraction=0.5")
+@slow
+def test_the_least_important_heads_are_removed(deep, tmp_path):
+    run = lmrep.load(deep / "run")
+    answer = small.command("prune", f"--workdir={deep}/run", f"--output={tmp_path}/out", "--fraction=0.5")
     assert answer.code == 0, answer.err
     assert answer.out.startswith("removed 2 of 4 heads")
     own = head_importance.gated(run, split="").importance(np.ones((2, 2), np.float32))
@@ -157,9 +173,10 @@ def test_the_least_important_heads_are_removed(home, run, tmp_path):
     assert {(0, 0), (0, 1), (1, 0), (1, 1)} - set(heads.all_heads(kept)) == set(expected)
 
 
-def test_layers_that_share_parameters_lose_the_same_heads(home, tmp_path):
+@slow
+def test_layers_that_share_parameters_lose_the_same_heads(deep, tmp_path):
     """Those whose importance over all layers is the least."""
-    config = tiny.config("classification", home / "train.jsonl", epochs=1.0, model__layers=2, model__share="all")
+    config = tiny.config("classification", deep / "train.jsonl", epochs=1.0, model__layers=2, model__share="all")
     lmrep.train(config, tmp_path / "run")
     run = lmrep.load(tmp_path / "run")
     importance = head_importance.gated(run, split="").importance(np.ones((2, 2), np.float32))
@@ -199,15 +216,23 @@ def test_steps_of_pruning_remove_rounded_down_fractions_of_all_heads():
     assert found[1][0] == (0, 0) and found[2][-1][0] == 11
 
 
-@pytest.mark.parametrize(("objective", "format"), [("masked", "packed"), ("causal", "stream"),
-                                                   ("replaced_token", "packed")])
-def test_pretraining_runs_are_measured_by_their_loss(tmp_path, objective, format):
-    config = small.config(small.corpus(tmp_path / "texts", documents=20), objective, format)
+@pytest.fixture(params=["masked", "causal", "replaced_token"])
+def pretrained(request, tmp_path):
+    """(the workdir of a pretraining run, the folder of its data)."""
+    if request.param in runs.RUNS:
+        return runs.folder(request.param) / "run", runs.folder(request.param) / "data"
+    config = small.config(small.corpus(tmp_path / "texts", documents=20), request.param)
     config.steps = 2
     lmrep.train(config, tmp_path / "run", data_dir=tmp_path)
-    own = head_importance.gated(lmrep.load(tmp_path / "run"), 8, 8, data_dir=tmp_path)
+    return tmp_path / "run", tmp_path
+
+
+@slow
+def test_pretraining_runs_are_measured_by_their_loss(pretrained):
+    workdir, data_dir = pretrained
+    own = head_importance.gated(lmrep.load(workdir), 8, 8, data_dir=data_dir)
     assert own.metric == "loss" and not own.higher_is_better
-    loss = lmrep.evaluate(tmp_path / "run", split="validation", examples=8, data_dir=tmp_path)["loss"]
+    loss = lmrep.evaluate(workdir, split="validation", examples=8, data_dir=data_dir)["loss"]
     gates = heads.gates_without((), own.run.model.kept_heads(), own.run.model.heads)
     assert own.score(gates) == pytest.approx(loss, rel=1e-6) and own.score(0 * gates) != pytest.approx(loss, rel=1e-6)
     found = own.importance(gates)

@@ -1,6 +1,7 @@
 """Linear probes: classifiers on every layer, from the data of a task to the table."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -8,26 +9,21 @@ import pytest
 import lmrep
 from lmrep.analysis import probes, report
 from lmrep.interop import checkpoint_config
-from tests import small
+from tests import runs, small
 from tests.tasks import tiny
 
 LABELS = dict(zip(tiny.WORDS, ("A", "B") * 4, strict=True))
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
+def home(small_home):
     """A run, and sentences whose tags are decided by each word; an entire sentence is tagged by its first word."""
-    home = tmp_path_factory.mktemp("probes")
-    texts = small.corpus(home / "texts", documents=20)
-    config = small.config(texts)
-    config.steps = 4
-    lmrep.train(config, home / "run")
     for name, seed in (("train", 0), ("dev", 1)):
         draw = np.random.default_rng(seed)
         rows = [[str(draw.choice(tiny.WORDS)) for _ in range(6)] for _ in range(60)]
-        (home / f"{name}.conll").write_text("\n".join("".join(f"{w} {LABELS[w]}\n" for w in row) for row in rows))
-        tiny.write(home / f"{name}.jsonl", [{"text": " ".join(row), "label": LABELS[row[0]]} for row in rows])
-    return home
+        (small_home / f"{name}.conll").write_text("\n".join("".join(f"{w} {LABELS[w]}\n" for w in row) for row in rows))
+        tiny.write(small_home / f"{name}.jsonl", [{"text": " ".join(row), "label": LABELS[row[0]]} for row in rows])
+    return small_home
 
 
 def command(home, task="tag", suffix="conll", *flags):
@@ -37,7 +33,7 @@ def command(home, task="tag", suffix="conll", *flags):
         "--config.length=32", *flags)
 
 
-def test_words_are_read_from_every_layer_of_a_run_and_of_an_untrained_network(home):
+def test_words_are_read_from_every_layer_of_a_run_and_of_an_untrained_network(home, tmp_path):
     answer = command(home, "tag", "conll", "--untrained")
     assert answer.code == 0, answer.err
     *_, first, second, third = answer.out.splitlines()
@@ -48,10 +44,14 @@ def test_words_are_read_from_every_layer_of_a_run_and_of_an_untrained_network(ho
         low, high = entry["intervals"]["token_accuracy"]     # read
         assert low <= entry["metrics"]["token_accuracy"] <= high
         assert entry["metrics"]["token_accuracy"] > entry["metrics"]["majority_accuracy"] + 0.1
-    page = report.write([home / "run"], home / "page.html", data_dir=home).read_text()
+    page_of = runs.copy("masked", tmp_path / "run")  # without what takes time on its page
+    shutil.rmtree(page_of / "checkpoints")
+    shutil.copy(home / "run/probes.json", page_of)
+    page = report.write([page_of], data_dir=home).read_text()
     assert "Probes" in page and "untrained network" in page
 
 
+@pytest.mark.slow
 def test_texts_are_probed_and_results_of_other_data_are_kept(home):
     before = len(probes.read(home / "run/probes.json"))
     answer = command(home, "classify", "jsonl", "--examples=40")
@@ -61,6 +61,7 @@ def test_texts_are_probed_and_results_of_other_data_are_kept(home):
     assert len(probes.read(home / "run/probes.json")) == before + 1  # in place of the first
 
 
+@pytest.mark.slow
 def test_entity_tags_are_probed_and_damaged_results_are_kept(home, tmp_path):
     for name in ("train", "dev"):
         text = (home / f"{name}.conll").read_text()
@@ -80,6 +81,7 @@ def test_entity_tags_are_probed_and_damaged_results_are_kept(home, tmp_path):
     assert answer.code == 2 and "probes.json is damaged" in answer.err and output.read_text() == "{"
 
 
+@pytest.mark.slow
 def test_a_published_directory_is_probed_as_its_run_is(home):
     assert small.command("convert", home / "run", home / "published", "--to=huggingface").code == 0
     answer = small.command("probe", "--config=experiments/tasks/tag.py", f"--workdir={home}/published",

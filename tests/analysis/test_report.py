@@ -5,6 +5,7 @@ import dataclasses
 import json
 import shlex
 import shutil
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -176,6 +177,7 @@ def test_attention_equals_that_of_the_network(run, predicted):
     np.testing.assert_allclose(weights / 255, encoded.attention, atol=0.5 / 255 + 1e-6)
 
 
+@pytest.mark.slow
 def test_untrained_parameters_are_those_at_step_0(data):
     objective, seed = data.network.objectives[0], data.experiment.seed
     optimizer = optimizers.build(data.stage.optimizer, objective.specs, 12)
@@ -184,11 +186,11 @@ def test_untrained_parameters_are_those_at_step_0(data):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), params, start.params)
 
 
-@pytest.mark.parametrize("max_bytes", [0, 700, 2000])
-def test_attention_fits_in_max_bytes(run, max_bytes):
-    found = [a.maps[0] for a in attention.of_texts(run, [TEXT, TEXT + " The cat eats."], max_bytes)]
-    assert sum(len(a.weights) for a in found) <= max_bytes
-    assert bool(found) == (max_bytes > 0) and all(a.queries[0] == "[CLS]" for a in found)
+def test_attention_fits_in_max_bytes(run):
+    for max_bytes in (0, 700, 2000):
+        found = [a.maps[0] for a in attention.of_texts(run, [TEXT, TEXT + " The cat eats."], max_bytes)]
+        assert sum(len(a.weights) for a in found) <= max_bytes
+        assert bool(found) == (max_bytes > 0) and all(a.queries[0] == "[CLS]" for a in found)
 
 
 # Several runs
@@ -372,7 +374,9 @@ def test_missing_token_stores_are_not_created(home, tmp_path):
 # The command
 
 
-def test_converted_run_names_its_source_and_how_to_evaluate_it(home, tmp_path):
+@pytest.mark.slow
+def test_converted_run_names_its_source_and_how_to_evaluate_it(home, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)  # which takes seconds to import
     source = Path(__file__).parent.parent / "interop/golden/bert"
     assert small.command("convert", source, tmp_path / "run").code == 0
     found = run_data.read(tmp_path / "run", "run", home / "data")
@@ -384,6 +388,7 @@ def test_converted_run_names_its_source_and_how_to_evaluate_it(home, tmp_path):
     assert len(page.render([(found, predicted)])) < 2e6
 
 
+@pytest.mark.slow
 def test_converted_run_without_head_gets_no_advice_that_needs_it(tmp_path):
     source = Path(__file__).parent.parent / "interop/golden/electra_discriminator"
     assert small.command("convert", source, tmp_path / "run").code == 0
@@ -405,10 +410,9 @@ def test_a_resumed_run_is_repeated_by_the_command_that_names_its_config():
     assert prose._from_the_beginning([resumed]) == resumed
 
 
-@pytest.mark.parametrize("duplicates", [1, 3])
-def test_epochs_are_those_of_inspect(home, tmp_path, duplicates):
+def test_epochs_are_those_of_inspect(home, tmp_path):
     """However many examples a format makes of the same text."""
-    edit_json(copy(home / "one", tmp_path / "run") / "config.json", "format", duplicates=duplicates)
+    edit_json(copy(home / "one", tmp_path / "run") / "config.json", "format", duplicates=3)
     found = run_data.read(tmp_path / "run", "", home / "data")
     shown = inspection.report(found.experiment, home / "data", examples=0)
     assert f"{found.step} steps are {found.epochs:,.2f} epochs" in shown

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-import random
 import shutil
 
 import pytest
@@ -18,34 +17,23 @@ from lmrep.experiment.fine_tuning import compose_known
 from lmrep.tasks import TASKS
 from lmrep.tasks.known import published
 from lmrep.tasks.tagging import Config as TaggingConfig
+from tests import runs
 from tests.analysis.test_report import Page
+from tests.runs import LABELS
 from tests.tasks import tiny
 
 HOSTILE = "good </script><img src=//x> & \u2028"
-LABELS = ("<i>no</i>", "yes")
-
-
-def examples(count, seed):
-    draw = random.Random(seed)
-    made = [{"text": f"{tiny.sentence(draw, 3)} {word}", "label": label} for _ in range(count // 2)
-            for word, label in zip(("bad", "good"), LABELS, strict=True)]
-    return [{"text": HOSTILE, "label": LABELS[0]}, *made[1:]]
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    home = tmp_path_factory.mktemp("tasks")
-    train = tiny.write(home / "train.jsonl", examples(64, 0))
-    validation = tiny.write(home / "dev.jsonl", examples(40, 1))
-    config = tiny.config("classification", train, validation, log__report=True, checkpoint__every=4,
-                         evaluation__every=4)
-    lmrep.train(config, home / "run", data_dir=home / "data", command=["lmrep", "train", "--workdir=run"])
-    return home
-
-
-@pytest.fixture(scope="module")
-def workdir(home):
-    return home / "run"
+def workdir(tmp_path_factory):
+    """A copy of the shared classifier with its report, whose worst example has a hostile text."""
+    workdir = runs.copy("classification", tmp_path_factory.mktemp("tasks") / "run")
+    lines = predicted(workdir)
+    min(lines, key=lambda one: one["prediction"]["probabilities"][one["label"]])["text"] = HOSTILE
+    tiny.write(workdir / "predictions/validation.jsonl", lines)
+    report.write([workdir], data_dir=workdir.parent / "data")
+    return workdir
 
 
 @pytest.fixture(scope="module")
@@ -74,12 +62,14 @@ def copy(workdir, tmp_path):
 # The page
 
 
-def test_training_ends_with_a_page_of_results_and_data(html, data, workdir):
+def test_the_page_has_results_and_data(html, data, workdir):
     best = json.loads((workdir / "results.json").read_text())["evaluations"][0]
     low, high = best["intervals"]["accuracy"]
+    records = (runs.folder("classification") / "train.jsonl").read_text()
+    count = records.count(f'"label": "{LABELS[0]}"')
     for text in (f"{best['metrics']['accuracy']:.2%} ({low:.1%} to {high:.1%})", "Confusion table", "Worst examples",
-                 f"step {best['step']}, 40 examples", "Accuracy of the most frequent class", "trained for the task",
-                 "on 64 examples", "2.0 epochs", "32 (50.0%)", HOSTILE):
+                 f"step {best['step']}, 44 examples", "Accuracy of the most frequent class", "trained for the task",
+                 "on 120 examples", "3.2 epochs", f"{count} ({count / 120:.1%})", HOSTILE):
         assert text in html.text
     assert not data.notes and 'id="predictions"' not in html.source
     assert "FLOPs of the run, exact" in html.text and "FLOPs by" not in html.text  # batches differ in length
@@ -87,7 +77,7 @@ def test_training_ends_with_a_page_of_results_and_data(html, data, workdir):
     assert html.figures["runs"][0]["validation"]["accuracy"] and html.figures["attention"]
 
 
-def test_texts_and_labels_are_escaped(html):
+def test_texts_are_escaped(html):
     assert "img" not in html.tags and "i" not in html.tags and LABELS[0] in html.text and len(html.scripts) == 3
 
 
@@ -169,26 +159,28 @@ def test_runs_on_the_same_validation_records_are_comparable(data):
     assert settings(other("x", validation="other.jsonl")) == {"Accuracy": ["data.validation"]}
 
 
-def test_a_head_and_generated_classes_are_compared_in_one_table(home, tmp_path):
+@pytest.mark.slow
+def test_a_head_and_generated_classes_are_compared_in_one_table(tmp_path):
     """The same metrics of the same examples, whatever their classes are called and wherever the files are."""
+    home = runs.folder("classification")
     validation = shutil.copy(home / "dev.jsonl", tmp_path / "dev.jsonl")
-    runs = []
+    tasks = []
     for task, fields in (("classification", {}), ("text_to_text", {
             "data__columns": {"target": "label"}, "data__label_map": dict(zip(LABELS, ("bad", "good"), strict=True)),
             "objective__max_target": 4, "objective__positive": "good"})):
         config = tiny.config(task, home / "train.jsonl", validation if fields else home / "dev.jsonl", steps=1,
                              objective__metrics=("accuracy", "f1"), checkpoint__best="accuracy", **fields)
         lmrep.train(config, tmp_path / task)
-        runs.append(run_data.read(tmp_path / task, task, tmp_path / "data"))
-    groups = metrics.group_by_seed(runs)
+        tasks.append(run_data.read(tmp_path / task, task, tmp_path / "data"))
+    groups = metrics.group_by_seed(tasks)
     found = metrics.comparison(groups)
     for title, name in (("Accuracy", "accuracy"), ("F1 of the positive class", "f1")):
-        assert [cell.text for cell in found[title]] == [f"{run.last('validation', name):.2%}" for run in runs]
+        assert [cell.text for cell in found[title]] == [f"{run.last('validation', name):.2%}" for run in tasks]
     assert [cell.text == "" for cell in found["Loss of the target's tokens"]] == [True, False]
     assert metrics.differing_settings(groups) == {}
-    other = {"validation": runs[1].task.splits["validation"] | {"records": "other"}}
-    runs[1] = dataclasses.replace(runs[1], task=dataclasses.replace(runs[1].task, splits=other))
-    assert metrics.differing_settings(metrics.group_by_seed(runs)) == {
+    other = {"validation": tasks[1].task.splits["validation"] | {"records": "other"}}
+    tasks[1] = dataclasses.replace(tasks[1], task=dataclasses.replace(tasks[1].task, splits=other))
+    assert metrics.differing_settings(metrics.group_by_seed(tasks)) == {
         "Accuracy, F1 of the positive class": ["data.validation"]}
 
 
@@ -221,7 +213,7 @@ def test_missing_and_damaged_files_are_reported(workdir, tmp_path):
     path.write_text("\n".join(["[1]", lines[0][:20], '{"id": "1", "text": 3, "label": "yes", "prediction": {}}',
                                *lines[3:]]) + "\n")
     html = Page(report.write([copied], data_dir=tmp_path))
-    for text in ("results.json is damaged", "3 of 40 lines are damaged", "statistics of the examples are not recorded",
+    for text in ("results.json is damaged", "3 of 44 lines are damaged", "statistics of the examples are not recorded",
                  "No trained parameters"):
         assert text in html.text
     shutil.rmtree(copied / "predictions")

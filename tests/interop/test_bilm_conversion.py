@@ -35,6 +35,7 @@ def workdir(files, tmp_path_factory):  # noqa: F811
     return target
 
 
+@pytest.mark.slow
 def test_a_converted_run_has_the_vectors_of_the_original_tool(files, workdir):  # noqa: F811
     run, own, states, carry = lmrep.load(workdir), tensors(), {}, None
     config = experiments.model_config(run.experiment, run.tokenizer.size)
@@ -79,6 +80,7 @@ def test_a_workdir_becomes_the_files_that_it_was_read_from(workdir, tmp_path):
         np.testing.assert_allclose(second[path], value, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_output_layer_of_a_trained_run_is_left_out_and_reported(workdir, tmp_path):
     params = lmrep.load(workdir).params
     with contextlib.closing(Checkpoints(workdir / "checkpoints")) as checkpoints:
@@ -88,6 +90,7 @@ def test_the_output_layer_of_a_trained_run_is_left_out_and_reported(workdir, tmp
     assert result.code == 0 and "the files hold the network alone: objective/bidirectional/bias" in result.out
 
 
+@pytest.mark.slow
 def test_a_vocabulary_is_not_needed(files, tmp_path_factory):  # noqa: F811
     home = tmp_path_factory.mktemp("without")
     result = small.command("convert", files, home / "run")
@@ -100,6 +103,7 @@ def test_a_vocabulary_is_not_needed(files, tmp_path_factory):  # noqa: F811
     assert sorted(path.name for path in (home / "files").iterdir()) == ["lm_weights.hdf5", "options.json"]
 
 
+@pytest.mark.slow
 def test_a_vocabulary_needs_no_unknown_word(files, tmp_path):  # noqa: F811
     """As that of the original tool's example, which has the words of a text alone."""
     write_vocabulary(files, ["<S>", "cat", "\x85", "</S>", "the"])

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 
 import jax
 import numpy as np
@@ -20,24 +19,25 @@ from lmrep.layers.attention import AttentionMask
 from lmrep.models.base import Inputs
 from lmrep.objectives import OBJECTIVES, replaced_token
 from tests import given, small
-from tests.interop.test_published import GOLDEN, LEFT, copy, files, rewrite, same
+from tests.interop.test_published import GOLDEN, LEFT, NAMES, copy, files, rewrite, same
+
+slow = pytest.mark.slow
 
 
-@pytest.fixture(autouse=True)
-def without_the_reference(monkeypatch):
-    """Whatever is installed, `import torch` fails."""
-    monkeypatch.setitem(sys.modules, "torch", None)
+QUICK = ("bert_tanh", "roberta", "electra_discriminator", "albert", "xlnet", "gpt", "gpt2")  # one a family
 
 
-@pytest.fixture(scope="module", params=["bert", "bert_tanh", "roberta", "bert_half", "electra_discriminator",
-                                        "electra_generator", "albert", "xlnet", "gpt", "gpt2"])
+def some(names, *quick):
+    """Golden directories as parameters, of which all but `quick` are slow."""
+    return [pytest.param(name, marks=() if name in quick else slow) for name in names]
+
+
+@pytest.fixture(scope="module", params=some(NAMES, *QUICK))
 def converted(request, tmp_path_factory):
     """(published directory, converted workdir, output of the command)."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "torch", None)
-        home = tmp_path_factory.mktemp(request.param)
-        directory, workdir = GOLDEN / request.param, home / "deep" / "run"
-        return directory, workdir, small.command("convert", directory, workdir)
+    home = tmp_path_factory.mktemp(request.param)
+    directory, workdir = GOLDEN / request.param, home / "deep" / "run"
+    return directory, workdir, small.command("convert", directory, workdir)
 
 
 def test_published_directory_becomes_a_workdir(converted):
@@ -62,7 +62,7 @@ def test_unmatched_and_missing_tensors_are_reported(converted):
     assert ("a discriminator without its generator" in result.out) == (directory.name == "electra_discriminator")
 
 
-@pytest.mark.parametrize("converted", ["bert", "roberta", "electra_generator"], indirect=True)
+@pytest.mark.parametrize("converted", some(["bert", "roberta", "electra_generator"], "roberta"), indirect=True)
 def test_converted_run_fills_masks_like_the_checkpoint(converted):
     directory, workdir, _ = converted
     checkpoint, run = read(directory), lmrep.load(workdir)
@@ -75,7 +75,8 @@ def test_converted_run_fills_masks_like_the_checkpoint(converted):
     assert words == [run.tokenizer.id_to_token(int(i)) for i in np.argsort(-logits)[:3]]
 
 
-@pytest.mark.parametrize("converted", ["bert", "bert_half", "electra_discriminator", "gpt2"], indirect=True)
+@pytest.mark.parametrize("converted", some(
+    ["bert", "bert_half", "electra_discriminator", "gpt2"], "electra_discriminator"), indirect=True)
 def test_converted_run_is_evaluated_if_it_has_the_heads(converted, tmp_path):
     """A spare pooler does not matter; a missing head, or the missing corpus, is an error message."""
     directory, workdir, _ = converted
@@ -91,7 +92,7 @@ def test_converted_run_is_evaluated_if_it_has_the_heads(converted, tmp_path):
     assert result.code == 2 and "was converted, not trained" in result.err
 
 
-@pytest.mark.parametrize("converted", ["bert", "roberta", "albert", "gpt2"], indirect=True)
+@pytest.mark.parametrize("converted", some(["bert", "roberta", "albert", "gpt2"], "gpt2"), indirect=True)
 def test_converted_run_has_the_vectors_of_the_checkpoint(converted):
     """Vectors of a causal network depend on the preceding tokens only."""
     directory, workdir, _ = converted
@@ -109,6 +110,7 @@ def test_leftovers_of_a_killed_conversion_are_removed(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"{name}.1", "run"]
 
 
+@pytest.mark.parametrize("converted", some(NAMES, "bert_tanh", "gpt2"), indirect=True)
 def test_round_trip_changes_nothing(converted, tmp_path):
     directory, workdir, _ = converted
     target = tmp_path / "back"
@@ -121,6 +123,7 @@ def test_round_trip_changes_nothing(converted, tmp_path):
         assert small.command("diff", *pair).out.splitlines()[-1].startswith("equal: all ")
 
 
+@pytest.mark.slow
 def test_run_is_exported_with_the_reference_names(converted, tmp_path):
     directory, workdir, _ = converted
     own = tmp_path / "own"
@@ -250,6 +253,7 @@ def test_encoder_without_heads_makes_no_predictions(tmp_path):
     assert result.code == 2 and "has no discriminator head" in result.err and result.err.count("\n") == 1
 
 
+@slow
 @pytest.mark.parametrize("converted", ["electra_generator"], indirect=True)
 def test_generator_is_a_masked_language_model(converted):
     run = lmrep.load(converted[1])
@@ -299,16 +303,16 @@ EARLIER = OBJECTIVES["masked"]._replace(published_heads={})
 
 @pytest.mark.parametrize(("objective", "fields", "network", "name", "remark"), [
     ("causal", {}, {}, "BertModel", "BertModel is the network alone"),
-    ("causal", {"bias": True}, {}, "BertModel", "left out with the head: objective/causal/bias"),
-    ("causal", {"head": "transform"}, {}, "BertLMHeadModel", ""),
     ("masked", {}, LEFT, "GPT2Model", "it was trained to see both sides, and GPT2Model reads from left to right"),
-    ("causal", {"head": "transform"}, LEFT, "GPT2Model", "GPT2Model is the network alone"),
-    ("causal", {"bias": True}, LEFT, "GPT2Model", "GPT2Model is the network alone"),
     ("earlier", {}, {}, "BertModel", "BertModel is the network alone: no class of bert has a head"),
     ("causal", {}, LEFT, "GPT2LMHeadModel", ""),
-    ("causal", {}, LEFT | {"tied": False}, "GPT2LMHeadModel", ""),
-    ("masked", {}, {"tied": False}, "BertForMaskedLM", ""),
-])
+    *(pytest.param(*row, marks=slow) for row in [
+        ("causal", {"bias": True}, {}, "BertModel", "left out with the head: objective/causal/bias"),
+        ("causal", {"head": "transform"}, {}, "BertLMHeadModel", ""),
+        ("causal", {"head": "transform"}, LEFT, "GPT2Model", "GPT2Model is the network alone"),
+        ("causal", {"bias": True}, LEFT, "GPT2Model", "GPT2Model is the network alone"),
+        ("causal", {}, LEFT | {"tied": False}, "GPT2LMHeadModel", ""),
+        ("masked", {}, {"tied": False}, "BertForMaskedLM", "")])])
 def test_the_objective_decides_which_heads_are_written(
     tmp_path, monkeypatch, objective, fields, network, name, remark
 ):

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import shutil
-import sys
 
 import numpy as np
 import pytest
@@ -15,12 +14,6 @@ from lmrep.interop.huggingface.read import read
 from lmrep.storage.checkpoints import Checkpoints
 from tests import given, small
 from tests.interop.test_published import GOLDEN, copy, rewrite, same
-
-
-@pytest.fixture(autouse=True)
-def without_the_reference(monkeypatch):
-    """Whatever is installed, `import torch` fails."""
-    monkeypatch.setitem(sys.modules, "torch", None)
 
 
 def test_differences_are_sorted_and_name_the_layer(tmp_path):

@@ -18,6 +18,7 @@ from tests.interop.test_published import GOLDEN, NAMES, OWN, files, network, sam
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.slow
 
 SIZES = {"vocab_size": 67, "hidden_size": 36, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 70,
          "max_position_embeddings": 41}

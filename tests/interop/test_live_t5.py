@@ -16,6 +16,7 @@ from tests.tasks import tiny
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.slow
 
 SIZES = {"vocab_size": 207, "d_model": 36, "d_kv": 10, "d_ff": 70, "num_layers": 3, "num_heads": 3,
          "relative_attention_num_buckets": 8, "relative_attention_max_distance": 20}

@@ -23,6 +23,7 @@ from tests.interop.test_published import GOLDEN, files, same
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.slow
 
 CASES = test_live.CASES | {"T5Model": test_live_t5.SIZES | {"decoder_start_token_id": 0}}
 BASES = {"bert": "BertModel", "roberta": "RobertaForMaskedLM", "electra": "ElectraForMaskedLM",

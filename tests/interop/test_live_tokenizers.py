@@ -13,6 +13,7 @@ from lmrep.data.tokenizers.byte_level import BYTES
 from tests.data import test_bpe, test_byte_level, test_sentencepiece, test_tokenizers
 
 transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 
 

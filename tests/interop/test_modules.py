@@ -17,6 +17,7 @@ from lmrep.layers.attention import AttentionMask
 from lmrep.models import transformer
 from lmrep.models.base import Inputs
 from lmrep.models.transformer import Config
+from tests import runs
 
 MODEL = transformer.build(Config(vocab=30, width=12, layers=2, heads=3, mlp=20, max_length=10, dropout=0.5))
 PARAMS = P.init(MODEL.specs, jax.random.key(3))
@@ -72,6 +73,7 @@ def test_nnx_module_equals_the_pure_function(expected):
     equal((hidden, nnx.to_pure_dict(grads)["params"]), expected)
 
 
+@pytest.mark.slow
 def test_dropout_is_applied_on_request():
     linen, other = modules.linen(MODEL, PARAMS), modules.nnx(MODEL, PARAMS)
     noise = jax.jit(lambda variables, key: linen.apply(
@@ -98,6 +100,7 @@ def test_modules_without_weights_initialize_their_own():
         modules.nnx(MODEL)
 
 
+@pytest.mark.slow
 def test_layers_and_attention_are_returned_on_request():
     linen = modules.linen(MODEL, PARAMS)
     encoded = jax.jit(lambda: linen.apply(linen.init(KEY, INPUTS), INPUTS, layers=True, attention=True))()
@@ -114,6 +117,7 @@ def test_parameters_of_the_run_are_not_changed():
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(PARAMS))
 
 
+@pytest.mark.slow
 def test_module_is_a_submodule_with_its_weights():
     class Outer(nn.Module):
         @nn.compact
@@ -124,10 +128,11 @@ def test_module_is_a_submodule_with_its_weights():
     equal(variables["params"]["LinenEncoder_0"]["encoder"], PARAMS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_examples_run_and_learn(example, small_home, monkeypatch, capsys):
+def test_examples_run_and_learn(example, monkeypatch, capsys):
     assert len(example.read_text().splitlines()) < 40
-    monkeypatch.setattr(sys, "argv", [str(example), str(small_home / "run")])
+    monkeypatch.setattr(sys, "argv", [str(example), str(runs.folder("masked") / "run")])
     runpy.run_path(str(example), run_name="__main__")
     output = capsys.readouterr().out
     assert output.startswith("loss ") and float(output.split()[1].rstrip(";")) < 0.7

@@ -7,24 +7,27 @@ import numpy as np
 import pytest
 
 import lmrep
+from lmrep import api
 from lmrep.core.errors import UserError
 from lmrep.core.params import flatten
 from lmrep.experiment import config as experiments
 from lmrep.interop import checkpoint_config, conversion, init_from, student
-from tests import small
+from tests import given, small
 
 PAGE = Path(__file__).parents[2] / "experiments/distilbert.py"
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A folder with texts, and a teacher of 4 layers as a run and as a published directory."""
-    folder = tmp_path_factory.mktemp("student")
-    config = small.config(small.corpus(folder / "texts"))
-    config.model.layers = 4
-    lmrep.train(config, folder / "teacher", data_dir=folder / "data")
-    conversion.to_published(folder / "teacher", folder / "published")
-    return folder
+    """A folder with texts in `texts`, and a teacher of 4 layers in `run`."""
+    return given.workdir(tmp_path_factory.mktemp("student"), layers=4).parent
+
+
+@pytest.fixture(scope="module")
+def published(home):
+    """The teacher as a published directory."""
+    conversion.to_published(home / "run", home / "published")
+    return home / "published"
 
 
 def flags(home, **fields):
@@ -40,25 +43,26 @@ def test_the_layers_of_a_student(depth, layers, expected):
     assert student.pick(depth, layers) == expected
 
 
-@pytest.mark.parametrize("source", ["teacher", "published"])
-def test_a_student_starts_from_its_teachers_layers(home, tmp_path, source):
-    config = checkpoint_config.load_config(PAGE, f"size=tiny,teacher={home / source}", flags(home, steps=1))
-    config.optimizer.learning_rate = 1e-30
-    lmrep.train(config, tmp_path / "run", data_dir=home / "data")
-    teacher, run = (flatten(lmrep.load(path).params) for path in (home / "teacher", tmp_path / "run"))
-    assert not [path for path in run if "token_type" in path]
-    assert set(teacher) - set(run) == {"encoder/embedding/token_type"}
-    for path, value in run.items():
+@pytest.mark.parametrize("source", ["run", pytest.param("published", marks=pytest.mark.slow)])
+def test_a_student_starts_from_its_teachers_layers(home, tmp_path, source, request):
+    source = home / "run" if source == "run" else request.getfixturevalue(source)
+    config = checkpoint_config.load_config(PAGE, f"size=tiny,teacher={source}", flags(home))
+    _, _, stages, _ = api._ready(experiments.parse(config), tmp_path / "run", home / "data", ())
+    teacher = flatten(lmrep.load(home / "run").params)
+    values = {path: value for path, value in stages[0].init_values.items() if not path.startswith("frozen/teacher/")}
+    assert not [path for path in values if "token_type" in path]
+    assert set(teacher) - set(values) == {"encoder/embedding/token_type"}
+    for path, value in values.items():
         expected = teacher[path][np.array([0, 3])] if "/layers/" in path else teacher[path]
         np.testing.assert_array_equal(value, expected, err_msg=path)
 
 
 def test_choices(home):
     def load(choices):
-        argument = f"size=tiny,teacher={home / 'teacher'}{choices}"
+        argument = f"size=tiny,teacher={home / 'run'}{choices}"
         return experiments.parse(checkpoint_config.load_config(PAGE, argument, flags(home)))
 
-    assert load("").frozen == {"teacher": str(home / "teacher")} and load("").model["layers"] == 2
+    assert load("").frozen == {"teacher": str(home / "run")} and load("").model["layers"] == 2
     assert load("").objective["draw"] == "batch" and load(",draw=sequence").objective["draw"] == "sequence"
     alone = load(",losses=mlm")
     assert not alone.frozen and alone.init and alone.objective["alpha_ce"] == alone.objective["alpha_cos"] == 0
@@ -68,8 +72,9 @@ def test_choices(home):
     assert load(",head=random").init_mapping["objective/masked/transform"] == ""
 
 
+@pytest.mark.slow
 def test_what_is_taken_is_logged(home, tmp_path, caplog):
-    argument = f"size=tiny,head=random,teacher={home / 'teacher'}"
+    argument = f"size=tiny,head=random,teacher={home / 'run'}"
     config = checkpoint_config.load_config(PAGE, argument, flags(home, steps=1))
     with caplog.at_level("INFO", "lmrep"):
         lmrep.train(config, tmp_path / "run", data_dir=home / "data")
@@ -85,8 +90,9 @@ def test_training_needs_a_teacher(home, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_student_becomes_a_published_directory(home, tmp_path):
-    lmrep.train(checkpoint_config.load_config(PAGE, f"size=tiny,teacher={home / 'published'}", flags(home, steps=1)),
+@pytest.mark.slow
+def test_a_student_becomes_a_published_directory(home, published, tmp_path):
+    lmrep.train(checkpoint_config.load_config(PAGE, f"size=tiny,teacher={published}", flags(home, steps=1)),
                 tmp_path / "run", data_dir=home / "data")
     conversion.to_published(tmp_path / "run", tmp_path / "out")
     run, again = lmrep.load(tmp_path / "run"), init_from.load(tmp_path / "out")
@@ -94,6 +100,7 @@ def test_a_student_becomes_a_published_directory(home, tmp_path):
         np.testing.assert_array_equal(again.params[path], value, err_msg=path)
 
 
+@pytest.mark.slow
 def test_a_student_of_a_causal_teacher(home, tmp_path):
     teaching = small.config(home / "texts", "causal", "stream")
     teaching.model.update({"norm": "pre", "embedding_norm": False, "token_types": 0, "layers": 2})
@@ -109,10 +116,7 @@ def test_a_student_of_a_causal_teacher(home, tmp_path):
         lmrep.train(wrong, tmp_path / "wrong", data_dir=home / "data")
 
 
-def test_shared_layers_are_all_taken(home):
+def test_shared_layers_are_all_taken(home, tmp_path):
     config = checkpoint_config.load_config(PAGE, "size=tiny", flags(home))
-    teacher = small.config(home / "texts")
-    teacher.model.update({"share": "all", "layers": 4})
-    lmrep.train({**teacher.to_dict(), "steps": 1}, home / "shared", data_dir=home / "data")
-    student.follow(config, home / "shared")
+    student.follow(config, given.workdir(tmp_path, share="all", layers=4))
     assert config.init_mapping.to_dict() == {"encoder": "encoder"} and config.model.layers == 2

@@ -198,13 +198,13 @@ def test_flag_for_a_new_head_leaves_labels_to_the_data(home):
 
 @pytest.mark.parametrize(("directory", "task", "fields"), [
     ("gpt2", SEQUENCE, {"context": "left", "dense": False, "bias": False, "end_of_text": False}),
-    ("gpt2", TOKENS, {"context": "left", "dense": False, "bias": True}),
-    ("gpt", SEQUENCE, {"context": "left", "dense": False, "bias": True, "end_of_text": True}),
-    ("electra_discriminator", SEQUENCE, {"context": "both", "activation": "gelu", "input_dropout": 0.1}),
     ("roberta", SEQUENCE, {"context": "both", "activation": "tanh", "input_dropout": 0.1}),
-    ("albert", "regression", {"context": "both", "activation": "tanh", "input_dropout": 0.0}),
-    ("bert", SPANS, {"context": "both"}),
-])
+    *(pytest.param(*row, marks=pytest.mark.slow) for row in [
+        ("gpt2", TOKENS, {"context": "left", "dense": False, "bias": True}),
+        ("gpt", SEQUENCE, {"context": "left", "dense": False, "bias": True, "end_of_text": True}),
+        ("electra_discriminator", SEQUENCE, {"context": "both", "activation": "gelu", "input_dropout": 0.1}),
+        ("albert", "regression", {"context": "both", "activation": "tanh", "input_dropout": 0.0}),
+        ("bert", SPANS, {"context": "both"})])])
 def test_head_of_a_task_suits_the_network_that_it_starts_from(tmp_path, directory, task, fields):
     """Of a published directory, and of the workdir that it is converted to."""
     conversion.to_workdir(GOLDEN / directory, tmp_path / "run")
@@ -229,6 +229,7 @@ def test_run_that_averages_over_windows_is_not_written(home, tmp_path):
         conversion.to_published(tmp_path / "run", tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_converted_tagger_is_evaluated_by_entities(tmp_path, monkeypatch):
     """Its labels say that the scheme is BIO."""
     monkeypatch.setattr("tests.interop.test_tasks.LABELS", ("O", "B-x", "I-x"))
@@ -241,6 +242,7 @@ def test_converted_tagger_is_evaluated_by_entities(tmp_path, monkeypatch):
     assert len(found["tags"]) == 2 and set(found["tags"]) <= {"O", "B-x", "I-x"}
 
 
+@pytest.mark.slow
 def test_network_without_some_heads_belongs_to_its_family(tmp_path):
     """Its heads of tasks are those of the family, although it cannot be written."""
     conversion.to_workdir(GOLDEN / "roberta", tmp_path / "run")
@@ -261,6 +263,7 @@ def test_distilbert_reads_one_separator_between_two_texts(tmp_path):
     assert run.tokenizer.decode(examples.gather(np.arange(1), 5)["tokens"][0]) == "[CLS] cat [SEP] dog [SEP]"
 
 
+@pytest.mark.slow
 def test_converted_question_answerer_reads_long_contexts_in_windows(tmp_path):
     publish(tmp_path / "x", BERT, SPANS, BY_TOKEN)
     conversion.to_workdir(tmp_path / "x", tmp_path / "run")

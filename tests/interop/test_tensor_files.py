@@ -114,8 +114,10 @@ def test_pipe_or_a_directory_is_refused_at_once(tmp_path):
             tensor_files.read_json(path)
 
 
-def test_mutated_checkpoints_are_read_or_refused(tmp_path):
+@pytest.mark.parametrize("numbers", [
+    range(40), pytest.param((*range(40, 300), 1030, 3274, 5437), marks=pytest.mark.slow)], ids=["40", "others"])
+def test_mutated_checkpoints_are_read_or_refused(tmp_path, numbers):
     names = tuple(sorted(path.name for path in mutations.GOLDEN.iterdir()))
-    outcomes = [mutations.attempt(number, names, tmp_path) for number in (*range(300), 1030, 3274, 5437)]
+    outcomes = [mutations.attempt(number, names, tmp_path) for number in numbers]
     counts = Counter(outcome.partition(",")[0] for outcome in outcomes)
-    assert counts["refused"] > 150 and counts["read"] > 20
+    assert counts["refused"] > len(numbers) / 2 and counts["read"] > len(numbers) / 15
