@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 UNIGRAM_LOSS = "unigram_loss"
 COMPLEMENT, MAJORITY, ENTROPY = "1 - ", "majority of ", "entropy of "
+NO_BASELINE = "none"
 
 
 class Metric(NamedTuple):
@@ -24,7 +25,7 @@ class Metric(NamedTuple):
       baseline: the metric whose value the trivial predictor has, if there is one: "1 - name" for its complement,
         and UNIGRAM_LOSS, which is not measured, for the entropy of the training text's token frequencies. Of a metric
         that is the fraction p of one of two classes, "majority of name", max(p, 1 - p), and "entropy of name", in nats,
-        are the accuracy and the loss of a constant prediction.
+        are the accuracy and the loss of a constant prediction. NO_BASELINE says that there is none, and a comment why.
       perplexity: whether it is a mean loss per token of a language model, shown to people as exp(loss).
       maximum: of a metric of which more is better, the value of perfect predictions.
       optional: whether the config decides if it is measured.
@@ -80,7 +81,7 @@ def baseline_names(metric: Metric) -> tuple[str, ...]:
     for prefix in (COMPLEMENT, MAJORITY, ENTROPY):
         if metric.baseline.startswith(prefix):
             return (metric.baseline.removeprefix(prefix),)
-    return (metric.baseline,) if metric.baseline else ()
+    return (metric.baseline,) if metric.baseline not in ("", NO_BASELINE) else ()
 
 
 def baseline(metric: Metric, value: Callable[[str], float | None]) -> float | None:

@@ -48,7 +48,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
         name="causal_distillation",
         frozen={TEACHER: part.specs} if part else {},
         prepare=prepare,
-        loss=partial(loss, c=c, model=model, part=part, most_frequent=int(np.argmax(vocabulary.counts))),
+        loss=partial(loss, c=c, model=model, part=part, counts=vocabulary.counts),
         carry=lambda batch_size: Carry(),
         terms=teaching.terms(c, part, lm_loss=c.alpha_clm),
         networks=() if part else (NetworkUse(model.sizes, "tokens"),),
@@ -66,7 +66,7 @@ def prepare(keys: Keys, batch: Batch) -> Batch:
 
 def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, part: FrozenPart | None,
-    most_frequent: int,
+    counts: np.ndarray,
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """The weighted sum of the losses."""
     hidden, student = _logits(params, batch, model, STUDENT, key)
@@ -76,19 +76,19 @@ def loss(
         if isinstance(part.config, causal.Config):
             form = causal.Config(head=part.config.head)
         states, teacher = _logits(frozen, batch, part.model, form, None)
-    nll, correct, divergence, squared = teaching.compare(
-        student, teacher if c.alpha_ce or c.alpha_mse else None, batch["targets"], c.temperature)
+    own = teaching.compare(student, teacher if c.alpha_ce or c.alpha_mse else None, batch["targets"], c.temperature,
+                           counts)
     weights, predicted = batch["token_weights"], batch["weights"] > 0
-    total = c.alpha_clm * (nll * batch["weights"]).sum()
-    metrics = sums(predicted, lm_loss=nll, lm_accuracy=correct,
-                   most_frequent_accuracy=batch["targets"] == most_frequent)
-    losses = {"distillation_loss": (c.alpha_ce, divergence), "mse_loss": (c.alpha_mse, squared)}
+    total = c.alpha_clm * (own.nll * batch["weights"]).sum()
+    metrics = sums(predicted, lm_loss=own.nll, lm_accuracy=own.correct,
+                   most_frequent_accuracy=batch["targets"] == np.argmax(counts))
+    if part:
+        of_logits, found = teaching.of_logits(c, own, weights)
+        total, metrics = total + of_logits, metrics | found
     if part and c.alpha_cos:
-        losses["cosine_loss"] = c.alpha_cos, teaching.cosine_distance(states, hidden)
-    for name, (weight, values) in losses.items():
-        if part and weight:
-            total += weight * (values * weights).sum()
-            metrics |= sums(weights > 0, **{name: values})
+        distance = teaching.cosine_distance(states, hidden)
+        total += c.alpha_cos * (distance * weights).sum()
+        metrics |= sums(weights > 0, cosine_loss=distance)
     return total, (metrics, carry)
 
 

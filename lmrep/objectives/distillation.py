@@ -55,7 +55,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
         specs={"encoder": model.specs, "objective": {"masked": mlm_head.specs(model)}},
         frozen={TEACHER: part.specs} if part else {},
         prepare=partial(prepare, c=c, vocabulary=vocabulary),
-        loss=partial(loss, c=c, model=model, part=part, most_frequent=int(np.argmax(vocabulary.counts))),
+        loss=partial(loss, c=c, model=model, part=part, counts=vocabulary.counts),
         predict=partial(mlm_head.predict, model=model, size=vocabulary.size),
         describe=masking.describe,
         terms=teaching.terms(c, part, mlm_loss=c.alpha_mlm),
@@ -91,7 +91,7 @@ def _max_predictions(c: Config, length: int) -> int:
 
 def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, part: FrozenPart | None,
-    most_frequent: int,
+    counts: np.ndarray,
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """The weighted sum of the losses."""
     hidden, student = _logits(params, batch, model, key)
@@ -99,16 +99,13 @@ def loss(
     if part:
         frozen = jax.lax.stop_gradient(params["frozen"][TEACHER])
         states, teacher = _logits(frozen, batch, part.model, None, bool(c.alpha_ce or c.alpha_mse))
-    nll, correct, divergence, squared = teaching.compare(student, teacher, batch["targets"], c.temperature)
-    total, masked = c.alpha_mlm * (nll * batch["weights"]).sum(), batch["weights"] > 0
-    metrics = sums(masked, mlm_loss=nll, mlm_accuracy=correct, most_frequent_accuracy=batch["targets"] == most_frequent)
-    of_teacher = batch["teacher_weights"]
-    if part and c.alpha_ce:
-        total += c.alpha_ce * (divergence * of_teacher).sum()
-        metrics |= sums(of_teacher > 0, distillation_loss=divergence)
-    if part and c.alpha_mse:
-        total += c.alpha_mse * (squared * of_teacher).sum()
-        metrics |= sums(of_teacher > 0, mse_loss=squared)
+    own = teaching.compare(student, teacher, batch["targets"], c.temperature, counts)
+    total, masked = c.alpha_mlm * (own.nll * batch["weights"]).sum(), batch["weights"] > 0
+    metrics = sums(masked, mlm_loss=own.nll, mlm_accuracy=own.correct,
+                   most_frequent_accuracy=batch["targets"] == np.argmax(counts))
+    if part:
+        of_logits, found = teaching.of_logits(c, own, batch["teacher_weights"])
+        total, metrics = total + of_logits, metrics | found
     if part and c.alpha_cos:
         distance = teaching.cosine_distance(states, hidden)
         total += c.alpha_cos * (distance * batch["token_weights"]).sum()

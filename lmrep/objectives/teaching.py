@@ -7,22 +7,30 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from lmrep.config.record import setting
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array
 from lmrep.core.sharding import gather
 from lmrep.layers import lm_head
-from lmrep.metrics import Metric, optional
+from lmrep.metrics import NO_BASELINE, Metric, optional
 from lmrep.models.base import Model
-from lmrep.objectives.base import FrozenPart, FrozenParts
+from lmrep.objectives.base import FrozenPart, FrozenParts, Metrics
+from lmrep.objectives.outputs import sums
 
 TEACHER = "teacher"  # the name of the frozen part
 EPSILON = 1e-12  # added to squared norms, as PyTorch does
-METRICS = optional({
-    "distillation_loss": Metric("Divergence from the teacher, times T^2", "", False, ".4g"),
-    "cosine_loss": Metric("Cosine distance from the teacher's hidden states", "", False, ".4f"),
-    "mse_loss": Metric("Squared distance from the teacher's logits", "", False, ".4g"),
+DIVERGENCE = optional({
+    "distillation_loss": Metric("Divergence from the teacher, times T^2", baseline="constant_distillation_loss"),
+    "constant_distillation_loss": Metric("Divergence of a constant distribution"),
+})
+METRICS = DIVERGENCE | optional({
+    # The best constant direction, that of the mean of the teacher's normalized hidden states, is no mean of figures of
+    # positions, and no direction is known before there are data.
+    "cosine_loss": Metric("Cosine distance from the teacher's hidden states", format=".4f", baseline=NO_BASELINE),
+    "mse_loss": Metric("Squared distance from the teacher's logits", baseline="constant_mse_loss"),
+    "constant_mse_loss": Metric("Squared distance of logits of 0"),
 })
 
 
@@ -86,9 +94,30 @@ def teacher(
     return part
 
 
+class Losses(NamedTuple):
+    """The losses of each position, float32 [b, m] each; without a teacher the last four are 0.
+
+    Attributes:
+      nll: the cross-entropy of the target.
+      correct: whether the target has the largest logit, without a gradient.
+      divergence: T^2 KL(softmax(teacher / T) || softmax(student / T)).
+      squared: the squared distance of the logits, summed over the vocabulary.
+      constant_divergence: `divergence` of a student whose logits are everywhere log(1 + c), where the training text has
+        a token c times.
+      constant_squared: `squared` of a student whose logits are 0.
+    """
+
+    nll: Array
+    correct: Array
+    divergence: Array
+    squared: Array
+    constant_divergence: Array
+    constant_squared: Array
+
+
 def compare(
-    student: Logits, teacher: Logits | None, targets: Array, temperature: float
-) -> tuple[Array, Array, Array, Array]:
+    student: Logits, teacher: Logits | None, targets: Array, temperature: float, frequencies: np.ndarray
+) -> Losses:
     """The losses of each position, in chunks where the logits of all positions would be large.
 
     Args:
@@ -96,15 +125,13 @@ def compare(
       teacher: logits without one, or None.
       targets: i32[b, m], in [0, v).
       temperature: T.
-
-    Returns:
-      float32 [b, m] each: the cross-entropy of the targets; whether the target has the largest logit, without a
-      gradient; T^2 KL(softmax(teacher / T) || softmax(student / T)); and the squared distance of the logits, summed
-      over the vocabulary. The last two are 0 without a teacher.
+      frequencies: [<= v], how often the training text has each token; further ids do not occur.
     """
     student = student._replace(table=gather(student.table, lm_head.TABLE, "embed"))
     if teacher is not None:
         teacher = teacher._replace(table=gather(teacher.table, lm_head.TABLE, "embed"))
+
+    constant = np.log1p(np.pad(frequencies, (0, student.table.shape[0] - len(frequencies)))).astype(np.float32)
 
     def of_chunk(x: Array, targets: Array, y: Array | None = None) -> Array:
         logits = student.at(x)
@@ -112,18 +139,39 @@ def compare(
         nll = jax.nn.logsumexp(logits, axis=-1) - own
         correct = jax.lax.stop_gradient(own >= logits.max(-1)).astype(jnp.float32)
         if y is None:
-            return jnp.stack([nll, correct, jnp.zeros_like(nll), jnp.zeros_like(nll)], -1)
+            return jnp.stack([nll, correct, *[jnp.zeros_like(nll)] * 4], -1)
         theirs = jax.lax.stop_gradient(teacher.at(y))
-        return jnp.stack([nll, correct, divergence(theirs, logits, temperature),
-                          jnp.square(logits - theirs).sum(-1)], -1)
+        return jnp.stack([nll, correct, divergence(theirs, logits, temperature), jnp.square(logits - theirs).sum(-1),
+                          divergence(theirs, constant, temperature), jnp.square(theirs).sum(-1)], -1)
 
     arrays = [student.x, targets] + ([] if teacher is None else [jax.lax.stop_gradient(teacher.x)])
     losses = lm_head.map_chunks(of_chunk, student.table.shape[0], *arrays)
-    return losses[..., 0], losses[..., 1], losses[..., 2], losses[..., 3]
+    return Losses(*jnp.moveaxis(losses, -1, 0))
+
+
+def of_logits(c: Config, own: Losses, weights: Array) -> tuple[Array | float, Metrics]:
+    """The weighted sum of the losses that the teacher's logits give, and their metrics beside those of constant
+    students.
+
+    Args:
+      c: the weights of the losses.
+      own: at each position.
+      weights: float32 [b, m], of positions, which add to 1.
+    """
+    total, metrics = 0.0, {}
+    if c.alpha_ce:
+        total += c.alpha_ce * (own.divergence * weights).sum()
+        metrics |= sums(weights > 0, distillation_loss=own.divergence,
+                        constant_distillation_loss=own.constant_divergence)
+    if c.alpha_mse:
+        total += c.alpha_mse * (own.squared * weights).sum()
+        metrics |= sums(weights > 0, mse_loss=own.squared, constant_mse_loss=own.constant_squared)
+    return total, metrics
 
 
 def divergence(teacher: Array, student: Array, temperature: float) -> Array:
-    """T^2 KL(softmax(teacher / T) || softmax(student / T)) of logits [..., v], float32 [...]."""
+    """T^2 KL(softmax(teacher / T) || softmax(student / T)) of logits [..., v], float32 [...]; those of a constant
+    student are [v]."""
     theirs, ours = (jax.nn.log_softmax(each / temperature, axis=-1) for each in (teacher, student))
     return temperature**2 * (jnp.exp(theirs) * (theirs - ours)).sum(-1)
 

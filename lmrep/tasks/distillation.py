@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from lmrep.config.record import setting
 from lmrep.core.errors import UserError
@@ -21,7 +22,9 @@ from lmrep.objectives.base import Batch, FrozenPart, FrozenParts, Metrics
 from lmrep.objectives.outputs import sums
 from lmrep.objectives.teaching import TEACHER
 
-METRICS: Mapping[str, Metric] = {"distillation_loss": teaching.METRICS["distillation_loss"]}
+# The constant distribution has equal probabilities of all that is possible: classes, choices, or words of the context.
+METRICS: Mapping[str, Metric] = teaching.DIVERGENCE
+POSSIBLE = -1e29  # above the logits of what is not
 SAME = ("labels", "context", "end_of_text", "pieces")  # fields that student and teacher must agree on
 
 
@@ -96,7 +99,9 @@ def add(
     if part is None:
         return loss
     theirs = read(part.objective.predict(jax.lax.stop_gradient(params["frozen"][TEACHER]), batch))
-    divergence = teaching.divergence(jax.lax.stop_gradient(theirs), ours, c.temperature)
+    equal = jax.lax.stop_gradient(jnp.where(ours > POSSIBLE, 0.0, ours))
+    divergence, constant = (teaching.divergence(jax.lax.stop_gradient(theirs), logits, c.temperature)
+                            for logits in (ours, equal))
     total, metrics = loss
     return (c.alpha_task * total + c.alpha_ce * (divergence * weights).sum(),
-            metrics | sums(weights > 0, distillation_loss=divergence))
+            metrics | sums(weights > 0, distillation_loss=divergence, constant_distillation_loss=constant))

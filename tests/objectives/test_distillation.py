@@ -105,12 +105,15 @@ def test_the_loss_in_closed_form(alphas, draw, restrict):
     selected = chosen if restrict else real
     expected = {"mlm_loss": nll[chosen].mean(), "distillation_loss": 9 * (p * np.log(p / q)).sum(-1)[selected].mean(),
                 "mse_loss": np.square(zs - zt).sum(-1)[selected].mean(),
+                "constant_mse_loss": np.square(zt).sum(-1)[selected].mean(),
+                "constant_distillation_loss": 9 * (p * np.log(p / softmax(np.log1p(COUNTS) / 3.0))).sum(-1)[
+                    selected].mean(),
                 "cosine_loss": (1 - (hs * ht).sum(-1) / np.linalg.norm(hs, axis=-1) / np.linalg.norm(ht, axis=-1))[
                     real].mean()}
     weights = {"mlm_loss": mlm, "distillation_loss": ce, "cosine_loss": cos, "mse_loss": mse}
     assert float(total) == pytest.approx(sum(weights[name] * expected[name] for name in weights), rel=1e-4)
     for name, value in expected.items():
-        assert (name in metrics) == bool(weights[name] or name == "mlm_loss")
+        assert (name in metrics) == bool(weights[name.removeprefix("constant_")] or name == "mlm_loss")
         if name in metrics:
             assert float(metrics[name][0] / metrics[name][1]) == pytest.approx(value, rel=1e-4)
     assert sum(weight * metrics[name][0] / metrics[name][1] for name, weight in objective.terms.items()) == \

@@ -39,19 +39,26 @@ def test_divergence(drawn, selected):
     student, teacher = (logits(drawn[name])[mask] for name in ("student", "teacher"))
     expected = torch.nn.KLDivLoss(reduction="batchmean")(
         torch.log_softmax(student / TEMPERATURE, -1), torch.softmax(teacher / TEMPERATURE, -1)) * TEMPERATURE**2
-    *_, divergence, squared = teaching.compare(
-        drawn["student"], drawn["teacher"], jnp.asarray(drawn["targets"]), TEMPERATURE)
+    counts = RNG.integers(0, 9, V - 1)
+    found = teaching.compare(drawn["student"], drawn["teacher"], jnp.asarray(drawn["targets"]), TEMPERATURE, counts)
     chosen = drawn[selected]
-    assert np.asarray(divergence)[chosen].mean() == pytest.approx(float(expected), rel=1e-5)
+    assert np.asarray(found.divergence)[chosen].mean() == pytest.approx(float(expected), rel=1e-5)
     summed = torch.nn.MSELoss(reduction="sum")(student, teacher) / len(student)
-    assert np.asarray(squared)[chosen].mean() == pytest.approx(float(summed), rel=1e-5)
+    assert np.asarray(found.squared)[chosen].mean() == pytest.approx(float(summed), rel=1e-5)
+    frequencies = np.append(counts + 1, 1) ** (1 / TEMPERATURE)
+    constant = torch.nn.KLDivLoss(reduction="batchmean")(
+        tensor(np.log(frequencies / frequencies.sum())).expand(len(teacher), V),
+        torch.softmax(teacher / TEMPERATURE, -1)) * TEMPERATURE**2
+    assert np.asarray(found.constant_divergence)[chosen].mean() == pytest.approx(float(constant), rel=1e-5)
+    assert np.asarray(found.constant_squared)[chosen].mean() == pytest.approx(
+        float(teacher.square().sum() / len(teacher)), rel=1e-5)
 
 
 def test_cross_entropy(drawn):
     targets = torch.where(tensor(drawn["masked"]), tensor(drawn["targets"]), -100)
     expected = torch.nn.CrossEntropyLoss(ignore_index=-100)(logits(drawn["student"]).view(-1, V), targets.view(-1))
-    nll, *_ = teaching.compare(drawn["student"], None, jnp.asarray(drawn["targets"]), TEMPERATURE)
-    assert np.asarray(nll)[drawn["masked"]].mean() == pytest.approx(float(expected), rel=1e-5)
+    found = teaching.compare(drawn["student"], None, jnp.asarray(drawn["targets"]), TEMPERATURE, np.zeros(V))
+    assert np.asarray(found.nll)[drawn["masked"]].mean() == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_cosine(drawn):
@@ -64,10 +71,10 @@ def test_cosine(drawn):
 def test_gradients(drawn):
     """Of the student's logits, through all three losses."""
     def ours(x):
-        nll, _, divergence, _ = teaching.compare(
-            drawn["student"]._replace(x=x), drawn["teacher"], jnp.asarray(drawn["targets"]), TEMPERATURE)
+        found = teaching.compare(drawn["student"]._replace(x=x), drawn["teacher"], jnp.asarray(drawn["targets"]),
+                                 TEMPERATURE, np.zeros(V))
         distance = teaching.cosine_distance(jnp.asarray(drawn["hidden"][0]), x)
-        return 2 * nll.mean() + 5 * divergence.mean() + distance.mean()
+        return 2 * found.nll.mean() + 5 * found.divergence.mean() + distance.mean()
 
     x, table, bias = (tensor(each) for each in drawn["student"])
     x.requires_grad_()

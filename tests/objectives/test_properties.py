@@ -13,6 +13,7 @@ import pytest
 from lmrep.core.params import flatten
 from lmrep.core.sharding import batch_sharding, make_mesh, use_mesh
 from lmrep.layers import dropout
+from lmrep.metrics import is_token_loss
 from lmrep.objectives import OBJECTIVES
 from lmrep.objectives.base import Keys
 from lmrep.training.evaluation import Evaluator
@@ -205,3 +206,5 @@ def test_validation_does_not_depend_on_the_batch_size(name):
     measured = metrics.keys() - {"loss"}
     assert {metric for metric, about in row.metrics.items() if not about.optional} <= measured <= row.metrics.keys()
     assert set(row.teachers) == set(objective.frozen)
+    for about in map(row.metrics.get, objective.terms):
+        assert about.baseline or is_token_loss(about), about  # NO_BASELINE is one that is named

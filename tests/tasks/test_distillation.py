@@ -74,6 +74,10 @@ def test_the_loss_in_closed_form(name):
     divergence = TEMPERATURE**2 * np.where(p > 0, p * np.log(np.maximum(p, 1e-300) / np.maximum(q, 1e-300)), 0).sum(-1)
     assert float(total) == pytest.approx(0.25 * float(alone) + 0.5 * (divergence * weights).sum(), rel=1e-4)
     assert float(metrics["distillation_loss"][0]) == pytest.approx(divergence[weights > 0].sum(), rel=1e-4, abs=1e-5)
+    possible = theirs > -1e20
+    equal = TEMPERATURE**2 * (np.log(possible.sum(-1)) + np.where(p > 0, p * np.log(np.maximum(p, 1e-300)), 0).sum(-1))
+    constant = float(metrics["constant_distillation_loss"][0])
+    assert constant == pytest.approx(equal[weights > 0].sum(), rel=1e-4, abs=1e-5)
     assert taught.frozen == {"teacher": part.specs} and taught.specs.keys() == student.objective.specs.keys()
 
 
