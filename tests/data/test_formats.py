@@ -1,19 +1,16 @@
-"""Formats: examples built token by token, tables in a cache, and a format defined elsewhere."""
+"""Formats: examples built token by token, and tables in a cache."""
 
 import resource
 import shutil
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
-from lmrep.core.errors import RunFault, UserError
-from lmrep.data import formats
-from lmrep.data.formats import FORMATS, TEXT_FIELDS, cache
-from lmrep.data.formats.base import FormatDef, Spans, make_layout
+from lmrep.core.errors import RunFault
+from lmrep.data.formats import cache
+from lmrep.data.formats.base import Spans
 from lmrep.data.formats.cache import cached
 from lmrep.data.formats.plans import Plan
-from lmrep.data.loader import evaluation_batches
 from tests.data.test_format_properties import TABLES, make
 
 
@@ -181,47 +178,3 @@ def test_texts_are_between_begin_and_end_tokens(make_store):
     batch = make("lines", make_store([[2, 3]], {"bos": 0, "eos": 1}), length=6).gather(np.arange(2))
     assert batch["tokens"].tolist() == [[0, 5, 6, 1, 1, 1], [0, 7, 8, 9, 1, 1]]
     assert batch["segment_ids"].tolist() == [[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0]]
-
-
-# --- A format defined elsewhere ---
-
-
-@dataclass(frozen=True)
-class Sentences:
-    """Settings of a format that shows the sentences of each document in order."""
-
-    duplicates: int = 1
-
-
-def sentence_spans(config, store, length, seed, layout, progress=None):
-    starts, lengths = store.sentences[:-1], np.minimum(np.diff(store.sentences), length - layout.special)
-    reset = np.isin(np.arange(len(starts)), store.documents[:-1])
-    half = len(starts) // 2  # the table comes in two chunks
-    for chunk in (slice(None, half), slice(half, None)):
-        yield Spans(np.arange(len(starts[chunk]) + 1), starts[chunk], lengths[chunk].astype(np.int32),
-                    {"reset": reset[chunk].astype(np.int8)})
-
-
-SENTENCES = FormatDef(
-    Sentences, "sentences-1", lambda config, vocabulary: make_layout(vocabulary), sentence_spans,
-    fields=lambda config: (*TEXT_FIELDS, "reset", "following"), contiguous=lambda config: True)
-
-
-def test_a_definition_is_all_that_a_format_needs(random_store, monkeypatch, tmp_path):
-    monkeypatch.setitem(FORMATS, "sentences", SENTENCES)
-    store, length = random_store(0, 9), 24
-    plan = formats.plan("sentences", Sentences(duplicates=2), store, length, 0, tmp_path)
-    assert plan.examples == 2 * (len(store.sentences) - 1)
-    with pytest.raises(UserError, match="length is 2, too short for an example of format 'sentences'"):
-        formats.plan("sentences", Sentences(), store, 2, 0)
-    documents = np.searchsorted(store.sentences[store.documents], store.sentences[:-1], side="right")
-    previous = None
-    for batch in evaluation_batches(plan, batch_size=2, indices=np.arange(2), limit=plan.rows):
-        assert tuple(batch) == SENTENCES.fields(Sentences())
-        if previous is not None:
-            shown = (batch["example"] >= 0)
-            same = documents[batch["example"]] == documents[previous["example"]]
-            np.testing.assert_array_equal(batch["reset"][shown], ~same[shown])
-            expected = np.where(same, batch["tokens"][:, 1], -1)  # after [CLS]
-            np.testing.assert_array_equal(previous["following"][shown], expected[shown])
-        previous = batch

@@ -1,6 +1,5 @@
 """The stream: every token once and in order, an end of text after each document, examples that continue each other."""
 
-
 import numpy as np
 import pytest
 

@@ -103,12 +103,6 @@ def test_batches_are_the_examples_in_order(packed):
     assert step == 11
 
 
-def test_an_epoch_of_batches_shows_each_example_once(packed):
-    seen = np.concatenate([batch["example"] for batch in run_of(packed, last=packed.examples)])
-    counts = np.bincount(seen)
-    assert (counts == 8).all() and len(counts) == packed.examples
-
-
 class Counting:
     """A plan that records the calls of `gather`."""
 

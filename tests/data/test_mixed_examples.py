@@ -101,7 +101,6 @@ def test_the_position_alone_determines_the_example(mixture):
     assert (mixture.numbers(positions, 8, seed=4) != numbers).mean() > 0.5
 
 
-
 def test_batches_have_sequences_of_similar_lengths(mixture):
     """The mean length of sequences over that of the longest of each batch is higher than in a random order."""
     def filled(numbers):

@@ -140,15 +140,6 @@ def test_copies_that_differ_in_white_space_are_in_one_split(tmp_path):
     assert (splits.reshape(80, 4) == splits[::4, None]).all() and len(set(splits)) == 3
 
 
-def test_a_published_vocabulary_gives_its_own_ids(prepared, tmp_path):
-    ready, config, _, _ = prepared
-    ready.tokenizer.save(tmp_path / "published")
-    loaded = prepare.prepare(config, tokenizers.Config(vocab_file=str(tmp_path / "published" / "vocab.txt")), tmp_path)
-    assert loaded.tokenizer.tokens == ready.tokenizer.tokens and loaded.directory.name != ready.directory.name
-    for name in ready.stores:
-        assert content(loaded)[0][name][:3] == content(ready)[0][name][:3]
-
-
 def test_splits_of_fraction_zero_are_not_built(tmp_path):
     config = dataclasses.replace(write(tmp_path / "files", texts(5)), test=0.0)
     ready = prepare.prepare(config, SETTINGS, tmp_path)

@@ -1,7 +1,5 @@
 """The tokenizer of full words."""
 
-
-
 from lmrep.data import tokenizers
 from lmrep.data.tokenizers import Config, words
 
@@ -37,13 +35,3 @@ def test_rare_words_are_left_out_of_a_small_vocabulary():
     many = [" ".join(f"w{i}" for i in range(n)) for n in range(100)]
     tokenizer = tokenizers.train(CONFIG, lambda: iter(many))
     assert tokenizer.tokens[5:] == [f"w{i}" for i in range(64 - 5)]
-
-
-def test_saved_tokenizer_is_loaded(tmp_path):
-    for lowercase in (False, True):
-        tokenizer = trained(lowercase=lowercase)
-        tokenizer.save(tmp_path / str(lowercase))
-        loaded = tokenizers.load(tmp_path / str(lowercase))
-        assert loaded.name == "words" and loaded.fingerprint == tokenizer.fingerprint
-        assert loaded.decode(loaded.encode_batch(TEXTS)[0]) == TEXTS[0].replace(
-            "N", "n" if lowercase else "N")
