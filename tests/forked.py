@@ -13,6 +13,8 @@ from pathlib import Path
 
 from tests.small import SECONDS
 
+LIFETIME = 5 * SECONDS  # the system then ends a child, whose test may have failed without ending it
+
 context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload([
     "jax", "flax", "orbax.checkpoint", "pytest", "rich.live", "lmrep.api", "lmrep.analysis.report", "lmrep.cli.train",
@@ -48,7 +50,9 @@ class Child:
     def communicate(self, timeout: float = SECONDS) -> tuple[str, str]:
         """Waits for its end, and returns what it wrote to standard output and standard error."""
         self._process.join(timeout)
-        assert self.returncode is not None, "it took too long"
+        if self.returncode is None:
+            self.kill()
+            raise AssertionError("it took too long")
         return tuple((Path(self._output.name) / name).read_text() for name in ("1", "2"))
 
 
@@ -78,6 +82,7 @@ def reached(workdir: Path, step: int) -> bool:
 
 def _run(function, arguments: tuple, output: str, devices: int, environment: dict[str, str]) -> None:
     os.setsid()
+    signal.alarm(LIFETIME)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for descriptor in (1, 2):
         os.dup2(os.open(f"{output}/{descriptor}", os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)

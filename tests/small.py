@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -133,7 +134,11 @@ def start(*words, code: str = SHELL, flags: str = "") -> subprocess.Popen:
 
 def finish(process: subprocess.Popen) -> Result:
     """Waits for a process of `start`."""
-    out, err = process.communicate(timeout=SECONDS)
+    try:
+        out, err = process.communicate(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
     return Result(process.returncode, out, err)
 
 

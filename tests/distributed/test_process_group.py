@@ -159,6 +159,7 @@ def test_a_single_process_does_not_import_jax():
     assert join({}) == [(0, "False\n", "")]
 
 
+@pytest.mark.slow
 def test_ranks_of_open_mpi_join_at_the_address_that_jax_detects(address):
     port = int(address.rpartition(":")[2])
     ranks = [{"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": str(rank), "JAX_COORDINATOR_PORT": str(port),
@@ -166,6 +167,7 @@ def test_ranks_of_open_mpi_join_at_the_address_that_jax_detects(address):
     assert join(*ranks) == [(0, "0 2\nTrue\n", ""), (0, "1 2\nTrue\n", "")]
 
 
+@pytest.mark.slow
 def test_processes_of_torchrun_join_beside_its_own_port(address):
     host, _, port = address.rpartition(":")
     common = {"WORLD_SIZE": "2", "MASTER_ADDR": host, "MASTER_PORT": str(int(port) - 1), "TORCHELASTIC_RUN_ID": "none"}
@@ -174,12 +176,14 @@ def test_processes_of_torchrun_join_beside_its_own_port(address):
             (0, "0 2\nTrue\n", ""), (0, "1 2\nTrue\n", "")]
 
 
+@pytest.mark.slow
 def test_ranks_of_mpich_join_at_the_given_address(address):
     common = {"PMI_SIZE": "2", "JAX_COORDINATOR_ADDRESS": address}
     assert join(*(common | {"PMI_RANK": str(rank)} for rank in range(2))) == [
         (0, "0 2\nTrue\n", ""), (0, "1 2\nTrue\n", "")]
 
 
+@pytest.mark.slow
 def test_processes_that_do_not_find_each_other_end_with_one_message(address):
     results = join(explicit(address, 3, 0), explicit("no-such-host.invalid:1", 3, 1), seconds=3)
     for index, (code, _, message) in enumerate(results):
@@ -187,6 +191,7 @@ def test_processes_that_do_not_find_each_other_end_with_one_message(address):
         assert "could not join the others: not all were there within 3 s (LMREP_JOIN_SECONDS). Check that" in message
 
 
+@pytest.mark.slow
 def test_an_abort_of_jax_ends_with_one_message(address):
     zero = start(explicit(address, 2, 0))
     ((code, _, message),) = join(explicit(address, 3, 2))
@@ -196,12 +201,14 @@ def test_an_abort_of_jax_ends_with_one_message(address):
     assert "JAX's message above says why. Check that all processes" in message
 
 
+@pytest.mark.slow
 def test_a_port_that_is_in_use_is_reported(address):
     with socket.create_server(("", int(address.rpartition(":")[2]))):
         ((code, _, message),) = join(explicit(address, 2, 0))
     assert code and "could not start: " in message and "to another one" in message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("environment", [MPI, PMI], ids=["Open MPI 5", "MPICH"])
 def test_ranks_without_a_coordinator_are_refused(environment):
     ((code, _, message),) = join(environment)

@@ -18,6 +18,8 @@ from lmrep.storage import workdir
 from lmrep.storage.checkpoints import Checkpoints
 from tests import forked, small
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):

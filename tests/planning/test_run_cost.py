@@ -100,6 +100,7 @@ def test_a_run_records_its_cost_at_each_checkpoint_and_resumes_add_up(tmp_path, 
     assert run_cost.lines(tmp_path / "run") == lines
 
 
+@pytest.mark.slow
 def test_a_killed_run_has_the_cost_up_to_its_checkpoint(tmp_path):
     small.corpus(tmp_path / "texts")
     file = small.experiment_file(tmp_path, tmp_path / "texts")

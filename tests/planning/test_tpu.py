@@ -10,6 +10,8 @@ from lmrep.experiment import config as experiments
 from lmrep.planning import hardware, plan, search
 from tests import small
 
+pytestmark = pytest.mark.slow
+
 needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
 
 

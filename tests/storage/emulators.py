@@ -52,7 +52,10 @@ class GoogleCloudStorage:
 
         server.BytesParser = MultipartParser
         self._server = server.create_server("127.0.0.1", self._port, data_dir=self._directory, default_bucket="bucket")
-        self._server.start()
+        thread = self._server._api
+        thread.daemon = True
+        thread.start()
+        assert thread.is_running.wait(60)
 
     def stop(self):
         self._server.stop()

@@ -59,6 +59,7 @@ def test_existing_output_is_not_overwritten(small_home):
     assert answer.code == 2 and "exists already" in answer.err and small.contents(small_home / "run") == before
 
 
+@pytest.mark.slow
 def test_overfitting_one_batch_reaches_a_low_loss(small_home, tmp_path):
     """The same examples at every step, none of them validated; the loss falls far below what all the data allow."""
     words = ["--config.overfit=1", "--config.steps=200", "--config.optimizer.learning_rate=3e-3",

@@ -15,6 +15,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from lmrep.core.errors import RunFault
 from lmrep.storage import orbax, workdir
 from lmrep.storage.checkpoints import Checkpoints
+from tests import small
 from tests.forked import context
 from tests.storage.test_checkpoints import META, abstract, assert_same_bits, copied, flip, make_state, names
 
@@ -59,10 +60,13 @@ def save_and_be_killed(directory, point):
 
 
 def end(child):
-    child.join(60)
-    return child.exitcode
+    child.join(small.SECONDS)
+    code = child.exitcode
+    child.kill()
+    return code
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", POINTS)
 def test_process_killed_during_a_save_leaves_the_previous_checkpoint(opened, tmp_path, point):
     child = context.Process(target=save_and_be_killed, args=(tmp_path / "checkpoints", point))
@@ -88,6 +92,7 @@ def replace_and_be_killed(directory):
     checkpoints.wait()
 
 
+@pytest.mark.slow
 def test_process_killed_while_replacing_the_only_checkpoint(opened, tmp_path):
     child = context.Process(target=replace_and_be_killed, args=(tmp_path / "checkpoints",))
     child.start()
@@ -115,6 +120,7 @@ def save_beyond_the_limit(directory, errors):
         os._exit(fault.exit_code)
 
 
+@pytest.mark.slow
 def test_failed_write_gives_one_message(opened, tmp_path):
     child = context.Process(target=save_beyond_the_limit, args=(tmp_path / "checkpoints", tmp_path / "errors"))
     child.start()
@@ -210,6 +216,7 @@ def one_of_two(directory, port, index):
     checkpoints.close()
 
 
+@pytest.mark.slow
 def test_two_processes_save_and_restore_together(opened, tmp_path):
     with socket.socket() as free:
         free.bind(("localhost", 0))

@@ -9,6 +9,8 @@ from lmrep.storage import lease, remote_workdir
 from lmrep.storage.lease import Lease
 from tests.storage import emulators
 
+pytestmark = pytest.mark.slow  # test_lease.py has a cheap store
+
 
 @pytest.fixture(params=[emulators.S3, emulators.GoogleCloudStorage], ids=["s3", "gs"])
 def kind(request, tmp_path, monkeypatch):

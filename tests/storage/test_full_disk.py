@@ -8,6 +8,7 @@ import pytest
 from lmrep.storage.checkpoints import Checkpoints
 from tests import small
 
+pytestmark = pytest.mark.slow
 SIZE = 2 * 2**20
 
 

@@ -211,10 +211,11 @@ def test_check_does_not_write_the_lease_back_after_its_release(monkeypatch):
     monkeypatch.setattr(remote.Store, "write", write_late)
     thread = threading.Thread(target=own.check, args=(0,))
     thread.start()
-    checking.wait()
+    assert checking.wait(small.SECONDS)
     own.release()
     released.set()
-    thread.join()
+    thread.join(small.SECONDS)
+    assert not thread.is_alive()
     assert store().names() == []
     with pytest.raises(LeaseLost, match=f"this run has given {URL} back"):
         own.check(0)
@@ -257,10 +258,11 @@ def test_a_run_whose_lease_was_taken_changes_no_checkpoint():
     assert store().names() == ["checkpoints/2/manifest.json", lease.LEASE]
 
 
+@pytest.mark.slow
 def test_a_run_whose_lease_was_taken_stops_at_the_next_step(small_home, monkeypatch, caplog):
-    """And not at the next checkpoint, a million steps later."""
+    """And not at the next checkpoint, thousands of steps later."""
     config = small.config(small_home / "texts")
-    config.steps = config.checkpoint.every = config.evaluation.every = 1_000_000
+    config.steps = config.checkpoint.every = config.evaluation.every = 5_000  # an end, should it not stop
     monkeypatch.setattr(lease, "EVERY", 0.01)
     monkeypatch.setattr(remote_workdir, "training", partial(remote_workdir.training, every=0.01))
     metrics, ended = remote_workdir.training_dir(URL) / "metrics.jsonl", threading.Event()
@@ -272,10 +274,12 @@ def test_a_run_whose_lease_was_taken_stops_at_the_next_step(small_home, monkeypa
 
     thread = threading.Thread(target=take_from_the_run)
     thread.start()
-    with pytest.raises(LeaseLost) as raised:
-        lmrep.train(config, URL, data_dir=small_home / "data")
-    ended.set()
-    thread.join()
+    try:
+        with pytest.raises(LeaseLost) as raised:
+            lmrep.train(config, URL, data_dir=small_home / "data")
+    finally:
+        ended.set()
+        thread.join()
     assert str(raised.value) == f"process 1 on other has taken {URL}; this run stops, since only one may write there"
     assert raised.value.exit_code == 3 and "trying again" not in caplog.text
     assert complete_steps(store().names()) == [] and lease.read(store())["id"] == "theirs"
@@ -288,6 +292,7 @@ def look_often(*words):
     forked.lmrep(*words)
 
 
+@pytest.mark.slow
 def test_both_processes_of_a_run_whose_lease_was_taken_stop_together(small_home, tmp_path):
     """Long before their next checkpoint, with one message each."""
     small.experiment_file(tmp_path, small_home / "texts")

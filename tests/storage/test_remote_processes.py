@@ -17,6 +17,7 @@ from lmrep.storage.remote_checkpoints import RemoteCheckpoints, complete_steps
 from tests import forked, small
 from tests.storage import emulators
 
+pytestmark = pytest.mark.slow
 STEPS, EVERY, HANGS_AT = 6, 2, 4
 
 
@@ -56,12 +57,19 @@ def pair(home, workdir, hangs=False, **environment):
             for own in forked.addresses(2)]
 
 
-@pytest.mark.parametrize("kind", [emulators.S3, emulators.GoogleCloudStorage], ids=["s3", "gs"])
-def test_killed_in_an_upload_and_continued_on_another_machine(kind, home, tmp_path, monkeypatch):
-    emulator, url = emulators.started(kind, tmp_path), f"{kind.url}/one"
+@pytest.fixture(params=[emulators.S3, emulators.GoogleCloudStorage], ids=["s3", "gs"])
+def emulator(request, tmp_path, monkeypatch):
+    """An emulator that runs, whose variables are set."""
+    emulator = emulators.started(request.param, tmp_path / "emulator")
     monkeypatch.setenv("LMREP_DATA_DIR", str(tmp_path / "here"))
     for name, value in emulator.environment.items():
         monkeypatch.setenv(name, value)
+    yield emulator
+    emulator.stop()
+
+
+def test_killed_in_an_upload_and_continued_on_another_machine(emulator, home, tmp_path):
+    url = f"{emulator.url}/one"
     store = remote_workdir.open_store(url)
 
     processes = pair(home, url, True, HOME=str(tmp_path / "one"), **emulator.environment)
@@ -89,4 +97,3 @@ def test_killed_in_an_upload_and_continued_on_another_machine(kind, home, tmp_pa
     assert state.keys() == expected.keys()
     for path in state:
         np.testing.assert_array_equal(state[path], expected[path], err_msg=path)
-    emulator.stop()

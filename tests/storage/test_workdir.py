@@ -12,6 +12,7 @@ from lmrep.core import files
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.files import atomic_directory
 from lmrep.storage import workdir
+from tests import small
 
 processes = multiprocessing.get_context("spawn")
 
@@ -37,6 +38,7 @@ def test_workdir_that_cannot_be_created_is_refused(tmp_path):
 
 def hold_and_fork(path, connection):
     """Holds the lock, with a child that was forked meanwhile and lives until the connection ends."""
+    signal.alarm(small.SECONDS)
     with workdir.lock(path):
         if os.fork() == 0:
             connection.send("forked")
@@ -46,18 +48,19 @@ def hold_and_fork(path, connection):
         signal.pause()
 
 
+@pytest.mark.slow
 def test_lock_of_a_killed_process_is_released_despite_live_children(tmp_path):
     ours, theirs = processes.Pipe()
     holder = processes.Process(target=hold_and_fork, args=(tmp_path, theirs))
     holder.start()
-    assert ours.recv() == "forked"
+    assert ours.poll(small.SECONDS) and ours.recv() == "forked"
     with pytest.raises(UserError, match=f"process {holder.pid} "), workdir.lock(tmp_path):
         pass
     holder.kill()
-    holder.join()
+    holder.join(small.SECONDS)
     with workdir.lock(tmp_path):
         ours.send("go on")
-        assert ours.recv() == "still there"
+        assert ours.poll(small.SECONDS) and ours.recv() == "still there"
 
 
 def test_json_is_replaced_atomically(tmp_path, monkeypatch):
