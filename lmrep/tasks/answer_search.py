@@ -91,11 +91,12 @@ def of_starts(
       windows, usable: as of `search`.
       n: how many; fewer are returned where there are fewer.
     """
-    last = np.minimum(first[..., None] + np.arange(end.shape[-1]), len(usable) - 1)
+    # Starts outside the context, whose scores are too low for `there`, may have any number.
+    known, last = (np.clip(at, 0, len(usable) - 1) for at in (first, first[..., None] + np.arange(end.shape[-1])))
     scores = start[..., None].astype(np.float64) + end
     there = scores > -1e29
-    words = there & usable[np.minimum(first, len(usable) - 1)][..., None] & usable[last]
-    owner = max_context(windows)[np.minimum(first, windows.max() - 1)] == np.arange(len(windows))[:, None]
+    words = there & usable[known][..., None] & usable[last]
+    owner = max_context(windows)[np.clip(first, 0, windows.max() - 1)] == np.arange(len(windows))[:, None]
     possible = next(mask for mask in (words & owner[..., None], words, there) if mask.any())
     order = np.argsort(-np.where(possible, scores, -np.inf), axis=None, kind="stable")[: min(n, int(possible.sum()))]
     begins = np.broadcast_to(first[..., None], last.shape)

@@ -81,7 +81,7 @@ class Tiny:
         self.task, self.length, self.frozen = TASKS[task], length, frozen or {}
         self.records = as_records(records)
         if "dropout" in self.task.objective.config.__dataclass_fields__:
-            fields["dropout"] = 0.0
+            fields.setdefault("dropout", 0.0)
         self.config = self.task.resolve(self.task.objective.config(**fields), self.records)
         self.form = FORMAT.config(**(form or {}))
         self.tokenizer = tokenizer()

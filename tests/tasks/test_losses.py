@@ -1,0 +1,77 @@
+"""Losses and gradients of tasks in closed form, from what the network predicts for the same examples."""
+
+import numpy as np
+import pytest
+
+from tests.tasks.examples import build, result, right, step
+
+
+def outputs(name):
+    return result(name)[1].arrays
+
+
+def fields(name):
+    return [record.fields for record in build(name).records]
+
+
+def check(name, loss, bias=None):
+    """The loss of a training step, and the gradient of the output layer's bias."""
+    gradient, metrics = step(name)
+    np.testing.assert_allclose(metrics["loss"], [loss, 1], rtol=1e-5)
+    if bias is not None:
+        found = gradient["objective"][build(name).objective.name]["out"]["bias"]
+        np.testing.assert_allclose(found, bias, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["classification", "word_in_context"])
+def test_cross_entropy_of_classes(name):
+    logs, labels = np.stack(outputs(name)["log_probabilities"]), build(name).config.labels
+    gold = [labels.index(each["label"]) for each in fields(name)]
+    check(name, -logs[np.arange(len(gold)), gold].mean(), (np.exp(logs) - np.eye(len(labels))[gold]).mean(0))
+
+
+def test_cross_entropy_of_tags_is_a_mean_over_words():
+    logs, labels = outputs("tagging")["log_probabilities"], build("tagging").config.labels
+    logs = np.concatenate([own[1:-1] for own in logs])  # of one token for each word, between special ones
+    gold = [labels.index(tag) for each in fields("tagging") for tag in each["tags"]]
+    check("tagging", -logs[np.arange(len(gold)), gold].mean(), (np.exp(logs) - np.eye(len(labels))[gold]).mean(0))
+
+
+def test_binary_cross_entropy_is_a_mean_over_labels_and_texts():
+    y, labels = np.stack(outputs("multilabel")["logits"]).astype(np.float64), build("multilabel").config.labels
+    true = np.array([[label in each["labels"] for label in labels] for each in fields("multilabel")])
+    check("multilabel", np.logaddexp(0, np.where(true, -y, y)).mean(),
+          (1 / (1 + np.exp(-y)) - true).mean(0) / len(labels))
+
+
+def test_squared_error():
+    """-1 is a number here, with which columns of integers are filled elsewhere."""
+    value = np.concatenate(outputs("regression")["value"], axis=None)
+    labels = np.array([float(each["label"]) for each in fields("regression")])
+    assert value.shape == labels.shape and -1 in labels
+    check("regression", np.mean((value - labels) ** 2), [np.mean(2 * (value - labels))])
+
+
+def test_cross_entropy_of_choices_is_among_those_that_an_example_has():
+    own = fields("multiple_choice")
+    table = np.reshape(outputs("multiple_choice")["log_probability"], (len(own), -1))
+    present = np.arange(table.shape[1]) < [[len(each["choices"])] for each in own]
+    np.testing.assert_allclose(np.where(present, np.exp(table), 0).sum(1), 1, rtol=1e-5)
+    assert not np.exp(table)[~present].any() and not present.all()
+    check("multiple_choice", -table[np.arange(len(own)), [int(each["label"]) for each in own]].mean())
+
+
+def test_senses_are_among_the_candidates_of_their_lemma():
+    logs, c = np.stack(outputs("word_senses")["log_probabilities"]), build("word_senses").config
+    candidates = {line.split()[0]: line.split()[1:] for line in c.candidates}
+    np.testing.assert_allclose(np.exp(logs).sum(-1), 1, rtol=1e-5)
+    gold = [candidates[f"{each['lemma']}#N"].index(each["senses"][0]) for each in fields("word_senses")]
+    check("word_senses", -logs[np.arange(len(gold)), gold].mean())
+
+
+def test_cross_entropy_of_spans_is_the_mean_of_start_and_end():
+    """Over the positions of the unit itself."""
+    targets = right(build("span_extraction")).arrays
+    check("span_extraction", np.mean([np.log(np.exp(y).sum()) - y[target.argmax()] for name in ("start", "end")
+                                      for y, target in zip(outputs("span_extraction")[name], targets[name],
+                                                           strict=True)]))
