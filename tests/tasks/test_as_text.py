@@ -156,21 +156,7 @@ def test_tags_that_break_the_scheme_are_read_as_conlleval_does_where_entities_ar
     assert sum("(1 of 2 tags)" in message for message in caplog.messages) == (metric == "entity_f1")
 
 
-def test_training_targets_that_are_no_tags_are_refused_where_entities_are_measured():
-    record = Record({"text": "a", "target": "positive"}, "0", "train.tsv, line 2")
-    text_to_text.resolve(text_to_text.Config(metrics=("token_accuracy",)), [record])
-    with pytest.raises(UserError, match=r"line 2: word 1 has the tag 'positive', which no scheme .* leave entity_f1"):
-        text_to_text.resolve(text_to_text.Config(metrics=("entity_f1",)), [record])
-
-
-def test_targets_that_a_metric_cannot_measure_are_refused():
-    record = Record({"text": "a", "target": "positive"}, "0", "train.tsv, line 2")
-    with pytest.raises(UserError, match="line 2 has the target 'positive', which is no number, and"):
-        text_to_text.check(text_to_text.Config(metrics=("spearman",)), record)
-    text_to_text.check(text_to_text.Config(metrics=("spearman",)), record._replace(fields={"text": "a"}))
-    text_to_text.check(text_to_text.Config(metrics=("pearson",)), record._replace(fields={"target": "3.8"}))
-
-
+@pytest.mark.slow
 def test_a_run_answers_questions_from_texts_and_files_without_answers(tmp_path):
     """Predictions are those of `lmrep predict` and of SQuAD's script; a question has the fields of the template."""
     own = EXAMPLES["span_extraction"][0]

@@ -1,4 +1,4 @@
-"""Classification, and what all tasks share: labels, long texts, batches, losses and heads. (Runs:
+"""Classification, and what all tasks share: labels, long texts, batches and heads. (Runs:
 `test_classification_runs`.)"""
 
 import itertools
@@ -18,7 +18,6 @@ from lmrep.experiment.task_data import prepare_task
 from lmrep.interop import init_from
 from lmrep.layers.attention import AttentionMask
 from lmrep.models.base import Inputs
-from lmrep.objectives.base import Carry, Keys
 from lmrep.tasks import classification
 from lmrep.tasks.base import Outputs
 from tests.tasks import tiny
@@ -36,10 +35,6 @@ def examples(count, seed=0, most=12, classes=CLASSES, pairs=True):
 @pytest.fixture(scope="module")
 def task():
     return tiny.Tiny("classification", examples(21))
-
-
-def equal(found, expected, rtol=1e-4, atol=1e-6):
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=rtol, atol=atol), found, expected)
 
 
 # Labels
@@ -81,13 +76,6 @@ def test_a_validation_label_that_training_lacks_is_an_error_that_is_counted(tmp_
     config.objective.labels = ("pos", "poz", "neg", "zero")
     prepared = prepare_task(experiments.parse(config), experiment.tokenizer)
     assert prepared.experiment.objective["labels"] == ("pos", "poz", "neg", "zero")
-
-
-def test_a_single_class_is_refused(tmp_path):
-    train = tiny.write(tmp_path / "train.jsonl", examples(3, classes=("pos",)))
-    experiment = experiments.parse(tiny.config("classification", train))
-    with pytest.raises(UserError, match=r"the only label 'pos' \(.*line 1\); expected two or more classes"):
-        prepare_task(experiment, experiment.tokenizer)
 
 
 def test_training_pairs_are_read_in_both_orders(tmp_path):
@@ -138,14 +126,6 @@ def too_long(task):
     return [a + (b or 0) > task.length - (2 if b is None else 3) for a, b in sizes(task)]
 
 
-def test_long_texts_are_refused_with_file_and_line(long):
-    task = long(long="refuse")
-    number = too_long(task).index(True)
-    tokens = sum(size or 0 for size in sizes(task)[number]) + (2 if sizes(task)[number][1] is None else 3)
-    with pytest.raises(UserError, match=rf"line {number + 1} has {tokens} tokens, and config\.length is 9; raise it"):
-        task.encode()
-
-
 def test_truncated_texts_are_counted_and_end_where_they_should(long):
     task = long(long="truncate")
     units, count = task.encode()
@@ -186,17 +166,10 @@ def test_windows_cover_every_token_and_the_label_is_that_of_their_mean(long):
         np.testing.assert_allclose(list(prediction["probabilities"].values()), mean / mean.sum(), rtol=1e-4)
 
 
-def test_a_length_without_space_for_both_texts_is_refused():
-    task = tiny.Tiny("classification", examples(4), length=4, form={"long": "truncate"})
-    task.layout = task.layout._replace(between=2 * task.layout.tail)  # as RoBERTa
-    with pytest.raises(UserError, match=r"line 2 is a pair .* config\.length is 4"):
-        task.encode()
-
-
 # Batches
 
 
-@pytest.mark.parametrize("batch_size", [4, 16, 21, 32])
+@pytest.mark.parametrize("batch_size", [4, 32])
 def test_every_epoch_shows_each_example_once(task, batch_size):
     store = task.examples()
     steps = store.steps_per_epoch(batch_size)
@@ -213,57 +186,11 @@ def test_every_epoch_shows_each_example_once(task, batch_size):
             assert tokens[segments > 0].tolist() == store.units.tokens[start:end].tolist()
 
 
-def test_packed_sequences_give_the_scores_of_single_ones(task):
-    packed = tiny.Tiny("classification", examples(21), form={"packed": True})
-    store = packed.examples()
-    assert store.examples < 21 and store.slots > 2
-    single = task.outputs(task.examples()).arrays["log_probabilities"]
-    np.testing.assert_allclose(packed.outputs(store).arrays["log_probabilities"], single, rtol=1e-5, atol=1e-5)
-    loss, gradient = task.loss(task.examples().gather(np.arange(21)))
-    same, packed_gradient = packed.loss(store.gather(np.r_[np.arange(store.examples), -1]))
-    np.testing.assert_allclose(same, loss, rtol=1e-5)
-    equal(packed_gradient, gradient)
-    assert packed.score(store).metrics == pytest.approx(task.score().metrics, rel=1e-5)
-
-
-def test_loss_and_gradient_do_not_depend_on_padding(task):
-    store = task.examples()
-    short = np.argsort(store.lengths)[:6]
-    assert store.batch_length(short) < 24
-    loss, gradient = task.loss(store.gather(short, store.batch_length(short)))
-    for batch in (store.gather(short, 32), store.gather(np.r_[short, -1, -1])):
-        padded, same = task.loss(batch)
-        np.testing.assert_allclose(padded, loss, rtol=1e-5)
-        equal(same, gradient)
-
-
-def test_microbatches_add_up(task):
-    """Weights are those of the whole batch, which a partial batch has few of."""
-    batch = task.objective.prepare(Keys(None, None), task.examples().gather(np.r_[np.arange(5), -1, -1, -1]))
-    np.testing.assert_allclose(batch["weights"].sum(), 1, rtol=1e-6)
-    grad = jax.jit(jax.grad(task.objective.loss, has_aux=True))
-    expected, (metrics, _) = grad(task.params, batch, None, Carry())
-    halves = [grad(task.params, {name: value[i::2] for name, value in batch.items()}, None, Carry()) for i in (0, 1)]
-    equal(jax.tree.map(np.add, halves[0][0], halves[1][0]), expected)
-    equal(jax.tree.map(np.add, halves[0][1][0], halves[1][1][0]), metrics)
-    assert metrics["accuracy"][1] == 5
-
-
-def test_the_loss_is_the_mean_cross_entropy(task):
-    logs = np.concatenate(task.outputs(task.examples()).arrays["log_probabilities"]).reshape(21, 3)
-    gold = [task.config.labels.index(record.fields["label"]) for record in task.records]
-    loss, gradient = task.loss(task.examples().gather(np.arange(21)))
-    np.testing.assert_allclose(loss, -logs[np.arange(21), gold].mean(), rtol=1e-5)
-    expected = (np.exp(logs) - np.eye(3)[gold]).mean(0)  # of the output bias
-    np.testing.assert_allclose(gradient["objective"]["classification"]["out"]["bias"], expected, rtol=1e-4, atol=1e-6)
-
-
 # Metrics
 
 
-@pytest.mark.parametrize("batch_size", [1, 4, 16])
-def test_metrics_count_every_example_once_and_no_empty_one(task, batch_size):
-    result = task.score(batch_size=batch_size)
+def test_metrics_count_every_example_once_and_no_empty_one(task):
+    result = task.score(batch_size=4)
     gold = [record.fields["label"] for record in task.records]
     chosen = [prediction["label"] for prediction in result.predictions]
     probability = [prediction["probabilities"][label]
@@ -271,7 +198,7 @@ def test_metrics_count_every_example_once_and_no_empty_one(task, batch_size):
     assert result.metrics == pytest.approx({
         "accuracy": np.mean(np.array(chosen) == gold), "majority_accuracy": max(Counter(gold).values()) / 21,
         "loss": -np.log(probability).mean()}, rel=1e-5)
-    alone = [prediction["probabilities"] for prediction in task.score(batch_size=1).predictions]  # no empty sequences
+    alone = [prediction["probabilities"] for prediction in task.score(batch_size=21).predictions]  # no empty sequences
     for prediction, expected in zip(result.predictions, alone, strict=True):
         assert prediction["probabilities"] == pytest.approx(expected, rel=1e-4)
 
@@ -309,12 +236,6 @@ def test_f1_is_that_of_the_positive_class():
         assert found["accuracy"] == pytest.approx(4 / 6)  # by which checkpoints are compared
 
 
-@pytest.mark.parametrize(("labels", "positive"), [(["0", "1"], "2"), (["0", "1", "2"], "")])
-def test_f1_without_a_positive_class_is_refused(labels, positive):
-    with pytest.raises(UserError, match=rf"config\.objective\.positive is '{positive}', and the labels are 0, 1"):
-        scored(labels, labels, metrics=("f1",), positive=positive)
-
-
 # Heads
 
 
@@ -336,17 +257,13 @@ def by_hand(task, i, position):
 
 @pytest.mark.parametrize(("model", "fields", "position"), [
     ("transformer", {}, 0),
-    ("transformer", {"context": "left", "dense": False, "bias": False}, -1),
+    pytest.param("transformer", {"context": "left", "dense": False, "bias": False}, -1, marks=pytest.mark.slow),
     ("lstm", {"context": "left"}, -1)])
 def test_the_head_reads_the_first_position_or_the_last_of_a_left_context(model, fields, position):
     task = tiny.Tiny("classification", examples(4), model=model, **fields)
     found = task.outputs(task.examples(), 4).arrays["log_probabilities"]
     for i in range(4):
         np.testing.assert_allclose(found[i], by_hand(task, i, position), rtol=1e-4, atol=1e-5)
-    packed = tiny.Tiny("classification", examples(4), model=model, form={"packed": True}, **fields)
-    assert packed.examples().examples < 4
-    np.testing.assert_allclose(packed.outputs(packed.examples()).arrays["log_probabilities"], found, rtol=1e-4,
-                               atol=1e-5)
 
 
 # Where a head starts

@@ -2,12 +2,10 @@
 
 import dataclasses
 import json
-import random
 import shutil
 
 import numpy as np
 import pytest
-import tensorflow_datasets as tfds
 
 import lmrep
 from lmrep.cli import train as train_command
@@ -16,42 +14,29 @@ from lmrep.core.errors import UserError
 from lmrep.core.params import flatten
 from lmrep.data.records import Record
 from lmrep.inference import labelled, task_evaluation
-from lmrep.training.metrics_log import MetricsLog
-from tests import given, small
+from tests import given, runs, small
 from tests.tasks import tiny
 
 STEPS = 24  # three epochs of 120 examples: 7 batches of 16 and one of 8
 
 
-def examples(count, seed, labels=("neg", "pos")):
-    """Texts of three words and one that decides the class."""
-    draw, records = random.Random(seed), []
-    for _ in range(count):
-        words, label = tiny.sentence(draw, 3).split(), draw.randrange(2)
-        words.insert(draw.randrange(4), ("bad", "good")[label])
-        records.append({"text": " ".join(words), "label": labels[label]})
-    return records
-
-
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    home = tmp_path_factory.mktemp("classification")
-    tiny.write(home / "train.jsonl", examples(120, 0))
-    tiny.write(home / "dev.jsonl", examples(44, 1))
-    tiny.write(home / "others.jsonl", examples(120, 0, ("no", "yes")))
-    return home
+def home():
+    """The folder with the examples; nothing is changed there."""
+    return runs.folder("classification")
 
 
 def config(home, argument="mesh=1x1x1", train="train.jsonl", **fields):
+    """That of the shared run, with changes."""
     dev = None if train == "others.jsonl" else home / "dev.jsonl"
     return tiny.config("classification", home / train, dev, argument, **{
         "epochs": 3.0, "checkpoint__every": 0, "evaluation__every": 4, "checkpoint__keep": 2} | fields)
 
 
 @pytest.fixture(scope="module")
-def trained(home):
-    """(workdir, outcome) of an uninterrupted run on one device."""
-    return home / "run", lmrep.train(config(home), home / "run")
+def trained(tmp_path_factory):
+    """A copy of the shared run."""
+    return runs.copy("classification", tmp_path_factory.mktemp("classification") / "run")
 
 
 def params(workdir, step=None):
@@ -64,20 +49,18 @@ def predicted(workdir):
 
 
 def test_a_run_learns_and_its_best_checkpoint_predicts(trained):
-    workdir, outcome = trained
-    lines = small.lines(workdir, "validation")
-    assert [line["step"] for line in lines] == [0, 4, 8, 12, 16, 20, 24] and outcome.steps == STEPS
+    lines = small.lines(trained, "validation")
+    assert [line["step"] for line in lines] == [0, 4, 8, 12, 16, 20, 24]
     best = max(lines[1:], key=lambda line: line["accuracy"])
     assert best["accuracy"] > best["majority_accuracy"] + 0.2
-    assert lmrep.load(workdir).step == best["step"]  # checkpoint.every is 0: there is one at each validation
-    assert outcome.example == examples(44, 1)[0]["text"]
-    gold = [record["label"] for record in examples(44, 1)]
-    assert np.mean([one["label"] == label for one, label in zip(predicted(workdir), gold, strict=True)]) == \
+    assert lmrep.load(trained).step == best["step"]  # checkpoint.every is 0: there is one at each validation
+    gold = [record["label"] for record in runs.labelled_texts(44, 1)]
+    assert np.mean([one["label"] == label for one, label in zip(predicted(trained), gold, strict=True)]) == \
         pytest.approx(best["accuracy"])
 
 
 def test_a_run_predicts_from_texts_tuples_and_dicts(trained):
-    run = lmrep.load(trained[0])
+    run = lmrep.load(trained)
     first, *others = run.predict(["cat good dog", ("cat good dog",), {"text": "cat good dog"}])
     assert set(first["probabilities"]) == {"neg", "pos"} and sum(first["probabilities"].values()) == pytest.approx(1)
     assert all(other["probabilities"] == pytest.approx(first["probabilities"], rel=1e-5) for other in others)
@@ -88,7 +71,7 @@ def test_a_run_predicts_from_texts_tuples_and_dicts(trained):
 
 
 def test_truncated_texts_are_counted_when_they_are_predicted(trained, caplog):
-    run = lmrep.load(trained[0])
+    run = lmrep.load(trained)
     form = {**run.experiment.format, "long": "truncate"}
     run = dataclasses.replace(run, experiment=dataclasses.replace(run.experiment, format=form))
     run.predict(["cat good dog", "cat " * 200])
@@ -96,7 +79,7 @@ def test_truncated_texts_are_counted_when_they_are_predicted(trained, caplog):
 
 
 def test_submissions_have_the_names_that_the_benchmark_wants(trained, tmp_path):
-    run = lmrep.load(trained[0])
+    run = lmrep.load(trained)
     data = dataclasses.replace(run.experiment.data, test="MNLI/test_matched.tsv")
     mnli = dataclasses.replace(run.experiment, name="mnli", data=data)
     run = dataclasses.replace(run, directory=tmp_path, experiment=mnli)
@@ -108,7 +91,10 @@ def test_submissions_have_the_names_that_the_benchmark_wants(trained, tmp_path):
         assert path.name == file and path.read_text() == f"index\tprediction\n7\t{result.predictions[0]['label']}\n"
 
 
+@pytest.mark.slow
 def test_a_split_in_tfds_is_evaluated_in_place_of_files(trained, tmp_path):
+    import tensorflow_datasets as tfds  # it takes seconds to import
+
     directory = tmp_path / "reviews" / "1.0.0"
     directory.mkdir(parents=True)
     features = tfds.features.FeaturesDict({
@@ -118,10 +104,10 @@ def test_a_split_in_tfds_is_evaluated_in_place_of_files(trained, tmp_path):
     writer = tfds.core.SequentialWriter(tfds.core.DatasetInfo(builder=identity, features=features), 100,
                                         file_format="array_record")
     writer.initialize_splits(["validation", "test"])
-    own = [{"text": each["text"], "label": ("neg", "pos").index(each["label"])} for each in examples(12, 1)]
-    writer.add_examples({"validation": own, "test": [each | {"label": -1} for each in own]})
+    own = [{"text": each["text"], "label": ("neg", "pos").index(each["label"])} for each in runs.labelled_texts(12, 1)]
+    writer.add_runs.labelled_texts({"validation": own, "test": [each | {"label": -1} for each in own]})
     writer.close_all()
-    workdir = shutil.copytree(trained[0], tmp_path / "run", ignore=shutil.ignore_patterns(".lock"))
+    workdir = runs.copy("classification", tmp_path / "run")
     run = lmrep.load(workdir)
     count, metrics, _, write = task_evaluation.evaluate_task(run, None, f"tfds:{directory}:validation", None)
     assert count == 12 and metrics["accuracy"] > 0.5
@@ -136,66 +122,43 @@ def test_a_split_in_tfds_is_evaluated_in_place_of_files(trained, tmp_path):
 
 
 def test_the_diagnostic_set_in_tfds_has_the_columns_of_mnli_there(trained):
-    data = task_evaluation.other_files(lmrep.load(trained[0]).experiment.data, "tfds:glue/ax:test", "mnli")
+    data = task_evaluation.other_files(lmrep.load(trained).experiment.data, "tfds:glue/ax:test", "mnli")
     assert (data.tfds, data.test, data.columns["text2"]) == ("glue/ax", "test", "hypothesis")
 
 
-class Killed(Exception):
-    pass
-
-
-def test_a_killed_and_resumed_run_ends_as_an_uninterrupted_one(home, trained, tmp_path, monkeypatch):
-    write = MetricsLog.write
-
-    def dying(self, step, split, values):
-        write(self, step, split, values)
-        if step > 13:
-            raise Killed
-
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(MetricsLog, "write", dying)
-        lmrep.train(config(home), tmp_path / "run")
-    assert not (tmp_path / "run/predictions").exists()
-    lmrep.train(config(home), tmp_path / "run")
-    workdir, _ = trained
-    assert small.lines(tmp_path / "run") == small.lines(workdir)
-    assert lmrep.load(tmp_path / "run").step == lmrep.load(workdir).step
-    for step in (None, STEPS):
-        expected = params(workdir, step)
-        for path, value in params(tmp_path / "run", step).items():
-            np.testing.assert_array_equal(value, expected[path], err_msg=path)
-    assert predicted(tmp_path / "run") == predicted(workdir)
+def test_a_resumed_run_ends_as_an_uninterrupted_one(home, trained, tmp_path):
+    """With dropout, from the checkpoint before the last one."""
+    workdir = runs.copy("classification", tmp_path / "run")
+    last = max(workdir.glob("checkpoints/[0-9]*"), key=lambda path: int(path.name))
+    assert int(last.name) == STEPS
+    shutil.rmtree(last)
+    shutil.rmtree(workdir / "predictions")
+    lmrep.train(config(home), workdir)
+    assert small.lines(workdir) == small.lines(trained)
+    assert lmrep.load(workdir).step == lmrep.load(trained).step
+    expected = params(trained, STEPS)
+    for path, value in params(workdir, STEPS).items():
+        np.testing.assert_array_equal(value, expected[path], err_msg=path)
+    assert predicted(workdir) == predicted(trained)
 
 
 def test_more_epochs_continue_the_run_in_a_workdir(trained):
     """The steps on record are those of the epochs before."""
     def resumed(*overrides):
-        return train_command.config_of(Arguments("train", workdir=str(trained[0]), overrides=overrides))
+        return train_command.config_of(Arguments("train", workdir=str(trained), overrides=overrides))
 
     assert resumed().steps == STEPS
     assert (resumed(("epochs", "5")).steps, resumed(("epochs", "5")).epochs) == (0, 5.0)
     assert resumed(("epochs", "5"), ("steps", "30")).steps == 30
 
 
-def test_eight_devices_give_the_predictions_of_one(home, trained, tmp_path):
-    lmrep.train(config(home, "mesh=8x1x1"), tmp_path / "run")
-    workdir, _ = trained
-    np.testing.assert_allclose(small.losses(tmp_path / "run"), small.losses(workdir), rtol=1e-4)
-    for name in ("loss", "accuracy"):
-        found, expected = ([line[name] for line in small.lines(each, "validation")]
-                           for each in (tmp_path / "run", workdir))
-        np.testing.assert_allclose(found, expected, rtol=1e-4)
-    for found, expected in zip(predicted(tmp_path / "run"), predicted(workdir), strict=True):
-        assert found["label"] == expected["label"]
-        assert found["probabilities"] == pytest.approx(expected["probabilities"], abs=1e-3)
-
-
 # From checkpoints
 
 
+@pytest.mark.slow
 def test_resuming_with_other_examples_names_the_files(home, trained, tmp_path):
-    workdir = shutil.copytree(trained[0], tmp_path / "run", ignore=shutil.ignore_patterns(".lock"))
-    other = tiny.write(tmp_path / "other.jsonl", examples(44, 5))
+    workdir = runs.copy("classification", tmp_path / "run")
+    other = tiny.write(tmp_path / "other.jsonl", runs.labelled_texts(44, 5))
     changed = config(home)
     changed.data.validation = str(other)
     with pytest.raises(UserError) as error:
@@ -203,7 +166,7 @@ def test_resuming_with_other_examples_names_the_files(home, trained, tmp_path):
     lines = str(error.value).splitlines()
     assert lines[1:-1] == [f"  data.validation: {home / 'dev.jsonl'} -> {other}, with other examples"]
     changed = config(home)
-    changed.data.train = str(tiny.write(tmp_path / "train.jsonl", examples(120, 5)))
+    changed.data.train = str(tiny.write(tmp_path / "train.jsonl", runs.labelled_texts(120, 5)))
     previous = json.loads((workdir / "config.json").read_text())
     previous["config"]["data"]["train"] = changed.data.train
     (workdir / "config.json").write_text(json.dumps(previous))
@@ -219,9 +182,10 @@ def test_resuming_with_other_examples_names_the_files(home, trained, tmp_path):
     assert lmrep.train(changed, workdir).steps == STEPS
 
 
+@pytest.mark.slow
 def test_a_run_from_before_a_field_was_added_resumes(home, trained, tmp_path):
     """With a version that had fewer fields of the task and the format."""
-    workdir = shutil.copytree(trained[0], tmp_path / "run", ignore=shutil.ignore_patterns(".lock"))
+    workdir = runs.copy("classification", tmp_path / "run")
     record = json.loads((workdir / "config.json").read_text())
     for section, field in (("objective", "features"), ("objective", "pooling"), ("format", "long")):
         del record["config"][section][field]
@@ -229,15 +193,16 @@ def test_a_run_from_before_a_field_was_added_resumes(home, trained, tmp_path):
     assert lmrep.train(config(home), workdir).steps == STEPS
 
 
+@pytest.mark.slow
 def test_unknown_labels_of_other_files_are_errors(trained, tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
-    tiny.write(tmp_path / "other.jsonl", [*examples(3, 6), {"text": "cat", "label": "poz"}])
-    assert lmrep.evaluate(trained[0], files="other.jsonl")["accuracy"] <= 0.75
+    tiny.write(tmp_path / "other.jsonl", [*runs.labelled_texts(3, 6), {"text": "cat", "label": "poz"}])
+    assert lmrep.evaluate(trained, files="other.jsonl")["accuracy"] <= 0.75
     assert "other.jsonl, line 4: the label is 'poz'" in caplog.text
     for name in "ab":
-        tiny.write(tmp_path / f"{name}.jsonl", examples(3, 6))
-    lmrep.evaluate(trained[0], files="a.jsonl,b.jsonl")
-    assert (trained[0] / "predictions/a-b.jsonl").read_text().count("\n") == 6
+        tiny.write(tmp_path / f"{name}.jsonl", runs.labelled_texts(3, 6))
+    lmrep.evaluate(trained, files="a.jsonl,b.jsonl")
+    assert (trained / "predictions/a-b.jsonl").read_text().count("\n") == 6
 
 
 @pytest.fixture(scope="module")
@@ -247,6 +212,7 @@ def pretrained(home):
                          width=16, heads=2, mlp=32)
 
 
+@pytest.mark.slow
 def test_frozen_parameters_stay_as_they_were_pretrained(home, pretrained, tmp_path):
     """The network, and the pooler, from which the head's dense layer starts."""
     frozen = {"encoder/*": 0.0, "*/dense/*": 0.0}
@@ -262,22 +228,24 @@ def test_frozen_parameters_stay_as_they_were_pretrained(home, pretrained, tmp_pa
     assert found["objective/classification/out/bias"].any()  # which is 0 at first
 
 
+@pytest.mark.slow
 def test_a_run_with_other_labels_needs_a_new_head(home, trained, tmp_path):
-    argument = f"init={trained[0]},mesh=1x1x1"
+    argument = f"init={trained},mesh=1x1x1"
     message = r"has the labels no, yes, and config\.objective\.labels is neg, pos; .*--config\.head=new"
     with pytest.raises(UserError, match=message):
         lmrep.train(config(home, argument, "others.jsonl"), tmp_path / "refused")
     assert not (tmp_path / "refused").exists()
     lmrep.train(config(home, f"{argument},head=new", "others.jsonl", steps=1), tmp_path / "run",
                 **{"optimizer.multipliers": {"*": 0.0}})
-    source, found = params(trained[0]), params(tmp_path / "run")
+    source, found = params(trained), params(tmp_path / "run")
     for path, value in found.items():
         assert np.array_equal(value, source[path]) == path.startswith("encoder/") or not value.any(), path
 
 
+@pytest.mark.slow
 def test_a_run_with_the_same_labels_continues_with_the_head(home, trained, tmp_path):
-    lmrep.train(config(home, f"init={trained[0]},mesh=1x1x1", steps=1), tmp_path / "run",
+    lmrep.train(config(home, f"init={trained},mesh=1x1x1", steps=1), tmp_path / "run",
                 **{"optimizer.multipliers": {"*": 0.0}})
-    source = params(trained[0])
+    source = params(trained)
     for path, value in params(tmp_path / "run").items():
         np.testing.assert_array_equal(value, source[path], err_msg=path)

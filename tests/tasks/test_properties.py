@@ -13,7 +13,9 @@ from lmrep.tasks import TASKS
 from tests.tasks import examples
 from tests.tasks.examples import build, result, step
 
-every_case = pytest.mark.parametrize("name", examples.CASES)
+SLOW = ("lstm decoder", "left context of words")  # much as others
+every_case = pytest.mark.parametrize("name", [
+    pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in examples.CASES])
 LABELLED = [name for name in examples.EXAMPLES if "labels" in TASKS[name].objective.config.__dataclass_fields__]
 
 
@@ -47,7 +49,9 @@ def test_packed_examples_have_the_predictions_of_separate_ones(name):
     assert close(result(name, packed=True)[0], result(name)[0])
 
 
-@every_case
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=() if name in examples.EXAMPLES or name == "words and characters" else pytest.mark.slow)
+    for name in examples.CASES])
 def test_dropout_repeats_by_its_key_and_uses_no_key_twice(name):
     task = build(name, dropout=0.3)
     store = task.examples()

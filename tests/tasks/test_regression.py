@@ -3,15 +3,11 @@
 import dataclasses
 import random
 
-import jax
 import numpy as np
 import pytest
 from scipy import stats
 
 import lmrep
-from lmrep.core.errors import UserError
-from lmrep.experiment import config as experiments
-from lmrep.experiment.task_data import prepare_task
 from lmrep.tasks.base import Result
 from tests.tasks import tiny
 
@@ -30,47 +26,6 @@ def examples(count, seed=0):
 @pytest.fixture(scope="module")
 def task():
     return tiny.Tiny("regression", examples(32))
-
-
-def test_loss_and_gradient_are_those_of_the_mean_squared_error(task):
-    """A batch of 32, whose predictions of shape [32, 1] must not be broadcast against 32 labels."""
-    store = task.examples()
-    batch = store.gather(np.arange(32))
-    value = np.concatenate(task.outputs(store).arrays["value"], axis=None)
-    labels = np.array([float(record.fields["label"]) for record in task.records])
-    assert value.shape == (32,) and np.ptp(labels) > 0
-    loss, gradient = task.loss(batch)
-    np.testing.assert_allclose(loss, np.mean((value - labels) ** 2), rtol=1e-5)
-    bias = gradient["objective"]["regression"]["out"]["bias"]
-    np.testing.assert_allclose(bias, [np.mean(2 * (value - labels))], rtol=1e-4)
-
-
-def test_examples_without_label_and_empty_ones_do_not_count(task):
-    known = [record for record in task.records if float(record.fields["label"])]
-    others = [record._replace(fields={"text": record.fields["text"]}) for record in task.records[:3]]
-    expected, gradient = task.loss(task.examples(known).gather(np.arange(len(known))))
-    mixed = task.examples([*others, *known])
-    loss, same = task.loss(mixed.gather(np.r_[np.arange(3 + len(known)), -1, -1]))
-    np.testing.assert_allclose(loss, expected, rtol=1e-5)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), same, gradient)
-
-
-def test_negative_numbers_are_labels():
-    """-1 too, by which columns of integers are filled."""
-    task = tiny.Tiny("regression", [{"text": "cat", "label": "-1"}, {"text": "dog", "label": "-1e2"}])
-    value = np.concatenate(task.outputs(task.examples()).arrays["value"], axis=None)
-    loss, _ = task.loss(task.examples().gather(np.array([0, 1, -1])))
-    np.testing.assert_allclose(loss, np.mean((value - [-1, -100]) ** 2), rtol=1e-5)
-
-
-@pytest.mark.parametrize("label", ["high", "nan", "inf", "-Infinity", "1,5", "1_0", "\u0661\u0662", "1e300", "-2e15"])
-def test_a_label_that_is_no_finite_number_is_refused_with_file_and_line(tmp_path, label):
-    records = examples(4)
-    train = tiny.write(tmp_path / "train.jsonl", records)
-    dev = tiny.write(tmp_path / "dev.jsonl", [records[0], records[1] | {"label": label}])
-    experiment = experiments.parse(tiny.config("regression", train, dev))
-    with pytest.raises(UserError, match=rf"dev\.jsonl, line 2: the label is '{label}'; expected a number"):
-        prepare_task(experiment, experiment.tokenizer)
 
 
 def test_metrics_are_those_of_scipy_and_the_baseline_predicts_the_mean(task):
@@ -112,12 +67,14 @@ def trained(tmp_path_factory):
     return home / "run", lmrep.train(tiny.config("regression", train, dev, epochs=8.0), home / "run")
 
 
+@pytest.mark.slow
 def test_a_run_learns_to_count(trained):
     workdir, outcome = trained
     assert outcome.after["pearson"] > 0.8 and outcome.after["mean_squared_error"] < 0.5 * outcome.after["variance"]
     assert len((workdir / "predictions/validation.jsonl").read_text().splitlines()) == 48
 
 
+@pytest.mark.slow
 def test_it_predicts_numbers(trained):
     run = lmrep.load(trained[0])
     few, many, pair = run.predict(["dog bird", "cat cat cat", ("cat cat cat", "dog")])

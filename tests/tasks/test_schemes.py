@@ -7,7 +7,6 @@ from functools import partial
 import numpy as np
 import pytest
 
-from lmrep.core.errors import UserError
 from lmrep.data.records import Record
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.tasks import schemes, tagging
@@ -29,15 +28,6 @@ def test_the_scheme_is_detected(tags, scheme):
     c = tagging.resolve(tagging.Config(), given)
     assert c.scheme == scheme
     assert c.metrics == (("token_accuracy",) if scheme == "none" else tagging.METRICS)
-
-
-@pytest.mark.parametrize(("tags", "message"), [
-    ("O PER B-X O", r"word 2, 'b', has the tag 'PER', which no scheme of entities has"),
-    ("O L-X B-X E-X", r"begin with B, E, L, O, which is no scheme"),
-    ("O O O O", r"has the only tag 'O'")])
-def test_tags_of_no_scheme_are_refused(tags, message):
-    with pytest.raises(UserError, match=message):
-        tagging.resolve(tagging.Config(), [record("a b c d", tags)])
 
 
 @pytest.mark.parametrize(("scheme", "tags", "read"), [
@@ -68,11 +58,6 @@ def test_training_tags_that_break_the_scheme_are_read_alike(caplog):
     tagging.encode(c, train, encoder())
     [message] = caplog.messages
     assert "line 7: word 2, 'f', has the tag 'B-Z'" in message and "IOB1" in message and "(1 of 8 tags)" in message
-
-
-def test_training_tags_that_no_scheme_has_are_refused_where_a_scheme_is_set():
-    with pytest.raises(UserError, match=r"word 1, 'a', has the tag 'NN', which no scheme .*scheme=none"):
-        tagging.resolve(tagging.Config(scheme="BIO"), [record("a b", "NN O")])
 
 
 @pytest.mark.parametrize("scheme", schemes.PREFIXES)

@@ -9,10 +9,13 @@ import pytest
 
 import lmrep
 from lmrep.core.errors import UserError
+from lmrep.data.records import Record
+from lmrep.data.records.encoding import Source, Units
 from lmrep.experiment import config as experiments
 from lmrep.experiment import task_data, task_sources
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.tasks import TASKS
+from lmrep.tasks.base import Outputs
 from lmrep.tasks.mixture import mixed
 from lmrep.training.metrics_log import MetricsLog
 from tests import small
@@ -67,6 +70,7 @@ def trained(home):
     return home / "run"
 
 
+@pytest.mark.slow
 def test_a_mixture_of_packed_pairs_that_is_killed_and_resumed_equals_an_uninterrupted_one(home, tmp_path, monkeypatch):
     fields = {"format__packed": True, "checkpoint__every": 2, "evaluation__every": 3, "model__dropout": 0.1}
     lmrep.train(config(home, **fields), tmp_path / "one")
@@ -89,6 +93,7 @@ def test_a_mixture_of_packed_pairs_that_is_killed_and_resumed_equals_an_uninterr
         lmrep.train(other, tmp_path / "two")
 
 
+@pytest.mark.slow
 def test_validation_has_the_metrics_of_each_source_and_their_mean(trained):
     """They equal those of each task alone on the same predictions; the best checkpoint has the best score."""
     lines = small.lines(trained, "validation")
@@ -110,6 +115,7 @@ def test_validation_has_the_metrics_of_each_source_and_their_mean(trained):
     assert {"copy/chrf", "choose/f1"} <= json.loads((trained / "eval.json").read_text())["intervals"].keys()
 
 
+@pytest.mark.slow
 def test_the_results_of_a_source_are_those_of_its_task_alone(home, trained):
     run = lmrep.load(trained)
     experiment = run.experiment
@@ -128,6 +134,7 @@ def test_the_results_of_a_source_are_those_of_its_task_alone(home, trained):
         lmrep.evaluate(trained, source="choos")
 
 
+@pytest.mark.slow
 def test_predictions_take_a_source_or_a_text_with_its_prefix(trained):
     run = lmrep.load(trained)
     [one] = run.predict(["cat dog"], source="copy")
@@ -142,6 +149,7 @@ def test_predictions_take_a_source_or_a_text_with_its_prefix(trained):
     assert "choose/accuracy" in answer.out and "95 % interval" in answer.out, answer
 
 
+@pytest.mark.slow
 def test_a_source_of_a_run_on_one_data_set_is_refused(home, tmp_path):
     fields = {"model__" + name: value for name, value in SIZES.items()} | {"objective__max_target": 8, "steps": 1}
     lmrep.train(tiny.config("text_to_text", home / "copy.train.jsonl", home / "copy.dev.jsonl", **fields), tmp_path)
@@ -172,34 +180,6 @@ def test_small_sources_have_all_their_text_in_the_tokenizer_and_large_ones_their
     assert sum(map(len, texts)) < sum(map(len, every))
 
 
-@pytest.mark.parametrize("source, fields, message", [
-    (0, {"name": "choose"}, r"config\.sources\.1\.name is 'choose'; expected another name"),
-    (0, {"name": "a/b"}, r"config\.sources\.0\.name is 'a/b'"),
-    (1, {"objective": {"max_target": 3}}, r"config\.sources\.1\.objective\.max_target is set, which all sources share"),
-    (1, {"objective": {"template": "none"}}, "expected a text with the fields text, text2, .* in braces"),
-    (1, {"objective": {"templat": "{text}"}}, "did you mean 'template'"),
-    (1, {"data": {"trian": "x"}}, r"config\.sources\.1\.data has no field 'trian'; did you mean 'train'"),
-])
-def test_sources_that_cannot_work_are_refused(home, source, fields, message):
-    with pytest.raises(UserError, match=message):
-        experiments.parse(changed(home, source, **fields))
-
-
-def test_other_mixtures_are_refused(home):
-    with pytest.raises(UserError, match="the task classification has a head for one data set; tasks that data sets can "
-                                        "be mixed for: text_to_text"):
-        c = tiny.config("classification", home / "copy.train.jsonl")
-        c.sources = ({"name": "a"},)
-        experiments.parse(c)
-    with pytest.raises(UserError, match=r"size_cap is 64, and config\.temperature is 0"):
-        experiments.parse(config(home, size_cap=64))
-    with pytest.raises(UserError, match="batch_tokens is set, and the sequences of a mixture stay in proportion"):
-        experiments.parse(config(home, format__batch_tokens=64))
-    with pytest.raises(UserError, match=r"sources\.1\.data\.train is empty"):
-        c = experiments.parse(changed(home, 1, data={}))
-        task_data.prepare_task(c, c.tokenizer)
-
-
 def test_metrics_of_sources_without_targets_are_left_out():
     task = TASKS["text_to_text"]
     own = task.objective.config(metrics=("accuracy",))
@@ -208,6 +188,30 @@ def test_metrics_of_sources_without_targets_are_left_out():
     assert not metrics["a/bleu"].headline and metrics["score"].higher_is_better
 
 
+def test_a_mixture_is_scored_by_each_source_and_their_mean():
+    """By the metrics and the targets of each, in the order of the records."""
+    task = TASKS["text_to_text"]
+    configs = {"copy": task.objective.config(metrics=("chrf",)),
+               "choose": task.objective.config(metrics=("accuracy", "f1"), positive="good")}
+    given = [("copy", "cat dog", "cat dog"), ("choose", "good", "good"), ("copy", "bird", "fish"),
+             ("choose", "bad", "good"), ("choose", "bad", "bad")]
+    own = [Record({"text": "x", "target": target}, str(i), "here", source=source)
+           for i, (source, target, _) in enumerate(given)]
+    words = [text for *_, text in given]
+    texts = Source(np.zeros(5, np.int32), np.arange(6), lambda ids: words[ids[0]])
+    units = Units(np.full(5, 9), np.zeros(5, np.int8), np.arange(6), np.arange(5), {
+        "known": np.ones(5, int), "generated": np.ones(5, int)}, source=texts)
+    outputs = Outputs({"generated": [np.array([[i, 9]]) for i in range(5)], "score": [np.zeros(1)] * 5,
+                       "nll": [np.full(1, float(i)) for i in range(5)], "correct": [np.ones(1)] * 5})
+    found = mixed(task, configs).score(configs["copy"], own, units, outputs)
+    assert [each["text"] for each in found.predictions] == words
+    chrf = TASK_METRICS["chrf"].function(["cat dog", "bird"], ["cat dog", "fish"])
+    expected = {"copy/chrf": chrf, "choose/accuracy": 2 / 3, "choose/f1": 2 / 3, "copy/lm_loss": 1,
+                "choose/lm_loss": 8 / 3, "score": (chrf + 200 / 3) / 2, "loss": (1 + 8 / 3) / 2}
+    assert {name: found.metrics[name] for name in expected} == pytest.approx(expected)
+
+
+@pytest.mark.slow
 def test_inspect_doctor_and_the_report_show_the_sources(home, trained):
     (home / "page.py").write_text("from tests.tasks.test_sources import config\n\ndef get_config(argument=''):\n"
                                   f"    return config({str(home)!r}, temperature=2.0)\n")

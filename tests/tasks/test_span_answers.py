@@ -151,8 +151,11 @@ def official(records, files, threshold):
                              json.loads(files["predictions.json"]), json.loads(files["null_odds.json"]), threshold)
 
 
-@pytest.mark.parametrize("lowercase", [True, False])
-@pytest.mark.parametrize("name", ["wordpiece", "bpe", "sentencepiece_unigram", "byte_level_bpe"])
+@pytest.mark.parametrize(("name", "lowercase"), [
+    ("wordpiece", True), ("sentencepiece_unigram", False), *(pytest.param(name, lowercase, marks=pytest.mark.slow)
+                                                             for name, lowercase in (
+        ("wordpiece", False), ("bpe", True), ("sentencepiece_unigram", True), ("byte_level_bpe", True),
+        ("byte_level_bpe", False)))])
 def test_the_answer_of_a_span_ends_with_the_marks_that_the_tokenizer_removes(name, lowercase):
     """Accents, variation selectors, joiners: exact match is of the text with them."""
     config = tokenizers.Config(name, 263, lowercase=lowercase or name == "bpe")

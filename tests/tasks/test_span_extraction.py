@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pytest
 
-from lmrep.core.errors import UserError
 from lmrep.core.params import init
 from lmrep.data import tokenizers
 from lmrep.data.records import Record
@@ -28,14 +27,14 @@ SPACED = "  \n Zoë —  naïve «café😀» lives\u00a0in Łódź, 3,000 km"
 
 
 @pytest.mark.parametrize("name", ["wordpiece", "byte_level_bpe", "bpe", "sentencepiece_unigram", "words"])
-@pytest.mark.parametrize("answer", ["Zoë", "naïve", "in Łódź", "3,000 km", SPACED.strip()])
-def test_a_target_is_the_exact_text_of_the_answer(name, answer):
+def test_a_target_is_the_exact_text_of_the_answer(name):
     config = tokenizers.Config(name=name, vocab_size=60 if name.startswith("sent") else 320)
     tokenizer = tokenizers.train(config, lambda: iter([*TEXTS, SPACED]))
-    answer += "," if (name, answer) == ("words", "in Łódź") else ""  # its tokens are what white space separates
-    units, *_ = encoded([question(context=SPACED, answers=[answer])], tokenizer=tokenizer, length=256)
-    start, end = span_of(units, 0)
-    assert SPACED[start:end] == answer
+    answers = ["Zoë", "naïve", "in Łódź" + "," * (name == "words"),  # whose tokens are what white space separates
+               "3,000 km", SPACED.strip()]
+    units, *_ = encoded([question(context=SPACED, answers=[answer]) for answer in answers], tokenizer=tokenizer,
+                        length=256)
+    assert [SPACED[slice(*span_of(units, i))] for i in range(len(answers))] == answers
 
 
 def test_an_answer_inside_a_word_gets_the_smallest_span_of_tokens():
@@ -93,18 +92,14 @@ def test_every_token_is_in_a_window_however_large_the_stride():
 def test_long_questions_are_cut_and_counted(caplog):
     long = question(question=" ".join(["Where"] * 90) + " does Ada live?", answers=["Bern"])
     with caplog.at_level(logging.WARNING):
-        units, *_, tokenizer = encoded([long, question(answers=["Bern"])], length=128)
+        units, *_ = encoded([long, question(answers=["Bern"])], length=128)
     assert "1 of 2 questions have more than 64 tokens" in caplog.text
     assert units.details["position"].tolist()[0] == 64 + 2  # [CLS] question [SEP]
     assert span_of(units, 0) == (13, 17)
-    with pytest.raises(UserError, match=r"length is 64, and a question of 64 tokens leaves none.*max_question_tokens"):
-        encoded([long], length=64, tokenizer=tokenizer)
 
 
-def test_contexts_longer_than_a_unit_are_refused_or_truncated():
+def test_contexts_longer_than_a_unit_are_truncated():
     record = question(context=" ".join(TEXTS[:6]), answers=["Turin"])
-    with pytest.raises(UserError, match=r"dev.json, question 0 has a context of .* set --config.format.long=windows"):
-        encoded([record], length=32, long="refuse")
     units, long, _ = encoded([record], length=32, long="truncate")
     assert long == len(units.example) == 1 and span_of(units, 0) is None
 
@@ -135,17 +130,6 @@ def test_an_answer_without_tokens_counts_as_none(caplog):
     assert span_of(units, 0) is None and "1 of 1 answers have no token" in caplog.text
 
 
-def test_what_is_refused():
-    with pytest.raises(UserError, match=r"question 0 has no answer; set --config.objective.unanswerable=true"):
-        qas.check(Config(), question(answers=[]))
-    for fine in (question(answers=["Bern"]), question()):
-        qas.check(Config(), fine)
-    with pytest.raises(UserError, match="question 0 is not Unicode"):
-        encoded([question(context="Ada \ud800")])
-    with pytest.raises(UserError, match="finds no token in "):
-        encoded([question(context="\u200b")])
-
-
 # The objective
 
 
@@ -169,61 +153,13 @@ def batch_of(units, tokenizer, packed=0):
     return examples, examples.gather(np.arange(examples.examples))
 
 
-@pytest.mark.parametrize(("context", "end", "names"), [
-    ("both", "independent", ("start", "end")), ("left", "independent", ("start", "end")),
-    *((context, "conditioned", ("start", "start_score", "end_score", "no_answer", "loss")) for context in (
-        "both", "left"))])
-def test_loss_and_logits_are_the_same_packed_and_alone(context, end, names):
-    tokenizer = wordpiece()
-    records = [question(answers=["Bern"]), question("Who?", TEXTS[3], []), question("Who lives?", answers=["Ada"]),
-               question("Where does Kurt live?", " ".join(TEXTS[:5]), ["Turin"])]
-    config = Config(context=context, unanswerable=True, end=end)
-    units, *_ = encoded(records, config, length=48, stride=16, tokenizer=tokenizer, context=context)
-    objective, params = network(config, tokenizer, context)
-    found = []
-    for packed in (0, 128):
-        examples, batch = batch_of(units, tokenizer, packed)
-        assert (examples.slots > 1) == bool(packed)
-        keys = Keys(jax.random.split(jax.random.key(0), examples.examples), jax.random.key(1))
-        prepared = objective.prepare(keys, batch)
-        loss, (metrics, _) = jax.jit(lambda p, prepared=prepared: objective.loss(p, prepared, None, Carry()))(params)
-        outputs = collate([batch | jax.device_get(jax.jit(objective.predict)(params, batch))], units)
-        found.append((float(loss), metrics["span_accuracy"], outputs))
-    assert found[0][0] == pytest.approx(found[1][0], abs=1e-5) and found[0][1] == found[1][1]
-    for name in names:
-        for one, other in zip(found[0][2].arrays[name], found[1][2].arrays[name], strict=True):
-            np.testing.assert_allclose(one, other, atol=1e-5)
-    # The mean over units of the cross-entropies of start and end, each over the unit's own tokens.
-    expected = np.mean(found[0][2].arrays["loss"] if end == "conditioned" else [
-        np.log(np.exp(y).sum()) - y[units.columns[name][u]] for name in ("start", "end")
-        for u, y in enumerate(found[0][2].arrays[name])])
-    assert found[1][0] == pytest.approx(expected, abs=1e-5)
-    assert qas.score(config, records, units, found[1][2]).metrics["loss"] == pytest.approx(expected, abs=1e-5)
-
-
-def test_units_without_targets_change_neither_loss_nor_gradients():
-    tokenizer = wordpiece()
-    units, *_ = encoded([question(answers=["Bern"])], tokenizer=tokenizer)
-    objective, params = network(tokenizer=tokenizer)
-    examples, _ = batch_of(units, tokenizer)
-
-    def value(numbers):
-        batch = examples.gather(np.array(numbers))
-        keys = Keys(jax.random.split(jax.random.key(0), len(numbers)), jax.random.key(1))
-        batch = objective.prepare(keys, batch)
-        return jax.jit(jax.value_and_grad(lambda p: objective.loss(p, batch, None, Carry())[0]))(params)
-
-    (one, gradient), (padded, other) = value([0]), value([0, -1])
-    assert float(one) == pytest.approx(float(padded), abs=1e-6)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), gradient, other)
-
-
 def test_the_task_is_registered_with_its_baseline():
     task = TASKS["span_extraction"]
     assert task.best == "answer_f1" and task.objective.metrics["answer_f1"].baseline == "always_empty_f1"
     assert build.ALL_OBJECTIVES["span_extraction"] is task.objective
 
 
+@pytest.mark.slow
 def test_a_teacher_gives_the_mean_divergence_of_start_and_end():
     tokenizer = wordpiece()
     units, *_ = encoded([question(answers=["Bern"]), question("Who?", TEXTS[3], [])], tokenizer=tokenizer)

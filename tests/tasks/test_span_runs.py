@@ -16,6 +16,8 @@ from lmrep.metrics import answers as qa
 from tests import small
 from tests.tasks.questions import CITIES, NAMES, question
 
+pytestmark = pytest.mark.slow
+
 
 def squad_file(path, n, seed):
     """Writes n questions in SQuAD's format, a third of them without an answer."""

@@ -1,29 +1,21 @@
 """Taggers: schemes, labels, scores, and runs from file to predictions."""
 
-import dataclasses
 import itertools
 import json
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import lmrep
-from lmrep.config import loading
 from lmrep.core import params as P
 from lmrep.core.errors import UserError
-from lmrep.experiment import build
-from lmrep.experiment import config as experiments
-from lmrep.experiment.task_data import prepare_task, tokenized
-from lmrep.inference.labelled import predict_records
-from lmrep.inference.run import Run
 from lmrep.metrics import baseline
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.tasks import networks, tagging
 from lmrep.tasks import words as task_words
 from lmrep.tasks.base import Outputs
-from tests import small
+from tests import runs, small
+from tests.tasks import tiny
 from tests.tasks.tags import encoder, record, resolved, sentences, write
 
 PAGE = "experiments/tasks/tag.py"
@@ -62,17 +54,6 @@ def test_a_tag_that_only_held_out_data_has_is_an_error_wherever_it_is(network, c
     first = units._replace(example=units.example[:1], offsets=units.offsets[:2])
     alone = tagging.score(c, held_out[:1], first, Outputs({name: values[:1] for name, values in outputs.items()}))
     assert alone.metrics["loss"] == pytest.approx(-np.log(0.7))  # of the two known tags, by their own probabilities
-
-
-@pytest.mark.parametrize(("fields", "message"), [
-    ({"scheme": "none", "repair": True}, "repair converts tags of entities"),
-    ({"scheme": "none", "decoding": "viterbi"}, "decoding is viterbi"),
-    ({"scheme": "none", "metrics": ("token_accuracy", "conll_f1")}, "metrics has conll_f1")])
-def test_fields_that_do_not_fit_are_refused(fields, message):
-    with pytest.raises(UserError, match=message):
-        tagging.check_config(tagging.Config(**fields))
-    with pytest.raises(UserError, match=message):
-        resolved([record("a b c", "NOUN VERB X")], **fields | {"scheme": "auto"})
 
 
 @pytest.mark.parametrize(("decoding", "strict", "lenient"), [("argmax", 0.0, 1.0), ("viterbi", 1.0, 1.0)])
@@ -117,122 +98,42 @@ def test_metrics_that_a_task_may_compare_checkpoints_by_are_better_if_higher():
 # The network
 
 
-def prepare(folder, pairs, **overrides):
-    """The prepared data and an untrained run of width 32."""
-    file = write(folder / "train.conll", pairs)
-    config = loading.load(PAGE, f"size=tiny,model={overrides.pop('model', 'bert_base')}")
-    tiny = {"data.train": str(file), "data.validation": str(file), "length": 24, "model.max_length": 24,
-            "model.width": 32, "model.heads": 4, "model.mlp": 64, "tokenizer.vocab_size": 300}
-    config.update_from_flattened_dict({**tiny, **overrides})
-    experiment = experiments.parse(config)
-    prepared = prepare_task(experiment, experiment.tokenizer)
-    network = build.model(prepared.experiment, prepared.tokenizer.vocabulary)
-    stage = experiments.resolve_stages(prepared.experiment)[0]
-    objective = build.objective(stage, network, prepared.tokenizer.vocabulary)
-    params = P.init(objective.specs, jax.random.key(0))
-    return prepared, Run(folder, 0, prepared.experiment, prepared.tokenizer, network, objective, params)
-
-
-@pytest.mark.parametrize(("model", "pieces", "network"), [
-    ("bert_base", "first", "linear"), ("bert_base", "mean", "linear"), ("gpt2", "last", "linear"),
-    ("bert_base", "mean", "bilstm_crf"), ("gpt2", "last", "crf"), ("gpt2", "first", "bilstm")])
-def test_packed_and_single_sentences_have_the_same_scores(tmp_path, model, pieces, network):
-    prepared, run = prepare(tmp_path, sentences(12), model=model, **{
-        "objective.pieces": pieces, "format.stride": 6, "length": 12, "objective.network": network})
-    own = prepared.records["validation"]
-    one = predict_records(run, own, "validation", prepared.stores["validation"])
-    form = prepared.experiment.format | {"packed": True}
-    packed = tokenized(dataclasses.replace(prepared.experiment, format=form), run.model, run.tokenizer, own, "packed")
-    assert packed.slots > 1
-    assert len(packed.units.example) > len(own)  # several windows
-    together = predict_records(run, own, "validation", packed)
-    for a, b in zip(one.predictions, together.predictions, strict=True):
-        assert a["tags"] == b["tags"]
-        np.testing.assert_allclose(a["probabilities"], b["probabilities"], atol=1e-5)
-    assert one.metrics == pytest.approx(together.metrics, abs=1e-5)
-    assert set(one.metrics) == {"loss", "majority_f1", *tagging.METRICS}
-
-
-@pytest.mark.parametrize("context", ["left", "both"])
-def test_tags_depend_on_words_to_the_right_unless_the_context_is_left(tmp_path, context):
-    _, run = prepare(tmp_path, sentences(4), **{"objective.context": context, "objective.pieces": "mean"})
-    a, b = run.predict([["Ann", "visits", "Rome"], ["Ann", "visits", "Dora"]])
-    assert (np.allclose(a["probabilities"][:2], b["probabilities"][:2], atol=1e-6)) == (context == "left")
-
-
-@pytest.mark.parametrize("network", ["linear", "bilstm_crf"])
-def test_the_loss_is_the_mean_over_words(tmp_path, network):
-    prepared, run = prepare(tmp_path, sentences(6), **{"objective.network": network})
-    examples = prepared.stores["train"]
-    batch = run.objective.prepare(None, examples.gather(np.array([0, 1, 2, 3, 4, 5, -1])))
-    loss, (metrics, _) = run.objective.loss(run.params, batch, None, None)
-    words = sum(len(each.fields["words"]) for each in prepared.records["train"])
-    assert metrics["token_accuracy"][1] == words
-    scored = predict_records(run, prepared.records["train"], "train", examples).metrics
-    assert float(loss) == pytest.approx(scored["loss"], rel=1e-5)
-    assert float(metrics["token_accuracy"][0]) / words == pytest.approx(scored["token_accuracy"])
-
-
-def test_a_crf_gives_the_probabilities_of_a_brute_force_sum_and_predicts_what_the_scheme_allows(tmp_path):
-    """Of a sentence of four words, and of its windows, whose first and last words are free."""
-    prepared, run = prepare(tmp_path, sentences(4), **{"objective.network": "crf", "objective.pieces": "last"})
-    draw, c = np.random.default_rng(0), experiments.resolve_stages(prepared.experiment)[0].objective
-    scores = {name: draw.normal(size=value.shape) for name, value in run.params["objective"]["tagging"]["crf"].items()}
-    run.params["objective"]["tagging"]["crf"] = {name: jnp.asarray(value) for name, value in scores.items()}
-    [found] = predict_records(run, [record("Ann Ben visits Lima")]).predictions
-    examples = tokenized(run.experiment, run.model, run.tokenizer, [record("Ann Ben visits Lima")], "")
-    batch = examples.gather(np.array([0]))
-    net = networks.bind(c, run.model, "tagging", {})
-    emissions = np.asarray(tagging.logits(run.params, batch, c=c, net=net))[0]
-    emissions = emissions[words_of(batch["word"][0], c.pieces)].astype(np.float64)
+def test_a_crf_gives_the_probabilities_of_a_brute_force_sum_and_predicts_what_the_scheme_allows():
+    """Of a sentence of four words."""
+    words = [{"words": ["cat", "dog", "bird", "fish"], "tags": ["B-X", "I-X", "O", "B-Y"]}]
+    own = tiny.Tiny("tagging", words, network="crf", pieces="last")
+    draw, c = np.random.default_rng(0), own.config
+    scores = {name: draw.normal(size=value.shape) for name, value in own.params["objective"]["tagging"]["crf"].items()}
+    own.params["objective"]["tagging"]["crf"] = {name: np.float32(value) for name, value in scores.items()}
+    batch = own.examples().gather(np.array([0]))
+    net = networks.bind(c, own.model, "tagging", {})
+    emissions = np.asarray(tagging.logits(own.params, batch, c=c, net=net))[0]
+    emissions = emissions[np.flatnonzero(task_words.representatives(batch["word"][0], c.pieces))].astype(np.float64)
     values = {}
     for tags in itertools.product(range(len(c.labels)), repeat=4):
         if not tagging.schemes.changed(c.scheme, [c.labels[i] for i in tags]):
             values[tags] = (scores["start"][tags[0]] + scores["end"][tags[-1]] + emissions[np.arange(4), tags].sum()
                             + sum(scores["between"][a, b] for a, b in itertools.pairwise(tags)))
     best, log_z = max(values, key=values.get), np.logaddexp.reduce(list(values.values()))
+    [found] = own.score().predictions
     assert found["tags"] == [c.labels[i] for i in best]
     expected = [sum(np.exp(value - log_z) for tags, value in values.items() if tags[i] == best[i]) for i in range(4)]
     assert found["probabilities"] == pytest.approx(expected, abs=1e-5)
 
 
-def words_of(word, pieces):
-    return np.flatnonzero(task_words.representatives(word, pieces))
+@pytest.mark.slow
+@pytest.mark.parametrize("context", ["left", "both"])
+def test_tags_depend_on_words_to_the_right_unless_the_context_is_left(context):
+    sentences = [{"words": ["cat", "dog", "bird"], "tags": ["A", "B", "A"]},
+                 {"words": ["cat", "dog", "fish"], "tags": ["A", "B", "B"]}]
+    a, b = tiny.Tiny("tagging", sentences, context=context, pieces="mean").score().predictions
+    assert (np.allclose(a["probabilities"][:2], b["probabilities"][:2], atol=1e-6)) == (context == "left")
 
 
-def test_the_head_is_one_linear_layer(tmp_path):
-    prepared, run = prepare(tmp_path, sentences(4))
-    assert {path: value.shape for path, value in P.flatten(run.params["objective"]).items()} == {
-        "tagging/out/kernel": (32, 4), "tagging/out/bias": (4,)}
-    assert prepared.experiment.checkpoint.best == "entity_f1"
-
-
-def test_examples_are_texts_or_lists_of_words(tmp_path):
-    _, run = prepare(tmp_path, sentences(4))
-    text, words, one, *fields = run.predict(
-        ["Ann visits", ["Ann", "visits"], ("New York",), {"words": ["Ann", "visits"]}, {"text": "Ann visits", "id": 1}])
-    assert [text] == fields[1:] and [words] == fields[:1] and text["tags"] == words["tags"]
-    assert [len(each["tags"]) for each in (text, one)] == [2, 1]
-    long = run.predict(["Ann visits Rome . " * 20])[0]
-    assert len(long["tags"]) == 80
-    for bad, message in (([], r"'words' is \[\]; expected text"), (["a", ""], r"'words' is \['a', ''\]"),
-                         (["a", 3], "expected a list of strings"), ({"text2": "a"}, "has no 'words'")):
-        with pytest.raises(UserError, match=message):
-            run.predict([bad])
-
-
-def test_words_of_texts_end_at_punctuation_and_entities_have_their_places(tmp_path):
-    _, run = prepare(tmp_path, sentences(4))
-    text = '"Ann" (visits)  Bonn... It\u2019s Ann.'
-    [found] = run.predict([text])
-    assert found["words"][:6] == ['"', "Ann", '"', "(", "visits", ")"] and found["words"][-2:] == ["Ann", "."]
-    assert "".join(found["words"]) == "".join(text.split())
-    for each in found["entities"]:
-        assert text[each["start"]:each["end"]] == each["text"]
-        assert "".join(found["words"][slice(*each["words"])]) == "".join(each["text"].split())
-    [whole] = run.predict([text], pretokenized=True)
-    assert whole["words"] == text.split()
-    assert run.predict([text], entities=True) == [{"entities": found["entities"]}]
+def test_the_head_is_one_linear_layer():
+    own = tiny.Tiny("tagging", [{"words": ["cat", "dog"], "tags": ["B-X", "O"]}])
+    assert {path: value.shape for path, value in P.flatten(own.params["objective"]).items()} == {
+        "tagging/out/kernel": (16, 2), "tagging/out/bias": (2,)}
 
 
 def test_entities_are_those_of_conlleval():
@@ -246,23 +147,42 @@ def test_entities_are_those_of_conlleval():
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tagging")
-    files = {split: write(folder / f"{split}.conll", sentences(count, seed))
-             for seed, (split, count) in enumerate((("train", 120), ("validation", 20)))}
-    (folder / "test.conll").write_text("Ann\nvisits\nOslo\n.\n\nDora\n.\n")
-    data = {f"data.{split}": str(path) for split, path in {**files, "test": folder / "test.conll"}.items()}
-    lmrep.train(f"{PAGE}:size=tiny,mesh=1x1x1", folder / "run", **data, **{
-        "length": 16, "model.max_length": 16, "model.width": 32, "model.heads": 4, "model.mlp": 64, "format.stride": 8,
-        "tokenizer.vocab_size": 200, "epochs": 12.0, "batch_size": 16, "optimizer.learning_rate": 5e-3,
-        "log.report": False, "log.tensorboard": False})
-    return folder / "run"
+    """A copy of the shared run."""
+    return runs.copy("tagging", tmp_path_factory.mktemp("tagging") / "run")
 
 
-def test_a_run_learns_to_tag(trained):
+@pytest.fixture(scope="module")
+def run(trained):
+    return lmrep.load(trained)
+
+
+def test_examples_are_texts_or_lists_of_words(run):
+    text, words, one, *fields = run.predict(
+        ["Ann visits", ["Ann", "visits"], ("New York",), {"words": ["Ann", "visits"]}, {"text": "Ann visits", "id": 1}])
+    assert [text] == fields[1:] and [words] == fields[:1] and text["tags"] == words["tags"]
+    assert [len(each["tags"]) for each in (text, one)] == [2, 1]
+    long = run.predict(["Ann visits Rome . " * 20])[0]
+    assert len(long["tags"]) == 80
+
+
+def test_words_of_texts_end_at_punctuation_and_entities_have_their_places(run):
+    text = '"Ann" (visits)  Bonn... It\u2019s Ann.'
+    [found] = run.predict([text])
+    assert found["words"][:6] == ['"', "Ann", '"', "(", "visits", ")"] and found["words"][-2:] == ["Ann", "."]
+    assert "".join(found["words"]) == "".join(text.split())
+    assert found["entities"]
+    for each in found["entities"]:
+        assert text[each["start"]:each["end"]] == each["text"]
+        assert "".join(found["words"][slice(*each["words"])]) == "".join(each["text"].split())
+    [whole] = run.predict([text], pretokenized=True)
+    assert whole["words"] == text.split()
+    assert run.predict([text], entities=True) == [{"entities": found["entities"]}]
+
+
+def test_a_run_learns_to_tag(trained, run):
     lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
     validations = [line for line in lines if line["split"] == "validation"]
     assert validations[-1]["entity_f1"] > 0.95
-    run = lmrep.load(trained)
     assert run.experiment.checkpoint.best == "entity_f1"
     assert run.predict([["Cleo", "Ben", "visits", "Bonn", "."]])[0]["tags"] == ["B-PER", "I-PER", "O", "B-LOC", "O"]
 
@@ -296,6 +216,7 @@ def test_evaluate_writes_columns_that_conll_tools_read(trained):
     assert f"FB1: {100 * figures['metrics']['conll_f1']:6.2f}" in scored.out
 
 
+@pytest.mark.slow
 def test_validation_data_with_other_tags_stops_before_training(tmp_path):
     train = write(tmp_path / "train.conll", sentences(4))
     dev = write(tmp_path / "dev.conll", [(["Acme", "visits"], ["NOUN", "VERB"])])

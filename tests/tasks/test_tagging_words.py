@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import tokenizers as library
 
-from lmrep.core.errors import UserError
 from lmrep.data.records import Record
 from lmrep.tasks import tagging
 from lmrep.tasks import words as task_words
@@ -50,11 +49,6 @@ def test_a_word_without_a_token_is_unknown_and_not_lost(name):
     assert unknown in units.tokens.tolist()
     assert set(units.columns["word"]) == {-1, 0, 1, 2}
     assert (units.columns["tag"] >= 0).sum() == 3
-
-
-def test_text_that_is_not_unicode_is_refused_with_the_word():
-    with pytest.raises(UserError, match=r"dev.conll, line 7: the word '\\ud800' is not Unicode"):
-        tagging.encode(tagging.Config(), [record("a \ud800")], encoder())
 
 
 @pytest.mark.parametrize(("pieces", "at"), [("first", [1, 2]), ("mean", [1, 2]), ("last", [1, 4])])
@@ -126,13 +120,3 @@ def test_a_word_longer_than_a_window_keeps_its_tag():
     units, _ = tagging.encode(resolved([sentence]), [sentence], encoder(length=12))
     assert (units.columns["tag"] >= 0).sum() == 3
     assert units.lengths.max() <= 12
-
-
-@pytest.mark.parametrize(("long", "message"), [
-    ("refuse", r"dev\.conll, line 7 has \d+ tokens, and config\.length is 12; .*format\.long=windows"),
-    ("truncate", r"long is truncate, and the words after the cut would have no tag"),
-])
-def test_long_sentences_are_refused_or_read_in_windows_and_never_truncated(long, message):
-    sentence = record("Ann visits Rome . " * 8, "B-PER O B-LOC O " * 8)
-    with pytest.raises(UserError, match=message):
-        tagging.encode(resolved([sentence]), [sentence], encoder(length=12, long=long))

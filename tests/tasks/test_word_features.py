@@ -2,12 +2,10 @@
 
 import random
 
-import jax
 import numpy as np
 import pytest
 
 import lmrep
-from lmrep.core.errors import UserError
 from lmrep.core.params import ParamSpec
 from lmrep.data import tokenizers
 from lmrep.data.records.encoding import input_layout
@@ -15,7 +13,6 @@ from lmrep.experiment.fine_tuning import compose_task
 from lmrep.objectives.base import FrozenPart
 from lmrep.tasks import word_features
 from lmrep.tasks.base import Format, TextEncoder
-from lmrep.tasks.networks import BiLstm
 from tests import small
 from tests.tasks import tiny
 from tests.tasks.questions import TEXTS
@@ -71,30 +68,6 @@ def test_every_token_of_a_unit_has_its_word(task, long):
     np.testing.assert_array_equal(units.columns["word_bytes"], np.where(np.array(expected) == 256, 0, expected))
 
 
-@pytest.mark.parametrize(("task", "pooling"), [("span_extraction", ""), *(
-    (task, pooling) for task in TASKS for pooling in ("mean", "max", "attention") if task != "span_extraction")])
-def test_scores_depend_on_the_example_alone_and_everything_is_trained(task, pooling):
-    fields = {"pooling": pooling} if pooling else {}
-    form = {"long": "truncate" if task == "multiple_choice" else "windows", "stride": 6}
-
-    def build(records, **more):
-        return tiny.Tiny(task, records, "none", form=form | more, network="bilstm", words=WORDS, characters=CHARACTERS,
-                         bilstm=BiLstm(width=4, layers=2, dropout=0.0), frozen={"words": PART}, **fields)
-
-    one = build(TASKS[task])
-    expected = one.score().predictions
-    others = [one.score(batch_size=1).predictions]
-    if task != "multiple_choice":
-        others.append(build(TASKS[task], packed=True).score().predictions)
-    for found in others:
-        for a, b in zip(found, expected, strict=True):
-            assert [*jax.tree.leaves(a)] == [pytest.approx(x, abs=1e-5) if isinstance(x, float) else x
-                                             for x in jax.tree.leaves(b)]
-    examples = one.examples()
-    _, gradient = one.loss(examples.gather(np.arange(examples.examples)))
-    assert all(np.abs(value).max() > 0 for value in jax.tree.leaves(gradient["objective"][task]["network"]))
-
-
 def test_the_linear_network_reads_the_mean_of_the_vectors():
     record = {"text": "cat stone dog", "label": "good"}
     one = tiny.Tiny("classification", [record, {"text": "dog", "label": "bad"}], "none", words=WORDS, pooling="mean",
@@ -119,7 +92,8 @@ def orders(count, seed, words):
     return found
 
 
-@pytest.mark.parametrize(("pooling", "network"), [("max", "bilstm"), ("attention", "bilstm"), ("mean", "linear")])
+@pytest.mark.slow
+@pytest.mark.parametrize(("pooling", "network"), [("attention", "bilstm"), ("mean", "linear")])
 def test_an_lstm_over_word_vectors_alone_learns_the_order_of_words(tmp_path, pooling, network):
     """Of words that the training texts lack, too: their vectors are close to those of words that occur there."""
     training, unseen = ("cat", "dog", "tree", "stone"), ("lion", "wolf", "bush", "rock")
@@ -147,11 +121,3 @@ def test_an_lstm_over_word_vectors_alone_learns_the_order_of_words(tmp_path, poo
     assert np.mean(right) == pytest.approx(outcome.after["accuracy"])
     answer = small.command("predict", f"--workdir={tmp_path}/run", "the lion the rock")
     assert answer.code == 0 and (network == "linear" or answer.out.startswith("True")), answer
-
-
-def test_nothing_to_read_is_refused(tmp_path):
-    tiny.write(tmp_path / "train.jsonl", orders(4, 0, tiny.WORDS))
-    c = compose_task("network=bilstm,model=none,mesh=1x1x1", "classification")
-    c.data.train = c.data.validation = str(tmp_path / "train.jsonl")
-    with pytest.raises(UserError, match="the task has nothing else to read at its input"):
-        lmrep.train(c, tmp_path / "run")
