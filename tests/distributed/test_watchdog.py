@@ -1,4 +1,4 @@
-"""What the watchdog concludes from the reports of other processes. `tests/training/test_fault_processes.py` has runs."""
+"""What the watchdog concludes from reports of other processes. `tests/training/test_fault_processes.py` has runs."""
 
 import time
 

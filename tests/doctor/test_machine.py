@@ -23,7 +23,8 @@ from tests.doctor import examined, failed
 # Address space
 
 
-@pytest.mark.parametrize("command", ["train", "doctor", "inspect"])
+@pytest.mark.parametrize("command", [
+    "train", pytest.param("doctor", marks=pytest.mark.slow), pytest.param("inspect", marks=pytest.mark.slow)])
 def test_small_address_space_is_refused_in_one_message(home, tmp_path, command):
     """JAX would hang or abort in it."""
     words = [f"--config={small.experiment_file(tmp_path, home / 'texts')}", f"--workdir={tmp_path / 'run'}"]
@@ -175,6 +176,7 @@ def test_memory_of_the_compiled_step_counts_activations(config, tmp_path, monkey
     assert "execution.remat" in failed(examined(config, None, tmp_path, compiling=True))["memory"]
 
 
+@pytest.mark.slow
 def test_time_is_estimated_where_the_peak_is_known(config, tmp_path, monkeypatch):
     monkeypatch.setattr(hardware, "peak", lambda device: 1e9)
     planned = plan.plan(experiments.parse(config), hardware.here(8))

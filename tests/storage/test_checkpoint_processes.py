@@ -1,4 +1,4 @@
-"""Checkpoints of processes that are killed, that the system refuses a write, or that are several; on other devices."""
+"""Checkpoints of processes that are killed, that the system refuses a write, or that are several."""
 
 import os
 import resource
@@ -153,37 +153,7 @@ def test_reason_of_a_failed_write_is_that_of_the_system(error, reason):
     assert orbax.reason(error) == reason
 
 
-# Other devices, other processes
-
-
-def on_eight_devices(source, target):
-    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
-    mesh = jax.make_mesh((4, 2), ("fsdp", "tensor"), axis_types=(AxisType.Auto,) * 2)
-
-    def layout(x):
-        return NamedSharding(mesh, PartitionSpec("fsdp", "tensor") if x.shape == (8, 16) else PartitionSpec())
-
-    state, meta = Checkpoints(source).restore(1, abstract(make_state(0), layout))
-    assert len(jax.devices()) == 8 and state["params"]["encoder"]["kernel"].addressable_shards[3].data.shape == (2, 8)
-    assert_same_bits(copied(state), copied(make_state(1)))
-    checkpoints = Checkpoints(target)
-    checkpoints.save(1, state, meta)
-    jax.block_until_ready(jax.jit(lambda s: jax.tree.map(lambda x: 0 * x, s), donate_argnums=0)(state))
-    checkpoints.close()
-
-
-def test_state_restores_from_one_device_to_eight_and_back(opened, tmp_path):
-    checkpoints = opened()
-    checkpoints.save(1, make_state(1), META)
-    checkpoints.wait()
-    child = context.Process(target=on_eight_devices, args=(checkpoints.directory, tmp_path / "sharded"))
-    child.start()
-    assert end(child) == 0
-    back = Checkpoints(tmp_path / "sharded")
-    restored, meta = back.restore(1, abstract(make_state(0)))
-    back.close()
-    assert meta == META
-    assert_same_bits(copied(restored), copied(make_state(1)))
+# Two processes
 
 
 def one_of_two(directory, port, index):

@@ -143,6 +143,7 @@ def test_commands_accept_the_url_as_workdir(home, machine):
     assert answer.code == 2 and "there is no run in memory://runs/none" in answer.err
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_a_run_or_a_published_checkpoint_in_a_store(home, machine, tmp_path):
     uploaded(home / "run")
     answer = small.command("convert", URL, tmp_path / "published", "--to=huggingface")
@@ -178,25 +179,39 @@ def test_refused_run_does_not_change_the_store(home):
 # Uploads
 
 
-def test_interrupted_upload_leaves_the_previous_checkpoint(home, machine, monkeypatch):
+def test_interrupted_upload_leaves_the_previous_checkpoint(machine, monkeypatch):
     def cut_off(self, source, name):
         if name.startswith("checkpoints/8/") and next(uploads, None) is None:
             raise ConnectionError("the line is cut")
         upload(self, source, name)
 
     upload, uploads = remote.Store.upload, iter(range(3))
-    with monkeypatch.context() as patch, pytest.raises(
-            RunFault, match=rf"checkpoint 8 could not be saved in {URL}/checkpoints: ConnectionError: the line is cut"):
-        patch.setattr(remote.Store, "upload", cut_off)
-        train(home)
+    monkeypatch.setattr(remote.Store, "upload", cut_off)
+    with remote_workdir.training(URL) as run:
+        checkpoints = run.checkpoints(run.directory / "checkpoints")
+        checkpoints.save(4, {"x": np.full(3, 4)}, {})
+        checkpoints.save(8, {"x": np.full(3, 8)}, {})
+        with pytest.raises(RunFault, match=(
+                rf"checkpoint 8 could not be saved in {URL}/checkpoints: ConnectionError: the line is cut")):
+            checkpoints.wait()
+        checkpoints.close()
     names = store().names()
     assert len([name for name in names if name.startswith("checkpoints/8/")]) == 3 and complete_steps(names) == [4]
-    assert lmrep.load(URL).step == 4
-    train(home)
-    assert complete_steps(store().names()) == [4, 8, 12]
-    assert contents()["metrics.jsonl"] == (home / "run/metrics.jsonl").read_bytes()
+    monkeypatch.setattr(remote.Store, "upload", upload)
+    shutil.rmtree(machine)
+    with remote_workdir.training(URL) as run:
+        checkpoints = run.checkpoints(run.directory / "checkpoints")
+        checkpoints.clean()
+        assert checkpoints.newest() == 4 and checkpoints.read(4)[0]["x"].tolist() == [4] * 3
+        checkpoints.save(8, {"x": np.full(3, 80)}, {})
+        checkpoints.wait()
+        shutil.rmtree(checkpoints.directory / "8")
+        assert checkpoints.newest() == 8 and checkpoints.read(8)[0]["x"].tolist() == [80] * 3
+        checkpoints.close()
+    assert complete_steps(store().names()) == [4, 8]
 
 
+@pytest.mark.slow
 def test_store_that_refuses_for_a_while_delays_the_run(home, monkeypatch, caplog):
     monkeypatch.setattr(remote, "PATIENCE", 60.0)
     for method, name in (("upload", "checkpoints/4"), ("write", "manifest.json"), ("read", "checkpoints"),

@@ -121,24 +121,7 @@ def test_invalid_manifest_is_refused(tmp_path, text):
         workdir.verified(directory)
 
 
-# The config of a run
-
-
-@pytest.mark.parametrize(("make", "error", "message"), [
-    (lambda path: None, UserError, "there is no run in .*: config.json is missing"),
-    (lambda path: path.mkdir(), UserError, "config.json is not a file"),
-    (lambda path: path.write_text("{"), UserError, "config.json is damaged: it is not JSON: Expecting"),
-    (lambda path: path.write_text("[" * 100_000), UserError, "config.json is damaged: "),
-    (lambda path: path.write_bytes(b"\xff"), UserError, "config.json is damaged: "),
-    (lambda path: path.write_text('{"config": 3, "data": {}}'), UserError, "config is 3; expected a mapping"),
-    (lambda path: path.write_text('{"config": {}, "data": {}}'), UserError, "data.tokenizer is missing"),
-    (lambda path: path.write_text('{"model_type": "bert"}'), UserError, "lmrep convert .* runs/"),
-    (lambda path: path.write_text('{"architectures": ["BertModel"]}'), UserError, "lmrep convert .* runs/"),
-])
-def test_unusable_config_gives_one_message(tmp_path, make, error, message):
-    make(tmp_path / "config.json")
-    with pytest.raises(error, match=message):
-        workdir.read_config(tmp_path)
+# Names and folders
 
 
 def test_invalid_file_name_is_refused(tmp_path):
