@@ -1,10 +1,12 @@
-"""Special tokens and token types around texts and pairs of texts."""
+"""Special tokens and token types around texts and pairs of texts, truncation and windows."""
+
+import itertools
 
 import numpy as np
 import pytest
 
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.data.records.encoding import assemble, input_layout
+from lmrep.data.records.encoding import assemble, input_layout, truncate_pair, windows
 
 PAD, CLS, SEP, A, B = range(5)
 ROLES = {"pad": PAD, "cls": CLS, "sep": SEP}
@@ -28,3 +30,19 @@ def test_special_tokens_are_those_of_published_systems(found, single, pair, type
     for unit in (one, two):
         assert len(unit.ids) == 2 + (unit.second >= 0) + found.special(unit.second >= 0)
     assert two.words.tolist() == [{A: 0, B: 2}.get(i, -1) + (at == two.first + 1) for at, i in enumerate(pair)]
+
+
+def test_the_longer_text_of_a_pair_loses_its_last_tokens_one_at_a_time():
+    for a, b, capacity in itertools.product(range(9), range(9), range(2, 12)):
+        kept = [a, b]
+        while sum(kept) > capacity:
+            kept[kept[0] <= kept[1]] -= 1  # of the second where they are equal
+        assert truncate_pair(a, b, capacity) == tuple(kept)
+
+
+def test_windows_begin_a_stride_apart_and_the_last_one_ends_with_the_text():
+    for length, capacity, stride in itertools.product(range(1, 30), (3, 8), (1, 3)):
+        found = windows(length, capacity, stride)
+        assert [start for start, _ in found] == [i * stride for i in range(len(found))]
+        assert all(end == min(start + capacity, length) for start, end in found)
+        assert found[-1][1] == length and all(end < length for _, end in found[:-1])
