@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lmrep.core.errors import UserError
 from lmrep.models import decoding
 from lmrep.models.decoding import Search
 from tests import chance
@@ -156,12 +155,3 @@ def test_the_draws_of_an_example_depend_on_the_seed_and_on_its_index_alone():
     other = draws(jnp.repeat(tables(2)[:1], 40, 0), seed=8)
     assert len({tuple(text) for text in same.tokens.tolist()}) > 5
     assert not np.array_equal(same.tokens, other.tokens)
-
-
-@pytest.mark.parametrize("fields, message", [
-    ({"top_k": 3}, "top_k is 3 and temperature 0, with which nothing is drawn"),
-    ({"samples": 2}, "samples is 2 and temperature 0"),
-    ({"temperature": 1.0, "beams": 4}, "beams is 4 and temperature 1: texts are searched or drawn")])
-def test_searches_that_contradict_themselves_are_refused(fields, message):
-    with pytest.raises(UserError, match=message):
-        decoding.check(Search(**fields))

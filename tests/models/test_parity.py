@@ -23,8 +23,15 @@ from lmrep.models.base import Factorization, Inputs
 from lmrep.models.transformer import Config
 from lmrep.objectives import sentence_pair
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries():
+    """Imported for these tests alone: that takes seconds."""
+    global torch, transformers
+    torch, transformers = (pytest.importorskip(name) for name in ("torch", "transformers"))
+
 
 LAYERS, B, T = 3, 2, 17
 SIZES = {"vocab_size": 101, "hidden_size": 36, "num_hidden_layers": LAYERS, "num_attention_heads": 3,

@@ -11,8 +11,10 @@ from lmrep.layers.attention import AttentionMask
 from lmrep.models import decoding, encoder_decoder
 from lmrep.models.base import Inputs
 from lmrep.models.decoding import Search
-from tests.models.test_parity import parameters, randomised, torch, transformers
+from tests.models import test_parity as parity
+from tests.models.test_parity import libraries, parameters, randomised  # noqa: F401
 
+pytestmark = pytest.mark.slow
 V, B, S, N = 29, 8, 11, 14
 RNG = np.random.default_rng(0)
 TOKENS = RNG.integers(2, V, (B, S))
@@ -22,6 +24,7 @@ REAL = (np.arange(S) < RNG.integers(3, S + 1, (B, 1))).astype(int)
 @pytest.fixture(scope="module")
 def networks():
     """(the reference, our model, its parameters, some ids that end texts at many lengths)."""
+    torch, transformers = parity.torch, parity.transformers
     reference = randomised(transformers.T5ForConditionalGeneration(transformers.T5Config(
         vocab_size=V, d_model=24, d_kv=8, d_ff=40, num_layers=2, num_heads=3, relative_attention_num_buckets=8,
         relative_attention_max_distance=11, decoder_start_token_id=0)))
@@ -38,7 +41,7 @@ def networks():
     Search(), Search(beams=2), Search(beams=4), Search(beams=4, length_penalty=0.0),
     Search(beams=3, length_penalty=2.0)], ids=str)
 def test_texts_equal_the_reference(networks, search):
-    reference, model, params, ends = networks
+    torch, (reference, model, params, ends) = parity.torch, networks
     source = Inputs(jnp.asarray(TOKENS), attention_mask=AttentionMask(jnp.asarray(REAL)))
 
     def decode(tokens, cache):

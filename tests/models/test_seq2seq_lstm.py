@@ -5,9 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lmrep.core.errors import UserError
 from lmrep.core.params import count
-from lmrep.core.sharding import make_mesh, shardings, use_mesh
 from lmrep.layers.attention import AttentionMask
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS, seq2seq_lstm
@@ -25,6 +23,10 @@ def network(**fields):
     c = Config(**{"vocab": V, "embedding": E, "width": D, "dropout": 0.0} | fields)
     model = MODELS["seq2seq_lstm"].build(c, Execution(), "network")
     return model, random_params(model.specs, seed=1)
+
+
+def encode(model, params, inputs, **options):
+    return jax.jit(lambda params, inputs: model.encode(params, inputs, **options))(params, inputs)
 
 
 def inputs(source=SOURCE, source_ids=SOURCE_MASK, target=TARGET, target_ids=None):
@@ -83,12 +85,12 @@ def by_hand(params, source, target, attention="general", feeding=True):
     {"input_feeding": False, "layers": 1}])
 def test_outputs_equal_a_loop_over_time(fields):
     model, params = network(**fields)
-    found = model.encode(params, inputs()).hidden
+    found = encode(model, params, inputs()).hidden
     for i, length in enumerate((7, 4)):
         encoded, decoded, _ = by_hand(params, SOURCE[i, :length], TARGET[i], fields.get("attention", "general"),
                                       fields.get("input_feeding", True))
         np.testing.assert_allclose(found[i], decoded, atol=2e-6)
-        alone = model.encode(params, Inputs(jnp.asarray(SOURCE[i : i + 1]), attention_mask=AttentionMask(
+        alone = encode(model, params, Inputs(jnp.asarray(SOURCE[i : i + 1]), attention_mask=AttentionMask(
             jnp.asarray(SOURCE_MASK[i : i + 1]))), layers=True)
         np.testing.assert_allclose(alone.hidden[0, :length], encoded, atol=2e-6)
         assert len(alone.layers) == fields.get("layers", 2) + 1 and not alone.hidden[0, length:].any()
@@ -99,7 +101,7 @@ def test_packed_pairs_are_independent():
     source = np.concatenate([SOURCE[1, :4], SOURCE[0], [0]])[None]
     target = np.concatenate([TARGET[1, :3], TARGET[0]])[None]
     ids = np.array([[1] * 4 + [2] * 7 + [0]]), np.array([[1] * 3 + [2] * 5])
-    found = model.encode(params, inputs(source, ids[0], target, ids[1]), attention=True)
+    found = encode(model, params, inputs(source, ids[0], target, ids[1]), attention=True)
     for steps, tokens, i in ((slice(0, 3), slice(0, 4), 1), (slice(3, 8), slice(4, 11), 0)):
         _, decoded, probabilities = by_hand(params, source[0, tokens], TARGET[i, : steps.stop - steps.start])
         np.testing.assert_allclose(found.hidden[0, steps], decoded, atol=2e-6)
@@ -111,64 +113,13 @@ def test_packed_pairs_are_independent():
 @pytest.mark.parametrize("fields", [{}, {"attention": "dot", "input_feeding": False}])
 def test_attention_probabilities_equal_a_loop_over_time(fields):
     model, params = network(**fields)
-    found = model.encode(params, inputs(), attention=True)
+    found = encode(model, params, inputs(), attention=True)
     assert found.cross_attention.shape == (1, 2, 1, 5, 7) and found.attention is None
     for i, length in enumerate((7, 4)):
         expected = by_hand(params, SOURCE[i, :length], TARGET[i], fields.get("attention", "general"),
                            fields.get("input_feeding", True))[2]
         np.testing.assert_allclose(found.cross_attention[0, i, 0, :, :length], expected, atol=2e-6)
         assert (found.cross_attention[0, i, 0, :, length:] == 0).all()
-
-
-def test_attention_that_is_not_there_is_refused():
-    model, params = network(attention="none", input_feeding=False)
-    assert model.attention == frozenset() and network()[0].attention == {"cross"}
-    with pytest.raises(ValueError, match=r"model\.attention is none"):
-        model.encode(params, inputs(), attention=True)
-    with pytest.raises(ValueError, match="the encoder has no attention"):
-        model.encode(params, inputs().source, attention=True)
-
-
-def test_the_cache_continues_texts():
-    model, params = network()
-    expected = model.encode(params, inputs()).hidden
-    cache = model.start_cache(params, 2, 5, source=inputs().source)
-    first, cache = model.decode(params, jnp.asarray(np.pad(TARGET[:, :2], ((0, 0), (0, 2)))), cache, jnp.int32(2))
-    np.testing.assert_allclose(first[:, :2], expected[:, :2], atol=2e-6)
-    for step in range(2, 5):
-        output, cache = model.decode(params, jnp.asarray(TARGET[:, step : step + 1]), cache)
-        np.testing.assert_allclose(output[:, 0], expected[:, step], atol=2e-6)
-
-
-def test_the_decoder_is_causal_and_reads_all_of_the_source():
-    model, params = network(tied="none")
-
-    def outputs(table, source_table):
-        own = params | {"embedding": {"token": table}, "source_embedding": {"token": source_table}}
-        one = Inputs(jnp.arange(5)[None], attention_mask=AttentionMask(jnp.ones((1, 5), jnp.int32), causal=True),
-                     source=Inputs(jnp.arange(7)[None], attention_mask=AttentionMask(jnp.ones((1, 7), jnp.int32))))
-        return model.encode(own, one).hidden[0]
-
-    by_target, by_source = jax.jacobian(outputs, (0, 1))(
-        params["embedding"]["token"], params["source_embedding"]["token"])
-    depends = np.abs(by_target).sum((1, 3)) > 0  # [t, token at that position]
-    np.testing.assert_array_equal(depends[:, :5], np.tril(np.ones((5, 5), bool)))
-    assert (np.abs(by_source).sum((1, 3))[:, :7] > 0).all()
-
-
-@pytest.mark.parametrize("axes", [{"data": 2}, {"data": 2, "fsdp": 2}, {"tensor": 2}])
-def test_gradients_are_the_same_on_every_mesh(axes):
-    model, params = network()
-    batch = jax.tree.map(lambda x: jnp.concatenate([x, x]), inputs())
-
-    def loss(params):
-        return jnp.square(model.encode(params, batch).hidden).sum()
-
-    expected = jax.jit(jax.grad(loss))(params)
-    mesh = make_mesh(**axes, devices=jax.devices()[: int(np.prod(list(axes.values())))])
-    with use_mesh(mesh):
-        found = jax.jit(jax.grad(loss))(jax.device_put(params, shardings(model.specs, mesh)))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), found, expected)
 
 
 def test_the_encoder_has_the_parameters_of_cove():
@@ -178,13 +129,6 @@ def test_the_encoder_has_the_parameters_of_cove():
     assert count(model.specs["encoder"]) + second_biases == 3_609_600
 
 
-def test_fields_that_do_not_fit_are_refused():
-    with pytest.raises(UserError, match="an even number"):
-        seq2seq_lstm.build(Config(width=7))
-    with pytest.raises(UserError, match="set input_feeding to False"):
-        seq2seq_lstm.build(Config(attention="none"))
-
-
 @pytest.mark.parametrize("tied", ["none", "embeddings"])
 def test_the_encoder_alone_has_the_paths_and_the_vectors_of_the_encoder(tied):
     both, params = network(tied=tied)
@@ -192,7 +136,5 @@ def test_the_encoder_alone_has_the_paths_and_the_vectors_of_the_encoder(tied):
     own = {name: params[name] for name in alone.specs}
     assert list(own) == ["embedding" if tied == "embeddings" else "source_embedding", "encoder"]
     read = inputs().source
-    np.testing.assert_array_equal(alone.encode(own, read).hidden, both.encode(params, read).hidden)
+    np.testing.assert_array_equal(encode(alone, own, read).hidden, encode(both, params, read).hidden)
     assert alone.context == {"both"} and alone.decode is None and 0 < alone.sizes.matrices < both.sizes.matrices
-    with pytest.raises(ValueError, match="got source too"):
-        alone.encode(own, inputs())

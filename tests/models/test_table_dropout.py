@@ -96,7 +96,8 @@ def test_without_table_dropout_the_sum_is_dropped_and_the_table_is_not(setup):
     assert [name for name, preset in PRESETS.items() if getattr(preset.config, "table_dropout", False)] == ["gpt"]
 
 
-@pytest.mark.parametrize(("objective_module", "config"), [(causal, causal.Config()), (masked, masked.Config())])
+@pytest.mark.parametrize(("objective_module", "config"), [
+    (causal, causal.Config()), pytest.param(masked, masked.Config(), marks=pytest.mark.slow)])
 def test_the_loss_is_that_of_the_dropped_tables_and_only_kept_entries_have_gradients(objective_module, config):
     model, objective, params, batch = build(objective_module, config)
     kept = np.asarray(model.output_embedding(params["encoder"], KEY)) != 0
@@ -117,6 +118,7 @@ def test_the_loss_is_that_of_the_dropped_tables_and_only_kept_entries_have_gradi
     assert not computed[~kept].any() and computed[kept].all()
 
 
+@pytest.mark.slow
 def test_a_mesh_of_eight_devices_drops_the_same(setup):
     _, objective, params, batch = setup
     step = jax.value_and_grad(lambda p, batch: objective.loss(p, batch, KEY, Carry())[0])

@@ -17,6 +17,7 @@ from lmrep.models.base import Factorization, Inputs
 from tests import programs
 from tests.models.test_transformer_xl import TOKENS, TYPES, XL, XLNET, B, T, V, close, encode, network, order
 
+slow = pytest.mark.slow
 ONE_TEXT = np.ones((B, T), np.int32)
 LONG = np.random.default_rng(5).integers(0, V, (B, 4 * T)).astype(np.int32)
 
@@ -35,8 +36,10 @@ def in_parts(model, params, **options):
 
 
 @pytest.mark.parametrize("changed", [
-    {"memory": 3 * T}, {"memory": 4 * T, "norm": "pre", "untie": True}, {"memory": 3 * T, "clamp": 4},
-    {"memory": T + 2, "same_length": True}, {"memory": 2, "same_length": True}], ids=str)
+    {"memory": 3 * T, "clamp": 4}, *(pytest.param(changed, marks=slow) for changed in (
+        {"memory": 3 * T}, {"memory": 4 * T, "norm": "pre", "untie": True}, {"memory": T + 2, "same_length": True},
+        {"memory": 2, "same_length": True}))],
+    ids=str)
 def test_a_text_in_parts_equals_the_whole_text(changed):
     """From left to right, where nothing that is attended to is forgotten: a memory of all parts before; or the same
     number of positions for each token, which remembers as many."""
@@ -140,7 +143,7 @@ def embedding_gradients(model, params, at, own_stream, **options):
     return np.abs(np.asarray(jacobian)).max((1, 3))[:, np.asarray(tokens[0])]
 
 
-@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("layers", [pytest.param(1, marks=slow), 3])
 def test_each_stream_depends_on_its_part_of_the_order_alone(layers):
     """Given tokens (-1) are known to all. The query stream does not know the token of its own position, nor those that
     follow in the order, whatever the number of layers; the content stream knows its own."""
@@ -167,9 +170,10 @@ def test_an_order_from_left_to_right_gives_a_causal_content_stream():
 # --- programs
 
 
+@slow
 @pytest.mark.usefixtures("no_compilation_cache")
-@pytest.mark.parametrize("sizes", [(8, 1, 1), (2, 2, 2), (2, 1, 1, 4)])
-@pytest.mark.parametrize("name", ["transformer_xl", "xlnet"])
+@pytest.mark.parametrize(("name", "sizes"), [
+    ("transformer_xl", (2, 2, 2)), ("xlnet", (2, 2, 2)), ("xlnet", (8, 1, 1)), ("xlnet", (2, 1, 1, 4))])
 def test_a_mesh_of_eight_devices_gives_the_same(name, sizes, capfd):
     """Outputs, memory and gradients, with a memory and, of XLNet, two streams; without a tensor that the partitioner
     replicates."""
@@ -210,6 +214,7 @@ def test_a_mesh_of_eight_devices_gives_the_same(name, sizes, capfd):
     assert not re.findall(r".*rematerial.*", capfd.readouterr().err, re.IGNORECASE)
 
 
+@slow
 def test_bfloat16_is_close_to_float32():
     options = {"factorization": order(), "token_type_ids": jnp.asarray(TYPES)}
     (half, params), (single, _) = (network(XLNET, execution=Execution(dtype=dtype)) for dtype in
@@ -224,8 +229,8 @@ def test_bfloat16_is_close_to_float32():
         assert error.std() < 0.02 * np.std(exact.hidden)  # a few roundings of 2^-9
 
 
-@pytest.mark.parametrize("changed", [{}, {"same_length": True, "clamp": 9}], ids=str)
-@pytest.mark.parametrize("streams", [1, 2])
+@pytest.mark.parametrize(("streams", "changed"), [
+    (2, {"same_length": True, "clamp": 9}), pytest.param(1, {}, marks=slow)], ids=str)
 def test_no_array_has_a_vector_for_each_pair(streams, changed):
     """The relative term is one product by distance, which is then shifted: [b, h, t, s + t] at most, in the backward
     pass too."""

@@ -1,0 +1,280 @@
+"""Properties of every network of `MODELS`, at its tiny size: what a position depends on, packing and padding,
+generation, chosen positions, precision, gradients, and that neither rematerialization nor a scan nor a mesh changes a
+result.
+
+The programs and results of a network are shared by its tests. Equations and published values are in the other files.
+"""
+
+from dataclasses import fields, replace
+from functools import cached_property
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lmrep.core import params as P
+from lmrep.core import sharding
+from lmrep.layers.stack import Execution
+from lmrep.models import MODELS, model_inputs, pretrained_models
+
+slow = pytest.mark.slow
+V, T, S, RATE = 31, 10, 7, 0.2
+RNG = np.random.default_rng(0)
+CHARACTERS = RNG.integers(1, 262, (V, 6)).astype(np.int32)  # of each word
+KEY = jax.random.key(3)
+ROWS = ["f", "ab", "a", "b", "", "ol", "l", "cd"]  # the texts of each example; one has none
+LENGTHS = {"f": (10, 7), "a": (4, 3), "b": (3, 2), "o": (1, 2), "l": (9, 4), "c": (5, 4), "d": (5, 3)}  # and sources
+TEXTS = {name: [RNG.integers(0, V, n) for n in lengths] for name, lengths in LENGTHS.items()}
+AT = RNG.integers(0, T, (len(ROWS), 3)).astype(np.int32)
+
+# Choices of a config that run other code than the tiny one.
+VARIANTS = {
+    "gpt2": ("transformer", {"norm": "pre", "embedding_norm": False, "token_types": 0}),
+    "albert": ("transformer", {"embedding": 32, "share": "all"}),
+    "sinusoidal": ("transformer", {"positions": "sinusoidal", "norm": "pre", "attention_by_layer": True}),
+    "xlnet": ("transformer_xl", {"causal": False, "segments": True, "untie": True, "scale_embedding": False}),
+    "rnn": ("lstm", {"cell": "rnn", "layers": 2}),
+    "word_tables": ("bilstm", {"reads": "words", "shared": False}),
+    "forward_lstm": ("bilstm", {"reads": "words", "directions": "forward"}),
+    "vaswani": ("encoder_decoder", {
+        "positions": "sinusoidal", "max_length": 20, "norm": "post", "rms_norm": False, "mlp_bias": True,
+        "scaled_attention": True, "scaled_embedding": True, "shared_dropout": False, "tied": "output"}),
+    "t5_1_1": ("encoder_decoder", {"gated": True, "activation": "gelu_tanh", "tied": "embeddings", "head_width": 24}),
+    "t5_encoder": ("encoder_decoder", MODELS["encoder_decoder"].encoder),
+    "dot_attention": ("seq2seq_lstm", {"attention": "dot", "input_feeding": False, "layers": 2}),
+    "cove": ("seq2seq_lstm", MODELS["seq2seq_lstm"].encoder),
+}
+CASES = [*(pytest.param((name, {}), id=name) for name in pretrained_models()),
+         *(pytest.param(case, id=name, marks=slow) for name, case in VARIANTS.items())]
+
+
+def packed(tokens, n):
+    """Examples of the texts of `ROWS`, with padding: tokens i32[b, n], segments, and positions from 0 in each text."""
+    rows = np.stack([np.full((len(ROWS), n), 1), *np.zeros((2, len(ROWS), n), int)]).astype(np.int32)
+    for row, names in enumerate(ROWS):
+        start = 0
+        for number, name in enumerate(names, 1):
+            text = TEXTS[name][tokens]
+            rows[:, row, start : start + len(text)] = text, np.full(len(text), number), np.arange(len(text))
+            start += len(text)
+    return rows
+
+
+def make_batch():
+    (tokens, segments, positions), source = packed(0, T), packed(1, S)
+    return {"tokens": tokens, "segment_ids": segments, "positions": positions, "token_type_ids": tokens % 2,
+            **dict(zip(("source_tokens", "source_segment_ids", "source_positions"), source, strict=True))}
+
+
+BATCH = make_batch()
+SEGMENTS, SOURCE_SEGMENTS = BATCH["segment_ids"], BATCH["source_segment_ids"]
+REAL = SEGMENTS > 0
+
+
+def changed(name, where):
+    """`BATCH` with other tokens in the field `name` where the mask says."""
+    return BATCH | {name: np.where(where, (BATCH[name] + 7) % V, BATCH[name])}
+
+
+class Network:
+    """A network with parameters away from their initial values, and its programs."""
+
+    def __init__(self, name, changes):
+        self.definition = MODELS[name]
+        self.config = self.definition.config(**self.definition.tiny | {"vocab": V} | changes)
+        self.model = self.build(Execution())
+        self.contexts = [each for each in ("left", "both", "source") if each in self.model.context]
+        rng = np.random.default_rng(1)
+        self.params = jax.tree.map(lambda x: np.asarray(x + 0.05 * rng.normal(size=x.shape), np.float32),
+                                   P.init(self.model.specs, jax.random.key(0)))
+        self.weights = rng.normal(size=(*REAL.shape, self.model.width)) * REAL[..., None] / REAL.sum()
+
+    def build(self, execution, rate=0.0):
+        rates = {field.name: rate for field in fields(self.config)
+                 if field.name in self.definition.dropout_fields and isinstance(field.default, float)}
+        return self.definition.build(replace(self.config, **rates), execution)
+
+    def inputs(self, model, batch, context):
+        batch = dict(batch, characters=jnp.asarray(CHARACTERS)[batch["tokens"]])
+        source = context == "source"
+        return model_inputs(model, {name: jnp.asarray(x) for name, x in batch.items()
+                                    if source or not name.startswith("source_")}, context=context)
+
+    def forward(self, execution=Execution()):
+        """(params, batch) -> for each context, the outputs, and those at the positions `AT`."""
+        model = self.build(execution)
+        return jax.jit(lambda params, batch: {
+            context: [model.encode(params, self.inputs(model, batch, context), at=at).hidden
+                      for at in (None, jnp.asarray(AT))] for context in self.contexts})
+
+    @cached_property
+    def compiled(self):
+        return self.forward()
+
+    def outputs(self, batch=BATCH):
+        """For each context, the outputs [b, t, d] at all positions."""
+        return {context: np.asarray(hidden) for context, (hidden, _) in self.compiled(self.params, batch).items()}
+
+    def training(self, execution=Execution()):
+        """(params, batch, key) -> ((loss, outputs), gradients) of the first context, with dropout."""
+        model = self.build(execution, RATE)
+
+        def loss(params, batch, key):
+            hidden = model.encode(params, self.inputs(model, batch, self.contexts[0]), key).hidden
+            return (hidden * self.weights).sum(), jnp.where(REAL[..., None], hidden, 0)
+
+        return jax.jit(jax.value_and_grad(loss, has_aux=True))
+
+    @cached_property
+    def step(self):
+        return self.training()
+
+    @cached_property
+    def trained(self):
+        return self.step(self.params, BATCH, KEY)
+
+
+@pytest.fixture(scope="module", params=CASES)
+def network(request):
+    return Network(*request.param)
+
+
+def close(computed, expected):
+    """Up to roundings of float32, which are those of an array's largest values."""
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, 1e-4, max(1e-6, 1e-5 * np.abs(y).max())),
+                 computed, expected)
+
+
+# --- What an output depends on
+
+
+def dependencies(network, name):
+    """For each context, bool[b, t, n, s]: whether output t, or its half n of two directions, depends on token s of the
+    field `name`."""
+    base, found = network.outputs(), {context: [] for context in network.contexts}
+    for s in range(BATCH[name].shape[1]):
+        other = network.outputs(changed(name, np.arange(BATCH[name].shape[1]) == s))
+        for context, steps in found.items():
+            difference = np.abs(other[context] - base[context])
+            steps.append(difference.reshape(*REAL.shape, network.model.directions, -1).max(-1) > 1e-6)
+    return {context: np.stack(steps, -1) for context, steps in found.items()}
+
+
+def test_output_depends_on_its_text_as_far_as_its_context_goes(network):
+    """Not on later tokens, on other texts of the example or on padding; and on everything else."""
+    same_text = SEGMENTS[:, :, None] == SEGMENTS[:, None, :]
+    before = np.tri(T, dtype=bool)
+    for context, found in dependencies(network, "tokens").items():
+        sides = [before, before.T] if network.model.directions == 2 else [
+            np.ones((T, T), bool) if context == "both" else before]
+        for direction, side in enumerate(sides):
+            np.testing.assert_array_equal(found[:, :, direction][REAL], (same_text & side)[REAL], err_msg=context)
+
+
+def test_decoder_reads_all_of_the_source_of_its_text(network):
+    for context, found in dependencies(network, "source_tokens").items():
+        same_text = (SEGMENTS[:, :, None] == SOURCE_SEGMENTS[:, None, :]) & (context == "source")
+        np.testing.assert_array_equal(found[:, :, 0][REAL], same_text[REAL])
+
+
+def test_packed_texts_are_encoded_as_alone(network):
+    for hidden in network.outputs().values():
+        for row, start, alone in ((1, 0, 2), (1, 4, 3), (5, 1, 6)):
+            n = (SEGMENTS[alone] > 0).sum()
+            close(hidden[row, start : start + n], hidden[alone, :n])
+
+
+def test_padding_changes_no_gradient(network):
+    source = changed("source_tokens", SOURCE_SEGMENTS == 0)["source_tokens"]
+    batch = changed("tokens", ~REAL) | {"source_tokens": source}
+    close(network.step(network.params, batch, KEY), network.trained)
+
+
+def test_examples_may_be_in_any_order(network):
+    turned = network.outputs({name: value[::-1] for name, value in BATCH.items()})
+    for context, hidden in network.outputs().items():
+        close(turned[context][::-1], hidden)
+
+
+def test_outputs_at_chosen_positions_are_those_of_all(network):
+    for full, chosen in network.compiled(network.params, BATCH).values():
+        real = np.take_along_axis(REAL, AT, 1)
+        close(chosen[real], np.take_along_axis(np.asarray(full), AT[..., None], 1)[real])
+
+
+def test_decoding_equals_encoding(network):
+    """After a prompt with padding, token by token, for texts with and without a padded source."""
+    model, params, b = network.model, network.params, len(ROWS)
+    if model.decode is None:
+        assert model.start_cache is None
+        return
+    context = "source" if "source" in network.contexts else "left"
+    tokens = RNG.integers(0, V, (b, T)).astype(np.int32)
+    batch = BATCH | {"tokens": tokens, "segment_ids": np.ones_like(tokens), "token_type_ids": np.zeros_like(tokens),
+                     "positions": np.broadcast_to(np.arange(T, dtype=np.int32), (b, T)),
+                     "source_segment_ids": np.int32(np.arange(S) < np.arange(1, b + 1)[:, None])}
+    source = network.inputs(model, batch, context).source
+    cache = jax.jit(lambda params, source: model.start_cache(
+        params, b, T + 2, **({} if source is None else {"source": source})))(params, source)
+    decode = jax.jit(model.decode)
+    hidden, cache = decode(params, np.pad(tokens[:, :4], ((0, 0), (0, 2)), constant_values=3), cache, jnp.int32(4))
+    outputs = [hidden[:, :4]]
+    for t in range(4, T):
+        hidden, cache = decode(params, tokens[:, t : t + 1], cache)
+        outputs.append(hidden)
+    close(np.concatenate(outputs, 1), network.outputs(batch)[context])
+
+
+def test_bfloat16_is_near_float32(network):
+    halves = network.forward(Execution("bfloat16"))(network.params, BATCH)
+    for context, hidden in network.outputs().items():
+        found = halves[context][0]
+        assert found.dtype == jnp.bfloat16
+        error = np.asarray(found, np.float64)[REAL] - hidden[REAL]
+        assert error.std() < 0.02 * hidden[REAL].std()  # a few roundings of 2^-9
+
+
+# --- Training
+
+
+UNUSED = ("key/bias", "query")  # softmax takes no constant, and a query stream is read in an order alone
+
+
+def test_every_parameter_has_a_finite_gradient(network):
+    """Also where an example has no text at all."""
+    (loss, hidden), gradients = network.trained
+    assert np.isfinite(loss) and np.isfinite(hidden).all()
+    for path, gradient in P.flatten(gradients).items():
+        assert np.isfinite(gradient).all(), path
+        assert np.abs(gradient).max() > 1e-9 or path.endswith(UNUSED), path
+
+
+def test_dropout_depends_on_the_key_alone(network):
+    (loss, hidden), _ = network.trained
+    assert network.step(network.params, BATCH, KEY)[0][0] == loss
+    (other, _), _ = network.step(network.params, BATCH, jax.random.key(4))
+    plain = np.where(REAL[..., None], network.outputs()[network.contexts[0]], 0)
+    assert other != loss and np.abs(hidden - plain).max() > 1e-2
+
+
+@pytest.mark.parametrize("execution", [
+    Execution(scan=True, remat="full"), pytest.param(Execution(remat="dots"), marks=slow),
+    pytest.param(Execution(remat="full"), marks=slow), pytest.param(Execution(scan=True), marks=slow)],
+    ids=lambda x: f"{'scan' if x.scan else 'loop'}-{x.remat}")
+def test_execution_changes_neither_outputs_nor_gradients(network, execution):
+    close(network.training(execution)(network.params, BATCH, KEY), network.trained)
+
+
+@pytest.mark.parametrize("sizes", [
+    (2, 2, 2), pytest.param((8, 1, 1), marks=slow), pytest.param((1, 4, 1), marks=slow),
+    pytest.param((1, 2, 2, 2), marks=slow)], ids=str)
+def test_mesh_changes_neither_outputs_nor_gradients(network, sizes):
+    if len(sizes) == 4 and network.definition.attention(network.config) is None:
+        return  # its sequences are never sharded
+    mesh = sharding.make_mesh(*sizes)
+    with sharding.use_mesh(mesh):
+        params = jax.device_put(network.params, sharding.shardings(network.model.specs, mesh))
+        found = network.training()(params, jax.device_put(BATCH, sharding.batch_sharding(mesh)), KEY)
+    assert len(jax.tree.leaves(found[1])[0].sharding.device_set) == np.prod(sizes)
+    close(found, network.trained)
