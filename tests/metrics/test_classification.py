@@ -5,7 +5,6 @@ import pytest
 from scipy import stats
 from sklearn import metrics as reference
 
-from lmrep.core.errors import UserError
 from lmrep.metrics.bootstrap import bootstrap, resampled
 from lmrep.metrics.tasks import TASK_METRICS
 
@@ -93,26 +92,3 @@ def test_the_seed_decides_the_interval():
     accuracy = TASK_METRICS["accuracy"]
     assert bootstrap(accuracy, gold, predicted, 50) == bootstrap(accuracy, gold, predicted, 50)
     assert bootstrap(accuracy, gold, predicted, 50) != bootstrap(accuracy, gold, predicted, 50, seed=1)
-
-
-@pytest.mark.parametrize("gold, predicted, message", [
-    ([1, 0], [1], "2 gold values and 1 predictions"),
-    ([], [], "no examples"),
-    ([1, 0], ["1", "0"], "same type"),
-])
-def test_bad_labels_are_refused(gold, predicted, message):
-    for name in ("accuracy", "matthews"):
-        with pytest.raises(UserError, match=message):
-            value(name, gold, predicted)
-
-
-def test_numbers_that_are_not_finite_are_refused():
-    with pytest.raises(UserError, match="prediction 2 is nan"):
-        value("pearson", [1.0, 2.0], [1.0, float("nan")])
-    with pytest.raises(UserError, match="gold value 1 is 'a'"):
-        value("spearman", ["a", 2.0], [1.0, 1.0])
-
-
-def test_a_positive_class_of_another_type_is_refused():
-    with pytest.raises(UserError, match="positive class is 1, and the labels are 'no', 'yes'"):
-        value("f1", ["yes", "no"], ["yes", "yes"])

@@ -7,7 +7,6 @@ import pytest
 from seqeval import scheme as schemes
 from seqeval.metrics import accuracy_score, f1_score, precision_score, recall_score
 
-from lmrep.core.errors import UserError
 from lmrep.metrics import entities
 from lmrep.metrics.bootstrap import resampled
 from lmrep.metrics.tasks import TASK_METRICS
@@ -84,14 +83,3 @@ def test_sums_give_the_resamples_of_the_function(name):
 def test_no_entities_at_all_give_zero():
     for name in ("entity_f1", "entity_precision", "conll_f1", "conll_recall"):
         assert value(name, [["O", "O"]], [["O", "O"]]) == 0
-
-
-def test_bad_tags_are_refused():
-    with pytest.raises(UserError, match="sequence 2 has 1 gold and 2 predicted tags"):
-        value("conll_f1", [["O"], ["O"]], [["O"], ["O", "O"]])
-    with pytest.raises(UserError, match="'E-PER' is not of the scheme IOB2, whose tags begin with B, I, O"):
-        value("entity_f1", [["B-PER", "E-PER"]], [["O", "O"]])
-    with pytest.raises(UserError, match="'PER' is not of the scheme IOB2"):
-        value("entity_f1", [["PER"]], [["O"]])
-    with pytest.raises(UserError, match="no scheme 'BOI'; there are IOB1, IOB2"):
-        value("entity_f1", [["O"]], [["O"]], scheme="BOI")
