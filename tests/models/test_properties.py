@@ -41,6 +41,7 @@ VARIANTS = {
         "positions": "sinusoidal", "max_length": 20, "norm": "post", "rms_norm": False, "mlp_bias": True,
         "scaled_attention": True, "scaled_embedding": True, "shared_dropout": False, "tied": "output"}),
     "t5_1_1": ("encoder_decoder", {"gated": True, "activation": "gelu_tanh", "tied": "embeddings", "head_width": 24}),
+    "t5_same_text": ("encoder_decoder", {"stacks": "same_text"}),
     "t5_encoder": ("encoder_decoder", MODELS["encoder_decoder"].encoder),
     "dot_attention": ("seq2seq_lstm", {"attention": "dot", "input_feeding": False, "layers": 2}),
     "cove": ("seq2seq_lstm", MODELS["seq2seq_lstm"].encoder),
