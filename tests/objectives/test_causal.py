@@ -143,3 +143,18 @@ def test_the_chunked_cross_entropy_of_gpt_2_needs_a_tenth_of_the_memory():
 
 
 # --- decoding -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("network", ["gpt2", "albert"])
+def test_decoding_with_a_cache_equals_encoding(network):
+    model, _, params = build(network=NETWORKS[network])
+    tokens = BATCH["tokens"]
+    mask = AttentionMask(np.ones_like(tokens), causal=True)
+    full = jax.jit(lambda p: model.encode(p, Inputs(tokens=tokens, attention_mask=mask)))(params["encoder"])
+    cache, outputs = model.start_cache(params["encoder"], 4, T), []
+    decode = jax.jit(model.decode)
+    for size in (5, 1, 1, 1, 1, 1, 1, 1):
+        at = int(cache.length)
+        hidden, cache = decode(params["encoder"], tokens[:, at : at + size], cache)
+        outputs.append(hidden)
+    np.testing.assert_allclose(np.concatenate(outputs, 1), full.hidden, rtol=1e-4, atol=2e-5)

@@ -114,8 +114,9 @@ def reference(tokens, reverse, bits, c, first):
     return mask, targets
 
 
-CASES = [Config(), Config(k=7.0), Config(span_unit="words"), Config(spans=False), Config(block=64),
-         Config(context=5.0, max_span=3), Config(reuse=128, block=128), Config(k=1.5, max_span=9)]
+CASES = [Config(), Config(span_unit="words", context=5.0, max_span=3), Config(reuse=128, block=128),
+         *(pytest.param(c, marks=pytest.mark.slow) for c in (
+             Config(k=7.0), Config(spans=False), Config(block=64), Config(k=1.5, max_span=9)))]
 
 
 @pytest.mark.parametrize("c", CASES, ids=str)
@@ -174,7 +175,8 @@ def test_every_order_of_the_chosen_tokens_is_equally_likely():
         assert chance.rates(hits, 6000, 1 / 4) > chance.REJECT
 
 
-@pytest.mark.parametrize("c", [Config(), Config(spans=False), Config(span_unit="words"), Config(reuse=0)], ids=str)
+@pytest.mark.parametrize("c", [Config(), Config(spans=False), *(pytest.param(c, marks=pytest.mark.slow) for c in (
+    Config(span_unit="words"), Config(reuse=0)))], ids=str)
 def test_padding_is_neither_chosen_nor_counted(c):
     texts = examples(60, 60, padding=23)
     found, _ = drawn(c, texts)

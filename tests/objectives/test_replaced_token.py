@@ -22,6 +22,10 @@ VOCABULARY = Vocabulary(V, {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}, 
 RNG = np.random.default_rng(0)
 
 
+VARIANTS = [variant if variant in ("electra", "all_tokens_mlm") else pytest.param(variant, marks=pytest.mark.slow)
+            for variant in electra.VARIANTS]
+
+
 def texts(batch_size, t=T, min_length=6):
     """Examples of [CLS] words [SEP] and padding."""
     tokens, segments = np.zeros((batch_size, t), np.int32), np.zeros((batch_size, t), np.int32)
@@ -178,7 +182,7 @@ def intermediate_values(c, objective, params, batch):
     return [np.asarray(x) for x in f(params, batch)]
 
 
-@pytest.mark.parametrize("variant", electra.VARIANTS)
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_the_loss_is_that_of_the_paper(variant):
     c, objective, params = build(variant=variant, generator_weight=0.7, weight=11.0)
     batch = prepare(objective)
@@ -240,8 +244,9 @@ def test_no_gradient_passes_through_the_samples_and_tied_tables_get_both():
         np.testing.assert_allclose(g, only_encoder[path] + only_generator[path], rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize(("tie", "own"), [("all", set()), ("tokens", {"position", "token_type"}),
-                                          ("none", {"token", "position", "token_type"})])
+@pytest.mark.parametrize(("tie", "own"), [
+    pytest.param("all", set(), marks=pytest.mark.slow), ("tokens", {"position", "token_type"}),
+    ("none", {"token", "position", "token_type"})])
 def test_tied_parameters_of_generator_and_encoder(tie, own):
     _, objective, params = build(tie=tie)
     specs = objective.specs["objective"]["generator"]
@@ -264,7 +269,7 @@ def encode(params, model, tokens):
     return np.asarray(mlm_head.encode({"encoder": params}, BATCH, tokens, model))
 
 
-@pytest.mark.parametrize("variant", electra.VARIANTS)
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_the_replaced_token_probability_is_that_of_the_encoder(variant):
     _, objective, params = build(variant=variant)
     predicted = np.asarray(jax.jit(objective.predict)(params, BATCH)["replaced"])
@@ -282,7 +287,7 @@ def test_the_replaced_token_probability_is_that_of_the_encoder(variant):
     np.testing.assert_allclose(predicted, expected, rtol=0, atol=2e-5)
 
 
-@pytest.mark.parametrize("variant", electra.VARIANTS)
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_masks_are_filled_by_the_generator_or_by_an_encoder_that_predicts_tokens(variant):
     c, objective, params = build(variant=variant)
     tokens, positions = BATCH["tokens"].copy(), np.array([[2, 4], [1, 0], [3, 2], [4, 4]], np.int32)

@@ -137,6 +137,7 @@ def test_the_loss_does_not_depend_on_the_original_tokens(full_batch):
     assert total == full_batch[0][0]
 
 
+@pytest.mark.slow
 def test_bfloat16_gives_a_float32_loss_nearby(full_batch):
     low = span_boundary.build(span_boundary.Config(**FIELDS), model(dtype="bfloat16"), VOCABULARY)
     total, (metrics, _) = jax.jit(lambda p: low.loss(p, PREPARED, None, Carry()))(PARAMS)

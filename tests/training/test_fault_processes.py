@@ -21,6 +21,7 @@ from lmrep.distributed.watchdog import Watch
 from lmrep.storage.checkpoints import Checkpoints
 from tests import forked, small
 
+pytestmark = pytest.mark.slow
 STEPS = 100
 # A low learning rate: the test compares which examples are seen, not how rounding errors grow over the steps.
 FIELDS = {"steps": STEPS, "checkpoint.every": 20, "evaluation.every": 50, "model.layers": 1, "model.dropout": 0.1,

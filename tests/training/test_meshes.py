@@ -1,5 +1,5 @@
 """BERT with masked LM and next-sentence prediction, GPT-2 and ELECTRA train identically on every mesh, without warnings
-of the partitioner. (Recurrent networks: `objectives/test_causal_meshes.py`.)"""
+of the partitioner. (Steps of every objective: `objectives/test_properties.py`.)"""
 
 import functools
 import re
@@ -76,10 +76,9 @@ def warnings(capfd):
     return re.findall(r".*rematerial.*", capfd.readouterr().err, re.IGNORECASE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("network", "microbatches", "sizes"), [
-    ("scanned", 1, (8, 1, 1)), ("scanned", 1, (2, 2, 2)), ("unrolled", 2, (1, 8, 1)), ("unrolled", 2, (1, 1, 4)),
-    ("scanned", 1, (2, 1, 1, 4)), ("unrolled", 2, (1, 2, 1, 4)), ("gpt2", 1, (1, 8, 1)), ("gpt2", 2, (1, 2, 1, 4)),
-    ("electra", 2, (1, 8, 1)), ("electra", 1, (1, 2, 1, 4))])
+    ("scanned", 1, (2, 2, 2)), ("unrolled", 2, (1, 2, 1, 4)), ("gpt2", 2, (1, 8, 1)), ("electra", 1, (1, 2, 1, 4))])
 def test_every_mesh_gives_the_losses_of_one_device(losses, capfd, network, microbatches, sizes):
     """With the same dropout, too."""
     expected = losses(network, (1, 1, 1), 1)
@@ -88,9 +87,9 @@ def test_every_mesh_gives_the_losses_of_one_device(losses, capfd, network, micro
     assert not warnings(capfd)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("network", "microbatches", "sizes"), [
-    ("scanned", 1, (2, 2, 2)), ("unrolled", 2, (1, 1, 4)), ("scanned", 1, (1, 2, 2, 2)), ("gpt2", 2, (2, 1, 1, 4)),
-    ("electra", 1, (1, 1, 1, 8))])
+    ("scanned", 1, (1, 2, 2, 2)), ("unrolled", 2, (1, 1, 4)), ("gpt2", 2, (2, 1, 1, 4))])
 def test_chunked_attention_gives_the_losses_of_dense_attention(losses, capfd, network, microbatches, sizes):
     """With the same dropout, too."""
     expected = losses(network, (1, 1, 1), 1)
@@ -98,6 +97,7 @@ def test_chunked_attention_gives_the_losses_of_dense_attention(losses, capfd, ne
     assert not warnings(capfd)
 
 
+@pytest.mark.slow
 def test_two_slices_give_the_losses_of_one_device(losses, capfd, monkeypatch):
     """Slices that are joined along `data`, each with an fsdp axis."""
     monkeypatch.setattr(sharding, "slice_of", lambda device: device.id % 2)

@@ -8,7 +8,6 @@ import numpy as np
 import optax
 import pytest
 
-from lmrep.core.errors import UserError
 from lmrep.core.params import init
 from lmrep.core.sharding import make_mesh
 from lmrep.storage.checkpoints import Checkpoints
@@ -119,10 +118,3 @@ def test_a_resumed_run_is_the_same_to_the_bit(tmp_path, monkeypatch):
     assert again.lines == [line for line in straight.lines if line[0] > 4]
     for x, y in zip(jax.tree.leaves(last()), jax.tree.leaves(expected), strict=True):
         np.testing.assert_array_equal(x, y)
-
-
-def test_it_needs_validation_data_and_ends_the_last_stage_alone(tmp_path):
-    with pytest.raises(UserError, match="there is no validation data"):
-        run(tmp_path, staged(validation=False))
-    with pytest.raises(UserError, match="leave it to the last stage"):
-        schedules.check(schedules.Config("plateau", final=0.1), 10, last=False)

@@ -1,0 +1,91 @@
+"""What optimizers, schedules, stages and the loop refuse before the first step, and the field that messages name."""
+
+import numpy as np
+import optax
+import pytest
+
+from lmrep.core.errors import UserError
+from lmrep.core.sharding import make_mesh
+from lmrep.storage.checkpoints import Checkpoints
+from lmrep.training import faults, optimizers, schedules
+from lmrep.training.config import CheckpointConfig, TrainerConfig
+from lmrep.training.faults import FaultsConfig
+from lmrep.training.loop import RunOutputs, Trainer
+from lmrep.training.stages import Stage, check, copy_params, set_params
+from tests.contract import objectives as toys
+from tests.training import test_loop, test_plateau, test_stages
+from tests.training.test_stages import stage, tree
+from tests.training.updates import STACKED
+
+
+def optimizer(**fields):
+    return lambda tmp_path: optimizers.build(optimizers.Config(**fields), STACKED, 100)
+
+
+def schedule(*fields, last=True, **more):
+    return lambda tmp_path: schedules.check(schedules.Config(*fields, **more), 100, last=last)
+
+
+def start(paths):
+    return lambda tmp_path: copy_params(tree(2), tree(2), paths)
+
+
+def follow(**second):
+    return lambda tmp_path: check([stage(3), stage(2, **second)])
+
+
+def of_another_optimizer(tmp_path):
+    check([stage(3), Stage("tuned", 2, toys.cloze("encoder"), optax.sgd(0.1), stage(2).batches, test_stages.BATCH)])
+
+
+def best(tmp_path):
+    Trainer([test_loop.stage(metrics=test_loop.F1)], make_mesh(1, 1, 1), 0, RunOutputs(Checkpoints(tmp_path)),
+            TrainerConfig(CheckpointConfig(best="f2")))
+
+
+REFUSALS = {  # what is called -> what the message names
+    "decay is skipped where nothing is": (
+        optimizer(decay_skip=("*/biases",)), ("optimizer.decay_skip", "*/biases", "encoder/embedding/token")),
+    "a multiplier of a layer that is missing": (
+        optimizer(multipliers={"*/layers/8/*": 0.5}), ("optimizer.multipliers", "*/layers/8/*")),
+    "a multiplier of layers that are partly missing": (
+        optimizer(multipliers={"*/layers/5-8/*": 0.5}), ("optimizer.multipliers", "*/layers/8/*")),
+    "decay is skipped in layers in the wrong order": (
+        optimizer(decay_skip=("*/layers/5-2/*",)), ("optimizer.decay_skip", "*/layers/5-2/*")),
+    "one beta": (optimizer(betas=(0.9,)), ("betas", "two")),
+    "more steps of warm-up than steps": (
+        lambda _: schedules.build(schedules.Config("linear", warmup=101), 1.0, 100), ("warmup", "101", "100")),
+    "warm-up twice": (lambda _: schedules.build(schedules.Config(warmup=10, warmup_fraction=0.1), 1.0, 100),
+                      ("warmup=10", "warmup_fraction=0.1")),
+    "a stage but the last that ends early": (schedule("plateau", final=0.1, last=False), ("last stage",)),
+    "a plateau without validation data": (
+        lambda tmp_path: test_loop.run(tmp_path, test_plateau.staged(validation=False)), ("validation",)),
+    "a start of no parameters": (start({"decoder": "encoder"}), ("'decoder'", "encoder/a", "objective/g")),
+    "a start of no parameters, by a slash": (start({"encoder/": "encoder"}), ("'encoder/'",)),
+    "a start from no parameters": (start({"encoder": "generator"}), ("'encoder/a'", "'generator/a'")),
+    "a start from parameters of another shape": (
+        lambda _: copy_params(tree(2), tree(3), {"encoder/a": "objective/g/a"}),
+        ("'encoder/a'", "(2,)", "'objective/g/a'", "(3,)")),
+    "values of another shape": (
+        lambda _: set_params(tree(2), {"encoder/a": np.zeros(3)}), ("'encoder/a'", "(2,)", "(3,)")),
+    "values of no parameter": (
+        lambda _: set_params(tree(2), {"encoder/aa": np.zeros(2)}), ("'encoder/aa'", "did you mean 'encoder/a")),
+    "a stage that continues with another optimizer": (of_another_optimizer, ("'tuned'", "'main'", "start")),
+    "a stage that starts no parameters": (follow(start={"nowhere": "encoder"}), ("'nowhere'",)),
+    "a stage that starts from what the previous one lacks": (
+        follow(start={"encoder": "objective"}), ("'objective/",)),
+    "a spike below the median": (lambda _: faults.check(FaultsConfig(spike=0.5)), ("faults.spike", "0.5")),
+    "a best metric that is unknown": (best, ("checkpoint.best", "'f2'", "f1", "loss")),
+}
+
+
+@pytest.mark.parametrize(("act", "names"), REFUSALS.values(), ids=REFUSALS)
+def test_it_is_refused(act, names, tmp_path):
+    with pytest.raises(UserError) as refused:
+        act(tmp_path)
+    assert all(name in str(refused.value) for name in names), refused.value
+
+
+def test_what_fits_is_not_refused():
+    check([stage(3), stage(2), stage(4, start={"encoder": "encoder"})])
+    assert schedules.warmup_steps(schedules.Config(warmup_fraction=0.06), 33112) == 1986
