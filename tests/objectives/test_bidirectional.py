@@ -102,8 +102,8 @@ def test_evaluation_has_the_mean_cross_entropies_of_each_direction_under_the_ful
         mean)
 
 
-@pytest.mark.parametrize("fields", [{}, pytest.param({"shared": False}, marks=pytest.mark.slow),
-                                    pytest.param({"tied": True}, marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize("fields", [{}, {"shared": False}, {"tied": True}], ids=str)
+@pytest.mark.slow
 def test_training_samples_and_its_gradient_is_on_average_near_that_of_the_full_softmax(fields):
     network = bilstm.Config(**vars(NETWORK) | {"tied": fields.get("tied", False)})
     _, full, params = build(network, shared=fields.get("shared", True))
@@ -132,7 +132,8 @@ def test_as_many_negatives_as_words_make_the_full_softmax():
     assert "shared" not in prepare(objective, next(batches()))
 
 
-@pytest.mark.parametrize("network", [NETWORK, CHARACTERS], ids=lambda c: c.reads)
+@pytest.mark.parametrize("network", [NETWORK, pytest.param(CHARACTERS, marks=pytest.mark.slow)],
+                         ids=lambda c: c.reads)
 def test_split_streams_have_the_loss_of_unsplit_ones(network):
     _, objective, params = build(network)
     loss = jax.jit(lambda params, batch, carry: objective.loss(params, batch, None, carry)[1])
@@ -159,6 +160,7 @@ def test_each_direction_is_reset_by_its_own_field():
             np.testing.assert_array_equal(x, np.array(expected)[:, None] * np.ones(x.shape[1]))
 
 
+@pytest.mark.slow
 def test_a_skipped_update_resets_the_states_of_both_directions():
     _, objective, _ = build(negatives=7)
     optimizer = optimizers.build(optimizers.Config(name="sgd"), objective.specs, 5)
@@ -184,7 +186,7 @@ def test_a_forward_network_has_one_direction():
     assert objective.terms == {"forward_loss": 1.0}
 
 
-@pytest.mark.parametrize("directions", ["both", "forward"])
+@pytest.mark.parametrize("directions", ["both", pytest.param("forward", marks=pytest.mark.slow)])
 def test_the_score_of_a_sentence_is_the_sum_of_log_probabilities_of_its_directions(directions):
     """Each direction alone, as if its words were a batch of a stream."""
     _, objective, params = build(bilstm.Config(**vars(NETWORK) | {"directions": directions}))

@@ -42,7 +42,7 @@ def prepare(objective, batch):
     return objective.prepare(Keys(jax.random.split(jax.random.key(0), len(batch["tokens"])), jax.random.key(1)), batch)
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("network", ["lstm", pytest.param("rnn", marks=pytest.mark.slow)])
 def test_split_texts_have_the_loss_of_unsplit_ones(network):
     _, objective, params = build(network)
     loss = jax.jit(lambda params, batch, carry: objective.loss(params, batch, None, carry)[1])
@@ -122,7 +122,7 @@ def test_a_transformer_predicts_the_following_token_too_and_carries_nothing():
     assert int(metrics["lm_loss"][1]) == B * T and carry == Carry()
 
 
-@pytest.mark.parametrize("head", ["table", "transform"])
+@pytest.mark.parametrize("head", ["table", pytest.param("transform", marks=pytest.mark.slow)])
 def test_packed_texts_have_the_loss_of_texts_alone(head):
     _, objective, params = build(head=head)
     bounds = [(0, 9), (9, 11), (11, 26)]
@@ -139,6 +139,7 @@ def test_packed_texts_have_the_loss_of_texts_alone(head):
     assert float(nll(TEXTS[:1], packed)) == pytest.approx(sum(float(nll(*text)) for text in alone), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_carried_state_predicts_what_an_example_alone_cannot():
     """Each text repeats its own token after a marker, "2 k 2 k 2 k ...", split into examples "2 k 2 k"."""
     own = np.random.default_rng(1).integers(3, 7, 64)

@@ -153,6 +153,7 @@ def test_no_gradient_reaches_the_teacher(module):
 
 
 @pytest.mark.parametrize("module", [distillation, causal_objective])
+@pytest.mark.slow
 def test_the_student_has_dropout_and_the_teacher_none(module):
     noisy = transformer.build(dataclasses.replace(SIZES, layers=2, token_types=2, dropout=0.3, attention_dropout=0.3))
     part = teacher(noisy, causal if module is causal_objective else masked)

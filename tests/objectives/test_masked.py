@@ -156,6 +156,7 @@ def test_other_fractions(fractions):
     assert p_replacements(prepared, BERT, ALL_TOKENS) < REJECT
 
 
+@pytest.mark.slow
 def test_wrong_fractions_and_words_are_detected():
     wrong = sample(mask=0.85, keep=0.05, random=0.1)
     assert p_replacements(wrong, BERT, ALL_TOKENS) < REJECT
@@ -168,6 +169,7 @@ def test_wrong_fractions_and_words_are_detected():
     assert p_replacements(only, (0, 0, 1), ALL_TOKENS - {MASK}) < REJECT  # a random word may be [MASK] too
 
 
+@pytest.mark.slow
 def test_dependences_are_detected():
     prepared = sample()
 

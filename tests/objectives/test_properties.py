@@ -27,8 +27,16 @@ B = 8
 OPTIMIZER = optax.sgd(1.0)
 DETERMINISTIC = ("causal", "bidirectional", "causal_distillation")  # they draw nothing for an example
 UNUSED = {"masked, memory": {"encoder/query"}}  # of the stream that predicts in a given order
-every = pytest.mark.parametrize("name", [
-    name if name in ROWS else pytest.param(name, marks=pytest.mark.slow) for name in CASES])
+
+
+def cases(quick):
+    return pytest.mark.parametrize("name", [
+        name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in CASES])
+
+
+every = cases(ROWS)
+# Compiling a step for a mesh takes seconds; these rows share their heads and sums with others.
+some = cases(ROWS.keys() - {"span_boundary", "distillation", "causal_distillation"})
 
 
 # Sums
@@ -68,7 +76,7 @@ def assert_close(found, expected):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), *carries)
 
 
-@every
+@some
 def test_microbatches_and_meshes_sum_to_the_whole_batch(name, capfd, no_compilation_cache):
     """Loss, metrics, gradients and what is carried on, without a warning of the partitioner."""
     assert_close(stepped(name, (2, 2, 2), 2), whole(name))
@@ -83,7 +91,7 @@ def test_dropout_does_not_depend_on_the_mesh(name, sizes):
     assert_close(stepped(name, sizes, rate=0.2), stepped(name, rate=0.2))
 
 
-@every
+@some
 def test_a_step_measures_what_the_row_names_and_every_parameter_learns(name):
     gradient, metrics, _ = whole(name)
     row = OBJECTIVES[CASES[name].objective]

@@ -245,8 +245,9 @@ def test_no_gradient_passes_through_the_samples_and_tied_tables_get_both():
 
 
 @pytest.mark.parametrize(("tie", "own"), [
-    pytest.param("all", set(), marks=pytest.mark.slow), ("tokens", {"position", "token_type"}),
+    ("all", set()), ("tokens", {"position", "token_type"}),
     ("none", {"token", "position", "token_type"})])
+@pytest.mark.slow
 def test_tied_parameters_of_generator_and_encoder(tie, own):
     _, objective, params = build(tie=tie)
     specs = objective.specs["objective"]["generator"]

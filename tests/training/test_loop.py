@@ -153,7 +153,8 @@ def test_the_best_checkpoint_has_the_highest_value_of_a_metric_that_should_be_hi
 
 @pytest.mark.parametrize(("losses", "keep_best", "steps", "best"), [
     ([9, 5, 6, 4, 7], 1, [3, 4, 8, 9, 10], 9),  # validated at 0, 3, 6, 9 and 10; saved at 4, 8 and 10 whatever they are
-    ([1, 2, 3, 4, 5], 1, [3, 4, 8, 10], 3),  # the best of the checkpoints, which step 0 is not
+    # the best of the checkpoints, which step 0 is not
+    pytest.param([1, 2, 3, 4, 5], 1, [3, 4, 8, 10], 3, marks=pytest.mark.slow),
     ([9, 5, 6, 4, 7], 0, [4, 8, 10], 10),
 ])
 def test_the_best_validation_has_a_checkpoint_at_any_cadence(tmp_path, monkeypatch, losses, keep_best, steps, best):

@@ -56,7 +56,7 @@ def stepped(objective, examples=None, steps=1, seed=0, microbatches=1):
     return first, state, lines
 
 
-@pytest.mark.parametrize("microbatches", [1, 2, 8])
+@pytest.mark.parametrize("microbatches", [1, 8])
 def test_an_update_equals_the_closed_form(microbatches):
     first, last, [metrics] = stepped(objective(), microbatches=microbatches)
     w, x = np.asarray(first.params["encoder"]["w"], np.float64), batch()["x"].astype(np.float64)
@@ -68,7 +68,7 @@ def test_an_update_equals_the_closed_form(microbatches):
     assert (first.step, last.step) == (0, 1)
 
 
-@pytest.mark.parametrize("microbatches", [1, 2, 4])
+@pytest.mark.parametrize("microbatches", [1, 4])
 def test_per_example_carry_stays_with_its_example_and_shared_carry_passes_through_microbatches(microbatches):
     _, last, _ = stepped(objective(), steps=3, microbatches=microbatches)
     np.testing.assert_allclose(last.carry.per_example, 3 * batch()["x"][:, 0], rtol=1e-6)
@@ -142,15 +142,14 @@ def sampled_softmax():
     return Objective("sampled_softmax", specs=specs, prepare=prepare, loss=loss)
 
 
-@pytest.mark.parametrize("microbatches", [2, 4])
-def test_every_microbatch_gets_all_shared_draws(microbatches):
+def test_every_microbatch_gets_all_shared_draws():
     """In training and in evaluation: the loss of a sampled softmax does not depend on the number of microbatches."""
     objective = sampled_softmax()
-    (_, one, [expected]), (_, several, [metrics]) = (stepped(objective, microbatches=m) for m in (1, microbatches))
+    (_, one, [expected]), (_, several, [metrics]) = (stepped(objective, microbatches=m) for m in (1, 4))
     assert metrics["loss"] == pytest.approx(expected["loss"], rel=1e-6)
     np.testing.assert_allclose(several.params["encoder"]["table"], one.params["encoder"]["table"], rtol=1e-5, atol=1e-7)
     single, split = (evaluation_step(one.params, batch(), Carry(), objective=objective, seed=0, microbatches=m)[0]
-                    for m in (1, microbatches))
+                    for m in (1, 4))
     assert float(split["loss"][0]) == pytest.approx(float(single["loss"][0]), rel=1e-6)
 
 
