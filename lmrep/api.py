@@ -6,6 +6,8 @@
     run = lmrep.load("runs/mine")
     run.encode(["Return the value of the key."], layers="all")[0].hidden    # f32[l + 1, t, d]
     run.fill_masks(["The [MASK] of a list is an integer."])
+
+Wrong input raises `UserError`; what stops a run raises `RunFault`.
 """
 
 import contextlib

@@ -1,14 +1,15 @@
-"""Opens the documentation of this version in a browser. No network is needed: the pages are built from the installed
-files by MkDocs (extra `docs`) when these have changed, and kept in ~/.cache/lmrep/docs ($LMREP_DATA_DIR/docs).
+"""Shows the documentation of this version in a browser. No network is needed: the pages are built from the installed
+files by MkDocs (extra `docs`) when these have changed, kept in ~/.cache/lmrep/docs ($LMREP_DATA_DIR/docs), and served
+on this machine until Ctrl-C.
 
     lmrep docs
     lmrep docs sweeps                # the page use/sweeps
-    lmrep docs --noopen              # prints the address alone
-    lmrep docs --output=public       # writes the site into a new folder
+    lmrep docs --noopen --port=8000  # prints the address alone, for ssh -L 8000:localhost:8000
+    lmrep docs --output=public       # writes the site into a new folder, to be served by any web server"""
 
-On a machine that is reached over ssh: lmrep docs --output=public, then python -m http.server --directory=public."""
-
+import functools
 import hashlib
+import http.server
 import importlib.util
 import os
 import subprocess
@@ -16,7 +17,7 @@ import sys
 import webbrowser
 from pathlib import Path
 
-from lmrep.cli.arguments import Arguments, Flag
+from lmrep.cli.arguments import Arguments, Flag, at_least
 from lmrep.config.record import choose
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.files import write_text
@@ -25,6 +26,7 @@ from lmrep.core.messages import install_hint
 from lmrep.core.paths import as_path
 
 FLAGS = {"open": Flag(True, "open the page in a browser"),
+         "port": Flag(0, "of the address http://localhost:PORT; 0: a free one", bounds=at_least(0, 65535)),
          "output": Flag("", "a folder to write the site into, which does not exist yet", as_path)}
 PACKAGE = Path(__file__).parents[1]
 # Installed, the sources lie beside the config files; in a checkout, and so in an editable install, at its top.
@@ -56,11 +58,34 @@ def run(arguments: Arguments) -> int:
     if not (site / STAMP).is_file() or (site / STAMP).read_text() != fingerprint:
         build(source, site)
         write_text(site / STAMP, fingerprint)
-    address = (site / f"{page}.html").resolve().as_uri()
-    print(address)
-    if arguments.flags.open:
-        webbrowser.open(address)
+    serve(site, f"{page}.html", arguments.flags.port, arguments.flags.open)
     return 0
+
+
+def serve(site: Path, page: str, port: int, open_page: bool) -> None:
+    """Serves a folder on this machine until Ctrl-C. (A browser does not search pages that it opens as files.)
+
+    Raises:
+      UserError: the port is taken.
+    """
+    handler = functools.partial(Quiet, directory=str(site))
+    try:
+        server = http.server.ThreadingHTTPServer(("localhost", port), handler)
+    except OSError as error:
+        raise UserError(f"--port is {port}: {error.strerror}; give another, or 0 for a free one") from None
+    with server:
+        address = f"http://localhost:{server.server_port}/{page}"
+        print(f"{address}\nPress Ctrl-C to end.", flush=True)
+        if open_page:
+            webbrowser.open(address)
+        server.serve_forever()
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Serves files without a line for each request."""
+
+    def log_message(self, format: str, *arguments) -> None:
+        pass
 
 
 GENERATED = ("reference/commands", "reference/settings", "reference/pages", "reference/components")

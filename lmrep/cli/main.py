@@ -119,7 +119,7 @@ COMMANDS = {
         "write an offline HTML page of one or several runs",
         "lmrep report runs/quickstart", words="[WORKDIR ...]"),
     "docs": Command(
-        "open the documentation in a browser, without a network", "lmrep docs sweeps", (), "[PAGE]", computes=False),
+        "show the documentation in a browser, without a network", "lmrep docs sweeps", (), "[PAGE]", computes=False),
     "completion": Command(
         "print a completion script for bash, zsh or fish",
         'eval "$(lmrep completion bash)"', (), "SHELL", computes=False),
