@@ -5,8 +5,8 @@ runs the quick tests of the part that covers the changed file.
     python -m tests.planted --only=layers          # those whose file or name contains "layers"
     python -m tests.planted --results=found.jsonl  # continues after the faults that the file already has
 
-A fault is found if a test fails. Prints a line for each fault, and the missed ones at the end; exits with 1 if fewer
-than nine tenths are found."""
+A fault is found if a test fails that passes without it. Prints a line for each fault, and the missed ones at the end;
+exits with 1 if fewer than nine tenths are found."""
 
 import argparse
 import contextlib
@@ -17,13 +17,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.planted.faults import FAULTS, Fault
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 900  # that the tests of one fault may take; a fault that makes them hang is found
-NO_TESTS = 5  # the exit code of pytest
+SECONDS = 1800  # that the tests of one fault may take; a fault that makes them hang is missed
+FAILED = 1  # the exit code of pytest where tests failed
 
 
 def main() -> int:
@@ -44,7 +45,10 @@ def main() -> int:
                 continue
             start = time.monotonic()
             with planted(copy, fault):
-                found, by = run(copy, fault, environment)
+                code, by = run(copy, fault.covering_tests, environment)
+            found = code not in (0, None)
+            if found and run(copy, (by,), environment)[0] != 0:
+                found, by = False, f"{by} fails without the fault too"
             known[fault.name] = found
             seconds = time.monotonic() - start
             print(f"{'found ' if found else 'MISSED'} {seconds:5.0f} s  {fault.file}: {fault.name}  {by}", flush=True)
@@ -72,7 +76,7 @@ def environment_of(copy: Path, folder: Path) -> dict[str, str]:
     """The environment of the tests: they import the copy, and share compiled programs, which are named by hashes."""
     cache = {"JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
              "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0"}
-    return os.environ | cache | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    return cache | os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 @contextlib.contextmanager
@@ -89,19 +93,19 @@ def planted(copy: Path, fault: Fault):
         path.write_text(before)
 
 
-def run(copy: Path, fault: Fault, environment: dict[str, str]) -> tuple[bool, str]:
-    """Whether the quick tests that cover a fault's file fail, and the first that does."""
-    words = [sys.executable, "-m", "pytest", "-n", "0", "-x", "-q", "--no-header", "-p", "no:cacheprovider",
-             *fault.covering_tests]
+def run(copy: Path, tests: Sequence[str], environment: dict[str, str]) -> tuple[int | None, str]:
+    """(the exit code of pytest on the quick ones of `tests`, None if it does not end; the first test that fails)."""
+    words = [sys.executable, "-m", "pytest", "-n", "0", "-x", "-rfE", "--no-header", "-p", "no:cacheprovider", *tests]
     try:
         done = subprocess.run(words, cwd=copy, env=environment, capture_output=True, text=True, check=False,
                               timeout=SECONDS)
     except subprocess.TimeoutExpired:
-        return True, f"no end within {SECONDS} s"
-    if done.returncode == NO_TESTS:
-        raise SystemExit(f"{fault.name}: no test in {' '.join(fault.covering_tests)}")
-    last = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return done.returncode != 0, last[0].split(" - ")[0] if last else ""
+        return None, f"no end within {SECONDS} s"
+    failed = [line.partition(" ")[2].split(" - ")[0] for line in done.stdout.splitlines()
+              if line.startswith(("FAILED ", "ERROR "))]
+    if done.returncode not in (0, FAILED) and not failed:
+        raise SystemExit(f"pytest {' '.join(tests)} exits with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr}")
+    return done.returncode, failed[0] if failed else ""
 
 
 if __name__ == "__main__":
