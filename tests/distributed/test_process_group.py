@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from lmrep.core.errors import UserError
 from lmrep.distributed import process_group
 from lmrep.distributed.process_group import Process, launched, local_devices
 
@@ -65,29 +64,6 @@ def test_jax_does_not_look_for_others_of_a_process_that_trains_alone(monkeypatch
     assert process_group._jax_may_detect(environment)
     for alone in ("1", "01"):
         assert not process_group._jax_may_detect(environment | {"JAX_NUM_PROCESSES": alone})
-
-
-@pytest.mark.parametrize(("environment", "message"), [
-    ({"JAX_COORDINATOR_ADDRESS": "h:99"},
-     "JAX_COORDINATOR_ADDRESS is set without JAX_NUM_PROCESSES and JAX_PROCESS_ID"),
-    ({"JAX_PROCESS_ID": "0"}, "JAX_PROCESS_ID is set without JAX_COORDINATOR_ADDRESS and JAX_NUM_PROCESSES"),
-    (EXPLICIT | {"JAX_PROCESS_ID": ""}, "is set without JAX_PROCESS_ID; set all three"),
-    (EXPLICIT | {"JAX_PROCESS_ID": "2"}, "process 2 of 2; expected an index from 0 to 1"),
-    (EXPLICIT | {"JAX_PROCESS_ID": "-1"}, "JAX_PROCESS_ID is '-1'; expected a whole number"),
-    (EXPLICIT | {"JAX_NUM_PROCESSES": "two"}, "JAX_NUM_PROCESSES is 'two'; expected a whole number"),
-    ({"WORLD_SIZE": "4"}, "WORLD_SIZE is 4, so that this seems to be one of several processes"),
-    ({"SLURM_STEP_NUM_TASKS": "4"}, "SLURM_STEP_NUM_TASKS is 4, so that .* or JAX_NUM_PROCESSES=1 to train alone"),
-    ({"PMIX_RANK": "0"}, "PMIX_RANK is 0, so that this seems to be one of several processes"),
-    ({"PMI_SIZE": "4", "PMI_RANK": "one"}, "PMI_RANK is 'one'; expected a whole number"),
-    ({"PMI_SIZE": "4", "PMI_RANK": "4"}, "process 4 of 4; expected an index from 0 to 3"),
-    (TORCH | {"MASTER_PORT": ""}, "RANK and WORLD_SIZE are set without MASTER_ADDR and MASTER_PORT"),
-    (TORCH | {"MASTER_PORT": "99999"}, "with a port from 1 to 65535"),
-    (EXPLICIT | {"JAX_COORDINATOR_ADDRESS": "host"}, "address is 'host'; expected HOST:PORT"),
-    (EXPLICIT | {"JAX_COORDINATOR_ADDRESS": "host:99999"}, "with a port from 1 to 65535"),
-])
-def test_an_incomplete_environment_is_refused(environment, message):
-    with pytest.raises(UserError, match=message):
-        launched(environment)
 
 
 @pytest.mark.parametrize(("process", "environment", "expected"), [

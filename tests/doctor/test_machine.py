@@ -23,8 +23,7 @@ from tests.doctor import examined, failed
 # Address space
 
 
-@pytest.mark.parametrize("command", [
-    "train", pytest.param("doctor", marks=pytest.mark.slow), pytest.param("inspect", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("command", ["train", "doctor", "inspect"])
 def test_small_address_space_is_refused_in_one_message(home, tmp_path, command):
     """JAX would hang or abort in it."""
     words = [f"--config={small.experiment_file(tmp_path, home / 'texts')}", f"--workdir={tmp_path / 'run'}"]
@@ -165,20 +164,14 @@ def test_sharding_reduces_memory_per_device(config, tmp_path):
     assert needed(fsdp=8) < 0.2 * needed(fsdp=1)
 
 
-def test_memory_of_the_compiled_step_counts_activations(config, tmp_path, monkeypatch):
-    def text(**arguments) -> str:
-        return examined(config, None, tmp_path, **arguments)["memory"].text
-
-    state, step = text(), text(compiling=True)
-    assert "activations are not counted" in state and "activations" in step and "not counted" not in step
-    assert byte_number(step.split("take")[1].lstrip("s ")) > byte_number(state.split("take ")[1])
+def test_memory_and_time_of_the_compiled_step(config, tmp_path, monkeypatch):
+    plans, make = [], plan.plan
+    monkeypatch.setattr(plan, "plan", lambda *arguments: plans.extend(make(*arguments)) or plans)
     monkeypatch.setattr(hardware, "available_memory", lambda: 3 * 10**6)
-    assert "execution.remat" in failed(examined(config, None, tmp_path, compiling=True))["memory"]
-
-
-@pytest.mark.slow
-def test_time_is_estimated_where_the_peak_is_known(config, tmp_path, monkeypatch):
     monkeypatch.setattr(hardware, "peak", lambda device: 1e9)
-    planned = plan.plan(experiments.parse(config), hardware.here(8))
-    seconds = sum(each.steps * each.flops for each in planned) / 8e9
-    assert f"at least {table.hours(seconds / 3600)}" in examined(config, None, tmp_path, compiling=True)["memory"].text
+    state = examined(config, None, tmp_path)["memory"].text
+    step = failed(examined(config, None, tmp_path, compiling=True))["memory"]
+    assert "activations are not counted" in state and "activations" in step and "not counted" not in step
+    assert byte_number(step.split("takes ")[1]) > byte_number(state.split("take ")[1]) and "execution.remat" in step
+    seconds = sum(each.steps * each.flops for each in plans) / 8e9
+    assert f"at least {table.hours(seconds / 3600)}" in step

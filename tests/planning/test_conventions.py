@@ -73,6 +73,7 @@ def test_sources_and_targets_count_as_in_the_traced_program(config):
     assert 3 * counted == b * conventions.six_n_of_text(model.sizes, t, s)
 
 
+@pytest.mark.slow
 def test_the_compute_of_an_encoder_decoder_by_hand():
     """T5's baseline: 512 tokens of the source and 114 of the target, 12 layers of width 768 each."""
     [stage] = of(loading.load(Path(__file__).parents[2] / "experiments/t5.py", "size=base"))
@@ -177,16 +178,7 @@ def test_the_command(tmp_path):
     assert json.loads(command("--published", "--json").out)["GPT"]["published"] == 3.968752e19
 
 
+@pytest.mark.slow
 def test_a_published_experiment_has_the_published_compute():
     found = json.loads(small.command("flops", "--config=electra.py:size=small", "--json").out)
     assert found["total"]["electra_script"] == pytest.approx(published.PUBLISHED["ELECTRA-Small"].flops, rel=1e-5)
-
-
-@pytest.mark.parametrize(("flags", "message"), [
-    ((), "needs an experiment"), (("--config=a.py", "--workdir=b"), "leave one of them out"),
-    (("--published", "--workdir=b"), "leave out --config"), (("--workdir=missing",), "there is no run"),
-    (("--config.steps=3", "--workdir=b"), "needs --config=FILE.py"), (("--output_fraction=2",), "at most 1"),
-])
-def test_bad_flags(flags, message):
-    found = small.command("flops", *flags)
-    assert found.code == 2 and message in found.err

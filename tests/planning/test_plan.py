@@ -35,8 +35,12 @@ def sharded():
     return planned(4, **{"mesh.data": 1, "mesh.fsdp": 4})
 
 
-def test_the_state_is_counted_on_each_chip(sharded):
-    whole = planned(1)
+@pytest.fixture(scope="module")
+def whole():
+    return planned(1)
+
+
+def test_the_state_is_counted_on_each_chip(sharded, whole):
     assert whole.memory.optimizer >= 2 * whole.memory.parameters  # Adam's moments
     assert sharded.memory.parameters < 0.4 * whole.memory.parameters
     assert sharded.memory.batch == whole.memory.batch / 4
@@ -47,9 +51,9 @@ def test_memory_adds_up(sharded):
     assert sum(parts) == needed and available == CHIP.memory and sharded.fits
 
 
-def test_products_are_shared_by_the_chips(sharded):
+def test_products_are_shared_by_the_chips(sharded, whole):
     assert sharded.executed * 4 == pytest.approx(sharded.flops, rel=0.05)
-    assert sharded.flops == planned(1).flops
+    assert sharded.flops == whole.flops
 
 
 def test_parameters_are_gathered_over_their_axis(sharded):
@@ -80,6 +84,7 @@ def test_the_slowest_of_three_bounds_the_step(sharded):
     assert slow.limit == "communication"
 
 
+@pytest.mark.slow
 def test_every_stage_is_planned_and_equal_ones_are_compiled_once(monkeypatch):
     compiled = []
     compile_ = plan._compile
@@ -98,6 +103,7 @@ def test_what_does_not_fit_is_said():
     assert not found.fits and "it needs" in found.warnings[0]
 
 
+@pytest.mark.slow
 def test_a_change_that_makes_it_fit_is_found_by_compiling_it():
     whole = planned(2, **{"mesh.data": 2})
     chip = CHIP._replace(memory=int(whole.memory.needed * 0.9))
@@ -117,6 +123,7 @@ def test_the_cost_of_a_run_is_that_of_its_steps(sharded):
     assert cost.of_run([sharded._replace(steps=None)], on(4)) is None
 
 
+@pytest.mark.slow
 def test_search_ranks_what_fits_first():
     tight = CHIP._replace(memory=planned(2, **{"mesh.data": 2}).memory.needed - 1)
     found = search.search(small.config("texts"), on(2, tight), limit=6)
@@ -148,6 +155,7 @@ def test_the_command_prints_and_keeps_the_plan(tmp_path, capsys, monkeypatch):
     assert kept["title"] in page and "activations kept for the backward pass" in page
 
 
+@pytest.mark.slow
 def test_the_command_compares_topologies(capsys, monkeypatch):
     monkeypatch.setattr(hardware, "_measured", lambda: (1e12, 1e11))
     words = ["plan", "--config=experiments/bert.py:size=tiny,mesh=fsdp", "--topology=cpu:1,cpu:4", "--config.stages=()"]
@@ -156,7 +164,6 @@ def test_the_command_compares_topologies(capsys, monkeypatch):
     assert (one[0], one[1], four[0], four[1]) == ("1", "1 x 1 x 1", "4", "1 x 4 x 1")
     state = head.index("of it state")
     assert float(four[state].split()[0]) < 0.4 * float(one[state].split()[0]) and one[state][-2:] == four[state][-2:]
-    assert main.main([*words, "--search"]) == 2
 
 
 def test_the_plan_in_a_workdir_is_a_section_of_the_report(tmp_path, sharded):
@@ -172,15 +179,6 @@ def test_the_plan_in_a_workdir_is_a_section_of_the_report(tmp_path, sharded):
         path.write_text(text)
         with pytest.raises(UserError, match=r"plan\.json is damaged"):
             record.read(path)
-
-
-@pytest.mark.parametrize("name, message", [
-    ("v9:2x2", "expected a TPU version"), ("v5e", "expected a TPU version"), ("cpu:0", "expected a TPU version"),
-    ("cpu:99", "JAX has started with 8")])
-def test_hardware_that_does_not_exist_is_refused(name, message, monkeypatch):
-    monkeypatch.setattr(hardware, "_measured", lambda: (1e12, 1e11))
-    with pytest.raises(UserError, match=message):
-        hardware.find(name)
 
 
 def test_what_xla_needs_is_read_from_its_message():

@@ -8,7 +8,7 @@ import pytest
 import lmrep
 from lmrep.planning import energy, run_cost
 from lmrep.training.config import CostConfig
-from tests import small
+from tests import runs, small
 
 POUND = 0.45359237  # kg
 CPU, GPU, UNKNOWN = (SimpleNamespace(platform=platform, device_kind=kind) for platform, kind in (
@@ -70,6 +70,15 @@ def test_a_start_without_energy_leaves_the_sum_unknown():
     assert "energy not known: no RAPL" in run_cost.sentence(found)
 
 
+def test_a_run_records_its_cost_at_each_checkpoint():
+    run = runs.folder("masked") / "run"
+    recorded, spent = run_cost.lines(run), run_cost.read(run)
+    assert [line["step"] for line in recorded] == [line["steps"] for line in recorded] == [4, 8, 12]
+    done = json.loads(small.command("flops", f"--workdir={run}", "--json").out)
+    assert spent.flops == done["total"]["exact"] == done["done"]["flops"] == 3 * recorded[0]["flops"]
+    assert spent.seconds == recorded[-1]["seconds"] and spent.device_hours == pytest.approx(spent.seconds / 3600)
+
+
 def train(tmp_path, steps, **fields):
     config = small.config(tmp_path / "texts")
     config.steps, config.cost.device_watts = steps, 50.0
@@ -77,6 +86,7 @@ def train(tmp_path, steps, **fields):
     lmrep.train(config, tmp_path / "run", data_dir=tmp_path / "data")
 
 
+@pytest.mark.slow
 def test_a_run_records_its_cost_at_each_checkpoint_and_resumes_add_up(tmp_path, monkeypatch):
     monkeypatch.setattr(energy, "find", lambda devices: energy.Counters({}, {}, {"cpu": "no RAPL"}))
     small.corpus(tmp_path / "texts")
