@@ -238,6 +238,17 @@ def test_the_seeds_decide_the_examples_and_their_order(name, random_store):
     assert (shown(1, 2)[0] != numbers).any() == (CASES[name].name != "sentence_stream")  # whose plan has the order
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_a_further_pass_has_its_own_choices_and_leaves_the_first_as_it_was(name, random_store):
+    once, twice = (everything(make(name, random_store(1, 20), duplicates=count))["tokens"] for count in (1, 2))
+    first, second = np.split(twice, [len(once)])
+    np.testing.assert_array_equal(first, once)
+    if CASES[name].seeded and CASES[name].name != "sentence_stream":  # whose passes are of training alone
+        assert len({row.tobytes() for row in second} & {row.tobytes() for row in first}) < len(second) / 2
+    else:
+        np.testing.assert_array_equal(second, first)
+
+
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.name != "sentence_stream"])
 def test_an_epoch_shows_every_example_once_and_the_next_in_another_order(name, random_store):
     """Those of sentence streams are endless; `test_sentence_stream.py` follows their sentences."""
