@@ -3,13 +3,14 @@
 import contextlib
 import dataclasses
 import json
+from functools import partial
 
+import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 import lmrep
-from lmrep.core.errors import UserError
 from lmrep.data import tokenizers
 from lmrep.data.prompts import unknown_words
 from lmrep.experiment import build
@@ -54,7 +55,7 @@ def test_inputs_have_the_characters_of_every_word(run):
     assert int(np.max(inputs.tokens)) < run.tokenizer.size and inputs.characters.shape[-1] == 50
     np.testing.assert_array_equal(inputs.characters[0, 2], run.tokenizer.characters(["zyxxquz"])[0])
     assert not np.asarray(inputs.characters)[0, 5:].any()
-    hidden = run.apply(run.params, inputs).hidden
+    hidden = jax.jit(run.apply)(run.params, inputs).hidden
     np.testing.assert_allclose(hidden[0, :5], run.encode(["the zyxxquz cat"])[0].hidden[0], atol=1e-5)
 
 
@@ -75,16 +76,16 @@ TEXTS = ["the cat sat", "a mat", "", "the zyxxquz cat sat on the mat again and a
 
 def one_after_another(run, texts):
     """Hidden states of all layers, with the state of each text carried to the next."""
-    carry, found = run.model.carry(1), []
+    carry, found, apply = run.model.carry(1), [], jax.jit(partial(run.apply, layers=True))
     for text in texts:
         inputs = run.inputs([text], length=64)
-        encoded = run.apply(run.params, inputs._replace(carry=carry), layers=True)
+        encoded = apply(run.params, inputs._replace(carry=carry))
         carry = encoded.carry
         found.append(np.stack([layer[0, : len(run.tokenize(text).ids)] for layer in encoded.layers]))
     return found
 
 
-@pytest.mark.parametrize("streams", [1, 2, 3, 9])
+@pytest.mark.parametrize("streams", [1, *(pytest.param(number, marks=pytest.mark.slow) for number in (3, 9))])
 def test_a_stream_carries_its_state_from_text_to_text(run, streams):
     found = run.encode(TEXTS, "all", streams=streams)
     assert [each.text for each in found] == TEXTS
@@ -98,6 +99,7 @@ def test_a_stream_carries_its_state_from_text_to_text(run, streams):
         assert np.abs(found[1].hidden - alone[1].hidden).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_embed_carries_states_across_the_chunks_that_it_reads(run, tmp_path, monkeypatch):
     monkeypatch.setattr(export, "LINES", 2)
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
@@ -105,10 +107,3 @@ def test_embed_carries_states_across_the_chunks_that_it_reads(run, tmp_path, mon
     found = load_file(tmp_path / "v.safetensors")
     for i, text in enumerate(run.encode(TEXTS, "all", streams=3)):
         np.testing.assert_allclose(found[str(i)], text.hidden, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize(("streams", "message"), [(-1, "streams is -1"), (2, "has no state to carry")])
-def test_streams_need_a_network_with_a_state(run, streams, message):
-    without = dataclasses.replace(run, model=run.model._replace(carry=None))
-    with pytest.raises(UserError, match=message):
-        without.encode(["a"], streams=streams)

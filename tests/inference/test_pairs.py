@@ -20,10 +20,13 @@ from lmrep.inference.scores import Scores, Text, score_texts
 from lmrep.interop import conversion
 from lmrep.objectives import scoring
 from lmrep.objectives.base import Scoring
-from tests import small
+from tests import given, runs, small
 from tests.interop.test_published import GOLDEN
+from tests.reference import random_params
 
 OBJECTIVES = ("masked", "causal", "replaced_token", "span_boundary")
+every_objective = pytest.mark.parametrize("objective", [OBJECTIVES[0], *(
+    pytest.param(name, marks=pytest.mark.slow) for name in OBJECTIVES[1:])])
 SENTENCES = ["The old cat sees the dog.", "cat", "the bluebirds finds fishes", "the red horse likes the small mouse.",
              "dogs eat.", "The mousetrap"]  # some of their words are several tokens
 LINE = {"sentence_good": "The cat sees.", "sentence_bad": "The cat see.", "UID": "agreement",
@@ -31,21 +34,23 @@ LINE = {"sentence_good": "The cat sees.", "sentence_bad": "The cat see.", "UID":
 
 
 @pytest.fixture(scope="module")
-def home(small_home):
-    """`run`, a masked language model, and a run of two steps of each other objective by its name."""
-    for objective in OBJECTIVES[1:]:
-        config = small.config(small_home / "texts", objective)
-        config.steps, config.model.layers = 2, 1
-        lmrep.train(config, small_home / objective, data_dir=small_home / "data")
-    (small_home / "run").rename(small_home / "masked")
+def home(tmp_path_factory):
+    """A run of each objective by its name, those that are not shared with random parameters; and `gpt2`."""
+    home = tmp_path_factory.mktemp("pairs")
+    for objective in ("masked", "causal"):
+        runs.copy(objective, home / objective)
+    for objective in ("replaced_token", "span_boundary"):
+        workdir = given.workdir(home / f"{objective}-files", objective, layers=1,
+                                params=lambda specs, tokenizer: random_params(specs, stddev=0.1))
+        workdir.rename(home / objective)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "torch", None)  # it takes seconds to import
-        conversion.to_workdir(GOLDEN / "gpt2", small_home / "gpt2")
-    return small_home
+        conversion.to_workdir(GOLDEN / "gpt2", home / "gpt2")
+    return home
 
 
-@pytest.fixture(scope="module")
-def runs(home):
+@pytest.fixture(scope="module", name="runs")
+def _runs(home):
     return {name: lmrep.load(home / name) for name in OBJECTIVES}
 
 
@@ -99,7 +104,7 @@ def by_hand(run, sentence, word_l2r):
     return total
 
 
-@pytest.mark.parametrize("objective", ["masked", "span_boundary"])
+@pytest.mark.parametrize("objective", ["masked", pytest.param("span_boundary", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["pll", "pll_word_l2r"])
 def test_pseudo_log_likelihood_masks_one_token_at_a_time(runs, objective, name):
     run = runs[objective]
@@ -130,7 +135,7 @@ def test_views_mask_what_they_must():
 
 
 @pytest.mark.parametrize("end_mark", [False, True])
-@pytest.mark.parametrize("name", ["causal", "gpt2"])
+@pytest.mark.parametrize("name", ["causal", pytest.param("gpt2", marks=pytest.mark.slow)])
 def test_log_probability_is_that_of_sliding_windows(home, name, end_mark):
     run = lmrep.load(home / name)
     special = run.tokenizer.vocabulary.specials
@@ -151,7 +156,7 @@ def test_replaced_token_score_adds_up_originals(runs):
     np.testing.assert_allclose(scores(run, SENTENCES), expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@every_objective
 def test_scores_do_not_depend_on_batches(runs, objective):
     run, some = runs[objective], SENTENCES[1:5]
     expected = [scores(run, [sentence])[0] for sentence in some]
@@ -190,6 +195,7 @@ def test_each_view_is_in_one_batch(max_padding, tokens, multiple):
         assert padding == 0
 
 
+@pytest.mark.slow
 def test_runs_in_bfloat16_are_scored_in_float32(runs):
     run, some = runs["masked"], [pair(SENTENCES[0], SENTENCES[3]), pair(SENTENCES[1], SENTENCES[5])]
     experiment = dataclasses.replace(run.experiment, execution=dataclasses.replace(
@@ -216,7 +222,7 @@ def test_a_model_prefers_what_it_is_biased_to(runs):
     assert pairs.evaluate(biased, [pair(each.bad, each.good) for each in some])["accuracy"] == 0
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@every_objective
 def test_ties_count_one_half(runs, objective):
     """A model without parameters gives all tokens the same probability."""
     run = replaced(runs[objective])
@@ -276,43 +282,8 @@ def test_interval_of_a_mean_covers_it_in_95_percent_of_samples():
 # Input
 
 
-@pytest.mark.parametrize(("lines", "message"), [
-    ([LINE, {"sentence_good": " "}], "a.jsonl, line 2: sentence_good is ' '"),
-    ([LINE, "", '{"sentence_good": 1'], "line 3 is not JSON"),
-    (["[1]"], r"line 1 is \[1\]; expected an object with the fields sentence_good"),
-    ([json.dumps({k: v for k, v in LINE.items() if k != "sentence_bad"})], "line 1 has no field 'sentence_bad'"),
-    ([{"sentence_bad": 7}], "line 1: sentence_bad is 7"),
-    ([{"sentence_bad": "a \ud800"}], "a.jsonl, line 1 is not JSON: .* surrogate"),
-    ([LINE, {"sentence_bad": "the cat " * 40}], "line 2: .* has 8[0-9] tokens; the model takes 32"),
-    ([LINE, {"linguistics_term": "syntax"}], "line 2: the linguistics_term of the UID 'agreement'"),
-    ([LINE, {"sentence_good": "\u200b\u200b"}], "line 2: the tokenizer gives no token"),
-    ([], "holds no pairs"),
-])
-def test_malformed_pairs_are_refused_with_file_and_line(home, tmp_path, lines, message):
-    with pytest.raises(UserError, match=message):
-        lmrep.evaluate(home / "masked", pairs=write(tmp_path / "pairs", *lines))
-
-
-@pytest.mark.parametrize(("options", "message"), [
-    ({"pairs": "nowhere"}, "cannot read nowhere: No such file"),
-    ({"pairs": "a", "files": "b"}, "leave these out"),
-    ({"pll": "word_l2r"}, "give pairs too"),
-])
-def test_unsuitable_options_are_refused(home, options, message):
-    with pytest.raises(UserError, match=message):
-        lmrep.evaluate(home / "masked", **options)
-
-
-def test_unsuitable_scores_are_refused(home, runs, tmp_path):
+def test_objectives_without_a_score_are_refused(runs, tmp_path):
     some = write(tmp_path / "pairs", LINE)
-    with pytest.raises(UserError, match="pll is 'words'; expected word_l2r"):
-        lmrep.evaluate(home / "masked", pairs=some, pll="words")
-    with pytest.raises(UserError, match="end_mark is set"):
-        lmrep.evaluate(home / "masked", pairs=some, end_mark=True)
-    with pytest.raises(UserError, match="end_mark is set"):
-        lmrep.evaluate(home / "causal", end_mark=True)
-    with pytest.raises(UserError, match="the log probability of the sentence"):
-        lmrep.evaluate(home / "causal", pairs=some, pll="word_l2r")
     headless = dataclasses.replace(runs["masked"], params={"encoder": runs["masked"].params["encoder"]})
     with pytest.raises(UserError, match="lacks the head masked"):
         pairs.evaluate(headless, pairs.read(some))
