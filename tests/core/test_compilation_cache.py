@@ -85,6 +85,7 @@ def test_oldest_programs_of_several_processes_are_dropped_beyond_the_limit(home,
     assert {path.name for path in directory.glob("jit_*")} == {"jit_0-cache", "jit_1-cache"}
 
 
+@pytest.mark.slow
 def test_programs_from_the_cache_compute_the_same_bits(tmp_path):
     """A run that compiles, one that loads what the first has compiled, and one without the cache."""
     small.experiment_file(tmp_path, small.corpus(tmp_path / "texts"))

@@ -12,6 +12,7 @@ from lmrep.core.errors import UserError
 from lmrep.core.params import ParamSpec
 from lmrep.core.sharding import make_mesh, partition_spec
 
+slow = pytest.mark.slow
 MESH = make_mesh(2, 2, 2)
 SPECS = {
     "table": ParamSpec((8, 4), ("vocab", "embed")),
@@ -88,8 +89,9 @@ def test_shard_constrains_activations_without_changing_values():
     assert np.array_equal(sharded, x)
 
 
-@pytest.mark.parametrize("sizes", [(2, 2, 2), (1, 8, 1), (1, 1, 2), (1, 2, 2, 2), (1, 1, 1, 4)])
-@pytest.mark.parametrize("vocab", [24, 23])  # a tensor axis divides it, or not
+@pytest.mark.parametrize(("sizes", "vocab"), [  # a tensor axis divides the vocabulary, or not
+    ((2, 2, 2), 24), ((1, 2, 2, 2), 23), *(pytest.param(*case, marks=slow) for case in (
+        ((2, 2, 2), 23), ((1, 8, 1), 24), ((1, 1, 1, 4), 24)))])
 def test_lookups_and_their_gradients_do_not_depend_on_the_mesh(sizes, vocab):
     draw = np.random.default_rng(0)
     table, weights = draw.normal(size=(vocab, 16)), draw.normal(size=(8, 4, 16))
@@ -107,8 +109,8 @@ def test_lookups_and_their_gradients_do_not_depend_on_the_mesh(sizes, vocab):
     np.testing.assert_allclose(gradient, jax.grad(lambda table: loss(table)[0])(table), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("batch", [8, 4, 3])  # all devices have examples, half of them, or all of them have the same
-@pytest.mark.parametrize("sizes", [(2, 4, 1), (2, 2, 2), (1, 2, 2, 2)])
+@pytest.mark.parametrize(("sizes", "batch"), [  # all devices have examples, half of them, or all have the same
+    ((2, 2, 2), 8), ((1, 2, 2, 2), 3), pytest.param((2, 4, 1), 4, marks=slow), pytest.param((2, 2, 2), 3, marks=slow)])
 def test_functions_of_examples_do_not_depend_on_the_mesh(sizes, batch):
     draw = np.random.default_rng(0)
     kernel, x, bias = (np.float32(draw.normal(size=shape)) for shape in ((8, 4), (batch, 6, 8), (4,)))

@@ -36,11 +36,15 @@ def enumerate_scores(scores, emissions, **flags):
     return {tags: score(scores, emissions, tags, **flags) for tags in every}
 
 
+@jax.jit
+def everything(scores, emissions, tags, chains):
+    return (crf.log_likelihood(scores, emissions, tags, chains), crf.marginals(scores, emissions, chains),
+            crf.viterbi(scores, emissions, chains))
+
+
 def test_log_likelihood_marginals_and_viterbi_equal_enumeration(case):
     scores, emissions, tags = case
-    chains = crf.single(jnp.asarray(MASK))
-    found = crf.log_likelihood(scores, emissions, jnp.asarray(tags), chains)
-    probabilities, best = crf.marginals(scores, emissions, chains), crf.viterbi(scores, emissions, chains)
+    found, probabilities, best = everything(scores, emissions, tags, crf.single(jnp.asarray(MASK)))
     for row in range(B):
         at = np.flatnonzero(MASK[row])
         every = enumerate_scores(scores, emissions[row, at])
@@ -61,8 +65,7 @@ def test_chains_of_a_row_are_independent(case):
     number = jnp.array([[1, 1, 0, 2, 2]])
     first, last = jnp.array([[True, False, False, False, False]]), jnp.array([[False, True, False, False, False]])
     chains = crf.Chains(number, first, last)
-    found = crf.log_likelihood(scores, emissions[:1], jnp.asarray(tags[:1]), chains)[0]
-    best, probabilities = crf.viterbi(scores, emissions[:1], chains)[0], crf.marginals(scores, emissions[:1], chains)[0]
+    found, probabilities, best = (x[0] for x in everything(scores, emissions[:1], tags[:1], chains))
     for at, flag in (([0, 1], True), ([3, 4], False)):
         every = enumerate_scores(scores, emissions[0, np.array(at)], first=flag, last=flag)
         log_z = np.logaddexp.reduce(list(every.values()))

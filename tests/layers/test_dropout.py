@@ -97,7 +97,7 @@ def test_same_key_same_mask_and_the_backward_pass_uses_it():
     np.testing.assert_allclose(gradient, np.where(y > 0, 1 / 0.75, 0), rtol=1e-6)
 
 
-@pytest.mark.parametrize("mesh_shape", [(8, 1, 1), (2, 2, 2)])
+@pytest.mark.parametrize("mesh_shape", [(2, 2, 2)])
 def test_the_mask_does_not_depend_on_the_layout(mesh_shape):
     mesh = make_mesh(*mesh_shape)
     apply = partial(dropout.apply, rate=RATE)

@@ -15,12 +15,11 @@ def steps(number, usual):
     return repeat(number, 7, lambda i, found: 10 * found + i + 1, jnp.int32(0), usual)
 
 
-@pytest.mark.parametrize("usual", [None, 1, 2, 3, 7])
-@pytest.mark.parametrize("number", range(8))
-def test_every_step_runs_once_in_order(number, usual):
-    expected = int("".join(str(i + 1) for i in range(number)) or 0)
-    assert jax.jit(partial(steps, usual=usual))(jnp.int32(number)) == expected
-    assert jax.jit(lambda: steps(jnp.int32(number), usual))() == expected  # a constant for the compiler
+@pytest.mark.parametrize("usual", [None, 1, 3, 7])
+def test_every_step_runs_once_in_order(usual):
+    run = jax.jit(partial(steps, usual=usual))
+    assert [int(run(jnp.int32(number))) for number in range(8)] == [0, 1, 12, 123, 1234, 12345, 123456, 1234567]
+    assert jax.jit(lambda: steps(jnp.int32(5), usual))() == 12345  # a constant for the compiler
 
 
 @pytest.mark.parametrize(("usual", "counted"), [(None, 7), (3, 3)])

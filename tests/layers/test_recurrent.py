@@ -10,12 +10,14 @@ from tests.reference import random_params
 
 X = jnp.asarray(np.random.default_rng(0).normal(size=(1, 7, 4)), jnp.float32)
 
+bidirectional = jax.jit(recurrent.bidirectional)
+
 
 def test_both_directions_read_what_is_on_their_side():
     params = P.init(recurrent.bidirectional_specs(4, 3, 1), jax.random.key(0))
     segments = jnp.ones((1, 7), jnp.int32)
-    y = recurrent.bidirectional(params, X, segments)
-    changed = recurrent.bidirectional(params, X.at[0, 3].add(1), segments)
+    y = bidirectional(params, X, segments)
+    changed = bidirectional(params, X.at[0, 3].add(1), segments)
     same = np.isclose(y, changed, atol=1e-7)[0]
     assert y.shape == (1, 7, 6)
     assert same[:3, :3].all() and not same[3:, :3].all(1).any()
@@ -25,9 +27,9 @@ def test_both_directions_read_what_is_on_their_side():
 def test_skipped_positions_change_nothing_and_segments_are_independent():
     params = P.init(recurrent.bidirectional_specs(4, 3, 2), jax.random.key(0))
     segments = jnp.array([[0, 1, 0, 1, 2, 2, 0]])
-    y = np.asarray(recurrent.bidirectional(params, X, segments))
+    y = np.asarray(bidirectional(params, X, segments))
     for at in ([1, 3], [4, 5]):
-        alone = recurrent.bidirectional(params, X[:, np.array(at)], jnp.ones((1, 2), jnp.int32))
+        alone = bidirectional(params, X[:, np.array(at)], jnp.ones((1, 2), jnp.int32))
         np.testing.assert_allclose(y[:, at], alone, atol=1e-6)
     assert not y[0, [0, 2, 6]].any()
 
@@ -46,8 +48,8 @@ def test_attention_pooling_is_an_average_of_each_texts_own_tokens():
 def test_a_words_vector_depends_on_its_characters_alone():
     params = random_params(char_cnn.specs(5, 6, 3), seed=3)
     words = jnp.array([[97, 98, 0, 0], [97, 98, 99, 0], [0, 0, 0, 0]])
-    found = np.asarray(char_cnn.apply(params, words))
-    np.testing.assert_allclose(char_cnn.apply(params, words[:1, :2]), found[:1], atol=1e-6)
+    found = np.asarray(jax.jit(char_cnn.apply)(params, words))
+    np.testing.assert_allclose(jax.jit(char_cnn.apply)(params, words[:1, :2]), found[:1], atol=1e-6)
     assert np.abs(found[0] - found[1]).max() > 1e-3 and not found[2].any()
     table = np.asarray(params["embedding"])[[0, 97, 98, 0]] * [[0], [1], [1], [0]]  # zeros around the word
     kernel, bias = np.asarray(params["kernel"]), np.asarray(params["bias"])

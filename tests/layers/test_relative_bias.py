@@ -42,8 +42,7 @@ def test_published_buckets():
         0, 0, 15, 16, 16, 17, 30, 31, 31, 31]
 
 
-@pytest.mark.parametrize(("t", "s"), [(7, 7), (3, 8), (9, 4), (1, 5)])
-@pytest.mark.parametrize("both_sides", [True, False])
+@pytest.mark.parametrize(("t", "s", "both_sides"), [(7, 7, True), (3, 8, False), (9, 4, True), (1, 5, False)])
 def test_every_pair_has_the_bias_of_its_bucket(t, s, both_sides):
     buckets = Buckets(8, 6, both_sides)
     table = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
