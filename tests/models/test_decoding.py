@@ -12,6 +12,7 @@ from lmrep.models import decoding
 from lmrep.models.decoding import Search
 from tests import chance
 
+slow = pytest.mark.slow
 V, END, START, N = 4, 3, 0, 4  # the tokens of a text are 0, 1 and 2
 
 
@@ -47,7 +48,7 @@ def texts(tokens=N):
     yield from itertools.product(inner, repeat=tokens)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_one_beam_is_greedy_search(seed):
     found = generate(tables(seed), Search(beams=1))
     for i, table in enumerate(np.asarray(tables(seed))):
@@ -59,7 +60,8 @@ def test_one_beam_is_greedy_search(seed):
         assert found.lengths[i] == len(expected)
 
 
-@pytest.mark.parametrize("penalty, length_penalty", [("power", 0.0), ("power", 1.0), ("gnmt", 0.6)])
+@pytest.mark.parametrize("penalty, length_penalty", [
+    ("power", 1.0), ("gnmt", 0.6), pytest.param("power", 0.0, marks=slow)])
 def test_with_many_beams_the_best_of_all_texts_is_found(penalty, length_penalty):
     search = Search(beams=V ** (N - 1), length_penalty=length_penalty, penalty=penalty)
     found = generate(tables(0), search)
@@ -85,7 +87,8 @@ def test_examples_do_not_depend_on_each_other():
         np.testing.assert_array_equal(one.tokens[0], every.tokens[i])
 
 
-@pytest.mark.parametrize("search", [Search(), Search(beams=2), Search(temperature=1.0, samples=2)], ids=str)
+@pytest.mark.parametrize("search", [
+    Search(beams=2), Search(temperature=1.0, samples=2), pytest.param(Search(), marks=slow)], ids=str)
 def test_nothing_is_generated_for_examples_that_are_skipped(search):
     every, found = generate(tables(2), search), generate(tables(2), search, skip=[False, True, False])
     skipped = np.repeat([False, True, False], search.samples)
@@ -100,7 +103,7 @@ def test_penalties_are_those_of_the_papers():
     np.testing.assert_allclose(decoding.penalty(lengths, Search(length_penalty=0.6, penalty="gnmt")), [1, 2**0.6])
 
 
-@pytest.mark.parametrize(("v", "k"), [(1000, 1), (1000, 5), (1024, 7), (300, 3), (128, 4), (900, 900)])
+@pytest.mark.parametrize(("v", "k"), [(1000, 1), (1024, 7), (300, 3), (128, 4)])
 def test_the_largest_values_are_those_of_jax(v, k):
     """With many ties."""
     x = jnp.asarray(np.random.default_rng(0).integers(-20, 20, (6, v)), jnp.float32)
@@ -116,15 +119,18 @@ def draws(table, tokens=N, examples=None, **fields):
     return generate(table, search, tokens, examples)
 
 
-@pytest.mark.parametrize("fields", [{"temperature": 1e-6}, {"temperature": 3.0, "top_k": 1},
-                                    {"temperature": 1.0, "top_p": 1e-6}], ids=str)
+@pytest.mark.parametrize("fields", [
+    {"temperature": 3.0, "top_k": 1}, {"temperature": 1.0, "top_p": 1e-6},
+    pytest.param({"temperature": 1e-6}, marks=slow)], ids=str)
 def test_draws_among_one_token_are_greedy_search(fields):
     expected, found = generate(tables(0), Search()), draws(tables(0), samples=3, **fields)
     np.testing.assert_array_equal(found.tokens, np.repeat(expected.tokens, 3, 0))
     np.testing.assert_allclose(found.scores, np.repeat(expected.scores, 3), rtol=1e-5)
 
 
-@pytest.mark.parametrize("fields", [{}, {"temperature": 2.0}, {"temperature": 0.5, "top_k": 3}], ids=str)
+@pytest.mark.parametrize("fields", [
+    {"temperature": 0.5, "top_k": 3}, pytest.param({}, marks=slow), pytest.param({"temperature": 2.0}, marks=slow)],
+    ids=str)
 def test_texts_are_drawn_as_often_as_their_probabilities_say(fields):
     """The probability of a text is the product of those of its tokens, up to its end or the last token."""
     n, limits = 3000, {"temperature": 1.0, "top_k": 0} | fields
