@@ -63,11 +63,13 @@ def test_parameters_are_gathered_over_their_axis(sharded):
 
 def test_the_table_and_its_gradient_are_sent_once():
     """For the output layer; the lookup exchanges activations. Gradients of kernels are scattered, too."""
-    found, table = planned(4, **{"mesh.data": 1, "mesh.fsdp": 4, "model.vocab": 16384}), 16384 * 32 * 4
+    found = planned(4, CHIP._replace(interconnect=1e3), **{"mesh.data": 1, "mesh.fsdp": 4, "model.vocab": 16384})
+    table = 16384 * 32 * 4
     sent = {each.opcode: each.bytes for each in found.transfers}
     kernels = 2 * (4 * 32 * 32 + 2 * 32 * 64) * 4  # of two layers
     assert sent["reduce-scatter"] == pytest.approx(3 / 4 * (table + kernels), rel=0.001)
     assert sent["all-gather"] < table and sent["all-reduce"] + sent["all-to-all"] < table / 5
+    assert found.limit == "communication"  # the network is slow
 
 
 def test_a_recurrent_network_sends_nothing_at_each_time_step():
@@ -80,8 +82,6 @@ def test_a_recurrent_network_sends_nothing_at_each_time_step():
 def test_the_slowest_of_three_bounds_the_step(sharded):
     assert sharded.seconds == max(sharded.compute, sharded.bandwidth, sharded.network)
     assert sharded.utilisation(CHIP.flops) == pytest.approx(sharded.flops / 4 / 1e12 / sharded.seconds)
-    slow = planned(4, CHIP._replace(interconnect=1e3), **{"mesh.data": 1, "mesh.fsdp": 4})
-    assert slow.limit == "communication"
 
 
 @pytest.mark.slow
@@ -98,6 +98,7 @@ def test_every_stage_is_planned_and_equal_ones_are_compiled_once(monkeypatch):
     assert len(compiled) == 2 and plans[0].flops < plans[1].flops and plans[1].memory == plans[3].memory
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_said():
     found = planned(1, CHIP._replace(memory=1000))
     assert not found.fits and "it needs" in found.warnings[0]
@@ -133,6 +134,41 @@ def test_search_ranks_what_fits_first():
     meshes = {tuple(choice.plans[0].mesh.values()) for choice in found}
     assert {(2, 1, 1), (1, 2, 1)} <= meshes and all(math.prod(mesh) == 2 for mesh in meshes)
     assert "--config.mesh.data=" in table.aligned(table.ranking([(c.flags, c.plans) for c in found]))
+
+
+def estimate(experiment, hardware):
+    """A plan that is not compiled: 20 B of state and 80 B of activations, and what the settings save of them."""
+    mesh, remat = experiment.mesh, experiment.execution.remat == "full"
+    state, activations = 20 // mesh.fsdp, 80 // experiment.microbatches // (1 + remat)
+    memory = plan.Memory(state // 4, 0, state // 2, 0, activations, state // 4, 0, state + activations,
+                         hardware.chip.memory)
+    sizes = {"data": mesh.data, "fsdp": mesh.fsdp, "tensor": mesh.tensor}
+    seconds = experiment.microbatches + remat + 0.5 * (mesh.fsdp - 1) + 0.7 * (mesh.tensor - 1)
+    return [plan.StepPlan("", 12, 16, 32, experiment.microbatches, sizes, memory, 1.0, 1.0, 1.0, (), seconds, 0.0, 0.0,
+                          (), 0.0)]
+
+
+def test_search_ranks_by_estimates(monkeypatch):
+    monkeypatch.setattr(search, "plan", estimate)
+    found = search.search(small.config("texts"), on(2, CHIP._replace(memory=55)), limit=40)
+    fitting = [choice.fields for choice in found if choice.fits]
+    assert [(fields["mesh.fsdp"], fields["microbatches"], fields["execution.remat"]) for fields in fitting] == [
+        (2, 1, "full"), (1, 2, "full"), (1, 2, "full")]
+    assert [fields["mesh.tensor"] for fields in fitting] == [1, 1, 2]
+    assert [choice.fits for choice in found] == sorted((choice.fits for choice in found), reverse=True)
+    slower = [choice.seconds for choice in found if not choice.fits]
+    assert slower == sorted(slower) and len(slower) == len(found) - 3
+
+
+@pytest.mark.parametrize(("memory", "fields"), [
+    (70, {"execution.remat": "full"}), (45, {"execution.remat": "full", "microbatches": 2}),
+    (38, {"mesh.data": 1, "mesh.fsdp": 2, "execution.remat": "full", "microbatches": 2}), (10, None)])
+def test_the_smallest_change_that_makes_it_fit(monkeypatch, memory, fields):
+    """Sharding comes first where state takes more than half of the memory."""
+    monkeypatch.setattr(search, "plan", estimate)
+    config, there = search.with_fields(small.config("texts"), {"mesh.data": 2}), on(2, CHIP._replace(memory=memory))
+    found = search.first_that_fits(config, estimate(experiments.parse(config), there), there)
+    assert (found and found.fields) == fields
 
 
 def test_search_sends_only_gradients_between_slices():
