@@ -37,16 +37,6 @@ def test_small_address_space_is_refused_in_one_message(home, tmp_path, command):
 # The mesh
 
 
-@pytest.mark.parametrize(("axes", "message"), [
-    ({"data": 16}, "16, fsdp=1, tensor=1, and there are 8"), ({"data": 3}, "make batch_size a multiple of 3"),
-    ({"data": 1, "tensor": 3}, "has 4 heads, which mesh.tensor=3 does not divide")])
-def test_mesh_that_does_not_fit_fails(config, tmp_path, axes, message):
-    config.mesh.update(axes)
-    found = examined(config, tmp_path / "run", tmp_path)
-    assert message in failed(found)["mesh"] and failed(found).keys() == {"mesh"}
-    assert found["memory"].mark == doctor.SKIPPED and found["checkpoints"].mark == doctor.OK
-
-
 def test_mesh_of_devices_of_other_machines_is_checked(config, tmp_path):
     config.mesh.update({"data": 4, "fsdp": 4})
     found = examined(config, tmp_path / "run", tmp_path, devices=16, processes=2)

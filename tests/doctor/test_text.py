@@ -17,24 +17,6 @@ from tests.doctor import examined, failed
 # The corpus
 
 
-def test_unreadable_file_fails(home, config, tmp_path):
-    (tmp_path / "bad.txt").symlink_to("/proc/self/mem")  # which even root cannot read at its start
-    config.data.files = f"{tmp_path}/*.txt"
-    found = examined(config, tmp_path / "run", tmp_path)
-    assert "bad.txt" in failed(found)["corpus"] and failed(found).keys() == {"corpus"}
-    assert found["tokenizer"].mark == found["checkpoints"].mark == doctor.OK
-
-
-@pytest.mark.parametrize("documents", [text.DOCUMENTS, 5])
-def test_invalid_utf8_fails_in_the_first_documents_and_later(config, tmp_path, monkeypatch, documents):
-    monkeypatch.setattr(text, "DOCUMENTS", documents)
-    texts = small.corpus(tmp_path / "texts", 20)
-    (texts / "99.txt").write_bytes(b"caf\xe9 au lait\n")
-    config.data.files = f"{texts}/*.txt"
-    message = failed(examined(config, tmp_path / "run", tmp_path))["corpus"]
-    assert "99.txt, line 1: byte 0xe9" in message and "iconv" in message
-
-
 def test_large_corpus_is_sampled(home, config, tmp_path, monkeypatch):
     monkeypatch.setattr(text, "DOCUMENTS", 5)
     (tmp_path / "texts").mkdir()
@@ -68,10 +50,9 @@ def test_tfds_dataset_that_is_not_prepared_fails_without_a_download(config, tmp_
     assert failed(found).keys() == {"corpus"} and not (tmp_path / "tfds").exists()
 
 
-def test_damaged_lines_of_jsonl_fail_or_warn(config, tmp_path):
+def test_damaged_lines_that_are_allowed_are_a_warning(config, tmp_path):
     (tmp_path / "texts.jsonl").write_text('{"text": "The red cat."}\n{"text": \n')
     config.data.update({"corpus": "jsonl", "files": f"{tmp_path}/*.jsonl", "validation": 0.0, "test": 0.0})
-    assert "texts.jsonl, line 2 is not JSON" in failed(examined(config, tmp_path / "run", tmp_path))["corpus"]
     config.data.damaged_lines = 1
     found = examined(config, tmp_path / "run", tmp_path)["corpus"]
     assert found.mark == doctor.WARNING and "1 damaged lines" in found.text
@@ -101,11 +82,6 @@ def test_thousands_of_epochs_are_a_warning(config, tmp_path, monkeypatch):
     assert found.mark == doctor.SKIPPED and "not counted" in found.text
 
 
-def test_missing_evaluation_files_fail(config, tmp_path):
-    found = examined(config, tmp_path / "run", tmp_path, files=f"{tmp_path}/none*.txt")
-    assert "matches no file" in failed(found)["evaluation"] and found["corpus"].mark == doctor.OK
-
-
 @pytest.mark.parametrize("name", ["*array_record*", "sentences.npy"])
 def test_damaged_store_will_be_built_again(home, config, tmp_path, name):
     shutil.copytree(home / "data", tmp_path / "data")
@@ -123,27 +99,6 @@ def test_damaged_store_will_be_built_again(home, config, tmp_path, name):
 def vocabulary(home):
     texts = [path.read_text() for path in sorted((home / "texts").iterdir())]
     return tokenizers.train(tokenizers.Config(vocab_size=200), lambda: iter(texts)).tokens
-
-
-@pytest.mark.parametrize(("change", "message"), [
-    (lambda tokens: [*tokens, tokens[20]], "is on line 21 already"),
-    (lambda tokens: [token for token in tokens if token != "[MASK]"], "[MASK] on none of its"),
-    (lambda tokens: [*tokens[:7], "", *tokens[7:]], "line 8 is empty"),
-    (lambda tokens: [token.title() if token.isalpha() else token for token in tokens], "tokenizer.lowercase=False"),
-    (lambda tokens: None, "cannot read the vocabulary"),
-])
-def test_invalid_vocabulary_fails(config, vocabulary, tmp_path, change, message):
-    path, changed = tmp_path / "vocab.txt", change(vocabulary)
-    if changed:
-        path.write_text("".join(f"{token}\n" for token in changed))
-    config.tokenizer.vocab_file = str(path)
-    assert message in failed(examined(config, tmp_path / "run", tmp_path))["tokenizer"]
-
-
-def test_embedding_table_smaller_than_the_vocabulary_fails(config, tmp_path):
-    config.model.vocab = 100
-    message = failed(examined(config, tmp_path / "run", tmp_path))["tokenizer"]
-    assert "200 ids, and the model's table 100 rows; set model.vocab to 200" in message
 
 
 def test_embedding_table_much_larger_than_the_vocabulary_is_reported():
