@@ -85,7 +85,7 @@ def one_after_another(run, texts):
     return found
 
 
-@pytest.mark.parametrize("streams", [1, *(pytest.param(number, marks=pytest.mark.slow) for number in (3, 9))])
+@pytest.mark.parametrize("streams", [3, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 9))])
 def test_a_stream_carries_its_state_from_text_to_text(run, streams):
     found = run.encode(TEXTS, "all", streams=streams)
     assert [each.text for each in found] == TEXTS
@@ -95,8 +95,8 @@ def test_a_stream_carries_its_state_from_text_to_text(run, streams):
             np.testing.assert_allclose(computed.hidden, expected, rtol=0, atol=1e-5)
     alone = run.encode(TEXTS, "all")
     np.testing.assert_allclose(found[0].hidden, alone[0].hidden, rtol=0, atol=1e-5)
-    if streams == 1:
-        assert np.abs(found[1].hidden - alone[1].hidden).max() > 1e-3
+    if streams < len(TEXTS):
+        assert np.abs(found[streams].hidden - alone[streams].hidden).max() > 1e-3
 
 
 @pytest.mark.slow

@@ -95,8 +95,14 @@ def encoder() -> FrozenPart:
 
 
 def features(**fields) -> dict:
-    """The arguments of `Tiny` for a task that reads the frozen encoder."""
-    return {"features": frozen_features.Config(dropout=0.0, **fields), "frozen": {"features": encoder()}}
+    """The arguments of `Tiny` for a task that reads the frozen encoder, which `made` makes."""
+    return {"features": frozen_features.Config(dropout=0.0, **fields), "frozen": {"features": encoder}}
+
+
+def made(options: dict) -> dict:
+    """Arguments of `Tiny`, with the frozen parts that they name."""
+    frozen = {name: part() if callable(part) else part for name, part in options.get("frozen", {}).items()}
+    return options | ({"frozen": frozen} if frozen else {})
 
 
 # Networks and heads that compute in different ways: name -> (task, model, arguments of `Tiny`).
@@ -107,7 +113,7 @@ CASES = {
     "text_to_text": ("text_to_text", "encoder_decoder", {"sizes": SIZES, "max_target": 8}),
     "attention pooling": ("classification", "transformer", {**BILSTM, "pooling": "attention"}),
     "words and characters": ("classification", "none", {**BILSTM, **READS, "pooling": "max"}),
-    "frozen features": ("tagging", "none", features(layers="mix:all")),
+    "frozen features": ("tagging", "none", BILSTM | features(layers="mix:all", placement="both")),
     "left context": ("classification", "lstm", {"context": "left"}),
     "left context of words": ("tagging", "lstm", {"context": "left", "pieces": "last"}),
     "conditioned ends": ("span_extraction", "transformer", {"unanswerable": True, "end": "conditioned"}),
@@ -126,7 +132,7 @@ def build(name: str, dropout: float = 0.0, packed: bool = False) -> tiny.Tiny:
     if "dropout" in TASKS[task].objective.config.__dataclass_fields__:
         fields["dropout"] = dropout
     sizes = fields.pop("sizes", {}) | {"dropout": dropout, "attention_dropout": dropout}
-    return tiny.Tiny(task, EXAMPLES[task], model, form={"packed": packed}, sizes=sizes, **fields)
+    return tiny.Tiny(task, EXAMPLES[task], model, form={"packed": packed}, sizes=sizes, **made(fields))
 
 
 @functools.cache

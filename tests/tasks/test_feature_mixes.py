@@ -9,15 +9,15 @@ from lmrep.layers import recurrent
 from lmrep.models.base import model_inputs
 from lmrep.objectives.base import Carry, Keys
 from tests.tasks import tiny
-from tests.tasks.examples import BILSTM, EXAMPLES, READS, features
+from tests.tasks.examples import BILSTM, EXAMPLES, READS, features, made
 
 LAYERS = 2  # of the frozen encoder, with its embeddings
 
 
 def task(network=(), **fields):
     own = features(**fields)
-    return tiny.Tiny("tagging", EXAMPLES["tagging"], "none", **dict(network) | own | {
-        "frozen": READS["frozen"] | own["frozen"]})
+    return tiny.Tiny("tagging", EXAMPLES["tagging"], "none", **made(dict(network) | own | {
+        "frozen": READS["frozen"] | own["frozen"]}))
 
 
 def with_mixes(own, **mixes):

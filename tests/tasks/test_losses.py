@@ -1,8 +1,13 @@
 """Losses and gradients of tasks in closed form, from what the network predicts for the same examples."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import logsumexp
 
+from lmrep.models.base import model_inputs
+from lmrep.tasks import conditioned_ends
 from tests.tasks.examples import build, result, right, step
 
 
@@ -75,3 +80,29 @@ def test_cross_entropy_of_spans_is_the_mean_of_start_and_end():
     check("span_extraction", np.mean([np.log(np.exp(y).sum()) - y[target.argmax()] for name in ("start", "end")
                                       for y, target in zip(outputs("span_extraction")[name], targets[name],
                                                            strict=True)]))
+
+
+def test_conditioned_ends_are_among_the_context_and_no_answer():
+    """One question at a time: the start, the end given the right start, and the classifier of no answer."""
+    task = build("conditioned ends")
+    head, losses = task.params["objective"]["span_extraction"], []
+    batch = task.examples().gather(np.arange(len(task.records)))
+
+    @jax.jit
+    def scores(x, at):
+        starts = conditioned_ends.start_logits(head, x)
+        return starts, conditioned_ends.end_logits(head, x, x[jnp.arange(len(x)), at][:, None],
+                                                   jnp.zeros(x.shape[:2], int), task.model.norm_eps)
+
+    x = np.asarray(jax.jit(lambda: task.model.encode(task.params["encoder"], model_inputs(task.model, batch)).hidden)())
+    targets = right(build("span_extraction")).arrays
+    first, last = (np.array([each.argmax() for each in targets[name]]) for name in ("start", "end"))
+    starts, ends = map(np.asarray, scores(x, first))
+    for i, each in enumerate(fields("conditioned ends")):
+        before = len(each["question"].split()) + 2
+        allowed = [0, *range(before, before + len(each["context"].split()))]
+        pair = [logsumexp(y[i, allowed]) - y[i, at[i]] for y, at in ((starts, first), (ends, last))]
+        weights = np.exp(starts[i, allowed] - logsumexp(starts[i, allowed]))
+        logit = float(conditioned_ends.no_answer_logits(head, weights @ x[i, allowed], x[i, 0]))
+        losses.append(np.mean(pair) + conditioned_ends.WEIGHT * np.logaddexp(0, -logit if first[i] == 0 else logit))
+    check("conditioned ends", np.mean(losses))

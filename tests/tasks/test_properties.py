@@ -50,8 +50,8 @@ def test_packed_examples_have_the_predictions_of_separate_ones(name):
 
 
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=() if name in examples.EXAMPLES or name == "words and characters" else pytest.mark.slow)
-    for name in examples.CASES])
+    pytest.param(name, marks=() if name in (*examples.EXAMPLES, "words and characters", "frozen features")
+                 else pytest.mark.slow) for name in examples.CASES])
 def test_dropout_repeats_by_its_key_and_uses_no_key_twice(name):
     task = build(name, dropout=0.3)
     store = task.examples()

@@ -13,7 +13,7 @@ from lmrep.experiment import config as experiments
 from lmrep.tasks import TASKS, distillation, frozen_features
 from tests import runs
 from tests.tasks import tiny
-from tests.tasks.examples import BILSTM, EXAMPLES, PART, SIZES, encoder
+from tests.tasks.examples import BILSTM, EXAMPLES, PART, SIZES, encoder, made
 
 WORDS = " ".join(tiny.WORDS)
 
@@ -142,9 +142,7 @@ TINY = {
 @pytest.mark.parametrize("name", TINY)
 def test_tasks_refuse(name):
     task, given, options, named = TINY[name]
-    row, options = TASKS[task], dict(options)
-    if callable(options.get("frozen", {}).get("features")):
-        options["frozen"] = {"features": encoder()}
+    row, options = TASKS[task], made(options)
     fields = {key: value for key, value in options.items() if key in row.objective.config.__dataclass_fields__}
     with pytest.raises(UserError) as error:
         row.objective.check(row.objective.config(**fields))
