@@ -127,6 +127,7 @@ def test_command_measures_every_head_and_the_report_shows_them(home):
     assert [own[::-1] for own in result["single"]] == result["ablation"]
     for title in ("Importance", "Without one head: change of accuracy", "random order, mean of 2"):
         assert title in answer.out
+    assert pruning.least_important(lmrep.load(home / "run"), 0.5, examples=40) == {0: [first[1]]}
     page = report.write([home / "run"], data_dir=home).read_text()
     assert page.count("<title>layer ") == 2 and "accuracy by removed heads" in page and "<polyline" in page
 

@@ -15,7 +15,7 @@ from lmrep.data.records import Record
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import default_config
 from lmrep.experiment.task_data import tokenized
-from lmrep.interop import checkpoint_config, conversion
+from lmrep.interop import certificate, checkpoint_config, conversion
 from lmrep.interop.heads import TASK_HEADS, PublishedTask
 from lmrep.interop.huggingface import task_classes
 from lmrep.interop.huggingface.read import read, specs
@@ -149,11 +149,23 @@ def home(tmp_path_factory):
     return home
 
 
-def test_converted_run_predicts_the_labels_of_the_checkpoint(home):
-    run = lmrep.load(home / "converted")
+@pytest.mark.parametrize(("changed", "form"), [
+    (BERT, POOLED), (LEFT, CAUSAL | {"bias": False, "end_of_text": False})], ids=["first token", "last token"])
+def test_converted_run_predicts_the_labels_of_the_checkpoint(tmp_path, changed, form):
+    checkpoint = publish(tmp_path / "published", changed, SEQUENCE, form)
+    conversion.to_workdir(tmp_path / "published", tmp_path / "run")
+    run, texts = lmrep.load(tmp_path / "run"), ["cat good dog", "bird"]
     assert tuple(run.experiment.objective["labels"]) == LABELS and run.experiment.format["long"] == "auto"
-    for prediction in run.predict(["cat good", ("dog", "bad")]):
-        assert list(prediction["probabilities"]) == list(LABELS) and prediction["label"] in LABELS
+    ids = [found.ids for found in run.encode(texts)]
+    tokens, mask = np.full((2, len(ids[0])), run.tokenizer.vocabulary.specials["pad"]), np.zeros((2, len(ids[0])), int)
+    for row, (own, real) in enumerate(zip(tokens, mask, strict=True)):
+        own[: len(ids[row])], real[: len(ids[row])] = ids[row], 1
+    batch = certificate.RandomBatch(tokens, np.zeros_like(tokens), mask)
+    logits = certificate.our_outputs(checkpoint, batch)[SEQUENCE].astype(float)
+    for prediction, expected in zip(run.predict(texts), np.exp(logits), strict=True):
+        assert list(prediction["probabilities"]) == list(LABELS)
+        np.testing.assert_allclose([*prediction["probabilities"].values()], expected / expected.sum(), atol=1e-5)
+        assert prediction["label"] == LABELS[expected.argmax()]
 
 
 def test_run_starts_from_a_published_head(home, tmp_path):
