@@ -166,7 +166,7 @@ MAPPINGS = [
     *(({"encoder/layers": f"encoder/layers{index}"}, [f"encoder/layers{index}"])
       for index in ("[a]", "[]", "[-]", "[0:-]", "[::0]", "[0")),
 ]
-# Keys of ELMo's options.
+# Keys of ELMo's options, or other values of its parts (...: absent).
 ELMO = [
     ({"lstm": {"dim": 13}}, ["W_0"]),
     ({"lstm": {"n_layers": 3}}, ["RNN_0/RNN/MultiRNNCell/Cell2/LSTMCell/W_0"]),
@@ -177,7 +177,8 @@ ELMO = [
     ({"lstm": {"proj_clip": -1}}, ["options.json", "lstm.proj_clip is -1.0"]),
     ({"lstm": {"use_skip_connections": "no"}}, ["use_skip_connections"]),
     ({"lstm": {"cell_clip": [3]}}, ["options.json"]),
-    *(({part: value}, ["options.json"]) for part in ("lstm", "char_cnn") for value in (None, "x" * 10**5, [1], {})),
+    *(({part: value}, ["options.json"]) for part in ("lstm", "char_cnn")
+      for value in (None, ..., "x" * 10**5, [1], {})),
     *(({"char_cnn": {key: value}}, ["options.json"]) for key in ("filters", "embedding", "n_highway", "activation")
       for value in (3, "x", [[1, []]], {"a": 1}) if (key, value) != ("n_highway", 3)),
 ]
@@ -217,9 +218,9 @@ def write_network(directory, make):
 
 
 def read_elmo(directory, changed):
-    options = {part: keys | changed[part] if changed.get(part) and isinstance(changed[part], dict) else changed.get(
-        part, keys) for part, keys in OPTIONS.items()}
-    write_files(directory, options)
+    options = OPTIONS | {part: OPTIONS[part] | value if isinstance(value, dict) and value else value
+                         for part, value in changed.items()}
+    write_files(directory, {part: value for part, value in options.items() if value is not ...})
     bilm.read(*bilm.find(directory))
 
 
@@ -242,7 +243,8 @@ def not_finite(directory):
 
 
 def many_tokens(directory):
-    (copy("bert", directory / "x") / "vocab.txt").open("a").write("".join(f"word{i}\n" for i in range(20)))
+    with open(copy("bert", directory / "x") / "vocab.txt", "a") as file:
+        file.write("".join(f"word{i}\n" for i in range(20)))
     conversion.to_workdir(directory / "x", directory / "y")
 
 
@@ -277,7 +279,7 @@ ROWS = [*OTHERS, *(
         (read_elmo, ELMO)) for row in rows)]
 
 
-@pytest.mark.parametrize(("error", "act", "arguments", "names"), ROWS)
+@pytest.mark.parametrize(("error", "act", "arguments", "names"), ROWS, ids=[names[0] for *_, names in ROWS])
 def test_a_refusal_names_what_is_at_fault(error, act, arguments, names, tmp_path):
     with pytest.raises(error) as caught:
         act(tmp_path, *arguments)
@@ -315,7 +317,7 @@ def paths(tmp_path_factory):
     return {"bert": GOLDEN / "bert", **{name: home / name for name in ("run", "elmo", "elmo_run")}}
 
 
-@pytest.mark.parametrize(("words", "names"), COMMANDS)
+@pytest.mark.parametrize(("words", "names"), COMMANDS, ids=[" ".join(words) for words, _ in COMMANDS])
 def test_a_refused_conversion_writes_nothing(words, names, paths, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "kept").touch()
