@@ -61,8 +61,8 @@ def deep(tmp_path_factory):
 
 
 def contexts_and_gradients(objective, monkeypatch):
-    """A function of (params, prepared batch): for each layer the context vectors [b, t, h, k] and the gradients of the
-    sum of the examples' losses by them."""
+    """A function of (params, batch, its number): the number of masked tokens, and for each layer the context vectors
+    [b, t, h, k] and the gradients of the sum of the masked tokens' losses by them."""
     apply, contexts, shifts = attention.apply, [], []
 
     def shifted(own, x, attend, h, **options):
@@ -79,12 +79,13 @@ def contexts_and_gradients(objective, monkeypatch):
         return value, list(contexts)
 
     @jax.jit
-    def both(params, prepared):
+    def both(params, batch, number):
+        prepared = objective.prepare(prepare_keys(objective, batch, 0, number), batch)
         with monkeypatch.context() as patch:
             patch.setattr(transformer.attention_layer, "apply", shifted)
             _, known = loss([], params, prepared)
             gradients, _ = jax.grad(loss, has_aux=True)([jnp.zeros(each.shape) for each in known], params, prepared)
-        return [*zip(known, gradients, strict=True)]
+        return (prepared["weights"] > 0).sum(), [*zip(known, gradients, strict=True)]
 
     return both
 
@@ -101,9 +102,9 @@ def test_importance_is_the_sum_of_absolute_products_of_context_and_gradient(mask
     both = contexts_and_gradients(objective, monkeypatch)
     total, positions, tokens = np.zeros((2, 4)), 0, sum((batch["segment_ids"] > 0).sum() for batch in batches)
     for number, batch in enumerate(batches):
-        prepared = objective.prepare(prepare_keys(objective, batch, 0, np.int32(number)), batch)
-        positions += (prepared["weights"] > 0).sum()
-        for layer, (context, gradient) in enumerate(jax.device_get(both(masked.params, prepared))):
+        count, layers = jax.device_get(both(masked.params, batch, np.int32(number)))
+        positions += count
+        for layer, (context, gradient) in enumerate(layers):
             total[layer] += np.abs((context * gradient).sum(-1)).sum((0, 1))
     np.testing.assert_allclose(found, total / [[tokens], [positions]], rtol=1e-4)
     normalized = head_importance.importance(step, masked.params, batches, np.ones((2, 4), np.float32))
@@ -116,7 +117,7 @@ def test_command_measures_every_head_and_the_report_shows_them(home):
     answer = small.command("heads", f"--workdir={home}/run", "--random=2", "--examples=40")
     assert answer.code == 0, answer.err
     result = json.loads((home / "run/heads.json").read_text())
-    evaluated = lmrep.evaluate(home / "run")["accuracy"]
+    evaluated = json.loads((home / "run/results.json").read_text())["evaluations"][0]["metrics"]["accuracy"]
     assert result["base"] == pytest.approx(evaluated) and f"{evaluated:.4f} with all 2 heads" in answer.out
     assert [point["removed"] for point in result["curve"]] == [0, 1, 2] and len(result["random"]) == 2
     scores = {tuple(map(tuple, point["heads"])): point["score"] for point in result["curve"]}

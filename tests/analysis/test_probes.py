@@ -33,14 +33,14 @@ def command(home, task="tag", suffix="conll", *flags):
         "--config.length=32", *flags)
 
 
-def test_words_are_read_from_every_layer_of_a_run_and_of_an_untrained_network(home, tmp_path):
-    answer = command(home, "tag", "conll", "--untrained")
+def test_words_are_read_from_every_layer_of_a_run(home, tmp_path):
+    answer = command(home, "tag", "conll")
     assert answer.code == 0, answer.err
     *_, first, second, third = answer.out.splitlines()
     assert first.startswith("0 (embeddings)") and second.startswith("1 ") and third.startswith("2 ")
     [result] = json.loads((home / "run/probes.json").read_text())["probes"]
-    assert len(result["layers"]) == len(result["untrained"]) == 3
-    for entry in (*result["layers"], *result["untrained"]):  # unknown words have several tokens, the first of which is
+    assert len(result["layers"]) == 3
+    for entry in result["layers"]:  # unknown words have several tokens, the first of which is
         low, high = entry["intervals"]["token_accuracy"]     # read
         assert low <= entry["metrics"]["token_accuracy"] <= high
         assert entry["metrics"]["token_accuracy"] > entry["metrics"]["majority_accuracy"] + 0.1
@@ -48,15 +48,17 @@ def test_words_are_read_from_every_layer_of_a_run_and_of_an_untrained_network(ho
     shutil.rmtree(page_of / "checkpoints")
     shutil.copy(home / "run/probes.json", page_of)
     page = report.write([page_of], data_dir=home).read_text()
-    assert "Probes" in page and "untrained network" in page
+    assert "Probes" in page and "untrained network" not in page
 
 
 @pytest.mark.slow
 def test_texts_are_probed_and_results_of_other_data_are_kept(home):
     before = len(probes.read(home / "run/probes.json"))
-    answer = command(home, "classify", "jsonl", "--examples=40")
-    assert answer.code == 0 and "40 training and 60 validation examples" in answer.out, answer.err
+    answer = command(home, "classify", "jsonl", "--examples=40", "--untrained")
+    assert answer.code == 0 and "untrained network" in answer.out, answer.err
+    assert "40 training and 60 validation examples" in answer.out
     found = probes.read(home / "run/probes.json")
+    assert len(found[-1]["untrained"]) == len(found[-1]["layers"]) == 3
     assert len(found) == before + 1 and command(home, "classify", "jsonl").code == 0
     assert len(probes.read(home / "run/probes.json")) == before + 1  # in place of the first
 
@@ -88,7 +90,8 @@ def test_a_published_directory_is_probed_as_its_run_is(home):
                            f"--config.data.train={home}/train.conll", f"--config.data.validation={home}/dev.conll",
                            "--config.length=32", f"--output={home}/published.json")
     assert answer.code == 0, answer.err
-    [found], [run, *_] = (probes.read(path) for path in (home / "published.json", home / "run/probes.json"))
+    assert command(home, "tag", "conll", f"--output={home}/own.json").code == 0
+    [found], [run] = (probes.read(home / f"{name}.json") for name in ("published", "own"))
     for one, other in zip(found["layers"], run["layers"], strict=True):
         assert one["metrics"] == pytest.approx(other["metrics"], abs=1e-3)
     assert not (home / "published/probes.json").exists()

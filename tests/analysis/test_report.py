@@ -77,9 +77,10 @@ def predicted(data):
 class Page(HTMLParser):
     """A page taken apart: its visible text, its tags, what it refers to, its figures."""
 
-    def __init__(self, path):
+    def __init__(self, source):
         super().__init__()
-        self.source, self.text, self.tags, self.links, self._inside = path.read_text(encoding="utf8"), "", [], [], ""
+        self.source = source.read_text(encoding="utf8") if isinstance(source, Path) else source
+        self.text, self.tags, self.links, self._inside = "", [], [], ""
         self.figures, self.scripts = None, []
         self.feed(self.source)
 
@@ -100,14 +101,9 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def written(home):
-    """The result of `lmrep report` for one run."""
-    return small.command("report", home / "one", f"--data_dir={home / 'data'}")
-
-
-@pytest.fixture(scope="module")
-def html(home, written):
-    return Page(home / "one/report.html")
+def html(data, predicted):
+    """The page of one run."""
+    return Page(page.render([(data, predicted)]))
 
 
 # Content of the page
@@ -157,16 +153,20 @@ def test_long_curves_are_downsampled_by_averaging(data):
     np.testing.assert_allclose(found["loss"], np.reshape(losses, (4, 3)).mean(1), rtol=1e-4)
 
 
-def test_predictions_before_training_are_those_of_the_source_run(home, data, run, predicted):
-    second = predictions.predict(run_data.read(home / "two", "two", home / "data"), 0)
+def test_predictions_are_those_of_the_run(data, run, predicted):
     assert len(predicted.samples) == 2 and predicted.samples[0].prompt[2] == " sees the red cat."
+    [[candidates]] = run.fill_masks([TEXT])
+    assert [word for word, _ in candidates] == [word for word, _ in predicted.samples[0].now]
+    assert data.network.tokenizer.size > len(predicted.held_out["masked_tokens"]) > 4
+
+
+@pytest.mark.slow
+def test_predictions_before_training_are_those_of_the_source_run(home, predicted):
+    second = predictions.predict(run_data.read(home / "two", "two", home / "data"), 0)
     held_out = predicted.held_out["masked_tokens"]
     for first, later in zip((*predicted.samples, *held_out), (*second.samples, *second.held_out["masked_tokens"]),
                             strict=True):
         assert later.target == first.target and later.before == first.now == later.now != first.before
-    [[candidates]] = run.fill_masks([TEXT])
-    assert [word for word, _ in candidates] == [word for word, _ in predicted.samples[0].now]
-    assert data.network.tokenizer.size > len(held_out) > 4
 
 
 def test_attention_equals_that_of_the_network(run, predicted):
@@ -317,7 +317,8 @@ def test_losses_of_stages_with_another_objective_are_not_compared(data, predicte
 
 
 @pytest.mark.parametrize(("names", "texts"), [
-    (["checkpoints", "metrics.jsonl", "timing.jsonl"], ["holds no checkpoint yet", "It has not been trained."]),
+    pytest.param(["checkpoints", "metrics.jsonl", "timing.jsonl"], [
+        "holds no checkpoint yet", "It has not been trained."], marks=pytest.mark.slow),
     (["tokenizer", "provenance.jsonl", "timing.jsonl"], [
         "The tokenizer or the network could not be rebuilt", "No start is recorded", "Training time was not logged"]),
 ])
@@ -396,11 +397,6 @@ def test_converted_run_without_head_gets_no_advice_that_needs_it(tmp_path):
     commands = [command for _, command in prose.next_steps(found, predictions.predict(found, 0))]
     assert any("lmrep embed" in command for command in commands)
     assert not any("lmrep evaluate" in command for command in commands)
-
-
-def test_report_command_prints_the_path_of_the_page(home, written):
-    assert (written.code, written.out.strip()) == (0, str(home / "one/report.html"))
-    assert written.err == "report: reading one and running its network, 1 of 1\n"
 
 
 def test_a_resumed_run_is_repeated_by_the_command_that_names_its_config():

@@ -90,6 +90,7 @@ def test_dropout_is_applied_on_request():
     assert np.allclose(nnx.jit(lambda module: module(INPUTS).hidden)(other), plain, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_modules_without_weights_initialize_their_own():
     fresh = jax.jit(modules.linen(MODEL).init)(KEY, INPUTS)["params"]["encoder"]
     drawn = nnx.to_pure_dict(nnx.state(modules.nnx(MODEL, rngs=nnx.Rngs(0)), nnx.Param))["params"]
