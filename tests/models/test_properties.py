@@ -15,6 +15,7 @@ import pytest
 
 from lmrep.core import params as P
 from lmrep.core import sharding
+from lmrep.layers import dropout
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS, model_inputs, pretrained_models
 
@@ -257,6 +258,21 @@ def test_dropout_depends_on_the_key_alone(network):
     (other, _), _ = network.step(network.params, BATCH, jax.random.key(4))
     plain = np.where(REAL[..., None], network.outputs()[network.contexts[0]], 0)
     assert other != loss and np.abs(hidden - plain).max() > 1e-2
+
+
+def test_no_key_draws_two_masks(network, monkeypatch):
+    keys, draw = [], dropout._hash
+
+    def recorded(key, number):
+        jax.debug.callback(lambda data: keys.append(tuple(data.tolist())), jax.random.key_data(key))
+        return draw(key, number)
+
+    monkeypatch.setattr(dropout, "_hash", recorded)
+    model = network.build(Execution(), RATE)
+    inputs = network.inputs(model, BATCH, network.contexts[0])
+    jax.block_until_ready(jax.jit(lambda params: model.encode(params, inputs, KEY).hidden)(network.params))
+    jax.effects_barrier()
+    assert len(set(keys)) == len(keys) >= 2
 
 
 @pytest.mark.parametrize("execution", [
