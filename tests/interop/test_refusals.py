@@ -254,7 +254,14 @@ def match(directory, **changed):
                     test_init_from.OLD)
 
 
+def take_head(directory, theirs, ours):
+    source = test_init_from.SOURCE._replace(objective={"name": SEQUENCE, **theirs})
+    init_from.for_task(source, {}, {"name": SEQUENCE, **ours}, False)
+
+
 OTHERS = [
+    (UserError, take_head, ({"labels": ["a", "b"]}, {"labels": ("b", "a")}), ["a, b", "b, a", "--config.head=new"]),
+    (UserError, take_head, ({"context": "left"}, {"context": "both"}), ["objective.context is 'both'", "'left'"]),
     (RunFault, not_finite, (), ["sentence-pair logits nan"]),
     (UserError, many_tokens, (), ["73 ids", "53 rows"]),
     (UserError, several_options, (), ["other_options.json", "elmo_2x12_6_options.json"]),
