@@ -124,12 +124,16 @@ def byte_number(text: str) -> float:
     return float(number) * {"kB": 1e3, "MB": 1e6}[unit]
 
 
-def test_estimate_of_checkpoints_matches_their_size(home, config):
+def test_estimate_of_checkpoints_matches_their_size(home, config, tmp_path):
     found = examined(config, home / "run", home / "data")
     [path] = [path for path in (home / "run/checkpoints").iterdir() if path.name == "12"]
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     estimate = byte_number(found["checkpoints"].text.split(" of ")[1])
     assert estimate <= size <= 1.5 * estimate
+    config.checkpoint.keep, config.checkpoint.keep_best = 2, 3
+    text = examined(config, tmp_path / "run", home / "data")["checkpoints"].text
+    assert text.startswith("up to 6 checkpoints of ")  # one is being saved
+    assert byte_number(text.split("need ")[1]) == pytest.approx(6 * estimate, rel=0.05)
 
 
 def test_too_little_memory_fails(config, tmp_path, monkeypatch):
@@ -149,9 +153,13 @@ def test_memory_of_an_accelerator_is_compared_with_the_state(config, tmp_path, m
 def test_sharding_reduces_memory_per_device(config, tmp_path):
     def needed(**axes) -> float:
         config.mesh.update({"data": 1, **axes})
-        return byte_number(examined(config, tmp_path / "run", tmp_path)["memory"].text.split("take ")[1])
+        found = examined(config, tmp_path / "run", tmp_path)
+        parameters = int(found["network"].text.split()[0].replace(",", ""))
+        return byte_number(found["memory"].text.split("take ")[1]) / parameters
 
-    assert needed(fsdp=8) < 0.2 * needed(fsdp=1)
+    whole = needed(fsdp=1)
+    assert whole == pytest.approx(4 * 4, rel=0.05)  # gradients and two moments beside parameters, in float32
+    assert needed(fsdp=8) < 0.2 * whole
 
 
 def test_memory_and_time_of_the_compiled_step(config, tmp_path, monkeypatch):
