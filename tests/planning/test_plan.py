@@ -81,6 +81,8 @@ def test_a_recurrent_network_sends_nothing_at_each_time_step():
 
 def test_the_slowest_of_three_bounds_the_step(sharded):
     assert sharded.seconds == max(sharded.compute, sharded.bandwidth, sharded.network)
+    assert sharded.compute == sharded.executed / CHIP.flops and sharded.bandwidth == sharded.traffic / CHIP.bandwidth
+    assert sharded.network == pytest.approx(sum(each.bytes for each in sharded.transfers) / CHIP.interconnect)
     assert sharded.utilisation(CHIP.flops) == pytest.approx(sharded.flops / 4 / 1e12 / sharded.seconds)
 
 
