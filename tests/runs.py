@@ -110,6 +110,11 @@ base = Path()  # set by conftest.py: a folder that all workers of this session s
 @functools.cache
 def folder(name: str) -> Path:
     """The folder of a shared run, which is not to be changed."""
+    return shared(name, RUNS[name])
+
+
+def shared(name: str, make: Callable[[Path], object]) -> Path:
+    """The folder `name`, filled by `make`, once for all workers."""
     home = base / name
     with open(f"{home}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -117,7 +122,7 @@ def folder(name: str) -> Path:
             shutil.rmtree(home, ignore_errors=True)
             home.mkdir()
             with contextlib.chdir(Path(__file__).parents[1]):
-                RUNS[name](home)
+                make(home)
             (home / "made").touch()
     return home
 

@@ -1,0 +1,128 @@
+"""A folder with the files and the runs that the documentation names, at a tiny size."""
+
+import json
+import os
+import random
+import shutil
+from pathlib import Path
+
+from lmrep.metrics import glue
+from tests import runs, small
+from tests.cli.test_score_glue import GOLD
+from tests.docs.documented import ROOT
+from tests.tasks import tags
+
+RUNS = {"mine": "masked", "quickstart": "masked", "gpt2": "causal", "lstm": "recurrent", "sst2": "classification",
+        "ner": "tagging", "multi30k": "text_to_text"}
+SIZES = ("--config.length=32 --config.batch_size=8 --config.tokenizer.vocab_size=200 --config.model.vocab=0 "
+         "--config.log.tensorboard=false --config.log.report=false")
+PRETRAIN = ("--config.data.corpus=text_files --config.data.files=texts/*.txt --config.steps=2 --config.stages=() "
+            f"--config.checkpoint.every=2 --config.evaluation.every=2 {SIZES}")
+
+
+def build(home: Path) -> Path:
+    """Makes the folder: everything that the pages read and no earlier command of them writes."""
+    draw = random.Random(0)
+    (home / "runs").mkdir(parents=True)
+    (home / "experiments").symlink_to(ROOT / "experiments")
+    shutil.copytree(runs.folder("masked") / "texts", home / "texts")
+    shutil.copytree(runs.folder("masked") / "data", home / "cache")
+    for name, run in RUNS.items():
+        runs.copy(run, home / "runs" / name)
+    sentences = [f"The {draw.choice(small.ADJECTIVES)} {draw.choice(small.NOUNS)} {draw.choice(small.VERBS)} the cat."
+                 for _ in range(24)]
+    (home / "texts.txt").write_text("\n".join(sentences) + "\n")
+    (home / "prompts.jsonl").write_text("".join(json.dumps({"text": f"{text} [MASK]"}) + "\n" for text in sentences))
+    for name, count in (("train", 24), ("dev", 12), ("test", 12)):
+        records = runs.labelled_texts(count, len(name))
+        table(home / f"{name}.tsv", ("text", "label"), [(each["text"], each["label"]) for each in records])
+        for language in ("de", "en"):
+            (home / f"{name}.{language}").write_text("".join(f"{each['text']}\n" for each in records))
+    shutil.copy(home / "test.en", home / "output.en")
+    for name, count in (("eng.train", 24), ("eng.testa", 8), ("eng.testb", 8)):
+        tags.write(home / name, tags.sentences(count, count))
+    (home / "conll2003").mkdir()
+    for name in ("eng.train", "eng.testa", "eng.testb"):
+        shutil.copy(home / name, home / "conll2003" / name)
+    (home / "UD_English-EWT").mkdir()
+    for split in ("train", "dev", "test"):
+        lines = ["\n".join(f"{i}\t{word}\t_\t{'VERB' if word == 'visits' else 'PROPN'}\t_\t_\t0\troot\t_\t_"
+                           for i, word in enumerate(words, 1)) for words, _ in tags.sentences(16, len(split))]
+        (home / f"UD_English-EWT/en_ewt-ud-{split}.conllu").write_text("\n\n".join(lines) + "\n\n")
+    (home / "glove.txt").write_text("".join(
+        f"{word} {' '.join(f'{draw.random():.3f}' for _ in range(4))}\n" for word in (*tags.NAMES, *tags.CITIES)))
+    questions(home, draw)
+    submissions(home, draw)
+    (home / "blimp/data").mkdir(parents=True)
+    (home / "blimp/data/agreement.jsonl").write_text("".join(json.dumps({
+        "sentence_good": f"The {noun} sees the dog.", "sentence_bad": f"The {noun} see the dog.", "UID": "agreement",
+        "linguistics_term": "agreement"}) + "\n" for noun in small.NOUNS))
+    answer = small.command("convert", home / "runs/mine", home / "bert-base-uncased", "--to=huggingface")
+    assert answer.code == 0, answer
+    return home
+
+
+def table(path: Path, header: tuple, rows: list[tuple]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join("\t".join(map(str, row)) + "\n" for row in (header, *rows)))
+
+
+def questions(home: Path, draw: random.Random) -> None:
+    """SQuAD 2.0's files, and predictions for them."""
+    (home / "squad").mkdir()
+    for split, count in (("train", 16), ("dev", 8)):
+        paragraphs = []
+        for i in range(count):
+            name, city = draw.choice(tags.NAMES), draw.choice(tags.CITIES)
+            context = f"{name} lives in {city}."
+            answers = [{"text": city, "answer_start": context.index(city)}] if i % 4 else []
+            paragraphs.append({"context": context, "qas": [{
+                "id": f"{split}{i}", "question": f"Where is {name}?", "answers": answers,
+                "is_impossible": not answers}]})
+        text = json.dumps({"version": "v2.0", "data": [{"title": "t", "paragraphs": paragraphs}]})
+        (home / f"squad/{split}-v2.0.json").write_text(text)
+    shutil.copy(home / "squad/dev-v2.0.json", home / "dev-v2.0.json")
+    ids = [each["qas"][0]["id"] for each in paragraphs]
+    (home / "predictions.json").write_text(json.dumps(dict.fromkeys(ids, "Oslo")))
+    (home / "null_odds.json").write_text(json.dumps({id: draw.random() for id in ids}))
+
+
+def submissions(home: Path, draw: random.Random) -> None:
+    """RTE's files to train on, gold files of the other tasks, and a submission."""
+    for split in ("train", "dev", "test"):
+        labels = [draw.choice(("entailment", "not_entailment")) for _ in range(16)]
+        rows = [(i, "the cat sees", "the dog", label) for i, label in enumerate(labels)]
+        header = ("index", "sentence1", "sentence2", "label")
+        table(home / f"glue/RTE/{split}.tsv", header[:3] if split == "test" else header,
+              [row[:3] for row in rows] if split == "test" else rows)
+    for task, (gold, predicted, _) in GOLD.items():
+        if task not in ("RTE", "MNLI"):
+            path = Path(glue.gold_file(str(home / "glue"), task))
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(gold)
+        if task not in ("AX", "MNLI"):
+            values = ["entailment"] * 16 if task == "RTE" else predicted.split()
+            table(home / f"submission/{task}.tsv", ("index", "prediction"), list(enumerate(values)))
+    shutil.copy(home / "submission/MRPC.tsv", home / "MRPC.tsv")
+
+
+def tiny(words: list[str]) -> list[str]:
+    """A documented command line, made as small as its files."""
+    name = words[0]
+    flag = next((word for word in words if word.startswith("--config=")), "")
+    config = flag.removeprefix("--config=").removeprefix("experiments/")
+    if name not in ("train", "sweep", "doctor", "prepare", "plan", "probe") or not config:
+        return words
+    for size in ("mini", "base", "large"):
+        words = [word.replace(f"size={size}", "size=tiny") if word == flag else word for word in words]
+    if config.startswith("tasks/") or config.startswith("transformer_mt"):
+        return [*words, *f"--config.epochs=1 --config.steps=0 {SIZES}".split()] if "init=" not in config and (
+            "features=" not in config) else [*words, "--config.epochs=1", "--config.batch_size=8", "--config.length=32"]
+    own = [word.partition("=")[0] for word in words if "data.files" in word or "sources" in word or "corpus" in word]
+    return [*words, *(word for word in PRETRAIN.split() if not (own and word.startswith("--config.data.")))]
+
+
+def use(home: Path, monkeypatch) -> None:
+    """Makes `home` the working directory, with stores of its own."""
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("LMREP_DATA_DIR", os.fspath(home / "cache"))
