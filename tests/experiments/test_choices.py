@@ -4,7 +4,8 @@ import pytest
 
 from lmrep.config import loading
 from lmrep.core.errors import UserError
-from tests.experiments.test_pages import ROOT, WITHOUT_EFFECT
+from tests.experiments.pages import ROOT
+from tests.experiments.test_pages import WITHOUT_EFFECT
 
 REFUSED = [  # file, argument, the choice that changes nothing, the one that it changes nothing beside
     ("lstm_lm.py", "model=gpt2,size=large", "size=large", "model=gpt2"),

@@ -1,144 +1,102 @@
-"""Every experiment file builds with all its choices, by shapes alone; every command in the documentation is valid."""
+"""Every experiment file builds by shapes, with every pair of its choices; documented commands are valid."""
 
+import functools
+import itertools
 import re
 import shlex
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 from lmrep.cli import main
 from lmrep.cli.arguments import parse
-from lmrep.config import loading
 from lmrep.core import params as P
-from lmrep.core.vocabulary import Vocabulary
-from lmrep.data.tokenizers import SPECIALS
-from lmrep.experiment import build
+from lmrep.core.errors import UserError
 from lmrep.experiment import config as experiments
-from lmrep.models import MODELS, PRESETS
-from lmrep.training import optimizers
+from lmrep.models import PRESETS
 from tests import given
+from tests.experiments.pages import FILES, ROOT, TASKS, build_shapes, covering, declared, load
 
-ENCODER_DECODERS = {"encoder_decoder", "seq2seq_lstm",
-                    *(name for name, preset in PRESETS.items() if preset.model in ("encoder_decoder", "seq2seq_lstm"))}
-ROOT = Path(__file__).parents[2]
-TASK_PAGES = {"taglm.py", "transformer_mt.py", "cove.py"}  # beside those in tasks/
-FILES = [file for file in sorted((ROOT / "experiments").rglob("*.py")) if "def get_config(" in file.read_text()]
 # Choices that are refused by themselves: they say how a teacher is followed, or the page has one size.
 WITHOUT_EFFECT = {("distilbert.py", "start"), ("distilbert.py", "head"), ("quickstart.py", "size")}
-MESHES = ("data", "fsdp", "1x1x2", "2x2x2")
+COMMON = ("model", "objective", "format", "data", "optimizer", "mesh")  # choices that pages share
+ALL_PAIRS = ("bert.py", "tasks/classify.py")  # on other pages, pairs of common choices are the same code
+# Combinations to try a pair with: objectives that need a network and a format of their own.
+BEGINNINGS = [{}, *(dict(zip(("model", "objective", "format"), names, strict=True)) for names in (
+    ("gpt2", "causal", "stream"), ("elmo_small", "bidirectional", "sentence_stream"),
+    ("xlnet_base", "permutation", "stream_pair"), ("t5_small", "span_corruption", "stream")))]
+NETWORKS = {"bert.py": ("gpt2", "elmo_small", "xlnet_base", "t5_small", "transformer_xl_wt103_base", "lstm", "cove"),
+            "tasks/classify.py": ("gpt2", "elmo_small", "xlnet_base", "t5_small", "lstm")}
+QUICK = ("gpt.py", "lstm_lm.py")
 
 
-def is_task(file):
-    return file.parent.name == "tasks" or file.name in TASK_PAGES
+@pytest.mark.parametrize("page", FILES)
+def test_page_builds(page):
+    build_shapes(load(page, ""))
 
 
-def declared(file):
-    """{choice: its values} of an experiment file."""
-    found = {}
-    with pytest.MonkeyPatch.context() as patch:
-        def record(argument, **defaults):
-            found.update({name: default[1] for name, default in defaults.items() if isinstance(default, tuple)})
-            found.update({"mesh": MESHES} if "mesh" in defaults else {})
-            return real(argument, **defaults)
-
-        real = loading.parse_argument
-        patch.setattr(loading, "parse_argument", record)
-        loading.load(file)
-    return found
+@pytest.mark.parametrize("page", TASKS)
+def test_tiny_task_builds(page):
+    build_shapes(load(page, "size=tiny"))
 
 
-def arguments(file):
-    """Every choice of an experiment file, one at a time; of the presets, all of them for BERT's alone."""
-    yield ""
-    for name, choices in declared(file).items():
-        if (file.name, name) in WITHOUT_EFFECT:
-            continue
-        for choice in filter(None, choices):
-            if is_task(file):  # all have the same choices
-                if choice in MODELS and MODELS[choice].tasks_only:
-                    continue  # it reads frozen vectors, which no choice alone gives
-                if choice in ENCODER_DECODERS:
-                    continue  # it reads a source
-                if file.name == "classify.py" or choice == "tiny":
-                    yield f"{name}={choice}"
-            elif file.name == "elmo.py" and name == "model":
-                yield "model=elmo_small"
-            elif choice in ENCODER_DECODERS:
-                if file.name == "t5.py":
-                    yield f"{name}={choice}"
-                if file.name == "bert.py":
-                    yield f"{name}={choice},objective=span_corruption,format=stream"
-            elif file.name == "t5.py" and name == "model":
-                continue  # which read no source
-            elif choice == "span_corruption":
-                if file.name != "t5.py":
-                    yield f"{name}={choice},model=t5_small,format=stream"
-            elif name == "model" and choice in MODELS and choice != "bilstm":  # some read from left to right only
-                yield f"{name}={choice},objective=causal,format=stream"
-            elif choice.startswith(("bilstm", "elmo")) and name == "model":
-                if file.name == "bert.py":
-                    yield f"{name}={choice},objective=bidirectional,format=sentence_stream"
-            elif choice.startswith("transformer_xl") and name == "model":  # as those networks do
-                if file.name == "bert.py":
-                    yield f"{name}={choice},objective=causal,format=stream"
-            elif file.name == "xlnet.py" and name == "model":  # its objective needs an order
-                if choice == "xlnet_base":
-                    yield f"{name}={choice}"
-            elif file.name == "xlnet.py" and choice == "replaced_token":
-                yield f"{name}={choice},model=electra_small"
-            elif choice == "stream_pair" and "lm" in file.stem.split("_"):
-                continue  # whose state is that of all of an example
-            elif choice == "permutation":
-                yield f"{name}={choice},model=xlnet_base,format=stream_pair"
-            elif choice == "bidirectional":
-                yield f"{name}={choice},model=elmo_original,format=sentence_stream"
-            elif name != "model" or file.name == "bert.py" or choice in ("bert_tiny", "gpt2"):
-                yield f"{name}={choice}"
+@pytest.mark.parametrize("size", ["base", "mini", "small", "medium", "large", "base_cased", "large_cased", "bert_tiny"])
+def test_sizes_of_bert_have_the_published_number_of_parameters(size):
+    experiment = load("bert.py", f"size={size}")
+    [specs, *_] = [objective.specs for objective in build_shapes(experiment)]
+    sizes = PRESETS[experiment.name]
+    assert (P.count(specs), P.count(specs["encoder"])) == (sizes.pretraining, sizes.encoder)
 
 
-ARGUMENTS = [(file, argument) for file in FILES for argument in arguments(file)]
+@pytest.mark.parametrize("page", [
+    pytest.param(page, marks=() if page in QUICK else pytest.mark.slow)
+    for page in FILES if page not in TASKS or page in (*ALL_PAIRS, "taglm.py")])
+def test_every_pair_of_choices_builds_or_is_refused(page):
+    """A combination is refused in one line; any other error fails here."""
+    defaults = declared(page)
+    choices = {name: [value for value in values[1:] if value and (
+        name != "model" or value in NETWORKS.get(page, ("gpt2", "elmo_small", "xlnet_base", "t5_small")))]
+        for name, values in defaults.items() if (page, name) not in WITHOUT_EFFECT}
+    beginnings = [{name: value for name, value in row.items() if value != defaults[name][0]}
+                  for row in BEGINNINGS if row.keys() <= defaults.keys()]
+    beginnings = [row for row in beginnings if all(value in choices[name] for name, value in row.items())]
+
+    @functools.cache
+    def builds(argument):
+        try:
+            build_shapes(load(page, argument))
+        except UserError as error:
+            assert len(str(error)) > 20
+            return False
+        return True
+
+    rows, refused = covering(choices, lambda row: builds(",".join(f"{name}={value}" for name, value in row.items())),
+                             beginnings, among=() if page in ALL_PAIRS else COMMON)
+    built = {choice for row in rows for choice in row.items()}
+    assert {(name, value) for name, values in choices.items() for value in values} - built <= {
+        ("model", value) for value in choices.get("model", ())}
+    # Which corpus and optimizer may be chosen depends on nothing, and neither does the mesh but for 25 heads.
+    for pair in refused:
+        assert not {"data", "optimizer", "mesh"} & dict(pair).keys() or ("size", "xl") in pair, pair
 
 
-def vocabulary(size):
-    """A vocabulary of `size` tokens."""
-    specials = {role: i for i, role in enumerate(SPECIALS)}
-    sentinels = tuple(range(size - 1, size - 21, -1))
-    return Vocabulary(size, specials | {"eos": 3}, np.ones(size, bool), np.ones(size, np.int64), sentinels=sentinels)
-
-
-@pytest.mark.parametrize(("file", "argument"), ARGUMENTS, ids=lambda value: getattr(value, "name", value) or "default")
-def test_experiment_builds(file, argument):
-    config = loading.load(file, argument)
-    if is_task(file):
-        config.data.train = "train.tsv"
-    experiment = experiments.parse(config)
-    experiments.check_mesh(experiment, 8)
-    assert experiment.evaluation.every % max(1, experiment.checkpoint.every) == 0  # so that there is a best checkpoint
-    tokens = vocabulary(experiment.tokenizer.vocab_size)
-    network = build.model(experiment, tokens)
-    stages = experiments.resolve_stages(experiment)
-    for i, stage in enumerate(stages):
-        objective = build.objective(stage, network, tokens)
-        optimizers.build(stage.optimizer, objective.specs, experiments.schedule_steps(stages, i))
-        sizes = PRESETS.get(experiment.name)
-        if sizes and stage.objective_name == "masked" and stage.objective.sentence_pair \
-                and experiment.name.startswith("bert_"):
-            assert P.count(objective.specs) == sizes.pretraining
-            assert P.count(objective.specs["encoder"]) == sizes.encoder
+def test_covering_has_every_pair_that_fits():
+    choices = {"a": (1, 2, 3), "b": (1, 2, 3), "c": (1, 2), "d": (1, 2)}
+    rows, refused = covering(choices, lambda row: (row.get("a"), row.get("b")) != (1, 2))
+    pairs = {frozenset(pair) for row in rows for pair in itertools.combinations(row.items(), 2)}
+    assert refused == {frozenset({("a", 1), ("b", 2)})} and not refused & pairs
+    assert len(pairs) == 3 * 3 + 4 * 3 * 2 + 2 * 2 - 1 and len(rows) <= 12
 
 
 def test_there_are_experiments_with_choices():
-    assert {"quickstart.py", "bert.py"} <= {file.name for file in FILES}
-    assert set(declared(ROOT / "experiments/bert.py")) == {
-        "size", "model", "objective", "format", "data", "optimizer", "mesh"}
+    assert {"quickstart.py", "bert.py"} <= FILES.keys()
+    assert set(declared("bert.py")) == {"size", "model", "objective", "format", "data", "optimizer", "mesh"}
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
-def test_docstring_has_the_command_that_runs_it(file):
-    text = file.read_text()
+@pytest.mark.parametrize("page", FILES)
+def test_docstring_has_the_command_that_runs_it(page):
+    text = FILES[page].read_text()
     about = text[: text.index('"""', 3)]
-    assert f"lmrep train --config={file.relative_to(ROOT)}" in about and "--workdir=" in about
+    assert f"lmrep train --config=experiments/{page}" in about and "--workdir=" in about
 
 
 def shown(page):
@@ -158,7 +116,7 @@ def choices(page):
 
 
 README = ROOT / "README.md"
-COMMANDS = [words for page in (README, *FILES) for words in shown(page)] + list(choices(README))
+COMMANDS = [words for page in (README, *FILES.values()) for words in shown(page)] + list(choices(README))
 
 
 def test_there_are_commands():
