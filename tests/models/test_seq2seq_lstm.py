@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from lmrep.core.params import count
+from lmrep.layers import dropout
 from lmrep.layers.attention import AttentionMask
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS, seq2seq_lstm
@@ -47,9 +48,10 @@ def lstm(p, x, state):
     return sigmoid(o) * np.tanh(c), c
 
 
-def by_hand(params, source, target, attention="general", feeding=True):
+def by_hand(params, source, target, attention="general", feeding=True, masks=None):
     """(the encoder's outputs [s, d], the decoder's [t, d], its attention probabilities [t, s]) of one example without
-    padding."""
+    padding. Of `masks` [n, t, d], the first multiply what each layer of the decoder gives to the next, the last its
+    outputs."""
     p = jax.tree.map(np.asarray, params)
     x, states = p["source_embedding" if "source_embedding" in p else "embedding"]["token"][source], []
     for name in sorted(p["encoder"]):
@@ -64,9 +66,11 @@ def by_hand(params, source, target, attention="general", feeding=True):
         x = np.concatenate([outputs["forward"], outputs["backward"]], 1)
         states.append([np.concatenate([last["forward"][i], last["backward"][i]]) for i in (0, 1)])
     output, decoded, probabilities = np.zeros(D), [], []
-    for token in target:
+    masks = np.ones((len(p["decoder"]), len(target), 1)) if masks is None else masks
+    for step, token in enumerate(target):
         y = np.concatenate([p["embedding"]["token"][token], output]) if feeding else p["embedding"]["token"][token]
         for i, name in enumerate(sorted(p["decoder"])):
+            y = y * masks[i - 1, step] if i else y
             states[i] = lstm(p["decoder"][name], y, states[i])
             y = states[i][0]
         output = y
@@ -76,6 +80,7 @@ def by_hand(params, source, target, attention="general", feeding=True):
             probabilities.append(weights / weights.sum())
             context = probabilities[-1] @ x
             output = np.tanh(np.concatenate([context, y]) @ p["attention"]["output"]["kernel"])
+        output = output * masks[-1, step]
         decoded.append(output)
     return x, np.array(decoded), np.array(probabilities)
 
@@ -94,6 +99,18 @@ def test_outputs_equal_a_loop_over_time(fields):
             jnp.asarray(SOURCE_MASK[i : i + 1]))), layers=True)
         np.testing.assert_allclose(alone.hidden[0, :length], encoded, atol=2e-6)
         assert len(alone.layers) == fields.get("layers", 2) + 1 and not alone.hidden[0, length:].any()
+
+
+def test_dropout_acts_between_layers_and_on_the_output_that_is_fed_back(monkeypatch):
+    model, params = network()
+    masks = 2.0 * RNG.integers(0, 2, (3, *TARGET.shape, D))
+    drawn = iter(masks)
+    monkeypatch.setattr(dropout, "apply", lambda key, x, rate: (
+        jnp.asarray(next(drawn), x.dtype) if x.shape == masks.shape[1:] else x))
+    found = jax.jit(model.encode)(params, inputs(), jax.random.key(0)).hidden
+    for i, length in enumerate((7, 4)):
+        expected = by_hand(params, SOURCE[i, :length], TARGET[i], masks=masks[:, i])[1]
+        np.testing.assert_allclose(found[i], expected, atol=2e-6)
 
 
 def test_packed_pairs_are_independent():
