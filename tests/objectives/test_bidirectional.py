@@ -17,6 +17,7 @@ from lmrep.training import optimizers
 from lmrep.training.state import create
 from lmrep.training.step import train_step
 from tests import reference
+from tests.objectives.toys import jitted
 
 V, B, T, CHUNKS = 40, 4, 5, 6
 START, END, UNK = 0, 1, 2
@@ -59,7 +60,7 @@ def batches(number=B, length=T, read=False):
 def build(network=NETWORK, **fields):
     model = bilstm.build(network)
     objective = bidirectional.build(bidirectional.Config(**{"negatives": 0} | fields), model, VOCABULARY)
-    return model, objective, reference.random_params(objective.specs, seed=2)
+    return model, jitted(objective), reference.random_params(objective.specs, seed=2)
 
 
 def prepare(objective, batch, seed=0):
@@ -86,7 +87,7 @@ def test_evaluation_has_the_mean_cross_entropies_of_each_direction_under_the_ful
     model, objective, params = build(negatives=7)
     batch = prepare(objective, next(batches()))
     total, (metrics, _) = objective.loss(params, batch, None, objective.carry(B))
-    hidden = model.encode(params["encoder"], Inputs(
+    hidden = jax.jit(model.encode)(params["encoder"], Inputs(
         tokens=batch["tokens"], backward=Inputs(tokens=batch["backward_tokens"]))).hidden
     head = params["objective"]["bidirectional"]
     found = {}
@@ -194,7 +195,7 @@ def test_the_score_of_a_sentence_is_the_sum_of_log_probabilities_of_its_directio
     scored = objective.scorings["log_probability"]
     views = scored.views(text, np.array([[-1, 0, 1, 2, -1]]))
     pad = np.array([[0, 0]])
-    found = scored.log_probabilities(params, {
+    found = jax.jit(scored.log_probabilities)(params, {
         "tokens": np.concatenate([views.tokens, pad], 1), "segment_ids": np.array([[1] * 5 + [0] * 2]),
         "predicted": np.concatenate([views.predicted, pad], 1), "targets": np.concatenate([views.targets, pad], 1)})
     ones = np.ones((1, 4), np.int32)

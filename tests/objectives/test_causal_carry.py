@@ -14,6 +14,7 @@ from lmrep.models.base import Inputs
 from lmrep.objectives import causal
 from lmrep.objectives.base import Carry, Keys
 from tests import reference
+from tests.objectives.toys import jitted
 
 V, B, T, CHUNKS = 23, 4, 6, 5
 VOCABULARY = Vocabulary(V, {"eos": 0, "pad": 1}, np.ones(V, bool), np.arange(V))
@@ -25,7 +26,7 @@ NETWORKS = {"lstm": lstm.Config(vocab=V, width=8, layers=2, embedding=6, dropout
 def build(network="lstm", **fields):
     model = lstm.build(NETWORKS[network])
     objective = causal.build(causal.Config(**fields), model, VOCABULARY)
-    return model, objective, reference.random_params(objective.specs, seed=2)
+    return model, jitted(objective), reference.random_params(objective.specs, seed=2)
 
 
 def batches(texts, length):
@@ -59,13 +60,14 @@ def test_split_texts_have_the_loss_of_unsplit_ones(network):
 
 def test_hidden_states_of_split_texts_equal_those_of_unsplit_ones():
     model, _, params = build()
-    c, state, found = causal.Config(), model.carry(B), []
+    state, found = model.carry(B), []
+    encode = jax.jit(lambda batch, state: causal.encode(params, batch, model, causal.Config(), state=state))
     for batch in batches(TEXTS, T):
         batch = jax.tree.map(jnp.asarray, batch)
-        encoded = causal.encode(params, batch, model, c, state=causal.initial_state(batch, Carry(state), model))
+        encoded = encode(batch, causal.initial_state(batch, Carry(state), model))
         state = encoded.carry
         found.append(encoded.hidden)
-    expected = model.encode(params["encoder"], Inputs(tokens=TEXTS)).hidden
+    expected = jax.jit(model.encode)(params["encoder"], Inputs(tokens=TEXTS)).hidden
     np.testing.assert_allclose(np.concatenate(found, 1), expected, atol=1e-6)
 
 
@@ -114,7 +116,7 @@ def test_a_negative_following_token_is_not_predicted():
 
 def test_a_transformer_predicts_the_following_token_too_and_carries_nothing():
     model = transformer.build(transformer.Config(vocab=V, width=8, layers=1, heads=2, mlp=16, max_length=T))
-    objective = causal.build(causal.Config(), model, VOCABULARY)
+    objective = jitted(causal.build(causal.Config(), model, VOCABULARY))
     params = reference.random_params(objective.specs, seed=2)
     batch = prepare(objective, next(batches(TEXTS, T)))
     assert objective.carry(B) == Carry()

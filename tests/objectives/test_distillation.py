@@ -63,10 +63,15 @@ def parameters(objective, part, seed=1):
 def logits(params, tokens, segments, model):
     """(hidden, logits) at all positions, float64."""
     prepared = {"tokens": tokens, "segment_ids": segments}
-    hidden = distillation.mlm_head.encode(params, prepared, tokens, model)
-    head = params["objective"]["masked"]
-    x = distillation.mlm_head.transform(head, hidden, model)
-    y = x @ params["encoder"]["embedding"]["token"].T + head["bias"]
+
+    @jax.jit
+    def run(params):
+        hidden = distillation.mlm_head.encode(params, prepared, tokens, model)
+        head = params["objective"]["masked"]
+        x = distillation.mlm_head.transform(head, hidden, model)
+        return hidden, x @ params["encoder"]["embedding"]["token"].T + head["bias"]
+
+    hidden, y = run(params)
     return np.asarray(hidden, np.float64), np.asarray(y, np.float64)
 
 
@@ -124,14 +129,15 @@ def test_a_student_equal_to_its_teacher_has_no_loss_from_it():
     part = teacher(STUDENT)
     objective = built(part, alpha_mlm=0.0, alpha_mse=1.0)
     params = P.unflatten(dict(part.values)) | {"frozen": {"teacher": P.unflatten(dict(part.values))}}
-    total, _ = objective.loss(params, objective.prepare(keys(), batch()), None, Carry())
+    prepared = jax.jit(objective.prepare)(keys(), batch())
+    total, _ = jax.jit(lambda p: objective.loss(p, prepared, None, Carry()))(params)
     assert abs(float(total)) < 1e-4
 
 
 def test_the_loss_in_chunks_is_the_loss_at_once(monkeypatch):
     part = teacher()
     objective = built(part)
-    params, prepared = parameters(objective, part), objective.prepare(keys(), batch())
+    params, prepared = parameters(objective, part), jax.jit(objective.prepare)(keys(), batch())
 
     def value(params):
         return objective.loss(params, prepared, None, Carry())[0]
@@ -146,7 +152,7 @@ def test_the_loss_in_chunks_is_the_loss_at_once(monkeypatch):
 def test_no_gradient_reaches_the_teacher(module):
     part = teacher(objective=causal if module is causal_objective else masked)
     objective = built(part, module, alpha_mse=0.1)
-    params, prepared = parameters(objective, part), objective.prepare(keys(), batch())
+    params, prepared = parameters(objective, part), jax.jit(objective.prepare)(keys(), batch())
     grads = jax.jit(jax.grad(lambda params: objective.loss(params, prepared, None, Carry())[0]))(params)
     assert all(not np.asarray(g).any() for g in jax.tree.leaves(grads.pop("frozen")))
     assert all(np.asarray(g).any() for path, g in flatten(grads).items() if "key/bias" not in path)
@@ -160,7 +166,7 @@ def test_the_student_has_dropout_and_the_teacher_none(module):
     with_dropout = transformer.build(dataclasses.replace(SIZES, layers=1, dropout=0.3))
     for student, differs in ((STUDENT, False), (with_dropout, True)):
         objective = built(part, module, student)
-        params, prepared = parameters(objective, part), objective.prepare(keys(), batch())
+        params, prepared = parameters(objective, part), jax.jit(objective.prepare)(keys(), batch())
         values = {float(objective.loss(params, prepared, jax.random.key(seed), Carry())[0]) for seed in range(3)}
         assert len(values) == (3 if differs else 1)
 
@@ -169,11 +175,11 @@ def test_the_causal_loss_in_closed_form():
     part = teacher(objective=causal)
     objective = built(part, causal_objective, alpha_mse=0.2)
     params, given = parameters(objective, part), batch()
-    prepared = objective.prepare(keys(), given)
-    total, (metrics, _) = objective.loss(params, prepared, None, Carry())
+    prepared = jax.jit(objective.prepare)(keys(), given)
+    total, (metrics, _) = jax.jit(lambda p: objective.loss(p, prepared, None, Carry()))(params)
 
     def of(params, model):
-        hidden = causal.encode(params, given, model, causal.Config()).hidden
+        hidden = jax.jit(lambda p: causal.encode(p, given, model, causal.Config()).hidden)(params)
         y = hidden @ params["encoder"]["embedding"]["token"].T
         return np.asarray(hidden, np.float64), np.asarray(y, np.float64)
 
@@ -192,8 +198,8 @@ def test_the_causal_loss_in_closed_form():
 def test_a_run_without_its_teacher_is_a_masked_language_model():
     objective = built()
     assert not objective.frozen and objective.terms == {"mlm_loss": 2.0}
-    params, prepared = parameters(objective, None), objective.prepare(keys(), batch())
-    total, (metrics, _) = objective.loss(params, prepared, None, Carry())
+    params, prepared = parameters(objective, None), jax.jit(objective.prepare)(keys(), batch())
+    total, (metrics, _) = jax.jit(lambda p: objective.loss(p, prepared, None, Carry()))(params)
     assert float(total) == pytest.approx(2 * float(metrics["mlm_loss"][0] / metrics["mlm_loss"][1]), rel=1e-5)
     assert not metrics.keys() & teaching.METRICS.keys()
     assert OBJECTIVES["distillation"].parts(Config()) == ("teacher",)

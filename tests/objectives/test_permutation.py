@@ -15,7 +15,7 @@ from lmrep.models.base import Factorization, model_inputs
 from lmrep.objectives import causal, factorization, masked, permutation
 from lmrep.objectives.base import Carry
 from tests import reference
-from tests.objectives.toys import CLS, MASK, SEP, SPECIALS, V, prepare
+from tests.objectives.toys import CLS, MASK, SEP, SPECIALS, V, jitted, prepare
 
 B, T, M = 4, 16, 8
 XLNET = transformer_xl.Config(
@@ -28,7 +28,7 @@ TEXTS = np.random.default_rng(0).integers(5, V, (B, 5 * T)).astype(np.int32)
 def build(network=XLNET, **fields):
     model = transformer_xl.build(network)
     objective = permutation.build(permutation.Config(**{"k": 3.0} | fields), model, VOCABULARY)
-    return model, objective, reference.random_params(objective.specs, seed=2)
+    return model, jitted(objective), reference.random_params(objective.specs, seed=2)
 
 
 def batch(tokens=None, **fields):
@@ -159,7 +159,7 @@ def test_a_query_stream_that_starts_as_the_content_before_it_has_the_causal_loss
     raw.pop("token_type_ids")
     found, _ = left_to_right(model, objective, p, raw)
     other = causal.build(causal.Config(bias=True), model, VOCABULARY)
-    expected, _ = other.loss({"encoder": p["encoder"], "objective": {"causal": p["objective"]["permutation"]}},
+    expected, _ = jax.jit(other.loss)({"encoder": p["encoder"], "objective": {"causal": p["objective"]["permutation"]}},
                              prepare(other, raw), None, Carry())
     assert float(found) == pytest.approx(float(expected), rel=1e-6)
 
@@ -178,7 +178,7 @@ def test_without_targets_that_see_each_other_it_is_the_loss_of_filling_in_masks(
                    "weights": np.full((B, 1), 1 / B, np.float32)}
     total, _ = objective.loss(params, given, None, Carry())
     masks = alone | {"tokens": np.where(hidden, MASK, raw["tokens"]), "predicted": at, "targets": targets}
-    found = objective.scorings["pll"].log_probabilities(params, masks)
+    found = jax.jit(objective.scorings["pll"].log_probabilities)(params, masks)
     assert float(total) == pytest.approx(-float(found.mean()), rel=1e-6)
     best = objective.predict(params, masks, k=V)
     own = np.take_along_axis(np.asarray(best["probabilities"]), np.asarray(best["words"] == targets[..., None]).argmax(
@@ -193,14 +193,14 @@ def test_scores_of_sentences():
     assert list(objective.scorings) == ["pll", "pll_word_l2r", "log_probability"]
     views = objective.scorings["log_probability"].views(text, words)
     ones = np.ones_like(text)
-    found = objective.scorings["log_probability"].log_probabilities(params, {
+    found = jax.jit(objective.scorings["log_probability"].log_probabilities)(params, {
         "tokens": views.tokens, "segment_ids": ones, "predicted": views.predicted, "targets": views.targets})
     raw = {"tokens": text, "segment_ids": ones, "example": np.zeros(1, np.int32),
            "token_type_ids": np.where(text == CLS, 2, 0)}
     _, (metrics, _) = left_to_right(model, objective, params, raw)
     order = factorization.left_to_right(jnp.asarray(text))
-    first = permutation.log_probabilities(params, raw | {"predicted": np.array([[0, T - 2, T - 1]]), "targets": text[
-        :, [0, T - 2, T - 1]]}, given=lambda batch: (batch, order), model=model)
+    given = jax.jit(partial(permutation.log_probabilities, given=lambda batch: (batch, order), model=model))
+    first = given(params, raw | {"predicted": np.array([[0, T - 2, T - 1]]), "targets": text[:, [0, T - 2, T - 1]]})
     expected = -float(metrics["permutation_loss"][0]) + float(first[0, 0] - first[0, 1] - first[0, 2])
     assert float(found.sum()) == pytest.approx(expected, rel=1e-5)
 
@@ -273,7 +273,8 @@ def test_a_text_of_one_token_can_be_encoded():
     """Layers are counted by such a text."""
     model, _, params = build()
     inputs = model_inputs(model, {"tokens": jnp.full((1, 1), 7), "segment_ids": jnp.ones((1, 1), jnp.int32)})
-    assert layer_choice.num_layers(model) == len(model.encode(params["encoder"], inputs, layers=True).layers) - 1
+    encoded = jax.eval_shape(partial(model.encode, layers=True), params["encoder"], inputs)
+    assert layer_choice.num_layers(model) == len(encoded.layers) - 1
 
 
 def test_no_gradient_reaches_the_memory():
@@ -298,7 +299,7 @@ def test_the_label_of_a_pair_is_predicted_from_the_content_stream_at_the_last_po
     prepared = prepare(objective, batch(pair_label=labels))
     total, (metrics, _) = objective.loss(params, prepared, None, objective.carry(B))
     order = Factorization(prepared["revealed"], prepared["sees"])
-    content = permutation.encode(params, prepared, order, model, layers=True).layers[-1][:, -1]
+    content = jax.jit(lambda p: permutation.encode(p, prepared, order, model, layers=True).layers[-1][:, -1])(params)
     pair = params["objective"]["pair"]
     logits = reference.linear(pair["classifier"], np.tanh(reference.linear(pair["pooler"], content)))
     expected = -np.take_along_axis(np.asarray(jax.nn.log_softmax(logits)), labels[:, None], 1).sum()

@@ -49,3 +49,9 @@ def prepare(objective, raw, key=KEY):
     """The prepared batch, as numpy arrays. Examples draw from keys of their own."""
     keys = Keys(jax.random.split(key, len(raw["tokens"])), key)
     return {name: np.asarray(x) for name, x in jax.jit(objective.prepare)(keys, raw).items()}
+
+
+def jitted(objective):
+    """The objective with compiled functions, which are many times faster than their operations one by one."""
+    predict = objective.predict and jax.jit(objective.predict, static_argnames="k")
+    return objective._replace(prepare=jax.jit(objective.prepare), loss=jax.jit(objective.loss), predict=predict)
