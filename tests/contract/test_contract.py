@@ -96,7 +96,7 @@ def test_trains(uninterrupted, name):
 
 
 @pytest.mark.parametrize(("name", "layout", "microbatches"), [
-    ("recurrent", (2, 2, 2), 2), ("two_stages", (1, 4, 2), 4),
+    ("recurrent", (2, 2, 2), 2), pytest.param("two_stages", (1, 4, 2), 4, marks=pytest.mark.slow),
     *(pytest.param(name, (2, 2, 2), 2, marks=pytest.mark.slow) for name in ("distillation", "encoder_decoder"))])
 def test_every_mesh_and_microbatch_count_gives_the_same_losses(uninterrupted, tmp_path, name, layout, microbatches):
     _, expected = uninterrupted[name]

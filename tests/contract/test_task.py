@@ -22,6 +22,7 @@ def get_config(argument=""):
 """
 TOPICS = ("cat", "dog", "bird")
 STEPS = 60
+pytestmark = pytest.mark.slow
 
 
 def examples(count, seed):
@@ -149,7 +150,6 @@ def test_the_command_line_knows_it(home):
     assert answer.code == 2 and "other.jsonl, line 4: the training data has no topic 'weather'" in answer.err
 
 
-@pytest.mark.slow
 def test_a_network_that_lmrep_does_not_know_learns_it_too(home, monkeypatch):
     monkeypatch.setitem(MODELS, "convolution", convolution.DEFINITION)
     c = tiny.config("topics", home / "train.jsonl", home / "dev.jsonl", "model=convolution,mesh=1x1x1", steps=20)

@@ -162,7 +162,7 @@ def test_bfloat16_gives_a_float32_loss_nearby(full_batch):
 # --- The head runs at the predicted positions only ---
 
 
-@pytest.mark.parametrize("remat", ["none", "full"])
+@pytest.mark.parametrize("remat", ["none", pytest.param("full", marks=pytest.mark.slow)])
 def test_no_array_of_the_step_is_as_large_as_the_logits_of_all_positions(remat):
     b, t, v = 4, 16, 1000
     c = transformer.Config(vocab=v, width=8, layers=2, heads=2, mlp=16, max_length=t)

@@ -267,7 +267,7 @@ def token_probabilities(p, hidden, table):
 
 
 def encode(params, model, tokens):
-    return np.asarray(mlm_head.encode({"encoder": params}, BATCH, tokens, model))
+    return np.asarray(jax.jit(lambda p: mlm_head.encode({"encoder": p}, BATCH, tokens, model))(params))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

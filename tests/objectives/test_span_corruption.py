@@ -185,7 +185,7 @@ def test_loss_is_the_cross_entropy_of_the_targets_and_z_loss_in_training(tied):
     inputs = model_inputs(model, {"tokens": batch["inputs"], "segment_ids": batch["target_segment_ids"],
                                   "source_tokens": batch["source_tokens"],
                                   "source_segment_ids": batch["source_segment_ids"]}, context="source")
-    hidden = np.asarray(model.encode(params["encoder"], inputs).hidden, np.float64)
+    hidden = np.asarray(jax.jit(model.encode)(params["encoder"], inputs).hidden, np.float64)
     table = float64(params["encoder"]["embedding"]["token"]) / 4 if tied == "all" else float64(
         params["objective"]["span_corruption"]["output"])
     logits = hidden @ table.T
