@@ -60,6 +60,15 @@ def test_training_lowers_the_loss_and_returns_the_outcome(home, outcome, run):
     assert outcome.after["most_frequent_accuracy"] == pytest.approx(1 / 4, abs=0.1)  # "the", a quarter of the text
 
 
+def test_the_outcome_compares_validations_of_one_length(home, tmp_path):
+    staged = config(home, steps=8).unlock()
+    staged.stages = ({"name": "16", "fraction": 0.75, "length": 16}, {"name": "32", "fraction": 0.25, "length": 32})
+    (tmp_path / "metrics.jsonl").write_text("".join(
+        json.dumps({"step": step, "split": "validation", "loss": step / 2}) + "\n" for step in (0, 6, 7, 8)))
+    found = api._outcome(tmp_path, api.experiments.parse(staged))
+    assert (found.before_step, found.before, found.after) == (7, {"loss": 3.5}, {"loss": 4.0})
+
+
 def test_workdir_contains_the_documented_files(home, outcome):
     names = {path.name for path in (home / "run").iterdir() if not path.name.startswith(".")}
     assert names == {"config.json", "metrics.jsonl", "timing.jsonl", "provenance.jsonl", "cost.jsonl", "tokenizer",

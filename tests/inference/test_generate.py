@@ -1,6 +1,7 @@
 """Generated texts, and sliding-window perplexity."""
 
 from functools import cache, partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -55,6 +56,15 @@ def test_seed_repeats_samples_and_examples_differ():
     same = np.repeat(PROMPT[:1], 8, 0)
     first, again, other = (extend(same, Sampling(temperature=2.0), seed=seed) for seed in (1, 1, 2))
     assert (first == again).all() and (first != other).any() and len({tuple(row) for row in first}) > 4
+
+
+def test_each_prompt_has_its_own_draws():
+    function = jax.jit(partial(generate.generate, model=MODEL, objective=OBJECTIVE),
+                       static_argnames=("sampling", "tokens", "capacity"))
+    options = SimpleNamespace(tokens=4, samples=2, seed=0, temperature=2.0, top_k=0, top_p=1.0)
+    first, other, again = (generate.continuations(function, PARAMS, PROMPT[0].tolist(), options, number, "a text", T,
+                                                  set()) for number in (0, 1, 0))
+    assert first == again != other
 
 
 def test_banned_tokens_are_never_generated():
