@@ -23,7 +23,8 @@ from tests.doctor import examined, failed
 # Address space
 
 
-@pytest.mark.parametrize("command", ["train", "doctor", "inspect"])
+@pytest.mark.parametrize("command", [
+    "train", pytest.param("doctor", marks=pytest.mark.slow), "inspect"])
 def test_small_address_space_is_refused_in_one_message(home, tmp_path, command):
     """JAX would hang or abort in it."""
     words = [f"--config={small.experiment_file(tmp_path, home / 'texts')}", f"--workdir={tmp_path / 'run'}"]

@@ -224,10 +224,12 @@ def test_what_xla_needs_is_read_from_its_message():
     assert plan._required(message) == 17.25 * 2**30
 
 
-def test_flops_are_those_of_the_traced_step(sharded):
+def test_flops_and_batch_are_those_of_the_traced_step(sharded):
     mesh = make_mesh(1)
     [one] = shapes.without_data(experiments.parse(small.config("texts")), None, mesh)
-    assert sharded.flops == flops.of_train_step(one.stage.objective, one.stage.optimizer, shapes.batch(one, mesh))
+    batch = shapes.batch(one, mesh)
+    assert sharded.flops == flops.of_train_step(one.stage.objective, one.stage.optimizer, batch)
+    assert 4 * sharded.memory.batch == sum(math.prod(x.shape) * x.dtype.itemsize for x in batch.values())
 
 
 def pairs_of_texts(tmp_path, **fields):
@@ -246,10 +248,8 @@ def test_targets_and_sources_have_the_shapes_of_training(tmp_path):
         [{"text": "cat " * 31, "target": "dog " * 7}] * 16), "train")
     trained = examples.gather(np.arange(16), examples.batch_length(np.arange(16)))
     batch = shapes.batch(one, mesh)
-    assert {name: trained[name].shape for name in batch} == {name: x.shape for name, x in batch.items()}
-    [found] = plan.plan(experiment, on(1), vocabulary)
-    assert found.flops == flops.of_train_step(one.stage.objective, one.stage.optimizer, trained)
-    assert found.memory.batch == sum(trained[name].nbytes for name in batch)
+    assert {name: (trained[name].shape, trained[name].dtype) for name in batch} == {
+        name: (x.shape, x.dtype) for name, x in batch.items()}
 
 
 def test_packed_targets_have_the_length_of_sources(tmp_path):
