@@ -53,7 +53,6 @@ def test_the_loss_grows_by_the_weighted_mean_of_the_units(task, records):
     assert metrics["lm_loss"][1] == sum(own.examples().units.lengths - 1)
 
 
-@pytest.mark.slow
 def test_packed_units_do_not_predict_each_other():
     _, single, _ = total("classification", "transformer", TEXTS, auxiliary=0.5, **LEFT)
     _, packed, _ = total("classification", "transformer", TEXTS, auxiliary=0.5, form={"packed": True}, **LEFT)

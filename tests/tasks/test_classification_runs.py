@@ -1,4 +1,4 @@
-"""Runs of classification: from nothing and from checkpoints, resumed, on eight devices, with frozen parameters."""
+"""Runs of classification: resumed, evaluated on other files, and from checkpoints, with frozen parameters."""
 
 import dataclasses
 import json

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from lmrep.layers import dropout
 from lmrep.metrics import COMMON
 from lmrep.objectives.base import Carry, Keys
 from lmrep.tasks import TASKS
@@ -52,13 +53,22 @@ def test_packed_examples_have_the_predictions_of_separate_ones(name):
 @pytest.mark.parametrize("name", [
     pytest.param(name, marks=() if name in (*examples.EXAMPLES, "words and characters", "frozen features")
                  else pytest.mark.slow) for name in examples.CASES])
-def test_dropout_repeats_by_its_key_and_uses_no_key_twice(name):
-    task = build(name, dropout=0.3)
+def test_dropout_repeats_by_its_key_and_uses_no_key_twice(name, monkeypatch):
+    task, seen, mask = build(name, dropout=0.3), [], dropout._hash
     store = task.examples()
     batch = task.objective.prepare(Keys(None, None), store.gather(np.arange(store.examples)))
+
+    def recorded(key, numbers):
+        jax.debug.callback(lambda data: seen.append(data.tobytes()), jax.random.key_data(key))
+        return mask(key, numbers)
+
+    monkeypatch.setattr(dropout, "_hash", recorded)
     loss = jax.jit(lambda key: task.objective.loss(task.params, batch, key, Carry())[0])
-    with jax.debug_key_reuse(True):
-        first, again, other = (float(loss(jax.random.key(seed))) for seed in (1, 1, 2))
+    with jax.debug_key_reuse(True):  # of JAX's own generator
+        first = float(loss(jax.random.key(1)))
+    jax.effects_barrier()
+    assert seen and len(seen) == len({*seen})
+    again, other = (float(loss(jax.random.key(seed))) for seed in (1, 2))
     assert first == again != other
 
 

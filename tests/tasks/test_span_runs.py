@@ -1,6 +1,5 @@
 """Runs that answer questions: the threshold of a checkpoint, conversion, and predictions."""
 
-import dataclasses
 import json
 import logging
 import shutil
@@ -14,7 +13,7 @@ from lmrep.experiment.config import default_config
 from lmrep.interop import conversion
 from lmrep.metrics import answers as qa
 from tests import small
-from tests.tasks.questions import CITIES, NAMES, question
+from tests.tasks.questions import CITIES, NAMES
 
 pytestmark = pytest.mark.slow
 
@@ -128,20 +127,6 @@ def test_without_validation_the_threshold_is_0(home, tmp_path, caplog):
     with caplog.at_level(logging.INFO):
         run = lmrep.load(tmp_path / "run")
     assert run.experiment.objective["threshold"] == 0 and "has no validation" in caplog.text
-
-
-def test_packed_sequences_give_the_same_answers(home, tmp_path):
-    run = lmrep.load(home / "run")
-    records = [question(f"Where does {name} live?", f"{name} lives in {city}.", [city], id=name)
-               for name, city in zip(NAMES, CITIES, strict=True)]
-    alone = run.score_records(records)
-    form = {**run.experiment.format, "packed": True}
-    packed = dataclasses.replace(run, experiment=dataclasses.replace(run.experiment, format=form))
-    together = packed.score_records(records)
-    for one, other in zip(alone.predictions, together.predictions, strict=True):
-        assert one["answer"] == other["answer"]
-        assert one["score"] == pytest.approx(other["score"], abs=1e-4)
-        assert one["null_score"] == pytest.approx(other["null_score"], abs=1e-4)
 
 
 def test_a_run_with_conditioned_ends_answers_and_has_a_threshold(home, tmp_path):
