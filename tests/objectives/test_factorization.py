@@ -132,6 +132,15 @@ def test_masks_and_targets_are_those_of_the_released_algorithm(c):
         np.testing.assert_array_equal(found["targets"][i], texts[0][i][found["predicted"][i]])
 
 
+def test_no_token_of_the_first_part_sees_the_second():
+    """Not even a functional token whose place is the last of its part."""
+    tokens, *others = examples(60, 12)
+    tokens[:, 3] = SEP
+    found, _ = drawn(Config(), (tokens, *others))
+    assert (found["revealed"][:, None, 6:] >= found["sees"][:, :6, None]).all()
+    assert (found["revealed"][:, 3] == 5).any()
+
+
 def test_one_of_k_tokens_is_chosen_in_each_half():
     """85 of 512 by K = 6: 43 in the first half, 42 in the second. The functional tokens are among the chosen ones."""
     assert [factorization.max_predictions(Config(k=k), 512) for k in (6, 7)] == [85, 73]
