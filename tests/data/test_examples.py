@@ -69,3 +69,10 @@ def test_sequences_hold_their_units_and_columns(packed, group, source):
         assert batch["source_segment_ids"][row].tolist() == [
             slot for slot, text in enumerate(texts, 1) for _ in text] + [0] * (examples.length - size)
         assert batch["source_positions"][row, :size].tolist() == [i for text in texts for i in range(len(text))]
+
+
+def test_every_epoch_has_its_batches_in_another_order():
+    examples = arrange(units(304, 0), tiny.tokenizer().vocabulary, 0, "")
+    epochs = examples.numbers(np.arange(5 * 304), 8, 3).reshape(5, -1, 8)
+    assert all(sorted(epoch.ravel()) == list(range(304)) for epoch in epochs)
+    assert len({int(examples.lengths[epoch].sum(axis=1).argmax()) for epoch in epochs}) > 2  # where the longest are

@@ -86,6 +86,9 @@ LABELLED = {
     "parallel blank line": refusal(lambda directory: (
         write(directory / "a.de", "Ein Hund.\nZwei.\n"), write(directory / "a.en", "A dog.\n\n"),
         records.read(records.Config(format="parallel", **labelled.PAIR), "train")), "line 2", "a.en"),
+    "senses needed field": refusal(lambda directory: (
+        write(directory / "a.data.xml", labelled.SENTENCE), write(directory / "a.gold.key.txt", labelled.KEYS),
+        records.read(records.Config(train="a.data.xml"), "train", ("pos",))), "a.data.xml, line 5", " pos"),
     "no validation files": refusal(lambda _: records.read(records.Config(train="a.tsv"), "validation"),
                                    "config.data.validation"),
     "unlabelled training": refusal(lambda directory: (
