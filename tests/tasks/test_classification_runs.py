@@ -105,7 +105,7 @@ def test_a_split_in_tfds_is_evaluated_in_place_of_files(trained, tmp_path):
                                         file_format="array_record")
     writer.initialize_splits(["validation", "test"])
     own = [{"text": each["text"], "label": ("neg", "pos").index(each["label"])} for each in runs.labelled_texts(12, 1)]
-    writer.add_runs.labelled_texts({"validation": own, "test": [each | {"label": -1} for each in own]})
+    writer.add_examples({"validation": own, "test": [each | {"label": -1} for each in own]})
     writer.close_all()
     workdir = runs.copy("classification", tmp_path / "run")
     run = lmrep.load(workdir)
