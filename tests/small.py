@@ -149,7 +149,8 @@ def until(condition: Callable[[], bool], process: subprocess.Popen) -> None:
         if process.poll() is not None:
             raise AssertionError(f"it ended too early: {finish(process)}")
         if time.monotonic() > deadline:
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # with what it has started
             raise AssertionError("it took too long")
         time.sleep(0.002)
 

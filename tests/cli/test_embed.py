@@ -165,6 +165,7 @@ def test_full_disk_leaves_no_output(home, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_interrupted_embed_leaves_no_output(home, tmp_path):
     (tmp_path / "many.txt").write_text("The red cat sees the old dog.\n" * 200_000)
     process = small.start("embed", f"--workdir={home}/run", f"--input={tmp_path}/many.txt",

@@ -1,6 +1,7 @@
 """`lmrep predict` of a causal language model: continuations."""
 
 import json
+import shutil
 import sys
 
 import pytest
@@ -12,20 +13,15 @@ from lmrep.inference import generate, prompts
 from lmrep.interop import conversion
 from lmrep.models.decoding import Sampling
 from lmrep.objectives import OBJECTIVES
-from tests import small
+from tests import runs, small
 from tests.cli import printed_prompts
 from tests.interop.test_published import GOLDEN
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A run that learned the grammar of `small.corpus`."""
-    home = tmp_path_factory.mktemp("causal")
-    config = small.config(small.corpus(home / "texts"), "causal")
-    config.steps = config.checkpoint.every = config.evaluation.every = 150
-    config.optimizer.learning_rate, config.model.layers = 5e-3, 1
-    lmrep.train(config, home / "run", data_dir=home / "data")
-    return home
+    """A copy of the shared run that learned the grammar of `small.corpus`."""
+    return shutil.copytree(runs.folder("causal"), tmp_path_factory.mktemp("causal") / "home")
 
 
 def predict(home, *words, stdin=""):

@@ -73,6 +73,7 @@ def results(home, name="sweep"):
 # A real run
 
 
+@pytest.mark.slow
 def test_run_is_trained_in_a_process_and_reported(small_home):
     """The programs are those of `small_home`, which are compiled already."""
     result = small.command("sweep", f"--config={small_home}/small.py", f"--workdir={small_home}/sweep", "--seeds=1",
@@ -190,7 +191,8 @@ def test_signal_stops_the_run_and_the_sweep_which_continue(home, number, code):
     waiting = home / "sweep/learning_rate=6/seed=0/waiting"
 
     def send():
-        while not waiting.exists():
+        deadline = time.monotonic() + small.SECONDS
+        while not waiting.exists() and time.monotonic() < deadline:
             time.sleep(0.01)
         os.kill(os.getpid(), number)
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests import small
 
+pytestmark = pytest.mark.slow
 PAGE = "--config=experiments/transformer_xl.py:size=tiny,data=files"
 
 

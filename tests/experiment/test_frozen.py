@@ -18,6 +18,7 @@ from lmrep.interop import checkpoint_config, conversion
 from lmrep.planning import hardware, plan
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.training.state import saved
+from tests import runs as shared
 from tests import small
 
 
@@ -25,8 +26,8 @@ from tests import small
 def runs(tmp_path_factory):
     """(folder with `teacher`, `student` and `texts`, the student's config)."""
     folder = tmp_path_factory.mktemp("frozen")
-    teaching = small.config(small.corpus(folder / "texts"))
-    api.train(teaching, folder / "teacher", data_dir=folder / "data")
+    shutil.copytree(shared.folder("masked") / "texts", folder / "texts")
+    shared.copy("masked", folder / "teacher")
     config = student(folder, **{"objective.draw": "batch"})
     api.train(config, folder / "student", data_dir=folder / "data")
     return folder, config
@@ -149,6 +150,7 @@ def test_wrong_parts_are_refused(runs, tmp_path, parts, objective, message):
         frozen.load(experiment)
 
 
+@pytest.mark.slow
 def test_parts_by_type(runs, tmp_path):
     """A run, the same run as a published directory, and word vectors."""
     folder, _ = runs
@@ -171,6 +173,7 @@ def test_parts_by_type(runs, tmp_path):
     assert not part(folder / "teacher", False).values
 
 
+@pytest.mark.slow
 def test_stages_with_and_without_a_teacher(runs, tmp_path):
     folder, _ = runs
     config = student(folder)
@@ -188,6 +191,7 @@ def test_stages_with_and_without_a_teacher(runs, tmp_path):
     assert all(np.asarray(there[path]).tobytes() == np.asarray(here[path]).tobytes() for path in there)
 
 
+@pytest.mark.slow
 def test_doctor_and_plans_count_a_teacher_apart(runs):
     folder, config = runs
     experiment = experiments.parse(config)
@@ -208,6 +212,7 @@ def test_paths_become_absolute(runs, tmp_path, monkeypatch):
     assert config.frozen.to_dict() == {"teacher": str(folder / "teacher"), "other": "gs://bucket/run"}
 
 
+@pytest.mark.slow
 def test_commands_name_the_teacher(runs):
     folder, _ = runs
     for command in ("inspect", "report"):

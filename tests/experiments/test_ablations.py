@@ -89,6 +89,7 @@ def test_all_networks_predict_the_same_tokens(objectives, flags):
         assert other["frequency_loss"] == pytest.approx(means["frequency_loss"], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_script_trains_once_evaluates_and_reports(objectives, tmp_path, capsys, monkeypatch):
     full, reported = objectives.small, []
     monkeypatch.setattr(objectives, "small", lambda *arguments: tiny(full(*arguments)))
@@ -134,6 +135,7 @@ def test_t5_objectives_are_those_of_the_tables(flags):
     assert {plan.rate for name, plan in plans.items() if not name.startswith("rate")} == {0.15}
 
 
+@pytest.mark.slow
 def test_t5_objectives_are_compared_after_fine_tuning(tmp_path, capsys, monkeypatch):
     script = importlib.import_module("t5_objectives")
     full, reported = script.config, []

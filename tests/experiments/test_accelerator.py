@@ -12,6 +12,8 @@ import jax
 import numpy as np
 import pytest
 
+from tests.small import SECONDS
+
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "experiments/benchmarks"
 
@@ -34,12 +36,13 @@ def tiny():
     return {name: script.tiny(case).system for name, case in script.CASES.items()}
 
 
+@pytest.mark.slow
 def test_case_is_measured_and_a_missing_library_is_reported(tmp_path):
     """One run of the script, in which PyTorch cannot be imported."""
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('No module named torch')\n")
     command = [sys.executable, FOLDER / "accelerator.py", "--size=tiny", "--device=cpu", "--no-checks", "--rounds=2",
                "--turn=0.01", "--cases=BERT-base 128", f"--json={tmp_path / 'results.json'}"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False,
+    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS,
                            env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"})
     assert found.returncode == 1, found.stderr
     results = json.loads((tmp_path / "results.json").read_text())
@@ -181,6 +184,7 @@ def test_t5_reads_512_tokens_and_generates_114_of_which_both_have_the_same(tiny)
     assert data.real_tokens(theirs) == 2 * 568
 
 
+@pytest.mark.slow
 def test_transformers_t5_has_the_sizes_and_the_loss_of_lmreps(tiny):
     torch, steps = pytest.importorskip("torch"), module("training_steps")
     pytest.importorskip("transformers")
@@ -197,6 +201,7 @@ def test_transformers_t5_has_the_sizes_and_the_loss_of_lmreps(tiny):
     assert isinstance(trained._parameters[0], torch.nn.Parameter) and rates == {0.3}
 
 
+@pytest.mark.slow
 def test_generation_is_measured_by_the_generated_tokens(tiny):
     script, data, worker = module("accelerator"), module("accelerator_data"), module("accelerator_worker")
     name = "T5-base 128, 64 generated"
@@ -212,6 +217,7 @@ def test_generation_is_measured_by_the_generated_tokens(tiny):
     assert script.utilise(found, 1e12) == found and "utilisation" not in found["lmrep"]
 
 
+@pytest.mark.slow
 def test_transformers_generates_as_many_tokens(tiny):
     pytest.importorskip("torch"), pytest.importorskip("transformers")
     system = tiny["T5-base 128, 64 generated"]
@@ -227,6 +233,7 @@ def test_packed_texts_that_see_each_other_are_found(isolated):
     assert result["passed"] is isolated, result["detail"]
 
 
+@pytest.mark.slow
 def test_resumed_run_has_the_same_bits_and_a_changed_state_is_found():
     checks = module("accelerator_checks")
     [result] = checks.resume()
@@ -248,6 +255,7 @@ def test_wrong_gradients_are_found():
         assert not result["passed"] and message in result["detail"]
 
 
+@pytest.mark.slow
 def test_transformers_generator_has_the_sizes_of_lmreps(tiny):
     torch, steps = pytest.importorskip("torch"), module("training_steps")
     pytest.importorskip("transformers")

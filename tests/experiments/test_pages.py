@@ -19,7 +19,8 @@ from tests.experiments.pages import FILES, ROOT, TASKS, build_shapes, covering, 
 # Choices that are refused by themselves: they say how a teacher is followed, or the page has one size.
 WITHOUT_EFFECT = {("distilbert.py", "start"), ("distilbert.py", "head"), ("quickstart.py", "size")}
 COMMON = ("model", "objective", "format", "data", "optimizer", "mesh")  # choices that pages share
-ALL_PAIRS = ("bert.py", "tasks/classify.py")  # on other pages, pairs of common choices are the same code
+# On other pages, pairs of common choices are the same code.
+ALL_PAIRS = ("bert.py", "quickstart.py", "tasks/classify.py")
 # Combinations to try a pair with: objectives that need a network and a format of their own.
 BEGINNINGS = [{}, *(dict(zip(("model", "objective", "format"), names, strict=True)) for names in (
     ("gpt2", "causal", "stream"), ("elmo_small", "bidirectional", "sentence_stream"),

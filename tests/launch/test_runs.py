@@ -42,6 +42,7 @@ def free_job():
                 return str(job)
 
 
+@pytest.mark.slow
 def test_one_machine_trains_and_writes_a_log_and_a_profile(home, stubs):
     workdir = home / "runs/one"
     answer = small.finish(stubs.start("one_machine.sh", workdir, f"{home}/small.py", f"--data_dir={home}/data",
@@ -53,6 +54,7 @@ def test_one_machine_trains_and_writes_a_log_and_a_profile(home, stubs):
     assert f"profile from step 6 on: {trace}\n" in log and "ui.perfetto.dev" in log
 
 
+@pytest.mark.slow
 def test_slurm_trains_with_two_tasks_and_resumes_in_the_next_job(home, stubs):
     workdir, job = home / "slurm", free_job()
     fields = {"steps": STEPS, "checkpoint.every": 100, "evaluation.every": 100, "model.layers": 1}
@@ -89,6 +91,7 @@ def children(parent):
         return [int(child) for child in file.read().split()]
 
 
+@pytest.mark.slow
 def test_input_unreadable_on_one_process_stops_both(home, tmp_path):
     configs = home / "small.py", tmp_path / "small.py"
     zero, one = map(small.finish, [

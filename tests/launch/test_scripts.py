@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tests.launch.stubs import GCLOUD, LAUNCH, ROOT, UV, Stubs
-from tests.small import finish
+from tests.small import SECONDS, finish
 
 ARGUMENTS = ("runs/the run", "experiments/bert.py:size=base,data=files", "--config.data.files=/data/*.txt",
          "--config.x='a&b")
@@ -49,9 +49,9 @@ def writable(tmp_path):
 @pytest.mark.parametrize("script", sorted(LAUNCH.glob("*.sh")), ids=lambda path: path.name)
 def test_script_is_valid_and_names_missing_arguments(script, stubs):
     assert script.stat().st_mode & 0o111
-    subprocess.run(["bash", "-n", script], check=True)
+    subprocess.run(["bash", "-n", script], check=True, timeout=SECONDS)
     if shutil.which("shellcheck"):
-        subprocess.run(["shellcheck", script], check=True)
+        subprocess.run(["shellcheck", script], check=True, timeout=SECONDS)
     answer = finish(stubs.start(script.name))
     assert answer.code in (1, 2, 127) and "is missing" in answer.err and "Traceback" not in answer.err
     assert [call["words"][0] for call in stubs.called() if call["words"][0] != "nvidia-smi"] == []
@@ -275,7 +275,7 @@ def test_dockerfile_copies_what_is_there_and_installs_an_extra_that_is_there():
         assert all(f'"{extra}": [' in (ROOT / "setup.py").read_text() for extra in extras.split(","))
     assert int(re.search(r"^USER (.*)$", text, re.MULTILINE)[1]) > 0
     if shutil.which("hadolint"):
-        subprocess.run(["hadolint", file], check=True)
+        subprocess.run(["hadolint", file], check=True, timeout=SECONDS)
 
 
 def test_lines_of_scripts_are_not_too_long():
