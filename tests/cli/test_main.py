@@ -95,6 +95,7 @@ def test_arguments_may_be_negative_numbers_or_a_dash():
     (["--config.a.b"], "--config.a.b needs a value: --config.a.b=VALUE"),
     (["--top=many"], "--top is 'many'; expected a whole number"),
     (["--top=1.5"], "--top is '1.5'; expected a whole number"),
+    (["--top=3000000000"], "--top is 3000000000; expected at most 2,147,483,647"),
     (["--rate=x"], "--rate is 'x'; expected a number"),
     (["--verbose=1"], "--verbose is '1'; expected True or False"),
 ])

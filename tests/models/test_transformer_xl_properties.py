@@ -88,7 +88,8 @@ def test_a_text_that_ends_leaves_its_memory_behind():
     """The next example goes on with the last text alone."""
     model, params = network(replace(XL, memory=2 * T))
     ends = np.array([[1] * 4 + [2] * 3] * B, np.int32)
-    carry = encode(model, params, LONG[:, :T], ends).carry
+    earlier = encode(model, params, LONG[:, 2 * T : 3 * T], ONE_TEXT).carry
+    carry = encode(model, params, LONG[:, :T], ends, carry=earlier).carry
     np.testing.assert_array_equal(carry["filled"], [[0] * (2 * T - 3) + [1] * 3] * B)
     after = encode(model, params, LONG[:, T : 2 * T], ONE_TEXT, carry=carry).hidden
     close(after, encode(model, params, LONG[:, 4 : 2 * T], np.ones_like(LONG[:, 4 : 2 * T])).hidden[:, 3:])
