@@ -61,6 +61,8 @@ def get_config(argument=""):
         if config.optimizer.name == "adamw":  # at 2e-3, it stays with the frequencies of tokens for hundreds of steps
             config.optimizer.learning_rate = 1e-3
         config.model.update({"memory": 96, "attention_dropout": 0.0} if "memory" in config.model else {})
+        if config.model.get("max_length"):  # another network, with learned positions
+            config.model.max_length = config.length
     if "memory" in config.model:
         if chosen.memory == "no":
             config.model.memory = 0
