@@ -121,7 +121,8 @@ def tiny(words: list[str]) -> list[str]:
         words = [word.replace(f"size={size}", "size=tiny") if word == flag else word for word in words]
     words = ["--seeds=0" if word.startswith("--seeds=") else word for word in words]
     if config.startswith("transformer_mt"):  # whose SentencePiece model finds few pieces in few texts
-        return [*words, "--config.epochs=1", "--config.steps=0", *SIZES.replace("=300", "=90").split()]
+        own = "--config.epochs=1 --config.optimizer.schedule.warmup=1"
+        return [*words, *f"{own} {SIZES.replace('=300', '=90')}".split()]
     if config.startswith("tasks/"):
         return [*words, "--config.epochs=1", "--config.batch_size=8", "--config.length=32"]
     own = [word.partition("=")[0] for word in words if "data.files" in word or "sources" in word or "corpus" in word]
