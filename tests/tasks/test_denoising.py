@@ -4,7 +4,6 @@ import json
 import random
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
@@ -17,10 +16,9 @@ from lmrep.experiment import config as experiments
 from lmrep.experiment import task_data
 from lmrep.objectives import span_corruption
 from lmrep.tasks import denoising
-from lmrep.training.metrics_log import MetricsLog
 from tests import forked, small
 from tests.tasks import tiny
-from tests.tasks.test_text_to_text import SIZES, Killed
+from tests.tasks.test_text_to_text import SIZES
 
 PAGE = Path(__file__).parents[2] / "experiments/tasks/multitask.py"
 SENTINELS = tuple(range(199, 99, -1))
@@ -129,23 +127,6 @@ def test_documents_of_any_length_become_sources_of_the_full_length(home):
     limited = prepared(config(home, evaluation__examples=4)).records["validation"]
     assert [record.source for record in limited] == ["copy"] * 4 + ["text"] * 4
     assert all(each.fields in [record.fields for record in found.records["validation"]] for each in limited)
-
-
-@pytest.mark.slow
-def test_a_run_that_is_killed_and_resumed_equals_an_uninterrupted_one(home, trained, tmp_path, monkeypatch):
-    write = MetricsLog.write
-
-    def dying(self, step, split, values):
-        write(self, step, split, values)
-        if step > 3:
-            raise Killed
-
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(MetricsLog, "write", dying)
-        lmrep.train(config(home, **RUN), tmp_path / "run")
-    lmrep.train(config(home, **RUN), tmp_path / "run")
-    assert small.lines(tmp_path / "run") == small.lines(trained)
-    jax.tree.map(np.testing.assert_array_equal, *(lmrep.load(run).params for run in (tmp_path / "run", trained)))
 
 
 @pytest.mark.slow
