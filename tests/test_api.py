@@ -109,6 +109,7 @@ def test_resuming_with_another_config_is_refused_before_its_data_is_prepared(hom
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.slow
 def test_a_table_of_words_needs_as_many_rows_as_the_text_has_words(home, tmp_path):
     words = config(home, steps=1, **{"tokenizer.name": "words", "tokenizer.vocab_size": 1000, "model.vocab": 50})
     lmrep.train(words, tmp_path / "run", data_dir=tmp_path / "data")

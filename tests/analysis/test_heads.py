@@ -113,6 +113,7 @@ def test_importance_is_the_sum_of_absolute_products_of_context_and_gradient(mask
     assert np.all(closed[:, 1] == 0) and np.all(closed[:, [0, 2, 3]] > 0)
 
 
+@pytest.mark.slow
 def test_command_measures_every_head_and_the_report_shows_them(home):
     answer = small.command("heads", f"--workdir={home}/run", "--random=2", "--examples=40")
     assert answer.code == 0, answer.err

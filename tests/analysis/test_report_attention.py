@@ -64,6 +64,7 @@ def workdir(request, tmp_path):
     return tmp_path / "shared"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [NAMES[0], NAMES[2]])
 def test_attention_of_a_pair_is_that_of_the_network(name, request):
     run = request.getfixturevalue("shared") if name == "shared" else lmrep.load(

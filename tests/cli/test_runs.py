@@ -156,6 +156,7 @@ def test_resuming_refuses_changes_that_affect_results_and_shows_a_diff(home, cop
     assert small.contents(copy) == before
 
 
+@pytest.mark.slow
 def test_resuming_allows_changes_that_do_not_affect_results(home, copy, tmp_path):
     """Mesh, cadences, what is kept, samples, moved files; and more steps, which leave the lines before them alone. The
     config is that in the workdir."""

@@ -71,6 +71,7 @@ def test_every_stage_has_its_own_choice():
                     "bfloat16 only: set execution.dtype=bfloat16) in stage 'long'")
 
 
+@pytest.mark.slow
 def test_a_run_says_what_it_uses_and_refuses_other_platforms(tmp_path, caplog):
     config = small.config(small.corpus(tmp_path / "texts"))
     config.execution.attention = "splash"

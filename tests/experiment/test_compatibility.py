@@ -95,6 +95,7 @@ def test_every_triple_fits_or_is_refused_for_a_known_reason(monkeypatch):
         for name in pairs for form in FORMATS if "pair" not in form}
 
 
+@pytest.mark.slow
 def test_the_command_prints_every_triple_and_why_some_are_refused():
     result = small.command("pairings", "bert_tiny")
     head, *lines = result.out.splitlines()

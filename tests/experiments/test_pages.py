@@ -27,7 +27,7 @@ BEGINNINGS = [{}, *(dict(zip(("model", "objective", "format"), names, strict=Tru
     ("xlnet_base", "permutation", "stream_pair"), ("t5_small", "span_corruption", "stream")))]
 NETWORKS = {"bert.py": ("gpt2", "elmo_small", "xlnet_base", "t5_small", "transformer_xl_wt103_base", "lstm", "cove"),
             "tasks/classify.py": ("gpt2", "elmo_small", "xlnet_base", "t5_small", "lstm")}
-QUICK = ("gpt.py", "lstm_lm.py")
+QUICK = ("lstm_lm.py",)
 
 
 @pytest.mark.parametrize("page", FILES)

@@ -128,7 +128,8 @@ def test_inputs_are_made_of_a_batch_with_a_source():
 # --- the encoder alone
 
 
-@pytest.mark.parametrize("name", ["vaswani", pytest.param("t5_1_1", marks=slow), pytest.param("learned", marks=slow)])
+@slow
+@pytest.mark.parametrize("name", ["vaswani", "t5_1_1", "learned"])
 def test_the_encoder_alone_has_the_paths_and_the_vectors_of_the_encoder(name):
     both, params = network(CONFIGS[name])
     alone = encoder_decoder.build(replace(CONFIGS[name], stacks="encoder"))

@@ -126,6 +126,7 @@ def gates_of(c):
 
 @pytest.mark.parametrize(("name", "text"), [
     ("post", REMOVED["uneven"]), pytest.param("pre", REMOVED["even"], marks=slow)])
+@pytest.mark.slow
 def test_pruned_network_equals_the_gated_one(name, text):
     """Its outputs, gradients by kept parameters, layers and attention; its specs have the shapes of what is kept."""
     c = CONFIGS[name]

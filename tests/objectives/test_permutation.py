@@ -124,6 +124,7 @@ def left_to_right(model, objective, params, raw):
     return objective.loss(params, given, None, Carry())
 
 
+@pytest.mark.slow
 def test_in_the_order_of_the_text_it_is_a_left_to_right_language_model():
     """The loss is that of the conditional probabilities which the network gives to the tokens of each prefix alone."""
     model, objective, params = build(replace(XLNET, memory=0))

@@ -36,7 +36,7 @@ def cases(quick):
 
 every = cases(ROWS)
 # Compiling a step for a mesh takes seconds; these rows share their heads and sums with others.
-some = cases(ROWS.keys() - {"span_boundary", "distillation", "causal_distillation"})
+some = cases(ROWS.keys() - {"span_boundary", "distillation", "causal_distillation", "permutation", "bidirectional"})
 
 
 # Sums

@@ -14,7 +14,7 @@ from lmrep.tasks import TASKS
 from tests.tasks import examples
 from tests.tasks.examples import build, result, step
 
-SLOW = ("lstm decoder", "left context of words", "attention pooling", "frozen features")  # much as others
+SLOW = ("lstm decoder", "left context of words", "attention pooling", "frozen features", "crf")  # much as others
 every_case = pytest.mark.parametrize("name", [
     pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in examples.CASES])
 LABELLED = [name for name in examples.EXAMPLES if "labels" in TASKS[name].objective.config.__dataclass_fields__]
