@@ -87,12 +87,6 @@ def test_two_processes_fine_tune_as_one_does(home, outcome):
         assert found["after"] == pytest.approx(outcome.after, rel=1e-5)
 
 
-@pytest.mark.slow
-def test_eight_devices_give_the_losses_and_predictions_of_one(home, outcome):
-    lmrep.train(config(home, "2x2x2"), home / "eight")
-    assert_same_run(home / "eight", home / "one")
-
-
 # 5 sequences of 8 tokens, or 2 of 16; microbatches draw other dropout masks than full batches.
 LIMITED = {"format__batch_tokens": 40, "objective__dropout": 0.0}
 

@@ -177,20 +177,6 @@ def assert_same_runs(run, expected):
         assert one[chosen] == other[chosen] and one[values] == pytest.approx(other[values], abs=1e-4)
 
 
-def test_bilstm_and_crf_learn_a_rule_that_no_single_word_shows(home):
-    """From frozen word vectors alone, one of whose words is unknown."""
-    tiny.write(home / "many.jsonl", sentences(200, 2))
-    accuracy = {}
-    for network in ("linear", "bilstm_crf"):
-        c = config(home, argument=f"mesh=1x1x1,network={network},vectors={home}/glove.txt", **{
-            "objective.features.layers": "", "data.train": str(home / "many.jsonl"), "batch_size": 16, "epochs": 12.0,
-            "optimizer.learning_rate": 1e-2, "objective.bilstm.width": 16, "objective.bilstm.dropout": 0.0,
-            "objective.dropout": 0.0, "checkpoint.every": 0, "evaluation.every": 0, "checkpoint.keep": 1})
-        c.frozen = {"words": c.frozen["words"]}
-        accuracy[network] = lmrep.train(c, home / f"rule-{network}").after["token_accuracy"]
-    assert accuracy["linear"] < 0.75 and accuracy["bilstm_crf"] > 0.95
-
-
 class Killed(Exception):
     pass
 

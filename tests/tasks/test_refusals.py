@@ -245,6 +245,11 @@ PREDICTED = {
 }
 
 
+def test_a_run_on_one_data_set_has_no_source():
+    with pytest.raises(UserError, match="'copy'"):
+        loaded("text_to_text").predict(["cat"], source="copy")
+
+
 @pytest.mark.parametrize("name", PREDICTED)
 def test_runs_refuse_examples(name):
     run, example, named = PREDICTED[name]

@@ -149,14 +149,6 @@ def test_predictions_take_a_source_or_a_text_with_its_prefix(trained):
     assert "choose/accuracy" in answer.out and "95 % interval" in answer.out, answer
 
 
-@pytest.mark.slow
-def test_a_source_of_a_run_on_one_data_set_is_refused(home, tmp_path):
-    fields = {"model__" + name: value for name, value in SIZES.items()} | {"objective__max_target": 8, "steps": 1}
-    lmrep.train(tiny.config("text_to_text", home / "copy.train.jsonl", home / "copy.dev.jsonl", **fields), tmp_path)
-    with pytest.raises(UserError, match="the source 'copy' is given, and the run has a single data set"):
-        lmrep.load(tmp_path).predict(["cat"], source="copy")
-
-
 def test_training_examples_are_mixed_in_proportion_and_tokenized_with_their_prefixes(home):
     c = experiments.parse(config(home, temperature=1.0, size_cap=64))
     prepared = task_data.prepare_task(c, c.tokenizer)
