@@ -121,7 +121,7 @@ def tiny(words: list[str]) -> list[str]:
         words = [word.replace(f"size={size}", "size=tiny") if word == flag else word for word in words]
     words = ["--seeds=0" if word.startswith("--seeds=") else word for word in words]
     if config.startswith("transformer_mt"):  # whose SentencePiece model finds few pieces in few texts
-        own = "--config.epochs=1 --config.optimizer.schedule.warmup=1"
+        own = "--config.steps=2 --config.optimizer.schedule.warmup=1"
         return [*words, *f"{own} {SIZES.replace('=300', '=90')}".split()]
     if config.startswith("tasks/"):
         return [*words, "--config.epochs=1", "--config.batch_size=8", "--config.length=32"]
