@@ -76,14 +76,14 @@ def loss(
         if isinstance(part.config, causal.Config):
             form = causal.Config(head=part.config.head)
         states, teacher = _logits(frozen, batch, part.model, form, None)
-    own = teaching.compare(student, teacher if c.alpha_ce or c.alpha_mse else None, batch["targets"], c.temperature,
-                           counts)
+    teacher = teacher if c.alpha_ce or c.alpha_mse else None
+    losses = teaching.compare(student, teacher, batch["targets"], c.temperature, counts)
     weights, predicted = batch["token_weights"], batch["weights"] > 0
-    total = c.alpha_clm * (own.nll * batch["weights"]).sum()
-    metrics = sums(predicted, lm_loss=own.nll, lm_accuracy=own.correct,
+    total = c.alpha_clm * (losses.nll * batch["weights"]).sum()
+    metrics = sums(predicted, lm_loss=losses.nll, lm_accuracy=losses.correct,
                    most_frequent_accuracy=batch["targets"] == np.argmax(counts))
     if part:
-        of_logits, found = teaching.of_logits(c, own, weights)
+        of_logits, found = teaching.of_logits(c, losses, weights)
         total, metrics = total + of_logits, metrics | found
     if part and c.alpha_cos:
         distance = teaching.cosine_distance(states, hidden)

@@ -99,12 +99,12 @@ def loss(
     if part:
         frozen = jax.lax.stop_gradient(params["frozen"][TEACHER])
         states, teacher = _logits(frozen, batch, part.model, None, bool(c.alpha_ce or c.alpha_mse))
-    own = teaching.compare(student, teacher, batch["targets"], c.temperature, counts)
-    total, masked = c.alpha_mlm * (own.nll * batch["weights"]).sum(), batch["weights"] > 0
-    metrics = sums(masked, mlm_loss=own.nll, mlm_accuracy=own.correct,
+    losses = teaching.compare(student, teacher, batch["targets"], c.temperature, counts)
+    total, masked = c.alpha_mlm * (losses.nll * batch["weights"]).sum(), batch["weights"] > 0
+    metrics = sums(masked, mlm_loss=losses.nll, mlm_accuracy=losses.correct,
                    most_frequent_accuracy=batch["targets"] == np.argmax(counts))
     if part:
-        of_logits, found = teaching.of_logits(c, own, batch["teacher_weights"])
+        of_logits, found = teaching.of_logits(c, losses, batch["teacher_weights"])
         total, metrics = total + of_logits, metrics | found
     if part and c.alpha_cos:
         distance = teaching.cosine_distance(states, hidden)

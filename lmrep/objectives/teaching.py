@@ -149,23 +149,23 @@ def compare(
     return Losses(*jnp.moveaxis(losses, -1, 0))
 
 
-def of_logits(c: Config, own: Losses, weights: Array) -> tuple[Array | float, Metrics]:
+def of_logits(c: Config, losses: Losses, weights: Array) -> tuple[Array | float, Metrics]:
     """The weighted sum of the losses that the teacher's logits give, and their metrics beside those of constant
     students.
 
     Args:
       c: the weights of the losses.
-      own: at each position.
+      losses: at each position.
       weights: float32 [b, m], of positions, which add to 1.
     """
     total, metrics = 0.0, {}
     if c.alpha_ce:
-        total += c.alpha_ce * (own.divergence * weights).sum()
-        metrics |= sums(weights > 0, distillation_loss=own.divergence,
-                        constant_distillation_loss=own.constant_divergence)
+        total += c.alpha_ce * (losses.divergence * weights).sum()
+        metrics |= sums(weights > 0, distillation_loss=losses.divergence,
+                        constant_distillation_loss=losses.constant_divergence)
     if c.alpha_mse:
-        total += c.alpha_mse * (own.squared * weights).sum()
-        metrics |= sums(weights > 0, mse_loss=own.squared, constant_mse_loss=own.constant_squared)
+        total += c.alpha_mse * (losses.squared * weights).sum()
+        metrics |= sums(weights > 0, mse_loss=losses.squared, constant_mse_loss=losses.constant_squared)
     return total, metrics
 
 

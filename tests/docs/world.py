@@ -121,12 +121,12 @@ def tiny(words: list[str]) -> list[str]:
         words = [word.replace(f"size={size}", "size=tiny") if word == flag else word for word in words]
     words = ["--seeds=0" if word.startswith("--seeds=") else word for word in words]
     if config.startswith("transformer_mt"):  # whose SentencePiece model finds few pieces in few texts
-        own = "--config.steps=2 --config.optimizer.schedule.warmup=1"
-        return [*words, *f"{own} {SIZES.replace('=300', '=90')}".split()]
+        steps = "--config.steps=2 --config.optimizer.schedule.warmup=1"
+        return [*words, *f"{steps} {SIZES.replace('=300', '=90')}".split()]
     if config.startswith("tasks/"):
         return [*words, "--config.epochs=1", "--config.batch_size=8", "--config.length=32"]
-    own = [word.partition("=")[0] for word in words if "data.files" in word or "sources" in word or "corpus" in word]
-    return [*words, *(word for word in PRETRAIN.split() if not (own and word.startswith("--config.data.")))]
+    has_text = any(name in word for word in words for name in ("data.files", "sources", "data.corpus"))
+    return [*words, *(word for word in PRETRAIN.split() if not (has_text and word.startswith("--config.data.")))]
 
 
 def use(home: Path, monkeypatch) -> None:
