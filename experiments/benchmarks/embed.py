@@ -40,7 +40,7 @@ def make_run(size, vocab):
     rng = np.random.default_rng(0)
     initial = P.init(model.specs, jax.random.key(0))
     params = jax.tree.map(lambda x: x + 0.02 * rng.standard_normal(x.shape, np.float32), initial)
-    objective = SimpleNamespace(context="both")
+    objective = SimpleNamespace(conditions_on="both")
     run = Run(Path("."), 0, None, tokenizer, model, objective, {"encoder": jax.device_put(params)})
     vars(run)["converted"] = True  # which texts get [CLS] and [SEP]
     return run

@@ -36,7 +36,7 @@ from lmrep.experiment.task_data import PreparedTask, prepare_task, tokenized
 from lmrep.inference import labelled
 from lmrep.inference.task_evaluation import finite_or_text, intervals
 from lmrep.interop import checkpoint_config, init_from
-from lmrep.models.base import Model, model_inputs
+from lmrep.models.base import Context, Model, model_inputs
 from lmrep.models.layer_choice import outputs
 from lmrep.tasks import TASKS, heads, words
 from lmrep.tasks.base import Outputs
@@ -207,7 +207,7 @@ def vectors(params: Tree, model: Model, c: Any, examples: Examples) -> Vectors:
 
     @jax.jit
     def every(params: Tree, batch: dict[str, Array]) -> list[Array]:
-        found = outputs(model.encode(params, model_inputs(model, batch, context=c.context), layers=True))
+        found = outputs(model.encode(params, model_inputs(model, batch, conditions_on=Context(c.context)), layers=True))
         width = max(x.shape[-1] for x in found)
         if tagging and c.pieces == "mean":
             found = [words.word_means(x, batch["word"], batch["segment_ids"]) for x in found]

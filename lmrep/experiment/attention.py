@@ -6,13 +6,14 @@ from lmrep.core.errors import UserError
 from lmrep.experiment.choices import ALL_FORMATS, ALL_OBJECTIVES
 from lmrep.layers.attention_backends import AUTO, Choice, Needs, resolve
 from lmrep.layers.stack import Execution
+from lmrep.models.base import Context
 
 
 def needs(own: Needs, execution: Execution, stage: Any) -> Needs:
     """What the attention of a stage (a `StagePlan`) has to honour, for a network that needs `own`."""
     return own._replace(
         dtype=execution.dtype, length=stage.length, packed=ALL_FORMATS[stage.format_name].packed(stage.format),
-        causal=ALL_OBJECTIVES[stage.objective_name].context(stage.objective) == "left")
+        causal=ALL_OBJECTIVES[stage.objective_name].conditions_on(stage.objective) == Context.LEFT)
 
 
 def choose(own: Needs | None, execution: Execution, stage: Any, platform: str | None = None) -> Choice | None:

@@ -25,7 +25,7 @@ from lmrep.experiment.mesh import parse_mesh
 from lmrep.experiment.record import Experiment, StageConfig, StagePlan, TaskExperiment
 from lmrep.layers.attention_backends import AUTO, EVERYWHERE, Choice
 from lmrep.models import MODELS, PRESETS
-from lmrep.models.base import Model, ModelDef, check_context
+from lmrep.models.base import Context, Model, ModelDef, check_context
 from lmrep.objectives.base import Capability
 from lmrep.tasks import TASKS
 from lmrep.training import optimizers, schedules
@@ -307,7 +307,7 @@ def _check_decoder(experiment: Experiment, stage: StagePlan) -> None:
     definition, given = model_def(experiment.model), f" of init={experiment.init}" if experiment.init else ""
     defaults = {name: getattr(definition.config(), name) for name in definition.encoder}
     fields = {name: experiment.model.get(name, value) for name, value in defaults.items()}
-    if fields == defaults or ALL_OBJECTIVES[stage.objective_name].context(stage.objective) != "source":
+    if fields == defaults or ALL_OBJECTIVES[stage.objective_name].conditions_on(stage.objective) != Context.SOURCE:
         return
     flags = " ".join(f"--config.model.{name}={value}" for name, value in defaults.items())
     if fields != dict(definition.encoder):
@@ -326,7 +326,7 @@ def _check_stage(stage: StagePlan, network: Model) -> None:
         raise UserError(f"batch_size is {stage.batch_size}, which {stage.microbatches} microbatches do not divide")
     objective = ALL_OBJECTIVES[stage.objective_name]
     objective.check(stage.objective)
-    check_context(network, objective.context(stage.objective), f"objective {stage.objective_name!r}")
+    check_context(network, objective.conditions_on(stage.objective), f"objective {stage.objective_name!r}")
     optimizers.check(stage.optimizer)
     form, masks = ALL_FORMATS[stage.format_name], "attention_mask" in network.inputs
     needed = set(objective.batch_fields(stage.objective))
@@ -356,7 +356,8 @@ def _check_characters(tokenizer: tokenizers.Config, stage: StagePlan, network: M
         raise UserError(f"network {network.name!r} reads the characters of words, which tokenizer {tokenizer.name!r} "
                         f"does not give; set --config.tokenizer.name={has_characters[0]}, or "
                         "--config.model.reads=words")
-    if stage.objective_name not in TASKS and ALL_OBJECTIVES[stage.objective_name].context(stage.objective) == "both":
+    conditions_on = ALL_OBJECTIVES[stage.objective_name].conditions_on(stage.objective)
+    if stage.objective_name not in TASKS and conditions_on == Context.BOTH:
         raise UserError(f"objective {stage.objective_name!r} replaces words, and network {network.name!r} reads their "
                         "characters; choose objective bidirectional, or set --config.model.reads=words")
 

@@ -14,7 +14,7 @@ from lmrep.core.errors import UserError
 from lmrep.experiment.config import default_config
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS, PRESETS
-from lmrep.models.base import Model
+from lmrep.models.base import Context, Model
 from lmrep.tasks import TASKS, networks
 from lmrep.tasks.as_text import text_form
 from lmrep.tasks.known import KNOWN, KnownSet
@@ -198,10 +198,10 @@ def reading_fields(task: str, model: Mapping[str, Any]) -> Reading:
         return definition.build(read(definition.config, {**fields, **own}, "config.model"), Execution(), name)
 
     own, network = {}, build({})
-    if "source" in network.context and objective.context(objective.config()) != "source":
+    if Context.SOURCE in network.conditions_on and objective.conditions_on(objective.config()) != Context.SOURCE:
         own = dict(definition.encoder)
         network = build(own)
-    head = {} if "both" in network.context else {"context": "left"}
+    head = {} if Context.BOTH in network.conditions_on else {"context": "left"}
     return Reading(own, head | ({"pooling": "mean"} if network.pooling == "mean" else {}), network)
 
 

@@ -22,6 +22,7 @@ from lmrep.experiment import build, checks, recorded
 from lmrep.experiment import config as experiments
 from lmrep.experiment.choices import ALL_OBJECTIVES
 from lmrep.experiment.config import Experiment
+from lmrep.models.base import Context
 from lmrep.objectives.base import FrozenPart, FrozenParts
 from lmrep.storage import averaging, remote_workdir
 from lmrep.storage.checkpoints import Checkpoints
@@ -176,10 +177,11 @@ def _part(name: str, path: str, experiment: Experiment, values: bool) -> FrozenP
     stage = experiments.stage_at(own, trained.step)
     objective = build.objective(stage, network, trained.tokenizer.vocabulary)
     encoder = experiments.model_def(own.model).encoder
-    if encoder and objective.context == "source" and name not in teacher_names(experiment):  # its vectors are read
+    # The vectors of an encoder are read, unless the part teaches.
+    if encoder and objective.conditions_on == Context.SOURCE and name not in teacher_names(experiment):
         own = dataclasses.replace(own, model={**own.model, **encoder}, execution=experiment.execution)
         network = build.model(own, trained.tokenizer.vocabulary)
-        objective = objective._replace(context="both", specs={"encoder": network.specs})
+        objective = objective._replace(conditions_on=Context.BOTH, specs={"encoder": network.specs})
     specs, kept = _matching(objective.specs, trained)
     fields = dataclasses.asdict(experiments.model_config(own, trained.tokenizer.size))
     return FrozenPart(name, trained.source, specs, trained.tokenizer.tokens, network, objective, stage.objective, kept,

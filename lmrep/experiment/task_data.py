@@ -220,7 +220,7 @@ def _tokenized(
 
 def _encoder(stage: StagePlan, model: Model, tokenizer: Tokenizer) -> TextEncoder:
     task, config = TASKS[stage.objective_name], stage.objective
-    layout = layout_of(model, tokenizer, task.objective.context(config), getattr(config, "end_of_text", True))
+    layout = layout_of(model, tokenizer, task.objective.conditions_on(config), getattr(config, "end_of_text", True))
     return TextEncoder(tokenizer, layout, stage.length, resolve_long(stage.format, task.fields))
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.data.tokenized_text import TokenizedText, word_boundaries
-from lmrep.models.base import Model, model_inputs
+from lmrep.models.base import Context, Model, model_inputs
 from lmrep.models.layer_choice import Layers, combine, outputs
 
 POOLINGS = ("mean", "cls", "max")
@@ -32,7 +32,7 @@ BATCH_ELSEWHERE = 8192
 
 def states(
     params: Tree, batch: dict[str, Array], *, model: Model, layers: Layers, attention: bool = False,
-    context: str = "both",
+    conditions_on: Context = Context.BOTH,
 ) -> tuple[Array, Array | None]:
     """The hidden states f32[n, b, t, d] of the chosen layers, and attention probabilities f32[l, b, h, t, s] or None.
 
@@ -44,12 +44,13 @@ def states(
       model: the network.
       layers: which layers.
       attention: whether to return the attention probabilities.
-      context: what a position attends to, as in training: "left" or "both".
+      conditions_on: what a position attends to, as in training: the left context or both sides.
 
     Raises:
       UserError: layers of different widths cannot be stacked or summed.
     """
-    encoded = model.encode(params, model_inputs(model, batch, context=context), layers=True, attention=attention)
+    inputs = model_inputs(model, batch, conditions_on=conditions_on)
+    encoded = model.encode(params, inputs, layers=True, attention=attention)
     hidden = combine(outputs(encoded), layers)
     return hidden, encoded.attention.astype(jnp.float32) if attention else None
 

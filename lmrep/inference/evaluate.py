@@ -38,6 +38,7 @@ from lmrep.inference.load import load, with_teachers
 from lmrep.inference.perplexity import Perplexity
 from lmrep.inference.run import Run
 from lmrep.inference.task_evaluation import evaluate_task, finite_or_text
+from lmrep.models.base import Context
 from lmrep.objectives.base import Objective
 from lmrep.storage import remote_workdir, workdir
 from lmrep.storage.jsonl import append
@@ -362,7 +363,7 @@ def encode_verbatim(tokenizer: Tokenizer, text: str, most: int = tokenize.CALL_C
 
 def _window(run: Run, length: int | None, stride: int) -> int:
     """The tokens in a window. Raises UserError where the run cannot predict windows of that length and stride."""
-    if run.objective.next_token_logits is None or run.objective.context != "left":
+    if run.objective.next_token_logits is None or run.conditions_on != Context.LEFT:
         raise UserError(f"{run.directory} was trained with objective {run.objective.name!r}, and sliding-window "
                         "perplexity needs a run that predicts from left to right; evaluate it without a stride, or "
                         "train one with objective=causal")

@@ -10,7 +10,7 @@ import numpy as np
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.data import prompts
-from lmrep.models.base import SOURCE, Model, model_inputs
+from lmrep.models.base import SOURCE, Context, Model, model_inputs
 
 BATCH = 8  # pairs
 
@@ -39,7 +39,7 @@ class PairAttention:
 def probabilities(params: Tree, batch: dict[str, Array], *, model: Model) -> tuple[Array | None, ...]:
     """Float32 [l, b, h, t, s], [l, b, h, s, s] and [l, b, h, t, t]: the attention to the source, and the self-attention
     of encoder and decoder, or None where there is none. `batch` is as of `TextPairs.batch`."""
-    found = model.encode(params, model_inputs(model, batch, context="source"), attention=True)
+    found = model.encode(params, model_inputs(model, batch, conditions_on=Context.SOURCE), attention=True)
     return tuple(None if each is None else each.astype(jnp.float32)
                  for each in (found.cross_attention, found.source_attention, found.attention))
 

@@ -25,6 +25,7 @@ from lmrep.experiment.config import stage_at
 from lmrep.inference.encode import BATCH_ELSEWHERE
 from lmrep.inference.run import Run
 from lmrep.inference.scores import Scores, Text, score_texts
+from lmrep.models.base import Context
 from lmrep.objectives.base import Objective, Scoring
 
 GOOD, BAD, PARADIGM, PHENOMENON = "sentence_good", "sentence_bad", "UID", "linguistics_term"
@@ -199,7 +200,7 @@ def around_document(run: Run, end_mark: bool = False) -> tuple[list[int], list[i
     """The ids before and after a sentence: those around a document in training. A model that predicts from left to
     right is conditioned on those before, and, with `end_mark`, predicts the one after."""
     before, after = run.special_tokens
-    if run.context != "left":
+    if run.conditions_on != Context.LEFT:
         return before, after
     start = run.start_token
     return [] if start is None else [start], (after or sorted(run.end_tokens)[:1]) if end_mark else []

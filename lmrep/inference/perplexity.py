@@ -14,7 +14,7 @@ from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.inference.encode import MIN_LENGTH, make_batch, padded_length
 from lmrep.layers import lm_head
-from lmrep.models.base import Model, model_inputs
+from lmrep.models.base import Context, Model, model_inputs
 from lmrep.objectives.base import Carry, Objective
 from lmrep.training.state import specs_of
 
@@ -150,7 +150,7 @@ def sum_nll_of_logits(params: Tree, batch: dict[str, Array], *, objective: Objec
         y = objective.next_token_logits(params, hidden).astype(jnp.float32)
         return jax.nn.logsumexp(y, axis=-1) - jnp.take_along_axis(y, targets[..., None], axis=-1)[..., 0]
 
-    hidden = model.encode(params["encoder"], model_inputs(model, batch, context="left")).hidden
+    hidden = model.encode(params["encoder"], model_inputs(model, batch, conditions_on=Context.LEFT)).hidden
     return (lm_head.map_chunks(nll, model.vocab_size, hidden, batch["targets"]) * batch["weights"]).sum()
 
 

@@ -27,7 +27,7 @@ from lmrep.inference import encode, generate, labelled, pair_attention, special_
 from lmrep.inference.encode import EncodedText
 from lmrep.inference.pair_attention import PairAttention
 from lmrep.models import layer_choice
-from lmrep.models.base import Encoded, Inputs, Model, model_inputs
+from lmrep.models.base import Context, Encoded, Inputs, Model, model_inputs
 from lmrep.models.decoding import Sampling
 from lmrep.models.layer_choice import Layers
 from lmrep.objectives.base import Capability, FrozenParts, Objective
@@ -153,7 +153,7 @@ class Run:
     @functools.cached_property
     def input_layout(self) -> InputLayout:
         """How labelled examples have special tokens, for this network and tokenizer."""
-        return layout_of(self.model, self.tokenizer, self.context)
+        return layout_of(self.model, self.tokenizer, self.conditions_on)
 
     def completed(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """A batch with the characters of its words and, where [CLS] is the last token, the token type of that."""
@@ -195,7 +195,8 @@ class Run:
         texts = data_prompts.text_list(texts, "inputs", pairs=True)
         batch = encode.padded_batch(texts, [special_tokens.example(self, text) for text in texts], length,
                                     self.model.max_length, self.tokenizer.vocabulary.specials.get("pad", 0))
-        return model_inputs(self.model, add_characters(batch, self.tokenizer.vocabulary), context=self.context)
+        batch = add_characters(batch, self.tokenizer.vocabulary)
+        return model_inputs(self.model, batch, conditions_on=self.conditions_on)
 
     def apply(self, params: Tree, inputs: Inputs, key: Array | None = None, **options) -> Encoded:
         """The network as a pure function of its arguments, for `jax.jit`, `jax.grad` and `jax.vmap`.
@@ -218,13 +219,13 @@ class Run:
     @functools.cached_property
     def states(self) -> Callable:
         """`encode.states`, compiled."""
-        return jax.jit(functools.partial(encode.states, model=self.model, context=self.context),
+        return jax.jit(functools.partial(encode.states, model=self.model, conditions_on=self.conditions_on),
                        static_argnames=("layers", "attention"))
 
     @property
-    def context(self) -> str:
-        """What a position attends to, as in training: "left" or "both"."""
-        return self.objective.context
+    def conditions_on(self) -> Context:
+        """What a position attends to, as in training."""
+        return self.objective.conditions_on
 
     # Predictions
 

@@ -10,6 +10,7 @@ from lmrep.data.tokenized_text import special_tokens_around
 from lmrep.data.tokenizers import bpe
 from lmrep.experiment.choices import ALL_FORMATS, EXAMPLES
 from lmrep.experiment.config import StagePlan, stage_at
+from lmrep.models.base import Context
 
 
 def of_roles(vocabulary: Vocabulary, *roles: str) -> set[int]:
@@ -24,9 +25,9 @@ def around(run: Any) -> tuple[list[int], list[int]]:
     stage = stage_at(run.experiment, run.step)
     if run.input_layout.cls_last and (run.converted or stage.format_name in EXAMPLES):
         return [], [*run.input_layout.tail]
-    if run.converted and run.objective.context != "each_side":  # ELMo's have one format
+    if run.converted and run.conditions_on != Context.EACH_SIDE:  # ELMo's have one format
         before, after = special_tokens_around(run.tokenizer)
-        end = [] if after or run.context == "left" else of_roles(run.tokenizer.vocabulary, "eos")  # as T5's
+        end = [] if after or run.conditions_on == Context.LEFT else of_roles(run.tokenizer.vocabulary, "eos")  # as T5's
         return before, [*after, *end]
     return ALL_FORMATS[stage.format_name].layout(stage.format, run.tokenizer.vocabulary).around
 
@@ -45,7 +46,7 @@ def example(run: Any, text: str | tuple[str, str]) -> tuple[list[int], list[int]
         return ids, [0] * len(ids)
     first, second = (run.tokenize(each).ids.tolist() for each in text)
     one_separator = "token_type_ids" in run.model.inputs or run.tokenizer.one_separator
-    if run.context == "both" and not one_separator:
+    if run.conditions_on == Context.BOTH and not one_separator:
         first += after
     second = second[len(before):]
     return [*first, *second], [0] * len(first) + [1] * len(second)

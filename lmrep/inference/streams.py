@@ -15,7 +15,7 @@ from lmrep.core.params import Array, Tree
 from lmrep.data.characters import add_characters
 from lmrep.data.tokenized_text import TokenizedText
 from lmrep.inference import encode
-from lmrep.models.base import Model, model_inputs
+from lmrep.models.base import Context, Model, model_inputs
 from lmrep.models.layer_choice import Layers, combine, outputs
 
 
@@ -34,7 +34,8 @@ class Streams:
                             "out")
         self._run, self._number, self._next = run, number, 0
         self._carry = run.model.carry(number)
-        self._states = jax.jit(partial(_states, model=run.model, context=run.context), static_argnames="layers")
+        self._states = jax.jit(partial(_states, model=run.model, conditions_on=run.conditions_on),
+                               static_argnames="layers")
 
     def vectors(
         self, texts: Sequence[TokenizedText], layers: Layers, names: Sequence[str] | None = None
@@ -69,8 +70,8 @@ class Streams:
 
 
 def _states(
-    params: Tree, batch: dict[str, Array], carry: Tree, *, model: Model, layers: Layers, context: str
+    params: Tree, batch: dict[str, Array], carry: Tree, *, model: Model, layers: Layers, conditions_on: Context
 ) -> tuple[Array, Tree]:
     """(f32[n, b, t, d] of the chosen layers, the state after the batch). Examples that are padding keep theirs."""
-    encoded = model.encode(params, model_inputs(model, batch, context=context, carry=carry), layers=True)
+    encoded = model.encode(params, model_inputs(model, batch, conditions_on=conditions_on, carry=carry), layers=True)
     return combine(outputs(encoded), layers), encoded.carry

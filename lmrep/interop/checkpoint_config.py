@@ -158,7 +158,7 @@ def head_fields(path: Path, task: str, pad: int | None) -> dict[str, Any]:
         return {name: value for name, value in dataclasses.asdict(stage.objective).items()
                 if name in conversion.HEAD_FIELDS}
     family, reading = conversion.family_of(path, experiment, pad), fine_tuning.reading_fields(task, experiment.model)
-    context = ALL_OBJECTIVES[stage.objective_name].context(stage.objective)
+    context = ALL_OBJECTIVES[stage.objective_name].conditions_on(stage.objective)
     if context not in ("both", "left"):  # a task reads both directions, where there are two
         context = reading.head.get("context", "both")
     return {**reading.head, **(published.get(family.preset_family, {}) if family else {}), "context": context}

@@ -37,6 +37,7 @@ from lmrep.interop.huggingface import FAMILIES, Family
 from lmrep.interop.huggingface.read import Published, read
 from lmrep.interop.huggingface.task_classes import label_remarks, read_task
 from lmrep.interop.huggingface.write import choose, from_network, tensors, write
+from lmrep.models.base import Context
 from lmrep.storage import averaging, workdir
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.tasks import TASKS, networks
@@ -180,9 +181,9 @@ def _checkpoint(run: Run, params: dict[str, np.ndarray], part: str) -> tuple[Pub
         why = (f"the run has no {lacking[0]}, which the objective {name!r} needs" if lacking else
                f"no class of {found.family.model_type} has a head like that of the objective {name!r}")
         remarks.append(f"{found.class_name} is the network alone: {why}")
-    if run.objective.context == "left" and not found.family.causal:
+    if run.conditions_on == Context.LEFT and not found.family.causal:
         remarks.append(f"it was trained to predict from left to right, and {found.class_name} sees both sides")
-    elif found.family.causal and run.objective.context != "left":
+    elif found.family.causal and run.conditions_on != Context.LEFT:
         remarks.append(f"it was trained to see both sides, and {found.class_name} reads from left to right")
     return found, remarks
 

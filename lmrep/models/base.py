@@ -1,6 +1,7 @@
 """The contract between a network and everything that uses it: objectives, the trainer, inference, conversion."""
 
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -12,6 +13,25 @@ from lmrep.layers.attention_backends import Needs
 BACKWARD = "backward_"  # precedes the names of a batch's fields that a backward direction reads
 SOURCE = "source_"  # and of those of the text that the others are conditioned on
 MAX_CHARACTERS = 50  # of a word, with the marks of its begin and end
+
+
+class Context(StrEnum):
+    """What the output of a network at a position is conditioned on. `meaning` says it in messages."""
+
+    LEFT = "left", "only the tokens before a position"
+    BOTH = "both", "the tokens on both sides of a position"
+    MASKED = "masked", "the tokens that a mask allows"  # any `Inputs.attention_mask`
+    ORDER = "order", "the tokens before a position in a given order"  # of `Inputs.factorization`
+    # All of `Inputs.source` too; without a source, `encode` reads `tokens` from both sides, as its encoder.
+    SOURCE = "source", "the tokens before a position and a source text"
+    # Of the halves of the output, one of each of `Model.directions`.
+    EACH_SIDE = "each_side", "the tokens before a position and, apart from them, those after it"
+
+    def __new__(cls, value: str, meaning: str) -> "Context":
+        """A member that equals its name in configs."""
+        member = str.__new__(cls, value)
+        member._value_, member.meaning = value, meaning
+        return member
 
 
 class Factorization(NamedTuple):
@@ -138,10 +158,7 @@ class Model(NamedTuple):
       vocab_size: v.
       max_length: tokens of a sequence at most; 0 for any.
       inputs: the names of the fields of `Inputs` that it takes.
-      context: which tokens a position may be conditioned on; a subset of "left" (those before it), "both" (all),
-        "masked" (those of any mask), "order" (those of `Inputs.factorization`), "source" (those before it, and all
-        of `Inputs.source`; without a source, `encode` reads `tokens` from both sides, as its encoder) and
-        "each_side": each of the `directions` halves of the output is conditioned on its own side.
+      conditions_on: the contexts that an objective can choose from.
       output_embedding: (params, key=None) -> [v, e], the table that a tied softmax uses (Press and Wolf, 2017), with
         `encode`'s key as dropout left it there. None: not tied, an objective has a table [v, output_dim] of its own.
       output_dim: e, the columns of the output table.
@@ -160,8 +177,8 @@ class Model(NamedTuple):
         `source` are the `Inputs` of the texts that the outputs are conditioned on, for networks that read them; where
         `batch_size` is a multiple of their number, each is that of consecutive examples. None: not supported.
       decode: (params, tokens i32[b, t], cache, length=None) -> (hidden [b, t, d], the cache after them). `length` i32[]
-        is the number of the t tokens that are not padding, None for all. With `query` (a network with the context
-        "order"), `hidden` is the query stream at the position after each token.
+        is the number of the t tokens that are not padding, None for all. With `query` (a network with `Context.ORDER`),
+        `hidden` is the query stream at the position after each token.
       make_generator: (fraction of the width, number of layers or 0 for the same) -> a smaller network with tables of
         the same width, for ELECTRA. None: not supported.
       activation, norm_eps, init: for the heads of objectives.
@@ -175,7 +192,7 @@ class Model(NamedTuple):
     vocab_size: int
     max_length: int
     inputs: frozenset[str]
-    context: frozenset[str]
+    conditions_on: frozenset[Context]
     output_embedding: Callable[..., Array] | None
     output_dim: int
     output_layer: OutputLayer | None = None
@@ -212,8 +229,8 @@ class ModelDef(NamedTuple):
         the first half, where the examples of a format start so far apart.
       attention: config -> what its attention has to honour in training, as far as the network decides that; None: it
         has none that is chosen by `execution.attention`, and its sequences cannot be sharded.
-      encoder: of an encoder-decoder, the fields of the config that leave its encoder alone, with the context "both" and
-        the same paths; tasks whose context is not "source" are trained on it.
+      encoder: of an encoder-decoder, the fields of the config that leave its encoder alone, with `Context.BOTH`
+        and the same paths; tasks that are not conditioned on a source are trained on it.
     """
 
     config: type
@@ -230,7 +247,7 @@ class ModelDef(NamedTuple):
 
 
 def model_inputs(
-    model: Model, batch: Mapping[str, Array], *, tokens: Array | None = None, context: str = "both",
+    model: Model, batch: Mapping[str, Array], *, tokens: Array | None = None, conditions_on: Context = Context.BOTH,
     segment_ids: Array | None = None, positions: bool = True, carry: Tree = None,
 ) -> Inputs:
     """The inputs of `model` for a batch.
@@ -241,7 +258,7 @@ def model_inputs(
         `reversed` and, for a backward direction that reads another text, these fields as `backward_tokens` and so on;
         `source_tokens`, `source_segment_ids` and `source_positions` i32[b, s] for an encoder.
       tokens: i32[b, t], in place of the batch's.
-      context: "both", or "left" for a causal mask; "source" for one where the batch has a source, which is then read.
+      conditions_on: LEFT and, where the batch has a source, SOURCE make a causal mask.
       segment_ids: i32[b, t], in place of the batch's; 0 is padding.
       positions: whether to number positions as the batch does, from 0 in each packed segment.
       carry: recurrent state or memory to continue from.
@@ -251,10 +268,10 @@ def model_inputs(
         carry or a source and has no use for it. (Formats whose packed segments it would mix up are refused with the
         config.)
     """
-    check_context(model, context, "this batch")
+    check_context(model, conditions_on, "this batch")
     segment_ids = batch["segment_ids"] if segment_ids is None else segment_ids
     with_source = SOURCE + "tokens" in batch
-    if with_source and context != "source":
+    if with_source and conditions_on != Context.SOURCE:
         raise UserError(f"this batch has a second text, and the network {model.name!r} reads one; choose "
                         "model=encoder_decoder")
     fields = {"tokens": batch["tokens"] if tokens is None else tokens}
@@ -262,8 +279,8 @@ def model_inputs(
         raise UserError(f"the network {model.name!r} reads the characters of words, and has none of words that replace "
                         "others; choose an objective that leaves the text as it is, as bidirectional")
     if "attention_mask" in model.inputs:
-        fields["attention_mask"] = AttentionMask(segment_ids, causal=context == "left" or with_source)
-    elif context != "left":  # padding follows the tokens, and does not affect left contexts
+        fields["attention_mask"] = AttentionMask(segment_ids, causal=conditions_on == Context.LEFT or with_source)
+    elif conditions_on != Context.LEFT:  # padding follows the tokens, and does not affect left contexts
         raise UserError(f"the network {model.name!r} takes no attention mask and would treat padding as text; choose "
                         "an objective that is conditioned on the left context, or another network")
     if carry is not None and "carry" not in model.inputs:
@@ -273,7 +290,7 @@ def model_inputs(
                 "reversed": batch.get("reversed")}
     if BACKWARD + "tokens" in batch and "backward" in model.inputs:
         other = {name.removeprefix(BACKWARD): value for name, value in batch.items() if name.startswith(BACKWARD)}
-        optional["backward"] = model_inputs(model, other, context=context)
+        optional["backward"] = model_inputs(model, other, conditions_on=conditions_on)
     if with_source:
         source = {name.removeprefix(SOURCE): value for name, value in batch.items() if name.startswith(SOURCE)}
         numbers = source.get("positions") if positions and "positions" in model.inputs else None
@@ -308,13 +325,10 @@ def check_heads(model: Model, subject: str) -> None:
 
 def check_context(model: Model, context: str, subject: str) -> None:
     """Raises UserError where `model` cannot be conditioned on `context`; messages start with `subject`."""
-    if context not in model.context:
-        meaning = {"left": "only the tokens before a position", "both": "the tokens on both sides of a position",
-                   "order": "the tokens before a position in a given order",
-                   "each_side": "the tokens before a position and, apart from them, those after it",
-                   "source": "the tokens before a position and a source text"}
-        raise UserError(f"{subject} conditions on {meaning.get(context, context)}, and the network {model.name!r} can "
-                        f"be conditioned on: {', '.join(sorted(model.context))}; choose another objective or network")
+    if context not in model.conditions_on:
+        raise UserError(f"{subject} conditions on {Context(context).meaning}, and the network {model.name!r} can "
+                        f"be conditioned on: {', '.join(sorted(model.conditions_on))}; choose another objective or "
+                        "network")
 
 
 def check_inputs(inputs: Inputs, supported: frozenset[str]) -> None:

@@ -21,7 +21,7 @@ from lmrep.layers.attention import AttentionMask
 from lmrep.layers.projected_lstm import Clip, Reading
 from lmrep.layers.recurrent import segment_starts
 from lmrep.layers.stack import Execution
-from lmrep.models.base import MAX_CHARACTERS, Encoded, Inputs, Model, ModelDef, Sizes, check_inputs
+from lmrep.models.base import MAX_CHARACTERS, Context, Encoded, Inputs, Model, ModelDef, Sizes, check_inputs
 
 CHARACTERS = 262  # ids of characters, 0 for padding after the word
 INPUTS = frozenset({"attention_mask", "carry", "backward"})
@@ -85,7 +85,7 @@ def build(c: Config, execution: Execution = Execution(), name: str = "bilstm") -
         vocab_size=c.vocab,
         max_length=c.max_length,
         inputs=(INPUTS if both else INPUTS - {"backward"}) | {"tokens", reads},
-        context=frozenset({"both", "each_side"} if both else {"left", "each_side"}),
+        conditions_on=frozenset({Context.BOTH, Context.EACH_SIDE} if both else {Context.LEFT, Context.EACH_SIDE}),
         output_embedding=output_embedding if c.tied else None,
         output_dim=c.width,
         directions=len(c.names),

@@ -23,7 +23,7 @@ from lmrep.core.sharding import shard
 from lmrep.layers import attention as attention_layer
 from lmrep.layers import norm, relative_bias, stack
 from lmrep.layers.attention import KVCache, take
-from lmrep.models.base import Encoded, Inputs, Model, ModelDef, Sizes, SourceSizes, check_inputs
+from lmrep.models.base import Context, Encoded, Inputs, Model, ModelDef, Sizes, SourceSizes, check_inputs
 from lmrep.models.encoder_decoder_layers import (
     DECODER,
     EMBEDDING,
@@ -70,7 +70,7 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         vocab_size=c.vocab,
         max_length=c.max_length,
         inputs=INPUTS if generates else SOURCE_INPUTS,
-        context=frozenset({"source" if generates else "both"}),
+        conditions_on=frozenset({Context.SOURCE if generates else Context.BOTH}),
         output_dim=c.width,
         attention=frozenset({"self", "cross"} if generates else {"self"}),
         pooling="last" if c.stacks == SAME_TEXT else "mean",

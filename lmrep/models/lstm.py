@@ -17,7 +17,7 @@ from lmrep.core.sharding import gather_params, look_up, shard
 from lmrep.layers import dropout, recurrent
 from lmrep.layers.attention import AttentionMask
 from lmrep.layers.stack import REMAT, Execution
-from lmrep.models.base import Encoded, Inputs, Model, ModelDef, Sizes, check_inputs
+from lmrep.models.base import Context, Encoded, Inputs, Model, ModelDef, Sizes, check_inputs
 
 INPUTS = frozenset({"tokens", "attention_mask", "carry"})
 
@@ -53,7 +53,7 @@ def build(c: Config, execution: Execution = Execution(), name: str = "lstm") -> 
         vocab_size=c.vocab,
         max_length=c.max_length,
         inputs=INPUTS,
-        context=frozenset({"left"}),
+        conditions_on=frozenset({Context.LEFT}),
         output_embedding=output_embedding if c.tied else None,
         output_dim=c.table_width if c.tied else c.width,
         pooling="last",

@@ -22,7 +22,7 @@ from lmrep.layers import attention_backends, dropout, embedding, linear, mlp, no
 from lmrep.layers.attention import AttentionMask, KVCache, take
 from lmrep.layers.mlp import ACTIVATIONS
 from lmrep.models import pruned_heads
-from lmrep.models.base import Encoded, Inputs, Model, ModelDef, Sizes, TransformerSizes, check_inputs
+from lmrep.models.base import Context, Encoded, Inputs, Model, ModelDef, Sizes, TransformerSizes, check_inputs
 
 SHARING = {"none": (), "attention": ("attention", "attention_norm"), "mlp": ("mlp", "mlp_norm"),
            "all": ("attention", "attention_norm", "mlp", "mlp_norm")}
@@ -124,7 +124,7 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         vocab_size=c.vocab,
         max_length=c.max_tokens,
         inputs=input_fields(c),
-        context=frozenset({"left", "both", "masked"}),
+        conditions_on=frozenset({Context.LEFT, Context.BOTH, Context.MASKED}),
         output_dim=c.table_width,
         attention=frozenset({"self"}),
         heads=c.heads,

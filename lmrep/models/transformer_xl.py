@@ -26,7 +26,7 @@ from lmrep.layers import adaptive, dropout, norm, relative_attention, stack
 from lmrep.layers.attention import AttentionMask, take
 from lmrep.layers.relative_attention import Mask
 from lmrep.models import transformer_xl_cache
-from lmrep.models.base import Encoded, Inputs, Model, ModelDef, OutputLayer, Sizes, check_inputs
+from lmrep.models.base import Context, Encoded, Inputs, Model, ModelDef, OutputLayer, Sizes, check_inputs
 from lmrep.models.transformer_xl_layers import (
     Config,
     Streams,
@@ -52,7 +52,7 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         vocab_size=c.vocab,
         max_length=c.max_length,
         inputs=input_fields(c),
-        context=frozenset({"left"} if c.causal else {"left", "both", "order"}),
+        conditions_on=frozenset({Context.LEFT} if c.causal else {Context.LEFT, Context.BOTH, Context.ORDER}),
         output_dim=c.width,
         attention=frozenset({"self"}),
         pooling="last",

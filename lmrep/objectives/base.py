@@ -13,7 +13,7 @@ import numpy as np
 
 from lmrep.core.params import Array, Tree
 from lmrep.metrics import Metric
-from lmrep.models.base import Model, Sizes
+from lmrep.models.base import Context, Model, Sizes
 
 Names = Sequence[str | None] | None
 Batch = dict[str, Array]  # every field leads with the batch axis, but those under "shared", which all examples share
@@ -101,7 +101,7 @@ class Generation(NamedTuple):
 
 
 class TextPairs(NamedTuple):
-    """How an objective with the context "source" gives a source and a target to a network.
+    """How an objective that is conditioned on a source gives a source and a target to a network.
 
     Attributes:
       start: the token that the decoder reads before those of the target.
@@ -143,10 +143,10 @@ class Objective(NamedTuple):
       describe: (prepared batch, tokenizer) -> a text for each example.
       scorings: how it scores texts, by name, the default first; {} if it cannot. Names are those of the literature
         ("pll").
-      context: what each position of an encoded text is conditioned on: "left", "both", "source".
+      conditions_on: what each position of an encoded text is conditioned on.
       static: whether `prepare` depends on the example's number alone (BERT's static masks).
       networks: those that a training step runs. (): published formulas of compute do not apply.
-      text_pairs: of the context "source".
+      text_pairs: of one that is conditioned on a source.
     """
 
     name: str
@@ -163,7 +163,7 @@ class Objective(NamedTuple):
     replace_tokens: Callable[[Tree, Batch], Array] | None = None
     describe: Callable[[Batch, Any], list[str]] | None = None
     scorings: Mapping[str, Scoring] = {}
-    context: str = "both"
+    conditions_on: Context = Context.BOTH
     static: bool = False
     networks: tuple[NetworkUse, ...] = ()
     text_pairs: TextPairs | None = None
@@ -257,7 +257,7 @@ class ObjectiveDef(NamedTuple):
       metrics: every metric that its `loss` returns on validation data, and those that are `optional`.
       check: config -> None; raises UserError where its fields do not fit each other.
       batch_fields: config -> the batch fields that it needs of a format.
-      context: config -> what training conditions on, which must be in `Model.context`.
+      conditions_on: config -> what training conditions on, which must be in `Model.conditions_on`.
       capabilities: what a model trained with it can predict; a text is given to the first that accepts it.
       published: the fields of the config that differ in a published system, by family of presets ("roberta").
       loss_fields: fields of the config that add losses or weigh them, and leave examples and targets of other metrics
@@ -275,7 +275,7 @@ class ObjectiveDef(NamedTuple):
     metrics: Mapping[str, Metric]
     check: Callable[[Any], None] = lambda config: None
     batch_fields: Callable[[Any], tuple[str, ...]] = lambda config: BATCH_FIELDS
-    context: Callable[[Any], str] = lambda config: "both"
+    conditions_on: Callable[[Any], Context] = lambda config: Context.BOTH
     capabilities: tuple[Capability, ...] = ()
     published: Mapping[str, Mapping[str, Any]] = {}
     loss_fields: tuple[str, ...] = ()

@@ -27,7 +27,7 @@ from lmrep.data.formats import sentence_stream
 from lmrep.layers import lm_head, sampled_softmax
 from lmrep.layers.sampled_softmax import Negatives
 from lmrep.metrics import accuracy_metric, loss_metric
-from lmrep.models.base import BACKWARD, Model, check_context, model_inputs
+from lmrep.models.base import BACKWARD, Context, Model, check_context, model_inputs
 from lmrep.objectives import scoring
 from lmrep.objectives.base import (
     BATCH_FIELDS,
@@ -72,7 +72,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     Raises:
       UserError: the network's directions do not each read their own side, or a tied table would not be shared.
     """
-    check_context(model, "each_side", "objective 'bidirectional'")
+    check_context(model, Context.EACH_SIDE, "objective 'bidirectional'")
     names = DIRECTIONS[: model.directions]
     if not c.shared and model.output_embedding is not None and len(names) > 1:
         raise UserError("objective.shared is false, and model.tied is true: both directions use the network's table of "
@@ -92,7 +92,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
             summary + (" plus from right to left" if len(names) > 1 else ""),
             views if len(names) > 1 else scoring.next_token_views, partial(log_probabilities, model=model),
             ("bidirectional",))},
-        context="each_side",
+        conditions_on=Context.EACH_SIDE,
         networks=(NetworkUse(model.sizes),),
     )
 
@@ -133,7 +133,8 @@ def loss(
     The softmax is over the batch's negatives where it has some and `key` is given.
     """
     state = initial_state(batch, carry, model)
-    encoded = model.encode(params["encoder"], model_inputs(model, batch, context="each_side", carry=state), key)
+    inputs = model_inputs(model, batch, conditions_on=Context.EACH_SIDE, carry=state)
+    encoded = model.encode(params["encoder"], inputs, key)
     names = DIRECTIONS[: model.directions]
     hidden = dict(zip(names, jnp.split(encoded.hidden, len(names), -1), strict=True))
     targets, weights = ({name: batch[PREFIXES[name] + field] for name in names} for field in ("targets", "weights"))
@@ -199,7 +200,7 @@ def log_probabilities(params: Tree, batch: Batch, *, model: Model) -> Array:
     """The log probability float32 [b, m] of `targets` i32[b, m] at the positions `predicted`; where the network has
     two directions, the first is forward, the second backward, and so on."""
     names = DIRECTIONS[: model.directions]
-    hidden = model.encode(params["encoder"], model_inputs(model, batch, context="each_side")).hidden
+    hidden = model.encode(params["encoder"], model_inputs(model, batch, conditions_on=Context.EACH_SIDE)).hidden
     heads = {name: head for group, head in _heads(params, names) for name in group}
     found = []
     for i, (name, x) in enumerate(zip(names, jnp.split(hidden, len(names), -1), strict=True)):
@@ -229,7 +230,7 @@ def describe(batch: Batch, tokenizer, *, marks: Marks, model: Model) -> list[str
 
 
 DEFINITION = ObjectiveDef(
-    Config, build, context=lambda c: "each_side",
+    Config, build, conditions_on=lambda c: Context.EACH_SIDE,
     batch_fields=lambda c: (*BATCH_FIELDS, *(f"{prefix}{field}" for prefix in PREFIXES.values()
                                              for field in STREAM_FIELDS if prefix + field not in BATCH_FIELDS)),
     metrics={

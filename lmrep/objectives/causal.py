@@ -19,7 +19,7 @@ from lmrep.core.params import Array, ParamSpec, Tree, zeros
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.layers import linear, lm_head
 from lmrep.metrics import accuracy_metric, loss_metric
-from lmrep.models.base import Encoded, Model, check_context, model_inputs
+from lmrep.models.base import Context, Encoded, Model, check_context, model_inputs
 from lmrep.objectives import mlm_head, scoring
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, NetworkUse, Objective, ObjectiveDef, Scoring
 from lmrep.objectives.capabilities import GenerateText
@@ -40,7 +40,7 @@ class Config:
 
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     """Predict each token from those before it."""
-    check_context(model, "left", "objective 'causal'")
+    check_context(model, Context.LEFT, "objective 'causal'")
     head = specs(c, model)
     return Objective(
         name="causal",
@@ -55,7 +55,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         scorings={"log_probability": Scoring(
             "log probability of the sentence, from left to right", scoring.next_token_views,
             partial(log_probabilities, model=model, c=c), ("causal",) if head else ())},
-        context="left",
+        conditions_on=Context.LEFT,
         networks=(NetworkUse(model.sizes, "tokens"),),
     )
 
@@ -122,7 +122,8 @@ def encode(
     """The network's output for a batch, from `state` on where one is given."""
     segment_ids = batch["segment_ids"]
     visible = jnp.minimum(segment_ids, 1) if c.across else segment_ids
-    inputs = model_inputs(model, batch, context="left", segment_ids=visible, positions=not c.across, carry=state)
+    inputs = model_inputs(model, batch, conditions_on=Context.LEFT, segment_ids=visible, positions=not c.across,
+                          carry=state)
     return model.encode(params["encoder"], inputs, key)
 
 
@@ -162,7 +163,7 @@ def describe(batch: Batch, tokenizer) -> list[str]:
 
 
 DEFINITION = ObjectiveDef(
-    Config, build, context=lambda c: "left",
+    Config, build, conditions_on=lambda c: Context.LEFT,
     metrics={
         "lm_loss": loss_metric("Language-model loss", perplexity=True),
         "lm_accuracy": accuracy_metric("Next-token accuracy", baseline="most_frequent_accuracy"),

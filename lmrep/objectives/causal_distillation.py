@@ -13,7 +13,7 @@ import numpy as np
 from lmrep.config.record import setting
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.models.base import Model
+from lmrep.models.base import Context, Model
 from lmrep.objectives import causal, teaching
 from lmrep.objectives.base import (
     Batch,
@@ -103,7 +103,7 @@ def _logits(
 
 
 DEFINITION = ObjectiveDef(
-    Config, build, causal.DEFINITION.metrics | teaching.METRICS, context=lambda c: "left",
+    Config, build, causal.DEFINITION.metrics | teaching.METRICS, conditions_on=lambda c: Context.LEFT,
     capabilities=causal.DEFINITION.capabilities,
     loss_fields=("alpha_ce", "alpha_clm", "alpha_cos", "alpha_mse", "temperature"),
     parts=teaching.parts, teachers=(TEACHER,), published_heads=causal.DEFINITION.published_heads,

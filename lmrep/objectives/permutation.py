@@ -20,7 +20,7 @@ from lmrep.core.errors import UserError
 from lmrep.core.params import Array, ParamSpec, Tree, zeros
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.metrics import accuracy_metric, loss_metric
-from lmrep.models.base import Encoded, Factorization, Model, check_context, model_inputs
+from lmrep.models.base import Context, Encoded, Factorization, Model, check_context, model_inputs
 from lmrep.objectives import factorization, scoring, sentence_pair
 from lmrep.objectives.base import Batch, Carry, Generation, Keys, Metrics, NetworkUse, Objective, ObjectiveDef, Scoring
 from lmrep.objectives.capabilities import FillMask, GenerateText
@@ -46,7 +46,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
       UserError: the network has no query stream, the tokenizer no mask token, which names the words to fill in, or the
         first part of an example is not what the network remembers.
     """
-    check_context(model, "order", "objective 'permutation'")
+    check_context(model, Context.ORDER, "objective 'permutation'")
     check_mask_token("permutation", vocabulary)
     head = {"permutation": output_layer(model).specs | {"bias": ParamSpec((model.vocab_size,), ("vocab",), zeros)}}
     orders = factorization.left_to_right, partial(all_but_masks, mask=vocabulary.specials["mask"])
@@ -119,7 +119,7 @@ def encode(
 ) -> Encoded:
     """The query stream at `batch["predicted"]` i32[b, m], given the tokens before each in `order`; with `layers`, those
     of the content stream too."""
-    inputs = model_inputs(model, batch, context="order", carry=state)._replace(factorization=order)
+    inputs = model_inputs(model, batch, conditions_on=Context.ORDER, carry=state)._replace(factorization=order)
     return model.encode(params["encoder"], inputs, key, at=batch["predicted"], layers=layers)
 
 
@@ -189,7 +189,7 @@ def _describe(example: dict[str, np.ndarray], tokenizer, functional: Sequence[in
 
 
 DEFINITION = ObjectiveDef(
-    Config, build, context=lambda c: "order", batch_fields=sentence_pair.batch_fields,
+    Config, build, conditions_on=lambda c: Context.ORDER, batch_fields=sentence_pair.batch_fields,
     metrics={
         "permutation_loss": loss_metric("Permutation language-model loss", perplexity=True),
         "permutation_accuracy": accuracy_metric("Permutation language-model accuracy",

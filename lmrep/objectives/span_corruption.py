@@ -22,7 +22,7 @@ from lmrep.core.vocabulary import Vocabulary
 from lmrep.layers.attention import AttentionMask
 from lmrep.metrics import accuracy_metric, loss_metric
 from lmrep.models import decoding
-from lmrep.models.base import SOURCE, Inputs, Model, check_context, model_inputs
+from lmrep.models.base import SOURCE, Context, Inputs, Model, check_context, model_inputs
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, NetworkUse, Objective, ObjectiveDef, TextPairs
 from lmrep.objectives.capabilities import FillSpans
 from lmrep.objectives.masking import uniform
@@ -63,7 +63,7 @@ class Ids(NamedTuple):
 
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     """Generate what a text was before it was corrupted."""
-    check_context(model, "source", "objective 'span_corruption'")
+    check_context(model, Context.SOURCE, "objective 'span_corruption'")
     ids, head = special_ids(vocabulary, "objective=span_corruption"), output_specs(model)
     return Objective(
         name="span_corruption",
@@ -74,7 +74,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         next_token_logits=partial(next_token_logits, model=model),
         describe=describe,
         terms={"denoising_loss": 1.0},
-        context="source",
+        conditions_on=Context.SOURCE,
         networks=(NetworkUse(model.sizes),),
         text_pairs=TextPairs(ids.start, ids.end, pair,
                              lambda length, packed: lengths(length, c, len(ids.sentinels))[::-1]),
@@ -267,7 +267,7 @@ def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, most_frequent: int
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """The mean cross-entropy of the targets and, in training, z-loss."""
-    hidden = model.encode(params["encoder"], model_inputs(model, pair(batch), context="source"), key).hidden
+    hidden = model.encode(params["encoder"], model_inputs(model, pair(batch), conditions_on=Context.SOURCE), key).hidden
     total, nll, correct = smoothed_cross_entropy(
         model, params["encoder"], _head(params), hidden, batch["targets"], batch["weights"], key,
         z_loss=0.0 if key is None else c.z_loss)
@@ -313,7 +313,7 @@ def describe(batch: Batch, tokenizer) -> list[str]:
 
 
 DEFINITION = ObjectiveDef(
-    Config, build, context=lambda c: "source",
+    Config, build, conditions_on=lambda c: Context.SOURCE,
     metrics={
         "denoising_loss": loss_metric("Denoising loss", perplexity=True),
         "denoising_accuracy": accuracy_metric("Accuracy of target tokens", baseline="most_frequent_accuracy"),

@@ -21,7 +21,7 @@ from lmrep.data.records import Record, values
 from lmrep.data.records.encoding import Units, collect
 from lmrep.metrics import accuracy_metric
 from lmrep.metrics.tasks import TASK_METRICS
-from lmrep.models.base import Model, check_context
+from lmrep.models.base import Context, Model, check_context
 from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights
 from lmrep.objectives.teaching import TEACHER
@@ -108,7 +108,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
         name="classification",
         specs=networks.task_specs(net, c, len(c.labels) or 2),
         prepare=prepare, loss=partial(loss, c=c, net=net), predict=partial(predict, c=c, net=net),
-        context=c.context, networks=(NetworkUse(model.sizes),), frozen=networks.frozen_specs(net),
+        conditions_on=Context(c.context), networks=(NetworkUse(model.sizes),), frozen=networks.frozen_specs(net),
         penalty=networks.penalty(net), carry=networks.carry(net))
     return auxiliary.with_language_model(objective, c, model)
 
@@ -184,7 +184,7 @@ def show(prediction: dict[str, Any]) -> str:
 
 DEFINITION = TaskDef(
     ObjectiveDef(
-        Config, build, context=lambda c: c.context, parts=networks.parts, teachers=(TEACHER,),
+        Config, build, conditions_on=lambda c: Context(c.context), parts=networks.parts, teachers=(TEACHER,),
         metrics={**auxiliary.METRICS, **distillation.METRICS, **{name: TASK_METRICS[name].metric for name in METRICS},
                  "accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
                  "majority_accuracy": accuracy_metric("Accuracy of the most frequent class", headline=False)},

@@ -10,7 +10,7 @@ from lmrep.config.record import setting
 from lmrep.core import prng
 from lmrep.core.params import Array, Tree, truncated_normal
 from lmrep.layers import dropout, linear
-from lmrep.models.base import Model, model_inputs
+from lmrep.models.base import Context, Model, model_inputs
 from lmrep.objectives.base import Batch, Metrics
 from lmrep.objectives.outputs import sums
 
@@ -85,7 +85,7 @@ def pooled(params: Tree, batch: Batch, model: Model, c: Head, key: Array | None 
     where the network reads from left to right."""
     at = positions(batch, model, c)
     shape, flat = at.shape, ungrouped(batch)
-    inputs = model_inputs(model, flat, context=c.context)
+    inputs = model_inputs(model, flat, conditions_on=Context(c.context))
     hidden = model.encode(params["encoder"], inputs, key, at=at.reshape(len(flat["tokens"]), -1)).hidden
     return hidden.reshape(*shape, -1)
 

@@ -21,7 +21,7 @@ from lmrep.data.records import Record, values
 from lmrep.data.records.encoding import Units, collect
 from lmrep.metrics import Metric, accuracy_metric, multilabel
 from lmrep.metrics.tasks import TASK_METRICS
-from lmrep.models.base import Model, check_context
+from lmrep.models.base import Context, Model, check_context
 from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights
 from lmrep.tasks import auxiliary, heads, networks, unseen, word_features
@@ -86,7 +86,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
     objective = Objective(
         name="multilabel", specs=networks.task_specs(net, c, len(c.labels) or 1),
         prepare=prepare, loss=partial(loss, c=c, net=net), predict=partial(predict, c=c, net=net),
-        context=c.context, networks=(NetworkUse(model.sizes),), frozen=networks.frozen_specs(net),
+        conditions_on=Context(c.context), networks=(NetworkUse(model.sizes),), frozen=networks.frozen_specs(net),
         penalty=networks.penalty(net))
     return auxiliary.with_language_model(objective, c, model)
 
@@ -157,7 +157,7 @@ def shown(labels: Sequence[str]) -> str:
 
 DEFINITION = TaskDef(
     ObjectiveDef(
-        Config, build, check=check_config, context=lambda c: c.context, parts=networks.parts,
+        Config, build, check=check_config, conditions_on=lambda c: Context(c.context), parts=networks.parts,
         metrics={**auxiliary.METRICS, **{name: TASK_METRICS[name].metric for name in METRICS},
                  "micro_f1": TASK_METRICS["micro_f1"].metric._replace(headline=True, baseline="constant_micro_f1"),
                  "subset_accuracy": accuracy_metric("Texts with all labels right", baseline="constant_subset_accuracy"),

@@ -18,7 +18,7 @@ from lmrep.data.formats.base import Field
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import Encoded, Units, collect
 from lmrep.metrics import accuracy_metric
-from lmrep.models.base import Model, check_context
+from lmrep.models.base import Context, Model, check_context
 from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights
 from lmrep.objectives.teaching import TEACHER
@@ -73,7 +73,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
         name="multiple_choice",
         specs=networks.task_specs(net, c, 1),
         prepare=prepare, loss=partial(loss, c=c, net=net), predict=partial(predict, c=c, net=net),
-        context=c.context, networks=(NetworkUse(model.sizes),), frozen=networks.frozen_specs(net),
+        conditions_on=Context(c.context), networks=(NetworkUse(model.sizes),), frozen=networks.frozen_specs(net),
         penalty=networks.penalty(net))
     return auxiliary.with_language_model(objective, c, model)
 
@@ -138,7 +138,7 @@ def show(prediction: dict[str, Any]) -> str:
 
 DEFINITION = TaskDef(
     ObjectiveDef(
-        Config, build, context=lambda c: c.context, parts=networks.parts, teachers=(TEACHER,),
+        Config, build, conditions_on=lambda c: Context(c.context), parts=networks.parts, teachers=(TEACHER,),
         metrics={**auxiliary.METRICS, **distillation.METRICS,
                  "accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
                  "majority_accuracy": accuracy_metric("Accuracy of the most frequent position", headline=False)},

@@ -18,7 +18,7 @@ from lmrep.core import prng
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.layers import attention_pooling, dropout, recurrent
-from lmrep.models.base import Model, model_inputs
+from lmrep.models.base import Context, Model, model_inputs
 from lmrep.objectives.base import Batch, Carry, FrozenPart, FrozenParts
 from lmrep.tasks import bcn, distillation, frozen_features, heads, word_features
 
@@ -235,7 +235,7 @@ def token_vectors(
     combine, read = words or (lambda x: x, real)
     keys = prng.split(None if key is None else jax.random.fold_in(key, 1), 5)
     encoder = params.get("encoder", {})  # a loaded run of the network "none" has none
-    x = net.model.encode(encoder, model_inputs(net.model, batch, context=c.context), key).hidden
+    x = net.model.encode(encoder, model_inputs(net.model, batch, conditions_on=Context(c.context)), key).hidden
     layers = net.features and frozen_features.encode(
         c.features, net.features, params["frozen"][net.features.name]["encoder"], batch)
 

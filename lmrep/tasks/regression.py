@@ -22,7 +22,7 @@ from lmrep.data.records.encoding import Units, collect
 from lmrep.data.records.values import short
 from lmrep.metrics import Metric
 from lmrep.metrics.tasks import TASK_METRICS
-from lmrep.models.base import Model, check_context
+from lmrep.models.base import Context, Model, check_context
 from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights
 from lmrep.tasks import auxiliary, heads, networks, word_features
@@ -88,7 +88,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
     objective = Objective(
         name="regression", specs=networks.task_specs(net, c, 1),
         prepare=prepare, loss=partial(loss, c=c, net=net), predict=partial(predict, c=c, net=net),
-        context=c.context, networks=(NetworkUse(model.sizes),), frozen=networks.frozen_specs(net),
+        conditions_on=Context(c.context), networks=(NetworkUse(model.sizes),), frozen=networks.frozen_specs(net),
         penalty=networks.penalty(net))
     return auxiliary.with_language_model(objective, c, model)
 
@@ -148,7 +148,7 @@ def compare(c: Config, record: Record, prediction: Mapping[str, Any]) -> Compari
 
 DEFINITION = TaskDef(
     ObjectiveDef(
-        Config, build, check=check_config, context=lambda c: c.context, parts=networks.parts,
+        Config, build, check=check_config, conditions_on=lambda c: Context(c.context), parts=networks.parts,
         metrics={**auxiliary.METRICS, **{name: TASK_METRICS[name].metric._replace(headline=True) for name in METRICS},
                  "mean_squared_error": Metric("Mean squared error", headline=True, baseline="variance"),
                  "variance": Metric("Mean squared error of predicting the mean")},

@@ -26,7 +26,7 @@ from lmrep.data.records import Record
 from lmrep.data.records.encoding import Units
 from lmrep.metrics import Metric, accuracy_metric
 from lmrep.metrics import answers as qa
-from lmrep.models.base import Model, check_context
+from lmrep.models.base import Context, Model, check_context
 from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights, sums
 from lmrep.objectives.teaching import TEACHER
@@ -81,7 +81,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
     return Objective(
         name=NAME, specs=specs(c, net),
         prepare=prepare, loss=partial(loss, c=c, net=net), predict=partial(predict, c=c, net=net),
-        context=c.context, networks=(NetworkUse(model.sizes),), frozen=networks.frozen_specs(net),
+        conditions_on=Context(c.context), networks=(NetworkUse(model.sizes),), frozen=networks.frozen_specs(net),
         penalty=networks.penalty(net))
 
 
@@ -315,7 +315,8 @@ def _f1(title: str, baseline: str = "", headline: bool = False) -> Metric:
 
 DEFINITION = TaskDef(
     ObjectiveDef(
-        Config, build, check=check_config, context=lambda c: c.context, parts=networks.parts, teachers=(TEACHER,),
+        Config, build, check=check_config, conditions_on=lambda c: Context(c.context), parts=networks.parts,
+        teachers=(TEACHER,),
         metrics={
             **distillation.METRICS,
             "span_accuracy": accuracy_metric("Span accuracy"),  # of the units of training

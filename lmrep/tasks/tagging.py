@@ -23,7 +23,7 @@ from lmrep.data.records.values import short
 from lmrep.layers import crf
 from lmrep.metrics import Metric, accuracy_metric
 from lmrep.metrics.tasks import TASK_METRICS
-from lmrep.models.base import Model, check_context
+from lmrep.models.base import Context, Model, check_context
 from lmrep.objectives.base import (
     Batch,
     Carry,
@@ -201,7 +201,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
     return Objective(
         name="tagging", specs=specs,
         prepare=prepare, loss=partial(loss, c=c, net=net), predict=partial(predict, c=c, net=net),
-        context=c.context, networks=(NetworkUse(model.sizes),), frozen=networks.frozen_specs(net),
+        conditions_on=Context(c.context), networks=(NetworkUse(model.sizes),), frozen=networks.frozen_specs(net),
         penalty=networks.penalty(net))
 
 
@@ -330,7 +330,7 @@ def compare(c: Config, record: Record, prediction: Mapping[str, Any]) -> Compari
 
 DEFINITION = TaskDef(
     ObjectiveDef(
-        Config, build, check=check_config, context=lambda c: c.context, parts=networks.parts,
+        Config, build, check=check_config, conditions_on=lambda c: Context(c.context), parts=networks.parts,
         teachers=(TEACHER,),
         metrics={
             **distillation.METRICS,

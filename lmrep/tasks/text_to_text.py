@@ -31,7 +31,7 @@ from lmrep.metrics import accuracy_metric, loss_metric
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.metrics.translation import signature
 from lmrep.models import decoding
-from lmrep.models.base import Model, check_context, model_inputs
+from lmrep.models.base import Context, Model, check_context, model_inputs
 from lmrep.objectives.base import (
     Batch,
     Carry,
@@ -97,7 +97,7 @@ def check_config(c: Config) -> None:
 
 def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
     """Generate the target given the source."""
-    check_context(model, "source", "this task")
+    check_context(model, Context.SOURCE, "this task")
     if 0 < model.max_length < c.max_target:
         raise UserError(f"config.objective.max_target is {c.max_target}, and the network has {model.max_length} "
                         "positions (model.max_length); lower it, or raise max_length")
@@ -105,7 +105,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
     specs = {"encoder": model.specs, **({"objective": {NAME: head}} if (head := output_specs(model)) else {})}
     return Objective(
         name=NAME, specs=specs, prepare=partial(prepare, start=ids["start"]), loss=partial(loss, c=c, model=model),
-        predict=partial(predict, c=c, model=model, size=vocabulary.size, **ids), context="source",
+        predict=partial(predict, c=c, model=model, size=vocabulary.size, **ids), conditions_on=Context.SOURCE,
         networks=(NetworkUse(model.sizes),),
         text_pairs=TextPairs(ids["start"], ids["end"], lambda batch: batch,
                              lambda length, packed: (length if packed else c.max_target, length)))
@@ -256,7 +256,7 @@ def prepare(keys: Keys, batch: Batch, *, start: int) -> Batch:
 
 def hidden(params: Tree, batch: Batch, model: Model, key: Array | None = None) -> Array:
     """The decoder's output [b, t, d]."""
-    return model.encode(params["encoder"], model_inputs(model, batch, context="source"), key).hidden
+    return model.encode(params["encoder"], model_inputs(model, batch, conditions_on=Context.SOURCE), key).hidden
 
 
 def loss(
@@ -286,7 +286,7 @@ def predict(
     ones = jnp.ones(own["targets"].shape, jnp.float32)
     _, nll, correct = layer.cross_entropy(
         params["encoder"], _head(params), hidden(params, own, model), own["targets"], ones)
-    source = model_inputs(model, batch, context="source").source
+    source = model_inputs(model, batch, conditions_on=Context.SOURCE).source
 
     def decode(tokens: Array, cache: Tree) -> tuple[Array, Tree]:
         output, cache = model.decode(params["encoder"], tokens, cache)
@@ -356,7 +356,7 @@ def compare(c: Config, record: Record, prediction: Mapping[str, Any]) -> Compari
 
 DEFINITION = TaskDef(
     ObjectiveDef(
-        Config, build, check=check_config, context=lambda c: "source",
+        Config, build, check=check_config, conditions_on=lambda c: Context.SOURCE,
         metrics={"lm_loss": loss_metric("Loss of the target's tokens", perplexity=True),
                  "lm_accuracy": accuracy_metric("Accuracy of the target's tokens", headline=False),
                  **{name: TASK_METRICS[name].metric._replace(headline=True) for name in METRICS},

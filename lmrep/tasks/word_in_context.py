@@ -20,7 +20,7 @@ from lmrep.data.records.encoding import Units
 from lmrep.data.records.word_in_context import parse
 from lmrep.metrics import accuracy_metric
 from lmrep.metrics.tasks import TASK_METRICS
-from lmrep.models.base import Model, check_context
+from lmrep.models.base import Context, Model, check_context
 from lmrep.objectives.base import Batch, Carry, FrozenParts, Metrics, NetworkUse, Objective, ObjectiveDef
 from lmrep.objectives.teaching import TEACHER
 from lmrep.tasks import classification, distillation, heads, networks, target_words, word_features
@@ -53,7 +53,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
     return Objective(
         name="word_in_context", specs=networks.task_specs(net, c, len(c.labels) or 2, vectors=3),
         prepare=classification.prepare, loss=partial(loss, c=c, net=net), predict=partial(predict, c=c, net=net),
-        context=c.context, networks=(NetworkUse(model.sizes),), frozen=networks.frozen_specs(net),
+        conditions_on=Context(c.context), networks=(NetworkUse(model.sizes),), frozen=networks.frozen_specs(net),
         penalty=networks.penalty(net))
 
 
@@ -101,7 +101,7 @@ def renamed(example: Mapping[str, Any]) -> dict[str, Any]:
 
 DEFINITION = TaskDef(
     ObjectiveDef(
-        Config, build, context=lambda c: c.context, parts=networks.parts, teachers=(TEACHER,),
+        Config, build, conditions_on=lambda c: Context(c.context), parts=networks.parts, teachers=(TEACHER,),
         metrics={**distillation.METRICS, **{name: TASK_METRICS[name].metric for name in classification.METRICS},
                  "accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
                  "majority_accuracy": accuracy_metric("Accuracy of the most frequent class", headline=False)},

@@ -28,7 +28,7 @@ from lmrep.data.records.encoding import Units
 from lmrep.data.records.word_senses import parse
 from lmrep.metrics import Metric
 from lmrep.metrics.tasks import TASK_METRICS
-from lmrep.models.base import Model, check_context
+from lmrep.models.base import Context, Model, check_context
 from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights
 from lmrep.tasks import heads, networks, sense_inventory, target_words, unseen, word_features
@@ -131,7 +131,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
         specs={"encoder": model.specs, "objective": {NAME: {"scale": ParamSpec((), (), zeros)}}} if nearest else
         networks.task_specs(net, c, count),
         prepare=prepare, loss=partial(nearest_loss if nearest else loss, c=c, net=net),
-        predict=partial(predict, c=c, net=net), context=c.context, networks=(NetworkUse(model.sizes),),
+        predict=partial(predict, c=c, net=net), conditions_on=Context(c.context), networks=(NetworkUse(model.sizes),),
         frozen=networks.frozen_specs(net), penalty=networks.penalty(net),
         carry=(lambda batch_size: Carry(shared=means(count, width))) if nearest else lambda batch_size: Carry())
 
@@ -258,7 +258,7 @@ def show(prediction: Mapping[str, Any]) -> str:
 
 DEFINITION = TaskDef(
     ObjectiveDef(
-        Config, build, check=check_config, context=lambda c: c.context, parts=networks.parts,
+        Config, build, check=check_config, conditions_on=lambda c: Context(c.context), parts=networks.parts,
         metrics={**{name: TASK_METRICS[name].metric for name in METRICS},
                  "sense_f1": TASK_METRICS["sense_f1"].metric._replace(headline=True, baseline="first_sense_f1"),
                  "first_sense_f1": Metric("F1 of the most frequent senses", "F1", True, ".2%")},

@@ -33,12 +33,12 @@ def metrics(name, fields):
     vocabulary = Vocabulary(32, {role: i for i, role in enumerate(ROLES)}, np.ones(32, bool), np.ones(32, int),
                             sentinels=(31, 30))
     network = transformer.build(transformer.Config(vocab=32, width=16, layers=1, heads=2, mlp=16, max_length=t))
-    if definition.context(definition.config(**fields)) == "each_side":
+    if definition.conditions_on(definition.config(**fields)) == "each_side":
         network = bilstm.build(bilstm.Config(vocab=32, reads="words", cell=16, width=8, layers=1))
-    if definition.context(definition.config(**fields)) == "order":
+    if definition.conditions_on(definition.config(**fields)) == "order":
         network = transformer_xl.build(transformer_xl.Config(vocab=32, width=16, layers=1, heads=2, mlp=16,
                                                              causal=False))
-    if definition.context(definition.config(**fields)) == "source":
+    if definition.conditions_on(definition.config(**fields)) == "source":
         network = encoder_decoder.build(encoder_decoder.Config(vocab=32, width=16, layers=1, heads=2, mlp=16))
     objective = definition.build(definition.config(**fields), network, vocabulary)
     batch = {field: jax.ShapeDtypeStruct((b, t)[: len(FIELDS[field].axes)], np.int32)

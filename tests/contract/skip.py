@@ -14,7 +14,7 @@ from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data import prompts
 from lmrep.metrics import Metric, loss_metric
-from lmrep.models.base import Model, model_inputs
+from lmrep.models.base import Context, Model, model_inputs
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights, output_specs, output_table, sums
 
@@ -69,7 +69,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     head = {"objective": {"skip": head_specs}} if (head_specs := output_specs(model)) else {}
     return Objective(
         "skip", {"encoder": model.specs, **head}, partial(prepare, c=c), partial(loss, model=model),
-        predict=partial(predict, model=model), describe=describe, context="left", terms={"skip_loss": 1.0},
+        predict=partial(predict, model=model), describe=describe, conditions_on=Context.LEFT, terms={"skip_loss": 1.0},
         carry=lambda batch_size: Carry((), jnp.float32(0)))  # how many batches it was trained on
 
 
@@ -83,7 +83,7 @@ def prepare(keys: Keys, batch: Batch, *, c: Config) -> Batch:
 
 def logits(params: Tree, batch: Batch, model: Model, key: Array | None = None) -> Array:
     """[b, t, v]"""
-    inputs = model_inputs(model, batch, context="left")
+    inputs = model_inputs(model, batch, conditions_on=Context.LEFT)
     hidden = model.encode(params["encoder"], inputs, key).hidden
     table = output_table(model, params, params.get("objective", {}).get("skip", {}), key)
     return jnp.einsum("btd,vd->btv", hidden, table)
@@ -114,7 +114,7 @@ def describe(batch: Batch, tokenizer) -> list[str]:
 
 
 DEFINITION = ObjectiveDef(
-    Config, build, context=lambda c: "left",
+    Config, build, conditions_on=lambda c: Context.LEFT,
     metrics={"skip_loss": loss_metric("Skip loss"),
              "top3": Metric("Among the three most probable", "accuracy", True, ".1%", headline=True),
              "batches": Metric("Batches of training", "batches", format=".0f")},

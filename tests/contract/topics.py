@@ -20,7 +20,7 @@ from lmrep.data.records import Record
 from lmrep.data.records.encoding import Units, collect
 from lmrep.metrics import Metric
 from lmrep.metrics.tasks import TaskMetric
-from lmrep.models.base import Model, check_context
+from lmrep.models.base import Context, Model, check_context
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Names, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights, sums
 from lmrep.tasks import heads
@@ -73,7 +73,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         name="topics", specs={"encoder": model.specs, "objective": {
             "topics": heads.specs(model, len(c.topics) or 2, c)}},
         prepare=prepare, loss=partial(loss, c=c, model=model), predict=partial(predict, c=c, model=model),
-        context=c.context)
+        conditions_on=Context(c.context))
 
 
 def prepare(keys: Keys, batch: Batch) -> Batch:
@@ -145,7 +145,7 @@ class NameTopics(Predict):
 
 DEFINITION = TaskDef(
     ObjectiveDef(
-        Config, build, context=lambda c: c.context,
+        Config, build, conditions_on=lambda c: Context(c.context),
         metrics={"micro_f1": METRIC.metric, "exact": Metric("Texts without error", "accuracy", True, ".2%")},
         capabilities=(NameTopics("name_topics", "names the topics of texts", ("text",),
                                  lambda prediction: " ".join(prediction["topics"]) or "none"),),

@@ -25,7 +25,7 @@ from lmrep.experiment import config as experiments
 from lmrep.inference import evaluate, special_tokens
 from lmrep.inference import perplexity as sliding
 from lmrep.interop import conversion
-from lmrep.models.base import model_inputs
+from lmrep.models.base import Context, model_inputs
 from tests import runs, small
 from tests.interop.test_published import GOLDEN
 
@@ -73,7 +73,7 @@ def log_probabilities(run):
     batch = {"segment_ids": np.ones((1, LENGTH), int), "positions": np.arange(LENGTH)[None]}
 
     def inputs(tokens):
-        return model_inputs(run.model, batch | {"tokens": tokens}, context="left")
+        return model_inputs(run.model, batch | {"tokens": tokens}, conditions_on=Context.LEFT)
 
     program = jax.jit(lambda tokens: run.objective.next_token_logits(
         run.params, run.apply(run.params, inputs(tokens)).hidden))
@@ -299,7 +299,7 @@ def test_a_loss_that_reads_more_of_a_batch_is_computed_from_logits(run, log_prob
     assert found.nll == pytest.approx(expected.nll, rel=1e-5) and found.tokens == expected.tokens
 
 
-@pytest.mark.parametrize("change", [{"next_token_logits": None}, {"context": "source"}], ids=str)
+@pytest.mark.parametrize("change", [{"next_token_logits": None}, {"conditions_on": Context.SOURCE}], ids=str)
 def test_an_objective_that_does_not_predict_from_left_to_right_is_refused(run, change):
     """As span corruption, whose decoder reads a source."""
     with pytest.raises(UserError, match="needs a run that predicts from left to right"):

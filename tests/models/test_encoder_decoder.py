@@ -11,6 +11,7 @@ from lmrep.core import params as P
 from lmrep.layers.attention import AttentionMask
 from lmrep.layers.stack import Execution
 from lmrep.models import encoder_decoder, model_inputs
+from lmrep.models.base import Context
 from tests import reference
 from tests.models.small_encoder_decoder import (
     CONFIGS,
@@ -119,9 +120,9 @@ def test_inputs_are_made_of_a_batch_with_a_source():
     batch = {"tokens": TOKENS, "segment_ids": SEGMENTS, "positions": positions_of(SEGMENTS), "source_tokens": SOURCE,
              "source_segment_ids": SOURCE_SEGMENTS, "source_positions": positions_of(SOURCE_SEGMENTS)}
     model, params = network(T5)
-    inputs = model_inputs(model, batch, context="source")
+    inputs = model_inputs(model, batch, conditions_on=Context.SOURCE)
     close(encode(model, params, inputs).hidden, encode(model, params).hidden, atol=0)
-    text = model_inputs(model, {"tokens": SOURCE, "segment_ids": SOURCE_SEGMENTS}, context="source")
+    text = model_inputs(model, {"tokens": SOURCE, "segment_ids": SOURCE_SEGMENTS}, conditions_on=Context.SOURCE)
     assert text.source is None and not text.attention_mask.causal
 
 
@@ -141,7 +142,7 @@ def test_the_encoder_alone_has_the_paths_and_the_vectors_of_the_encoder(name):
     expected, found = (encode(model, tree, inputs, layers=True, attention=True)
                        for model, tree in ((both, params), (alone, P.unflatten(own))))
     jax.tree.map(np.testing.assert_array_equal, found, expected)
-    assert alone.context == {"both"} and alone.decode is None and alone.start_cache is None
+    assert alone.conditions_on == {Context.BOTH} and alone.decode is None and alone.start_cache is None
     assert alone.sizes.matrices < both.sizes.matrices
     inputs = model_inputs(alone, {"tokens": SOURCE, "segment_ids": SOURCE_SEGMENTS})
     gradient = jax.grad(lambda tree: jnp.square(alone.encode(tree, inputs).hidden).sum())(P.unflatten(own))
@@ -171,4 +172,5 @@ def test_the_decoder_of_the_same_text_reads_the_tokens_before_each_position(name
     mask = AttentionMask(inputs.attention_mask.segment_ids, causal=True)
     expected = encode(both, params, inputs._replace(tokens=before, attention_mask=mask, source=inputs)).hidden
     close(encode(same, params, inputs).hidden[SOURCE_REAL], expected[SOURCE_REAL], 0)
-    assert same.context == {"both"} and same.pooling == "last" and same.decode is None and same.start_cache is None
+    assert same.conditions_on == {Context.BOTH} and same.pooling == "last"
+    assert same.decode is None and same.start_cache is None

@@ -86,7 +86,7 @@ class Network:
         self.definition = MODELS[name]
         self.config = self.definition.config(**self.definition.tiny | {"vocab": V} | changes)
         self.model = self.build(Execution())
-        self.contexts = [each for each in ("left", "both", "source") if each in self.model.context]
+        self.contexts = [each for each in ("left", "both", "source") if each in self.model.conditions_on]
         rng = np.random.default_rng(1)
         self.params = jax.tree.map(lambda x: np.asarray(x + 0.05 * rng.normal(size=x.shape), np.float32),
                                    P.init(self.model.specs, jax.random.key(0)))
@@ -101,7 +101,7 @@ class Network:
         batch = dict(batch, characters=jnp.asarray(CHARACTERS)[batch["tokens"]])
         source = context == "source"
         return model_inputs(model, {name: jnp.asarray(x) for name, x in batch.items()
-                                    if source or not name.startswith("source_")}, context=context)
+                                    if source or not name.startswith("source_")}, conditions_on=context)
 
     def forward(self, execution=Execution()):
         """(params, batch) -> for each context, the outputs, and those at the positions `AT`."""

@@ -109,8 +109,8 @@ PAIRS = BATCH | {f"source_{name}": value for name, value in BATCH.items()}
 
 
 @pytest.mark.parametrize(("network", "batch", "options", "named"), [
-    ("lstm", BATCH, {}, "conditioned on: left"), ("transformer", BATCH, {"context": "source"}, "'transformer'"),
-    ("transformer", PAIRS, {"context": "left"}, "model=encoder_decoder"),
+    ("lstm", BATCH, {}, "conditioned on: left"), ("transformer", BATCH, {"conditions_on": "source"}, "'transformer'"),
+    ("transformer", PAIRS, {"conditions_on": "left"}, "model=encoder_decoder"),
     ("encoder_decoder", BATCH, {}, "conditioned on: source"),
     ("transformer", BATCH, {"carry": {"hidden": np.zeros((2, 4))}}, "no state"),
     ("bilstm", BATCH, {"tokens": BATCH["tokens"]}, "characters"),

@@ -10,7 +10,7 @@ from lmrep.layers import dropout
 from lmrep.layers.attention import AttentionMask
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS, seq2seq_lstm
-from lmrep.models.base import Inputs
+from lmrep.models.base import Context, Inputs
 from lmrep.models.seq2seq_lstm import Config
 from tests.reference import random_params
 
@@ -154,4 +154,5 @@ def test_the_encoder_alone_has_the_paths_and_the_vectors_of_the_encoder(tied):
     assert list(own) == ["embedding" if tied == "embeddings" else "source_embedding", "encoder"]
     read = inputs().source
     np.testing.assert_array_equal(encode(alone, own, read).hidden, encode(both, params, read).hidden)
-    assert alone.context == {"both"} and alone.decode is None and 0 < alone.sizes.matrices < both.sizes.matrices
+    assert alone.conditions_on == {Context.BOTH} and alone.decode is None
+    assert 0 < alone.sizes.matrices < both.sizes.matrices

@@ -47,7 +47,7 @@ def order(seed=0):
 def encode(model, params, tokens=TOKENS, segments=SEGMENTS, causal=None, **options):
     own = {name: options.pop(name) for name in ("carry", "factorization", "token_type_ids", "reversed")
            if name in options}
-    causal = "both" not in model.context if causal is None else causal
+    causal = "both" not in model.conditions_on if causal is None else causal
     inputs = Inputs(jnp.asarray(tokens), attention_mask=AttentionMask(jnp.asarray(segments), causal=causal), **own)
     return jax.jit(lambda p, x, at: model.encode(p, x, at=at, **{k: v for k, v in options.items() if k != "at"}))(
         params, inputs, options.get("at"))

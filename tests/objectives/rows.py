@@ -57,7 +57,7 @@ CASES = ROWS | VARIANTS
 def network(case: Case, dropout: float = 0.0) -> Model:
     """The small network of a case; all its dropout rates are `dropout`."""
     row = OBJECTIVES[case.objective]
-    module, fields = NETWORKS[case.network or DEFAULTS.get(row.context(row.config()), "transformer")]
+    module, fields = NETWORKS[case.network or DEFAULTS.get(row.conditions_on(row.config()), "transformer")]
     rates = {name: dropout for name in vars(module.Config()) if name.endswith("dropout") and name != "table_dropout"}
     return with_cloned_keys(module.build(module.Config(**WIDTHS | rates | fields)))
 

@@ -12,6 +12,7 @@ import pytest
 from lmrep.core.errors import UserError
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.models import encoder_decoder, model_inputs
+from lmrep.models.base import Context
 from lmrep.objectives import span_corruption
 from lmrep.objectives.base import Carry, Keys
 from lmrep.objectives.capabilities import FillSpans, split_spans
@@ -184,7 +185,7 @@ def test_loss_is_the_cross_entropy_of_the_targets_and_z_loss_in_training(tied):
     model = encoder_decoder.build(replace(NETWORK, tied=tied))
     inputs = model_inputs(model, {"tokens": batch["inputs"], "segment_ids": batch["target_segment_ids"],
                                   "source_tokens": batch["source_tokens"],
-                                  "source_segment_ids": batch["source_segment_ids"]}, context="source")
+                                  "source_segment_ids": batch["source_segment_ids"]}, conditions_on=Context.SOURCE)
     hidden = np.asarray(jax.jit(model.encode)(params["encoder"], inputs).hidden, np.float64)
     table = float64(params["encoder"]["embedding"]["token"]) / 4 if tied == "all" else float64(
         params["objective"]["span_corruption"]["output"])
@@ -226,7 +227,7 @@ def _logits(objective, params, batch):
     model = encoder_decoder.build(NETWORK)
     inputs = model_inputs(model, {"tokens": batch["inputs"], "segment_ids": batch["target_segment_ids"],
                                   "source_tokens": batch["source_tokens"],
-                                  "source_segment_ids": batch["source_segment_ids"]}, context="source")
+                                  "source_segment_ids": batch["source_segment_ids"]}, conditions_on=Context.SOURCE)
     return objective.next_token_logits(params, model.encode(params["encoder"], inputs).hidden)
 
 

@@ -14,7 +14,7 @@ from lmrep.core.errors import UserError
 from lmrep.inference.task_evaluation import intervals
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.metrics.translation import bleu
-from lmrep.models.base import model_inputs
+from lmrep.models.base import Context, model_inputs
 from lmrep.models.decoding import Search
 from lmrep.objectives.outputs import output_table
 from lmrep.tasks import text_to_text
@@ -100,7 +100,7 @@ def test_generation_continues_with_the_most_probable_token(name, request):
     for step in range(8):
         inputs = np.concatenate([np.full((3, 1), special["pad"], np.int32), text[:, :-1]], 1)
         own = batch | {"tokens": inputs, "segment_ids": np.ones((3, 8), np.int32)}
-        inputs = model_inputs(model, own, context="source", positions=False)
+        inputs = model_inputs(model, own, conditions_on=Context.SOURCE, positions=False)
         hidden = model.encode(whole.params["encoder"], inputs).hidden
         table = output_table(model, whole.params, whole.params.get("objective", {}).get("text_to_text"))
         logits = jnp.einsum("bte,ve->btv", hidden, table)

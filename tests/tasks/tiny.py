@@ -96,7 +96,7 @@ class Tiny:
             self.params["frozen"] = {name: unflatten(self.frozen[name].values) for name in self.objective.frozen}
         self.predict = jax.jit(self.objective.predict)
         self._loss = jax.jit(jax.value_and_grad(self.objective.loss, has_aux=True))
-        context = self.task.objective.context(self.config)
+        context = self.task.objective.conditions_on(self.config)
         self.layout = input_layout(vocabulary, context, "token_type_ids" in self.model.inputs)
 
     def encode(self, records=None) -> tuple[Units, int]:

@@ -26,7 +26,7 @@ from lmrep.experiment import build
 from lmrep.inference import load, prompts
 from lmrep.inference.run import Run
 from lmrep.interop import init_from
-from lmrep.models.base import model_inputs
+from lmrep.models.base import Context, model_inputs
 from lmrep.objectives.base import Objective
 from lmrep.training.stages import set_params
 from lmrep.training.state import FROZEN, specs_of
@@ -268,7 +268,7 @@ def _next_tokens(data: RunData, runs: Pair, batch: dict[str, np.ndarray], notes:
         return []
     texts = [_segment_until(batch, i, t) for i, t in middle.items()]
     padded = pad_batch(texts, specials.get("pad", 0), model.max_length)
-    inputs, last = model_inputs(model, padded, context="left"), np.zeros(len(padded["tokens"]), np.int32)
+    inputs, last = model_inputs(model, padded, conditions_on=Context.LEFT), np.zeros(len(padded["tokens"]), np.int32)
     last[: len(texts)] = [len(text) - 1 for text in texts]
 
     def predict(params: Tree, objective: Objective) -> tuple[Array, Array]:
