@@ -87,11 +87,13 @@ def test_logged_learning_rate_is_the_one_used(home, outcome):
     np.testing.assert_allclose(rates, 1e-2 * (1 - np.arange(STEPS) / STEPS), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_same_config_gives_the_same_run(home, outcome, tmp_path):
     lmrep.train(config(home, **{"mesh.data": 1}), tmp_path / "again", data_dir=tmp_path / "its own data")
     assert (tmp_path / "again/metrics.jsonl").read_bytes() == (home / "run/metrics.jsonl").read_bytes()
 
 
+@pytest.mark.slow
 def test_loss_that_is_not_finite_stops_the_run_and_is_not_saved(home, tmp_path):
     wild = config(home, **{"optimizer.learning_rate": 1e38, "optimizer.clip": 0.0, "checkpoint.every": 1,
                             "data.validation": 0.0})
@@ -119,6 +121,7 @@ def test_a_table_of_words_needs_as_many_rows_as_the_text_has_words(home, tmp_pat
         lmrep.train(words, tmp_path / "other", data_dir=tmp_path / "data")
 
 
+@pytest.mark.slow
 def test_experiment_file_is_trained_with_choices_and_overrides(home, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     small.experiment_file(tmp_path, home / "texts")

@@ -33,6 +33,7 @@ def command(home, task="tag", suffix="conll", *flags):
         "--config.length=32", *flags)
 
 
+@pytest.mark.slow
 def test_words_are_read_from_every_layer_of_a_run(home, tmp_path):
     answer = command(home, "tag", "conll")
     assert answer.code == 0, answer.err

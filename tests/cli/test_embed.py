@@ -93,6 +93,7 @@ def test_large_input_is_written_as_several_files(home, run, tmp_path, monkeypatc
         np.testing.assert_allclose(hidden, run.encode([LINES[i % 7]])[0].hidden, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(run, tmp_path, monkeypatch):
     monkeypatch.setattr(export, "LINES", 64)
 

@@ -44,6 +44,7 @@ def test_run_without_samples_is_tried_with_its_own_text(home):
     assert f"lmrep predict --workdir={home}/run '{prompts[0]}'" in result.out
 
 
+@pytest.mark.slow
 def test_samples_do_not_depend_on_how_many_are_generated_at_a_time(home, monkeypatch):
     run = lmrep.load(home / "run")
     together = run.generate(["the old", "a red"], tokens=6, samples=5)

@@ -178,6 +178,7 @@ def test_resuming_allows_changes_that_do_not_affect_results(home, copy, tmp_path
     assert json.loads((copy / "config.json").read_text())["config"]["steps"] == 14
 
 
+@pytest.mark.slow
 def test_workdir_has_the_config_of_its_run(home, copy, tmp_path):
     result = small.command("train", f"--workdir={copy}", f"--data_dir={home}/data", "--config.seed=1")
     assert result.code == 2 and "config.seed: 0 -> 1" in result.err

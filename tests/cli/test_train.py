@@ -145,6 +145,7 @@ def test_prompt_of_the_next_step_is_one_word_of_a_shell(text):
     assert f'"{text}"' in command or "He didn't" not in text
 
 
+@pytest.mark.slow
 def test_run_without_samples_is_tried_with_its_own_text(small_home):
     train = ("train", f"--workdir={small_home}/run", f"--data_dir={small_home}/data", "--config.samples=()")
     result = small.command(*train)

@@ -68,6 +68,7 @@ def orders_p(n, epochs, numbers):
     return stats.chisquare(counts).pvalue
 
 
+@pytest.mark.slow
 def test_all_orders_are_equally_likely():
     n, epochs = 5, 600
     assert orders_p(n, epochs, example_numbers(n, 1, np.arange(epochs * n))) > 1e-4

@@ -53,6 +53,7 @@ def test_indices_stay_on_disk(written):
     assert isinstance(written[0].sentences, np.memmap) and isinstance(written[0].documents, np.memmap)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slots", [2, 100])
 def test_take_does_not_depend_on_the_cache_size(written, slots):
     _, directory, _, stream = written

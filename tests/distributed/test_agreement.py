@@ -80,7 +80,15 @@ def test_the_first_process_decides_for_all(on_two):
         assert [type(result) for result in on_two(lambda index, fail=fail: by_first_process(fail))] == [kind] * 2
 
 
-def test_signals_stop_a_run_after_its_step_and_a_second_one_at_once():
+@pytest.fixture
+def python_s_interrupt():
+    """Python's own handler of Ctrl-C: a shell starts background commands with Ctrl-C ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_signals_stop_a_run_after_its_step_and_a_second_one_at_once(python_s_interrupt):
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     with stop_flag() as stop:
         assert not should_stop(stop, 1)

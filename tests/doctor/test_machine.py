@@ -163,6 +163,7 @@ def test_sharding_reduces_memory_per_device(config, tmp_path):
     assert needed(fsdp=8) < 0.2 * whole
 
 
+@pytest.mark.slow
 def test_memory_and_time_of_the_compiled_step(config, tmp_path, monkeypatch):
     plans, make = [], plan.plan
     monkeypatch.setattr(plan, "plan", lambda *arguments: plans.extend(make(*arguments)) or plans)

@@ -21,6 +21,8 @@ from lmrep.training.state import saved
 from tests import runs as shared
 from tests import small
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
@@ -150,7 +152,6 @@ def test_wrong_parts_are_refused(runs, tmp_path, parts, objective, message):
         frozen.load(experiment)
 
 
-@pytest.mark.slow
 def test_parts_by_type(runs, tmp_path):
     """A run, the same run as a published directory, and word vectors."""
     folder, _ = runs
@@ -173,7 +174,6 @@ def test_parts_by_type(runs, tmp_path):
     assert not part(folder / "teacher", False).values
 
 
-@pytest.mark.slow
 def test_stages_with_and_without_a_teacher(runs, tmp_path):
     folder, _ = runs
     config = student(folder)
@@ -191,7 +191,6 @@ def test_stages_with_and_without_a_teacher(runs, tmp_path):
     assert all(np.asarray(there[path]).tobytes() == np.asarray(here[path]).tobytes() for path in there)
 
 
-@pytest.mark.slow
 def test_doctor_and_plans_count_a_teacher_apart(runs):
     folder, config = runs
     experiment = experiments.parse(config)
@@ -212,7 +211,6 @@ def test_paths_become_absolute(runs, tmp_path, monkeypatch):
     assert config.frozen.to_dict() == {"teacher": str(folder / "teacher"), "other": "gs://bucket/run"}
 
 
-@pytest.mark.slow
 def test_commands_name_the_teacher(runs):
     folder, _ = runs
     for command in ("inspect", "report"):

@@ -54,6 +54,7 @@ def test_configs_of_objectives_differ_only_in_the_objective(objectives, flags):
     assert [name for name in one if one[name] != other[name]] == ["objective"]
 
 
+@pytest.mark.slow
 def test_all_networks_predict_the_same_tokens(objectives, flags):
     size, b, t = 40, 16, 24
     words = Vocabulary(size, {role: i for i, role in enumerate(SPECIALS)}, np.ones(size, bool), np.arange(size))

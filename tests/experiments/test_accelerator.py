@@ -227,6 +227,7 @@ def test_transformers_generates_as_many_tokens(tiny):
     assert texts.texts.shape == (4, 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolated", [True, False])
 def test_packed_texts_that_see_each_other_are_found(isolated):
     [result] = module("accelerator_checks").packed(isolated, names=["xla"], contexts=["causal"], dtypes=["float32"])

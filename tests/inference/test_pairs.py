@@ -156,6 +156,7 @@ def test_replaced_token_score_adds_up_originals(runs):
     np.testing.assert_allclose(scores(run, SENTENCES), expected, rtol=1e-4)
 
 
+@pytest.mark.slow
 @every_objective
 def test_scores_do_not_depend_on_batches(runs, objective):
     run, some = runs[objective], SENTENCES[1:5]

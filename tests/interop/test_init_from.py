@@ -167,6 +167,7 @@ def test_network_of_another_size_is_refused(home, tmp_path):
     assert P.count(lmrep.load(home / "run").objective.specs) > 0
 
 
+@pytest.mark.slow
 def test_top_layers_can_start_anew():
     """The rest keeps its values; the new ones are those of a run from scratch with that seed."""
     definition = MODELS["transformer"]

@@ -166,6 +166,7 @@ def test_meshes_give_the_same(sizes):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5), numpy(found), numpy(expected))
 
 
+@pytest.mark.slow
 def test_bfloat16_is_near_float32():
     c = CASES["narrower clusters"]
     params = random_params(c)

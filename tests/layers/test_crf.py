@@ -106,6 +106,7 @@ def test_constraints_leave_the_sequences_that_a_scheme_allows(scheme, labels):
     assert np.isfinite(probabilities).all() and not probabilities[0, 0, ~allowed.start].any()
 
 
+@pytest.mark.slow
 def test_without_scores_between_tags_it_is_a_softmax_of_each_word(case):
     _, emissions, tags = case
     params, chains = P.init(crf.specs(L), jax.random.key(0)), crf.single(jnp.asarray(MASK))

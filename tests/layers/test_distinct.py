@@ -68,6 +68,7 @@ def test_values_and_gradients_are_those_of_every_word_by_itself(n, kinds, longes
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), gradients, expected_gradients)
 
 
+@pytest.mark.slow
 def test_gradients_of_characters_that_are_read_thousands_of_times_are_right_in_bfloat16():
     """A sum of thousands of terms in bfloat16 stops growing at a few hundred."""
     params = P.init(highway_cnn.specs(10, 3, (4, 5), 0, 7), jax.random.key(0))

@@ -62,6 +62,7 @@ def test_draws_are_log_uniform_even_for_the_rarest_of_many_words():
     assert (np.abs(found - expected) < 4 * np.sqrt(expected) + 1).all(), (found, expected)
 
 
+@pytest.mark.slow
 def test_the_number_of_draws_and_expected_counts_are_those_of_a_simulation():
     """k distinct words take as many draws as drawing one by one, and expected counts are how often words are found."""
     simulated, rng, p = [], np.random.default_rng(1), probabilities(V)

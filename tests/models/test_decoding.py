@@ -150,6 +150,7 @@ def test_texts_are_drawn_as_often_as_their_probabilities_say(fields):
         np.testing.assert_allclose(found.scores[i], log_p(tables(0)[0], drawn[i]) / len(drawn[i]), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_draws_of_an_example_depend_on_the_seed_and_on_its_index_alone():
     every = draws(tables(2), samples=4, seed=7).tokens.reshape(3, 4, N)
     for i in range(3):

@@ -68,6 +68,7 @@ def test_a_source_is_that_of_consecutive_texts():
         close(np.stack(computed, 1)[i::2], expected)
 
 
+@pytest.mark.slow
 def test_gradients_equal_finite_differences():
     model, params = network(replace(CONFIGS["t5_1_1"], positions="relative"))
     weights = RNG.normal(size=(B, T, 12)).astype(np.float32) * REAL[..., None]

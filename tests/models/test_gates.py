@@ -61,6 +61,7 @@ def test_gates_of_ones_change_no_bit(name, execution):
         jax.tree.map(np.testing.assert_array_equal, outputs(None), outputs(gates))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "at"), [
     ("post", AT), pytest.param("pre", None, marks=slow), pytest.param("shared", AT, marks=slow)], ids=str)
 def test_gradients_by_gates_of_tokens_add_up_and_equal_differences(name, at):

@@ -102,6 +102,7 @@ def test_the_query_stream_is_at_the_position_after_each_token(name, sizes):
     np.testing.assert_allclose(decoded(model, params, sizes)[:, 0], decoded(model, params, [T])[:, 0], atol=2e-5)
 
 
+@pytest.mark.slow
 def test_a_memory_longer_than_the_text_is_attention_to_all_of_it():
     model, params = network("longer than the text")
     whole = jax.jit(model.encode)(params, Inputs(jnp.asarray(TOKENS))).hidden

@@ -144,6 +144,7 @@ def embedding_gradients(model, params, at, own_stream, **options):
     return np.abs(np.asarray(jacobian)).max((1, 3))[:, np.asarray(tokens[0])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [pytest.param(1, marks=slow), 3])
 def test_each_stream_depends_on_its_part_of_the_order_alone(layers):
     """Given tokens (-1) are known to all. The query stream does not know the token of its own position, nor those that

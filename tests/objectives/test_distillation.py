@@ -134,6 +134,7 @@ def test_a_student_equal_to_its_teacher_has_no_loss_from_it():
     assert abs(float(total)) < 1e-4
 
 
+@pytest.mark.slow
 def test_the_loss_in_chunks_is_the_loss_at_once(monkeypatch):
     part = teacher()
     objective = built(part)

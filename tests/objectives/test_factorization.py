@@ -141,6 +141,7 @@ def test_no_token_of_the_first_part_sees_the_second():
     assert (found["revealed"][:, 3] == 5).any()
 
 
+@pytest.mark.slow
 def test_one_of_k_tokens_is_chosen_in_each_half():
     """85 of 512 by K = 6: 43 in the first half, 42 in the second. The functional tokens are among the chosen ones."""
     assert [factorization.max_predictions(Config(k=k), 512) for k in (6, 7)] == [85, 73]
@@ -154,6 +155,7 @@ def test_one_of_k_tokens_is_chosen_in_each_half():
     assert not targets[(texts[0] == SEP) | (texts[0] == CLS)].any()
 
 
+@pytest.mark.slow
 def test_lengths_and_starts_of_spans():
     """The first span of a part has n tokens with a probability proportional to 1 / n, and starts at a word within the
     first 6 n tokens, or at the next one after them."""

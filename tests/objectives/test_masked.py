@@ -191,6 +191,7 @@ def test_dependences_are_detected():
 # --- RoBERTa ---
 
 
+@pytest.mark.slow
 def test_roberta_predicts_a_fraction_rounded_at_random():
     config = masked.Config(**RULES["roberta"])
     prepared = prepare(objective(**RULES["roberta"]), lengths(200))

@@ -121,6 +121,7 @@ def test_each_token_is_replaced_independently(prepared):
     assert independent(first, np.where(np.arange(len(first)) % 4 == 0, first, second)) < REJECT
 
 
+@pytest.mark.slow
 def test_as_many_are_predicted_as_the_rule_gives():
     rng = np.random.default_rng(0)
     tokens = np.where(rng.random((300, 128)) < 0.25, 20, 5)

@@ -93,6 +93,7 @@ def test_no_target_depends_on_itself_nor_on_what_comes_later_in_the_order(fields
             np.testing.assert_array_equal(depends[i, j], expected)
 
 
+@pytest.mark.slow
 def test_the_loss_does_not_change_with_a_target_that_no_other_sees():
     """Through the whole objective: the last target in the order changes the loss of nothing but itself."""
     _, objective, params = build()
@@ -165,6 +166,7 @@ def test_a_query_stream_that_starts_as_the_content_before_it_has_the_causal_loss
     assert float(found) == pytest.approx(float(expected), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_without_targets_that_see_each_other_it_is_the_loss_of_filling_in_masks():
     """A single target sees all tokens but itself, as a mask does; `predict` and the score of a sentence agree."""
     _, objective, params = build(replace(XLNET, memory=0))
@@ -257,6 +259,7 @@ def test_what_is_remembered_does_not_depend_on_what_the_next_example_predicts(na
     assert np.abs(first.per_example["layers"]["1"]).max() > 0
 
 
+@pytest.mark.slow
 def test_examples_that_continue_none_start_without_a_memory():
     model, objective, params = build()
     prepared = prepare(objective, batch(reset=np.ones(B, np.int32)))

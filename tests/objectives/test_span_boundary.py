@@ -88,6 +88,7 @@ def p_sets(prepared, expected):
     return 0.0 if set(counts) - set(expected) else fits([counts[s] for s in expected], list(expected.values()))
 
 
+@pytest.mark.slow
 def test_spans_are_chosen_as_published():
     prepared = sample(rate=0.35)
     assert {len(positions) for positions in sets(prepared)} == {4}  # ceil(.35 * 10)
@@ -160,6 +161,7 @@ def span_actions(prepared):
     return np.bincount(actions, minlength=4)
 
 
+@pytest.mark.slow
 def test_a_span_is_replaced_in_one_way():
     counts = span_actions(sample(rate=0.35, other_words=True))
     assert fits(counts, [0.8, 0.1, 0.1, 0]) > REJECT
@@ -202,6 +204,7 @@ def test_spans_are_replaced_independently():
     assert independent(first, np.where(np.arange(len(first)) % 4 == 0, first, second)) < REJECT
 
 
+@pytest.mark.slow
 def test_random_words_are_as_frequent_as_in_the_corpus():
     prepared = sample(rate=0.35, mask=0, keep=0, random=1)
     words = np.bincount(replacements(prepared).ravel(), minlength=V)

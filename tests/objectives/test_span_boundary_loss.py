@@ -145,6 +145,7 @@ def test_bfloat16_gives_a_float32_loss_nearby(full_batch):
     assert total == pytest.approx(float(full_batch[0][0]), rel=0.02)
 
 
+@pytest.mark.slow
 def test_no_array_of_the_step_is_as_large_as_the_logits_of_all_positions():
     b, t, v = 4, 16, 1000
     config = transformer.Config(vocab=v, width=8, layers=2, heads=2, mlp=16, max_length=t)

@@ -23,6 +23,7 @@ def params(workdir, step):
         return flatten(checkpoints.read(step, "params")[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "steps"), [(["--last=2"], (8, 12)), (["--steps=12,4"], (4, 12)), ([], (4, 8, 12))])
 def test_averaged_checkpoint_is_a_usable_workdir(small_home, tmp_path, words, steps):
     answer = small.command("average", small_home / "run", tmp_path / "mean", *words)

@@ -84,6 +84,7 @@ def refusing(monkeypatch, method: str, failures, name: str = "") -> None:
 # Training
 
 
+@pytest.mark.slow
 def test_run_is_complete_in_the_store_and_resumes_elsewhere(home, machine, monkeypatch):
     """Stopped after step 4, and taken up by a machine that has nothing of it, it ends as one that was never stopped."""
     save = Checkpoints.save
@@ -335,6 +336,7 @@ def test_manifest_cannot_name_files_outside_of_its_directory(machine, tmp_path):
 # What is said beforehand
 
 
+@pytest.mark.slow
 def test_doctor_checks_the_store(home, machine):
     def examined(**fields):
         config = small.config(home / "texts")

@@ -126,6 +126,7 @@ FIELDS = {"network": "bcn", "dense": False, "dropout": 0.0,
           "bcn": bcn.Config(width=3, maxout=(4,), pieces=2, dropout=0.0)}
 
 
+@pytest.mark.slow
 def test_training_moves_the_statistics_and_predictions_read_them():
     tiny = Tiny("classification", RECORDS, **FIELDS)
     examples, initial = tiny.examples(), tiny.objective.carry(1)

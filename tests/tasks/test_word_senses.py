@@ -73,6 +73,7 @@ def test_the_loss_is_that_of_the_right_senses_together_among_the_candidates():
     assert result.metrics["first_sense_f1"] == pytest.approx(6 / 7)
 
 
+@pytest.mark.slow
 def test_the_nearest_mean_vector_is_that_of_numpy():
     """The means are those of the training examples whatever the batches, and the first sense answers where there is
     none."""
