@@ -314,7 +314,7 @@ def _predict_splits(run: Run, prepared: PreparedTask) -> dict[str, Any] | None:
 def _example(prepared: PreparedTask) -> str:
     """A validation example that is a single short text; "" without one."""
     task = TASKS[prepared.experiment.objective["name"]]
-    read = {*task.fields, *task.optional}
+    read = {*task.reads.inputs}
     texts = (record.fields["text"] for record in prepared.records["validation"]
              if record.fields.keys() & read == {"text"} and not record.source)
     return next((text for text in texts if len(text) <= SHORT), "")

@@ -21,7 +21,6 @@ from lmrep.experiment.config import Experiment
 from lmrep.experiment.shapes import StageShapes
 from lmrep.planning import cost, hardware, plan, table
 from lmrep.storage import trial
-from lmrep.tasks import TASKS
 from lmrep.training.state import saved, specs_of, trainable
 
 CROWDED = 0.7  # fraction of a device's memory, taken by the state, from which activations may not fit
@@ -89,8 +88,7 @@ def memory(
     """The training step fits each device. It is compiled where `compiling` and where all devices are here; else
     parameters, gradients and optimizer state are counted alone."""
     state = state_memory(stages, layout)
-    task = TASKS.get(experiment.objective.get("name", ""))
-    if not compiling or layout.size > jax.local_device_count() or (task and task.columns is None):
+    if not compiling or layout.size > jax.local_device_count():
         return state
     devices = hardware.here(layout.size)
     plans = plan.plan(experiment, devices, loaded.vocabulary if loaded else None)

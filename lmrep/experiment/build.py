@@ -31,7 +31,7 @@ from lmrep.experiment.task_data import PreparedTask, prepare_task
 from lmrep.metrics import COMMON
 from lmrep.models.base import Model
 from lmrep.objectives.base import FrozenParts, Objective
-from lmrep.tasks import TASKS
+from lmrep.tasks import word_features
 from lmrep.tasks.base import collate
 from lmrep.training import optimizers, schedules
 from lmrep.training.inputs import HostBatch
@@ -271,7 +271,7 @@ def _multiple(experiment: TaskExperiment, stage: StagePlan) -> int:
 
 def add_columns(examples: Examples, stage: StagePlan, frozen: FrozenParts) -> Examples:
     """The examples of a task with the columns that need its frozen parts."""
-    units = TASKS[stage.objective_name].add_columns(stage.objective, examples.units, frozen)
+    units = word_features.columns(stage.objective, examples.units, frozen)
     return examples if units is examples.units else dataclasses.replace(examples, units=units)
 
 

@@ -140,7 +140,7 @@ def _check_task(experiment: TaskExperiment) -> None:
         raise UserError(f"config.{name} is set, and a task has one stage, and no overfit; remove it")
     if experiment.sources:
         task_sources.check(experiment)
-    elif TASKS[experiment.objective["name"]].unlabelled(task_sources.config_of(experiment)):
+    elif TASKS[experiment.objective["name"]].templates.unlabelled(task_sources.config_of(experiment)):
         raise UserError("the data has no targets (config.objective.denoise is True), and a task's only data set must "
                         "have them; make it one of config.sources, or pretrain on it")
     if limit := experiment.format.get("batch_tokens", 0):

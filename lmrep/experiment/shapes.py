@@ -19,7 +19,7 @@ from lmrep.experiment import config as experiments
 from lmrep.experiment.choices import ALL_FORMATS, ALL_OBJECTIVES
 from lmrep.experiment.config import Experiment
 from lmrep.objectives.base import FrozenParts
-from lmrep.tasks import TASKS
+from lmrep.tasks import TASKS, word_features
 from lmrep.training import optimizers
 from lmrep.training.stages import Stage
 from lmrep.training.stages import check as check_stages
@@ -118,11 +118,8 @@ def batch(one: StageShapes, mesh: Mesh) -> Mapping[str, jax.ShapeDtypeStruct]:
         sizes["y"] = (word_bytes.max_length,)
     sizes |= {"l": (max(1, len(getattr(plan.objective, "labels", ()))),), "k": (CHOICES,)}
     if task:
-        if task.columns is None:
-            raise UserError(f"what batches of the task {plan.objective_name} have depends on its labels (it has no "
-                            "TaskDef.columns), so its step cannot be planned")
-        fields |= task.columns | task.more_columns(plan.objective)
-        if task.grouped:
+        fields |= task.columns(plan.objective) | word_features.fields(plan.objective)
+        if task.reads.grouped:
             sizes |= {"t": (CHOICES, length), "n": (CHOICES,)}
     return {name: jax.ShapeDtypeStruct(tuple(n for axis in field.axes for n in sizes[axis]), field.dtype,
                                        sharding=batch_sharding(mesh)) for name, field in fields.items()}

@@ -120,7 +120,8 @@ def _check_known(experiment: TaskExperiment, task: TaskDef, config: Any, own: Se
     else, and all checkpoints would be equally bad."""
     if not (labels := getattr(config, "labels", ())):
         return
-    values = [record.fields[task.targets[0]] for record in own if task.targets[0] in record.fields]
+    target = task.reads.targets[0]
+    values = [record.fields[target] for record in own if target in record.fields]
     present = {label for value in values for label in ([value] if isinstance(value, str) else value)}
     if present and present.isdisjoint(labels):
         raise UserError(f"{task_sources.files(experiment, 'validation')} has the labels {listed(sorted(present))}, and "
@@ -165,7 +166,7 @@ def labelled(
     for source, several in itertools.groupby(own, key=lambda record: record.source):
         group, config = [*several], task_sources.objective_of(experiment, source, stage.objective)
         encoder = _encoder(dataclasses.replace(stage, objective=config), model, tokenizer)
-        make = task.unlabelled(config)
+        make = task.templates.unlabelled(config)
         found += records.spread(make(group, encoder), examples) if make else group
     return found
 
@@ -203,7 +204,7 @@ def _tokenized(
                        (logging.INFO, "split into windows"))
         log.log(level, "%s: %s of %s examples are longer than %s tokens and were %s", name, f"{long:,}",
                 f"{len(own):,}", stage.length, done)
-    if task.grouped and form.packed:
+    if task.reads.grouped and form.packed:
         raise UserError("config.format.packed is True, and this task reads several texts of an example together; set "
                         "it to False")
     if form.packed and sizes(units).max() > stage.length:
@@ -215,13 +216,13 @@ def _tokenized(
     # Texts are generated for one source at a time.
     packed = form.packed and (units.source is None or training)
     return arrange(units, tokenizer.vocabulary, layout.pad, content, stage.length if packed else 0,
-                   len(units.example) // len(own) if task.grouped else 0, form.batch_tokens if training else 0)
+                   len(units.example) // len(own) if task.reads.grouped else 0, form.batch_tokens if training else 0)
 
 
 def _encoder(stage: StagePlan, model: Model, tokenizer: Tokenizer) -> TextEncoder:
     task, config = TASKS[stage.objective_name], stage.objective
     layout = layout_of(model, tokenizer, task.objective.conditions_on(config), getattr(config, "end_of_text", True))
-    return TextEncoder(tokenizer, layout, stage.length, resolve_long(stage.format, task.fields))
+    return TextEncoder(tokenizer, layout, stage.length, resolve_long(stage.format, task.reads.fields))
 
 
 def layout_of(model: Model, tokenizer: Tokenizer, context: str, end_of_text: bool = True) -> InputLayout:

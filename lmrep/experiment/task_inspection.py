@@ -144,7 +144,7 @@ def _tokenizer(prepared: PreparedTask) -> str:
 
 def _targets(experiment: TaskExperiment, own: Sequence[Record]) -> str:
     """The values of a target and how often each occurs, where it is a class."""
-    counts, target = _target_counts(experiment, own), TASKS[experiment.objective["name"]].targets[0]
+    counts, target = _target_counts(experiment, own), TASKS[experiment.objective["name"]].reads.targets[0]
     if not counts:
         return ""
     shown = ", ".join(f"{value} {count / counts.total():.1%}" for value, count in counts.most_common(LABELS))
@@ -155,7 +155,7 @@ def _targets(experiment: TaskExperiment, own: Sequence[Record]) -> str:
 
 def _target_counts(experiment: TaskExperiment, own: Sequence[Record]) -> Counter[str]:
     """The values of the target of records, as `_counts`; answers, and what is made of unlabelled text, do not count."""
-    target = TASKS[experiment.objective["name"]].targets[0]
+    target = TASKS[experiment.objective["name"]].reads.targets[0]
     return _counts([record.fields[target] for record in own
                     if target in record.fields and not record.tokens and "answers" not in record.fields])
 

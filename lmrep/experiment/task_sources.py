@@ -55,8 +55,8 @@ def check(experiment: TaskExperiment) -> None:
     """Raises UserError for a mixture that the task cannot be trained on."""
     name = experiment.objective["name"]
     task = TASKS[name]
-    if not task.source_fields:
-        able = ", ".join(other for other, each in TASKS.items() if each.source_fields)
+    if not (differ := task.templates.source_fields):
+        able = ", ".join(other for other, row in TASKS.items() if row.templates.source_fields)
         raise UserError(f"config.sources is set, and the task {name} has a head for one data set; tasks that data sets "
                         f"can be mixed for: {able}. Remove sources, or give the task's data as config.data")
     names = [source.name for source in task_sources(experiment)]
@@ -64,11 +64,11 @@ def check(experiment: TaskExperiment) -> None:
         if not NAME.fullmatch(names[i]) or names.index(names[i]) < i:
             raise UserError(f"config.sources.{i}.name is {names[i]!r}; expected another name for each source, of "
                             "letters, digits and _.+-, for its metrics")
-        if differing := sorted(source.objective.keys() - {*task.source_fields}):
+        if differing := sorted(source.objective.keys() - {*differ}):
             raise UserError(f"config.sources.{i}.objective.{differing[0]} is set, which all sources share; fields that "
-                            f"may differ: {', '.join(task.source_fields)}. Set config.objective.{differing[0]}")
+                            f"may differ: {', '.join(differ)}. Set config.objective.{differing[0]}")
         task.objective.check(task_sources(experiment)[i].objective)
-    if all(task.unlabelled(source.objective) for source in task_sources(experiment)):
+    if all(task.templates.unlabelled(source.objective) for source in task_sources(experiment)):
         raise UserError("no source of config.sources has targets, so that there is no task; add one, or pretrain on "
                         "this text with an objective such as span_corruption")
 
@@ -156,8 +156,9 @@ def read_data(
     `examples` and errors are those of `read_split`; unlabelled texts are read in full, since examples are made of them
     later."""
     task, config = TASKS[experiment.objective["name"]], config_of(experiment, source)
-    own = records.spread(records.read(data, split, task.needed(config)), 0 if task.unlabelled(config) else examples)
-    return [task.convert(config, record._replace(source=source)) for record in own]
+    own = records.spread(records.read(data, split, task.needed(config)),
+                         0 if task.templates.unlabelled(config) else examples)
+    return [task.templates.convert(config, record._replace(source=source)) for record in own]
 
 
 def training_texts(experiment: TaskExperiment, task: TaskDef, config: Any, own: Sequence[Record]) -> list[str]:
@@ -167,7 +168,8 @@ def training_texts(experiment: TaskExperiment, task: TaskDef, config: Any, own: 
     if not experiment.sources:
         return groups[0]
     characters = [sum(map(len, texts)) for texts in groups]
-    counts = [size // (CHARACTERS * experiment.length) + 1 if task.unlabelled(source.objective) else len(group)
+    unlabelled = task.templates.unlabelled
+    counts = [size // (CHARACTERS * experiment.length) + 1 if unlabelled(source.objective) else len(group)
               for source, group, size in zip(task_sources(experiment), by_source, characters, strict=True)]
     weights = np.array(_weights(experiment, counts))
     budgets = weights / weights.sum() * sum(characters)
@@ -176,10 +178,11 @@ def training_texts(experiment: TaskExperiment, task: TaskDef, config: Any, own: 
 
 
 def _texts(task: TaskDef, config: Any, own: Sequence[Record]):
-    names = task.fields + task.optional + tuple(name for name in task.targets if name in records.TEXTS)
+    reads = task.reads
+    names = reads.texts or reads.inputs + tuple(name for name in reads.targets if name in records.TEXTS)
     for record in own:
-        if task.texts:
-            yield from task.texts(config, record)
+        if task.templates.texts:
+            yield from task.templates.texts(config, record)
             continue
         for name in names:
             value = record.fields.get(name, ())

@@ -71,21 +71,21 @@ def task_config(run: Any, source: str = "") -> Any:
 
 
 def with_tuned(experiment: Experiment, directory: Path, step: int) -> Experiment:
-    """The experiment of the run in `directory`, with what validation found for the checkpoint `step`
-    (`TaskDef.tuned`)."""
+    """The experiment of the run in `directory`, with what validation found for the checkpoint `step`: a
+    field of the task's config that is None has the value of the metric of its name."""
     task = TASKS.get(experiment.objective["name"])
-    names = {field: metric for field, metric in (task.tuned if task else {}).items()
-             if experiment.objective.get(field) is None}
+    names = [field for field, value in experiment.objective.items()
+             if value is None and task and field in task.objective.metrics]
     if not names:
         return experiment
     known = [line for line in validations(directory) if line["step"] <= step]
     values, validated = {}, any(line["step"] == step for line in known)
-    for field, metric in names.items():
-        found = next((line for line in reversed(known) if metric in line), None)
+    for field in names:
+        found = next((line for line in reversed(known) if field in line), None)
         if not validated:
             log.info("%s has no validation at step %s: %s is %s", directory, f"{step:,}", field,
                      f"that of step {found['step']:,}" if found else 0)
-        values[field] = float(found[metric]) if found else 0.0
+        values[field] = float(found[field]) if found else 0.0
     return dataclasses.replace(experiment, objective=experiment.objective | values)
 
 

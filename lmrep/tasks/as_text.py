@@ -1,10 +1,21 @@
 """Any task as text to text (Raffel et al., 2019, section 2.4): its template, its targets and its metrics."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from lmrep.core.errors import UserError
 from lmrep.tasks import TASKS, text_templates
 from lmrep.tasks.known import KNOWN
+
+# Task -> fields of text_to_text that make texts of its targets and measure them.
+FORMS: Mapping[str, Mapping[str, Any]] = {
+    "classification": {"target": "{label}", "metrics": ("accuracy",)},
+    "multiple_choice": {"target": "{label}", "metrics": ("accuracy",)},
+    "regression": {"target": "{label}", "round_to": 0.2, "metrics": ("spearman", "pearson")},
+    "span_extraction": {"target": "{answers}", "metrics": ("answer_f1", "exact_match")},
+    "tagging": {"target": "{tags}", "max_target": 256, "metrics": ("token_accuracy",)},
+    "word_in_context": {"target": "{label}", "metrics": ("accuracy",)},
+}
 
 
 class TextForm(NamedTuple):
@@ -30,14 +41,14 @@ def text_form(task: str, known: str = "", tfds: bool = False) -> TextForm:
       known: the name of the set; "" for other data, of which `text2` is not read.
       tfds: whether the set is read from TFDS, where classes are words.
     """
-    row, found = TASKS[task], KNOWN.get(known)
-    if not row.as_text:
+    reads, found = TASKS[task].reads, KNOWN.get(known)
+    if task not in FORMS:
         raise UserError(f"the task {task} has no form as text; leave as_text=true out")
     columns = ((found.tfds or found.data).get("columns", {})) if found else {}
-    inputs = [name for name in (*row.fields, *(name for name in row.optional if name in columns))
+    inputs = [name for name in (*reads.fields, *(name for name in reads.optional if name in columns))
               if name in text_templates.INPUTS]
     template = " ".join([known or task, *(text_templates.named(name, columns.get(name, name)) for name in inputs)])
-    objective = {"template": template, **row.as_text}
+    objective = {"template": template, **FORMS[task]}
     if not found:
         return TextForm(objective, {})
     objective |= {name: value for name, value in found.objective.items() if name == "metrics"}

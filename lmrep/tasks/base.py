@@ -15,7 +15,7 @@ from lmrep.data.records import TARGETS, Record
 from lmrep.data.records.encoding import Encoded, InputLayout, Units, assemble, truncate_pair, windows
 from lmrep.data.tokenizers import Tokenizer
 from lmrep.metrics.tasks import TASK_METRICS, TaskMetric
-from lmrep.objectives.base import FrozenParts, ObjectiveDef
+from lmrep.objectives.base import ObjectiveDef
 
 
 @dataclass(frozen=True)
@@ -220,74 +220,93 @@ class TextEncoder(NamedTuple):
         return [slice(*each) for each in windows(size, capacity, min(self.format.stride, capacity))]
 
 
+class Reads(NamedTuple):
+    """What a task reads of a record.
+
+    Attributes:
+      fields: the fields that are its input.
+      targets: the fields that it predicts; training and validation data must have them.
+      optional: further fields of the input, which records may lack.
+      texts: the fields whose texts a tokenizer is trained on; (): all fields of the input, and targets that are texts.
+      grouped: whether the network reads all units of an example together (choices); `encode` then gives every example
+        of a split the same number of them.
+    """
+
+    fields: tuple[str, ...]
+    targets: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+    grouped: bool = False
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """All fields of the input."""
+        return self.fields + self.optional
+
+
+class Templates(NamedTuple):
+    """A task whose config decides which fields of records it reads, and which can therefore be trained on a mixture of
+    data sets (`lmrep.tasks.text_to_text`). The defaults are those of every other task.
+
+    Attributes:
+      reads: config -> (fields of the input, targets) of records as they are in files; None: those of `TaskDef.reads`.
+      convert: (config, record as it was read) -> the record with the fields of `TaskDef.reads`.
+      texts: (config, record) -> the texts that a tokenizer is trained on; None: those of `TaskDef.reads`.
+      unlabelled: config -> for data without targets, what makes examples of its records once there is a tokenizer,
+        (records, TextEncoder) -> records with targets; None where data has targets.
+      source_fields: the fields of the config that may differ between the data sets of a mixture (`config.sources`); ():
+        the task cannot be trained on one.
+    """
+
+    reads: Callable[[Any], tuple[tuple[str, ...], tuple[str, ...]] | None] = lambda config: None
+    convert: Callable[[Any, Record], Record] = lambda config, record: record
+    texts: Callable[[Any, Record], Iterable[str]] | None = None
+    unlabelled: Callable[[Any], Callable[[Sequence[Record], TextEncoder], list[Record]] | None] = lambda config: None
+    source_fields: tuple[str, ...] = ()
+
+
 class TaskDef(NamedTuple):
     """A row of `TASKS`: what a network is fine-tuned for, as a choice of an experiment config.
 
     The objective's `loss` reads the batches of `lmrep.data.records.examples.Examples`. Its `predict` is
     (params, batch) -> {"units": {name: [b, n, ...]}, "tokens": {name: [b, t, ...]}}, values for each unit and for each
-    position, where either may be absent.
+    position, where either may be absent. A field of the config that is None and has the name of a metric, as a
+    threshold, is tuned: a loaded run has the value that validation measured for its checkpoint, or 0.
 
     Attributes:
       objective: config, head, loss and metrics.
-      fields: the fields of records that are its input.
-      targets: the fields that it predicts; training and validation data must have them.
-      optional: further fields that it reads where records have them.
+      reads: the fields of records that are its input and its targets.
+      encode: (config, records, TextEncoder) -> (Units, number of texts that were too long for one unit).
+      score: (config, records, units, outputs) -> Result.
+      best: the metric by which checkpoints are compared; "": the first of the resolved config's `metrics`.
+      columns: config -> what a batch has beside the fields of `FORMAT`: the columns of the units that `encode` gives.
       resolve: (config, training records) -> config, with what the training data alone decides, such as `labels`; or,
         without records, what the labels decide.
       check: (config, record) -> None; raises UserError, with the record's `where`, for one that does not fit.
-      encode: (config, records, TextEncoder) -> (Units, number of texts that were too long for one unit).
-      score: (config, records, units, outputs) -> Result.
-      columns: what a batch has beside the fields of `FORMAT`, for plans; None where they depend on the labels.
-      best: the metric by which checkpoints are compared; "": the first of the resolved config's `metrics`.
       submission: (config, records, result) -> {file name: text}, predictions in the form of a benchmark; the name
         begins with "predictions" where there is one file.
-      grouped: whether a network reads all units of an example together (choices); `encode` then gives every example of
-        a split the same number of them.
       compare: (config, record with targets, its prediction) -> Comparison, for reports.
-      initial: new path -> the paths of a pretraining head that it starts from, where the source checkpoint has them.
-      add_columns: (config, Units, frozen parts) -> Units with further columns, which need them: rows of word vectors.
-      more_columns: config -> {name: Field} of these; `y`, the bytes of a word, is `config.characters.max_length`.
-      tuned: field of the config -> the validation metric that has its value, where the field is None: a loaded run has
-        the value of its checkpoint, or 0 without validation.
-      texts: (config, record) -> the texts that a tokenizer is trained on; None: those of the fields, and of targets
-        that are texts.
-      unlabelled: config -> for data without targets, what makes examples of its records once there is a tokenizer,
-        (records, TextEncoder) -> records with targets; None where data has targets.
-      fields_of: config -> {"fields": ..., "targets": ...} of records as they are read, where the config decides on it.
-      convert: (config, record as it was read) -> the record with `targets`.
-      as_text: fields of the task text_to_text that make texts of this task's targets and measure them.
-      source_fields: the fields of the config that may differ between the data sets of a mixture (`config.sources`); ():
-        the task cannot be trained on one.
+      initial: new path -> the path of a pretraining head that it starts from, where the source checkpoint has it.
+      templates: of a task whose config decides which fields it reads.
     """
 
     objective: ObjectiveDef
-    fields: tuple[str, ...]
-    targets: tuple[str, ...]
+    reads: Reads
     encode: Callable[[Any, Sequence[Record], TextEncoder], tuple[Units, int]]
     score: Callable[[Any, Sequence[Record], Units, Outputs], Result]
     best: str
-    columns: Mapping[str, Field] | None = None
+    columns: Callable[[Any], Mapping[str, Field]] = lambda config: {}
     resolve: Callable[[Any, Sequence[Record]], Any] = lambda config, records: config
     check: Callable[[Any, Record], None] = lambda config, record: None
-    optional: tuple[str, ...] = ()
     submission: Callable[[Any, Sequence[Record], Result], dict[str, str]] | None = None
-    grouped: bool = False
     compare: Callable[[Any, Record, Mapping[str, Any]], Comparison] = compare
-    initial: dict[str, str] = {}  # noqa: RUF012
-    tuned: dict[str, str] = {}  # noqa: RUF012
-    add_columns: Callable[[Any, Units, FrozenParts], Units] = lambda config, units, frozen: units
-    more_columns: Callable[[Any], dict[str, Field]] = lambda config: {}
-    texts: Callable[[Any, Record], Iterable[str]] | None = None
-    unlabelled: Callable[[Any], Callable[[Sequence[Record], TextEncoder], list[Record]] | None] = lambda config: None
-    fields_of: Callable[[Any], Mapping[str, tuple[str, ...]]] = lambda config: {}
-    convert: Callable[[Any, Record], Record] = lambda config, record: record
-    as_text: Mapping[str, Any] = {}
-    source_fields: tuple[str, ...] = ()
+    initial: Mapping[str, str] = {}
+    templates: Templates = Templates()
 
     def needed(self, config: Any) -> tuple[str, ...]:
         """The fields that records must have; a test file may lack the targets."""
-        own = {"fields": self.fields, "targets": self.targets} | self.fields_of(config)
-        return (*own["fields"], *own["targets"])
+        fields, targets = self.templates.reads(config) or (self.reads.fields, self.reads.targets)
+        return (*fields, *targets)
 
 
 def collate(outputs: Iterable[dict[str, Any]], units: Units) -> Outputs:

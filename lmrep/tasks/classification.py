@@ -26,7 +26,7 @@ from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, Netw
 from lmrep.objectives.outputs import normalize_weights
 from lmrep.objectives.teaching import TEACHER
 from lmrep.tasks import auxiliary, distillation, heads, networks, unseen, word_features
-from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder, figures, glue_submission, mean_by_example
+from lmrep.tasks.base import Outputs, Reads, Result, TaskDef, TextEncoder, figures, glue_submission, mean_by_example
 from lmrep.tasks.bcn import Config as Bcn
 from lmrep.tasks.capability import Predict
 from lmrep.tasks.networks import Network
@@ -190,11 +190,7 @@ DEFINITION = TaskDef(
                  "majority_accuracy": accuracy_metric("Accuracy of the most frequent class", headline=False)},
         capabilities=(Predict("classify", "classifies texts", ("text",), show, ("text2",)),),
         published=heads.PUBLISHED),
-    fields=("text",), optional=("text2",), targets=("label",),
-    as_text={"target": "{label}", "metrics": ("accuracy",)},
-    columns={"label": Field("bn", np.int32, "number of the class; -1 where it is not known")},
-    resolve=resolve, encode=encode, score=score,
-    best="accuracy", submission=submission,
-    initial={"objective/classification/dense": "objective/pair/pooler"},
-    add_columns=word_features.columns, more_columns=word_features.fields,
+    Reads(("text",), ("label",), ("text2",)), resolve=resolve, encode=encode, score=score, best="accuracy",
+    columns=lambda c: {"label": Field("bn", np.int32, "number of the class; -1 where it is not known")},
+    submission=submission, initial={"objective/classification/dense": "objective/pair/pooler"},
 )

@@ -6,7 +6,7 @@ once, when the data is read: every epoch shows the same spans, as the static mas
 ones (`objectives.span_corruption`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import jax
@@ -127,8 +127,3 @@ def score(outputs: Outputs) -> Result:
     nll, correct = (np.concatenate(outputs.arrays[name]) for name in ("nll", "correct"))
     return Result({"loss": float(nll.mean()), "lm_loss": float(nll.mean()), "lm_accuracy": float(correct.mean())},
                   [{"loss": float(own.mean())} for own in outputs.arrays["nll"]])
-
-
-def maker(denoise: bool, max_target: int) -> Callable[[Sequence[Record], TextEncoder], list[Record]] | None:
-    """`TaskDef.unlabelled` of a source."""
-    return partial(examples, max_target=max_target) if denoise else None

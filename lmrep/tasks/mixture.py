@@ -22,7 +22,7 @@ def mixed(task: TaskDef, configs: Mapping[str, Any]) -> TaskDef:
     `score`, the mean over the sources of each one's first metric, from 0 to 100.
 
     Args:
-      task: the task; it has `source_fields`.
+      task: the task; its `templates` have `source_fields`.
       configs: of the sources, by name; records of no source have that of the run.
     """
     def config_of(record: Record, base: Any) -> Any:
@@ -37,7 +37,7 @@ def mixed(task: TaskDef, configs: Mapping[str, Any]) -> TaskDef:
         task.check(config_of(record, base), record)
 
     def texts(base: Any, record: Record) -> Iterable[str]:
-        return task.texts(config_of(record, base), record)
+        return task.templates.texts(config_of(record, base), record)
 
     def compare(base: Any, record: Record, prediction: Mapping[str, Any]) -> Comparison:
         return task.compare(config_of(record, base), record, prediction)
@@ -66,7 +66,9 @@ def mixed(task: TaskDef, configs: Mapping[str, Any]) -> TaskDef:
                     for name, metric in task.objective.metrics.items()}
     return task._replace(
         objective=task.objective._replace(metrics=metrics), resolve=resolve, check=check,
-        texts=task.texts and texts, compare=compare, score=score, submission=task.submission and submission, best=SCORE)
+        compare=compare, score=score,
+        submission=task.submission and submission, best=SCORE, templates=task.templates._replace(
+            texts=task.templates.texts and texts))
 
 
 def config_of_source(configs: Mapping[str, Any], source: str, base: Any) -> Any:

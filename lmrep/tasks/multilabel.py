@@ -25,7 +25,7 @@ from lmrep.models.base import Context, Model, check_context
 from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights
 from lmrep.tasks import auxiliary, heads, networks, unseen, word_features
-from lmrep.tasks.base import Comparison, Outputs, Result, TaskDef, TextEncoder, figures, mean_by_example
+from lmrep.tasks.base import Comparison, Outputs, Reads, Result, TaskDef, TextEncoder, figures, mean_by_example
 from lmrep.tasks.capability import Predict
 from lmrep.tasks.classification import label_order
 from lmrep.tasks.networks import Network
@@ -166,10 +166,8 @@ DEFINITION = TaskDef(
         capabilities=(Predict("classify", "names the labels of texts", ("text",),
                               lambda prediction: shown(prediction["labels"]), ("text2",)),),
         published=heads.PUBLISHED),
-    fields=("text",), optional=("text2",), targets=("labels",), columns={},
-    resolve=resolve, encode=encode, score=score, best="micro_f1", submission=submission, compare=compare,
-    initial={"objective/multilabel/dense": "objective/pair/pooler"},
-    add_columns=word_features.columns, more_columns=lambda c: {
-        **word_features.fields(c),
-        "labels": Field("bnl", np.int32, "1 for labels that a text has, 0 for others; -1 where they are not known")},
+    Reads(("text",), ("labels",), ("text2",)), resolve=resolve, encode=encode, score=score, best="micro_f1",
+    columns=lambda c: {"labels": Field("bnl", np.int32, "1 for labels that a text has, 0 for others; -1 where they are "
+                                                        "not known")},
+    submission=submission, compare=compare, initial={"objective/multilabel/dense": "objective/pair/pooler"},
 )

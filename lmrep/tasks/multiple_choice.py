@@ -23,7 +23,7 @@ from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, Netw
 from lmrep.objectives.outputs import normalize_weights
 from lmrep.objectives.teaching import TEACHER
 from lmrep.tasks import auxiliary, distillation, heads, networks, word_features
-from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder, figures
+from lmrep.tasks.base import Outputs, Reads, Result, TaskDef, TextEncoder, figures
 from lmrep.tasks.capability import Predict
 from lmrep.tasks.networks import Network
 
@@ -144,11 +144,8 @@ DEFINITION = TaskDef(
                  "majority_accuracy": accuracy_metric("Accuracy of the most frequent position", headline=False)},
         capabilities=(Predict("choose", "chooses between texts", ("text", "choices"), show, from_text=from_text),),
         published=heads.PUBLISHED),
-    fields=("text", "choices"), targets=("label",),
-    as_text={"target": "{label}", "metrics": ("accuracy",)},
-    columns={"label": Field("bn", np.int32, "number of the right choice"),
-             "choice": Field("bn", np.int32, "1 for a choice, 0 where an example has fewer")},
-    check=check, encode=encode, score=score, best="accuracy",
-    grouped=True, initial={"objective/multiple_choice/dense": "objective/pair/pooler"},
-    add_columns=word_features.columns, more_columns=word_features.fields,
+    Reads(("text", "choices"), ("label",), grouped=True), encode=encode, score=score, best="accuracy",
+    columns=lambda c: {"label": Field("bn", np.int32, "number of the right choice"),
+                       "choice": Field("bn", np.int32, "1 for a choice, 0 where an example has fewer")},
+    check=check, initial={"objective/multiple_choice/dense": "objective/pair/pooler"},
 )

@@ -29,6 +29,7 @@ from lmrep.tasks import auxiliary, heads, networks, word_features
 from lmrep.tasks.base import (
     Comparison,
     Outputs,
+    Reads,
     Result,
     TaskDef,
     TextEncoder,
@@ -155,11 +156,8 @@ DEFINITION = TaskDef(
         capabilities=(Predict("rate", "predicts a number for each text", ("text",),
                               lambda prediction: f"{prediction['value']:.4g}", ("text2",)),),
         published=heads.PUBLISHED),
-    fields=("text",), optional=("text2",), targets=("label",),
-    as_text={"target": "{label}", "round_to": 0.2, "metrics": ("spearman", "pearson")},
-    columns={"label": Field("bn", np.float32, "the number; NaN where it is not known")},
-    check=lambda c, record: number(record) and None,
-    encode=encode, score=score, best="pearson",
-    submission=submission, compare=compare, initial={"objective/regression/dense": "objective/pair/pooler"},
-    add_columns=word_features.columns, more_columns=word_features.fields,
+    Reads(("text",), ("label",), ("text2",)), encode=encode, score=score, best="pearson",
+    columns=lambda c: {"label": Field("bn", np.float32, "the number; NaN where it is not known")},
+    check=lambda c, record: number(record) and None, submission=submission, compare=compare,
+    initial={"objective/regression/dense": "objective/pair/pooler"},
 )

@@ -30,8 +30,8 @@ from lmrep.models.base import Context, Model, check_context
 from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights, sums
 from lmrep.objectives.teaching import TEACHER
-from lmrep.tasks import answer_search, conditioned_ends, distillation, heads, networks, question_windows, word_features
-from lmrep.tasks.base import Comparison, Outputs, Result, TaskDef
+from lmrep.tasks import answer_search, conditioned_ends, distillation, heads, networks, question_windows
+from lmrep.tasks.base import Comparison, Outputs, Reads, Result, TaskDef
 from lmrep.tasks.capability import Predict
 from lmrep.tasks.networks import Network
 
@@ -335,13 +335,10 @@ DEFINITION = TaskDef(
         capabilities=(Predict("answer", "answers questions about a text", ("question", "context"), show,
                               from_text=from_text),),
         published={"gpt": {"context": "left"}, "gpt2": {"context": "left"}}),
-    fields=("question", "context"), targets=("answers",),
-    as_text={"target": "{answers}", "metrics": ("answer_f1", "exact_match")},
-    columns={name: Field("bn", np.int32, f"position in the text of {what}") for name, what in (
+    Reads(("question", "context"), ("answers",)), encode=question_windows.encode, score=score, best="answer_f1",
+    columns=lambda c: {name: Field("bn", np.int32, f"position in the text of {what}") for name, what in (
         ("start", "the answer's first token; -1 where it is not known"), ("end", "the answer's last token; -1 as well"),
-        ("null", "the token that stands for no answer"))},
-    check=check, encode=question_windows.encode, score=score, best="answer_f1",
-    tuned={"threshold": "threshold"}, submission=submission, compare=compare,
-    add_columns=word_features.columns,
-    more_columns=lambda c: word_features.fields(c) | (conditioned_ends.FIELDS if c.end == "conditioned" else {}),
+        ("null", "the token that stands for no answer"))} | (
+            conditioned_ends.FIELDS if c.end == "conditioned" else {}),
+    check=check, submission=submission, compare=compare,
 )

@@ -36,8 +36,8 @@ from lmrep.objectives.base import (
 )
 from lmrep.objectives.outputs import normalize_weights, sums
 from lmrep.objectives.teaching import TEACHER
-from lmrep.tasks import distillation, heads, networks, schemes, unseen, word_features
-from lmrep.tasks.base import Comparison, Outputs, Result, TaskDef, TextEncoder, figures
+from lmrep.tasks import distillation, heads, networks, schemes, unseen
+from lmrep.tasks.base import Comparison, Outputs, Reads, Result, TaskDef, TextEncoder, figures
 from lmrep.tasks.networks import Network
 from lmrep.tasks.tag_texts import Tag
 from lmrep.tasks.words import representatives, windows, word_ids, word_means
@@ -341,12 +341,10 @@ DEFINITION = TaskDef(
             "majority_accuracy": accuracy_metric("Accuracy of the most frequent tag", headline=False)},
         capabilities=(Tag("tag", "tags the words of sentences", ("words",), show=str),),
         published={"gpt": {"context": "left"}, "gpt2": {"context": "left"}}),
-    fields=("words",), targets=("tags",),
-    as_text={"target": "{tags}", "max_target": 256, "metrics": ("token_accuracy",)},
-    columns={"word": Field("bt", np.int32, "number of each token's word; -1 for none"),
-             "tag": Field("bt", np.int32, "number of the tag at the token that stands for its word; -1 elsewhere"),
-             "stands": Field("bt", np.int32, "1 at the token that stands for a word, 2 at that of the last one, 0 at "
-                                             "other tokens of words; -1 elsewhere")},
-    resolve=resolve, encode=encode, score=score, best="",
-    submission=submission, compare=compare, add_columns=word_features.columns,
-    more_columns=word_features.fields)
+    Reads(("words",), ("tags",)), resolve=resolve, encode=encode, score=score, best="",
+    columns=lambda c: {
+        "word": Field("bt", np.int32, "number of each token's word; -1 for none"),
+        "tag": Field("bt", np.int32, "number of the tag at the token that stands for its word; -1 elsewhere"),
+        "stands": Field("bt", np.int32, "1 at the token that stands for a word, 2 at that of the last one, 0 at other "
+                                        "tokens of words; -1 elsewhere")},
+    submission=submission, compare=compare)

@@ -113,11 +113,6 @@ def vectors(x: Array, batch: Batch, number: int) -> Array:
     return networks.mean(x, own & (batch[COLUMN] == number)[:, None])
 
 
-def texts(c: Any, record: Record) -> list[str]:
-    """The texts that a tokenizer is trained on."""
-    return [record.fields[field] for field in SPANS.values() if field in record.fields]
-
-
 class PredictWord(Predict):
     """As `Predict`, for target words. An example is a dict, a JSON object as a text, or the cells of a line of a file,
     as a tuple or as a text with tabs between them.

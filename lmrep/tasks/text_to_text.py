@@ -9,7 +9,7 @@ import json
 import logging
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice, takewhile
@@ -45,7 +45,7 @@ from lmrep.objectives.base import (
 )
 from lmrep.objectives.outputs import normalize_weights, output_layer, output_specs, smoothed_cross_entropy, sums
 from lmrep.tasks import denoising, schemes, text_metrics, text_templates
-from lmrep.tasks.base import Comparison, Outputs, Result, TaskDef, TextEncoder
+from lmrep.tasks.base import Comparison, Outputs, Reads, Result, TaskDef, Templates, TextEncoder
 from lmrep.tasks.generate_target import GenerateTarget
 from lmrep.tasks.text_metrics import TEXT_METRICS, gold_of
 
@@ -189,10 +189,9 @@ def _source(c: Config, record: Record) -> str:
     return text_templates.render(c.template, record, "config.objective.template")
 
 
-def fields_of(c: Config) -> dict[str, tuple[str, ...]]:
-    """The fields of examples that the templates read."""
-    return {"fields": text_templates.fields(c.template),
-            "targets": () if c.denoise else text_templates.fields(c.target)}
+def reads(c: Config) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The fields of records that the two templates read."""
+    return text_templates.fields(c.template), () if c.denoise else text_templates.fields(c.target)
 
 
 def convert(c: Config, record: Record) -> Record:
@@ -240,6 +239,11 @@ def target(c: Config, record: Record) -> str:
 def texts(c: Config, record: Record) -> tuple[str, ...]:
     """What the encoder reads of a record, its prefix too, and the target."""
     return _source(c, record), *([target(c, record)] if "target" in record.fields else [])
+
+
+def unlabelled(c: Config) -> Callable[[Sequence[Record], TextEncoder], list[Record]] | None:
+    """Makes pairs of texts without targets, where the config says so."""
+    return partial(denoising.examples, max_target=c.max_target) if c.denoise else None
 
 
 # Training
@@ -370,13 +374,14 @@ DEFINITION = TaskDef(
             "generate_target", "generates a text from a text, such as its translation", (),
             lambda prediction: prediction["text"], text_templates.INPUTS),),
         published_heads={"span_corruption": NAME}),
-    fields=("text",), targets=("target",), optional=tuple(name for name in text_templates.INPUTS if name != "text"),
-    fields_of=fields_of, convert=convert, resolve=resolve, check=check,
-    columns={"known": Field("bn", np.int32, "whether the target is known; -1 for empty sequences"),
-             "generated": Field("bn", np.int32, "whether a text is generated for it; -1 for empty sequences"),
-             **{name: FIELDS[name] for name in ("source_tokens", "source_segment_ids", "source_positions")}},
-    encode=encode, score=score, best="", submission=submission, compare=compare,
+    Reads(("text",), ("target",), tuple(name for name in text_templates.INPUTS if name != "text")),
+    resolve=resolve, check=check, encode=encode, score=score, best="",
+    columns=lambda c: {
+        "known": Field("bn", np.int32, "whether the target is known; -1 for empty sequences"),
+        "generated": Field("bn", np.int32, "whether a text is generated for it; -1 for empty sequences"),
+        **{name: FIELDS[name] for name in ("source_tokens", "source_segment_ids", "source_positions")}},
+    submission=submission, compare=compare,
     initial={f"objective/{NAME}/output": "objective/span_corruption/output"},
-    texts=texts, unlabelled=lambda c: denoising.maker(c.denoise, c.max_target),
-    source_fields=("template", "target", "round_to", "metrics", "positive", "scheme", "denoise"),
+    templates=Templates(reads, convert, texts, unlabelled, source_fields=(
+        "template", "target", "round_to", "metrics", "positive", "scheme", "denoise")),
 )

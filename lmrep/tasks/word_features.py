@@ -58,6 +58,8 @@ class Config:
 
 def fields(c: Config) -> dict[str, Field]:
     """The fields that `columns` adds to batches; {} for a task that reads no words."""
+    if not hasattr(c, "words"):
+        return {}
     vector = {"vector": Field("bt", np.int32, "row of the word's vector; -1 for unknown words, -2 for special tokens")}
     word_bytes = {"word_bytes": Field("bty", np.int32, "bytes of the word plus 1; 0 after them")}
     return (vector if c.words.lookup else {}) | (word_bytes if c.characters.filters else {})

@@ -24,7 +24,7 @@ from lmrep.models.base import Context, Model, check_context
 from lmrep.objectives.base import Batch, Carry, FrozenParts, Metrics, NetworkUse, Objective, ObjectiveDef
 from lmrep.objectives.teaching import TEACHER
 from lmrep.tasks import classification, distillation, heads, networks, target_words, word_features
-from lmrep.tasks.base import Result, TaskDef, TextEncoder
+from lmrep.tasks.base import Reads, Result, TaskDef, TextEncoder
 from lmrep.tasks.networks import Network
 
 # SuperGLUE's files: its names of our fields, and our spans, of its fields in characters.
@@ -110,10 +110,7 @@ DEFINITION = TaskDef(
             ("lemma", "pos"), parse=parse, renamed=renamed),),
         published={family: {name: value for name, value in fields.items() if name in ("context", "end_of_text")}
                    for family, fields in heads.PUBLISHED.items()}),
-    fields=("text", "text2", "span", "span2"), optional=("lemma", "pos"), targets=("label",),
-    as_text=classification.DEFINITION.as_text,
-    columns={**classification.DEFINITION.columns, **target_words.COLUMNS},
+    Reads(("text", "text2", "span", "span2"), ("label",), ("lemma", "pos"), texts=("text", "text2")),
     resolve=classification.resolve, encode=encode, score=classification.score, best="accuracy",
-    submission=submission, texts=target_words.texts,
-    add_columns=word_features.columns, more_columns=word_features.fields,
+    columns=lambda c: {**classification.DEFINITION.columns(c), **target_words.COLUMNS}, submission=submission,
 )

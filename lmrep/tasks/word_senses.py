@@ -32,7 +32,7 @@ from lmrep.models.base import Context, Model, check_context
 from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights
 from lmrep.tasks import heads, networks, sense_inventory, target_words, unseen, word_features
-from lmrep.tasks.base import Comparison, Outputs, Result, TaskDef, TextEncoder, figures
+from lmrep.tasks.base import Comparison, Outputs, Reads, Result, TaskDef, TextEncoder, figures
 from lmrep.tasks.networks import Network
 
 NAME, NEAREST = "word_senses", "nearest"
@@ -266,11 +266,11 @@ DEFINITION = TaskDef(
             "disambiguate", "names the senses of words", ("text", "span", "lemma"), show, ("pos",), parse=parse),),
         published={family: {name: value for name, value in fields.items() if name in ("context", "end_of_text")}
                    for family, fields in heads.PUBLISHED.items()}),
-    fields=("text", "span", "lemma"), optional=("pos",), targets=("senses",),
-    columns={"candidates": Field("bnk", np.int32, "numbers of the senses of each word; -1 after the last"),
-             "right": Field("bnk", np.int32, "1 for a right sense, 0 for a wrong one, -1 where it is not known"),
-             **target_words.COLUMNS},
-    resolve=resolve, check=lambda c, record: sense_inventory.check(record), encode=encode, score=score,
-    best="sense_f1", submission=submission, compare=compare, texts=target_words.texts,
-    add_columns=word_features.columns, more_columns=word_features.fields,
+    Reads(("text", "span", "lemma"), ("senses",), ("pos",), texts=("text",)), resolve=resolve, encode=encode,
+    score=score, best="sense_f1",
+    columns=lambda c: {
+        "candidates": Field("bnk", np.int32, "numbers of the senses of each word; -1 after the last"),
+        "right": Field("bnk", np.int32, "1 for a right sense, 0 for a wrong one, -1 where it is not known"),
+        **target_words.COLUMNS},
+    check=lambda c, record: sense_inventory.check(record), submission=submission, compare=compare,
 )

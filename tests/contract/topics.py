@@ -16,6 +16,7 @@ from lmrep.core import prng
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
+from lmrep.data.formats.base import Field
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import Units, collect
 from lmrep.metrics import Metric
@@ -24,7 +25,7 @@ from lmrep.models.base import Context, Model, check_context
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Names, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights, sums
 from lmrep.tasks import heads
-from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder, mean_by_example
+from lmrep.tasks.base import Outputs, Reads, Result, TaskDef, TextEncoder, mean_by_example
 from lmrep.tasks.capability import Predict
 
 
@@ -150,5 +151,6 @@ DEFINITION = TaskDef(
         capabilities=(NameTopics("name_topics", "names the topics of texts", ("text",),
                                  lambda prediction: " ".join(prediction["topics"]) or "none"),),
         published=heads.PUBLISHED),
-    fields=("text",), targets=("tags",), resolve=resolve, check=check, encode=encode, score=score, best="micro_f1",
+    Reads(("text",), ("tags",)), resolve=resolve, check=check, encode=encode, score=score, best="micro_f1",
+    columns=lambda c: {"topics": Field("bnl", np.int32, "1 for topics of a text; -1 where they are not known")},
     submission=submission)

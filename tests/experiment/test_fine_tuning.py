@@ -107,7 +107,7 @@ def test_what_is_done_with_long_texts_is_the_same_on_all_pages(task, long):
     pages = [compose_task("size=tiny", task), *(
         compose_known("size=tiny,data=folder", name) for name, known in KNOWN.items() if known.task == task)]
     assert {page.format.long for page in pages} == {"auto"}
-    assert resolve_long(Format(), TASKS[task].fields).long == long
+    assert resolve_long(Format(), TASKS[task].reads.fields).long == long
 
 
 @pytest.mark.parametrize("present", [True, False])

@@ -163,7 +163,7 @@ def step(name: str, packed: bool = False, mesh: tuple = (1, 1, 1), microbatches:
 def unlabelled(task: tiny.Tiny) -> list:
     """Its first two examples without their targets."""
     return [record._replace(fields={name: value for name, value in record.fields.items()
-                                    if name not in task.task.targets}) for record in task.records[:2]]
+                                    if name not in task.task.reads.targets}) for record in task.records[:2]]
 
 
 def right(task: tiny.Tiny) -> Outputs:

@@ -12,7 +12,7 @@ from lmrep.experiment.fine_tuning import compose_known
 from lmrep.experiment.task_data import prepare_task
 from lmrep.experiment.task_inspection import statistics
 from lmrep.metrics.tasks import TASK_METRICS
-from lmrep.tasks import TASKS, text_to_text
+from lmrep.tasks import as_text, text_to_text
 from lmrep.tasks.known import KNOWN
 from lmrep.tasks.text_metrics import TEXT_METRICS, Gold, gold_of, options
 from lmrep.tasks.text_templates import from_texts, render
@@ -44,7 +44,7 @@ def config(task, train, argument="as_text=true,mesh=1x1x1", **fields):
 
 
 def test_every_form_is_tested():
-    assert EXAMPLES.keys() == {name for name, task in TASKS.items() if task.as_text}
+    assert EXAMPLES.keys() == as_text.FORMS.keys()
 
 
 @pytest.mark.parametrize("task", EXAMPLES)
@@ -75,7 +75,7 @@ def test_known_sets_have_words_for_classes_and_the_names_of_their_inputs():
     assert tfds.objective.positive == "equivalent" and not tfds.data.label_map
     wic = compose_known("as_text=true,size=tiny", "wic").objective
     assert wic.template == "wic sentence1: {text} sentence2: {text2} word: {lemma}"
-    for name in (name for name, known in KNOWN.items() if TASKS[known.task].as_text):
+    for name in (name for name, known in KNOWN.items() if known.task in as_text.FORMS):
         parse(compose_known("as_text=true,size=tiny", name))
     with pytest.raises(UserError, match="network=bilstm is below a head"):
         compose_known("as_text=true,size=tiny,network=bilstm", "sst2")

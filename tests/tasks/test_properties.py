@@ -31,7 +31,7 @@ def test_packed_examples_in_microbatches_on_a_mesh_have_the_gradient_of_separate
     assert metrics["loss"][0] == pytest.approx(result(name)[0].metrics["loss"], rel=1e-5)
     assert metrics.keys() - {*COMMON, "targets"} <= build(name).task.objective.metrics.keys()
     assert any(np.any(value) for value in jax.tree.leaves(gradient))
-    other, measured = step(name, not build(name).task.grouped, (2, 2, 2), 2)
+    other, measured = step(name, not build(name).task.reads.grouped, (2, 2, 2), 2)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-5), other, gradient)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4), measured, metrics)
 

@@ -166,7 +166,7 @@ def test_small_sources_have_all_their_text_in_the_tokenizer_and_large_ones_their
     c = experiments.parse(config(home))
     own = task_sources.read_split(c, "train")
     texts = task_sources.training_texts(c, task_sources.task_of(c), None, own)
-    every = [text for record in own for text in TASKS["text_to_text"].texts(
+    every = [text for record in own for text in TASKS["text_to_text"].templates.texts(
         task_sources.objective_of(c, record.source, None), record)]
     assert sum(text.startswith("choose") for text in texts) == 32
     assert sum(map(len, texts)) < sum(map(len, every))

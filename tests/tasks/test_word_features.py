@@ -55,7 +55,7 @@ def test_the_words_of_tokens_are_the_text(name):
 def test_every_token_of_a_unit_has_its_word(task, long):
     one = tiny.Tiny(task, TASKS[task], length=16, form={"long": long, "stride": 3}, words=WORDS, characters=CHARACTERS,
                     frozen={"words": PART})
-    units = one.task.add_columns(one.config, one.encode()[0], {"words": PART})
+    units = word_features.columns(one.config, one.encode()[0], {"words": PART})
     tokens = [one.tokenizer.tokens[i] for i in units.tokens]
     known = {word: i for i, word in enumerate(PART.tokens)}
     special = [token.startswith("[") for token in tokens]

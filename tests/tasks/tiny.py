@@ -20,7 +20,7 @@ from lmrep.interop.checkpoint_config import adopt_checkpoint
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS
 from lmrep.objectives.base import Carry, Keys
-from lmrep.tasks import TASKS
+from lmrep.tasks import TASKS, word_features
 from lmrep.tasks.base import FORMAT, Outputs, TextEncoder, collate
 from tests.reference import random_params
 
@@ -105,8 +105,8 @@ class Tiny:
 
     def examples(self, records=None) -> Examples:
         records = self.records if records is None else records
-        units = self.task.add_columns(self.config, self.encode(records)[0], self.frozen)
-        group = len(units.example) // len(records) if self.task.grouped else 0
+        units = word_features.columns(self.config, self.encode(records)[0], self.frozen)
+        group = len(units.example) // len(records) if self.task.reads.grouped else 0
         return arrange(units, self.tokenizer.vocabulary, self.layout.pad, "", self.length if self.form.packed else 0,
                        group)
 

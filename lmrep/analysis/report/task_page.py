@@ -23,7 +23,7 @@ def results(run: RunData) -> dict[str, Any]:
             "examples": f"{task.examples:,}", "mixes": _mixes(task.mixes),
             "confusion": _confusion(task.confusion), "confusions": _confusions(task.confusion),
             "worst": [([*example.texts.items()], example.gold, example.predicted) for example in task.worst],
-            "fields": TASKS[run.stage.objective_name].fields}
+            "fields": TASKS[run.stage.objective_name].reads.fields}
 
 
 def _evaluations(run: RunData) -> dict[str, list] | None:

@@ -230,11 +230,11 @@ def _compared(
                 fields = loads(line)
                 own = {name: value for name, value in fields.items() if name not in ("id", "source", "prediction")}
                 record = Record(own, fields["id"], f"{path.name}, line {number:,}", source=fields.get("source", ""))
-                if not all(name in record.fields for name in task.targets):
+                if not all(name in record.fields for name in task.reads.targets):
                     return
                 texts = {"source": record.source} if record.source else {}
                 shown = {name: value for name, value in own.items() if name not in SPANS} | marked(record)
-                texts |= {name: _text(name, shown[name]) for name in (*task.fields, *task.optional) if name in shown}
+                texts |= {name: _text(name, shown[name]) for name in task.reads.inputs if name in shown}
                 yield record, texts, task.compare(config, record, fields["prediction"])
             except DAMAGE:
                 yield None
