@@ -21,11 +21,11 @@ def searching(model, tokens, beams=1, end=NO_TOKEN):
     runs, with the cache."""
     def search(params, source, real):
         def decode(last, cache):
-            hidden, cache = model.decode(params, last, cache)
-            return lm_head.logits({}, model.output_embedding(params), hidden), cache
+            hidden, cache = model.state.decode(params, last, cache)
+            return lm_head.logits({}, model.output.table(params), hidden), cache
 
         inputs = Inputs(source, attention_mask=AttentionMask(real))
-        return decoding.generate(decode, lambda number: model.start_cache(params, number, tokens, source=inputs),
+        return decoding.generate(decode, lambda number: model.state.cache(params, number, tokens, source=inputs),
                                  len(source), tokens, decoding.Search(beams=beams), start=0, end=end).tokens
 
     return jax.jit(search)

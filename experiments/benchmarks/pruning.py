@@ -42,13 +42,13 @@ from lmrep.training.step import train_step
 def compare(run, o):
     """{order: metric} of a run."""
     own = head_importance.gated(run, o.examples, o.validation_examples)
-    kept, number = run.model.kept_heads(), int(sum(map(len, run.model.kept_heads())) * o.fraction)
+    kept, number = run.model.heads.kept(), int(sum(map(len, run.model.heads.kept())) * o.fraction)
 
     def score(removed):
-        return own.score(heads.gates_without(removed, kept, run.model.heads))
+        return own.score(heads.gates_without(removed, kept, run.model.heads.number))
 
     def importance(removed):
-        return own.importance(heads.gates_without(removed, kept, run.model.heads))
+        return own.importance(heads.gates_without(removed, kept, run.model.heads.number))
 
     once = importance(())
     exact = next(removed for removed in heads.removals(importance, kept, 1, exact=True) if len(removed) >= number)

@@ -60,26 +60,26 @@ def analyse(
       random: the number of random orders whose curves are measured too.
       seed: of the random orders.
     """
-    kept = own.run.model.kept_heads()
-    full = gates_without((), kept, own.run.model.heads)
+    kept = own.run.model.heads.kept()
+    full = gates_without((), kept, own.run.model.heads.number)
     heads, base, scores = [*all_heads(kept)], own.score(full), own.importance(full)
     result = {"step": own.run.step, "metric": own.metric, "higher_is_better": own.higher_is_better,
               "examples": own.sizes, "base": base, "exact": exact, "at_least": at_least, "kept": kept,
               "importance": scores.tolist()}
 
     def score(removed: Iterable[Head]) -> float:
-        return own.score(gates_without(removed, kept, own.run.model.heads))
+        return own.score(gates_without(removed, kept, own.run.model.heads.number))
 
     if ablation:
-        result["ablation"] = _by_head(kept, own.run.model.heads, lambda head: score([head]))
+        result["ablation"] = _by_head(kept, own.run.model.heads.number, lambda head: score([head]))
     if single:
-        result["single"] = _by_head(kept, own.run.model.heads, lambda head: score(
+        result["single"] = _by_head(kept, own.run.model.heads.number, lambda head: score(
             [other for other in heads if other[0] == head[0] and other != head]))
     if curve:
         def importance(removed: Sequence[Head]) -> np.ndarray:
             if not exact or not removed:
                 return scores
-            return own.importance(gates_without(removed, kept, own.run.model.heads))
+            return own.importance(gates_without(removed, kept, own.run.model.heads.number))
 
         result["curve"] = [_point(removed, base if not removed else score(removed), heads)
                            for removed in removals(importance, kept, at_least, exact)]

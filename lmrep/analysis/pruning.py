@@ -62,8 +62,8 @@ def least_important(
       UserError: as `head_importance.gated`, or no head is left to remove.
     """
     own = head_importance.gated(run, examples, split="", normalize=normalize, data_dir=data_dir)
-    kept = run.model.kept_heads()
-    found = own.importance(heads.gates_without((), kept, run.model.heads))
+    kept = run.model.heads.kept()
+    found = own.importance(heads.gates_without((), kept, run.model.heads.number))
     if _network(run).share in ("attention", "all"):
         chosen = heads.lowest(found.sum(0, keepdims=True), kept[:1], int(len(kept[0]) * fraction), at_least)
         chosen = [(layer, head) for layer in range(len(kept)) for _, head in chosen]
@@ -127,7 +127,7 @@ def _network(run: Run) -> transformer.Config:
 def _difference(run: Run, model: Model, encoder: Tree, removed: Mapping[int, Sequence[int]]) -> float:
     """The largest absolute difference between the outputs of `model` and of the run's network with closed gates."""
     gates = heads.gates_without([(layer, head) for layer, own in removed.items() for head in own],
-                                run.model.kept_heads(), run.model.heads)
+                                run.model.heads.kept(), run.model.heads.number)
     length = min(64, run.model.max_length or 64)
     tokens = np.random.default_rng(0).integers(0, run.tokenizer.size, (2, length))
     inputs = Inputs(tokens=jnp.asarray(tokens, jnp.int32))
@@ -148,7 +148,7 @@ def describe(found: Pruned, run: Run, target: Path) -> str:
     """For people."""
     own = "; ".join(f"layer {layer}: {', '.join(map(str, each))}" for layer, each in sorted(found.removed.items())
                     if each)
-    number, total = sum(map(len, found.removed.values())), sum(map(len, run.model.kept_heads()))
+    number, total = sum(map(len, found.removed.values())), sum(map(len, run.model.heads.kept()))
     before, after = found.parameters
     stage = stage_at(run.experiment, run.step)
     return (f"removed {number} of {total} heads: {own}\n"

@@ -24,7 +24,7 @@ from lmrep.experiment.choices import ALL_FORMATS, ALL_OBJECTIVES, formats_for, i
 from lmrep.experiment.mesh import parse_mesh
 from lmrep.experiment.record import Experiment, StageConfig, StagePlan, TaskExperiment
 from lmrep.layers.attention_backends import AUTO, EVERYWHERE, Choice
-from lmrep.models import MODELS, PRESETS
+from lmrep.models import MODELS, PRESETS, pretrained_models
 from lmrep.models.base import Context, Model, ModelDef, check_context
 from lmrep.objectives.base import Capability
 from lmrep.tasks import TASKS
@@ -109,7 +109,7 @@ def parse(config: Mapping[str, Any]) -> Experiment:
     else:
         _check_pretraining(experiment)
     # On lengths that fail this check, auto never means xla.
-    check_memory(network, stages, network.attention and experiment.execution.attention == "xla")
+    check_memory(network, stages, network.heads.attention and experiment.execution.attention == "xla")
     for i, stage in enumerate(stages):
         if experiment.sources and ALL_FORMATS[stage.format_name].contiguous(stage.format):
             raise UserError(f"format {stage.format_name!r} is configured so that examples continue those of the "
@@ -124,7 +124,7 @@ def parse(config: Mapping[str, Any]) -> Experiment:
 
 
 def _check_pretraining(experiment: Experiment) -> None:
-    if model_def(experiment.model).tasks_only:
+    if experiment.model["name"] not in pretrained_models():
         raise UserError(f"config.model.name is {experiment.model['name']}, which is for tasks; choose another network")
     for data in (experiment.data, *(source.data for source in sources(experiment))):
         if (held_out := data.validation + data.test) >= 1:
@@ -339,8 +339,8 @@ def _check_stage(stage: StagePlan, network: Model) -> None:
     if form.packed(stage.format) and not masks:
         raise UserError(f"format {stage.format_name!r} puts several texts in an example, and network {network.name!r} "
                         f"takes no attention mask to keep them apart; formats that fit: {fitting}")
-    known, start = network.carried(stage.length), form.advance(stage.format, stage.length)
-    if network.carry and form.contiguous(stage.format) and known != start:
+    known, start = network.state.carried(stage.length), form.advance(stage.format, stage.length)
+    if network.state.carry and form.contiguous(stage.format) and known != start:
         effect = "would know what it predicts" if known > start else "would lack the text between"
         raise UserError(f"examples of format {stage.format_name!r} continue those of the previous batch after {start} "
                         f"of {stage.length} tokens, and network {network.name!r} remembers {known}, and {effect}: set "

@@ -202,7 +202,7 @@ def reading_fields(task: str, model: Mapping[str, Any]) -> Reading:
         own = dict(definition.encoder)
         network = build(own)
     head = {} if Context.BOTH in network.conditions_on else {"context": "left"}
-    return Reading(own, head | ({"pooling": "mean"} if network.pooling == "mean" else {}), network)
+    return Reading(own, head | ({"pooling": "mean"} if network.head_style.pooling == "mean" else {}), network)
 
 
 def _use_frozen(config: ml_collections.ConfigDict, chosen: SimpleNamespace) -> None:

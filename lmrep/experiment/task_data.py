@@ -228,7 +228,8 @@ def _encoder(stage: StagePlan, model: Model, tokenizer: Tokenizer) -> TextEncode
 def layout_of(model: Model, tokenizer: Tokenizer, context: str, end_of_text: bool = True) -> InputLayout:
     """The special tokens of texts and pairs of texts for a network and its tokenizer."""
     one_separator = "token_type_ids" in model.inputs or tokenizer.one_separator
-    return input_layout(tokenizer.vocabulary, context, one_separator, end_of_text, cls_last=model.pooling == "last")
+    return input_layout(tokenizer.vocabulary, context, one_separator, end_of_text,
+                        cls_last=model.head_style.pooling == "last")
 
 
 def _changed(config: Any) -> dict[str, Any]:

@@ -111,12 +111,12 @@ def generate(
 
     def step(state: tuple[Array, Tree], number: Array) -> tuple[tuple[Array, Tree], Array]:
         token, cache = state
-        hidden, cache = model.decode(params["encoder"], token[:, None], cache, **own.decode)
+        hidden, cache = model.state.decode(params["encoder"], token[:, None], cache, **own.decode)
         next_token = choose(hidden, number)
         return (next_token, cache), next_token
 
-    cache = model.start_cache(params["encoder"], prompt.shape[0], capacity)
-    hidden, cache = model.decode(params["encoder"], prompt, cache, size, **own.decode)
+    cache = model.state.cache(params["encoder"], prompt.shape[0], capacity)
+    hidden, cache = model.state.decode(params["encoder"], prompt, cache, size, **own.decode)
     first = choose(jax.lax.dynamic_slice_in_dim(hidden, size - 1, 1, axis=1), jnp.int32(0))
     _, others = jax.lax.scan(step, (first, cache), jnp.arange(1, tokens))
     return jnp.concatenate([first[:, None], others.T], axis=1)

@@ -86,6 +86,6 @@ def _check(run: Any) -> None:
     if run.objective.text_pairs is None:
         raise UserError(f"{run.directory} was trained with objective {run.objective.name!r}, whose network reads no "
                         "source; for self-attention of texts: encode(texts, attention=True)")
-    if "cross" not in run.model.attention:
+    if "cross" not in run.model.heads.attention:
         raise UserError(f"the network {run.model.name!r} was configured without attention to the source")
     run.require_network()

@@ -346,7 +346,7 @@ class Run:
 
     def generate_tokens(self, prompt: Sequence[int], options: Any, number: int, name: str) -> list[list[int]]:
         """`generate.continuations` of a prompt. Raises UserError where the network cannot generate."""
-        if self.model.decode is None:
+        if self.model.state.decode is None:
             raise UserError(f"the network {self.model.name!r} cannot continue a text token by token; networks that can "
                             "are transformer, transformer_xl and lstm")
         return generate.continuations(self._generate, self.params, prompt, options, number, name,

@@ -29,11 +29,11 @@ class Streams:
     def __init__(self, run, number: int):
         if number < 1:
             raise UserError(f"streams is {number}; expected 1 or more, or none, so that each text is read by itself")
-        if run.model.carry is None or "attention_mask" not in run.model.inputs:
+        if run.model.state.carry is None or "attention_mask" not in run.model.inputs:
             raise UserError(f"the network {run.model.name!r} has no state to carry from text to text; leave streams "
                             "out")
         self._run, self._number, self._next = run, number, 0
-        self._carry = run.model.carry(number)
+        self._carry = run.model.state.carry(number)
         self._states = jax.jit(partial(_states, model=run.model, conditions_on=run.conditions_on),
                                static_argnames="layers")
 

@@ -23,9 +23,9 @@ def of_texts(
     """As `Run.encode`."""
     if streams and attention:
         raise UserError("attention is not returned of streams; leave one of them out")
-    if attention and "self" not in run.model.attention:
+    if attention and "self" not in run.model.heads.attention:
         raise UserError(f"the network {run.model.name!r} has no self-attention; leave attention out"
-                        + " (Run.attention returns that of a source and a target)" * bool(run.model.attention))
+                        + " (Run.attention returns that of a source and a target)" * bool(run.model.heads.attention))
     tokenized = [run.tokenize(text, None, pretokenized) for text in texts]
     limit = run.model.max_length
     if attention and (far := [each for each in tokenized if limit and len(each.ids) > limit]):

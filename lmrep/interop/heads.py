@@ -38,7 +38,7 @@ class Head(NamedTuple):
 
 def _mlm_logits(tree: Tree, hidden: Array, model: Model) -> Array:
     head = tree["objective"]["masked"]
-    x = lm_head.transform(head, hidden, activation=model.activation, eps=model.norm_eps)
+    x = lm_head.transform(head, hidden, activation=model.head_style.activation, eps=model.head_style.eps)
     return lm_head.logits(head, output_table(model, tree, head), x)
 
 
@@ -64,7 +64,7 @@ HEADS = {
     "discriminator": Head(
         "replaced-token logits",
         lambda tree, hidden, model: replaced_token.replaced_logits(
-            tree["objective"]["discriminator"], hidden, model.activation),
+            tree["objective"]["discriminator"], hidden, model.head_style.activation),
         _discriminator_specs, "objective/discriminator/",
         ("Paris is the capital of France.", "Paris is the Friday of France.")),
     "causal": Head(
@@ -170,7 +170,7 @@ class PublishedTask(NamedTuple):
     def specs(self, model: Model) -> Tree:
         """The head's parameters."""
         if self.name == "conditioned_ends":
-            return conditioned_ends.specs(model.width, model.init)
+            return conditioned_ends.specs(model.width, model.head_style.init)
         return tasks.specs(model, TASK_HEADS[self.name].outputs or len(self.labels), self.head)
 
     def logits(self, params: Tree, hidden: Array, mask: Array, model: Model) -> Array:
@@ -185,9 +185,9 @@ class PublishedTask(NamedTuple):
         """
         last = mask.shape[1] - 1 - mask[:, ::-1].argmax(-1)
         if self.name == "conditioned_ends":
-            return self._conditioned(params["objective"][self.task], hidden, mask, last, model.norm_eps)
+            return self._conditioned(params["objective"][self.task], hidden, mask, last, model.head_style.eps)
         if TASK_HEADS[self.name].pooled:
-            at = mask.argmax(-1) if self.head.context == "both" and model.pooling == "first" else last
+            at = mask.argmax(-1) if self.head.context == "both" and model.head_style.pooling == "first" else last
             hidden = hidden[jnp.arange(len(hidden)), at]
         return tasks.apply(params["objective"][self.task], hidden, self.head)
 

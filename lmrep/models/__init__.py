@@ -31,5 +31,5 @@ def build(config: Any) -> Model:
 
 
 def pretrained_models() -> tuple[str, ...]:
-    """The names of `MODELS` that can be pretrained."""
-    return tuple(name for name, definition in MODELS.items() if not definition.tasks_only)
+    """The names of `MODELS` that can be pretrained: all but `none`, which has no parameters to learn."""
+    return tuple(name for name, definition in MODELS.items() if definition is not none.DEFINITION)

@@ -24,7 +24,7 @@ class Context(StrEnum):
     ORDER = "order", "the tokens before a position in a given order"  # of `Inputs.factorization`
     # All of `Inputs.source` too; without a source, `encode` reads `tokens` from both sides, as its encoder.
     SOURCE = "source", "the tokens before a position and a source text"
-    # Of the halves of the output, one of each of `Model.directions`.
+    # Of the halves of the output, one of each of `Output.directions`.
     EACH_SIDE = "each_side", "the tokens before a position and, apart from them, those after it"
 
     def __new__(cls, value: str, meaning: str) -> "Context":
@@ -145,6 +145,76 @@ class OutputLayer(NamedTuple):
     logits: Callable[..., Array]
 
 
+class Output(NamedTuple):
+    """What becomes of the vectors [b, t, d] of `Encoded.hidden`: how a softmax reads them.
+
+    Attributes:
+      width: e, the columns of the output table.
+      table: (params, key=None) -> [v, e], the table that a tied softmax uses (Press and Wolf, 2017), with the dropout
+        that `encode` with this key applies to it. None: not tied, an objective has a table [v, e] of its own.
+      layer: in place of a table, for networks whose softmax is not over one. Objectives that need a table refuse such a
+        network (`objectives.outputs`).
+      directions: 2 where the first half of a vector is conditioned on the left context, the second on the right one.
+    """
+
+    width: int
+    table: Callable[..., Array] | None = None
+    layer: OutputLayer | None = None
+    directions: int = 1
+
+
+class State(NamedTuple):
+    """What a network remembers of the tokens before those that it reads: from batch to batch, and in generation.
+
+    Attributes:
+      carry: batch_size -> the initial recurrent state or memory, leaves [b, ...]. None: the network has none.
+      carried: length of an example -> the number of its first tokens whose states the carry holds; by default all.
+      cache: (params, batch_size, max_length, source=None) -> the cache before the first token, for generation.
+        `source` are the `Inputs` of the texts that the outputs are conditioned on, for networks that read them; where
+        `batch_size` is a multiple of their number, each is that of consecutive examples. None: not supported.
+      decode: (params, tokens i32[b, t], cache, length=None) -> (hidden [b, t, d], the cache after them). `length` i32[]
+        is the number of the t tokens that are not padding, None for all. With `query` (a network with `Context.ORDER`),
+        `hidden` is the query stream at the position after each token.
+    """
+
+    carry: Callable[[int], Tree] | None = None
+    carried: Callable[[int], int] = lambda length: length
+    cache: Callable[..., Tree] | None = None
+    decode: Callable[..., tuple[Array, Tree]] | None = None
+
+
+class Heads(NamedTuple):
+    """The attention heads of a network, as far as others see them.
+
+    Attributes:
+      number: h of `Inputs.gates`; 0 for a network that takes none.
+      kept: () -> the numbers of the heads that each layer has, out of 0 to h - 1. Gates of others have no effect.
+      attention: the types of attention whose probabilities `encode` returns: "self" (`Encoded.attention`, and
+        `source_attention` where a source is read), "cross" (`Encoded.cross_attention`). Empty: none.
+    """
+
+    number: int = 0
+    kept: Callable[[], tuple[tuple[int, ...], ...]] = tuple
+    attention: frozenset[str] = frozenset()
+
+
+class HeadStyle(NamedTuple):
+    """How the heads of objectives and tasks are made, so that they fit the network.
+
+    Attributes:
+      activation: a name in `mlp.ACTIVATIONS`.
+      eps: epsilon of layer norm.
+      init: of kernels.
+      pooling: the vector of a whole text: that of its "first" or "last" position, or the "mean" over all, for networks
+        without a position of that use; where one vector is needed, "mean" networks use the last.
+    """
+
+    activation: str = "gelu"
+    eps: float = 1e-12
+    init: Initializer = normal()
+    pooling: str = "first"
+
+
 class Model(NamedTuple):
     """A network with its config bound, as pure functions.
 
@@ -153,35 +223,18 @@ class Model(NamedTuple):
       specs: tree of `ParamSpec`.
       encode: (params, Inputs, key=None, *, at=None, layers=False, attention=False) -> Encoded. `key` is for dropout,
         None for none; `at` i32[b, m] are the positions at which `hidden` is computed, by default all; `layers` selects
-        this field of `Encoded`, and `attention` those of `Model.attention`. Padding has no defined probabilities.
+        this field of `Encoded`, and `attention` those of `Heads.attention`. Padding has no defined probabilities.
       width: d, of `Encoded.hidden`.
       vocab_size: v.
       max_length: tokens of a sequence at most; 0 for any.
       inputs: the names of the fields of `Inputs` that it takes.
       conditions_on: the contexts that an objective can choose from.
-      output_embedding: (params, key=None) -> [v, e], the table that a tied softmax uses (Press and Wolf, 2017), with
-        `encode`'s key as dropout left it there. None: not tied, an objective has a table [v, output_dim] of its own.
-      output_dim: e, the columns of the output table.
-      output_layer: in place of an output table, for networks whose softmax is not over one. Objectives that need a
-        table refuse such a network (`objectives.outputs`).
-      directions: 2 where the first half of the output is conditioned on the left context, the second on the right one.
-      attention: the types of attention whose probabilities `encode` returns: "self" (`Encoded.attention`, and
-        `source_attention` where a source is read), "cross" (`Encoded.cross_attention`). Empty: none.
-      heads: h of `Inputs.gates`; 0 for a network that takes none.
-      kept_heads: () -> the numbers of the heads that each layer has, out of 0 to h - 1. Gates of others have no effect.
-      pooling: what stands for a sequence: the vector of its "first" or "last" position, or the "mean" over all, for
-        networks without a position of that use; one vector is then that of the last.
-      carry: batch_size -> the initial recurrent state or memory, leaves [b, ...]. None: the network has none.
-      carried: length of an example -> the number of its first tokens whose states the carry holds; by default all.
-      start_cache: (params, batch_size, max_length, source=None) -> the cache before the first token, for generation.
-        `source` are the `Inputs` of the texts that the outputs are conditioned on, for networks that read them; where
-        `batch_size` is a multiple of their number, each is that of consecutive examples. None: not supported.
-      decode: (params, tokens i32[b, t], cache, length=None) -> (hidden [b, t, d], the cache after them). `length` i32[]
-        is the number of the t tokens that are not padding, None for all. With `query` (a network with `Context.ORDER`),
-        `hidden` is the query stream at the position after each token.
+      output: how its vectors become tokens.
+      state: what it remembers.
+      heads: its attention heads.
+      head_style: for the heads of objectives.
       make_generator: (fraction of the width, number of layers or 0 for the same) -> a smaller network with tables of
         the same width, for ELECTRA. None: not supported.
-      activation, norm_eps, init: for the heads of objectives.
       sizes: for published formulas of compute. None: they do not apply.
     """
 
@@ -193,22 +246,11 @@ class Model(NamedTuple):
     max_length: int
     inputs: frozenset[str]
     conditions_on: frozenset[Context]
-    output_embedding: Callable[..., Array] | None
-    output_dim: int
-    output_layer: OutputLayer | None = None
-    directions: int = 1
-    attention: frozenset[str] = frozenset()
-    heads: int = 0
-    kept_heads: Callable[[], tuple[tuple[int, ...], ...]] = tuple
-    pooling: str = "first"
-    carry: Callable[[int], Tree] | None = None
-    carried: Callable[[int], int] = lambda length: length
-    start_cache: Callable[..., Tree] | None = None
-    decode: Callable[..., tuple[Array, Tree]] | None = None
+    output: Output
+    state: State = State()
+    heads: Heads = Heads()
+    head_style: HeadStyle = HeadStyle()
     make_generator: Callable[..., "Model"] | None = None
-    activation: str = "gelu"
-    norm_eps: float = 1e-12
-    init: Initializer = normal()
     sizes: Sizes | None = None
 
 
@@ -224,7 +266,6 @@ class ModelDef(NamedTuple):
         every parameter would mean something else.
       dropout_fields: fields that such a run keeps, since they are not part of what was learned.
       evaluation_fields: fields that may differ when a trained network is evaluated, as the length of its memory.
-      tasks_only: whether it learns nothing from text by itself, and serves tasks alone.
       carried_field: of its config, the field that says how much of an example the carry holds: 0 for all of it, -1 for
         the first half, where the examples of a format start so far apart.
       attention: config -> what its attention has to honour in training, as far as the network decides that; None: it
@@ -242,7 +283,6 @@ class ModelDef(NamedTuple):
     evaluation_fields: tuple[str, ...] = ()
     carried_field: str = ""
     attention: Callable[[Any], Needs | None] = lambda config: None
-    tasks_only: bool = False
     encoder: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -318,8 +358,8 @@ def with_gates(model: Model, gates: Array) -> Model:
 
 def check_heads(model: Model, subject: str) -> None:
     """Raises UserError where the heads of `model` cannot be gated; messages start with `subject`."""
-    if not model.heads:
-        reason = "takes no gates on its attention heads" if model.attention else "has no attention heads"
+    if not model.heads.number:
+        reason = "takes no gates on its attention heads" if model.heads.attention else "has no attention heads"
         raise UserError(f"{subject} {reason}; choose a run of model.name=transformer, such as BERT's or GPT's")
 
 

@@ -21,7 +21,19 @@ from lmrep.layers.attention import AttentionMask
 from lmrep.layers.projected_lstm import Clip, Reading
 from lmrep.layers.recurrent import segment_starts
 from lmrep.layers.stack import Execution
-from lmrep.models.base import MAX_CHARACTERS, Context, Encoded, Inputs, Model, ModelDef, Sizes, check_inputs
+from lmrep.models.base import (
+    MAX_CHARACTERS,
+    Context,
+    Encoded,
+    HeadStyle,
+    Inputs,
+    Model,
+    ModelDef,
+    Output,
+    Sizes,
+    State,
+    check_inputs,
+)
 
 CHARACTERS = 262  # ids of characters, 0 for padding after the word
 INPUTS = frozenset({"attention_mask", "carry", "backward"})
@@ -86,13 +98,9 @@ def build(c: Config, execution: Execution = Execution(), name: str = "bilstm") -
         max_length=c.max_length,
         inputs=(INPUTS if both else INPUTS - {"backward"}) | {"tokens", reads},
         conditions_on=frozenset({Context.BOTH, Context.EACH_SIDE} if both else {Context.LEFT, Context.EACH_SIDE}),
-        output_embedding=output_embedding if c.tied else None,
-        output_dim=c.width,
-        directions=len(c.names),
-        pooling="first" if both else "last",
-        carry=partial(initial_state, c=c),
-        activation="tanh",
-        init=normal(c.width**-0.5),
+        output=Output(c.width, output_embedding if c.tied else None, directions=len(c.names)),
+        state=State(partial(initial_state, c=c)),
+        head_style=HeadStyle("tanh", init=normal(c.width**-0.5), pooling="first" if both else "last"),
         sizes=Sizes(len(c.names) * c.layers * c.cell * (8 * c.width + c.width)),
     )
 

@@ -23,7 +23,20 @@ from lmrep.core.sharding import shard
 from lmrep.layers import attention as attention_layer
 from lmrep.layers import norm, relative_bias, stack
 from lmrep.layers.attention import KVCache, take
-from lmrep.models.base import Context, Encoded, Inputs, Model, ModelDef, Sizes, SourceSizes, check_inputs
+from lmrep.models.base import (
+    Context,
+    Encoded,
+    Heads,
+    HeadStyle,
+    Inputs,
+    Model,
+    ModelDef,
+    Output,
+    Sizes,
+    SourceSizes,
+    State,
+    check_inputs,
+)
 from lmrep.models.encoder_decoder_layers import (
     DECODER,
     EMBEDDING,
@@ -65,20 +78,17 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         name=name,
         specs=specs(c),
         encode=partial(encode, c=c, execution=execution),
-        output_embedding=partial(output_embedding, c=c) if tied else None,
         width=c.width,
         vocab_size=c.vocab,
         max_length=c.max_length,
         inputs=INPUTS if generates else SOURCE_INPUTS,
         conditions_on=frozenset({Context.SOURCE if generates else Context.BOTH}),
-        output_dim=c.width,
-        attention=frozenset({"self", "cross"} if generates else {"self"}),
-        pooling="last" if c.stacks == SAME_TEXT else "mean",
-        start_cache=partial(start_cache, c=c, execution=execution) if generates else None,
-        decode=partial(decode, c=c, execution=execution) if generates else None,
-        activation=c.activation,
-        norm_eps=c.norm_eps,
-        init=initializer(c, c.width),
+        output=Output(c.width, partial(output_embedding, c=c) if tied else None),
+        state=State(cache=partial(start_cache, c=c, execution=execution),
+                    decode=partial(decode, c=c, execution=execution)) if generates else State(),
+        heads=Heads(attention=frozenset({"self", "cross"} if generates else {"self"})),
+        head_style=HeadStyle(c.activation, c.norm_eps, initializer(c, c.width),
+                             "last" if c.stacks == SAME_TEXT else "mean"),
         sizes=sizes(c),
     )
 

@@ -17,7 +17,7 @@ from lmrep.core.sharding import gather_params, look_up, shard
 from lmrep.layers import dropout, recurrent
 from lmrep.layers.attention import AttentionMask
 from lmrep.layers.stack import REMAT, Execution
-from lmrep.models.base import Context, Encoded, Inputs, Model, ModelDef, Sizes, check_inputs
+from lmrep.models.base import Context, Encoded, HeadStyle, Inputs, Model, ModelDef, Output, Sizes, State, check_inputs
 
 INPUTS = frozenset({"tokens", "attention_mask", "carry"})
 
@@ -54,14 +54,11 @@ def build(c: Config, execution: Execution = Execution(), name: str = "lstm") -> 
         max_length=c.max_length,
         inputs=INPUTS,
         conditions_on=frozenset({Context.LEFT}),
-        output_embedding=output_embedding if c.tied else None,
-        output_dim=c.table_width if c.tied else c.width,
-        pooling="last",
-        carry=partial(initial_state, c=c),
-        start_cache=lambda params, batch_size, max_length: initial_state(batch_size, c=c),
-        decode=partial(decode, c=c, execution=execution),
-        activation="tanh",
-        init=uniform(c),
+        output=Output(c.table_width, output_embedding) if c.tied else Output(c.width),
+        state=State(partial(initial_state, c=c),
+                    cache=lambda params, batch_size, max_length: initial_state(batch_size, c=c),
+                    decode=partial(decode, c=c, execution=execution)),
+        head_style=HeadStyle("tanh", init=uniform(c), pooling="last"),
         sizes=Sizes(sum(recurrent.GATES[c.cell] * c.width * (d_in + c.width)
                         for d_in in (c.table_width, *[c.width] * (c.layers - 1)))),
     )

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from lmrep.config.record import setting
 from lmrep.core.params import Array, Tree
 from lmrep.layers.stack import Execution
-from lmrep.models.base import Context, Encoded, Inputs, Model, ModelDef, check_inputs
+from lmrep.models.base import Context, Encoded, Inputs, Model, ModelDef, Output, check_inputs
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,7 @@ def build(c: Config, execution: Execution = Execution(), name: str = "none") -> 
         return Encoded(hidden, (hidden,) if layers else None)
 
     return Model(name=name, specs={}, encode=encode, width=0, vocab_size=c.vocab, max_length=c.max_length,
-                 inputs=inputs, conditions_on=frozenset({Context.LEFT, Context.BOTH}), output_embedding=None,
-                 output_dim=0)
+                 inputs=inputs, conditions_on=frozenset({Context.LEFT, Context.BOTH}), output=Output(0))
 
 
-DEFINITION = ModelDef(Config, build, tiny={"vocab": 0}, dropout_fields=(), tasks_only=True)
+DEFINITION = ModelDef(Config, build, tiny={"vocab": 0}, dropout_fields=())

@@ -26,7 +26,20 @@ from lmrep.layers import attentive_lstm, dropout, recurrent
 from lmrep.layers.attention import AttentionMask
 from lmrep.layers.attentive_lstm import Steps
 from lmrep.layers.stack import Execution
-from lmrep.models.base import Context, Encoded, Inputs, Model, ModelDef, Sizes, SourceSizes, check_inputs
+from lmrep.models.base import (
+    Context,
+    Encoded,
+    Heads,
+    HeadStyle,
+    Inputs,
+    Model,
+    ModelDef,
+    Output,
+    Sizes,
+    SourceSizes,
+    State,
+    check_inputs,
+)
 
 INPUTS = frozenset({"tokens", "attention_mask", "source"})
 SOURCE_INPUTS = INPUTS - {"source"}
@@ -79,12 +92,11 @@ def build(c: Config, execution: Execution = Execution(), name: str = "seq2seq_ls
     return Model(
         name=name, specs=specs(c), encode=partial(encode, c=c, execution=execution), width=c.width, vocab_size=c.vocab,
         max_length=c.max_length, inputs=SOURCE_INPUTS if encoder_alone else INPUTS,
-        conditions_on=frozenset({Context.BOTH if encoder_alone else Context.SOURCE}), output_embedding=None,
-        output_dim=c.width,
-        attention=frozenset(() if encoder_alone or c.attention == "none" else ("cross",)), pooling="mean",
-        start_cache=None if encoder_alone else partial(start_cache, c=c, execution=execution),
-        decode=None if encoder_alone else partial(decode, c=c, execution=execution), activation="tanh",
-        init=recurrent.uniform(c.init_range), sizes=sizes(c))
+        conditions_on=frozenset({Context.BOTH if encoder_alone else Context.SOURCE}), output=Output(c.width),
+        state=State() if encoder_alone else State(cache=partial(start_cache, c=c, execution=execution),
+                                                  decode=partial(decode, c=c, execution=execution)),
+        heads=Heads(attention=frozenset(() if encoder_alone or c.attention == "none" else ("cross",))),
+        head_style=HeadStyle("tanh", init=recurrent.uniform(c.init_range), pooling="mean"), sizes=sizes(c))
 
 
 def sizes(c: Config) -> Sizes:

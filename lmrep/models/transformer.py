@@ -22,7 +22,20 @@ from lmrep.layers import attention_backends, dropout, embedding, linear, mlp, no
 from lmrep.layers.attention import AttentionMask, KVCache, take
 from lmrep.layers.mlp import ACTIVATIONS
 from lmrep.models import pruned_heads
-from lmrep.models.base import Context, Encoded, Inputs, Model, ModelDef, Sizes, TransformerSizes, check_inputs
+from lmrep.models.base import (
+    Context,
+    Encoded,
+    Heads,
+    HeadStyle,
+    Inputs,
+    Model,
+    ModelDef,
+    Output,
+    Sizes,
+    State,
+    TransformerSizes,
+    check_inputs,
+)
 
 SHARING = {"none": (), "attention": ("attention", "attention_norm"), "mlp": ("mlp", "mlp_norm"),
            "all": ("attention", "attention_norm", "mlp", "mlp_norm")}
@@ -119,21 +132,16 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         name=name,
         specs=specs(c),
         encode=partial(encode, c=c, execution=execution),
-        output_embedding=partial(output_embedding, c=c) if c.tied else None,
         width=c.width,
         vocab_size=c.vocab,
         max_length=c.max_tokens,
         inputs=input_fields(c),
         conditions_on=frozenset({Context.LEFT, Context.BOTH, Context.MASKED}),
-        output_dim=c.table_width,
-        attention=frozenset({"self"}),
-        heads=c.heads,
-        kept_heads=lambda: tuple(c.kept_heads),
-        activation=c.activation,
-        norm_eps=c.norm_eps,
-        init=initializer(c),
-        start_cache=partial(start_cache, c=c, execution=execution),
-        decode=partial(decode, c=c, execution=execution),
+        output=Output(c.table_width, partial(output_embedding, c=c) if c.tied else None),
+        state=State(cache=partial(start_cache, c=c, execution=execution),
+                    decode=partial(decode, c=c, execution=execution)),
+        heads=Heads(c.heads, lambda: tuple(c.kept_heads), frozenset({"self"})),
+        head_style=HeadStyle(c.activation, c.norm_eps, initializer(c)),
         make_generator=lambda fraction, layers=0: build(generator_config(c, fraction, layers), execution, name),
         sizes=sizes(c),
     )

@@ -26,7 +26,20 @@ from lmrep.layers import adaptive, dropout, norm, relative_attention, stack
 from lmrep.layers.attention import AttentionMask, take
 from lmrep.layers.relative_attention import Mask
 from lmrep.models import transformer_xl_cache
-from lmrep.models.base import Context, Encoded, Inputs, Model, ModelDef, OutputLayer, Sizes, check_inputs
+from lmrep.models.base import (
+    Context,
+    Encoded,
+    Heads,
+    HeadStyle,
+    Inputs,
+    Model,
+    ModelDef,
+    Output,
+    OutputLayer,
+    Sizes,
+    State,
+    check_inputs,
+)
 from lmrep.models.transformer_xl_layers import (
     Config,
     Streams,
@@ -46,23 +59,18 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         name=name,
         specs=specs(c),
         encode=partial(encode, c=c, execution=execution),
-        output_embedding=output_embedding if c.tied and not c.cutoffs else None,
-        output_layer=output_layer(c) if c.cutoffs else None,
         width=c.width,
         vocab_size=c.vocab,
         max_length=c.max_length,
         inputs=input_fields(c),
         conditions_on=frozenset({Context.LEFT} if c.causal else {Context.LEFT, Context.BOTH, Context.ORDER}),
-        output_dim=c.width,
-        attention=frozenset({"self"}),
-        pooling="last",
-        carry=partial(initial_memory, c=c) if c.memory else None,
-        start_cache=partial(transformer_xl_cache.start_cache, c=c, execution=execution),
-        decode=partial(transformer_xl_cache.decode, c=c, execution=execution),
-        carried=c.carried,
-        activation=c.activation,
-        norm_eps=c.norm_eps,
-        init=normal(c.init_stddev),
+        output=Output(c.width, output_embedding if c.tied and not c.cutoffs else None,
+                      output_layer(c) if c.cutoffs else None),
+        state=State(partial(initial_memory, c=c) if c.memory else None, c.carried,
+                    partial(transformer_xl_cache.start_cache, c=c, execution=execution),
+                    partial(transformer_xl_cache.decode, c=c, execution=execution)),
+        heads=Heads(attention=frozenset({"self"})),
+        head_style=HeadStyle(c.activation, c.norm_eps, normal(c.init_stddev), pooling="last"),
         sizes=Sizes(c.layers * c.width * (4 * c.width + 2 * c.mlp), c.layers * c.width),
     )
 

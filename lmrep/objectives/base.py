@@ -92,8 +92,8 @@ class Generation(NamedTuple):
     """How a text is continued where an objective has no `next_token_logits`.
 
     Attributes:
-      logits: (params, hidden [b, t, d] of `Model.decode`) -> float32 [b, t, v], of the token that follows each.
-      decode: further arguments of `Model.decode`.
+      logits: (params, hidden [b, t, d] of `State.decode`) -> float32 [b, t, v], of the token that follows each.
+      decode: further arguments of `State.decode`.
     """
 
     logits: Callable[[Tree, Array], Array]

@@ -73,8 +73,8 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
       UserError: the network's directions do not each read their own side, or a tied table would not be shared.
     """
     check_context(model, Context.EACH_SIDE, "objective 'bidirectional'")
-    names = DIRECTIONS[: model.directions]
-    if not c.shared and model.output_embedding is not None and len(names) > 1:
+    names = DIRECTIONS[: model.output.directions]
+    if not c.shared and model.output.table is not None and len(names) > 1:
         raise UserError("objective.shared is false, and model.tied is true: both directions use the network's table of "
                         "words; set --config.objective.shared=true or --config.model.tied=false")
     layout = sentence_stream.layout(sentence_stream.SentenceStream(), vocabulary)
@@ -85,7 +85,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         specs={"encoder": model.specs, "objective": {"bidirectional": specs(c, model)}},
         prepare=partial(prepare, c=c, marks=marks, model=model),
         loss=partial(loss, model=model, most_frequent=int(np.argmax(vocabulary.counts))),
-        carry=lambda batch_size: Carry(model.carry(batch_size)) if model.carry else Carry(),
+        carry=lambda batch_size: Carry(model.state.carry(batch_size)) if model.state.carry else Carry(),
         describe=partial(describe, marks=marks, model=model),
         terms={f"{name}_loss": 1 / len(names) for name in names},
         scorings={"log_probability": Scoring(
@@ -100,7 +100,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
 def specs(c: Config, model: Model) -> Tree:
     """The output bias and, where the network ties none, the table: of both directions, or of each by name."""
     head = output_specs(model) | {"bias": ParamSpec((model.vocab_size,), ("vocab",), zeros)}
-    return head if c.shared or model.directions == 1 else dict.fromkeys(DIRECTIONS, head)
+    return head if c.shared or model.output.directions == 1 else dict.fromkeys(DIRECTIONS, head)
 
 
 def prepare(keys: Keys, batch: Batch, *, c: Config, marks: Marks, model: Model) -> Batch:
@@ -111,14 +111,14 @@ def prepare(keys: Keys, batch: Batch, *, c: Config, marks: Marks, model: Model) 
     weights of each direction add to 1 / the number of directions.
     """
     batch = dict(batch)
-    for name, (start, end) in zip(DIRECTIONS[: model.directions], (marks, marks[::-1]), strict=False):
+    for name, (start, end) in zip(DIRECTIONS[: model.output.directions], (marks, marks[::-1]), strict=False):
         tokens, segment_ids, following, _ = (batch[PREFIXES[name] + field] for field in STREAM_FIELDS)
         targets = jnp.concatenate([tokens[:, 1:], following.clip(0)[:, None]], 1)
         last = (following >= 0) & (segment_ids[:, -1] > 0)
         mask = jnp.concatenate([(segment_ids[:, 1:] > 0) & (segment_ids[:, 1:] == segment_ids[:, :-1]), last[:, None]],
                                1)
         batch[PREFIXES[name] + "targets"] = jnp.where(targets == start, end, targets)
-        batch[PREFIXES[name] + "weights"] = normalize_weights(mask) / model.directions
+        batch[PREFIXES[name] + "weights"] = normalize_weights(mask) / model.output.directions
     if 0 < c.negatives < model.vocab_size:
         drawn = sampled_softmax.draw(keys.shared, c.negatives, model.vocab_size)
         batch["shared"] = {**batch.get("shared", {}), NEGATIVES: drawn._asdict()}
@@ -135,7 +135,7 @@ def loss(
     state = initial_state(batch, carry, model)
     inputs = model_inputs(model, batch, conditions_on=Context.EACH_SIDE, carry=state)
     encoded = model.encode(params["encoder"], inputs, key)
-    names = DIRECTIONS[: model.directions]
+    names = DIRECTIONS[: model.output.directions]
     hidden = dict(zip(names, jnp.split(encoded.hidden, len(names), -1), strict=True))
     targets, weights = ({name: batch[PREFIXES[name] + field] for name in names} for field in ("targets", "weights"))
     drawn = batch.get("shared", {}).get(NEGATIVES) if key is not None else None
@@ -182,9 +182,9 @@ def initial_state(batch: Batch, carry: Carry, model: Model) -> Tree | None:
     """The state that each direction of each example continues from, as `causal.initial_state`."""
     if "reset" not in batch or not jax.tree.leaves(carry.per_example):
         return None
-    initial = model.carry(batch["reset"].shape[0])
+    initial = model.state.carry(batch["reset"].shape[0])
     return {name: restart(batch[PREFIXES[name] + "reset"], carry.per_example[name], initial[name])
-            for name in DIRECTIONS[: model.directions]}
+            for name in DIRECTIONS[: model.output.directions]}
 
 
 def views(ids: np.ndarray, words: np.ndarray) -> Views:
@@ -199,7 +199,7 @@ def views(ids: np.ndarray, words: np.ndarray) -> Views:
 def log_probabilities(params: Tree, batch: Batch, *, model: Model) -> Array:
     """The log probability float32 [b, m] of `targets` i32[b, m] at the positions `predicted`; where the network has
     two directions, the first is forward, the second backward, and so on."""
-    names = DIRECTIONS[: model.directions]
+    names = DIRECTIONS[: model.output.directions]
     hidden = model.encode(params["encoder"], model_inputs(model, batch, conditions_on=Context.EACH_SIDE)).hidden
     heads = {name: head for group, head in _heads(params, names) for name in group}
     found = []
@@ -217,7 +217,7 @@ def describe(batch: Batch, tokenizer, *, marks: Marks, model: Model) -> list[str
     examples = []
     for i in range(len(batch["tokens"])):
         lines = []
-        for name, end in zip(DIRECTIONS[: model.directions], marks[::-1], strict=False):
+        for name, end in zip(DIRECTIONS[: model.output.directions], marks[::-1], strict=False):
             tokens, targets, weights = (batch[PREFIXES[name] + field][i] for field in ("tokens", "targets", "weights"))
             real = np.flatnonzero(batch[PREFIXES[name] + "segment_ids"][i])
             words = [tokenizer.id_to_token(int(tokens[j])) + " |" * bool(weights[j] > 0 and targets[j] == end)

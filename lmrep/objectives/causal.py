@@ -48,7 +48,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         specs={"encoder": model.specs, **({"objective": {"causal": head}} if head else {})},
         prepare=partial(prepare, c=c),
         loss=partial(loss, c=c, model=model, most_frequent=int(np.argmax(vocabulary.counts))),
-        carry=lambda batch_size: Carry(model.carry(batch_size)) if model.carry else Carry(),
+        carry=lambda batch_size: Carry(model.state.carry(batch_size)) if model.state.carry else Carry(),
         next_token_logits=partial(next_token_logits, model=model, c=c),
         describe=describe,
         terms={"lm_loss": 1.0},
@@ -62,10 +62,10 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
 
 def specs(c: Config, model: Model) -> Tree:
     """The head's parameters: a projection where the table's width is not the network's, a table where none is tied."""
-    e, output = model.output_dim, output_layer(model).specs
+    e, init, output = model.output.width, model.head_style.init, output_layer(model).specs
     if c.head == "transform":
-        return lm_head.specs(model.width, e, model.vocab_size, model.init) | output
-    project = {} if e == model.width else {"project": linear.specs(model.width, e, ("embed", None), model.init)}
+        return lm_head.specs(model.width, e, model.vocab_size, init) | output
+    project = {} if e == model.width else {"project": linear.specs(model.width, e, ("embed", None), init)}
     return project | ({"bias": ParamSpec((model.vocab_size,), ("vocab",), zeros)} if c.bias else {}) | output
 
 
@@ -105,7 +105,7 @@ def initial_state(batch: Batch, carry: Carry, model: Model) -> Tree | None:
     where `reset` i32[b] is 1. None where the examples of a format do not continue each other, or no state is given."""
     if "reset" not in batch or not jax.tree.leaves(carry.per_example):
         return None
-    return restart(batch["reset"], carry.per_example, model.carry(len(batch["reset"])))
+    return restart(batch["reset"], carry.per_example, model.state.carry(len(batch["reset"])))
 
 
 def restart(reset: Array, state: Tree, initial: Tree) -> Tree:

@@ -56,7 +56,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
 
 
 def _has_table_logits(part: FrozenPart) -> bool:
-    return part.objective.next_token_logits is not None and part.model.output_layer is None
+    return part.objective.next_token_logits is not None and part.model.output.layer is None
 
 
 def prepare(keys: Keys, batch: Batch) -> Batch:

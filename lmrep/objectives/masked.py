@@ -49,7 +49,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         specs={"encoder": model.specs, "objective": specs},
         prepare=partial(prepare, c=c, vocabulary=vocabulary),
         loss=partial(loss, c=c, model=model, most_frequent=int(np.argmax(vocabulary.counts))),
-        carry=lambda batch_size: Carry(model.carry(batch_size)) if model.carry else Carry(),
+        carry=lambda batch_size: Carry(model.state.carry(batch_size)) if model.state.carry else Carry(),
         predict=partial(mlm_head.predict, model=model, size=vocabulary.size),
         describe=masking.describe,
         terms={"mlm_loss": 1.0} | ({"pair_loss": 1.0} if c.sentence_pair else {}),

@@ -22,7 +22,7 @@ METRICS = {
 
 def specs(model: Model) -> Tree:
     """The head's parameters, with an output table where the network ties none."""
-    return lm_head.specs(model.width, model.output_dim, model.vocab_size, model.init) | output_specs(model)
+    return lm_head.specs(model.width, model.output.width, model.vocab_size, model.head_style.init) | output_specs(model)
 
 
 def loss_and_metrics(
@@ -71,7 +71,7 @@ def encode_predicted(
     at = jnp.concatenate([sentence_pair.position(model, batch["segment_ids"])[:, None], batch["predicted"]], 1)
     inputs = model_inputs(model, batch, tokens=tokens, carry=state)
     b, t = tokens.shape
-    if state is not None and (known := model.carried(t)) < t:
+    if state is not None and (known := model.state.carried(t)) < t:
         remembered = jnp.arange(t) < known
         mask = jnp.broadcast_to(remembered[None, :] | ~remembered[:, None], (b, t, t))
         inputs = inputs._replace(attention_mask=inputs.attention_mask.replace(mask=mask))
@@ -89,4 +89,4 @@ def encode(
 
 def transform(head: Tree, hidden: Array, model: Model) -> Array:
     """The head up to the output table: hidden [..., d] -> [..., e]."""
-    return lm_head.transform(head, hidden, activation=model.activation, eps=model.norm_eps)
+    return lm_head.transform(head, hidden, activation=model.head_style.activation, eps=model.head_style.eps)

@@ -32,28 +32,28 @@ def output_specs(model: Model) -> Tree:
       UserError: the network has an output layer that is not one table.
     """
     check_table(model)
-    if model.output_embedding is not None:
+    if model.output.table is not None:
         return {}
-    shape = (model.vocab_size, model.output_dim)
-    return {"output": ParamSpec(shape, ("vocab", "embed"), *filter(None, [model.init]))}
+    shape = (model.vocab_size, model.output.width)
+    return {"output": ParamSpec(shape, ("vocab", "embed"), *filter(None, [model.head_style.init]))}
 
 
 def output_table(model: Model, params: Tree, head: Tree, key: Array | None = None) -> Array:
     """The table [v, e] that multiplies a head's output: the network's, or the one that `output_specs` declares."""
-    return head["output"] if model.output_embedding is None else model.output_embedding(params["encoder"], key)
+    return head["output"] if model.output.table is None else model.output.table(params["encoder"], key)
 
 
 def check_table(model: Model) -> None:
     """Raises UserError where the network's output layer is not one table."""
-    if model.output_layer is not None:
+    if model.output.layer is not None:
         raise UserError(f"the output layer of the network {model.name!r} is an adaptive softmax, and this objective "
                         "needs one table; set --config.model.cutoffs='()', or choose objective=causal")
 
 
 def output_layer(model: Model) -> OutputLayer:
     """The network's output layer: its own, or a softmax over its output table (`output_table`)."""
-    if model.output_layer is not None:
-        return model.output_layer
+    if model.output.layer is not None:
+        return model.output.layer
 
     def table(params: Tree, head: Tree, key: Array | None = None) -> Array:
         return output_table(model, {"encoder": params}, head, key)

@@ -58,7 +58,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
                "objective": head | ({"pair": sentence_pair.specs(model)} if c.sentence_pair else {})},
         prepare=partial(prepare, c=c, model=model, vocabulary=vocabulary),
         loss=partial(loss, c=c, model=model, most_frequent=int(np.argmax(vocabulary.counts))),
-        carry=lambda batch_size: Carry(model.carry(batch_size)) if model.carry else Carry(),
+        carry=lambda batch_size: Carry(model.state.carry(batch_size)) if model.state.carry else Carry(),
         predict=partial(predict, given=given[1], model=model, size=vocabulary.size),
         generation=Generation(partial(token_logits, model=model), {"query": True}),
         describe=partial(describe, functional=[vocabulary.specials[role] for role in factorization.FUNCTIONAL
@@ -80,7 +80,7 @@ def prepare(keys: Keys, batch: Batch, *, c: Config, model: Model, vocabulary: Vo
         example predicts.
     """
     length = batch["tokens"].shape[1]
-    if model.carry and "reset" in batch and (remembered := model.carried(length)) < length:
+    if model.state.carry and "reset" in batch and (remembered := model.state.carried(length)) < length:
         if c.reuse not in (-1, remembered):
             raise UserError(f"objective.reuse is {c.reuse}, and the network remembers the first {remembered} tokens of "
                             f"an example, which must not see the rest: set it to -1 or {remembered}")

@@ -87,17 +87,18 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
 
 def specs(c: Config, model: Model, generator: Model) -> Tree:
     """The generator's own parameters and head; the encoder's head."""
+    init = model.head_style.init
     own = {name: part for name, part in generator.specs.items() if name not in TABLES[c.tie]}
     if c.tie == "tokens":
         own["embedding"] = {name: spec for name, spec in own["embedding"].items() if name != "token"}
     tree = {"generator": own, "generator_head": mlm_head.specs(generator)}
     if c.variant in DETECTING:
-        tree["discriminator"] = {"transform": linear.specs(model.width, model.width, ("embed", None), model.init),
+        tree["discriminator"] = {"transform": linear.specs(model.width, model.width, ("embed", None), init),
                                  "out": linear.specs(model.width, 1, (None, None), glorot_uniform)}
     else:
         tree["masked"] = mlm_head.specs(model)
     if c.variant == "all_tokens_mlm":
-        tree["copy"] = linear.specs(model.width, 1, (None, None), model.init)
+        tree["copy"] = linear.specs(model.width, 1, (None, None), init)
     return tree
 
 
@@ -181,7 +182,7 @@ def loss(
     hidden = mlm_head.encode(params, batch, shown, model, encoder_key, at)
     if c.variant in DETECTING:
         more, found = discriminator_loss_and_metrics(
-            own["discriminator"], hidden, replaced, batch["token_weights"], model.activation)
+            own["discriminator"], hidden, replaced, batch["token_weights"], model.head_style.activation)
         more = c.weight * more
     elif c.variant == "replace_mlm":
         more, found = mlm_head.loss_and_metrics(params, hidden, batch, model, encoder_key)
@@ -293,7 +294,7 @@ def original_log_probability(params: Tree, batch: Batch, c: Config, model: Model
     own, tokens = params["objective"], batch["tokens"]
     hidden = mlm_head.encode(params, batch, tokens, model)
     if c.variant in DETECTING:
-        return jax.nn.log_sigmoid(-replaced_logits(own["discriminator"], hidden, model.activation))
+        return jax.nn.log_sigmoid(-replaced_logits(own["discriminator"], hidden, model.head_style.activation))
     table = output_table(model, params, own["masked"])
     if c.variant == "replace_mlm":
         return -_nll(own["masked"], table, hidden, tokens, model)

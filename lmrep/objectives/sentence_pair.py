@@ -26,15 +26,15 @@ def batch_fields(c) -> tuple[str, ...]:
 def specs(model: Model) -> Tree:
     """The pooler (dense and tanh on one position) and the two-way classifier."""
     return {
-        "pooler": linear.specs(model.width, model.width, ("embed", None), model.init),
-        "classifier": linear.specs(model.width, 2, (None, None), model.init),
+        "pooler": linear.specs(model.width, model.width, ("embed", None), model.head_style.init),
+        "classifier": linear.specs(model.width, 2, (None, None), model.head_style.init),
     }
 
 
 def position(model: Model, segment_ids: Array) -> Array:
     """i32[b], the position whose vector stands for each example with `segment_ids` i32[b, t]: the first, or the last
-    that is not padding (`Model.pooling`)."""
-    if model.pooling == "first":
+    that is not padding (`HeadStyle.pooling`)."""
+    if model.head_style.pooling == "first":
         return jnp.zeros(len(segment_ids), jnp.int32)
     return jnp.where(segment_ids > 0, jnp.arange(segment_ids.shape[1]), 0).max(1).astype(jnp.int32)
 

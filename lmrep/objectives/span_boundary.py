@@ -76,10 +76,10 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
 def specs(c: Config, model: Model) -> Tree:
     """The boundary head: a table of positions in a span, two dense layers with norms, and an output bias."""
     return {
-        "place": ParamSpec((c.max_targets, c.position_width), (None, None), model.init),
-        "join": linear.specs(2 * model.width + c.position_width, model.width, (None, "embed"), model.init),
+        "place": ParamSpec((c.max_targets, c.position_width), (None, None), model.head_style.init),
+        "join": linear.specs(2 * model.width + c.position_width, model.width, (None, "embed"), model.head_style.init),
         "join_norm": norm.specs(model.width),
-        **lm_head.specs(model.width, model.output_dim, model.vocab_size, model.init),
+        **lm_head.specs(model.width, model.output.width, model.vocab_size, model.head_style.init),
     }
 
 
@@ -243,7 +243,8 @@ def by_boundary(own: Tree, hidden: Array, batch: Batch, model: Model) -> Array:
     """The boundary head before the output table: states `hidden` [b, n, d] at the needed positions -> [b, m, e]."""
     position = jnp.take(own["place"], batch["span_position"], axis=0).astype(hidden.dtype)
     x = jnp.concatenate([_states(hidden, batch["left"]), _states(hidden, batch["right"]), position], axis=-1)
-    x = norm.apply(own["join_norm"], ACTIVATIONS[model.activation](linear.apply(own["join"], x)), model.norm_eps)
+    x = ACTIVATIONS[model.head_style.activation](linear.apply(own["join"], x))
+    x = norm.apply(own["join_norm"], x, model.head_style.eps)
     return mlm_head.transform(own, x, model)
 
 

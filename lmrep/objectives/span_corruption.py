@@ -287,12 +287,12 @@ def predict(params: Tree, batch: Batch, *, model: Model, ids: Ids, k: int = 50) 
     b, encoder = len(batch["tokens"]), params["encoder"]
 
     def decode(tokens: Array, cache: Tree) -> tuple[Array, Tree]:
-        hidden, cache = model.decode(encoder, tokens, cache)
+        hidden, cache = model.state.decode(encoder, tokens, cache)
         logits = next_token_logits(params, hidden, model=model)
         return jnp.where(jnp.arange(logits.shape[-1]) < ids.size, logits, -jnp.inf), cache  # ids without a token
 
     found = decoding.generate(
-        decode, lambda number: model.start_cache(encoder, number, k, source=source), b, k, decoding.Search(),
+        decode, lambda number: model.state.cache(encoder, number, k, source=source), b, k, decoding.Search(),
         start=ids.start, end=ids.end, pad=ids.start)
     return {"generated": found.tokens}
 

@@ -49,7 +49,7 @@ PUBLISHED = {
 def specs(model: Model, outputs: int, c: Head, width: int = 0) -> Tree:
     """The parameters of a head with that many outputs, on vectors of the network's width, or `width`."""
     width = width or model.width
-    init = truncated_normal(c.init_stddev) if c.init_stddev else model.init
+    init = truncated_normal(c.init_stddev) if c.init_stddev else model.head_style.init
     out = linear.specs(width, outputs, (None, None), init)
     if not c.bias:
         del out["bias"]
@@ -92,7 +92,7 @@ def pooled(params: Tree, batch: Batch, model: Model, c: Head, key: Array | None 
 
 def positions(batch: Batch, model: Model, c: Head) -> Array:
     """i32[b, n], the position that stands for each unit."""
-    return batch["first"] if c.context == "both" and model.pooling == "first" else batch["last"]
+    return batch["first"] if c.context == "both" and model.head_style.pooling == "first" else batch["last"]
 
 
 def ungrouped(batch: Batch) -> Batch:

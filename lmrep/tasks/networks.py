@@ -179,7 +179,7 @@ def specs(net: Network) -> Tree:
         found["bcn"] = bcn.specs(c.bcn, input_width(net))
     if getattr(c, "pooling", "") == "attention":
         width = output_width(net)
-        found["pooling"] = attention_pooling.specs(width, width, net.model.init)
+        found["pooling"] = attention_pooling.specs(width, width, net.model.head_style.init)
     if net.features and (mixes := frozen_features.specs(c.features, net.features)):
         found["mix"] = mixes
     return found | word_features.specs(c, net.words)

@@ -90,7 +90,7 @@ def specs(c: Config, net: Network) -> Tree:
     tree = networks.task_specs(net, HEAD, 2)
     if c.end == "conditioned":
         del tree["objective"][NAME]["out"]
-        tree["objective"][NAME] |= conditioned_ends.specs(networks.output_width(net), net.model.init)
+        tree["objective"][NAME] |= conditioned_ends.specs(networks.output_width(net), net.model.head_style.init)
     return tree
 
 
@@ -112,7 +112,7 @@ def loss(
     if c.end == "conditioned":
         x = networks.token_vectors(params, batch, net, key)
         nll, correct = conditioned_ends.losses(
-            params["objective"][NAME], x, batch, net.model.norm_eps, c.unanswerable)
+            params["objective"][NAME], x, batch, net.model.head_style.eps, c.unanswerable)
         return (nll * batch["weights"]).sum(), (sums(batch["weights"] > 0, span_accuracy=correct), carry)
     y = logits(params, batch, key, net=net)
     nll, correct = 0.0, True
@@ -141,7 +141,7 @@ def predict(params: Tree, batch: Batch, *, c: Config, net: Network) -> dict[str,
     """`start` and `end` float32 [b, t]: the logits. With end=conditioned, the figures of units that
     `conditioned_ends.predict` gives, and their `loss` [b, n], of those that have targets."""
     if c.end == "conditioned":
-        head, x, eps = params["objective"][NAME], networks.token_vectors(params, batch, net), net.model.norm_eps
+        head, x, eps = params["objective"][NAME], networks.token_vectors(params, batch, net), net.model.head_style.eps
         found = conditioned_ends.predict(head, x, batch, eps, c.beams, c.max_answer_tokens)
         loss, _ = conditioned_ends.losses(head, x, batch, eps, c.unanswerable)
         return {"units": found | {"loss": loss}, "tokens": {}}

@@ -293,12 +293,12 @@ def predict(
     source = model_inputs(model, batch, conditions_on=Context.SOURCE).source
 
     def decode(tokens: Array, cache: Tree) -> tuple[Array, Tree]:
-        output, cache = model.decode(params["encoder"], tokens, cache)
+        output, cache = model.state.decode(params["encoder"], tokens, cache)
         logits = layer.logits(params["encoder"], _head(params), output)
         return jnp.where(jnp.arange(logits.shape[-1]) < size, logits, -jnp.inf), cache  # ids without a token
 
     found = decoding.generate(
-        decode, lambda number: model.start_cache(params["encoder"], number, c.max_target, source=source),
+        decode, lambda number: model.state.cache(params["encoder"], number, c.max_target, source=source),
         len(batch["tokens"]), c.max_target, c.search, start=start, end=end, pad=pad, examples=batch["unit"][:, 0],
         skip=batch["generated"][:, 0] != 1)
     shape = (len(batch["tokens"]), 1, c.search.samples)

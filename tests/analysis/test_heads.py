@@ -149,9 +149,9 @@ def test_a_pruned_run_is_the_run_without_these_heads(home, run, tmp_path):
     answer = small.command("prune", f"--workdir={home}/run", f"--output={tmp_path}/one", "--heads=0:0")
     assert answer.code == 0 and answer.out.startswith("removed 1 of 2 heads"), answer.err
     pruned = lmrep.load(tmp_path / "one")
-    assert pruned.experiment.model["pruned_heads"] == "0:0" and pruned.model.kept_heads() == ((1,),)
+    assert pruned.experiment.model["pruned_heads"] == "0:0" and pruned.model.heads.kept() == ((1,),)
     assert count(pruned.params) == count(run.params) - (4 * 16 * 8 + 3 * 8)
-    gates = heads.gates_without([(0, 0)], run.model.kept_heads(), 2)
+    gates = heads.gates_without([(0, 0)], run.model.heads.kept(), 2)
     assert lmrep.evaluate(tmp_path / "one")["accuracy"] == pytest.approx(head_importance.gated(run).score(gates))
     with pytest.raises(UserError, match=r"has no head 0:0 any more \(model.pruned_heads is 0:0\)"):
         pruning.prune(pruned, tmp_path / "three", {0: [0]})
@@ -164,7 +164,7 @@ def test_a_pruned_run_is_pruned_and_trained_further(deep, tmp_path):
     run = lmrep.load(deep / "run")
     pruning.prune(run, tmp_path / "one", {1: [0]})
     pruned = lmrep.load(tmp_path / "one")
-    open_gates = heads.gates_without((), pruned.model.kept_heads(), 2)
+    open_gates = heads.gates_without((), pruned.model.heads.kept(), 2)
     record = head_importance.gated(pruned, 30, split="").importance(open_gates)
     assert record[1, 0] == 0 and record[1, 1] > 0
     found = pruning.prune(pruned, tmp_path / "two", {0: [1]})
@@ -172,7 +172,7 @@ def test_a_pruned_run_is_pruned_and_trained_further(deep, tmp_path):
     config = tiny.config("classification", deep / "train.jsonl", deep / "dev.jsonl",
                          f"init={tmp_path}/one", epochs=1.0)
     outcome = lmrep.train(config, tmp_path / "further")
-    assert outcome.steps == 5 and lmrep.load(tmp_path / "further").model.kept_heads() == ((0, 1), (1,))
+    assert outcome.steps == 5 and lmrep.load(tmp_path / "further").model.heads.kept() == ((0, 1), (1,))
 
 
 @slow
@@ -182,8 +182,8 @@ def test_the_least_important_heads_are_removed(deep, tmp_path):
     assert answer.code == 0, answer.err
     assert answer.out.startswith("removed 2 of 4 heads")
     own = head_importance.gated(run, split="").importance(np.ones((2, 2), np.float32))
-    expected = heads.lowest(own, run.model.kept_heads(), 2, 1)
-    kept = lmrep.load(tmp_path / "out").model.kept_heads()
+    expected = heads.lowest(own, run.model.heads.kept(), 2, 1)
+    kept = lmrep.load(tmp_path / "out").model.heads.kept()
     assert {(0, 0), (0, 1), (1, 0), (1, 1)} - set(heads.all_heads(kept)) == set(expected)
 
 
@@ -247,7 +247,7 @@ def test_pretraining_runs_are_measured_by_their_loss(pretrained):
     own = head_importance.gated(lmrep.load(workdir), 8, 8, data_dir=data_dir)
     assert own.metric == "loss" and not own.higher_is_better
     loss = lmrep.evaluate(workdir, split="validation", examples=8, data_dir=data_dir)["loss"]
-    gates = heads.gates_without((), own.run.model.kept_heads(), own.run.model.heads)
+    gates = heads.gates_without((), own.run.model.heads.kept(), own.run.model.heads.number)
     assert own.score(gates) == pytest.approx(loss, rel=1e-6) and own.score(0 * gates) != pytest.approx(loss, rel=1e-6)
     found = own.importance(gates)
     assert found.shape == gates.shape and np.all(found > 0)

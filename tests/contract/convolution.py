@@ -10,7 +10,7 @@ from lmrep.config.record import setting
 from lmrep.core import prng
 from lmrep.core.params import Array, ParamSpec, Tree, normal
 from lmrep.layers import dropout
-from lmrep.models.base import Context, Encoded, Inputs, Model, ModelDef, check_inputs
+from lmrep.models.base import Context, Encoded, HeadStyle, Inputs, Model, ModelDef, Output, check_inputs
 
 INPUTS = frozenset({"tokens", "attention_mask"})
 
@@ -31,7 +31,7 @@ def build(c: Config, execution=None, name: str = "convolution") -> Model:
     """The network of config `c`."""
     return Model(
         name, specs(c), partial(encode, c=c), c.channels, c.vocab, c.max_length, INPUTS, frozenset({Context.LEFT}),
-        output_embedding=lambda params, key=None: params["token"], output_dim=c.channels, pooling="last")
+        Output(c.channels, lambda params, key=None: params["token"]), head_style=HeadStyle(pooling="last"))
 
 
 def specs(c: Config) -> Tree:

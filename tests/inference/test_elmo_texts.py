@@ -76,7 +76,7 @@ TEXTS = ["the cat sat", "a mat", "", "the zyxxquz cat sat on the mat again and a
 
 def one_after_another(run, texts):
     """Hidden states of all layers, with the state of each text carried to the next."""
-    carry, found, apply = run.model.carry(1), [], jax.jit(partial(run.apply, layers=True))
+    carry, found, apply = run.model.state.carry(1), [], jax.jit(partial(run.apply, layers=True))
     for text in texts:
         inputs = run.inputs([text], length=64)
         encoded = apply(run.params, inputs._replace(carry=carry))

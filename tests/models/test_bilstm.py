@@ -176,7 +176,7 @@ def test_a_text_split_into_examples_with_carried_state_equals_the_unsplit_text()
     def two_texts(first, second, carry=None):
         return encode(model, params, Inputs(jnp.asarray(first), backward=Inputs(jnp.asarray(second)), carry=carry))
 
-    expected, carry, computed = two_texts(TOKENS, other), model.carry(B), []
+    expected, carry, computed = two_texts(TOKENS, other), model.state.carry(B), []
     for start in range(0, T, 5):
         found = two_texts(TOKENS[:, start : start + 5], other[:, start : start + 5], carry)
         carry = found.carry
@@ -197,7 +197,8 @@ def test_mesh_gives_the_same_where_directions_read_two_texts(sizes):
     segment_ids = np.array([[1] * 4 + [2] * 3 + [0] * 3, [1] + [2] * 9] * 4, np.int32)
     other = inputs(tokens[:, ::-1], characters[:, ::-1], segment_ids)
     given = inputs(tokens, characters, segment_ids, backward=other,
-                   carry=jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape) / 9, x.dtype), model.carry(b)))
+                   carry=jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape) / 9, x.dtype),
+                                      model.state.carry(b)))
 
     def loss(params, given):
         found = model.encode(params, given)

@@ -58,8 +58,8 @@ def test_a_source_is_that_of_consecutive_texts():
     model, params = network(T5)
     ones, sources = np.ones_like(SEGMENTS), np.minimum(SOURCE_SEGMENTS, 1)
     texts = RNG.integers(0, V, (2 * B, T)).astype(np.int32)
-    source, computed, decode = make_inputs(source_segments=sources).source, [], jax.jit(model.decode)
-    cache = jax.jit(lambda params: model.start_cache(params, 2 * B, T, source))(params)
+    source, computed, decode = make_inputs(source_segments=sources).source, [], jax.jit(model.state.decode)
+    cache = jax.jit(lambda params: model.state.cache(params, 2 * B, T, source))(params)
     for t in range(T):
         hidden, cache = decode(params, texts[:, t : t + 1], cache)
         computed.append(hidden[:, 0])
@@ -111,10 +111,10 @@ def test_initial_values_are_those_of_t5():
 def test_tables_are_tied_as_configured(tied, tables):
     model = encoder_decoder.build(replace(T5, tied=tied))
     assert sum("token" in path for path in P.flatten(model.specs)) == tables
-    assert (model.output_embedding is not None) == (tied in ("all", "output"))
-    if model.output_embedding:
+    assert (model.output.table is not None) == (tied in ("all", "output"))
+    if model.output.table:
         params = reference.random_params(model.specs)
-        close(model.output_embedding(params), params["embedding"]["token"] / np.sqrt(12))
+        close(model.output.table(params), params["embedding"]["token"] / np.sqrt(12))
 
 
 def test_inputs_are_made_of_a_batch_with_a_source():
@@ -143,7 +143,7 @@ def test_the_encoder_alone_has_the_paths_and_the_vectors_of_the_encoder(name):
     expected, found = (encode(model, tree, inputs, layers=True, attention=True)
                        for model, tree in ((both, params), (alone, P.unflatten(own))))
     jax.tree.map(np.testing.assert_array_equal, found, expected)
-    assert alone.conditions_on == {Context.BOTH} and alone.decode is None and alone.start_cache is None
+    assert alone.conditions_on == {Context.BOTH} and alone.state.decode is None and alone.state.cache is None
     assert alone.sizes.matrices < both.sizes.matrices
     inputs = model_inputs(alone, {"tokens": SOURCE, "segment_ids": SOURCE_SEGMENTS})
     gradient = jax.grad(lambda tree: jnp.square(alone.encode(tree, inputs).hidden).sum())(P.unflatten(own))
@@ -151,7 +151,7 @@ def test_the_encoder_alone_has_the_paths_and_the_vectors_of_the_encoder(name):
 
 
 def test_the_encoder_alone_has_a_tied_output_where_its_table_is_the_targets():
-    tied = {name: encoder_decoder.build(replace(T5, stacks="encoder", tied=name)).output_embedding is not None
+    tied = {name: encoder_decoder.build(replace(T5, stacks="encoder", tied=name)).output.table is not None
             for name in ("all", "embeddings", "output", "none")}
     assert tied == {"all": True, "embeddings": False, "output": False, "none": False}
 
@@ -173,5 +173,5 @@ def test_the_decoder_of_the_same_text_reads_the_tokens_before_each_position(name
     mask = AttentionMask(inputs.attention_mask.segment_ids, causal=True)
     expected = encode(both, params, inputs._replace(tokens=before, attention_mask=mask, source=inputs)).hidden
     close(encode(same, params, inputs).hidden[SOURCE_REAL], expected[SOURCE_REAL], 0)
-    assert same.conditions_on == {Context.BOTH} and same.pooling == "last"
-    assert same.decode is None and same.start_cache is None
+    assert same.conditions_on == {Context.BOTH} and same.head_style.pooling == "last"
+    assert same.state.decode is None and same.state.cache is None

@@ -185,8 +185,8 @@ def test_pruned_network_generates_as_it_encodes(text):
     tokens = TOKENS[:1]
     mask = AttentionMask(jnp.ones_like(tokens), causal=True)
     expected = jax.jit(lambda params: model.encode(params, Inputs(tokens, attention_mask=mask)).hidden)(params)
-    first, cache = jax.jit(model.decode)(params, tokens[:, :5], model.start_cache(params, 1, T))
-    second, _ = jax.jit(model.decode)(params, tokens[:, 5:], cache)
+    first, cache = jax.jit(model.state.decode)(params, tokens[:, :5], model.state.cache(params, 1, T))
+    second, _ = jax.jit(model.state.decode)(params, tokens[:, 5:], cache)
     np.testing.assert_allclose(jnp.concatenate([first, second], 1), expected, atol=1e-5)
 
 

@@ -106,7 +106,7 @@ def test_the_default_range_of_initial_weights_is_that_of_the_width():
 def test_a_text_split_into_examples_with_carried_state_equals_the_unsplit_text(name, length):
     model, params = network(name)
     expected = encode(model, params, TOKENS)
-    carry, computed = model.carry(B), []
+    carry, computed = model.state.carry(B), []
     for start in range(0, T, length):
         encoded = encode(model, params, TOKENS[:, start : start + length], carry=carry)
         carry = encoded.carry

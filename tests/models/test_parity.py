@@ -73,8 +73,9 @@ def compare(config, params, theirs, **more):
     @jax.jit
     def run(params, head_params):
         encoded = model.encode(params, inputs, layers=True)
-        x = lm_head.transform(head_params, encoded.hidden, activation=model.activation, eps=model.norm_eps)
-        return encoded, lm_head.logits(head_params, model.output_embedding(params), x)
+        style = model.head_style
+        x = lm_head.transform(head_params, encoded.hidden, activation=style.activation, eps=style.eps)
+        return encoded, lm_head.logits(head_params, model.output.table(params), x)
 
     encoded, our_logits = run(encoder, head_params)
     real = REAL.astype(bool)
@@ -139,7 +140,7 @@ def test_t5(changed):
         jnp.asarray(TOKENS), attention_mask=AttentionMask(jnp.asarray(REAL))))
     with jax.default_matmul_precision("highest"):
         encoded = jax.jit(lambda p, x: model.encode(p, x, layers=True))(params["encoder"], inputs)
-        logits = lm_head.logits({}, model.output_embedding(params["encoder"]), encoded.hidden)
+        logits = lm_head.logits({}, model.output.table(params["encoder"]), encoded.hidden)
         source = model.encode(params["encoder"], inputs.source).hidden
     with torch.no_grad():
         expected = reference(torch.tensor(TOKENS), attention_mask=torch.tensor(REAL),
@@ -188,7 +189,7 @@ def encode_segment(model, params, i, real=REAL, order=None, at=None, carry=None)
     @jax.jit
     def run(params, inputs, at):
         encoded = model.encode(params["encoder"], inputs, at=at)
-        table = model.output_embedding(params["encoder"])
+        table = model.output.table(params["encoder"])
         return lm_head.logits(params["objective"]["permutation"], table, encoded.hidden), encoded.carry
 
     with jax.default_matmul_precision("highest"):

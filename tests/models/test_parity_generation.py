@@ -45,11 +45,11 @@ def test_texts_equal_the_reference(networks, search):
     source = Inputs(jnp.asarray(TOKENS), attention_mask=AttentionMask(jnp.asarray(REAL)))
 
     def decode(tokens, cache):
-        hidden, cache = model.decode(params, tokens, cache)
-        return lm_head.logits({}, model.output_embedding(params), hidden), cache
+        hidden, cache = model.state.decode(params, tokens, cache)
+        return lm_head.logits({}, model.output.table(params), hidden), cache
 
     def start_cache(number):
-        return model.start_cache(params, number, N, source=source)
+        return model.state.cache(params, number, N, source=source)
 
     with jax.default_matmul_precision("highest"):
         generate = jax.jit(lambda end: decoding.generate(decode, start_cache, B, N, search, start=0, end=end))

@@ -159,7 +159,7 @@ def dependencies(network, name):
         other = network.outputs(changed(name, np.arange(BATCH[name].shape[1]) == s))
         for context, steps in found.items():
             difference = np.abs(other[context] - base[context])
-            steps.append(difference.reshape(*REAL.shape, network.model.directions, -1).max(-1) > 1e-6)
+            steps.append(difference.reshape(*REAL.shape, network.model.output.directions, -1).max(-1) > 1e-6)
     return {context: np.stack(steps, -1) for context, steps in found.items()}
 
 
@@ -168,7 +168,7 @@ def test_output_depends_on_its_text_as_far_as_its_context_goes(network):
     same_text = SEGMENTS[:, :, None] == SEGMENTS[:, None, :]
     before = np.tri(T, dtype=bool)
     for context, found in dependencies(network, "tokens").items():
-        sides = [before, before.T] if network.model.directions == 2 else [
+        sides = [before, before.T] if network.model.output.directions == 2 else [
             np.ones((T, T), bool) if context == "both" else before]
         for direction, side in enumerate(sides):
             np.testing.assert_array_equal(found[:, :, direction][REAL], (same_text & side)[REAL], err_msg=context)
@@ -208,8 +208,8 @@ def test_outputs_at_chosen_positions_are_those_of_all(network):
 def test_decoding_equals_encoding(network):
     """After a prompt with padding, token by token, for texts with and without a padded source."""
     model, params, b = network.model, network.params, len(ROWS)
-    if model.decode is None:
-        assert model.start_cache is None
+    if model.state.decode is None:
+        assert model.state.cache is None
         return
     context = "source" if "source" in network.contexts else "left"
     tokens = RNG.integers(0, V, (b, T)).astype(np.int32)
@@ -217,9 +217,9 @@ def test_decoding_equals_encoding(network):
                      "positions": np.broadcast_to(np.arange(T, dtype=np.int32), (b, T)),
                      "source_segment_ids": np.int32(np.arange(S) < np.arange(1, b + 1)[:, None])}
     source = network.inputs(model, batch, context).source
-    cache = jax.jit(lambda params, source: model.start_cache(
+    cache = jax.jit(lambda params, source: model.state.cache(
         params, b, T + 2, **({} if source is None else {"source": source})))(params, source)
-    decode = jax.jit(model.decode)
+    decode = jax.jit(model.state.decode)
     hidden, cache = decode(params, np.pad(tokens[:, :4], ((0, 0), (0, 2)), constant_values=3), cache, jnp.int32(4))
     outputs = [hidden[:, :4]]
     for t in range(4, T):

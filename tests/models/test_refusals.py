@@ -101,7 +101,7 @@ def test_inputs_are_refused(network, fields, inputs, options, named):
 def test_cache_is_refused(network, fields, length, named):
     model = build(network, fields)
     with pytest.raises(ValueError, match=re.escape(named)):
-        jax.eval_shape(lambda params: model.start_cache(params, 1, length), P.abstract(model.specs))
+        jax.eval_shape(lambda params: model.state.cache(params, 1, length), P.abstract(model.specs))
 
 
 BATCH = {"tokens": np.ones((2, 3), np.int32), "segment_ids": np.ones((2, 3), np.int32)}

@@ -154,5 +154,5 @@ def test_the_encoder_alone_has_the_paths_and_the_vectors_of_the_encoder(tied):
     assert list(own) == ["embedding" if tied == "embeddings" else "source_embedding", "encoder"]
     read = inputs().source
     np.testing.assert_array_equal(encode(alone, own, read).hidden, encode(both, params, read).hidden)
-    assert alone.conditions_on == {Context.BOTH} and alone.decode is None
+    assert alone.conditions_on == {Context.BOTH} and alone.state.decode is None
     assert 0 < alone.sizes.matrices < both.sizes.matrices

@@ -66,7 +66,7 @@ def test_looked_up_vectors_are_those_of_the_dropped_table():
 def test_lookup_and_output_drop_the_same_entries_and_scale_the_others(setup):
     model, _, params, _ = setup
     params = params["encoder"]
-    table, dropped = params["embedding"]["token"], np.asarray(model.output_embedding(params, KEY))
+    table, dropped = params["embedding"]["token"], np.asarray(model.output.table(params, KEY))
     kept = dropped != 0
     np.testing.assert_allclose(dropped, np.where(kept, table / (1 - RATE), 0), rtol=1e-6)
     positions = embedded(model, params, KEY) - dropped[TOKENS]  # the same in each example
@@ -74,7 +74,7 @@ def test_lookup_and_output_drop_the_same_entries_and_scale_the_others(setup):
     position = params["embedding"]["position"]
     kept_positions = np.abs(positions[0]) > 1e-5
     np.testing.assert_allclose(positions[0], np.where(kept_positions, position / (1 - RATE), 0), atol=1e-5)
-    other = np.asarray(model.output_embedding(params, jax.random.key(6))) != 0
+    other = np.asarray(model.output.table(params, jax.random.key(6))) != 0
     p_values = [rates(mask.sum(), mask.size, 1 - RATE) for mask in (kept, kept_positions, other)]
     assert least([*p_values, independent(kept, other), independent(kept[:T], kept_positions)]) > REJECT
 
@@ -82,7 +82,7 @@ def test_lookup_and_output_drop_the_same_entries_and_scale_the_others(setup):
 def test_without_a_key_nothing_is_dropped(setup):
     model, _, params, _ = setup
     tables = params["encoder"]["embedding"]
-    assert model.output_embedding(params["encoder"]) is tables["token"]
+    assert model.output.table(params["encoder"]) is tables["token"]
     np.testing.assert_allclose(embedded(model, params["encoder"], None), tables["token"][TOKENS] + tables["position"],
                                atol=1e-6)
 
@@ -90,7 +90,7 @@ def test_without_a_key_nothing_is_dropped(setup):
 def test_without_table_dropout_the_sum_is_dropped_and_the_table_is_not(setup):
     _, _, params, _ = setup
     model = transformer.build(replace(C, table_dropout=False))
-    assert model.output_embedding(params["encoder"], KEY) is params["encoder"]["embedding"]["token"]
+    assert model.output.table(params["encoder"], KEY) is params["encoder"]["embedding"]["token"]
     x = embedded(model, params["encoder"], KEY)
     assert rates((x != 0).sum(), x.size, 1 - RATE) > REJECT
     assert [name for name, preset in PRESETS.items() if getattr(preset.config, "table_dropout", False)] == ["gpt"]
@@ -100,14 +100,14 @@ def test_without_table_dropout_the_sum_is_dropped_and_the_table_is_not(setup):
     (causal, causal.Config()), pytest.param(masked, masked.Config(), marks=pytest.mark.slow)])
 def test_the_loss_is_that_of_the_dropped_tables_and_only_kept_entries_have_gradients(objective_module, config):
     model, objective, params, batch = build(objective_module, config)
-    kept = np.asarray(model.output_embedding(params["encoder"], KEY)) != 0
+    kept = np.asarray(model.output.table(params["encoder"], KEY)) != 0
 
     def loss(params, key):
         return objective.loss(params, batch, key, Carry())[0]
 
     value, grads = jax.jit(jax.value_and_grad(loss))(params, KEY)
     embeddings = embedded(model, params["encoder"], KEY)
-    dropped_tables = {"token": np.asarray(model.output_embedding(params["encoder"], KEY))}
+    dropped_tables = {"token": np.asarray(model.output.table(params["encoder"], KEY))}
     dropped_tables["position"] = (embeddings - dropped_tables["token"][TOKENS])[0]
     dropped_params = {**params, "encoder": {**params["encoder"], "embedding": dropped_tables}}
     plain, expected = jax.jit(jax.value_and_grad(lambda p: loss(p, None)))(dropped_params)

@@ -188,7 +188,7 @@ def test_parameters_by_config():
     assert names["albert"] == {"embedding", "embedding_norm", "project", "layers"}
     assert names["pre-norm"] == {"embedding", "layers", "final_norm"}
     table = transformer.build(CONFIGS["albert"])
-    assert table.output_embedding(table.specs).shape == (30, 6)
+    assert table.output.table(table.specs).shape == (30, 6)
 
 
 def test_a_generator_has_any_fraction_of_the_width():

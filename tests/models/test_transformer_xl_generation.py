@@ -15,7 +15,7 @@ from lmrep.inference.run import Run
 from lmrep.layers.attention import AttentionMask
 from lmrep.layers.stack import Execution
 from lmrep.models import transformer_xl
-from lmrep.models.base import Factorization, Inputs
+from lmrep.models.base import Factorization, Inputs, State
 from lmrep.models.decoding import Sampling
 from lmrep.objectives import causal, permutation
 from tests import reference
@@ -42,8 +42,8 @@ def network(name, **changes):
 
 def decoded(model, params, sizes, padding=0, capacity=T, **options):
     """The outputs where the text is read in calls of these sizes, the first with padding after its tokens."""
-    cache, outputs, start = model.start_cache(params, B, capacity), [], 0
-    decode = jax.jit(partial(model.decode, **options))
+    cache, outputs, start = model.state.cache(params, B, capacity), [], 0
+    decode = jax.jit(partial(model.state.decode, **options))
     for i, size in enumerate(sizes):
         tokens = TOKENS[:, start : start + size]
         if i == 0 and padding:
@@ -57,7 +57,7 @@ def decoded(model, params, sizes, padding=0, capacity=T, **options):
 
 def read_one_by_one(model, params):
     """The outputs where each token is an example that continues from the memory of those before."""
-    carry, outputs, mask = model.carry(B), [], AttentionMask(jnp.ones((B, 1), jnp.int32), causal=True)
+    carry, outputs, mask = model.state.carry(B), [], AttentionMask(jnp.ones((B, 1), jnp.int32), causal=True)
     encode = jax.jit(lambda tokens, carry: model.encode(params, Inputs(tokens, attention_mask=mask, carry=carry)))
     for i in range(T):
         encoded = encode(jnp.asarray(TOKENS[:, i : i + 1]), carry)
@@ -90,7 +90,7 @@ def test_the_query_stream_is_at_the_position_after_each_token(name, sizes):
         inputs = Inputs(jnp.asarray(TOKENS), factorization=Factorization(order, order))
         expected = jax.jit(model.encode)(params, inputs).hidden[:, 1:]
     else:
-        carry, expected, encode = model.carry(B), [], jax.jit(model.encode)
+        carry, expected, encode = model.state.carry(B), [], jax.jit(model.encode)
         for i in range(T):  # its own token is not read
             inputs = Inputs(jnp.asarray(TOKENS[:, i : i + 1]), carry=carry,
                             factorization=Factorization(order[:, :1], order[:, :1]))
@@ -113,7 +113,7 @@ def test_a_memory_longer_than_the_text_is_attention_to_all_of_it():
     ("memory", 100, 4), ("no memory", 100, 100), ("longer than the text", 10, 10)])
 def test_the_cache_is_no_longer_than_the_memory_or_the_text(name, length, expected):
     model, params = network(name)
-    cache = jax.eval_shape(lambda params: model.start_cache(params, B, length), params)
+    cache = jax.eval_shape(lambda params: model.state.cache(params, B, length), params)
     assert cache.keys.shape == (3, B, expected, 2, 6)
 
 
@@ -128,8 +128,9 @@ def test_bfloat16_is_near_float32():
 def test_a_step_of_one_token_multiplies_no_positions():
     """Those are distances x d^2 products of each layer; the cache has their keys."""
     model, params = network("memory")
-    cache = model.start_cache(params, B, T)
-    shapes = [each.invars[0].aval.shape for each in products(model.decode, params, jnp.asarray(TOKENS[:, :1]), cache)]
+    cache = model.state.cache(params, B, T)
+    one = jnp.asarray(TOKENS[:, :1])
+    shapes = [each.invars[0].aval.shape for each in products(model.state.decode, params, one, cache)]
     assert shapes and not any(shape[:1] == cache.positions.shape[1:2] and len(shape) == 2 for shape in shapes)
 
 
@@ -166,6 +167,6 @@ def test_the_most_probable_continuation_is_that_of_the_network_without_a_cache(n
 
 def test_a_network_without_a_cache_says_so():
     run = object.__new__(Run)
-    object.__setattr__(run, "model", transformer_xl.build(BASE)._replace(decode=None))
+    object.__setattr__(run, "model", transformer_xl.build(BASE)._replace(state=State()))
     with pytest.raises(UserError, match=r"cannot continue a text token by token"):
         run.generate_tokens([1], None, 0, "a text")

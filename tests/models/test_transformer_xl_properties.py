@@ -183,7 +183,7 @@ def test_a_mesh_of_eight_devices_gives_the_same(name, sizes, capfd):
     model, params = network(replace({"transformer_xl": XL, "xlnet": XLNET}[name], **changed))
     rng, b, t = np.random.default_rng(4), 8, 8
     segments = np.array([[1] * 8, [1] * 5 + [0] * 3, [1, 1, 2, 2, 2, 2, 3, 0], [1] * 7 + [0]] * 2, np.int32)
-    carry = model.carry(b)
+    carry = model.state.carry(b)
     carry = {"layers": jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape), x.dtype), carry["layers"]),
              "filled": jnp.asarray(rng.random((b, 8)) < 0.5, jnp.int32)}
     given, at = Inputs(jnp.asarray(rng.integers(0, 32, (b, t)), jnp.int32), carry=carry,
@@ -241,7 +241,7 @@ def test_no_array_has_a_vector_for_each_pair(streams, changed):
     model = transformer_xl.build(c)
     places = jnp.broadcast_to(jnp.arange(t, dtype=jnp.int32), (b, t))
     inputs = Inputs(jnp.zeros((b, t), jnp.int32), attention_mask=AttentionMask(jnp.ones((b, t), jnp.int32)),
-                    token_type_ids=places, carry=model.carry(b),
+                    token_type_ids=places, carry=model.state.carry(b),
                     factorization=Factorization(places, places) if streams == 2 else None)
 
     def loss(params):

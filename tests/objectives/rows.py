@@ -65,10 +65,10 @@ def network(case: Case, dropout: float = 0.0) -> Model:
 def with_cloned_keys(model: Model) -> Model:
     """`model`, which tells JAX's check of keys that its table has the key of `encode` on purpose: entries are dropped
     alike from both."""
-    def output_embedding(params, key=None):
-        return model.output_embedding(params, key if key is None else jax.random.clone(key))
+    def table(params, key=None):
+        return model.output.table(params, key if key is None else jax.random.clone(key))
 
-    changes = {"output_embedding": output_embedding} if model.output_embedding else {}
+    changes = {"output": model.output._replace(table=table)} if model.output.table else {}
     if model.make_generator:
         changes["make_generator"] = lambda *sizes: with_cloned_keys(model.make_generator(*sizes))
     return model._replace(**changes)

@@ -151,8 +151,8 @@ def test_decoding_with_a_cache_equals_encoding(network):
     tokens = BATCH["tokens"]
     mask = AttentionMask(np.ones_like(tokens), causal=True)
     full = jax.jit(lambda p: model.encode(p, Inputs(tokens=tokens, attention_mask=mask)))(params["encoder"])
-    cache, outputs = model.start_cache(params["encoder"], 4, T), []
-    decode = jax.jit(model.decode)
+    cache, outputs = model.state.cache(params["encoder"], 4, T), []
+    decode = jax.jit(model.state.decode)
     for size in (5, 1, 1, 1, 1, 1, 1, 1):
         at = int(cache.length)
         hidden, cache = decode(params["encoder"], tokens[:, at : at + size], cache)

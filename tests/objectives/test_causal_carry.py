@@ -60,7 +60,7 @@ def test_split_texts_have_the_loss_of_unsplit_ones(network):
 
 def test_hidden_states_of_split_texts_equal_those_of_unsplit_ones():
     model, _, params = build()
-    state, found = model.carry(B), []
+    state, found = model.state.carry(B), []
     encode = jax.jit(lambda batch, state: causal.encode(params, batch, model, causal.Config(), state=state))
     for batch in batches(TEXTS, T):
         batch = jax.tree.map(jnp.asarray, batch)
@@ -101,7 +101,7 @@ def test_no_gradient_reaches_the_previous_batch():
         total, (_, carry) = objective.loss(params, batch, None, Carry(state))
         return total + sum(x.sum() for x in jax.tree.leaves(carry))
 
-    for x in jax.tree.leaves(jax.grad(loss)(jax.tree.map(lambda x: x + 0.5, model.carry(B)))):
+    for x in jax.tree.leaves(jax.grad(loss)(jax.tree.map(lambda x: x + 0.5, model.state.carry(B)))):
         np.testing.assert_array_equal(x, 0)
 
 

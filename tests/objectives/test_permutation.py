@@ -47,7 +47,7 @@ def some_carry(model, b=B):
     rng = np.random.default_rng(5)
     return Carry(jax.tree.map(lambda x: jnp.asarray(
         np.ones(x.shape, np.int32) if x.dtype == jnp.int32 else rng.normal(size=x.shape).astype(np.float32)),
-        model.carry(b)))
+        model.state.carry(b)))
 
 
 # What a target depends on

@@ -47,7 +47,7 @@ REFUSALS = {  # what is built -> what the message names
     "noise for a network without a source": (lambda: build(
         span_corruption, vocabulary=replace(toys.VOCABULARY, specials=toys.SPECIALS | {"eos": 3}, sentinels=(23, 22))),
         ("source",)),
-    "a cache longer than the positions": (lambda: toys.model().start_cache({}, 1, 129), ("129", "128")),
+    "a cache longer than the positions": (lambda: toys.model().state.cache({}, 1, 129), ("129", "128")),
     "a teacher of another vocabulary": (
         lambda: test_distillation.built(teacher(transformer.build(replace(SIZES, vocab=48)))), ("48",)),
     "a teacher of another width": (

@@ -92,7 +92,7 @@ def test_conditioned_ends_are_among_the_context_and_no_answer():
     def scores(x, at):
         starts = conditioned_ends.start_logits(head, x)
         return starts, conditioned_ends.end_logits(head, x, x[jnp.arange(len(x)), at][:, None],
-                                                   jnp.zeros(x.shape[:2], int), task.model.norm_eps)
+                                                   jnp.zeros(x.shape[:2], int), task.model.head_style.eps)
 
     x = np.asarray(jax.jit(lambda: task.model.encode(task.params["encoder"], model_inputs(task.model, batch)).hidden)())
     targets = right(build("span_extraction")).arrays

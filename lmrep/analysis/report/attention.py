@@ -69,7 +69,7 @@ def _bytes(*probabilities: np.ndarray | None) -> int:
 def of_texts(run: Run, texts: Sequence[str], max_bytes: int) -> list[Attention]:
     """The self-attention of as many texts as fit in `max_bytes`; long texts are truncated at a word. The first query is
     a mask, or the token after the text's beginning."""
-    if "self" not in run.model.attention or not max_bytes:
+    if "self" not in run.model.heads.attention or not max_bytes:
         return []
     found, mask = [], run.tokenizer.specials.get("mask")
     for text in dict.fromkeys(texts):
@@ -100,7 +100,7 @@ def of_pairs(run: Run, pairs_of: Callable[[int], Sequence[Pair]], max_bytes: int
       pairs_of: length -> pairs of about as many tokens at most, of which longer texts are left out.
       max_bytes: on the page.
     """
-    if "cross" not in run.model.attention:
+    if "cross" not in run.model.heads.attention:
         return of_texts(run, [run.tokenizer.decode(source.tolist()) for source, _ in pairs_of(MAX_TOKENS)[:TEXTS]],
                         max_bytes)
     length, found = MAX_TOKENS, []
