@@ -35,19 +35,34 @@ The released command masks 20 tokens of a sequence, 4 % of them, where the paper
 --config.model.dropout=0 --config.model.attention_dropout=0.
 """
 
-from lmrep.experiment.compose import choose, compose
+from lmrep.experiment.pretraining import Paper, choices, finish, has_pair_label, start
 from lmrep.models.transformer import SHARING
+
+SIZES = {size: f"albert_{size}" for size in ("base", "large", "xlarge", "xxlarge")}
+PAPERS = (Paper("Lan et al., 2019", "BooksCorpus and English Wikipedia, 3.3 billion words"),)
 
 
 def get_config(argument=""):
     """The config; `argument` makes the choices above."""
-    chosen = choose(argument, {size: f"albert_{size}" for size in ("base", "large", "xlarge", "xxlarge")},
-                    share=("", ("", *SHARING)), pairs=("sop", ("sop", "nsp", "none")))
-    config = compose(chosen, own_rates=True)
-    if chosen.share:
-        config.model.share = chosen.share
+    chosen = choices(argument, SIZES, objective="masked", format="segment_pair", optimizer="lamb",
+                     share=("", ("", *SHARING)), pairs=("sop", ("sop", "nsp", "none")))
+    config = start(chosen)
+    config.steps, config.batch_size, config.length = 125_000, 4096, 512
+    config.format.duplicates = 40
     if chosen.format == "segment_pair":
         config.format.pairs = "nsp" if chosen.pairs == "none" else chosen.pairs
-    if chosen.pairs == "none" and "sentence_pair" in config.objective:
-        config.objective.sentence_pair = False
-    return config
+    if chosen.share:
+        config.model.share = chosen.share
+    if chosen.objective == "masked":
+        config.objective.update({"rate": 0.15, "mask": 0.8, "random": 0.1, "keep": 0.1, "masking": "static",
+                                 "count": "round", "mask_specials": False, "random_specials": True})
+        if chosen.family == "albert":  # another paper's network is masked as BERT is
+            config.objective.ngram = 3
+    if "sentence_pair" in config.objective:
+        config.objective.sentence_pair = has_pair_label(chosen.format) and chosen.pairs != "none"
+    if chosen.optimizer == "lamb":  # biases and norms have neither weight decay nor a trust ratio
+        config.optimizer.update({"learning_rate": 1.76e-3, "betas": (0.9, 0.999), "eps": 1e-6, "bias_correction": False,
+                                 "weight_decay": 0.01, "clip": 1.0})
+    if chosen.optimizer != "adafactor":  # which has its schedule too
+        config.optimizer.schedule.warmup_fraction = 3_125 / 125_000
+    return finish(config, chosen)

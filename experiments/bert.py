@@ -26,13 +26,40 @@ Choices after the colon:
     init       a workdir or a Hugging Face directory: starts from its parameters, network and tokenizer
 """
 
-from lmrep.experiment.compose import choose, compose
+from dataclasses import asdict
+
+from lmrep.experiment.config import StageConfig
+from lmrep.experiment.pretraining import Paper, choices, finish, has_pair_label, start
 
 SIZES = {size: f"bert_{size}" for size in ("base", "mini", "small", "medium", "base_cased", "large", "large_cased")}
+SIZES["bert_tiny"] = "bert_tiny"
+BOOKS_AND_WIKIPEDIA = "BooksCorpus and English Wikipedia, 3.3 billion words"
+PAPERS = (
+    Paper("Devlin et al., 2019, with the network of Turc et al., 2019", BOOKS_AND_WIKIPEDIA,
+          sizes=("bert_tiny", "mini", "small", "medium")),
+    Paper("Devlin et al., 2019", BOOKS_AND_WIKIPEDIA))
 
 
 def get_config(argument=""):
     """The config; `argument` makes the choices above."""
-    chosen = choose(argument, SIZES | {"bert_tiny": "bert_tiny"})
-    config = compose(chosen, own_rates=True)
-    return config
+    chosen = choices(argument, SIZES, objective="masked", format="segment_pair", optimizer="bert")
+    config = start(chosen)
+    config.steps, config.batch_size, config.length = 1_000_000, 256, 128
+    config.stages = (asdict(StageConfig(name="128", fraction=0.9)),
+                     asdict(StageConfig(name="512", fraction=0.1, length=512)))
+    config.format.duplicates = 10
+    if chosen.format == "stream":
+        config.format.isolate = True
+    if chosen.objective == "masked":
+        config.objective.update({"rate": 0.15, "mask": 0.8, "random": 0.1, "keep": 0.1, "masking": "static",
+                                 "count": "round", "mask_specials": False, "random_specials": True})
+    if "sentence_pair" in config.objective:
+        config.objective.sentence_pair = has_pair_label(chosen.format)
+    if chosen.optimizer == "bert":  # Adam; biases and norms have no weight decay
+        config.optimizer.update({"learning_rate": 1e-4, "betas": (0.9, 0.999), "eps": 1e-6, "bias_correction": False,
+                                 "weight_decay": 0.01, "clip": 1.0})
+    if chosen.optimizer == "lamb":
+        config.optimizer.learning_rate = 1.76e-3  # ALBERT's, for 4,096 sequences
+    if chosen.optimizer != "adafactor":  # which has its schedule too
+        config.optimizer.schedule.warmup_fraction = 10_000 / 1_000_000
+    return finish(config, chosen)

@@ -33,8 +33,10 @@ The paper's ablations change the mean of GLUE by -0.31 (no_mlm), -1.46 (no_cos),
 (start=random). `experiments/benchmarks/distillation.py` compares them on two cores.
 """
 
-from lmrep.experiment.compose import choose, compose
+from lmrep.experiment.pretraining import Paper, choices, finish, start
 
+SIZES = {"base": "distilbert_base"}
+PAPERS = (Paper("Sanh et al., 2019", "BooksCorpus and English Wikipedia, 3.3 billion words", unpublished=("steps",)),)
 LOSSES = {  # the weights that are 0
     "all": (), "no_ce": ("ce",), "no_mlm": ("mlm", "clm"), "no_cos": ("cos",), "mlm": ("ce", "cos"),
 }
@@ -42,15 +44,28 @@ LOSSES = {  # the weights that are 0
 
 def get_config(argument=""):
     """The config; `argument` makes the choices above."""
-    chosen = choose(argument, {"base": "distilbert_base"}, teacher="", layers=0, losses=("all", tuple(LOSSES)),
-                    start=("teacher", ("teacher", "random")), head=("teacher", ("teacher", "random")),
-                    draw=("batch", ("batch", "sequence")))
-    config = compose(chosen)
+    # The released code cuts the lines of a file, which hold a text each, where they are longer than a sequence;
+    # doc_sentences is nearest to that.
+    chosen = choices(argument, SIZES, objective="distillation", format="doc_sentences", optimizer="distilbert",
+                     teacher="", layers=0, losses=("all", tuple(LOSSES)), start=("teacher", ("teacher", "random")),
+                     head=("teacher", ("teacher", "random")), draw=("batch", ("batch", "sequence")))
+    config = start(chosen)
+    # Three passes over about 4.3 billion tokens, which is our estimate of this corpus.
+    config.steps, config.batch_size, config.length = 6_300, 4000, 512
+    if chosen.objective == "distillation":
+        config.objective.update({"alpha_ce": 5.0, "alpha_mlm": 2.0, "alpha_cos": 1.0, "temperature": 2.0,
+                                 "rate": 0.15, "mask": 0.8, "keep": 0.1, "random": 0.1, "smoothing": 0.7})
+    if "draw" in config.objective:
+        config.objective.draw = chosen.draw
     for name in LOSSES[chosen.losses]:
         if f"alpha_{name}" in config.objective:
             config.objective[f"alpha_{name}"] = 0.0
-    if "draw" in config.objective:
-        config.objective.draw = chosen.draw
+    if chosen.optimizer == "distilbert":  # Adam
+        config.optimizer.update({"betas": (0.9, 0.98), "eps": 1e-6, "bias_correction": True, "weight_decay": 0.0,
+                                 "clip": 5.0})
+    config.optimizer.learning_rate = 5e-4
+    config.optimizer.schedule.update({"warmup": 0, "warmup_fraction": 315 / 6_300})
+    config = finish(config, chosen)
     if chosen.teacher:
         from lmrep.interop import student
 

@@ -43,13 +43,14 @@ With data=python_docs, batches have at most 256 sequences.
 from dataclasses import asdict
 
 from lmrep.core.errors import UserError
-from lmrep.experiment.compose import choose, compose
 from lmrep.experiment.config import StageConfig
+from lmrep.experiment.pretraining import Paper, choices, finish, start
 from lmrep.objectives.replaced_token import TABLES, VARIANTS
 
-# At 2e-3, the rate of other tiny recipes, or without bias correction, which makes the first steps several times longer,
-# the discriminator stays at a constant: the encoder must learn which tokens fit together, not which ones are frequent.
-TINY = {"learning_rate": 7e-4, "bias_correction": True}
+SIZES = {size: f"electra_{size}" for size in ("small", "small_plus", "base", "large")}
+PAPERS = (
+    Paper("Clark et al., 2020", "the text of XLNet, 33 billion tokens", sizes=("small_plus", "large")),
+    Paper("Clark et al., 2020", "BooksCorpus and English Wikipedia, 3.3 billion words"))
 GENERATOR = ("objective/generator", "objective/generator_head")
 TWO_STAGES = (
     StageConfig(name="generator", fraction=0.5, objective={"weight": 0.0}),
@@ -60,29 +61,44 @@ TWO_STAGES = (
 
 def get_config(argument=""):
     """The config; `argument` makes the choices above."""
-    chosen = choose(argument, {size: f"electra_{size}" for size in ("small", "small_plus", "base", "large")},
-                    variant=("electra", (*VARIANTS, "two_stage", "bert")), tie=("all", tuple(TABLES)))
+    chosen = choices(argument, SIZES, objective="replaced_token", format="doc_sentences", optimizer="bert",
+                     variant=("electra", (*VARIANTS, "two_stage", "bert")), tie=("all", tuple(TABLES)))
     if chosen.variant in ("two_stage", "bert") and chosen.tie != "all":
         raise UserError(f"tie is {chosen.tie!r}, and variant={chosen.variant} has no generator beside its encoder to "
                         "share embeddings with; leave tie out")
-    recipe = chosen.recipe
     masked = chosen.objective == "replaced_token" and chosen.variant == "bert"
-    two_stage = chosen.objective == "replaced_token" and chosen.variant == "two_stage"
     if masked:
         chosen.objective = "masked"
-    if two_stage:
-        recipe = recipe._replace(warmup=2 * recipe.warmup)  # each stage, of half the steps, has a schedule of its own
-    config = compose(chosen, recipe)
+    config = start(chosen)
+    config.steps, config.batch_size, config.length, config.optimizer.learning_rate, generator, rate = {
+        "small": (1_000_000, 128, 128, 5e-4, 0.25, 0.15),
+        "small_plus": (4_000_000, 128, 128, 5e-4, 1.0, 0.15),
+        "base": (766_000, 256, 512, 2e-4, 1 / 3, 0.15),
+        "large": (400_000, 2048, 512, 2e-4, 0.25, 0.25),
+    }[chosen.published]
+    warmup = 10_000
     if masked:
-        rate = recipe.fields.get("objective.rate", 0.15)
         config.objective.update({"rate": rate, "mask": 0.85, "keep": 0.15, "random": 0.0})
-    elif two_stage:
-        config.objective.update({"generator": 1.0, "tie": "none"})
-        config.stages = tuple(map(asdict, TWO_STAGES))
     elif chosen.objective == "replaced_token":
-        config.objective.update({"variant": chosen.variant, "tie": chosen.tie})
+        config.objective.update({"generator": generator, "rate": rate, "mask": 0.85, "keep": 0.15, "random": 0.0,
+                                 "temperature": 1.0, "generator_weight": 1.0, "weight": 50.0})
+        if chosen.variant == "two_stage":
+            config.objective.update({"generator": 1.0, "tie": "none"})
+            config.stages = tuple(map(asdict, TWO_STAGES))
+            warmup = 20_000  # a stage, of half the steps, has its schedule
+        else:
+            config.objective.update({"variant": chosen.variant, "tie": chosen.tie})
+    if chosen.optimizer == "bert":  # Adam; biases and norms have no weight decay
+        config.optimizer.update({"betas": (0.9, 0.999), "eps": 1e-6, "bias_correction": False, "weight_decay": 0.01,
+                                 "clip": 1.0})
+        config.optimizer.schedule.decay_from = "both"
+    config.optimizer.schedule.update({"warmup": 0, "warmup_fraction": warmup / config.steps})
+    config = finish(config, chosen)
     if chosen.size == "tiny" and chosen.objective == "replaced_token" and chosen.optimizer == "bert":
+        # At 2e-3, the rate of other tiny recipes, or without bias correction, which makes the first steps several times
+        # longer, the discriminator stays at a constant: the encoder must learn which tokens fit together, not which
+        # ones are frequent.
         config.steps = 600
-        config.optimizer.update(TINY)
+        config.optimizer.update({"learning_rate": 7e-4, "bias_correction": True})
         config.checkpoint.every = config.evaluation.every = 150
     return config

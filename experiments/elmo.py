@@ -39,32 +39,41 @@ Logs show the sampled losses of training, which are smaller than the full softma
 gives the perplexities per word of both directions.
 """
 
-from lmrep.experiment.compose import choose, compose
+from lmrep.experiment.pretraining import Paper, choices, finish, start
 
 SIZES = {"original": "elmo_original", "medium": "elmo_medium", "small": "elmo_small"}
+PAPERS = (Paper("Peters et al., 2018", "1 Billion Word Benchmark, 768,648,884 words"),)
 
 
 def get_config(argument=""):
     """The config; `argument` makes the choices above."""
-    chosen = choose(argument, SIZES, objective=("bidirectional", ("bidirectional",)),
-                    format=("sentence_stream", ("sentence_stream",)), reads=("characters", ("characters", "words")),
-                    directions=("both", ("both", "forward")), residual=("yes", ("yes", "no")), layers=2, words=0,
-                    tokenizer=("elmo", ("elmo", "elmo_text")), order=("independent", ("independent", "same")))
-    config = compose(chosen)
+    chosen = choices(argument, SIZES, objective=("bidirectional",), format=("sentence_stream",), optimizer="elmo",
+                     reads=("characters", ("characters", "words")), directions=("both", ("both", "forward")),
+                     residual=("yes", ("yes", "no")), layers=2, words=0, tokenizer=("elmo", ("elmo", "elmo_text")),
+                     order=("independent", ("independent", "same")))
+    config = start(chosen)
+    config.steps, config.batch_size, config.length = 1_000_844, 384, 20  # ten passes; three GPUs with 128 examples each
+    config.objective.negatives = 8192
+    config.format.order = chosen.order
+    config.optimizer.schedule.update({"warmup": 0, "warmup_fraction": 0.0})
+    if chosen.optimizer == "elmo":  # of a loss that is multiplied by the 20 positions of an example
+        config.optimizer.update({"name": "adagrad", "learning_rate": 0.2, "accumulator": 1.0, "gradient_scale": 20.0,
+                                 "clip": 10.0, "weight_decay": 0.0})
+        config.optimizer.schedule.name = "constant"
+    config = finish(config, chosen)
     config.model.update({"reads": chosen.reads, "directions": chosen.directions, "layers": chosen.layers,
                          "residual": chosen.residual == "yes"})
     config.tokenizer.name = chosen.tokenizer
-    config.format.order = chosen.order
-    if chosen.optimizer != "elmo":
-        config.optimizer.learning_rate = 1e-3
     if chosen.size == "tiny":
         config.update({"length": 20, "batch_size": 64, "steps": 1000})
         config.tokenizer.vocab_size = 8000
         config.objective.negatives = 1024
-        if config.optimizer.name == "adagrad":
+        if chosen.optimizer == "elmo":
             config.optimizer.learning_rate = 0.2
             config.optimizer.schedule.warmup_fraction = 0.0
         config.checkpoint.every = config.evaluation.every = 250
+    if chosen.optimizer != "elmo":
+        config.optimizer.learning_rate = 1e-3
     if chosen.words:
         config.tokenizer.vocab_size = chosen.words
     return config

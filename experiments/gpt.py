@@ -26,15 +26,27 @@ A vocabulary is trained by BPE on lower-cased text, as in the paper. GPT's own i
 `lmrep predict` continues texts, and `lmrep evaluate --stride=256` computes perplexities.
 """
 
-from lmrep.experiment.compose import choose, compose
+from lmrep.experiment.pretraining import Paper, choices, finish, start
+
+SIZES = {"base": "gpt"}
+PAPERS = (Paper("Radford et al., 2018", "BooksCorpus, 800 million words",
+                unpublished=("objective.across", "format.isolate")),)
 
 
 def get_config(argument=""):
     """The config; `argument` makes the choices above."""
-    chosen = choose(argument, {"base": "gpt"}, across=("no", ("no", "yes")))
-    config = compose(chosen)
+    chosen = choices(argument, SIZES, objective="causal", format="stream", optimizer="gpt",
+                     across=("no", ("no", "yes")))
+    config = start(chosen)
+    config.steps, config.batch_size, config.length = 3_000_000, 64, 512
     if chosen.objective == "causal":
         config.objective.across = chosen.across == "yes"
     if chosen.format == "stream":
         config.format.isolate = chosen.across == "no"
-    return config
+    if chosen.optimizer == "gpt":  # Adam; biases and norms have no weight decay
+        config.optimizer.update({"betas": (0.9, 0.999), "eps": 1e-8, "bias_correction": True, "weight_decay": 0.01,
+                                 "clip": 1.0})
+        config.optimizer.schedule.name = "cosine"
+    config.optimizer.learning_rate = 2.5e-4
+    config.optimizer.schedule.update({"warmup": 0, "warmup_fraction": 2_000 / 3_000_000})
+    return finish(config, chosen)

@@ -27,17 +27,27 @@ With data=python_docs, batches have 256 sequences. `lmrep predict` continues tex
 computes perplexities.
 """
 
-from lmrep.experiment.compose import choose, compose
+from lmrep.experiment.pretraining import Paper, choices, finish, start
 
 SIZES = {"small": "gpt2", "medium": "gpt2_medium", "large": "gpt2_large", "xl": "gpt2_xl"}
+PAPERS = (Paper("Radford et al., 2019", "WebText, 40 GB of web pages",
+                unpublished=("objective.across", "format.isolate", "steps", "optimizer")),)
 
 
 def get_config(argument=""):
     """The config; `argument` makes the choices above."""
-    chosen = choose(argument, SIZES, across=("no", ("no", "yes")))
-    config = compose(chosen)
+    chosen = choices(argument, SIZES, objective="causal", format="stream", optimizer="gpt",
+                     across=("no", ("no", "yes")))
+    config = start(chosen)
+    config.steps, config.batch_size, config.length = 100_000, 512, 1024
     if chosen.objective == "causal":
         config.objective.across = chosen.across == "yes"
     if chosen.format == "stream":
         config.format.isolate = chosen.across == "no"
-    return config
+    if chosen.optimizer == "gpt":  # Adam; biases and norms have no weight decay
+        config.optimizer.update({"betas": (0.9, 0.999), "eps": 1e-8, "bias_correction": True, "weight_decay": 0.01,
+                                 "clip": 1.0})
+        config.optimizer.schedule.name = "cosine"
+    config.optimizer.learning_rate = 2.5e-4
+    config.optimizer.schedule.update({"warmup": 0, "warmup_fraction": 2_000 / 100_000})
+    return finish(config, chosen)

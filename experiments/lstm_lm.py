@@ -29,17 +29,36 @@ distributed as words, such as WikiText) and --config.tokenizer.vocab_size change
 and `lmrep evaluate --stride=35` computes perplexities.
 """
 
-from lmrep.experiment.compose import compose_recurrent
+from lmrep.experiment.pretraining import choices, finish, start
 
-SIZES = {
-    "medium": {"width": 650, "dropout": 0.5, "init_range": 0.05},
-    "large": {"width": 1500, "dropout": 0.65, "init_range": 0.04},
-}
+TOKENIZER_OF = "gpt2"
 
 
 def get_config(argument=""):
     """The config; `argument` makes the choices above."""
-    config = compose_recurrent(argument, SIZES, "lstm_lm")
-    if config.name == "tiny_lstm_lm":
+    chosen = choices(argument, dict.fromkeys(("medium", "large"), TOKENIZER_OF), objective=("causal",), format="stream",
+                     optimizer="adam", tied=("no", ("no", "yes")), order=("contiguous", ("contiguous", "shuffled")))
+    chosen.preset = chosen.model or "lstm"
+    config = start(chosen)
+    config.name = f"{chosen.size}_lstm_lm"
+    config.steps, config.batch_size, config.length = 50_000, 32, 35
+    if chosen.format == "stream":
+        config.format.order = chosen.order
+    elif chosen.format == "stream_pair" and chosen.preset == "lstm":
+        config.format.order = "shuffled"  # its examples overlap, and a state would know the next one
+    if chosen.optimizer == "adam":
+        config.optimizer.update({"betas": (0.9, 0.999), "eps": 1e-8, "bias_correction": True, "weight_decay": 0.0,
+                                 "clip": 1.0})
+    config.optimizer.learning_rate = 1e-3
+    config.optimizer.schedule.update({"warmup": 0, "warmup_fraction": 1_000 / 50_000})
+    if chosen.preset == "lstm":
+        config.tokenizer.vocab_size = 10_000
+        config.model.update({"layers": 2, "tied": chosen.tied == "yes"})
+        if chosen.size == "medium":
+            config.model.update({"width": 650, "dropout": 0.5, "init_range": 0.05})
+        elif chosen.size == "large":
+            config.model.update({"width": 1500, "dropout": 0.65, "init_range": 0.04})
+    config = finish(config, chosen)
+    if chosen.size == "tiny":
         config.optimizer.learning_rate = 1e-2
     return config

@@ -14,20 +14,18 @@ Choices after the colon:
     model, objective, format, data, optimizer (with the rate of this file), mesh, init: as in bert.py
 """
 
-from lmrep.experiment.compose import choose, compose
-from lmrep.experiment.recipes import RECIPES
+from lmrep.experiment.pretraining import choices, finish, has_pair_label, start
 from lmrep.models import MODELS
-
-RECIPE = RECIPES["bert_tiny"]._replace(
-    format="packed", optimizer="adamw", batch_size=32, lengths=((1.0, 64),), learning_rate=4e-3, fields={})
 
 
 def get_config(argument=""):
     """The config; `argument` makes the choices above."""
-    chosen = choose(argument, {"quickstart": "bert_tiny"}, RECIPE, steps=3200)
+    chosen = choices(argument, {"quickstart": "bert_tiny"}, objective="masked", format="packed", optimizer="adamw",
+                     steps=3200)
     chosen.size = "quickstart"  # which is for two cores already
-    config = compose(chosen, RECIPE._replace(steps=chosen.steps))
+    config = start(chosen)
     config.name = "quickstart"
+    config.steps, config.batch_size, config.length = chosen.steps, 32, 64
     config.data.validation = config.data.test = 0.05
     config.tokenizer.vocab_size = 2048
     # What lets a network this narrow learn within minutes: initial weights as wide as 1 / sqrt(d) (0.02 is for d = 768,
@@ -39,9 +37,10 @@ def get_config(argument=""):
                              "dropout": 0.0, "attention_dropout": 0.0})
     else:
         config.model.update(MODELS[config.model.name].tiny)
-    config.optimizer.update({"betas": (0.9, 0.98), "eps": 1e-6})
-    config.optimizer.schedule.warmup_fraction = 0.1
-    config.checkpoint.every = config.evaluation.every = 500
+    if "sentence_pair" in config.objective:
+        config.objective.sentence_pair = has_pair_label(chosen.format)
+    config.optimizer.update({"learning_rate": 4e-3, "betas": (0.9, 0.98), "eps": 1e-6})
+    config.optimizer.schedule.update({"warmup": 0, "warmup_fraction": 0.1})
     if chosen.data == "python_docs" and chosen.objective in ("masked", "span_boundary"):
         config.samples = (
             "If the key is not [MASK], raise KeyError.",
@@ -49,4 +48,6 @@ def get_config(argument=""):
             "Return True if the [MASK] is empty.",
             "Raises ValueError if the [MASK] is not found.",
         )
+    config = finish(config, chosen)
+    config.checkpoint.every = config.evaluation.every = 500
     return config

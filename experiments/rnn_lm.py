@@ -24,11 +24,32 @@ Choices after the colon:
     model, data, mesh, init: as in bert.py
 """
 
-from lmrep.experiment.compose import compose_recurrent
+from lmrep.experiment.pretraining import choices, finish, start
 
-SIZES = {"small": {"width": 200}, "medium": {"width": 650}}
+TOKENIZER_OF = "gpt2"
 
 
 def get_config(argument=""):
     """The config; `argument` makes the choices above."""
-    return compose_recurrent(argument, SIZES, "rnn_lm", cell="rnn", layers=1, dropout=0.0)
+    chosen = choices(argument, dict.fromkeys(("small", "medium"), TOKENIZER_OF), objective=("causal",), format="stream",
+                     optimizer="adam", tied=("no", ("no", "yes")), order=("contiguous", ("contiguous", "shuffled")))
+    chosen.preset = chosen.model or "lstm"
+    config = start(chosen)
+    config.name = f"{chosen.size}_rnn_lm"
+    config.steps, config.batch_size, config.length = 50_000, 32, 35
+    if chosen.format == "stream":
+        config.format.order = chosen.order
+    elif chosen.format == "stream_pair" and chosen.preset == "lstm":
+        config.format.order = "shuffled"  # its examples overlap, and a state would know the next one
+    if chosen.optimizer == "adam":
+        config.optimizer.update({"betas": (0.9, 0.999), "eps": 1e-8, "bias_correction": True, "weight_decay": 0.0,
+                                 "clip": 1.0})
+    config.optimizer.learning_rate = 1e-3
+    config.optimizer.schedule.update({"warmup": 0, "warmup_fraction": 1_000 / 50_000})
+    if chosen.preset == "lstm":
+        config.tokenizer.vocab_size = 10_000
+        config.model.width = 650 if chosen.size == "medium" else 200
+    config = finish(config, chosen)
+    if chosen.preset == "lstm":
+        config.model.update({"cell": "rnn", "layers": 1, "dropout": 0.0, "tied": chosen.tied == "yes"})
+    return config

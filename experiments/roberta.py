@@ -30,27 +30,36 @@ With data=python_docs, batches have 256 sequences. `experiments/ablations/robert
 on two cores.
 """
 
-from lmrep.experiment.compose import choose, compose, has_pair_label
+from lmrep.experiment.pretraining import Paper, choices, finish, has_pair_label, start
 
-BATCHES = {  # batch size, steps, rate, steps of warm-up
-    "256": (256, 1_000_000, 1e-4, 10_000),
-    "2k": (2048, 125_000, 7e-4, 10_000),
-    "8k": (8192, 31_000, 1e-3, 2_480),
-}
+SIZES = {"base": "roberta_base", "large": "roberta_large"}
+PAPERS = (Paper("Liu et al., 2019", "160 GB of English text"),)
 
 
 def get_config(argument=""):
     """The config; `argument` makes the choices above."""
-    chosen = choose(argument, {"base": "roberta_base", "large": "roberta_large"},
-                    masking=("dynamic", ("dynamic", "static")), batch=("final", ("final", *BATCHES)))
-    recipe = chosen.recipe
-    if chosen.batch != "final":
-        batch_size, steps, rate, warmup = BATCHES[chosen.batch]
-        recipe = recipe._replace(batch_size=batch_size, steps=steps, learning_rate=rate, warmup=warmup)
-    if chosen.format == "sentence_pair":
-        recipe = recipe._replace(batch_size=8 * recipe.batch_size, lengths=((1.0, 128),))
-    config = compose(chosen, recipe)
-    if chosen.objective == "masked":
-        config.objective.masking = chosen.masking
+    chosen = choices(argument, SIZES, objective="masked", format="full_sentences", optimizer="roberta",
+                     masking=("dynamic", ("dynamic", "static")), batch=("final", ("final", "256", "2k", "8k")))
+    config = start(chosen)
+    final = (8192, 500_000, 4e-4, 30_000) if chosen.published == "large" else (8192, 500_000, 6e-4, 24_000)
+    config.batch_size, config.steps, config.optimizer.learning_rate, warmup = {
+        "final": final,
+        "256": (256, 1_000_000, 1e-4, 10_000),
+        "2k": (2048, 125_000, 7e-4, 10_000),
+        "8k": (8192, 31_000, 1e-3, 2_480),
+    }[chosen.batch]
+    config.length = 512
+    if chosen.format == "sentence_pair":  # as many tokens in a step
+        config.batch_size, config.length = 8 * config.batch_size, 128
     config.format.duplicates = 10 if chosen.masking == "static" or has_pair_label(chosen.format) else 1
-    return config
+    if chosen.objective == "masked":
+        config.objective.update({"rate": 0.15, "mask": 0.8, "random": 0.1, "keep": 0.1, "masking": chosen.masking})
+        if chosen.family == "roberta":  # another paper's network is masked as BERT is
+            config.objective.update({"count": "floor", "mask_specials": True, "random_specials": False})
+    if "sentence_pair" in config.objective:
+        config.objective.sentence_pair = has_pair_label(chosen.format)
+    if chosen.optimizer == "roberta":  # Adam; all parameters have weight decay
+        config.optimizer.update({"betas": (0.9, 0.98), "eps": 1e-6, "bias_correction": True, "weight_decay": 0.01,
+                                 "clip": 0.0})
+    config.optimizer.schedule.update({"warmup": 0, "warmup_fraction": warmup / config.steps})
+    return finish(config, chosen)

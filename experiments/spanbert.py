@@ -26,22 +26,33 @@ The paper says weight decay 0.1, the released command 0.01 on every parameter. T
 --config.optimizer.weight_decay=0.1 the paper.
 """
 
-from lmrep.experiment.compose import choose, compose
+from lmrep.experiment.pretraining import Paper, choices, finish, has_pair_label, start
 
-SPANS = {  # objective, its fields
-    "boundary": ("span_boundary", {}),
-    "geometric": ("span_boundary", {"boundary": False}),
-    "whole_word": ("masked", {"whole_word": True}),
-    "subword": ("masked", {}),
-}
+SIZES = {"base": "spanbert_base", "large": "spanbert_large"}
+PAPERS = (Paper("Joshi et al., 2019", "BooksCorpus and English Wikipedia, 3.3 billion words"),)
 
 
 def get_config(argument=""):
     """The config; `argument` makes the choices above."""
-    chosen = choose(argument, {"base": "spanbert_base", "large": "spanbert_large"}, spans=("boundary", tuple(SPANS)))
-    fields = {}
+    chosen = choices(argument, SIZES, objective="span_boundary", format="doc_sentences", optimizer="spanbert",
+                     spans=("boundary", ("boundary", "geometric", "whole_word", "subword")))
+    is_ours = chosen.objective == "span_boundary"
+    if is_ours and chosen.spans in ("whole_word", "subword"):
+        chosen.objective = "masked"
+    config = start(chosen)
+    config.steps, config.batch_size, config.length = 2_400_000, 256, 512
     if chosen.objective == "span_boundary":
-        chosen.objective, fields = SPANS[chosen.spans]
-    config = compose(chosen)
-    config.objective.update(fields)
-    return config
+        config.objective.update({
+            "rate": 0.15, "count": "ceil", "p": 0.2, "max_span_length": 10, "mask": 0.8, "keep": 0.1, "random": 0.1,
+            "replace": "span", "boundary": chosen.spans == "boundary", "weight": 1.0, "max_targets": 15,
+            "position_width": 200})
+    elif is_ours:
+        config.objective.whole_word = chosen.spans == "whole_word"
+    if "sentence_pair" in config.objective:
+        config.objective.sentence_pair = has_pair_label(chosen.format)
+    if chosen.optimizer == "spanbert":  # Adam
+        config.optimizer.update({"betas": (0.9, 0.999), "eps": 1e-8, "bias_correction": True, "weight_decay": 0.01,
+                                 "decay_skip": (), "clip": 1.0})
+    config.optimizer.learning_rate = 1e-4
+    config.optimizer.schedule.update({"warmup": 0, "warmup_fraction": 10_000 / 2_400_000})
+    return finish(config, chosen)

@@ -36,10 +36,14 @@ variant=replace_spans,noise=tokens, the baseline of the study; 6 is that with --
 With data=python_docs, batches have 128 sequences and the vocabulary 8,000 pieces.
 """
 
-from lmrep.experiment.compose import choose, compose
+from lmrep.experiment.pretraining import Paper, choices, finish, start
 from lmrep.objectives.span_corruption import VARIANTS
 
-SIZES = ("base", "small", "large", "3b", "11b", "1_1_small", "1_1_base", "1_1_large", "1_1_xl", "1_1_xxl")
+SIZES = {size: f"t5_{size}" for size in (
+    "base", "small", "large", "3b", "11b", "1_1_small", "1_1_base", "1_1_large", "1_1_xl", "1_1_xxl")}
+# The last models were trained for a million steps of 2,048 sequences, on a mixture with labelled tasks; the released
+# 1.1 models on text alone. The numbers are those of the study's baseline.
+PAPERS = (Paper("Raffel et al., 2019", "C4, 745 GB of web pages"),)
 # What is noise in the paper's tables, of the variants that have any; of replace_spans, in the last models.
 NOISE = {"replace_spans": "spans", "drop_tokens": "tokens", "mask": "tokens", "bert": "tokens"}
 PUBLISHED_IDS = 32_100  # with the sentinels; the table has more rows
@@ -47,14 +51,21 @@ PUBLISHED_IDS = 32_100  # with the sentinels; the table has more rows
 
 def get_config(argument=""):
     """The config; `argument` makes the choices above."""
-    chosen = choose(argument, {size: f"t5_{size}" for size in SIZES},
-                    objective=("span_corruption", ("span_corruption",)),
-                    variant=("replace_spans", VARIANTS), noise=("", ("", "spans", "tokens")))
-    config = compose(chosen)
-    config.objective.variant = chosen.variant
+    chosen = choices(argument, SIZES, objective=("span_corruption",), format="stream", optimizer="adafactor",
+                     variant=("replace_spans", VARIANTS), noise=("", ("", "spans", "tokens")))
+    config = start(chosen)
+    config.steps, config.batch_size, config.length = 524_288, 128, 568
+    config.tokenizer.vocab_size = min(config.tokenizer.vocab_size, PUBLISHED_IDS)
+    config.objective.update({"variant": chosen.variant, "rate": 0.15, "mean_span": 3.0})
     if chosen.variant in NOISE:
         config.objective.noise = chosen.noise or NOISE[chosen.variant]
-    config.tokenizer.vocab_size = min(config.tokenizer.vocab_size, PUBLISHED_IDS)
+    if chosen.optimizer == "adafactor":
+        config.optimizer.update({"factor_from": 128, "moment_power": 0.8, "rms_clip": 1.0, "parameter_scale": True,
+                                 "weight_decay": 0.0, "clip": 0.0})
+        config.optimizer.schedule.update({"name": "inverse_sqrt", "warmup_from": 1.0})
+    config.optimizer.learning_rate = 0.01
+    config.optimizer.schedule.update({"warmup": 0, "warmup_fraction": 10_000 / 524_288})
+    config = finish(config, chosen)
     if chosen.size == "tiny":
         config.optimizer.learning_rate = 5e-2
         config.length = 128

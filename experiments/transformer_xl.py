@@ -44,29 +44,51 @@ Choices after the colon:
 `lmrep predict` continues texts with the memory.
 """
 
-from lmrep.experiment.compose import choose, compose
+from lmrep.experiment.pretraining import Paper, choices, finish, start
 
 SIZES = {"base": "transformer_xl_wt103_base", "large": "transformer_xl_wt103_large", "enwik8": "transformer_xl_enwik8",
          "lm1b": "transformer_xl_lm1b"}
+AUTHORS, WIKITEXT = "Dai et al., 2019", "WikiText-103, 103 million words"
+PAPERS = (  # batches here are multiples of 8
+    Paper(AUTHORS, WIKITEXT, sizes=("base",), published={"batch_size": 60}),
+    Paper(AUTHORS, WIKITEXT, sizes=("large",)),
+    Paper(AUTHORS, "enwik8, 90 million bytes of Wikipedia", sizes=("enwik8",), published={"batch_size": 22}),
+    Paper(AUTHORS, "1 Billion Word Benchmark", sizes=("lm1b",)))
 BYTES = 261  # tokens of the tokenizer: every byte, and five special ones
 
 
 def get_config(argument=""):
     """The config; `argument` makes the choices above."""
-    chosen = choose(argument, SIZES, objective=("causal", ("causal",)), memory=("yes", ("yes", "no")),
-                    text=("", ("", "words", "bytes")), softmax=("adaptive", ("adaptive", "full")))
-    config = compose(chosen)
-    config.batch_size += -config.batch_size % 8
-    own = config.model.name == "transformer_xl"
+    chosen = choices(argument, SIZES, objective=("causal",), format="stream", optimizer="transformer_xl",
+                     memory=("yes", ("yes", "no")), text=("", ("", "words", "bytes")),
+                     softmax=("adaptive", ("adaptive", "full")))
+    config = start(chosen)
+    config.steps, config.batch_size, config.length, warmup = {
+        "base": (200_000, 64, 150, 0),
+        "large": (4_000_000, 128, 384, 16_000),
+        "enwik8": (400_000, 24, 512, 0),
+        "lm1b": (500_000, 224, 32, 20_000),
+    }[chosen.published]
+    config.objective.bias = True
+    if chosen.format == "stream":
+        config.format.order = "contiguous"
+    if chosen.optimizer == "transformer_xl":  # Adam
+        config.optimizer.update({"betas": (0.9, 0.999), "eps": 1e-8, "bias_correction": True, "weight_decay": 0.0,
+                                 "clip": 0.25})
+        config.optimizer.schedule.update({"name": "cosine", "final": 0.0})
+    config.optimizer.learning_rate = 2.5e-4
+    config.optimizer.schedule.update({"warmup": 0, "warmup_fraction": warmup / config.steps})
+    config = finish(config, chosen)
     if chosen.text == "bytes":
         config.tokenizer.update({"name": "bytes", "vocab_size": BYTES})
         config.model.vocab = 0
     elif chosen.text:
         config.tokenizer.name = chosen.text
-    if own and chosen.size == "tiny":
-        config.model.update({"memory": config.length, "cutoffs": (256, 1024)})
-    if own and (chosen.text == "bytes" or chosen.softmax == "full"):
-        config.model.update({"cutoffs": (), "div": 1})
-    if own and chosen.memory == "no":
-        config.model.memory = 0
+    if config.model.name == "transformer_xl":
+        if chosen.size == "tiny":
+            config.model.update({"memory": config.length, "cutoffs": (256, 1024)})
+        if chosen.text == "bytes" or chosen.softmax == "full":
+            config.model.update({"cutoffs": (), "div": 1})
+        if chosen.memory == "no":
+            config.model.memory = 0
     return config

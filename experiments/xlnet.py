@@ -45,17 +45,37 @@ The paper's ablations, base size on Books and Wikipedia, medians of five runs: R
 """
 
 from lmrep.core.errors import UserError
-from lmrep.experiment.compose import choose, compose, has_pair_label
+from lmrep.experiment.pretraining import Paper, choices, finish, has_pair_label, start
 
 SIZES = {"base": "xlnet_base", "large": "xlnet_large"}
+XLNET_TEXT = "the text of XLNet, 33 billion tokens"
+PAPERS = (
+    Paper("Yang et al., 2019", XLNET_TEXT, sizes=("large",), unpublished=("optimizer.schedule.final",)),
+    Paper("Yang et al., 2019", XLNET_TEXT, sizes=("base",), unpublished=(
+        "steps", "batch_size", "optimizer.learning_rate", "optimizer.schedule.warmup", "optimizer.schedule.final")))
 YES, NO = ("yes", ("yes", "no")), ("no", ("no", "yes"))
 
 
 def get_config(argument=""):
     """The config; `argument` makes the choices above."""
-    chosen = choose(argument, SIZES, k=6, memory=YES, spans=YES, bidirectional=YES, nsp=NO, reuse=0)
+    chosen = choices(argument, SIZES, objective="permutation", format="stream_pair", optimizer="xlnet",
+                     k=6, memory=YES, spans=YES, bidirectional=YES, nsp=NO, reuse=0)
     _check(chosen)
-    config = compose(chosen)
+    config = start(chosen)
+    config.steps, config.batch_size, config.length = 500_000, 8192, 512
+    if chosen.format == "stream_pair":
+        config.format.update({"bidirectional": chosen.bidirectional == "yes", "reuse": chosen.reuse})
+    if chosen.objective == "permutation":
+        config.objective.update({"k": float(chosen.k), "spans": chosen.spans == "yes", "max_span": 5})
+    if "sentence_pair" in config.objective:
+        config.objective.sentence_pair = chosen.nsp == "yes"
+    if chosen.optimizer == "xlnet":  # Adam; biases and norms have no weight decay
+        config.optimizer.update({"betas": (0.9, 0.999), "eps": 1e-6, "bias_correction": False, "weight_decay": 0.01,
+                                 "clip": 1.0})
+        config.optimizer.schedule.update({"name": "linear", "decay_from": "warmup", "final": 0.001})
+    config.optimizer.learning_rate = 4e-4
+    config.optimizer.schedule.update({"warmup": 0, "warmup_fraction": 40_000 / 500_000})
+    config = finish(config, chosen)
     if chosen.size == "tiny":
         config.update({"length": 128, "batch_size": 16})
         if config.optimizer.name == "adamw":  # at 2e-3, it stays with the frequencies of tokens for hundreds of steps
@@ -68,12 +88,6 @@ def get_config(argument=""):
             config.model.memory = 0
         elif chosen.reuse:
             config.model.reuse = chosen.reuse
-    if chosen.format == "stream_pair":
-        config.format.update({"bidirectional": chosen.bidirectional == "yes", "reuse": chosen.reuse})
-    if chosen.objective == "permutation":
-        config.objective.update({"k": float(chosen.k), "spans": chosen.spans == "yes"})
-    if "sentence_pair" in config.objective:
-        config.objective.sentence_pair = chosen.nsp == "yes"
     return config
 
 
