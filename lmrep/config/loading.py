@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import ml_collections
@@ -187,7 +187,7 @@ def _listing(declared: Mapping[str, tuple[Any, Sequence[Any]]]) -> str:
 
 def _call(file: Path, name: str, argument: str, expected: str) -> Any:
     """The result of the function `name` of an experiment file."""
-    function = _guarded(file, lambda: _function(file, name))
+    function = _guarded(file, lambda: getattr(load_module(file), name, None))
     if not callable(function):
         raise UserError(f"{file} defines no function {name}; {expected}")
     signature = inspect.signature(function)
@@ -199,7 +199,8 @@ def _call(file: Path, name: str, argument: str, expected: str) -> Any:
     return _guarded(file, lambda: function(argument))
 
 
-def _function(file: Path, name: str) -> Callable | None:
+def load_module(file: Path) -> ModuleType:
+    """The module of an experiment file, which is executed."""
     if not file.exists():
         similar = suggestion(file.name, [f.name for f in file.parent.glob("*.py") if f.name != "setup.py"])
         raise UserError(f"there is no experiment file {file}{similar or '; `lmrep pages` lists those of the package'}")
@@ -213,7 +214,7 @@ def _function(file: Path, name: str) -> Callable | None:
         spec.loader.exec_module(module)
     finally:
         sys.dont_write_bytecode = writes
-    return getattr(module, name, None)
+    return module
 
 
 def _guarded(file: Path, action: Callable[[], Any]) -> Any:

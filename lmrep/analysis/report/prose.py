@@ -16,7 +16,6 @@ from lmrep.experiment.config import model_def
 from lmrep.inference import prompts
 from lmrep.metrics import Metric, beats, is_token_loss
 from lmrep.metrics.judgement import advice
-from lmrep.models import PRESETS
 
 # Training worked where every accuracy is this many times its baseline (or its error this many times smaller), and every
 # perplexity this many times smaller than that of token frequencies; it has begun to from SOME on.
@@ -202,8 +201,8 @@ def _usage(run: RunData, predictions: Predictions) -> list[tuple[str, str]]:
         if predictions.complete:
             found.append(("Evaluate on your own text:", f"lmrep evaluate --workdir={workdir} --files='texts/*.txt'"))
         nearest = compare(run)
-        page = PRESETS[nearest.preset].family if nearest else "quickstart"
-        found.append(("Continue training on that text:", f"lmrep train --config=experiments/{page}.py:data=files,"
+        page = nearest.page if nearest else "quickstart.py"
+        found.append(("Continue training on that text:", f"lmrep train --config=experiments/{page}:data=files,"
                       f"init={workdir} --workdir={workdir}-further --config.data.files='texts/*.txt'"))
     return [*found, _export(run)]
 

@@ -1,25 +1,59 @@
-"""The published recipe that is closest to a run, and the fields in which the run differs from it."""
+"""The published recipe that is closest to a run, and the fields in which the run differs from it. The recipes of
+pretraining are the configs of the package's pages."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cache
-from typing import Any
+from types import ModuleType
+from typing import Any, NamedTuple
 
 from lmrep.analysis.report.run_data import RunData
+from lmrep.config import loading
 from lmrep.config.record import flatten_config
 from lmrep.data import corpora
-from lmrep.experiment import checks, compose, fine_tuning
+from lmrep.experiment import checks, fine_tuning, page_files
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, StagePlan, model_config
 from lmrep.experiment.fields import listed
-from lmrep.experiment.recipes import RECIPES
+from lmrep.experiment.pretraining import Paper
 from lmrep.models import PRESETS
 from lmrep.tasks.known import KNOWN
 from lmrep.training.schedules import warmup_steps
 
 WARMUP = "warm-up steps"
-FIELDS_OF = {"learning_rate": "optimizer.learning_rate", "warmup": WARMUP}  # of a recipe, as settings name them
+
+
+class Recipe(NamedTuple):
+    """A page that reproduces a paper, at one of its sizes.
+
+    Attributes:
+      page: its name, "bert.py".
+      module: the page.
+      objective: that it trains with.
+      size: as its argument names it.
+      paper: that it reproduces at this size.
+    """
+
+    page: str
+    module: ModuleType
+    objective: str
+    size: str
+    paper: Paper
+
+
+@cache
+def recipes() -> Mapping[str, Recipe]:
+    """{preset: recipe} of the pages of the package that have `PAPERS`, in the order of the presets."""
+    by_preset = {}
+    for name, file in page_files.installed().items():
+        module = loading.load_module(file)
+        if papers := getattr(module, "PAPERS", ()):
+            objective = module.get_config().objective.name
+            by_preset |= {
+                preset: Recipe(name, module, objective, size, next(p for p in papers if size in (p.sizes or (size,))))
+                for size, preset in module.SIZES.items()}
+    return {preset: by_preset[preset] for preset in PRESETS if preset in by_preset}
 
 
 @dataclass(frozen=True)
@@ -28,12 +62,14 @@ class Comparison:
 
     Attributes:
       preset: its network's name in PRESETS; "" for fine-tuning.
+      page: the page with the recipe; "" for fine-tuning.
       paper: authors and year; for fine-tuning the name of the recipe.
       differing: (field, the run's value, the paper's, help text of the field).
       same: names of the fields that agree.
     """
 
     preset: str
+    page: str
     paper: str
     differing: Sequence[tuple[str, Any, Any, str]]
     same: Sequence[str]
@@ -60,8 +96,10 @@ def compare(run: RunData) -> Comparison | None:
 
     name = min(names, key=lambda name: len(differing(name)))
     theirs, meaning, fields = published(name), meanings(experiment), differing(name)
+    recipe = recipes()[name]
     return Comparison(
-        name, RECIPES[name].authors, [(field, ours[field], theirs[field], meaning.get(field, "")) for field in fields],
+        name, recipe.page, recipe.paper.authors,
+        [(field, ours[field], theirs[field], meaning.get(field, "")) for field in fields],
         [field for field in compared if field in theirs and field not in fields])
 
 
@@ -76,14 +114,14 @@ def _compare_fine_tuning(run: RunData) -> Comparison:
             return ours[field] is None or abs(ours[field] - value) <= shown / sequences
         return _same(ours[field], value)
 
-    recipes = {name: _fine_tuning_recipe(name, run.stage.objective_name, experiment.name)
-               for name in fine_tuning.RECIPES}
+    settings = {name: _fine_tuning_recipe(name, run.stage.objective_name, experiment.name)
+                for name in fine_tuning.RECIPES}
     found = {name: [field for field, value in recipe.items() if not same(field, value)]
-             for name, recipe in recipes.items()}
+             for name, recipe in settings.items()}
     name = min(found, key=lambda name: len(found[name]))
     return Comparison(
-        "", name, [(field, ours[field], recipes[name][field], meaning.get(field, "")) for field in found[name]],
-        [field for field in recipes[name] if field not in found[name]])
+        "", "", name, [(field, ours[field], settings[name][field], meaning.get(field, "")) for field in found[name]],
+        [field for field in settings[name] if field not in found[name]])
 
 
 @cache
@@ -116,14 +154,18 @@ def settings(experiment: Experiment, vocab_size: int) -> dict[str, Any]:
 @cache
 def published(name: str) -> Mapping[str, Any]:
     """The settings of a preset's recipe, without what its paper leaves open."""
-    recipe = RECIPES[name]
-    config = compose.compose(compose.choose("data=files", {name: name}))
+    recipe = recipes()[name]
+    config = recipe.module.get_config(f"size={recipe.size},data=files")
     config.data.files = "*.txt"
     experiment = experiments.parse(config)
-    found = settings(experiment, experiment.tokenizer.vocab_size) | {"data.corpus": recipe.corpus}
-    unpublished = tuple(FIELDS_OF.get(field, field) for field in recipe.unpublished)
-    return {field: value for field, value in found.items()
-            if not any(field == path or field.startswith(f"{path}.") for path in unpublished)}
+    values = {**settings(experiment, experiment.tokenizer.vocab_size), "data.corpus": recipe.paper.corpus,
+              **recipe.paper.published}
+
+    def is_open(field: str) -> bool:
+        path = "optimizer.schedule.warmup" if field == WARMUP else field
+        return any(path == name or path.startswith(f"{name}.") for name in recipe.paper.unpublished)
+
+    return {field: value for field, value in values.items() if not is_open(field)}
 
 
 def closest(network: Any, objective: str, lowercase: bool = True) -> list[str]:
@@ -132,9 +174,9 @@ def closest(network: Any, objective: str, lowercase: bool = True) -> list[str]:
         pairs = [(getattr(network, field.name), getattr(PRESETS[name].config, field.name)) for field in fields(network)]
         options = sum(bool(a) != bool(b) if type(a) is int else a != b for a, b in pairs if not isinstance(a, float))
         sizes = [abs(math.log(a / b)) for a, b in pairs if type(a) is int and type(b) is int and min(a, b) > 0]
-        return (options + (objective != RECIPES[name].objective), lowercase != PRESETS[name].lowercase, sum(sizes))
+        return (options + (objective != recipes()[name].objective), lowercase != PRESETS[name].lowercase, sum(sizes))
 
-    names = [name for name in RECIPES if type(PRESETS[name].config) is type(network)]
+    names = [name for name in recipes() if type(PRESETS[name].config) is type(network)]
     least = min(map(distance, names), default=None)
     return [name for name in names if distance(name) == least]
 
