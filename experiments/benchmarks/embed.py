@@ -29,6 +29,7 @@ from lmrep.data import sentences, tokenizers
 from lmrep.inference import export
 from lmrep.inference.run import Run
 from lmrep.models import PRESETS, transformer
+from lmrep.objectives.base import Uses
 
 BATCH = 32
 
@@ -40,7 +41,7 @@ def make_run(size, vocab):
     rng = np.random.default_rng(0)
     initial = P.init(model.specs, jax.random.key(0))
     params = jax.tree.map(lambda x: x + 0.02 * rng.standard_normal(x.shape, np.float32), initial)
-    objective = SimpleNamespace(conditions_on="both")
+    objective = SimpleNamespace(uses=Uses())
     run = Run(Path("."), 0, None, tokenizer, model, objective, {"encoder": jax.device_put(params)})
     vars(run)["converted"] = True  # which texts get [CLS] and [SEP]
     return run

@@ -178,10 +178,11 @@ def _part(name: str, path: str, experiment: Experiment, values: bool) -> FrozenP
     objective = build.objective(stage, network, trained.tokenizer.vocabulary)
     encoder = experiments.model_def(own.model).encoder
     # The vectors of an encoder are read, unless the part teaches.
-    if encoder and objective.conditions_on == Context.SOURCE and name not in teacher_names(experiment):
+    if encoder and objective.uses.conditions_on == Context.SOURCE and name not in teacher_names(experiment):
         own = dataclasses.replace(own, model={**own.model, **encoder}, execution=experiment.execution)
         network = build.model(own, trained.tokenizer.vocabulary)
-        objective = objective._replace(conditions_on=Context.BOTH, specs={"encoder": network.specs})
+        objective = objective._replace(specs={"encoder": network.specs},
+                                       uses=objective.uses._replace(conditions_on=Context.BOTH))
     specs, kept = _matching(objective.specs, trained)
     fields = dataclasses.asdict(experiments.model_config(own, trained.tokenizer.size))
     return FrozenPart(name, trained.source, specs, trained.tokenizer.tokens, network, objective, stage.objective, kept,

@@ -75,7 +75,7 @@ def _examples(
     batch = loader.gather(plan, numbers)
     batch = jax.device_get(jax.jit(lambda batch: objective.prepare(
         prepare_keys(objective, batch, experiment.seed, np.int32(0)), batch))(batch))
-    texts = objective.describe(batch, prepared.tokenizer)
+    texts = objective.uses.describe(batch, prepared.tokenizer)
     texts = ["\n".join(textwrap.fill(line, 110) for line in text.split("\n")) for text in texts]
     return [f"Example {i:,}:\n" + textwrap.indent(text, "  ") for i, text in zip(numbers, texts, strict=True)]
 

@@ -107,7 +107,7 @@ def batch(one: StageShapes, mesh: Mesh) -> Mapping[str, jax.ShapeDtypeStruct]:
     fields = {name: FIELDS[name] for name in (with_characters(names) if one.characters else names)}
     length = source_length = plan.length
     task = TASKS.get(plan.objective_name)
-    if task and (pairs := one.stage.objective.text_pairs):
+    if task and (pairs := one.stage.objective.uses.text_pairs):
         length, source_length = pairs.lengths(plan.length, form.packed(plan.format))
     rows, shards = plan.batch_size, plan.batch_size // batch_sharding(mesh).shard_shape((plan.batch_size,))[0]
     if limit := getattr(plan.format, "batch_tokens", 0):

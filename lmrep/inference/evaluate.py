@@ -7,6 +7,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import chain, islice, pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -296,7 +297,7 @@ def perplexity(run: Run, texts: Iterable[str], length: int, stride: int, charact
     logged. Texts without a token to predict are left out.
 
     Args:
-      run: its objective has `next_token_logits`.
+      run: its objective has `Uses.next_token`.
       texts: any number, read one by one.
       length: tokens in a window.
       stride: 1 to `length - 1`.
@@ -312,7 +313,7 @@ def perplexity(run: Run, texts: Iterable[str], length: int, stride: int, charact
     mesh = make_mesh(data=jax.device_count())
     tokens = BATCH.get(jax.default_backend(), BATCH_ELSEWHERE) * mesh.size
     params = jax.device_put(objective_params(run, run.objective), shardings(specs_of(run.objective), mesh))
-    sum_nll = jax.jit(sliding.nll_function(run.objective, run.model))
+    sum_nll = jax.jit(partial(sliding.sum_nll, objective=run.objective, model=run.model))
 
     def sequences() -> Iterator[np.ndarray]:
         for text in texts:
@@ -363,7 +364,7 @@ def encode_verbatim(tokenizer: Tokenizer, text: str, most: int = tokenize.CALL_C
 
 def _window(run: Run, length: int | None, stride: int) -> int:
     """The tokens in a window. Raises UserError where the run cannot predict windows of that length and stride."""
-    if run.objective.next_token_logits is None or run.conditions_on != Context.LEFT:
+    if run.objective.uses.next_token is None or run.conditions_on != Context.LEFT:
         raise UserError(f"{run.directory} was trained with objective {run.objective.name!r}, and sliding-window "
                         "perplexity needs a run that predicts from left to right; evaluate it without a stride, or "
                         "train one with objective=causal")

@@ -17,7 +17,7 @@ from lmrep.inference.encode import padded_length
 from lmrep.inference.special_tokens import of_roles
 from lmrep.models.base import Model
 from lmrep.models.decoding import Sampling, draw
-from lmrep.objectives.base import Generation, Objective
+from lmrep.objectives.base import Objective
 
 BATCH_SIZE = 64  # continuations that are generated at a time
 
@@ -96,27 +96,26 @@ def generate(
       key: random key; the draws of an example depend on it and on the example's index alone.
       start: i32[], the index of the first example.
       model: has `decode`.
-      objective: has `next_token_logits` or `generation`.
+      objective: has `Uses.next_token`.
       sampling: how tokens are sampled.
       tokens: the number of tokens to generate.
       capacity: of the cache; at least n, and at least `size` + `tokens`.
       banned_token_ids: ids that are never sampled, such as padding.
     """
-    own = objective.generation or Generation(objective.next_token_logits, {})
     example_keys = jax.vmap(partial(jax.random.fold_in, key))(start + jnp.arange(prompt.shape[0]))
 
     def choose(hidden: Array, number: Array) -> Array:
-        logits = own.logits(params, hidden)[:, 0].at[:, list(banned_token_ids)].set(-jnp.inf)
+        logits = objective.uses.next_token.logits(params, hidden)[:, 0].at[:, list(banned_token_ids)].set(-jnp.inf)
         return draw(example_keys, number, logits, sampling)
 
     def step(state: tuple[Array, Tree], number: Array) -> tuple[tuple[Array, Tree], Array]:
         token, cache = state
-        hidden, cache = model.state.decode(params["encoder"], token[:, None], cache, **own.decode)
+        hidden, cache = model.state.decode(params["encoder"], token[:, None], cache, **objective.uses.next_token.decode)
         next_token = choose(hidden, number)
         return (next_token, cache), next_token
 
     cache = model.state.cache(params["encoder"], prompt.shape[0], capacity)
-    hidden, cache = model.state.decode(params["encoder"], prompt, cache, size, **own.decode)
+    hidden, cache = model.state.decode(params["encoder"], prompt, cache, size, **objective.uses.next_token.decode)
     first = choose(jax.lax.dynamic_slice_in_dim(hidden, size - 1, 1, axis=1), jnp.int32(0))
     _, others = jax.lax.scan(step, (first, cache), jnp.arange(1, tokens))
     return jnp.concatenate([first[:, None], others.T], axis=1)

@@ -66,7 +66,7 @@ def of_tokens(run: Any, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[
       UserError: the network reads no source, or has no attention.
     """
     _check(run)
-    start, names = run.objective.text_pairs.start, run.tokenizer.id_to_token
+    start, names = run.objective.uses.text_pairs.start, run.tokenizer.id_to_token
     found: list = [None] * len(pairs)
     for members in prompts.group_by_length([np.concatenate(pair) for pair in pairs], BATCH):
         sources, targets = zip(*(pairs[i] for i in members), strict=True)
@@ -83,7 +83,7 @@ def of_tokens(run: Any, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[
 
 
 def _check(run: Any) -> None:
-    if run.objective.text_pairs is None:
+    if run.objective.uses.text_pairs is None:
         raise UserError(f"{run.directory} was trained with objective {run.objective.name!r}, whose network reads no "
                         "source; for self-attention of texts: encode(texts, attention=True)")
     if "cross" not in run.model.heads.attention:

@@ -108,7 +108,7 @@ def evaluate(run: Run, pairs: Sequence[Pair], pll: str = "", end_mark: bool = Fa
     Sentences are scored in float32 whatever the run was trained in, each different one once.
 
     Args:
-      run: its objective has `scorings`.
+      run: its objective has `Uses.scorings`.
       pairs: from `read`.
       pll: which other score of the objective, such as "word_l2r"; "" for its default scoring.
       end_mark: whether a model that predicts from left to right is scored on the token that ends a document too. The
@@ -120,7 +120,7 @@ def evaluate(run: Run, pairs: Sequence[Pair], pll: str = "", end_mark: bool = Fa
       RunFault: a score is not finite.
     """
     name = choose(run, pll)
-    scoring = in_float32(run).scorings[name]
+    scoring = in_float32(run).uses.scorings[name]
     if end_mark and around_document(run, end_mark) == around_document(run):
         raise UserError(f"end_mark is set, and {run.directory} scores no token after a sentence; leave it out")
     summary = scoring.summary + (f", with the token {run.tokenizer.tokens[around_document(run, True)[1][0]]} that ends "
@@ -156,7 +156,7 @@ def in_float32(run: Run) -> Objective:
 
 def choose(run: Run, pll: str) -> str:
     """The name of the scoring, as `evaluate` takes `pll`. Raises UserError where the run has none such."""
-    known = run.objective.scorings
+    known = run.objective.uses.scorings
     if not known:
         raise UserError(f"{run.directory} was trained with objective {run.objective.name!r}, which gives sentences no "
                         "score; evaluate it without pairs")

@@ -2,21 +2,18 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lmrep.core import params as P
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.inference.encode import MIN_LENGTH, make_batch, padded_length
 from lmrep.layers import lm_head
 from lmrep.models.base import Context, Model, model_inputs
-from lmrep.objectives.base import Carry, Objective
-from lmrep.training.state import specs_of
+from lmrep.objectives.base import Objective
 
 
 class Perplexity(NamedTuple):
@@ -130,32 +127,15 @@ def _batch(members: Sequence[tuple[np.ndarray, int]], length: int, batch_size: i
     return batch | {"targets": np.pad(batch["tokens"][:, 1:], ((0, 0), (0, 1))), "weights": weights}
 
 
-def nll_function(objective: Objective, model: Model) -> Callable[..., Array]:
-    """`sum_nll`, or `sum_nll_of_logits` for an objective whose loss reads other fields of a batch, or has several terms
-    (a teacher's); (params, batch) -> f32[]."""
-    fields = {"tokens": jnp.int32, "segment_ids": jnp.int32, "positions": jnp.int32, "targets": jnp.int32,
-              "weights": jnp.float32}  # of `_batch`
-    example = {name: jax.ShapeDtypeStruct((1, 2), dtype) for name, dtype in fields.items()}
-    function = partial(sum_nll, objective=objective)
-    try:
-        jax.eval_shape(function, P.abstract(specs_of(objective)), example)
-    except (KeyError, ValueError):
-        return partial(sum_nll_of_logits, objective=objective, model=model)
-    return function
+def sum_nll(params: Tree, batch: dict[str, Array], *, objective: Objective, model: Model) -> Array:
+    """The sum of -log probability of the `targets` that have a weight, in nats, by `Uses.next_token`."""
+    next_token, targets = objective.uses.next_token, batch["targets"]
 
-
-def sum_nll_of_logits(params: Tree, batch: dict[str, Array], *, objective: Objective, model: Model) -> Array:
-    """As `sum_nll`, by `next_token_logits`."""
-    def nll(hidden: Array, targets: Array) -> Array:
-        y = objective.next_token_logits(params, hidden).astype(jnp.float32)
+    def by_logits(hidden: Array, targets: Array) -> Array:
+        y = next_token.logits(params, hidden).astype(jnp.float32)
         return jax.nn.logsumexp(y, axis=-1) - jnp.take_along_axis(y, targets[..., None], axis=-1)[..., 0]
 
     hidden = model.encode(params["encoder"], model_inputs(model, batch, conditions_on=Context.LEFT)).hidden
-    return (lm_head.map_chunks(nll, model.vocab_size, hidden, batch["targets"]) * batch["weights"]).sum()
-
-
-def sum_nll(params: Tree, batch: dict[str, Array], *, objective: Objective) -> Array:
-    """The sum of -log probability of the `targets` that have a weight, in nats."""
-    _, (metrics, _) = objective.loss(params, batch, None, Carry())
-    [name] = objective.terms  # a language model has one loss
-    return metrics[name][0]
+    nll = (next_token.nll(params, hidden, targets) if next_token.nll else
+           lm_head.map_chunks(by_logits, model.vocab_size, hidden, targets))
+    return (nll * batch["weights"]).sum()

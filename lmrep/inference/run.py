@@ -225,7 +225,7 @@ class Run:
     @property
     def conditions_on(self) -> Context:
         """What a position attends to, as in training."""
-        return self.objective.conditions_on
+        return self.objective.uses.conditions_on
 
     # Predictions
 

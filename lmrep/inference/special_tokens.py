@@ -20,7 +20,7 @@ def of_roles(vocabulary: Vocabulary, *roles: str) -> set[int]:
 
 def around(run: Any) -> tuple[list[int], list[int]]:
     """The ids before and after a text: those of the format that the run trained with."""
-    if pairs := run.objective.text_pairs:
+    if pairs := run.objective.uses.text_pairs:
         return [], [pairs.end]
     stage = stage_at(run.experiment, run.step)
     if run.input_layout.cls_last and (run.converted or stage.format_name in EXAMPLES):

@@ -25,7 +25,6 @@ from lmrep.core.params import flatten, unflatten
 from lmrep.data import tokenizers
 from lmrep.experiment import checks, recorded
 from lmrep.experiment import config as experiments
-from lmrep.experiment.choices import ALL_OBJECTIVES
 from lmrep.experiment.config import Experiment, StagePlan
 from lmrep.experiment.frozen import chosen_step
 from lmrep.inference.load import load
@@ -173,7 +172,7 @@ def _checkpoint(run: Run, params: dict[str, np.ndarray], part: str) -> tuple[Pub
     task, specials, name = task_of(stage, params), run.tokenizer.vocabulary.specials, stage.objective_name
     if task:
         return from_network(config, params, specials, name, task)
-    heads, lacking = ALL_OBJECTIVES[name].published_heads, sorted(flatten(run.objective.specs).keys() - params)
+    heads, lacking = run.objective.uses.published_heads, sorted(flatten(run.objective.specs).keys() - params)
     params, left_out = _published_params(params, heads)
     found, remarks = from_network(config, params, specials, name, published_heads=heads)
     remarks += [f"left out, since no published class has it: {path}" for path in left_out]

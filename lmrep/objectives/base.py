@@ -88,20 +88,37 @@ class NetworkUse(NamedTuple):
     predicts: str = "other"
 
 
-class Generation(NamedTuple):
-    """How a text is continued where an objective has no `next_token_logits`.
+class NextToken(NamedTuple):
+    """How the token after a text is predicted: for generation, and for perplexity with a stride.
 
     Attributes:
-      logits: (params, hidden [b, t, d] of `State.decode`) -> float32 [b, t, v], of the token that follows each.
+      logits: (params, hidden [b, t, d]) -> float32 [b, t, v], of the token that follows each.
+      nll: (params, hidden [b, t, d], targets i32[b, t]) -> float32 [b, t], -log probability of the targets, where that
+        costs less than `logits`. None: computed from these.
       decode: further arguments of `State.decode`.
     """
 
     logits: Callable[[Tree, Array], Array]
-    decode: Mapping[str, Any]
+    nll: Callable[[Tree, Array, Array], Array] | None = None
+    decode: Mapping[str, Any] = {}
+
+
+class HeldOut(NamedTuple):
+    """What a network reads and predicts of a prepared batch.
+
+    Attributes:
+      tokens: i32[b, t], its inputs.
+      positions: i32[b, m].
+      targets: i32[b, m], the tokens that are predicted there; -1 where none is.
+    """
+
+    tokens: Array
+    positions: Array
+    targets: Array
 
 
 class TextPairs(NamedTuple):
-    """How an objective that is conditioned on a source gives a source and a target to a network.
+    """How an objective that is conditioned on a source gives it, and a target, to a network.
 
     Attributes:
       start: the token that the decoder reads before those of the target.
@@ -115,6 +132,35 @@ class TextPairs(NamedTuple):
     end: int
     batch: Callable[[Batch], Batch]
     lengths: Callable[[int, bool], tuple[int, int]]
+
+
+class Uses(NamedTuple):
+    """What inference, reports, conversion and planning ask an objective. Training reads none of it.
+
+    Attributes:
+      conditions_on: what each position of an encoded text is conditioned on.
+      next_token: continues texts. None: the objective does not predict a text token by token.
+      scorings: how it scores texts, by name, the default first; {} if it cannot. Names are those of the literature
+        ("pll").
+      held_out: prepared batch -> the tokens that the network reads and those that it predicts, for reports.
+      replaced: (params, prepared batch) -> (tokens i32[b, t], some of which a generator replaced; bool[b, t], where it
+        is judged whether they were).
+      describe: (prepared batch, tokenizer) -> a text for each example.
+      networks: those that a training step runs. (): published formulas of compute do not apply.
+      text_pairs: of an objective that is conditioned on a source.
+      published_heads: the heads of published checkpoints (`lmrep.interop.heads.HEADS`) that mean the same as its own ->
+        where their parameters lie under "objective". {}: a run is written as its encoder alone.
+    """
+
+    conditions_on: Context = Context.BOTH
+    next_token: NextToken | None = None
+    scorings: Mapping[str, Scoring] = {}
+    held_out: Callable[[Batch], HeldOut] | None = None
+    replaced: Callable[[Tree, Batch], tuple[Array, Array]] | None = None
+    describe: Callable[[Batch, Any], list[str]] | None = None
+    networks: tuple[NetworkUse, ...] = ()
+    text_pairs: TextPairs | None = None
+    published_heads: Mapping[str, str] = {}
 
 
 class Objective(NamedTuple):
@@ -133,20 +179,12 @@ class Objective(NamedTuple):
       penalty: params -> a term added to the loss once a step.
       predict: (params, batch without targets, ...) -> arrays of predictions, as its capability reads them. Where the
         carry has running statistics, the run's `carry.shared` is under params["shared"].
-      next_token_logits: (params, hidden [b, t, d]) -> float32 [b, t, v], of the token that follows each.
-      generation: continues texts in another way.
       terms: the metrics that `loss` is the weighted sum of, with their weights: {"mlm_loss": 1.0, "pair_loss": 1.0}.
         Evaluation sums their means, so that its loss does not depend on the batch size. A batch in which one of them
         counts nothing has no targets, and is an error. {}: `loss` is the mean over examples of something that each
         example has by itself.
-      replace_tokens: (params, prepared batch) -> i32[b, t], its tokens after a generator replaced some of them.
-      describe: (prepared batch, tokenizer) -> a text for each example.
-      scorings: how it scores texts, by name, the default first; {} if it cannot. Names are those of the literature
-        ("pll").
-      conditions_on: what each position of an encoded text is conditioned on.
       static: whether `prepare` depends on the example's number alone (BERT's static masks).
-      networks: those that a training step runs. (): published formulas of compute do not apply.
-      text_pairs: of one that is conditioned on a source.
+      uses: what is asked of a trained model.
     """
 
     name: str
@@ -157,16 +195,9 @@ class Objective(NamedTuple):
     carry: Callable[[int], Carry] = lambda batch_size: Carry()
     penalty: Callable[[Tree], Array] | None = None
     predict: Callable[..., dict[str, Array]] | None = None
-    next_token_logits: Callable[[Tree, Array], Array] | None = None
-    generation: Generation | None = None
     terms: Mapping[str, float] = {}
-    replace_tokens: Callable[[Tree, Batch], Array] | None = None
-    describe: Callable[[Batch, Any], list[str]] | None = None
-    scorings: Mapping[str, Scoring] = {}
-    conditions_on: Context = Context.BOTH
     static: bool = False
-    networks: tuple[NetworkUse, ...] = ()
-    text_pairs: TextPairs | None = None
+    uses: Uses = Uses()
 
 
 class FrozenPart(NamedTuple):
@@ -266,8 +297,6 @@ class ObjectiveDef(NamedTuple):
       parts: config -> the names of the frozen parts that it reads, which `config.frozen` must have.
       teachers: of these, the ones that only the loss reads, given the same tokens as the network: they must have been
         trained with the tokens of this run's tokenizer, and predictions need none of them.
-      published_heads: the heads of published checkpoints (`lmrep.interop.heads.HEADS`) that its own mean the same as ->
-        where their parameters lie under "objective". {}: a run is written as its encoder alone.
     """
 
     config: type
@@ -282,4 +311,3 @@ class ObjectiveDef(NamedTuple):
     evaluation_fields: tuple[str, ...] = ()
     parts: Callable[[Any], tuple[str, ...]] = lambda config: ()
     teachers: tuple[str, ...] = ()
-    published_heads: Mapping[str, str] = {}

@@ -39,6 +39,7 @@ from lmrep.objectives.base import (
     Objective,
     ObjectiveDef,
     Scoring,
+    Uses,
     Views,
 )
 from lmrep.objectives.causal import restart
@@ -86,14 +87,15 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         prepare=partial(prepare, c=c, marks=marks, model=model),
         loss=partial(loss, model=model, most_frequent=int(np.argmax(vocabulary.counts))),
         carry=lambda batch_size: Carry(model.state.carry(batch_size)) if model.state.carry else Carry(),
-        describe=partial(describe, marks=marks, model=model),
         terms={f"{name}_loss": 1 / len(names) for name in names},
-        scorings={"log_probability": Scoring(
-            summary + (" plus from right to left" if len(names) > 1 else ""),
-            views if len(names) > 1 else scoring.next_token_views, partial(log_probabilities, model=model),
-            ("bidirectional",))},
-        conditions_on=Context.EACH_SIDE,
-        networks=(NetworkUse(model.sizes),),
+        uses=Uses(
+            Context.EACH_SIDE,
+            scorings={"log_probability": Scoring(
+                summary + (" plus from right to left" if len(names) > 1 else ""),
+                views if len(names) > 1 else scoring.next_token_views, partial(log_probabilities, model=model),
+                ("bidirectional",))},
+            describe=partial(describe, marks=marks, model=model),
+            networks=(NetworkUse(model.sizes),)),
     )
 
 

@@ -21,7 +21,19 @@ from lmrep.layers import linear, lm_head
 from lmrep.metrics import accuracy_metric, loss_metric
 from lmrep.models.base import Context, Encoded, Model, check_context, model_inputs
 from lmrep.objectives import mlm_head, scoring
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, NetworkUse, Objective, ObjectiveDef, Scoring
+from lmrep.objectives.base import (
+    Batch,
+    Carry,
+    HeldOut,
+    Keys,
+    Metrics,
+    NetworkUse,
+    NextToken,
+    Objective,
+    ObjectiveDef,
+    Scoring,
+    Uses,
+)
 from lmrep.objectives.capabilities import GenerateText
 from lmrep.objectives.outputs import normalize_weights, output_layer, sums
 
@@ -49,14 +61,17 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         prepare=partial(prepare, c=c),
         loss=partial(loss, c=c, model=model, most_frequent=int(np.argmax(vocabulary.counts))),
         carry=lambda batch_size: Carry(model.state.carry(batch_size)) if model.state.carry else Carry(),
-        next_token_logits=partial(next_token_logits, model=model, c=c),
-        describe=describe,
         terms={"lm_loss": 1.0},
-        scorings={"log_probability": Scoring(
-            "log probability of the sentence, from left to right", scoring.next_token_views,
-            partial(log_probabilities, model=model, c=c), ("causal",) if head else ())},
-        conditions_on=Context.LEFT,
-        networks=(NetworkUse(model.sizes, "tokens"),),
+        uses=Uses(
+            Context.LEFT,
+            NextToken(partial(next_token_logits, model=model, c=c), partial(next_token_nll, model=model, c=c)),
+            scorings={"log_probability": Scoring(
+                "log probability of the sentence, from left to right", scoring.next_token_views,
+                partial(log_probabilities, model=model, c=c), ("causal",) if head else ())},
+            held_out=held_out,
+            describe=describe,
+            networks=(NetworkUse(model.sizes, "tokens"),),
+            published_heads={"causal": "causal"}),
     )
 
 
@@ -140,6 +155,12 @@ def next_token_logits(params: Tree, hidden: Array, *, model: Model, c: Config) -
     return output_layer(model).logits(params["encoder"], _head(params), before_table(params, hidden, model, c))
 
 
+def next_token_nll(params: Tree, hidden: Array, targets: Array, *, model: Model, c: Config) -> Array:
+    """-log probability of the `targets` i32[b, t] given the last layer's output [b, t, d], float32 [b, t]."""
+    x = before_table(params, hidden, model, c)
+    return output_layer(model).cross_entropy(params["encoder"], _head(params), x, targets, jnp.ones(targets.shape))[1]
+
+
 def log_probabilities(params: Tree, batch: Batch, *, model: Model, c: Config) -> Array:
     """The log probability float32 [b, m] of `targets` i32[b, m], the tokens after the positions `predicted`."""
     hidden = jnp.take_along_axis(encode(params, batch, model, c).hidden, batch["predicted"][..., None], axis=1)
@@ -150,6 +171,12 @@ def log_probabilities(params: Tree, batch: Batch, *, model: Model, c: Config) ->
 def _head(params: Tree) -> Tree:
     """The head's parameters; {} where it has none, and the tree no `objective`."""
     return params.get("objective", {}).get("causal", {})
+
+
+def held_out(batch: Batch) -> HeldOut:
+    """The token after each position, as `Uses.held_out`."""
+    positions = jnp.broadcast_to(jnp.arange(batch["tokens"].shape[1]), batch["tokens"].shape)
+    return HeldOut(batch["tokens"], positions, jnp.where(batch["weights"] > 0, batch["targets"], -1))
 
 
 def describe(batch: Batch, tokenizer) -> list[str]:
@@ -169,5 +196,5 @@ DEFINITION = ObjectiveDef(
         "lm_accuracy": accuracy_metric("Next-token accuracy", baseline="most_frequent_accuracy"),
         "most_frequent_accuracy": accuracy_metric("Accuracy of the most frequent token", headline=False),
     },
-    capabilities=(GenerateText(),), published_heads={"causal": "causal"},
+    capabilities=(GenerateText(),),
 )

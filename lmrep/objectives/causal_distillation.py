@@ -22,7 +22,6 @@ from lmrep.objectives.base import (
     FrozenParts,
     Keys,
     Metrics,
-    NetworkUse,
     Objective,
     ObjectiveDef,
 )
@@ -44,19 +43,21 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
     check_table(model)
     part = teaching.teacher(c, model, frozen, _has_table_logits,
                             "a causal language model (for a masked one choose objective=distillation)")
-    return causal.build(STUDENT, model, vocabulary)._replace(
+    student = causal.build(STUDENT, model, vocabulary)
+    return student._replace(
         name="causal_distillation",
         frozen={TEACHER: part.specs} if part else {},
         prepare=prepare,
         loss=partial(loss, c=c, model=model, part=part, counts=vocabulary.counts),
         carry=lambda batch_size: Carry(),
         terms=teaching.terms(c, part, lm_loss=c.alpha_clm),
-        networks=() if part else (NetworkUse(model.sizes, "tokens"),),
+        uses=student.uses._replace(networks=()) if part else student.uses,
     )
 
 
 def _has_table_logits(part: FrozenPart) -> bool:
-    return part.objective.next_token_logits is not None and part.model.output.layer is None
+    uses = part.objective.uses
+    return uses.next_token is not None and uses.conditions_on == Context.LEFT and part.model.output.layer is None
 
 
 def prepare(keys: Keys, batch: Batch) -> Batch:
@@ -106,5 +107,5 @@ DEFINITION = ObjectiveDef(
     Config, build, causal.DEFINITION.metrics | teaching.METRICS, conditions_on=lambda c: Context.LEFT,
     capabilities=causal.DEFINITION.capabilities,
     loss_fields=("alpha_ce", "alpha_clm", "alpha_cos", "alpha_mse", "temperature"),
-    parts=teaching.parts, teachers=(TEACHER,), published_heads=causal.DEFINITION.published_heads,
+    parts=teaching.parts, teachers=(TEACHER,),
 )

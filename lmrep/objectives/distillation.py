@@ -18,7 +18,7 @@ from lmrep.config.record import setting
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.models.base import Model
-from lmrep.objectives import frequency_masking, masking, mlm_head, scoring, teaching
+from lmrep.objectives import frequency_masking, masking, mlm_head, teaching
 from lmrep.objectives.base import (
     Batch,
     Carry,
@@ -57,10 +57,8 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
         prepare=partial(prepare, c=c, vocabulary=vocabulary),
         loss=partial(loss, c=c, model=model, part=part, counts=vocabulary.counts),
         predict=partial(mlm_head.predict, model=model, size=vocabulary.size),
-        describe=masking.describe,
         terms=teaching.terms(c, part, mlm_loss=c.alpha_mlm),
-        scorings=scoring.pseudo_log_likelihoods(model, vocabulary),
-        networks=() if part else (NetworkUse(model.sizes, "masked"),),
+        uses=mlm_head.uses(model, vocabulary, networks=() if part else (NetworkUse(model.sizes, "masked"),)),
     )
 
 
@@ -129,5 +127,5 @@ def _logits(
 DEFINITION = ObjectiveDef(
     Config, build, mlm_head.METRICS | teaching.METRICS, masking.check, capabilities=(FillMask(),),
     loss_fields=("alpha_ce", "alpha_mlm", "alpha_cos", "alpha_mse", "temperature", "restrict_ce_to_mask"),
-    parts=teaching.parts, teachers=(TEACHER,), published_heads={"masked": "masked"},
+    parts=teaching.parts, teachers=(TEACHER,),
 )

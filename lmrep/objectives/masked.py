@@ -17,7 +17,7 @@ from lmrep.config.record import setting
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.models.base import Model
-from lmrep.objectives import masking, mlm_head, scoring, sentence_pair
+from lmrep.objectives import masking, mlm_head, sentence_pair
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
 from lmrep.objectives.capabilities import FillMask
 from lmrep.objectives.causal import initial_state
@@ -51,11 +51,9 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         loss=partial(loss, c=c, model=model, most_frequent=int(np.argmax(vocabulary.counts))),
         carry=lambda batch_size: Carry(model.state.carry(batch_size)) if model.state.carry else Carry(),
         predict=partial(mlm_head.predict, model=model, size=vocabulary.size),
-        describe=masking.describe,
         terms={"mlm_loss": 1.0} | ({"pair_loss": 1.0} if c.sentence_pair else {}),
-        scorings=scoring.pseudo_log_likelihoods(model, vocabulary),
         static=c.masking == "static",
-        networks=(NetworkUse(model.sizes, "masked"),),
+        uses=mlm_head.uses(model, vocabulary, networks=(NetworkUse(model.sizes, "masked"),)),
     )
 
 
@@ -91,5 +89,4 @@ def loss(
 DEFINITION = ObjectiveDef(
     Config, build, mlm_head.METRICS | sentence_pair.METRICS, masking.check, sentence_pair.batch_fields,
     capabilities=(FillMask(),), published=RULES, loss_fields=("sentence_pair",),
-    published_heads={"masked": "masked", "pair": "pair"},
 )

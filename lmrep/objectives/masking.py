@@ -16,7 +16,7 @@ from lmrep.config.record import setting
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.objectives.base import Batch
+from lmrep.objectives.base import Batch, HeldOut
 
 
 @dataclass(frozen=True)
@@ -206,6 +206,11 @@ def _choose_runs(
 def pair_label(batch: Batch, example: int) -> str:
     """The label of the sentence pair at index `example`, as text; "" where it is not predicted."""
     return f"[pair label {int(batch['pair_label'][example])}] " if "pair_weights" in batch else ""
+
+
+def held_out(batch: Batch) -> HeldOut:
+    """The masked tokens, as `Uses.held_out`."""
+    return HeldOut(batch["inputs"], batch["predicted"], jnp.where(batch["weights"] > 0, batch["targets"], -1))
 
 
 def describe(batch: Batch, tokenizer) -> list[str]:

@@ -2,15 +2,19 @@
 predicts masked tokens.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 
 from lmrep.core.params import Array, Tree
+from lmrep.core.vocabulary import Vocabulary
 from lmrep.layers import lm_head
 from lmrep.metrics import accuracy_metric, loss_metric
 from lmrep.models.base import Encoded, Model, model_inputs
-from lmrep.objectives import sentence_pair
-from lmrep.objectives.base import Batch, Metrics
+from lmrep.objectives import masking, scoring, sentence_pair
+from lmrep.objectives.base import Batch, Metrics, NetworkUse, Uses
 from lmrep.objectives.outputs import output_specs, output_table, sums
 
 METRICS = {
@@ -23,6 +27,16 @@ METRICS = {
 def specs(model: Model) -> Tree:
     """The head's parameters, with an output table where the network ties none."""
     return lm_head.specs(model.width, model.output.width, model.vocab_size, model.head_style.init) | output_specs(model)
+
+
+def uses(
+    model: Model, vocabulary: Vocabulary, networks: tuple[NetworkUse, ...], describe: Callable = masking.describe
+) -> Uses:
+    """`Objective.uses` of a masked language model."""
+    return Uses(
+        scorings=scoring.pseudo_log_likelihoods(vocabulary, partial(log_probabilities, model=model)),
+        held_out=masking.held_out, describe=describe, networks=networks,
+        published_heads={"masked": "masked", "pair": "pair"})
 
 
 def loss_and_metrics(

@@ -22,7 +22,18 @@ from lmrep.core.vocabulary import Vocabulary
 from lmrep.metrics import accuracy_metric, loss_metric
 from lmrep.models.base import Context, Encoded, Factorization, Model, check_context, model_inputs
 from lmrep.objectives import factorization, scoring, sentence_pair
-from lmrep.objectives.base import Batch, Carry, Generation, Keys, Metrics, NetworkUse, Objective, ObjectiveDef, Scoring
+from lmrep.objectives.base import (
+    Batch,
+    Carry,
+    Keys,
+    Metrics,
+    NetworkUse,
+    NextToken,
+    Objective,
+    ObjectiveDef,
+    Scoring,
+    Uses,
+)
 from lmrep.objectives.capabilities import FillMask, GenerateText
 from lmrep.objectives.causal import initial_state
 from lmrep.objectives.masking import check_mask_token, pair_label
@@ -60,14 +71,16 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         loss=partial(loss, c=c, model=model, most_frequent=int(np.argmax(vocabulary.counts))),
         carry=lambda batch_size: Carry(model.state.carry(batch_size)) if model.state.carry else Carry(),
         predict=partial(predict, given=given[1], model=model, size=vocabulary.size),
-        generation=Generation(partial(token_logits, model=model), {"query": True}),
-        describe=partial(describe, functional=[vocabulary.specials[role] for role in factorization.FUNCTIONAL
-                                               if role in vocabulary.specials]),
         terms={"permutation_loss": 1.0} | ({"pair_loss": 1.0} if c.sentence_pair else {}),
-        scorings=scoring.pseudo_log_likelihoods(model, vocabulary, masks, "permutation") | {"log_probability": Scoring(
-            "log probability of the sentence, from left to right", scoring.own_token_views, left_to_right,
-            ("permutation",))},
-        networks=(NetworkUse(model.sizes),),
+        uses=Uses(
+            next_token=NextToken(partial(token_logits, model=model), decode={"query": True}),
+            scorings=scoring.pseudo_log_likelihoods(vocabulary, masks, "permutation") | {
+                "log_probability": Scoring("log probability of the sentence, from left to right",
+                                           scoring.own_token_views, left_to_right, ("permutation",))},
+            describe=partial(describe, functional=[vocabulary.specials[role] for role in factorization.FUNCTIONAL
+                                                   if role in vocabulary.specials]),
+            networks=(NetworkUse(model.sizes),),
+            published_heads={"permutation": "permutation"}),
     )
 
 
@@ -197,5 +210,4 @@ DEFINITION = ObjectiveDef(
         "most_frequent_accuracy": accuracy_metric("Accuracy of the most frequent token", headline=False),
     } | sentence_pair.METRICS,
     capabilities=(FillMask("permutation", "language-model head"), GenerateText()), loss_fields=("sentence_pair",),
-    published_heads={"permutation": "permutation"},
 )

@@ -24,7 +24,7 @@ from lmrep.layers.mlp import ACTIVATIONS
 from lmrep.metrics import accuracy_metric, fraction_metric, loss_metric, optional
 from lmrep.models.base import Model
 from lmrep.objectives import masking, mlm_head, scoring
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, NetworkUse, Objective, ObjectiveDef, Scoring
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, NetworkUse, Objective, ObjectiveDef, Scoring, Uses
 from lmrep.objectives.capabilities import DetectReplaced, FillMask
 from lmrep.objectives.outputs import normalize_weights, output_table, sums
 
@@ -73,15 +73,19 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         prepare=partial(prepare, c=c, vocabulary=vocabulary),
         loss=partial(loss, c=c, model=model, generator=generator, counts=vocabulary.counts),
         predict=partial(predict, c=c, model=model, generator=generator, vocabulary=vocabulary),
-        describe=masking.describe,
         terms={"generator_loss": c.generator_weight} | (
             {"discriminator_loss": c.weight} if c.variant in DETECTING
             else {"mlm_loss": 1.0} if c.variant == "replace_mlm" else {"lm_loss": 1.0}),
-        replace_tokens=partial(replace_tokens, c=c, generator=generator),
-        scorings={"original_log_probability": Scoring(
-            "sum of the log probabilities that each token is original; lmrep's own score, not a published one",
-            scoring.own_token_views, partial(log_probabilities, c=c, model=model), HEADS[c.variant])},
-        networks=(NetworkUse(generator.sizes, "masked"), NetworkUse(model.sizes, PREDICTS.get(c.variant, "binary"))),
+        uses=Uses(
+            scorings={"original_log_probability": Scoring(
+                "sum of the log probabilities that each token is original; lmrep's own score, not a published one",
+                scoring.own_token_views, partial(log_probabilities, c=c, model=model), HEADS[c.variant])},
+            held_out=masking.held_out,
+            replaced=partial(replace_tokens, c=c, generator=generator),
+            describe=masking.describe,
+            networks=(NetworkUse(generator.sizes, "masked"),
+                      NetworkUse(model.sizes, PREDICTS.get(c.variant, "binary"))),
+            published_heads={"discriminator": "discriminator", "masked": "masked"}),
     )
 
 
@@ -214,9 +218,10 @@ def replace(batch: Batch, words: Array) -> Array:
     return put(batch["tokens"], positions, words)
 
 
-def replace_tokens(params: Tree, batch: Batch, *, c: Config, generator: Model) -> Array:
-    """The tokens of a prepared batch, i32[b, t], with those that the generator samples at the masked positions."""
-    return replace(batch, generate(params, batch, None, c, generator)[2])
+def replace_tokens(params: Tree, batch: Batch, *, c: Config, generator: Model) -> tuple[Array, Array]:
+    """The tokens of a prepared batch, i32[b, t], with those that the generator samples at the masked positions, and
+    which of them the encoder judges, bool[b, t]."""
+    return replace(batch, generate(params, batch, None, c, generator)[2]), batch["token_weights"] > 0
 
 
 def discriminator_loss_and_metrics(
@@ -331,5 +336,5 @@ DEFINITION = ObjectiveDef(
         "copied_fraction": fraction_metric("Mean of the copy gate"),
     }),
     capabilities=(FillMask("generator_head", "generator"), DetectReplaced()),
-    loss_fields=("generator_weight", "weight"), published_heads={"discriminator": "discriminator", "masked": "masked"},
+    loss_fields=("generator_weight", "weight"),
 )

@@ -6,23 +6,18 @@ from functools import partial
 import numpy as np
 
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.models.base import Model
-from lmrep.objectives import mlm_head
 from lmrep.objectives.base import Scoring, Views
 
 
 def pseudo_log_likelihoods(
-    model: Model, vocabulary: Vocabulary, log_probabilities: Callable | None = None, head: str = "masked"
+    vocabulary: Vocabulary, log_probabilities: Callable, head: str = "masked"
 ) -> Mapping[str, Scoring]:
-    """The scorings of masked language models, by `Scoring.log_probabilities` of the parameters `head`, by default those
-    of the masked-LM head.
+    """The scorings of masked language models, by `Scoring.log_probabilities` of the parameters `head`.
 
     `pll` (Salazar et al., 2020) masks one token at a time and adds up the log probabilities of the masked tokens given
     all others; the special tokens around a text are not scored. It favours rare words that are split into many tokens,
     which predict each other. `pll_word_l2r` (Kauf and Ivanova, 2023) masks the later tokens of the same word too.
     """
-    log_probabilities = log_probabilities or partial(mlm_head.log_probabilities, model=model)
-
     def scoring(summary: str, word_l2r: bool) -> Scoring:
         return Scoring(summary, partial(masked_views, mask=vocabulary.specials["mask"], word_l2r=word_l2r),
                        log_probabilities, (head,))

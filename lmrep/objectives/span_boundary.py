@@ -20,7 +20,7 @@ from lmrep.layers import linear, lm_head, norm
 from lmrep.layers.mlp import ACTIVATIONS
 from lmrep.metrics import accuracy_metric, loss_metric, optional
 from lmrep.models.base import Model
-from lmrep.objectives import masking, mlm_head, scoring, sentence_pair
+from lmrep.objectives import masking, mlm_head, sentence_pair
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
 from lmrep.objectives.capabilities import FillMask
 from lmrep.objectives.outputs import normalize_weights, output_table, sums
@@ -66,10 +66,9 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         prepare=partial(prepare, c=c, vocabulary=vocabulary),
         loss=partial(loss, c=c, model=model, most_frequent=int(np.argmax(vocabulary.counts))),
         predict=partial(mlm_head.predict, model=model, size=vocabulary.size),
-        describe=describe,
         terms=terms,
-        scorings=scoring.pseudo_log_likelihoods(model, vocabulary),
-        networks=(NetworkUse(model.sizes, "other" if c.boundary else "masked"),),
+        uses=mlm_head.uses(model, vocabulary, describe=describe,
+                           networks=(NetworkUse(model.sizes, "other" if c.boundary else "masked"),)),
     )
 
 
@@ -284,5 +283,4 @@ DEFINITION = ObjectiveDef(
         "boundary_accuracy": accuracy_metric("Span-boundary accuracy", baseline="most_frequent_accuracy"),
     }),
     capabilities=(FillMask(),), loss_fields=("boundary", "weight", "position_width", "sentence_pair"),
-    published_heads={"masked": "masked", "pair": "pair"},
 )

@@ -23,7 +23,18 @@ from lmrep.layers.attention import AttentionMask
 from lmrep.metrics import accuracy_metric, loss_metric
 from lmrep.models import decoding
 from lmrep.models.base import SOURCE, Context, Inputs, Model, check_context, model_inputs
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, NetworkUse, Objective, ObjectiveDef, TextPairs
+from lmrep.objectives.base import (
+    Batch,
+    Carry,
+    Keys,
+    Metrics,
+    NetworkUse,
+    NextToken,
+    Objective,
+    ObjectiveDef,
+    TextPairs,
+    Uses,
+)
 from lmrep.objectives.capabilities import FillSpans
 from lmrep.objectives.masking import uniform
 from lmrep.objectives.outputs import normalize_weights, output_layer, output_specs, smoothed_cross_entropy, sums
@@ -71,13 +82,15 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         prepare=partial(prepare, c=c, ids=ids),
         loss=partial(loss, c=c, model=model, most_frequent=int(np.argmax(vocabulary.counts))),
         predict=partial(predict, model=model, ids=ids),
-        next_token_logits=partial(next_token_logits, model=model),
-        describe=describe,
         terms={"denoising_loss": 1.0},
-        conditions_on=Context.SOURCE,
-        networks=(NetworkUse(model.sizes),),
-        text_pairs=TextPairs(ids.start, ids.end, pair,
-                             lambda length, packed: lengths(length, c, len(ids.sentinels))[::-1]),
+        uses=Uses(
+            Context.SOURCE,
+            NextToken(partial(next_token_logits, model=model)),
+            describe=describe,
+            networks=(NetworkUse(model.sizes),),
+            text_pairs=TextPairs(ids.start, ids.end, pair,
+                                 lambda length, packed: lengths(length, c, len(ids.sentinels))[::-1]),
+            published_heads={"span_corruption": "span_corruption"}),
     )
 
 
@@ -320,5 +333,5 @@ DEFINITION = ObjectiveDef(
         "most_frequent_accuracy": accuracy_metric("Accuracy of the most frequent token", headline=False),
     },
     capabilities=(FillSpans(),),
-    loss_fields=("z_loss",), published_heads={"span_corruption": "span_corruption"},
+    loss_fields=("z_loss",),
 )

@@ -104,26 +104,26 @@ def by_formulas(
     objective: Objective, plan: StagePlan, fraction: float = conventions.MASKED_FRACTION
 ) -> dict[str, Figure]:
     """Operations of training on one sequence by the conventions that are formulas; with padding."""
-    networks, reason, length = objective.networks, "", plan.length
+    networks, reason, length = objective.uses.networks, "", plan.length
     if not networks:
         reason = f"the objective {objective.name!r} does not state which networks it trains"
     elif any(use.sizes is None for use in networks):
         reason = "the network does not state its number of weights (Model.sizes)"
     if reason:
         return dict.fromkeys(("electra_script", "six_n"), Figure(None, reason))
-    own, source = (length, 0) if objective.text_pairs is None else objective.text_pairs.lengths(
+    own, source = (length, 0) if objective.uses.text_pairs is None else objective.uses.text_pairs.lengths(
         length, ALL_FORMATS[plan.format_name].packed(plan.format))
     six_n = sum(conventions.six_n_of_text(use.sizes, own, source) for use in networks)
     return {"electra_script": _by_script(objective, length, fraction), "six_n": Figure(six_n)}
 
 
 def _by_script(objective: Objective, length: int, fraction: float) -> Figure:
-    if any(use.sizes.transformer is None for use in objective.networks):
+    if any(use.sizes.transformer is None for use in objective.uses.networks):
         return Figure(None, "the script counts Transformers as BERT's alone, and this network is none")
-    if any(use.predicts == "other" for use in objective.networks):
+    if any(use.predicts == "other" for use in objective.uses.networks):
         return Figure(None, f"the script does not have the head of the objective {objective.name!r}")
     return Figure(sum(conventions.electra_script(use.sizes.transformer, length, use.predicts, fraction)
-                      for use in objective.networks))
+                      for use in objective.uses.networks))
 
 
 def totals(stages: Sequence[StageCompute]) -> dict[str, float | None]:

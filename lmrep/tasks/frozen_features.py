@@ -79,7 +79,7 @@ def encode(c: Config, part: FrozenPart, params: Tree, batch: Batch) -> Array:
     """
     if NAME in batch:
         return batch[NAME].transpose(2, 0, 1, 3)
-    inputs = model_inputs(part.model, batch, conditions_on=part.objective.conditions_on)
+    inputs = model_inputs(part.model, batch, conditions_on=part.objective.uses.conditions_on)
     found = outputs(part.model.encode(params, inputs, layers=True))
     return jax.lax.stop_gradient(combine(found, choice(c, part)))
 

@@ -22,7 +22,7 @@ from lmrep.data.records.encoding import Units, collect
 from lmrep.metrics import Metric, accuracy_metric, multilabel
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.models.base import Context, Model, check_context
-from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
+from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, NetworkUse, Objective, ObjectiveDef, Uses
 from lmrep.objectives.outputs import normalize_weights
 from lmrep.tasks import auxiliary, heads, networks, unseen, word_features
 from lmrep.tasks.base import Comparison, Outputs, Reads, Result, TaskDef, TextEncoder, figures, mean_by_example
@@ -86,7 +86,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
     objective = Objective(
         name="multilabel", specs=networks.task_specs(net, c, len(c.labels) or 1),
         prepare=prepare, loss=partial(loss, c=c, net=net), predict=partial(predict, c=c, net=net),
-        conditions_on=Context(c.context), networks=(NetworkUse(model.sizes),), frozen=networks.frozen_specs(net),
+        uses=Uses(Context(c.context), networks=(NetworkUse(model.sizes),)), frozen=networks.frozen_specs(net),
         penalty=networks.penalty(net))
     return auxiliary.with_language_model(objective, c, model)
 

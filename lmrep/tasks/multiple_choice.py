@@ -19,7 +19,7 @@ from lmrep.data.records import Record
 from lmrep.data.records.encoding import Encoded, Units, collect
 from lmrep.metrics import accuracy_metric
 from lmrep.models.base import Context, Model, check_context
-from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
+from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, NetworkUse, Objective, ObjectiveDef, Uses
 from lmrep.objectives.outputs import normalize_weights
 from lmrep.objectives.teaching import TEACHER
 from lmrep.tasks import auxiliary, distillation, heads, networks, word_features
@@ -73,7 +73,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
         name="multiple_choice",
         specs=networks.task_specs(net, c, 1),
         prepare=prepare, loss=partial(loss, c=c, net=net), predict=partial(predict, c=c, net=net),
-        conditions_on=Context(c.context), networks=(NetworkUse(model.sizes),), frozen=networks.frozen_specs(net),
+        uses=Uses(Context(c.context), networks=(NetworkUse(model.sizes),)), frozen=networks.frozen_specs(net),
         penalty=networks.penalty(net))
     return auxiliary.with_language_model(objective, c, model)
 

@@ -27,7 +27,7 @@ from lmrep.data.records.encoding import Units
 from lmrep.metrics import Metric, accuracy_metric
 from lmrep.metrics import answers as qa
 from lmrep.models.base import Context, Model, check_context
-from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
+from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, NetworkUse, Objective, ObjectiveDef, Uses
 from lmrep.objectives.outputs import normalize_weights, sums
 from lmrep.objectives.teaching import TEACHER
 from lmrep.tasks import answer_search, conditioned_ends, distillation, heads, networks, question_windows
@@ -81,7 +81,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
     return Objective(
         name=NAME, specs=specs(c, net),
         prepare=prepare, loss=partial(loss, c=c, net=net), predict=partial(predict, c=c, net=net),
-        conditions_on=Context(c.context), networks=(NetworkUse(model.sizes),), frozen=networks.frozen_specs(net),
+        uses=Uses(Context(c.context), networks=(NetworkUse(model.sizes),)), frozen=networks.frozen_specs(net),
         penalty=networks.penalty(net))
 
 

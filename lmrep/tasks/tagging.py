@@ -33,6 +33,7 @@ from lmrep.objectives.base import (
     NetworkUse,
     Objective,
     ObjectiveDef,
+    Uses,
 )
 from lmrep.objectives.outputs import normalize_weights, sums
 from lmrep.objectives.teaching import TEACHER
@@ -201,7 +202,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
     return Objective(
         name="tagging", specs=specs,
         prepare=prepare, loss=partial(loss, c=c, net=net), predict=partial(predict, c=c, net=net),
-        conditions_on=Context(c.context), networks=(NetworkUse(model.sizes),), frozen=networks.frozen_specs(net),
+        uses=Uses(Context(c.context), networks=(NetworkUse(model.sizes),)), frozen=networks.frozen_specs(net),
         penalty=networks.penalty(net))
 
 

@@ -42,6 +42,7 @@ from lmrep.objectives.base import (
     Objective,
     ObjectiveDef,
     TextPairs,
+    Uses,
 )
 from lmrep.objectives.outputs import normalize_weights, output_layer, output_specs, smoothed_cross_entropy, sums
 from lmrep.tasks import denoising, schemes, text_metrics, text_templates
@@ -105,10 +106,10 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
     specs = {"encoder": model.specs, **({"objective": {NAME: head}} if (head := output_specs(model)) else {})}
     return Objective(
         name=NAME, specs=specs, prepare=partial(prepare, start=ids["start"]), loss=partial(loss, c=c, model=model),
-        predict=partial(predict, c=c, model=model, size=vocabulary.size, **ids), conditions_on=Context.SOURCE,
-        networks=(NetworkUse(model.sizes),),
-        text_pairs=TextPairs(ids["start"], ids["end"], lambda batch: batch,
-                             lambda length, packed: (length if packed else c.max_target, length)))
+        predict=partial(predict, c=c, model=model, size=vocabulary.size, **ids),
+        uses=Uses(Context.SOURCE, networks=(NetworkUse(model.sizes),), published_heads={"span_corruption": NAME},
+                  text_pairs=TextPairs(ids["start"], ids["end"], lambda batch: batch,
+                                       lambda length, packed: (length if packed else c.max_target, length))))
 
 
 def special_ids(vocabulary: Vocabulary) -> dict[str, int]:
@@ -372,8 +373,7 @@ DEFINITION = TaskDef(
         evaluation_fields=("search",),
         capabilities=(GenerateTarget(
             "generate_target", "generates a text from a text, such as its translation", (),
-            lambda prediction: prediction["text"], text_templates.INPUTS),),
-        published_heads={"span_corruption": NAME}),
+            lambda prediction: prediction["text"], text_templates.INPUTS),)),
     Reads(("text",), ("target",), tuple(name for name in text_templates.INPUTS if name != "text")),
     resolve=resolve, check=check, encode=encode, score=score, best="",
     columns=lambda c: {

@@ -21,7 +21,7 @@ from lmrep.data.records.word_in_context import parse
 from lmrep.metrics import accuracy_metric
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.models.base import Context, Model, check_context
-from lmrep.objectives.base import Batch, Carry, FrozenParts, Metrics, NetworkUse, Objective, ObjectiveDef
+from lmrep.objectives.base import Batch, Carry, FrozenParts, Metrics, NetworkUse, Objective, ObjectiveDef, Uses
 from lmrep.objectives.teaching import TEACHER
 from lmrep.tasks import classification, distillation, heads, networks, target_words, word_features
 from lmrep.tasks.base import Reads, Result, TaskDef, TextEncoder
@@ -53,7 +53,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
     return Objective(
         name="word_in_context", specs=networks.task_specs(net, c, len(c.labels) or 2, vectors=3),
         prepare=classification.prepare, loss=partial(loss, c=c, net=net), predict=partial(predict, c=c, net=net),
-        conditions_on=Context(c.context), networks=(NetworkUse(model.sizes),), frozen=networks.frozen_specs(net),
+        uses=Uses(Context(c.context), networks=(NetworkUse(model.sizes),)), frozen=networks.frozen_specs(net),
         penalty=networks.penalty(net))
 
 

@@ -29,7 +29,7 @@ from lmrep.data.records.word_senses import parse
 from lmrep.metrics import Metric
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.models.base import Context, Model, check_context
-from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
+from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, NetworkUse, Objective, ObjectiveDef, Uses
 from lmrep.objectives.outputs import normalize_weights
 from lmrep.tasks import heads, networks, sense_inventory, target_words, unseen, word_features
 from lmrep.tasks.base import Comparison, Outputs, Reads, Result, TaskDef, TextEncoder, figures
@@ -131,7 +131,8 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
         specs={"encoder": model.specs, "objective": {NAME: {"scale": ParamSpec((), (), zeros)}}} if nearest else
         networks.task_specs(net, c, count),
         prepare=prepare, loss=partial(nearest_loss if nearest else loss, c=c, net=net),
-        predict=partial(predict, c=c, net=net), conditions_on=Context(c.context), networks=(NetworkUse(model.sizes),),
+        predict=partial(predict, c=c, net=net),
+        uses=Uses(Context(c.context), networks=(NetworkUse(model.sizes),)),
         frozen=networks.frozen_specs(net), penalty=networks.penalty(net),
         carry=(lambda batch_size: Carry(shared=means(count, width))) if nearest else lambda batch_size: Carry())
 

@@ -17,8 +17,10 @@ from lmrep.analysis.report import metrics, page, predictions, prose, replaced_to
 from lmrep.data import tokenizers
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import stage_at
+from lmrep.models.base import Context
 from lmrep.models.decoding import Sampling
 from lmrep.objectives import OBJECTIVES, replaced_token
+from lmrep.objectives.base import NextToken, Uses
 from lmrep.objectives.capabilities import ReplacedToken
 from lmrep.storage.workdir import write_config
 from lmrep.training.step import prepare_keys
@@ -328,7 +330,7 @@ def test_advice_for_electra_contains_a_suitable_prompt(electra, detected):
 @pytest.mark.parametrize("view", [predictions._masked_tokens, predictions._next_tokens])
 def test_batches_of_other_fields_are_said_not_to_be_shown(view):
     """An objective may prepare what it likes: one sentence instead of predictions for validation text."""
-    objective = SimpleNamespace(name="mine", predict=len, next_token_logits=len)
+    objective = SimpleNamespace(name="mine", predict=len, uses=Uses(Context.LEFT, NextToken(len)))
     notes = []
     assert view(None, (None, SimpleNamespace(objective=objective)), {"tokens": np.zeros((2, 3))}, notes) == []
-    assert len(notes) == 1 and "'mine'" in notes[0] and "targets" in notes[0]
+    assert len(notes) == 1 and "'mine'" in notes[0] and "held_out" in notes[0]

@@ -15,7 +15,7 @@ from lmrep.core.vocabulary import Vocabulary
 from lmrep.data import prompts
 from lmrep.metrics import Metric, loss_metric
 from lmrep.models.base import Context, Model, model_inputs
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef, Uses
 from lmrep.objectives.outputs import normalize_weights, output_specs, output_table, sums
 
 
@@ -69,7 +69,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     head = {"objective": {"skip": head_specs}} if (head_specs := output_specs(model)) else {}
     return Objective(
         "skip", {"encoder": model.specs, **head}, partial(prepare, c=c), partial(loss, model=model),
-        predict=partial(predict, model=model), describe=describe, conditions_on=Context.LEFT, terms={"skip_loss": 1.0},
+        predict=partial(predict, model=model), terms={"skip_loss": 1.0}, uses=Uses(Context.LEFT, describe=describe),
         carry=lambda batch_size: Carry((), jnp.float32(0)))  # how many batches it was trained on
 
 

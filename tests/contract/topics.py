@@ -22,7 +22,7 @@ from lmrep.data.records.encoding import Units, collect
 from lmrep.metrics import Metric
 from lmrep.metrics.tasks import TaskMetric
 from lmrep.models.base import Context, Model, check_context
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Names, Objective, ObjectiveDef
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Names, Objective, ObjectiveDef, Uses
 from lmrep.objectives.outputs import normalize_weights, sums
 from lmrep.tasks import heads
 from lmrep.tasks.base import Outputs, Reads, Result, TaskDef, TextEncoder, mean_by_example
@@ -74,7 +74,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         name="topics", specs={"encoder": model.specs, "objective": {
             "topics": heads.specs(model, len(c.topics) or 2, c)}},
         prepare=prepare, loss=partial(loss, c=c, model=model), predict=partial(predict, c=c, model=model),
-        conditions_on=Context(c.context))
+        uses=Uses(Context(c.context)))
 
 
 def prepare(keys: Keys, batch: Batch) -> Batch:

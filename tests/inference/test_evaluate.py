@@ -75,7 +75,7 @@ def log_probabilities(run):
     def inputs(tokens):
         return model_inputs(run.model, batch | {"tokens": tokens}, conditions_on=Context.LEFT)
 
-    program = jax.jit(lambda tokens: run.objective.next_token_logits(
+    program = jax.jit(lambda tokens: run.objective.uses.next_token.logits(
         run.params, run.apply(run.params, inputs(tokens)).hidden))
 
     def log_probabilities(ids):
@@ -280,27 +280,25 @@ def test_long_document_is_never_copied_in_full(run, monkeypatch):
     batch = sliding._batch
     monkeypatch.setattr(sliding, "_batch", lambda members, length, batch_size, pad: (
         largest.append(length * batch_size) or batch(members, length, batch_size, pad)))
-    monkeypatch.setattr(sliding, "sum_nll", lambda params, batch, objective: batch["weights"].sum())
+    monkeypatch.setattr(sliding, "sum_nll", lambda params, batch, objective, model: batch["weights"].sum())
     found = evaluate.perplexity(run, [text], LENGTH, 31)
     assert found.tokens == found.nll == len(tokenize.tokenize(run.tokenizer, [text]).tokens)
     assert len(largest) > 10 and len({*largest}) == 1 and largest[0] < found.tokens / 10
 
 
-def test_a_loss_that_reads_more_of_a_batch_is_computed_from_logits(run, log_probabilities):
-    """As that of a distilled language model, which has weights for its teacher's terms."""
+def test_an_objective_that_gives_logits_alone_has_the_same_perplexity(run, log_probabilities):
+    """And its loss is not computed, which may read other fields of a batch."""
     text = "the red cat sees the old dog."
     expected = evaluate.perplexity(run, [text], LENGTH, 31)
-
-    def loss(params, batch, key, carry):
-        return run.objective.loss(params, {**batch, "weights": batch["token_weights"]}, key, carry)
-
-    other = dataclasses.replace(run, objective=run.objective._replace(loss=loss))
+    uses = run.objective.uses._replace(next_token=run.objective.uses.next_token._replace(nll=None))
+    other = dataclasses.replace(run, objective=run.objective._replace(loss=None, uses=uses))
     found = evaluate.perplexity(other, [text], LENGTH, 31)
     assert found.nll == pytest.approx(expected.nll, rel=1e-5) and found.tokens == expected.tokens
 
 
-@pytest.mark.parametrize("change", [{"next_token_logits": None}, {"conditions_on": Context.SOURCE}], ids=str)
+@pytest.mark.parametrize("change", [{"next_token": None}, {"conditions_on": Context.SOURCE}], ids=str)
 def test_an_objective_that_does_not_predict_from_left_to_right_is_refused(run, change):
     """As span corruption, whose decoder reads a source."""
+    objective = run.objective._replace(uses=run.objective.uses._replace(**change))
     with pytest.raises(UserError, match="needs a run that predicts from left to right"):
-        evaluate._window(dataclasses.replace(run, objective=run.objective._replace(**change)), None, 8)
+        evaluate._window(dataclasses.replace(run, objective=objective), None, 8)

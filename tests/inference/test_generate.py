@@ -27,7 +27,7 @@ def logits_of(tokens):
     """[b, t, v] of the token that follows each, without a cache."""
     mask = AttentionMask(jnp.ones_like(tokens), causal=True)
     hidden = MODEL.encode(PARAMS["encoder"], Inputs(tokens=tokens, attention_mask=mask)).hidden
-    return OBJECTIVE.next_token_logits(PARAMS, hidden)
+    return OBJECTIVE.uses.next_token.logits(PARAMS, hidden)
 
 
 @cache
@@ -122,7 +122,7 @@ def test_stride_that_skips_tokens_is_refused(stride):
 def test_sliding_window_loss_equals_the_sum_over_windows():
     rng = np.random.default_rng(0)
     texts = [rng.integers(0, V, n).astype(np.int32) for n in (25, 3, 1, 12)]
-    run = jax.jit(partial(perplexity.sum_nll, PARAMS, objective=OBJECTIVE))
+    run = jax.jit(partial(perplexity.sum_nll, PARAMS, objective=OBJECTIVE, model=MODEL))
     found = np.sum([*perplexity.sliding_window_nll(run, iter(texts), T, 5, pad=2, tokens=3 * T)], axis=0)
     expected = 0.0
     for text in texts:

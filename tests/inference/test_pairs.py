@@ -19,7 +19,7 @@ from lmrep.inference import perplexity as sliding
 from lmrep.inference.scores import Scores, Text, score_texts
 from lmrep.interop import conversion
 from lmrep.objectives import scoring
-from lmrep.objectives.base import Scoring
+from lmrep.objectives.base import Scoring, Uses
 from tests import given, runs, small
 from tests.interop.test_published import GOLDEN
 from tests.reference import random_params
@@ -59,7 +59,7 @@ def texts_of(run, sentences, end_mark=False):
 
 
 def scores(run, sentences, name="", end_mark=False, **options):
-    known = run.objective.scorings
+    known = run.objective.uses.scorings
     found = pairs.score(run, texts_of(run, sentences, end_mark), known[name or next(iter(known))], **options)
     return found.sums
 
@@ -142,7 +142,7 @@ def test_log_probability_is_that_of_sliding_windows(home, name, end_mark):
     marks = ([special["cls"]], [special["sep"]]) if name == "causal" else ([special["eos"]], [special["eos"]])
     marks = marks[0], marks[1] * end_mark
     assert pairs.around_document(run, end_mark) == marks
-    compute = partial(jax.jit(partial(sliding.sum_nll, objective=run.objective)), run.params)
+    compute = partial(jax.jit(partial(sliding.sum_nll, objective=run.objective, model=run.model)), run.params)
     sentences = [sentence for sentence in SENTENCES if len(sentence) < 20]  # the converted network takes 23 tokens
     for sentence, found in zip(sentences, scores(run, sentences, end_mark=end_mark), strict=True):
         ids = np.array([*marks[0], *run.tokenizer.encode(sentence).ids, *marks[1]])
@@ -201,10 +201,11 @@ def test_runs_in_bfloat16_are_scored_in_float32(runs):
     run, some = runs["masked"], [pair(SENTENCES[0], SENTENCES[3]), pair(SENTENCES[1], SENTENCES[5])]
     experiment = dataclasses.replace(run.experiment, execution=dataclasses.replace(
         run.experiment.execution, dtype="bfloat16"))
-    own = {name: scoring._replace(log_probabilities=None) for name, scoring in run.objective.scorings.items()}
-    rounded = dataclasses.replace(run, experiment=experiment, objective=run.objective._replace(scorings=own))
+    own = {name: scoring._replace(log_probabilities=None) for name, scoring in run.objective.uses.scorings.items()}
+    rounded = dataclasses.replace(run, experiment=experiment, objective=run.objective._replace(
+        uses=run.objective.uses._replace(scorings=own)))
     exact, name = pairs.in_float32(rounded), "pll"
-    found = pairs.score(rounded, texts_of(rounded, SENTENCES), exact.scorings[name]).sums
+    found = pairs.score(rounded, texts_of(rounded, SENTENCES), exact.uses.scorings[name]).sums
     np.testing.assert_array_equal(found, scores(run, SENTENCES))
     assert pairs.evaluate(rounded, some) == pairs.evaluate(run, some)
 
@@ -289,7 +290,7 @@ def test_objectives_without_a_score_are_refused(runs, tmp_path):
     with pytest.raises(UserError, match="lacks the head masked"):
         pairs.evaluate(headless, pairs.read(some))
     with pytest.raises(UserError, match="gives sentences no score"):
-        pairs.evaluate(dataclasses.replace(runs["masked"], objective=runs["masked"].objective._replace(scorings={})),
+        pairs.evaluate(dataclasses.replace(runs["masked"], objective=runs["masked"].objective._replace(uses=Uses())),
                        pairs.read(some))
 
 

@@ -157,7 +157,7 @@ def test_the_most_probable_continuation_is_that_of_the_network_without_a_cache(n
             return permutation.token_logits(params, model.encode(params["encoder"], inputs).hidden, model=model)[:, -1]
         mask = AttentionMask(jnp.ones_like(tokens), causal=True)
         hidden = model.encode(params["encoder"], Inputs(tokens, attention_mask=mask)).hidden
-        return built.next_token_logits(params, hidden)[:, -1]
+        return built.uses.next_token.logits(params, hidden)[:, -1]
 
     for i in range(4):
         chosen = next_logits(jnp.asarray(text)).argmax(-1)

@@ -192,7 +192,7 @@ def test_the_score_of_a_sentence_is_the_sum_of_log_probabilities_of_its_directio
     """Each direction alone, as if its words were a batch of a stream."""
     _, objective, params = build(bilstm.Config(**vars(NETWORK) | {"directions": directions}))
     text = np.array([[START, 7, 8, 9, END]], np.int32)
-    scored = objective.scorings["log_probability"]
+    scored = objective.uses.scorings["log_probability"]
     views = scored.views(text, np.array([[-1, 0, 1, 2, -1]]))
     pad = np.array([[0, 0]])
     found = jax.jit(scored.log_probabilities)(params, {
@@ -215,5 +215,5 @@ def test_an_example_as_text_shows_both_directions():
              "backward_tokens": np.array([[8, END, 7, 6]]), "backward_following": np.array([END])}
     batch |= {f"{prefix}{name}": np.ones((1, 4) if name == "segment_ids" else 1, int)
               for prefix in STREAMS for name in ("segment_ids", "reset")}
-    text, = objective.describe(jax.device_get(prepare(objective, batch)), tokenizer)
+    text, = objective.uses.describe(jax.device_get(prepare(objective, batch)), tokenizer)
     assert text == "forward: <S> w7 | <S> w8 -> w9 / backward: w8 | </S> w7 w6 | -> <S>"

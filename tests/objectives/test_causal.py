@@ -68,7 +68,7 @@ def test_the_loss_is_the_mean_of_log_probabilities(network, head):
     total, (metrics, carry) = jax.jit(lambda p: objective.loss(p, batch, None, Carry()))(params)
     inputs = Inputs(tokens=batch["tokens"], positions=batch["positions"],
                    attention_mask=AttentionMask(SEGMENTS, causal=True))
-    logits = jax.jit(lambda p: objective.next_token_logits(p, model.encode(p["encoder"], inputs).hidden))(params)
+    logits = jax.jit(lambda p: objective.uses.next_token.logits(p, model.encode(p["encoder"], inputs).hidden))(params)
     log_probabilities = log_softmax(np.asarray(logits).astype(np.float64), -1)
     target_log_probability = np.take_along_axis(log_probabilities, np.asarray(batch["targets"])[..., None], -1)[..., 0]
     target_mask = np.asarray(batch["weights"]) > 0

@@ -208,9 +208,9 @@ def test_describe_marks_targets():
                 "targets": np.array([[7, 5, 8, 6]])}
     plain = masked.build(masked.Config(), model(), VOCABULARY)
     text = "w2 {w5 -> [MASK]} w6 {w7 -> w9} {w8 = w8} w3"
-    assert plain.describe(prepared, Tokens()) == [text]
+    assert plain.uses.describe(prepared, Tokens()) == [text]
     pair = {"pair_label": np.array([1]), "pair_weights": np.array([1.0])}
-    assert OBJECTIVE.describe(prepared | pair, Tokens()) == ["[pair label 1] " + text]
+    assert OBJECTIVE.uses.describe(prepared | pair, Tokens()) == ["[pair label 1] " + text]
 
 
 def test_the_head_has_the_published_shapes():

@@ -181,7 +181,7 @@ def test_without_targets_that_see_each_other_it_is_the_loss_of_filling_in_masks(
                    "weights": np.full((B, 1), 1 / B, np.float32)}
     total, _ = objective.loss(params, given, None, Carry())
     masks = alone | {"tokens": np.where(hidden, MASK, raw["tokens"]), "predicted": at, "targets": targets}
-    found = jax.jit(objective.scorings["pll"].log_probabilities)(params, masks)
+    found = jax.jit(objective.uses.scorings["pll"].log_probabilities)(params, masks)
     assert float(total) == pytest.approx(-float(found.mean()), rel=1e-6)
     best = objective.predict(params, masks, k=V)
     own = np.take_along_axis(np.asarray(best["probabilities"]), np.asarray(best["words"] == targets[..., None]).argmax(
@@ -193,10 +193,10 @@ def test_scores_of_sentences():
     model, objective, params = build()
     text = batch()["tokens"][:1]
     words = np.array([[*range(T - 2), -1, -1]])
-    assert list(objective.scorings) == ["pll", "pll_word_l2r", "log_probability"]
-    views = objective.scorings["log_probability"].views(text, words)
+    assert list(objective.uses.scorings) == ["pll", "pll_word_l2r", "log_probability"]
+    views = objective.uses.scorings["log_probability"].views(text, words)
     ones = np.ones_like(text)
-    found = jax.jit(objective.scorings["log_probability"].log_probabilities)(params, {
+    found = jax.jit(objective.uses.scorings["log_probability"].log_probabilities)(params, {
         "tokens": views.tokens, "segment_ids": ones, "predicted": views.predicted, "targets": views.targets})
     raw = {"tokens": text, "segment_ids": ones, "example": np.zeros(1, np.int32),
            "token_type_ids": np.where(text == CLS, 2, 0)}

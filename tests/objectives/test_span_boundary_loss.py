@@ -207,8 +207,8 @@ def test_describe_marks_spans():
                 "weights": np.array([[1 / 3, 1 / 3, 1 / 3, 0]]),
                 "boundary_weights": np.array([[1 / 3, 1 / 3, 0, 0]])}
     text = "w2 w5 {{w6 w7 -> [MASK] [MASK]}} w8 {w9 = w9} w3"
-    assert build().describe(prepared, Tokens()) == [text]
+    assert build().uses.describe(prepared, Tokens()) == [text]
     pair = {"pair_label": np.array([1]), "pair_weights": np.array([1.0])}
-    assert OBJECTIVE.describe(prepared | pair, Tokens()) == ["[pair label 1] " + text]
+    assert OBJECTIVE.uses.describe(prepared | pair, Tokens()) == ["[pair label 1] " + text]
     del prepared["boundary_weights"]
-    assert build(boundary=False).describe(prepared, Tokens()) == [text.replace("{{", "{").replace("}}", "}")]
+    assert build(boundary=False).uses.describe(prepared, Tokens()) == [text.replace("{{", "{").replace("}}", "}")]

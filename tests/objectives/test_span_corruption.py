@@ -228,7 +228,7 @@ def _logits(objective, params, batch):
     inputs = model_inputs(model, {"tokens": batch["inputs"], "segment_ids": batch["target_segment_ids"],
                                   "source_tokens": batch["source_tokens"],
                                   "source_segment_ids": batch["source_segment_ids"]}, conditions_on=Context.SOURCE)
-    return objective.next_token_logits(params, model.encode(params["encoder"], inputs).hidden)
+    return objective.uses.next_token.logits(params, model.encode(params["encoder"], inputs).hidden)
 
 
 def test_examples_are_described():
@@ -238,7 +238,7 @@ def test_examples_are_described():
 
     objective = build()
     batch = prepared(objective, make_batch(b=2, t=12))
-    for line, source, target in zip(objective.describe(jax.device_get(batch), Names()), batch["source_tokens"],
+    for line, source, target in zip(objective.uses.describe(jax.device_get(batch), Names()), batch["source_tokens"],
                                     batch["targets"], strict=True):
         left, right = line.split(" => ")
         assert left.split()[0] == f"t{source[0]}" and right.split()[0] == f"t{target[0]}" and right.endswith("t1")

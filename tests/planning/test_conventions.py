@@ -15,7 +15,7 @@ from lmrep.core import params as P
 from lmrep.experiment import config as experiments
 from lmrep.models import encoder_decoder, lstm, seq2seq_lstm, transformer
 from lmrep.models.base import Inputs
-from lmrep.objectives.base import NetworkUse
+from lmrep.objectives.base import NetworkUse, Uses
 from lmrep.planning import compute, conventions, flops, published
 from tests import small
 
@@ -154,8 +154,8 @@ def test_a_network_that_states_no_sizes_has_an_exact_figure_alone(tmp_path, netw
     without_data = compute.shapes.without_data
 
     def unstated(*arguments):
-        return [each._replace(stage=replace(each.stage, objective=each.stage.objective._replace(networks=networks)))
-                for each in without_data(*arguments)]
+        return [each._replace(stage=replace(each.stage, objective=each.stage.objective._replace(
+            uses=Uses(networks=networks)))) for each in without_data(*arguments)]
 
     monkeypatch.setattr(compute.shapes, "without_data", unstated)
     [stage] = compute.of_experiment(parsed)

@@ -65,7 +65,7 @@ def test_a_classifier_on_xlnet_reads_cls_last(home):
     init = pretrain(home, "xlnet.py", **{"model.memory": 16})
     run = fine_tune(home, "classification", init, optimizer__layer_decay=0.75, optimizer__layer_decay_of="gradient")
     special = run.tokenizer.vocabulary.specials
-    assert run.objective.conditions_on == "both" and run.special_tokens == ([], [special["sep"], special["cls"]])
+    assert run.objective.uses.conditions_on == "both" and run.special_tokens == ([], [special["sep"], special["cls"]])
     inputs = run.inputs([("the cat", "a dog")])
     length = int((np.asarray(inputs.attention_mask.segment_ids) > 0).sum())
     ids, types = inputs.tokens[0, :length].tolist(), inputs.token_type_ids[0, :length].tolist()
@@ -85,7 +85,7 @@ def test_tasks_read_texts_with_the_encoder_of_t5_alone(home, t5, task):
     run = fine_tune(home, task, t5)
     pretrained, end = lmrep.load(t5), run.tokenizer.vocabulary.specials["eos"]
     assert run.params["encoder"].keys() == {"embedding", "encoder"} == pretrained.params["encoder"].keys() - {"decoder"}
-    assert run.objective.conditions_on == "both" and run.special_tokens == ([], [end])
+    assert run.objective.uses.conditions_on == "both" and run.special_tokens == ([], [end])
     if hasattr(run.experiment, "objective") and "pooling" in run.experiment.objective:
         assert run.experiment.objective["pooling"] == "mean"
     record = json.loads((home / f"{task}.jsonl").read_text().splitlines()[0])
@@ -148,7 +148,7 @@ def test_frozen_vectors_of_t5_are_those_of_its_encoder(home, t5):
 
 def test_texts_from_texts_by_t5(home, t5):
     run = fine_tune(home, "text_to_text", t5, objective__max_target=8)
-    assert run.objective.conditions_on == "source"
+    assert run.objective.uses.conditions_on == "source"
     pretrained = lmrep.load(t5).params["encoder"]
     assert run.params["encoder"]["embedding"]["token"].shape == pretrained["embedding"]["token"].shape
     assert set(run.predict(["the cat"])[0]) == {"text", "score"}

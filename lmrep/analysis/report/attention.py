@@ -128,7 +128,7 @@ def _maps(pair: PairAttention) -> list[Map]:
 
 def of_task(run: Run, results: TaskResults, max_bytes: int) -> list[Attention]:
     """The attention of some validation examples: pairs of a source and a target, or single texts."""
-    if not run.objective.text_pairs:
+    if not run.objective.uses.text_pairs:
         return of_texts(run, [text for _, text in results.texts], max_bytes)
     if not results.records or not max_bytes:
         return []

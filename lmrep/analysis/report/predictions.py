@@ -27,7 +27,7 @@ from lmrep.inference import load, prompts
 from lmrep.inference.run import Run
 from lmrep.interop import init_from
 from lmrep.models.base import Context, model_inputs
-from lmrep.objectives.base import Objective
+from lmrep.objectives.base import HeldOut, Objective
 from lmrep.training.stages import set_params
 from lmrep.training.state import FROZEN, specs_of
 from lmrep.training.step import prepare_keys
@@ -112,7 +112,7 @@ def predict(data: RunData, attention_bytes: int) -> Predictions:
 
 def _attention(data: RunData, run: Run, batch: dict[str, np.ndarray] | None, max_bytes: int) -> Sequence[Attention]:
     """The attention probabilities for texts and, where the network reads a source, for validation examples."""
-    if batch and run.objective.text_pairs:
+    if batch and run.objective.uses.text_pairs:
         return attention.of_pairs(run, lambda length: _pairs(data, run.objective, length), max_bytes)
     texts = [*data.experiment.samples[:3], *(list(_beginnings(data, batch, 2 * CONTEXT))[:2] if batch else ())]
     return attention.of_texts(run, texts, max_bytes)
@@ -120,7 +120,7 @@ def _attention(data: RunData, run: Run, batch: dict[str, np.ndarray] | None, max
 
 def _pairs(data: RunData, objective: Objective, length: int) -> list[attention.Pair]:
     """Sources and targets that the objective makes of the first `length` tokens of validation examples."""
-    batch = objective.text_pairs.batch(held_out_batch(data, objective, length))
+    batch = objective.uses.text_pairs.batch(held_out_batch(data, objective, length))
     return [(source[in_source == 1], target[in_target == 1]) for source, in_source, target, in_target in zip(*(
         batch[name] for name in ("source_tokens", "source_segment_ids", "targets", "segment_ids")), strict=True)]
 
@@ -220,70 +220,73 @@ def _held_out(data: RunData, runs: Pair, batch: dict[str, np.ndarray], notes: li
         for view, predictions in RENDERERS.get(capability.name, Renderer()).held_out.items():
             if content := predictions(data, runs, batch, notes):
                 found[view] = content
-    if not found and run.objective.describe is not None:
+    if not found and run.objective.uses.describe is not None:
         some = {name: value[:: EXAMPLES // DESCRIBED] for name, value in batch.items() if np.ndim(value)}
-        words = [text.split() for text in run.objective.describe(some, data.network.tokenizer)]
+        words = [text.split() for text in run.objective.uses.describe(some, data.network.tokenizer)]
         found["described"] = [" ".join(w[:WORDS]) + (" …" if len(w) > WORDS else "") for w in words]
     return found
 
 
-def _has(batch: Mapping[str, np.ndarray], fields: Sequence[str], runs: Pair, notes: list[str]) -> bool:
-    """Whether a prepared batch has the fields that a view of predictions reads; a note says so where it has not."""
-    if missing := [name for name in fields if name not in batch]:
-        notes.append(f"Predictions for validation text are not shown: objective {_newest(runs).objective.name!r} "
-                     f"prepares batches without {', '.join(missing)}.")
-    return not missing
+def _held_out_tokens(runs: Pair, batch: dict[str, np.ndarray], notes: list[str]) -> HeldOut | None:
+    """What is predicted of a prepared batch; None, with a note, where the objective does not tell."""
+    objective = _newest(runs).objective
+    if objective.uses.held_out is None:
+        notes.append(f"Predictions for validation text are not shown: objective {objective.name!r} does not tell which "
+                     "tokens it predicts (Uses.held_out).")
+        return None
+    return HeldOut(*map(np.asarray, objective.uses.held_out(batch)))
 
 
 def _masked_tokens(data: RunData, runs: Pair, batch: dict[str, np.ndarray], notes: list[str]) -> list[Sample]:
     """One of the masked tokens of each example."""
-    if any(run and run.objective.predict is None for run in runs) or not _has(
-            batch, ("inputs", "predicted", "targets", "weights"), runs, notes):
+    if any(run and run.objective.predict is None for run in runs) or not (
+            held_out := _held_out_tokens(runs, batch, notes)):
         return []
     inputs = {name: value for name, value in batch.items() if name in FIELDS} | {
-        "tokens": batch["inputs"], "predicted": batch["predicted"]}
+        "tokens": held_out.tokens, "predicted": held_out.positions}
     predictions = [run and run.predict_batch(inputs, k=min(5, run.tokenizer.size)) for run in runs]
     found, tokenizer = [], data.network.tokenizer
-    for i, weights in enumerate(batch["weights"]):
-        positions = np.flatnonzero(weights > 0)
-        if not len(positions):
+    for i, (at, targets) in enumerate(zip(held_out.positions, held_out.targets, strict=True)):
+        used = np.flatnonzero(targets >= 0)
+        if not len(used):
             continue
-        m = positions[np.argsort(batch["predicted"][i][positions])[len(positions) // 2]]  # with text on both sides
+        m = used[np.argsort(at[used])[len(used) // 2]]  # with text on both sides
         pair = [p and _candidates(p["words"][i, m], p["probabilities"][i, m], tokenizer) for p in predictions]
-        left, right = _context(inputs, i, int(batch["predicted"][i, m]), tokenizer)
-        target = tokenizer.id_to_token(int(batch["targets"][i, m]))
+        left, right = _context(inputs, i, int(at[m]), tokenizer)
+        target = tokenizer.id_to_token(int(targets[m]))
         found.append(Sample("candidates", (left, "?", right), *pair, target))
     return found
 
 
 def _next_tokens(data: RunData, runs: Pair, batch: dict[str, np.ndarray], notes: list[str]) -> list[Sample]:
     """The next token about the middle of each example, where an objective predicts it from those before it."""
-    if any(run and run.objective.next_token_logits is None for run in runs) or not _has(
-            batch, ("targets", "weights"), runs, notes):
+    uses = [run.objective.uses for run in runs if run]
+    if any(one.next_token is None or one.conditions_on != Context.LEFT for one in uses) or not (
+            held_out := _held_out_tokens(runs, batch, notes)):
         return []
     tokenizer, model, specials = data.network.tokenizer, data.network.model, data.network.tokenizer.vocabulary.specials
-    predicted = [np.flatnonzero(weights > 0) for weights in batch["weights"]]
-    middle = {i: int(positions[len(positions) // 2]) for i, positions in enumerate(predicted) if len(positions)}
+    used = [np.flatnonzero(targets >= 0) for targets in held_out.targets]
+    middle = {i: int(numbers[len(numbers) // 2]) for i, numbers in enumerate(used) if len(numbers)}
     if not middle:
         return []
-    texts = [_segment_until(batch, i, t) for i, t in middle.items()]
+    texts = [_segment_until(batch, i, int(held_out.positions[i, m])) for i, m in middle.items()]
     padded = pad_batch(texts, specials.get("pad", 0), model.max_length)
     inputs, last = model_inputs(model, padded, conditions_on=Context.LEFT), np.zeros(len(padded["tokens"]), np.int32)
     last[: len(texts)] = [len(text) - 1 for text in texts]
 
     def predict(params: Tree, objective: Objective) -> tuple[Array, Array]:
         hidden = model.encode(params["encoder"], inputs, None, at=last[:, None]).hidden
-        probabilities = jax.nn.softmax(objective.next_token_logits(params, hidden)[:, 0])
+        probabilities = jax.nn.softmax(objective.uses.next_token.logits(params, hidden)[:, 0])
         return jax.lax.top_k(probabilities[:, : tokenizer.size], min(5, tokenizer.size))
 
     predictions = [run and jax.device_get(jax.jit(partial(predict, objective=run.objective))(run.params))
                    for run in runs]
     found = []
-    for i, ((example, t), text) in enumerate(zip(middle.items(), texts, strict=True)):
+    for i, ((example, m), text) in enumerate(zip(middle.items(), texts, strict=True)):
         text = text[~np.isin(text, list(specials.values()))]
         left = ("… " if len(text) > 2 * CONTEXT else "") + tokenizer.decode(text[-2 * CONTEXT:].tolist())
         pair = [p and _candidates(p[1][i], p[0][i], tokenizer) for p in predictions]
-        target = tokenizer.id_to_token(int(batch["targets"][example, t]))
+        target = tokenizer.id_to_token(int(held_out.targets[example, m]))
         found.append(Sample("candidates", (left, "?", ""), *pair, target))
     return found
 
@@ -328,8 +331,7 @@ RENDERERS = {
         {"continued": _continued, "next_tokens": _next_tokens}),
     "detect_replaced": Renderer(
         samples=_sample("shaded", lambda text, tokens, tokenizer: replaced_tokens.shade(text, tokens)),
-        held_out={"replaced": lambda data, runs, batch, notes: replaced_tokens.held_out(runs, batch) if _has(
-            batch, ("token_weights",), runs, notes) else None}),
+        held_out={"replaced": lambda data, runs, batch, notes: replaced_tokens.held_out(runs, batch)}),
 }
 
 

@@ -46,7 +46,8 @@ class Replaced(NamedTuple):
     Attributes:
       texts: (untrained, trained) `ShadedText` around a replaced token, one pair for each of some examples; None where
         there is no such network.
-      examples, replaced, originals: the numbers of all examples, and of their replaced and other predicted tokens.
+      examples, replaced, originals: the numbers of all examples, of their replaced tokens, and of the others that
+        are judged.
       before, now: how many of either each network takes for replaced; None where there is no such network.
     """
 
@@ -84,18 +85,18 @@ def held_out(runs: Sequence[Run | None], batch: Mapping[str, np.ndarray]) -> Rep
       None where the objective replaces no tokens, or replaced none here.
     """
     run = next(run for run in reversed(runs) if run)
-    if run.objective.replace_tokens is None:
+    if run.objective.uses.replaced is None:
         return None
-    shown = jax.device_get(jax.jit(run.objective.replace_tokens)(run.params, batch))
+    shown, judged = jax.device_get(jax.jit(run.objective.uses.replaced)(run.params, batch))
     inputs = {name: value for name, value in batch.items() if name in FIELDS} | {"tokens": shown}
     probabilities = [run and run.predict_batch(inputs)["replaced"] for run in runs]
-    replaced, predicted = (shown != batch["tokens"]) & (batch["segment_ids"] > 0), batch["token_weights"] > 0
+    replaced = (shown != batch["tokens"]) & (batch["segment_ids"] > 0)
     examples = np.flatnonzero(replaced.any(1))
     if not len(examples):
         return None
     chosen = examples[np.unique(np.linspace(0, len(examples) - 1, MAX_SHOWN).astype(int))]
     texts = [_excerpt(batch, shown, replaced, probabilities, int(i), run.tokenizer) for i in chosen]
-    groups = predicted & replaced, predicted & ~replaced
+    groups = judged & replaced, judged & ~replaced
     counts = [None if p is None else tuple(int(((p > 0.5) & group).sum()) for group in groups) for p in probabilities]
     return Replaced(texts, len(shown), *(int(group.sum()) for group in groups), *counts)
 
