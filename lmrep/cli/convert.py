@@ -42,11 +42,11 @@ def run(arguments: Arguments) -> int:
     if flags.part and flags.to != "huggingface":
         raise UserError(f"--part is {flags.part!r}; it needs --to=huggingface and a run that has two networks")
 
-    from lmrep.interop import bilm_conversion, conversion
+    from lmrep.interop import bilm, conversion
     from lmrep.storage import remote_workdir
 
     source, target = remote_workdir.local_copy(arguments.paths[0], arguments.step), Path(arguments.paths[1])
-    is_elmo = bilm_conversion.is_published(source)
+    is_elmo = bilm.is_published(source)
     if not is_elmo:
         check_source(source, arguments.paths[0], flags.to)
     if (not is_elmo and conversion.is_workdir(source)) != (flags.to != "workdir"):
@@ -54,8 +54,8 @@ def run(arguments: Arguments) -> int:
                         "--to=bilm" if flags.to == "workdir" else
                         f"{source} is a published directory already; to convert it to a workdir, leave --to out")
     if is_elmo or flags.to == "bilm":
-        elmo = (bilm_conversion.to_workdir(source, target) if is_elmo else
-                bilm_conversion.to_published(source, target, arguments.step))
+        elmo = (bilm.to_workdir(source, target) if is_elmo else
+                bilm.to_published(source, target, arguments.step))
         name, params, remarks = "ELMo", elmo.params, elmo.remarks
     else:
         done = (conversion.to_workdir(source, target) if flags.to == "workdir" else

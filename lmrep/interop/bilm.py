@@ -1,45 +1,98 @@
 """ELMo's published files (Peters et al., 2018): a JSON file of options and an HDF5 file of weights, in the layout of
-https://github.com/allenai/bilm-tf.
+https://github.com/allenai/bilm-tf; their conversion to a workdir that every command takes, and back.
 
-The softmax is in neither file; in the published form it is lost.
+The softmax is in neither file; in the published form it is lost. Both conversions write to a temporary directory and
+rename it.
 """
 
+import contextlib
+import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from lmrep.config import record
-from lmrep.core.errors import UserError, published_names
+from lmrep.core.errors import RunFault, UserError, published_names
 from lmrep.core.messages import install_hint
-from lmrep.core.params import flatten
+from lmrep.core.params import flatten, unflatten
+from lmrep.data.tokenizers import elmo
+from lmrep.experiment import config as experiments
+from lmrep.inference.load import load
 from lmrep.interop.tensor_files import read_json
 from lmrep.models import bilstm
+from lmrep.storage import workdir
+from lmrep.storage.checkpoints import Checkpoints
+from lmrep.training.state import trainable
 
-OPTIONS, WEIGHTS = "options.json", "lm_weights.hdf5"
-NAMES = {  # of fields of our config, in the options
-    "layers": "lstm.n_layers", "cell": "lstm.dim", "width": "lstm.projection_dim",
-    "residual": "lstm.use_skip_connections", "clip_cell": "lstm.cell_clip", "clip_output": "lstm.proj_clip",
-    "character_width": "char_cnn.embedding.dim", "filters": "char_cnn.filters", "highways": "char_cnn.n_highway",
-    "activation": "char_cnn.activation"}
+OPTIONS, WEIGHTS, VOCABULARY = "options.json", "lm_weights.hdf5", "vocab.txt"
+FIELDS = {  # option -> field of our config
+    "lstm.n_layers": "layers", "lstm.dim": "cell", "lstm.projection_dim": "width",
+    "lstm.use_skip_connections": "residual", "lstm.cell_clip": "clip_cell", "lstm.proj_clip": "clip_output",
+    "char_cnn.embedding.dim": "character_width", "char_cnn.filters": "filters", "char_cnn.n_highway": "highways",
+    "char_cnn.activation": "activation"}
 FORGET_BIAS = 1.0  # which TensorFlow's cell adds to the bias of the file
+TOLERANCE = 1e-6  # of values written and read again: 1 is subtracted from the forget gate's bias, and added again
 
 
-class Location(NamedTuple):
-    """A tensor of the file.
+# Tensors
 
-    Attributes:
-      name: in the file.
-      paths: of our parameters; side by side along the first axis where there are several.
-      gates: whether the last axis holds the four gates: i, g, f, o in the file, and i, f, g, o here.
-    """
 
-    name: str
-    paths: tuple[str, ...]
-    gates: bool = False
+class Form(NamedTuple):
+    """How the file holds a tensor: its shape there from ours, its values from ours, and ours from its values."""
+
+    shape: Callable[[tuple[int, ...]], tuple[int, ...]] = lambda shape: shape
+    write: Callable[[np.ndarray], np.ndarray] = lambda tensor: tensor
+    read: Callable[[np.ndarray], np.ndarray] = lambda tensor: tensor
+
+
+def from_gates(tensor: np.ndarray) -> np.ndarray:
+    """The four gates on the last axis: i, g, f, o in the file, and i, f, g, o here."""
+    i, g, f, o = np.split(tensor, 4, axis=-1)
+    return np.concatenate([i, f + FORGET_BIAS if tensor.ndim == 1 else f, g, o], axis=-1)
+
+
+def to_gates(tensor: np.ndarray) -> np.ndarray:
+    """The inverse of `from_gates`."""
+    i, f, g, o = np.split(tensor, 4, axis=-1)
+    return np.concatenate([i, g, f - FORGET_BIAS if tensor.ndim == 1 else f, o], axis=-1)
+
+
+PLAIN = Form()
+GATES = Form(write=to_gates, read=from_gates)
+CHARACTERS = Form(  # without the row of the padding after a word
+    lambda shape: (shape[0] - 1, *shape[1:]), lambda tensor: tensor[1:],
+    lambda tensor: np.concatenate([np.zeros_like(tensor[:1]), tensor]))
+FILTER = Form(lambda shape: (1, *shape), lambda tensor: tensor[None], lambda tensor: tensor[0])
+
+
+def tensors(c: bilstm.Config) -> dict[str, tuple[Form, tuple[str, ...]]]:
+    """Name in the file -> its form, and the paths of our parameters, side by side along the first axis."""
+    names = {"char_embed": (CHARACTERS, "embedding/embedding")}
+    for i in range(len(c.filters)):
+        names[f"CNN/W_cnn_{i}"] = FILTER, f"embedding/convolutions/{i + 1}/kernel"
+        names[f"CNN/b_cnn_{i}"] = PLAIN, f"embedding/convolutions/{i + 1}/bias"
+    for i in range(c.highways):
+        for name, part in (("carry", "gate"), ("transform", "transform")):
+            names[f"CNN_high_{i}/W_{name}"] = PLAIN, f"embedding/highways/{i}/{part}/kernel"
+            names[f"CNN_high_{i}/b_{name}"] = PLAIN, f"embedding/highways/{i}/{part}/bias"
+    if sum(c.filters) != c.width:
+        names["CNN_proj/W_proj"] = PLAIN, "embedding/projection/kernel"
+        names["CNN_proj/b_proj"] = PLAIN, "embedding/projection/bias"
+    for number, direction in enumerate(c.names):
+        for i in range(c.layers):
+            cell, layer = f"RNN_{number}/RNN/MultiRNNCell/Cell{i}/LSTMCell", f"layers/{i}/{direction}"
+            names[f"{cell}/W_0"] = GATES, f"{layer}/input/kernel", f"{layer}/recurrent/kernel"
+            names[f"{cell}/B"] = GATES, f"{layer}/input/bias"
+            names[f"{cell}/W_P_0"] = PLAIN, f"{layer}/projection/kernel"
+    return {name: (form, tuple(f"encoder/{path}" for path in paths)) for name, (form, *paths) in names.items()}
+
+
+# Files
 
 
 def find(directory: Path) -> tuple[Path, Path] | None:
@@ -64,19 +117,21 @@ def find(directory: Path) -> tuple[Path, Path] | None:
 
 
 def read(options: Path, weights: Path) -> tuple[bilstm.Config, dict[str, np.ndarray]]:
-    """(the network's config, without a vocabulary; its parameters by path under `encoder/`, float32).
+    """(the network's config, without a vocabulary; its parameters by path, float32).
 
     Raises:
       UserError: a file cannot be read, or does not hold such a network.
     """
     config = read_options(options)
-    shapes = {path: spec.shape for path, spec in flatten(bilstm.specs(config)).items()}
+    shapes = {f"encoder/{path}": spec.shape for path, spec in flatten(bilstm.specs(config)).items()}
     params = {}
     with _opened(weights, "r") as file:
-        for location in locations(config):
-            expected = _file_shape(location, shapes)
-            _assign(_read(file, location.name, expected, weights, options), location, shapes, params)
-    return config, {f"encoder/{path}": value for path, value in params.items()}
+        for name, (form, paths) in tensors(config).items():
+            rows = [shapes[path][0] for path in paths]
+            expected = form.shape((sum(rows), *shapes[paths[0]][1:]))
+            tensor = form.read(_read(file, name, expected, weights, options))
+            params |= zip(paths, np.split(tensor, np.cumsum(rows)[:-1]), strict=True)
+    return config, params
 
 
 def write(directory: Path, config: bilstm.Config, params: Mapping[str, np.ndarray]) -> None:
@@ -88,15 +143,16 @@ def write(directory: Path, config: bilstm.Config, params: Mapping[str, np.ndarra
     check(config)
     (directory / OPTIONS).write_text(json.dumps(options_of(config), indent=2) + "\n", encoding="utf8")
     with _opened(directory / WEIGHTS, "w") as file:
-        for location in locations(config):
-            file.create_dataset(location.name, data=_tensor(location, params))
+        for name, (form, paths) in tensors(config).items():
+            value = np.concatenate([np.asarray(params[path], np.float32) for path in paths])
+            file.create_dataset(name, data=form.write(value))
 
 
 def read_options(path: Path) -> bilstm.Config:
     """The network of a file of options. Raises UserError where there is none, or one that this code does not know."""
     try:
-        found = read_json(path)
-        lstm, characters = found["lstm"], found["char_cnn"]
+        options = read_json(path)
+        lstm, characters = options["lstm"], options["char_cnn"]
         if type(lstm.get("use_skip_connections")) is not bool:
             raise ValueError("use_skip_connections is not true or false")
         widths = [width for width, _ in characters["filters"]]
@@ -114,7 +170,7 @@ def read_options(path: Path) -> bilstm.Config:
         raise UserError(f"{path}: filters of widths {str(widths)[:60]}, {str(size[0])[:60]} characters, "
                         f"{str(size[1])[:60]} of a word; expected "
                         f"widths 1, 2, ..., 261 or 262 characters, and {bilstm.MAX_CHARACTERS} of a word")
-    with published_names(path, NAMES):
+    with published_names(path, {field: option for option, field in FIELDS.items()}):
         config = record.read(bilstm.Config, fields, "model")
         check(config)
     return config
@@ -147,64 +203,6 @@ def options_of(config: bilstm.Config) -> dict[str, Any]:
                      "n_highway": config.highways, "embedding": {"dim": config.character_width},
                      "n_characters": bilstm.CHARACTERS, "max_characters_per_token": bilstm.MAX_CHARACTERS},
     }
-
-
-def locations(config: bilstm.Config) -> Iterator[Location]:
-    """The tensors of a network."""
-    yield Location("char_embed", ("embedding/embedding",))
-    for i in range(len(config.filters)):
-        for name, own in (("W", "kernel"), ("b", "bias")):
-            yield Location(f"CNN/{name}_cnn_{i}", (f"embedding/convolutions/{i + 1}/{own}",))
-    for i in range(config.highways):
-        for gate, part in (("carry", "gate"), ("transform", "transform")):
-            for name, own in (("W", "kernel"), ("b", "bias")):
-                yield Location(f"CNN_high_{i}/{name}_{gate}", (f"embedding/highways/{i}/{part}/{own}",))
-    if sum(config.filters) != config.width:
-        for name, own in (("W", "kernel"), ("b", "bias")):
-            yield Location(f"CNN_proj/{name}_proj", (f"embedding/projection/{own}",))
-    for number, direction in enumerate(config.names):
-        for i in range(config.layers):
-            cell, layer = f"RNN_{number}/RNN/MultiRNNCell/Cell{i}/LSTMCell", f"layers/{i}/{direction}"
-            yield Location(f"{cell}/W_0", (f"{layer}/input/kernel", f"{layer}/recurrent/kernel"), gates=True)
-            yield Location(f"{cell}/B", (f"{layer}/input/bias",), gates=True)
-            yield Location(f"{cell}/W_P_0", (f"{layer}/projection/kernel",))
-
-
-def _file_shape(location: Location, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-    first, *more = (shapes[path] for path in location.paths)
-    if location.name == "char_embed":
-        return (first[0] - 1, *first[1:])  # without the padding after a word
-    if location.name.startswith("CNN/W"):
-        return (1, *first)
-    return (first[0] + sum(shape[0] for shape in more), *first[1:])
-
-
-def _assign(tensor: np.ndarray, location: Location, shapes: Mapping[str, tuple[int, ...]],
-            params: dict[str, np.ndarray]) -> None:
-    """Sets our parameters from a tensor of the file."""
-    if location.name == "char_embed":
-        tensor = np.concatenate([np.zeros_like(tensor[:1]), tensor])
-    if location.gates:
-        i, g, f, o = np.split(tensor, 4, axis=-1)
-        tensor = np.concatenate([i, f + FORGET_BIAS if tensor.ndim == 1 else f, g, o], axis=-1)
-    start = 0
-    for path in location.paths:
-        size = shapes[path][0] if len(location.paths) > 1 else len(tensor)
-        params[path] = tensor[start : start + size].reshape(shapes[path])
-        start += size
-
-
-def _tensor(location: Location, params: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The inverse of `_assign`."""
-    tensor = np.concatenate([np.asarray(params[f"encoder/{path}"], np.float32) for path in location.paths])
-    if location.name == "char_embed":
-        return tensor[1:]
-    if location.name.startswith("CNN/W"):
-        return tensor[None]
-    if location.gates:
-        i, f, g, o = np.split(tensor, 4, axis=-1)
-        return np.concatenate([i, g, f - FORGET_BIAS if tensor.ndim == 1 else f, o], axis=-1)
-    return tensor
 
 
 def _read(file: Any, name: str, expected: tuple[int, ...], weights: Path, options: Path) -> np.ndarray:
@@ -244,3 +242,92 @@ def _opened(path: Path, mode: str) -> Any:
         return h5py.File(path, mode)
     except OSError as error:
         raise UserError(f"{path} cannot be opened as an HDF5 file: {error}; download it again") from error
+
+
+# Conversion
+
+
+class Converted(NamedTuple):
+    """The result of a conversion."""
+
+    params: Mapping[str, np.ndarray]  # of the network, by path
+    remarks: list[str]  # for people
+
+
+def is_published(directory: Path) -> bool:
+    """Whether a directory has a file of options and one of weights. Raises UserError as `find`."""
+    return directory.is_dir() and not (directory / workdir.CONFIG).exists() and find(directory) is not None
+
+
+def to_workdir(source: Path, target: Path) -> Converted:
+    """Makes `target` a workdir, at step 0, of the files in `source` that `find` finds. The vocabulary is that of its
+    file `vocab*.txt`. Without one it has <S>, </S> and <UNK> alone, which is enough for vectors: words are read by
+    their characters.
+
+    The output layer, which the files lack, is not initialized: a run that starts from the workdir (`init=`) does that.
+
+    Raises:
+      UserError: a file cannot be read, the network is not ELMo's, or `target` is not empty; nothing is written.
+      RunFault: the disk is full; nothing is written.
+    """
+    workdir.check_free(target)
+    if (files := find(source)) is None:
+        raise UserError(f"{source} has no {OPTIONS} with {WEIGHTS}; give the directory of a published ELMo")
+    config, params = read(*files)
+    if wrong := [path for path, value in params.items() if not np.isfinite(value).all()]:
+        raise UserError(f"{files[1]} has values that are not finite, for {', '.join(wrong[:3])}; download it again")
+    vocabularies = sorted(source.glob("vocab*.txt"))
+    if len(vocabularies) > 1:
+        raise UserError(f"{source} has {' and '.join(file.name for file in vocabularies)}; leave one of them")
+    tokenizer = (elmo.load_vocabulary(elmo.Elmo, vocabularies[0], needs_unknown=False) if vocabularies else
+                 elmo.Elmo([*elmo.SPECIALS.values()]))
+    # The experiment of a run that would have trained this network, as far as it is known.
+    chosen = experiments.default_config("bilstm", "bidirectional", "sentence_stream", "elmo")
+    chosen.name, chosen.length = target.name, 20
+    chosen.model.update(dataclasses.asdict(config))
+    chosen.tokenizer.update(name=tokenizer.name, vocab_size=max(tokenizer.size, 64))
+    experiment = experiments.parse(chosen)
+    with workdir.new_directory(target) as temporary:
+        tokenizer.save(temporary / "tokenizer")
+        with contextlib.closing(Checkpoints(temporary / "checkpoints")) as checkpoints:
+            checkpoints.save(0, {"params": unflatten(params)}, {"stage": 0})
+        workdir.write_config(temporary, {
+            "config": dataclasses.asdict(experiment), "data": {"tokenizer": tokenizer.fingerprint},
+            "source": str(source.absolute())})
+    words = (f"{vocabularies[0].name}: {tokenizer.size:,} words" if vocabularies else
+             f"{source} has no vocabulary file (vocab*.txt), which only the prediction of words needs")
+    return Converted(params, [words, "the files have no softmax, so it predicts no words; train one with "
+                              f":init={target}, or use vectors with lmrep embed"])
+
+
+def to_published(source: Path, target: Path, step: int | None = None) -> Converted:
+    """Makes `target` a directory of `options.json`, `lm_weights.hdf5` and `vocab.txt` of the workdir `source`.
+
+    Args:
+      source: the workdir.
+      target: the directory to make.
+      step: of the checkpoint; None for the newest.
+
+    Raises:
+      UserError: there is no run, the files cannot hold its network, or `target` is not empty; nothing is written.
+      RunFault: the checkpoint is damaged, or the disk is full; nothing is written.
+    """
+    workdir.check_free(target)
+    run = load(source, step)
+    config = experiments.model_config(run.experiment, run.tokenizer.size)
+    if not isinstance(config, bilstm.Config):
+        raise UserError(f"the network is {run.model.name}; ELMo's files hold networks of model.name=bilstm. For a "
+                        "Transformer, use --to=huggingface")
+    check(config)
+    every = {path: np.asarray(value) for path, value in flatten(jax.device_get(trainable(run.params))).items()}
+    params = {path: value for path, value in every.items() if path.startswith("encoder/")}
+    with workdir.new_directory(target) as temporary:
+        write(temporary, config, params)
+        if run.tokenizer.size > len(elmo.SPECIALS):
+            (temporary / VOCABULARY).write_text("".join(f"{word}\n" for word in run.tokenizer.tokens), encoding="utf8")
+        _, again = read(temporary / OPTIONS, temporary / WEIGHTS)
+        if changed := [path for path, value in params.items() if path not in again
+                       or not np.allclose(value, again[path], rtol=TOLERANCE, atol=TOLERANCE)]:
+            raise RunFault(f"{', '.join(changed[:3])} of {source} changed in {target}; nothing is written")
+    left_out = ", ".join(sorted(every.keys() - params.keys()))
+    return Converted(params, [f"left out, since the files hold the network alone: {left_out}"] if left_out else [])

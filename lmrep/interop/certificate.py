@@ -79,7 +79,7 @@ def random_batch(checkpoint: Published, seed: int = 0) -> RandomBatch:
         tokens[tokens == pad] = 0 if pad else config.vocab - 1
     mask = np.ones_like(tokens)
     if pad is not None or not (checkpoint.task and checkpoint.family.causal):
-        mask[1, slice(length // 3) if checkpoint.family.pads_left else slice(length - length // 3, None)] = 0
+        mask[1, slice(length // 3) if checkpoint.family.specials.pads_left else slice(length - length // 3, None)] = 0
     end = _end_of_text(checkpoint)
     if end is not None:
         tokens[tokens == end] = (end + 1) % config.vocab

@@ -151,7 +151,7 @@ def head_fields(path: Path, task: str, pad: int | None) -> dict[str, Any]:
         found, reading = describe(path), fine_tuning.reading_fields(task, read_network(path))
         own = found.task.fields if found.task and found.task.task == task else {}
         left = {"context": "left"} if found.family.causal else {}
-        return {**reading.head, **published.get(found.family.preset_family, {}), **left, **own}
+        return {**reading.head, **published.get(found.family.pretraining.preset, {}), **left, **own}
     experiment = recorded.read(path)[0]
     stage = experiments.resolve_stages(experiment)[-1]
     if stage.objective_name == task:
@@ -161,4 +161,4 @@ def head_fields(path: Path, task: str, pad: int | None) -> dict[str, Any]:
     context = ALL_OBJECTIVES[stage.objective_name].conditions_on(stage.objective)
     if context not in ("both", "left"):  # a task reads both directions, where there are two
         context = reading.head.get("context", "both")
-    return {**reading.head, **(published.get(family.preset_family, {}) if family else {}), "context": context}
+    return {**reading.head, **(published.get(family.pretraining.preset, {}) if family else {}), "context": context}

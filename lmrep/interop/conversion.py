@@ -33,8 +33,8 @@ from lmrep.interop import certificate, tensor_files
 from lmrep.interop.certificate import Certificate
 from lmrep.interop.heads import HEADS, TASK_HEADS, PublishedTask, head_of
 from lmrep.interop.huggingface import FAMILIES, Family
+from lmrep.interop.huggingface.head_classes import label_remarks, read_task
 from lmrep.interop.huggingface.read import Published, read
-from lmrep.interop.huggingface.task_classes import label_remarks, read_task
 from lmrep.interop.huggingface.write import choose, from_network, tensors, write
 from lmrep.models.base import Context
 from lmrep.storage import averaging, workdir
@@ -110,7 +110,7 @@ def to_workdir(source: Path, target: Path) -> Converted:
                        "tokenizer's files: check that these files are complete")
     remarks += label_remarks(checkpoint.config_json, checkpoint.task)
     if not checkpoint.task and not _language_model(checkpoint.heads):
-        remarks.append(checkpoint.family.without_lm_head)
+        remarks.append(checkpoint.family.pretraining.without_head)
     return Converted(checkpoint, proof, remarks)
 
 
@@ -159,8 +159,9 @@ def _checkpoint(run: Run, params: dict[str, np.ndarray], part: str) -> tuple[Pub
     """(a run's checkpoint, under the names of the files that it was read from or else under the library's; remarks)."""
     config = experiments.model_config(run.experiment, run.tokenizer.size)
     stage = experiments.stage_at(run.experiment, run.step)
-    networks = next((found for family in FAMILIES.values() if family.objective == stage.objective_name
-                     and (found := family.networks(config, params, stage.objective))), {})
+    pretrainings = [family.pretraining for family in FAMILIES.values()]
+    networks = next((found for each in pretrainings if each.objective == stage.objective_name
+                     and (found := each.networks(config, params, stage.objective))), {})
     if part and not networks:
         raise UserError(f"--part is {part!r}, and {run.directory} has a single network; leave it out")
     if part and part not in networks:
@@ -253,7 +254,7 @@ def _recorded(directory: Path, config, params: dict[str, np.ndarray]) -> Publish
         family, config_json = FAMILIES[record["family"]], record["config_json"]
         found = Published(family, config_json, config, params, record["dtypes"], extra, record["metadata"],
                           read_task(family.tasks, config_json, str(directory / RECORD)),
-                          family.heads_of(params, config_json.get("architectures")))
+                          family.heads_of(config, params, config_json.get("architectures") or ()))
         tensors(found)
     except (KeyError, TypeError, AttributeError) as error:
         raise RunFault(f"{directory} does not fit the checkpoint ({error!r}); {RESTORE}") from None
@@ -275,10 +276,10 @@ def experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer, name: str
         raise UserError(f"the tokenizer's files have {tokenizer.size:,} ids, and the token table has "
                         f"{checkpoint.config.vocab:,} rows (vocab_size), so they are of different checkpoints; "
                         "download both again")
-    heads, family, task = checkpoint.heads, checkpoint.family, checkpoint.task
-    objective = task.task if task else _language_model(heads) or family.objective
+    heads, pretraining, task = checkpoint.heads, checkpoint.family.pretraining, checkpoint.task
+    objective = task.task if task else _language_model(heads) or pretraining.objective
     form = "examples" if task else "segment_pair" if "pair" in heads else "packed"
-    config = experiments.default_config(family.network_name, objective, form, family.optimizer)
+    config = experiments.default_config(checkpoint.family.network_name, objective, form, pretraining.optimizer)
     config.name = name
     config.steps = max(config.steps, config.optimizer.schedule.warmup)
     config.length = min(512, checkpoint.config.max_length or 512)
@@ -288,10 +289,10 @@ def experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer, name: str
         known = {name: value for name, value in task.fields.items() if name in config.objective}
         config.objective.update(dataclasses.asdict(definition.resolve(definition.objective.config(**known), ())))
     else:
-        fields = {**family.objective_fields, "sentence_pair": "pair" in heads}
+        fields = {**pretraining.fields, "sentence_pair": "pair" in heads}
         config.objective.update({name: value for name, value in fields.items() if name in config.objective})
-    if "pair" in heads and family.pairs:
-        config.format.pairs = family.pairs
+    if "pair" in heads and pretraining.pairs:
+        config.format.pairs = pretraining.pairs
     config.tokenizer.update(name=tokenizer.name, vocab_size=max(tokenizer.size, 64),
                             lowercase=tokenizer.lowercase)
     config.samples = next((HEADS[head].samples for head in heads if head in HEADS and HEADS[head].samples), ())

@@ -82,6 +82,8 @@ HEADS = {
         output_specs, "objective/span_corruption/", objective="span_corruption"),
 }
 
+FORM = ("context", "dense", "activation", "bias")  # the fields of a task's head that decide what it computes
+
 
 class TaskHead(NamedTuple):
     """The head of a task of `lmrep.tasks.TASKS`, in published checkpoints. Its parameters lie under "objective" and the

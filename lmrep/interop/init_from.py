@@ -27,9 +27,9 @@ from lmrep.interop import (
     conversion,
     published_parts,  # noqa: F401 - so that frozen parts may be published directories
 )
+from lmrep.interop.heads import FORM
 from lmrep.interop.huggingface.read import describe as describe_published
 from lmrep.interop.huggingface.read import read as read_published
-from lmrep.interop.huggingface.task_classes import FORM
 from lmrep.interop.path_mapping import Origin, origins, take
 from lmrep.models import MODELS, name_of
 from lmrep.storage import remote_workdir, workdir

@@ -159,7 +159,8 @@ def test_variants_with_their_tokenizers_predict_as_the_reference(name, tmp_path)
 
 
 def test_the_names_of_classes_are_those_of_the_reference():
-    assert not [name for family in FAMILIES.values() for name in family.class_names if not hasattr(transformers, name)]
+    assert not [each.name for family in FAMILIES.values() for each in family.heads
+                if not hasattr(transformers, each.name)]
 
 
 # --- a training step ---
@@ -230,7 +231,7 @@ def test_outputs_and_gradients_equal_the_reference(converted):
     records = [Record(dict(fields), str(i), f"example {i}") for i, fields in enumerate(RECORDS[task])]
     if (checkpoint.family.name, task) == ("t5", "classification"):  # the reference takes one </s> in every text, or two
         records = [Record({**record.fields, "text2": "dog"}, record.id, record.where) for record in records]
-    batch, inputs = examples_of(run, records, checkpoint.family.pads_left and TASK_HEADS[task].pooled)
+    batch, inputs = examples_of(run, records, checkpoint.family.specials.pads_left and TASK_HEADS[task].pooled)
     key = jax.random.key(0)
     prepared = run.objective.prepare(Keys(jax.random.split(key, len(batch["tokens"])), key), batch)
 

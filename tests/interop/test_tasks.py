@@ -17,7 +17,7 @@ from lmrep.experiment.config import default_config
 from lmrep.experiment.task_data import tokenized
 from lmrep.interop import certificate, checkpoint_config, conversion
 from lmrep.interop.heads import TASK_HEADS, PublishedTask
-from lmrep.interop.huggingface import task_classes
+from lmrep.interop.huggingface import head_classes
 from lmrep.interop.huggingface.read import read, specs
 from lmrep.interop.huggingface.write import from_network, write
 from lmrep.models import transformer
@@ -98,7 +98,7 @@ def test_files_are_those_of_the_class(tmp_path, changed, name, form, class_name,
 
 def publish_names(checkpoint):
     """The names of the encoder's tensors."""
-    paths = [path for path in checkpoint.params if path.startswith("encoder/")]
+    paths = {path: value.shape for path, value in checkpoint.params.items() if path.startswith("encoder/")}
     prefix = f"{checkpoint.family.prefix}."
     return {names[0] for _, names in checkpoint.family.locations(prefix, checkpoint.config, paths)}
 
@@ -117,7 +117,7 @@ def test_padding_of_gpt2_is_no_token_that_ends_a_text(specials, end_of_text, pad
     checkpoint, remarks = from_network(config, params, specials, SEQUENCE, task)
     assert checkpoint.config_json["pad_token_id"] == pad and len(remarks) == bool(remark)
     assert re.search(remark, "".join(remarks))
-    again = task_classes.read_task(checkpoint.family.tasks, checkpoint.config_json, "config.json")
+    again = head_classes.read_task(checkpoint.family.tasks, checkpoint.config_json, "config.json")
     assert again.head.end_of_text == end_of_text
 
 

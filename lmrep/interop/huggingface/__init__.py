@@ -21,6 +21,6 @@ __all__ = ["FAMILIES", "Family"]
 
 # In this order a network of our own is tried as one of them.
 FAMILIES: dict[str, Family] = {family.name: family for family in (
-    *(each.FAMILY for each in (bert, roberta, electra, albert, gpt, gpt2, roberta_prelayernorm, distilbert, xlnet, t5)),
-    *roberta.VARIANTS, t5.MT5,
-    *(each.DECODER for each in (bert, roberta, electra, roberta_prelayernorm)), *roberta.VARIANT_DECODERS)}
+    bert.FAMILY, roberta.FAMILY, electra.FAMILY, albert.FAMILY, gpt.FAMILY, gpt2.FAMILY, roberta_prelayernorm.FAMILY,
+    distilbert.FAMILY, xlnet.FAMILY, t5.FAMILY, *roberta.VARIANTS.values(), t5.MT5,
+    *(module.DECODER for module in (bert, roberta, electra, roberta_prelayernorm)), *roberta.VARIANT_DECODERS)}

@@ -1,49 +1,79 @@
 """ALBERT (Lan et al., 2020): all layers share one copy of their parameters."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from lmrep.config.record import setting
+from lmrep.core.errors import UserError
 from lmrep.interop.huggingface import bert
-from lmrep.interop.huggingface.base import ACTIVATIONS, Family, Names, layers, linear, masked_head, probability, size
-from lmrep.interop.huggingface.task_classes import encoder_classes
+from lmrep.interop.huggingface.base import Family, Names, Pretraining
+from lmrep.interop.huggingface.config_json import ConfigTable, activation, only, rate, size
+from lmrep.interop.huggingface.head_classes import HeadClass, encoder_classes
+from lmrep.interop.huggingface.tensors import Tensor, linear, norm
 from lmrep.objectives.masked import RULES
 
 
 @dataclass(frozen=True)
 class ConfigJson(bert.ConfigJson):
-    """ALBERT's keys."""
+    """ALBERT's keys -> our fields."""
 
-    vocab_size: int = size(30000, "rows of the token table")
-    embedding_size: int = size(128, "width of the tables")
-    hidden_size: int = size(4096, "d")
-    num_attention_heads: int = size(64, "h")
-    intermediate_size: int = size(16384, "f")
-    hidden_act: str = setting("gelu_new", "activation", choices=tuple(ACTIVATIONS))
-    hidden_dropout_prob: float = probability(0.0, "dropout")
-    attention_probs_dropout_prob: float = probability(0.0, "dropout on attention probabilities")
-    num_hidden_groups: int = setting(1, "groups of layers with different parameters", choices=(1,))
-    inner_group_num: int = setting(1, "layers in a group", choices=(1,))
+    vocab_size: int = size(30000, "vocab")
+    embedding_size: int = size(128, "embedding")
+    hidden_size: int = size(4096, "width")
+    num_attention_heads: int = size(64, "heads")
+    intermediate_size: int = size(16384, "mlp")
+    hidden_act: str = activation("gelu_new")
+    hidden_dropout_prob: float = rate(0.0, "dropout")
+    attention_probs_dropout_prob: float = rate(0.0, "attention_dropout")
+    num_hidden_groups: int = only(1)
+    inner_group_num: int = only(1)
+    is_decoder: bool = only(False)
 
 
-BASE: Names = {
-    **bert.EMBEDDINGS,
-    **linear("encoder/project", "encoder.embedding_hidden_mapping_in"),
-    **layers("encoder.albert_layer_groups.0.albert_layers.0.", ("attention.query", "attention.key", "attention.value"),
-             "attention.dense", "attention.LayerNorm", "ffn", "ffn_output", "full_layer_layer_norm"),
-    **linear("objective/pair/pooler", "pooler"),
-}
+CONFIG = ConfigTable(ConfigJson, bert.FIXED | {"share": "all"}, bert.CONFIG.initial)
+
+
+def config_from(config_json: Mapping[str, Any], path: str, tensors: Mapping | None = None) -> Any:
+    """`Family.config_from`. ALBERT projects embeddings that are as wide as the network, too; our network does not."""
+    config = CONFIG.read(config_json, path)
+    if not config.embedding:
+        raise UserError(f"{path} has embedding_size {config.width}, which is its hidden_size; albert still projects "
+                        "its embeddings then, and our network does not")
+    return config
+
+
+def config_to(config: Any) -> Mapping[str, Any]:
+    """`Family.config_to`."""
+    return CONFIG.write(config, ["embedding"] if config.table_width == config.width else [])
+
+
+def tensors(config: Any) -> Names:
+    """The table of names."""
+    layer = "encoder.albert_layer_groups.0.albert_layers.0"
+    return {
+        **bert.EMBEDDINGS,
+        "encoder.embedding_hidden_mapping_in": linear("encoder/project"),
+        f"{layer}.attention.query": linear("encoder/layers/attention/query"),
+        f"{layer}.attention.key": linear("encoder/layers/attention/key"),
+        f"{layer}.attention.value": linear("encoder/layers/attention/value"),
+        f"{layer}.attention.dense": linear("encoder/layers/attention/output"),
+        f"{layer}.attention.LayerNorm": norm("encoder/layers/attention_norm"),
+        f"{layer}.ffn": linear("encoder/layers/mlp/in"),
+        f"{layer}.ffn_output": linear("encoder/layers/mlp/out"),
+        f"{layer}.full_layer_layer_norm": norm("encoder/layers/mlp_norm"),
+        "pooler": linear("objective/pair/pooler"),
+        "predictions.dense": linear("objective/masked/transform"),
+        "predictions.LayerNorm": norm("objective/masked/norm"),
+        "predictions.bias": Tensor(("objective/masked/bias",), also=("predictions.decoder.bias",)),
+        "predictions.decoder.weight": "objective/masked/output",
+        "sop_classifier.classifier": linear("objective/pair/classifier"),
+    }
+
 
 FAMILY = Family(
-    name="albert", preset_family="albert", prefix="albert",
-    classes={(): "AlbertModel", ("masked",): "AlbertForMaskedLM", ("masked", "pair"): "AlbertForPreTraining"},
-    base=BASE,
-    heads={
-        **masked_head("predictions.dense", "predictions.LayerNorm", "predictions.decoder.weight", "predictions.bias",
-                      "predictions.decoder.bias"),
-        **linear("objective/pair/classifier", "sop_classifier.classifier"),
-    },
-    tasks=encoder_classes("Albert", ("albert.pooler", "classifier"), ("albert.pooler", "classifier"),
-                          keys=("classifier_dropout_prob",)),
-    record=ConfigJson, fields=bert.FIELDS | {"embedding_size": "embedding"},
-    architecture=bert.ARCHITECTURE | {"share": "all"}, initialization={"init": "truncated_normal"},
-    always_projects=True, objective_fields=RULES["albert"], pairs="sop", optimizer="lamb")
+    name="albert", prefix="albert", config_from=config_from, config_to=config_to, tensors=tensors,
+    heads=(HeadClass("AlbertModel"), HeadClass("AlbertForMaskedLM", ("masked",)),
+           HeadClass("AlbertForPreTraining", ("masked", "pair")),
+           *encoder_classes("Albert", ("albert.pooler", "classifier"), ("albert.pooler", "classifier"),
+                            keys=("classifier_dropout_prob",))),
+    pretraining=Pretraining(fields=RULES["albert"], pairs="sop", optimizer="lamb", preset="albert"))

@@ -1,108 +1,93 @@
-"""BERT (Devlin et al., 2019), and the tables that its successors share."""
+"""BERT (Devlin et al., 2019)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
-from lmrep.config.record import setting
-from lmrep.interop.huggingface import base
-from lmrep.interop.huggingface.base import (
-    ACTIVATIONS,
-    MAX_SIZE,
-    POSITION,
-    TOKEN,
-    TOKEN_TYPE,
-    Family,
-    Names,
-    linear,
-    masked_head,
-    norm,
-    probability,
-    size,
-)
-from lmrep.interop.huggingface.task_classes import encoder_classes
+from lmrep.interop.huggingface.base import Family, Names, Pretraining, Specials
+from lmrep.interop.huggingface.config_json import ConfigTable, Keys, activation, key, only, rate, size
+from lmrep.interop.huggingface.head_classes import HeadClass, encoder_classes
+from lmrep.interop.huggingface.tensors import Tensor, linear, norm
 from lmrep.objectives.masked import RULES
 
 
 @dataclass(frozen=True)
-class ConfigJson:
-    """BERT's keys."""
+class ConfigJson(Keys):
+    """BERT's keys -> our fields."""
 
-    vocab_size: int = size(30522, "rows of the token table")
-    hidden_size: int = size(768, "d")
-    num_hidden_layers: int = size(12, "l")
-    num_attention_heads: int = size(12, "h")
-    intermediate_size: int = size(3072, "f")
-    max_position_embeddings: int = size(512, "rows of the position table")
-    type_vocab_size: int = size(2, "rows of the token-type table")
-    hidden_act: str = setting("gelu", "activation", choices=tuple(ACTIVATIONS))
-    layer_norm_eps: float = setting(1e-12, "epsilon of layer norm", above=0)
-    hidden_dropout_prob: float = probability(0.1, "dropout")
-    attention_probs_dropout_prob: float = probability(0.1, "dropout on attention probabilities")
-    initializer_range: float = setting(0.02, "standard deviation of initial weights", above=0)
-    pad_token_id: int | None = setting(None, "id of padding", at_least=0, at_most=MAX_SIZE)
-    position_embedding_type: str = setting("absolute", "position embeddings", choices=("absolute",))
-    is_decoder: bool = setting(False, "whether it is causal", choices=(False,))
-    add_cross_attention: bool = setting(False, "whether it attends to a second input", choices=(False,))
+    vocab_size: int = size(30522, "vocab")
+    hidden_size: int = size(768, "width")
+    num_hidden_layers: int = size(12, "layers")
+    num_attention_heads: int = size(12, "heads")
+    intermediate_size: int = size(3072, "mlp")
+    max_position_embeddings: int = size(512, "max_length")
+    type_vocab_size: int = size(2, "token_types")
+    hidden_act: str = activation("gelu")
+    layer_norm_eps: float = key(1e-12, "norm_eps", above=0)
+    hidden_dropout_prob: float = rate(0.1, "dropout")
+    attention_probs_dropout_prob: float = rate(0.1, "attention_dropout")
+    initializer_range: float = key(0.02, "init_stddev", above=0)
+    position_embedding_type: str = only("absolute")
+    is_decoder: bool = key(False)
+    add_cross_attention: bool = only(False)
 
 
-FIELDS = {
-    "vocab_size": "vocab", "hidden_size": "width", "num_hidden_layers": "layers", "num_attention_heads": "heads",
-    "intermediate_size": "mlp", "type_vocab_size": "token_types", "layer_norm_eps": "norm_eps",
-    "hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "attention_dropout",
-    "initializer_range": "init_stddev",
-}  # fmt: skip
-ARCHITECTURE = {"positions": "learned", "norm": "post", "share": "none", "embedding_norm": True,
-                "scaled_attention": True, "attention_by_layer": False}
+FIXED = {"positions": "learned", "norm": "post", "share": "none", "embedding_norm": True, "scaled_attention": True,
+         "attention_by_layer": False}
+CONFIG = ConfigTable(ConfigJson, FIXED, {"init": "truncated_normal"})
 
-EMBEDDINGS: Names = {
-    TOKEN: ("embeddings.word_embeddings.weight",),
-    (POSITION,): ("embeddings.position_embeddings.weight",),
-    (TOKEN_TYPE,): ("embeddings.token_type_embeddings.weight",),
-    **norm("encoder/embedding_norm", "embeddings.LayerNorm"),
+EMBEDDINGS = {
+    "embeddings.word_embeddings.weight": "encoder/embedding/token",
+    "embeddings.position_embeddings.weight": "encoder/embedding/position",
+    "embeddings.token_type_embeddings.weight": "encoder/embedding/token_type",
+    "embeddings.LayerNorm": norm("encoder/embedding_norm"),
+}
+LAYERS = {
+    "encoder.layer.{l}.attention.self.query": linear("encoder/layers/attention/query"),
+    "encoder.layer.{l}.attention.self.key": linear("encoder/layers/attention/key"),
+    "encoder.layer.{l}.attention.self.value": linear("encoder/layers/attention/value"),
+    "encoder.layer.{l}.attention.output.dense": linear("encoder/layers/attention/output"),
+    "encoder.layer.{l}.attention.output.LayerNorm": norm("encoder/layers/attention_norm"),
+    "encoder.layer.{l}.intermediate.dense": linear("encoder/layers/mlp/in"),
+    "encoder.layer.{l}.output.dense": linear("encoder/layers/mlp/out"),
+    "encoder.layer.{l}.output.LayerNorm": norm("encoder/layers/mlp_norm"),
 }
 
 
-def layers(attention_norm: str = "attention.output.LayerNorm", mlp_norm: str = "output.LayerNorm") -> Names:
-    """The layers, by the names of their norms."""
-    qkv = [f"attention.self.{each}" for each in ("query", "key", "value")]
-    return base.layers("encoder.layer.{l}.", qkv, "attention.output.dense", attention_norm, "intermediate.dense",
-                       "output.dense", mlp_norm)
+def tensors(config: Any, head: str = "masked") -> Names:
+    """The table of names; `head` is that of the language model, in `HEADS`."""
+    return {
+        **EMBEDDINGS, **LAYERS,
+        "pooler.dense": linear("objective/pair/pooler"),
+        "cls.predictions.transform.dense": linear(f"objective/{head}/transform"),
+        "cls.predictions.transform.LayerNorm": norm(f"objective/{head}/norm"),
+        "cls.predictions.bias": Tensor((f"objective/{head}/bias",), also=("cls.predictions.decoder.bias",)),
+        "cls.predictions.decoder.weight": f"objective/{head}/output",
+        "cls.seq_relationship": linear("objective/pair/classifier"),
+    }
 
-
-BASE: Names = {**EMBEDDINGS, **layers(), **linear("objective/pair/pooler", "pooler.dense")}
 
 FAMILY = Family(
-    name="bert", preset_family="bert", prefix="bert",
-    classes={(): "BertModel", ("masked",): "BertForMaskedLM", ("masked", "pair"): "BertForPreTraining",
-             ("pair",): "BertForNextSentencePrediction"},
-    base=BASE,
-    heads={
-        **masked_head("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm",
-                      "cls.predictions.decoder.weight", "cls.predictions.bias", "cls.predictions.decoder.bias"),
-        **linear("objective/pair/classifier", "cls.seq_relationship"),
-    },
-    tasks=encoder_classes("Bert", ("bert.pooler.dense", "classifier"), ("bert.pooler.dense", "classifier")),
-    record=ConfigJson, fields=FIELDS, architecture=ARCHITECTURE, initialization={"init": "truncated_normal"},
-    writes_bos_eos=False, objective_fields=RULES["bert"], optimizer="bert")
+    name="bert", prefix="bert", config_from=CONFIG.read, config_to=CONFIG.write, tensors=tensors,
+    heads=(HeadClass("BertModel"), HeadClass("BertForMaskedLM", ("masked",)),
+           HeadClass("BertForPreTraining", ("masked", "pair")), HeadClass("BertForNextSentencePrediction", ("pair",)),
+           *encoder_classes("Bert", ("bert.pooler.dense", "classifier"), ("bert.pooler.dense", "classifier"))),
+    specials=Specials(writes_ends=False), pretraining=Pretraining(fields=RULES["bert"], preset="bert"))
 
 
-def decoder(family: Family, name: str) -> Family:
+def decoder(family: Family, name: str, always: Mapping[str, str] = {}) -> Family:
     """The networks of a family read from left to right, by the name of the class with a language model's head."""
-
-    @dataclass(frozen=True)
-    class DecoderJson(family.record):
-        """Its keys."""
-
-        is_decoder: bool = setting(True, "whether it is causal", choices=(True,))
+    def tensors(config: Any) -> Names:
+        return family.tensors(config, "causal")
 
     return replace(
-        family, name=f"{family.name}-decoder", decoder_of=family.name, causal=True,
-        classes={("causal",): name, (): family.classes[()]},
-        heads={tuple(path.replace("/masked/", "/causal/") for path in paths): names
-               for paths, names in family.heads.items() if paths[0].startswith("objective/masked/")},
-        tasks={}, record=DecoderJson, to_json=lambda config: {"is_decoder": True},
-        objective="causal", objective_fields={"head": "transform"},
-        without_lm_head="it has no output layer, so `lmrep predict` cannot continue texts; a run with init= "
-                        "initializes one")
+        family, name=f"{family.name}-decoder", tensors=tensors,
+        config_to=family.config_to and (lambda config: {**family.config_to(config), "is_decoder": True}),
+        heads=(HeadClass(name, ("causal",), always), family.class_of(())),
+        pretraining=family.pretraining._replace(
+            objective="causal", fields={"head": "transform"},
+            without_head="it has no output layer, so `lmrep predict` cannot continue texts; a run with init= "
+                         "initializes one"))
 
 
 DECODER = decoder(FAMILY, "BertLMHeadModel")

@@ -3,73 +3,66 @@
 `sinusoidal_pos_embds` decides how the position table starts, so it is read as a table like any other.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
-from lmrep.config.record import setting
 from lmrep.interop.huggingface import bert
-from lmrep.interop.huggingface.base import (
-    ACTIVATIONS,
-    MAX_SIZE,
-    POSITION,
-    TOKEN,
-    Family,
-    Names,
-    layers,
-    masked_head,
-    norm,
-    probability,
-    size,
-)
-from lmrep.interop.huggingface.task_classes import TaskClass, encoder_classes
+from lmrep.interop.huggingface.base import Family, Names, Pretraining, Specials
+from lmrep.interop.huggingface.config_json import ConfigTable, Keys, activation, key, rate, size
+from lmrep.interop.huggingface.head_classes import SEQUENCE, HeadClass, task_class
+from lmrep.interop.huggingface.tensors import linear, norm
 from lmrep.objectives.masked import RULES
+from lmrep.tasks.heads import Head
 
 
 @dataclass(frozen=True)
-class ConfigJson:
-    """DistilBERT's keys."""
+class ConfigJson(Keys):
+    """DistilBERT's keys -> our fields."""
 
-    vocab_size: int = size(30522, "rows of the token table")
-    dim: int = size(768, "d")
-    n_layers: int = size(6, "l")
-    n_heads: int = size(12, "h")
-    hidden_dim: int = size(3072, "f")
-    max_position_embeddings: int = size(512, "rows of the position table")
-    activation: str = setting("gelu", "activation", choices=tuple(ACTIVATIONS))
-    dropout: float = probability(0.1, "dropout")
-    attention_dropout: float = probability(0.1, "dropout on attention probabilities")
-    initializer_range: float = setting(0.02, "standard deviation of initial weights", above=0)
-    pad_token_id: int | None = setting(None, "id of padding", at_least=0, at_most=MAX_SIZE)
-
-
-FIELDS = {
-    "vocab_size": "vocab", "dim": "width", "n_layers": "layers", "n_heads": "heads", "hidden_dim": "mlp",
-    "dropout": "dropout", "attention_dropout": "attention_dropout", "initializer_range": "init_stddev",
-}  # fmt: skip
-
-BASE: Names = {
-    TOKEN: ("embeddings.word_embeddings.weight",),
-    (POSITION,): ("embeddings.position_embeddings.weight",),
-    **norm("encoder/embedding_norm", "embeddings.LayerNorm"),
-    **layers("transformer.layer.{l}.", ("attention.q_lin", "attention.k_lin", "attention.v_lin"), "attention.out_lin",
-             "sa_layer_norm", "ffn.lin1", "ffn.lin2", "output_layer_norm"),
-}
+    vocab_size: int = size(30522, "vocab")
+    dim: int = size(768, "width", also=["hidden_size"])
+    n_layers: int = size(6, "layers", also=["num_hidden_layers"])
+    n_heads: int = size(12, "heads", also=["num_attention_heads"])
+    hidden_dim: int = size(3072, "mlp")
+    max_position_embeddings: int = size(512, "max_length")
+    activation: str = activation("gelu")
+    dropout: float = rate(0.1, "dropout")
+    attention_dropout: float = rate(0.1, "attention_dropout")
+    initializer_range: float = key(0.02, "init_stddev", above=0)
 
 
-def task_classes() -> dict[str, TaskClass]:
-    """The classes of tasks. Heads on one vector have a dropout rate of their own, 0.2 by default."""
-    head = ("pre_classifier", "classifier")
-    found = encoder_classes("DistilBert", head, head, activation="relu", keys=("seq_classif_dropout",))
-    return {name: replace(each, dropout_keys=("dropout",)) if name == "tagging"
-            else replace(each, head=replace(each.head, dropout=0.2)) if each.dense else each
-            for name, each in found.items()}
+CONFIG = ConfigTable(ConfigJson, bert.FIXED | {"token_types": 0, "norm_eps": 1e-12}, {"init": "normal"})
 
+
+def tensors(config: Any) -> Names:
+    """The table of names."""
+    return {
+        "embeddings.word_embeddings.weight": "encoder/embedding/token",
+        "embeddings.position_embeddings.weight": "encoder/embedding/position",
+        "embeddings.LayerNorm": norm("encoder/embedding_norm"),
+        "transformer.layer.{l}.attention.q_lin": linear("encoder/layers/attention/query"),
+        "transformer.layer.{l}.attention.k_lin": linear("encoder/layers/attention/key"),
+        "transformer.layer.{l}.attention.v_lin": linear("encoder/layers/attention/value"),
+        "transformer.layer.{l}.attention.out_lin": linear("encoder/layers/attention/output"),
+        "transformer.layer.{l}.sa_layer_norm": norm("encoder/layers/attention_norm"),
+        "transformer.layer.{l}.ffn.lin1": linear("encoder/layers/mlp/in"),
+        "transformer.layer.{l}.ffn.lin2": linear("encoder/layers/mlp/out"),
+        "transformer.layer.{l}.output_layer_norm": norm("encoder/layers/mlp_norm"),
+        "vocab_transform": linear("objective/masked/transform"),
+        "vocab_layer_norm": norm("objective/masked/norm"),
+        "vocab_projector.bias": "objective/masked/bias",
+        "vocab_projector.weight": "objective/masked/output",
+    }
+
+
+ON_TEXT = {"dropout_keys": ["seq_classif_dropout"], "form": Head(activation="relu", dropout=0.2)}
 
 FAMILY = Family(
-    name="distilbert", preset_family="distilbert", prefix="distilbert",
-    classes={(): "DistilBertModel", ("masked",): "DistilBertForMaskedLM"},
-    base=BASE, tasks=task_classes(),
-    heads=masked_head("vocab_transform", "vocab_layer_norm", "vocab_projector.weight", "vocab_projector.bias"),
-    record=ConfigJson, fields=FIELDS, architecture=bert.ARCHITECTURE | {"token_types": 0, "norm_eps": 1e-12},
-    initialization={"init": "normal"}, activation_key="activation",
-    aliases={"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
-    writes_bos_eos=False, objective_fields=RULES["bert"])
+    name="distilbert", prefix="distilbert", config_from=CONFIG.read, config_to=CONFIG.write, tensors=tensors,
+    heads=(
+        HeadClass("DistilBertModel"), HeadClass("DistilBertForMaskedLM", ("masked",)),
+        task_class("DistilBertForSequenceClassification", SEQUENCE, "pre_classifier", "classifier", **ON_TEXT),
+        task_class("DistilBertForTokenClassification", ["tagging"], "classifier", dropout_keys=["dropout"]),
+        task_class("DistilBertForQuestionAnswering", ["span_extraction"], "qa_outputs", form=Head(dropout=0.0)),
+        task_class("DistilBertForMultipleChoice", ["multiple_choice"], "pre_classifier", "classifier", **ON_TEXT)),
+    specials=Specials(writes_ends=False), pretraining=Pretraining(fields=RULES["bert"], preset="distilbert"))

@@ -6,26 +6,45 @@ from typing import Any
 
 from lmrep.core.params import flatten, unflatten
 from lmrep.interop.huggingface import bert
-from lmrep.interop.huggingface.base import Family, Params, linear, masked_head, size
-from lmrep.interop.huggingface.task_classes import encoder_classes
+from lmrep.interop.huggingface.base import Family, Names, Pretraining, Specials
+from lmrep.interop.huggingface.config_json import ConfigTable, size
+from lmrep.interop.huggingface.head_classes import HeadClass, encoder_classes
+from lmrep.interop.huggingface.tensors import Params, linear, norm
 from lmrep.models import transformer
 from lmrep.objectives import replaced_token
 from lmrep.objectives.masked import RULES
+from lmrep.tasks.heads import Head
 
 GENERATOR = "objective/generator"  # begins the paths of the generator's own parameters, and of its head
+GELU = {"hidden_act": "gelu"}  # in the generator's head, whatever config.json says
 
 
 @dataclass(frozen=True)
 class ConfigJson(bert.ConfigJson):
-    """ELECTRA's keys, of the generator or of the discriminator."""
+    """ELECTRA's keys -> our fields, of the generator or of the discriminator."""
 
-    embedding_size: int = size(128, "width of the tables")
-    hidden_size: int = size(256, "d")
-    num_attention_heads: int = size(4, "h")
-    intermediate_size: int = size(1024, "f")
+    embedding_size: int = size(128, "embedding")
+    hidden_size: int = size(256, "width")
+    num_attention_heads: int = size(4, "heads")
+    intermediate_size: int = size(1024, "mlp")
 
 
-FIELDS = bert.FIELDS | {"embedding_size": "embedding"}
+CONFIG = ConfigTable(ConfigJson, bert.FIXED, {"init": "truncated_normal", "project_init": "glorot"})
+
+
+def tensors(config: Any, head: str = "masked") -> Names:
+    """The table of names."""
+    return {
+        **bert.EMBEDDINGS,
+        "embeddings_project": linear("encoder/project"),
+        **bert.LAYERS,
+        "generator_predictions.dense": linear(f"objective/{head}/transform"),
+        "generator_predictions.LayerNorm": norm(f"objective/{head}/norm"),
+        "generator_lm_head.bias": f"objective/{head}/bias",
+        "generator_lm_head.weight": f"objective/{head}/output",
+        "discriminator_predictions.dense": linear("objective/discriminator/transform"),
+        "discriminator_predictions.dense_prediction": linear("objective/discriminator/out"),
+    }
 
 
 def networks(config: transformer.Config, params: Params, objective: Any) -> dict[str, Callable]:
@@ -42,24 +61,17 @@ def networks(config: transformer.Config, params: Params, objective: Any) -> dict
 
 
 FAMILY = Family(
-    name="electra", preset_family="electra", prefix="electra",
-    classes={(): "ElectraModel", ("masked",): "ElectraForMaskedLM", ("discriminator",): "ElectraForPreTraining"},
-    base={**bert.EMBEDDINGS, **linear("encoder/project", "embeddings_project"), **bert.layers()},
-    heads={
-        **masked_head("generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head.weight",
-                      "generator_lm_head.bias"),
-        **linear("objective/discriminator/transform", "discriminator_predictions.dense"),
-        **linear("objective/discriminator/out", "discriminator_predictions.dense_prediction"),
-    },
-    tasks=encoder_classes("Electra", ("classifier.dense", "classifier.out_proj"),
-                          ("sequence_summary.summary", "classifier"), activation="gelu", input_dropout=0.1,
-                          choice_keys=("summary_last_dropout",), choice_requires={
-                              "summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}),
-    record=ConfigJson, fields=FIELDS, architecture=bert.ARCHITECTURE,
-    initialization={"init": "truncated_normal", "project_init": "glorot"},
-    writes_bos_eos=False, head_activation="gelu", objective="replaced_token",
-    without_lm_head="it is a discriminator without its generator: `lmrep predict` finds replaced words but fills no "
-                    "masks, and it cannot be evaluated; a run with init= initializes a generator",
-    objective_fields=RULES["bert"] | {"mask": 0.85, "keep": 0.15, "random": 0.0}, networks=networks)
-
-DECODER = bert.decoder(FAMILY, "ElectraForCausalLM")
+    name="electra", prefix="electra", config_from=CONFIG.read, config_to=CONFIG.write, tensors=tensors,
+    heads=(HeadClass("ElectraModel"), HeadClass("ElectraForMaskedLM", ("masked",), always=GELU),
+           HeadClass("ElectraForPreTraining", ("discriminator",)),
+           *encoder_classes("Electra", ("classifier.dense", "classifier.out_proj"),
+                            ("sequence_summary.summary", "classifier"), Head(activation="gelu", input_dropout=0.1),
+                            choice_keys=("summary_last_dropout",), choice_requires={
+                                "summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"})),
+    specials=Specials(writes_ends=False),
+    pretraining=Pretraining(
+        objective="replaced_token", fields=RULES["bert"] | {"mask": 0.85, "keep": 0.15, "random": 0.0},
+        preset="electra", networks=networks,
+        without_head="it is a discriminator without its generator: `lmrep predict` finds replaced words but fills no "
+                     "masks, and it cannot be evaluated; a run with init= initializes a generator"))
+DECODER = bert.decoder(FAMILY, "ElectraForCausalLM", GELU)

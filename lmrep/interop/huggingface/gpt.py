@@ -1,68 +1,73 @@
-"""GPT (Radford et al., 2018), and what GPT-2 shares with it. Kernels are [in, out]; those of query, key and value are
-joined."""
+"""GPT (Radford et al., 2018), and what GPT-2 shares with it. Kernels of layers are [in, out] in its files; those of
+query, key and value are side by side."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
-from lmrep.config.record import setting
-from lmrep.interop.huggingface.base import MAX_SIZE, POSITION, TOKEN, Family, Names, layers, probability, size
-from lmrep.interop.huggingface.task_classes import SEQUENCE, decoder_classes
+from lmrep.interop.huggingface.base import Family, Names, Pretraining, Specials
+from lmrep.interop.huggingface.config_json import ConfigTable, Keys, activation, key, rate, size
+from lmrep.interop.huggingface.head_classes import SEQUENCE, HeadClass, task_class
+from lmrep.interop.huggingface.tensors import linear, norm
+from lmrep.tasks.heads import Head
 
 
 @dataclass(frozen=True)
-class DecoderJson:
-    """The keys that GPT and GPT-2 share."""
+class DecoderJson(Keys):
+    """The keys that GPT and GPT-2 share -> our fields."""
 
-    vocab_size: int = size(50257, "rows of the token table")
-    n_embd: int = size(768, "d")
-    n_layer: int = size(12, "l")
-    n_head: int = size(12, "h")
-    n_positions: int = size(1024, "rows of the position table")
-    layer_norm_epsilon: float = setting(1e-5, "epsilon of layer norm", above=0)
-    resid_pdrop: float = probability(0.1, "dropout")
-    embd_pdrop: float = probability(0.1, "dropout on embeddings; our network has one dropout for both")
-    attn_pdrop: float = probability(0.1, "dropout on attention probabilities")
-    initializer_range: float = setting(0.02, "standard deviation of initial weights", above=0)
-    pad_token_id: int | None = setting(None, "id of padding", at_least=0, at_most=MAX_SIZE)
-
-
-FIELDS = {
-    "vocab_size": "vocab", "n_embd": "width", "n_layer": "layers", "n_head": "heads", "layer_norm_epsilon": "norm_eps",
-    "embd_pdrop": "dropout", "resid_pdrop": "dropout", "attn_pdrop": "attention_dropout",
-    "initializer_range": "init_stddev",
-}  # fmt: skip
-ALIASES = {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
-           "max_position_embeddings": "n_positions"}
-ARCHITECTURE = {"positions": "learned", "norm": "post", "share": "none", "embedding_norm": False, "token_types": 0,
-                "scaled_attention": True, "attention_by_layer": False}
-ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}  # its gelu is the tanh form
+    vocab_size: int = size(50257, "vocab")
+    n_embd: int = size(768, "width", also=["hidden_size"])
+    n_layer: int = size(12, "layers", also=["num_hidden_layers"])
+    n_head: int = size(12, "heads", also=["num_attention_heads"])
+    n_positions: int = size(1024, "max_length", also=["max_position_embeddings"])
+    layer_norm_epsilon: float = key(1e-5, "norm_eps", above=0)
+    embd_pdrop: float = rate(0.1, "dropout")  # our network has one dropout for both; the latter counts
+    resid_pdrop: float = rate(0.1, "dropout")
+    attn_pdrop: float = rate(0.1, "attention_dropout")
+    initializer_range: float = key(0.02, "init_stddev", above=0)
 
 
 @dataclass(frozen=True)
 class ConfigJson(DecoderJson):
-    """GPT's keys."""
+    """GPT's keys -> our fields."""
 
-    vocab_size: int = size(40478, "rows of the token table")
-    n_positions: int = size(512, "rows of the position table")
-    afn: str = setting("gelu", "activation", choices=tuple(ACTIVATIONS))
+    vocab_size: int = size(40478, "vocab")
+    n_positions: int = size(512, "max_length", also=["max_position_embeddings"])
+    afn: str = activation("gelu", {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"})
 
 
-def base(token: str, position: str) -> Names:
-    """The base model, by the names of its tables."""
-    return {
-        TOKEN: (token,), (POSITION,): (position,),
-        **layers("h.{l}.", ("attn.c_attn",), "attn.c_proj", "ln_1", "mlp.c_fc", "mlp.c_proj", "ln_2"),
-    }
+FIXED = {"positions": "learned", "norm": "post", "share": "none", "embedding_norm": False, "token_types": 0}
+CONFIG = ConfigTable(ConfigJson, FIXED | {"scaled_attention": True, "attention_by_layer": False},
+                     {"init": "normal", "table_dropout": True})
+
+conv1d = partial(linear, transposed=False)
+QKV = ("encoder/layers/attention/query", "encoder/layers/attention/key", "encoder/layers/attention/value")
+LAYERS = {
+    "h.{l}.attn.c_attn": conv1d(*QKV),
+    "h.{l}.attn.c_proj": conv1d("encoder/layers/attention/output"),
+    "h.{l}.ln_1": norm("encoder/layers/attention_norm"),
+    "h.{l}.mlp.c_fc": conv1d("encoder/layers/mlp/in"),
+    "h.{l}.mlp.c_proj": conv1d("encoder/layers/mlp/out"),
+    "h.{l}.ln_2": norm("encoder/layers/mlp_norm"),
+}
+# Heads of tasks read the vector of the last token, and have no dense layer.
+HEAD = Head(context="left", dropout=0.0, end_of_text=False)
+
+
+def tensors(config: Any) -> Names:
+    """The table of names."""
+    return {"tokens_embed.weight": "encoder/embedding/token", "positions_embed.weight": "encoder/embedding/position",
+            **LAYERS, "lm_head.weight": "objective/causal/output"}
 
 
 FAMILY = Family(
-    name="openai-gpt", prefix="transformer", causal=True, transposed=False,
-    classes={("causal",): "OpenAIGPTLMHeadModel", (): "OpenAIGPTModel"},
-    read_as={"OpenAIGPTDoubleHeadsModel": "OpenAIGPTLMHeadModel"}, tasks=decoder_classes("OpenAIGPT", SEQUENCE),
-    base=base("tokens_embed.weight", "positions_embed.weight"),
-    heads={("objective/causal/output",): ("lm_head.weight",)},
-    record=ConfigJson, fields=FIELDS, architecture=ARCHITECTURE,
-    initialization={"init": "normal", "table_dropout": True},
-    pad=None, positions_key="n_positions", activation_key="afn", activations=ACTIVATIONS, aliases=ALIASES,
-    objective="causal", preset_family="gpt",
-    without_lm_head="its class has no output layer: `lmrep predict` continues texts by its token table, as the class "
-                    "with a language model's head does")
+    name="openai-gpt", prefix="transformer", config_from=CONFIG.read, config_to=CONFIG.write, tensors=tensors,
+    heads=(HeadClass("OpenAIGPTLMHeadModel", ("causal",)), HeadClass("OpenAIGPTModel"),
+           HeadClass("OpenAIGPTDoubleHeadsModel", ("causal",)),  # read without its other head
+           task_class("OpenAIGPTForSequenceClassification", SEQUENCE, "score", form=replace(HEAD, bias=False))),
+    specials=Specials(pad=None),
+    pretraining=Pretraining(
+        objective="causal", preset="gpt",
+        without_head="its class has no output layer: `lmrep predict` continues texts by its token table, as the class "
+                     "with a language model's head does"))

@@ -1,34 +1,42 @@
 """GPT-2 (Radford et al., 2019): GPT with layer norm before each block and after the last layer."""
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from lmrep.config.record import setting
 from lmrep.interop.huggingface import gpt
-from lmrep.interop.huggingface.base import ACTIVATIONS, norm, size
-from lmrep.interop.huggingface.task_classes import SEQUENCE, decoder_classes
+from lmrep.interop.huggingface.base import Names
+from lmrep.interop.huggingface.config_json import ConfigTable, activation, key, only, size
+from lmrep.interop.huggingface.head_classes import SEQUENCE, HeadClass, task_class
+from lmrep.interop.huggingface.tensors import norm
 
 
 @dataclass(frozen=True)
 class ConfigJson(gpt.DecoderJson):
-    """GPT-2's keys."""
+    """GPT-2's keys -> our fields."""
 
-    n_inner: int | None = size(None, "f; 4 d where it is null")
-    activation_function: str = setting("gelu_new", "activation", choices=tuple(ACTIVATIONS))
-    scale_attn_weights: bool = setting(True, "whether attention logits are divided by the root of a head's width")
-    scale_attn_by_inverse_layer_idx: bool = setting(False, "whether they are divided by the number of the layer")
-    add_cross_attention: bool = setting(False, "whether it attends to a second input", choices=(False,))
+    n_inner: int | None = size(None, "mlp")
+    activation_function: str = activation("gelu_new")
+    scale_attn_weights: bool = key(True, "scaled_attention")
+    scale_attn_by_inverse_layer_idx: bool = key(False, "attention_by_layer")
+    add_cross_attention: bool = only(False)
 
 
-FAMILY = dataclasses.replace(
-    gpt.FAMILY, name="gpt2", classes={("causal",): "GPT2LMHeadModel", (): "GPT2Model"},
-    tasks=decoder_classes("GPT2", (*SEQUENCE, "tagging", "span_extraction")), preset_family="gpt2",
-    read_as={"GPT2DoubleHeadsModel": "GPT2LMHeadModel"},
-    base={**gpt.base("wte.weight", "wpe.weight"), **norm("encoder/final_norm", "ln_f")},
-    record=ConfigJson, fields=gpt.FIELDS | {
-        "n_inner": "mlp", "scale_attn_weights": "scaled_attention",
-        "scale_attn_by_inverse_layer_idx": "attention_by_layer"},
-    architecture=gpt.ARCHITECTURE | {"norm": "pre", "scaled_attention": (True, False),
-                                     "attention_by_layer": (True, False)},
-    initialization={"init": "normal", "position_stddev": 0.01, "residual_init": "scaled"},
-    activation_key="activation_function", activations=ACTIVATIONS)
+CONFIG = ConfigTable(ConfigJson, gpt.FIXED | {"norm": "pre"},
+                     {"init": "normal", "position_stddev": 0.01, "residual_init": "scaled"})
+
+
+def tensors(config: Any) -> Names:
+    """The table of names."""
+    return {"wte.weight": "encoder/embedding/token", "wpe.weight": "encoder/embedding/position", **gpt.LAYERS,
+            "ln_f": norm("encoder/final_norm"), "lm_head.weight": "objective/causal/output"}
+
+
+FAMILY = replace(
+    gpt.FAMILY, name="gpt2", config_from=CONFIG.read, config_to=CONFIG.write, tensors=tensors,
+    heads=(HeadClass("GPT2LMHeadModel", ("causal",)), HeadClass("GPT2Model"),
+           HeadClass("GPT2DoubleHeadsModel", ("causal",)),  # read without its other head
+           task_class("GPT2ForSequenceClassification", SEQUENCE, "score", form=replace(gpt.HEAD, bias=False)),
+           task_class("GPT2ForTokenClassification", ["tagging"], "classifier", dropout_keys=["classifier_dropout"],
+                      form=replace(gpt.HEAD, dropout=0.1)),
+           task_class("GPT2ForQuestionAnswering", ["span_extraction"], "qa_outputs", form=gpt.HEAD)),
+    pretraining=gpt.FAMILY.pretraining._replace(preset="gpt2"))

@@ -106,9 +106,10 @@ def _guess(name: str, head: str, config_json: Mapping[str, Any]) -> str:
         return "t5"
     if head == "CausalLM":
         return "gpt2"
-    return max((each for each in FAMILIES if each in name and not FAMILIES[each].decoder_of), key=len, default="bert")
+    return max((each for each in FAMILIES if each in name and each == FAMILIES[each].model_type), key=len,
+               default="bert")
 
 
 def _class(family: Family, head: str) -> str:
-    return next((each for each in family.class_names if head and each.endswith(f"For{head}")),
-                family.classes.get(("causal",)) or family.classes[()])
+    return next((each.name for each in family.heads if head and each.name.endswith(f"For{head}")),
+                family.class_of(("causal",)).name)

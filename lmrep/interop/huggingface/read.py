@@ -22,17 +22,16 @@ from lmrep.core.params import ParamSpec, flatten
 from lmrep.interop import tensor_files
 from lmrep.interop.heads import HEADS, PublishedTask
 from lmrep.interop.huggingface import FAMILIES, Family
-from lmrep.interop.huggingface.base import TRANSFORMS, TensorLocation
+from lmrep.interop.huggingface.base import CONFIG
+from lmrep.interop.huggingface.head_classes import read_task
 from lmrep.interop.huggingface.nearest import nearest
-from lmrep.interop.huggingface.task_classes import read_task
+from lmrep.interop.huggingface.tensors import POOLER, TRANSFORMS, TensorLocation
 from lmrep.interop.tensor_files import DTYPE_NAMES, dtype_and_shape
 
-POOLER = "objective/pair/pooler/"
-CONFIG, MODEL, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+MODEL, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".msgpack", ".npz")
 CODE = ("auto_map", "custom_pipelines", "trust_remote_code")  # keys that name code to run
 FLOATS = ("F32", "F16", "BF16")
-TYPES = tuple(dict.fromkeys(family.model_type for family in FAMILIES.values()))
 
 
 class Published(NamedTuple):
@@ -63,7 +62,7 @@ class Published(NamedTuple):
     @property
     def class_name(self) -> str:
         """The class of the transformers library with these heads."""
-        return self.family.class_of(self.heads)
+        return self.family.class_of(self.heads).name
 
 
 def read(directory: Path) -> Published:
@@ -73,22 +72,24 @@ def read(directory: Path) -> Published:
       UserError: there is none; its family is unknown; its weights are pickled; its config names code; a file is
         malformed; a tensor is missing or has another shape or dtype than config.json says.
     """
-    path = directory / CONFIG
-    config_json, family, config, task = describe(directory)
+    describe(directory)  # refuses a config.json before the tensors are read
     tensors, metadata = _tensors(directory)
-    config = family.refine(config, tensors)
-    if config.tied is False and family.output not in tensors:  # a class without an output layer
+    config_json, family, config, task = describe(directory, tensors)
+    path, output = directory / CONFIG, family.output(config)
+    if config.tied is False and output not in tensors:  # a class without an output layer
         config = dataclasses.replace(config, tied=True)
     params, extra = assign(tensors, family, config, directory, task)
-    if any(path in params for path in TRANSFORMS) and family.head_activation not in ("", config.activation):
-        raise UserError(f"{path} has {family.activation_key} {config_json[family.activation_key]!r}, and the head of "
-                        f"{family.class_of(family.heads_of(params))} always uses {family.head_activation}; our heads "
-                        f"use the network's activation. Save the checkpoint without its head: {family.classes[()]}")
-    heads = family.heads_of(params, config_json.get("architectures"))
+    head_class = family.class_of(family.heads_of(config, params))
+    for key, activation in head_class.always.items():
+        if config.activation != activation and any(path in params for path in TRANSFORMS):
+            raise UserError(f"{path} has {key} {config_json[key]!r}, and the head of {head_class.name} always uses "
+                            f"{activation}; our heads use the network's activation. Save the checkpoint without its "
+                            f"head: {family.class_of(()).name}")
+    heads = family.heads_of(config, params, config_json.get("architectures") or ())
     predicts_tokens = any(name in HEADS and HEADS[name].objective for name in heads)
-    if config_json.get("tie_word_embeddings") is False and predicts_tokens and family.output not in tensors:
-        raise UserError(f"{path} has tie_word_embeddings false, but there is no {family.output}, the output layer. If "
-                        "the output layer is the token table, as in every published checkpoint, set the key to true")
+    if config_json.get("tie_word_embeddings") is False and predicts_tokens and output not in tensors:
+        raise UserError(f"{path} has tie_word_embeddings false, but there is no {output}, the output layer. If the "
+                        "output layer is the token table, as in every published checkpoint, set the key to true")
     dtypes = {name: DTYPE_NAMES[value.dtype] for name, value in tensors.items()}
     return Published(family, config_json, config, params, dtypes, extra, metadata, task, heads)
 
@@ -102,11 +103,11 @@ class Description(NamedTuple):
     task: PublishedTask | None
 
 
-def describe(directory: Path) -> Description:
-    """The checkpoint in a directory, from its config.json alone. Raises UserError as `read`."""
+def describe(directory: Path, tensors: Mapping[str, np.ndarray] | None = None) -> Description:
+    """The checkpoint in a directory, from its config.json alone, or with its tensors. Raises UserError as `read`."""
     config_json, family = _described(directory)
     path = str(directory / CONFIG)
-    config, task = family.network(config_json, path), read_task(family.tasks, config_json, path)
+    config, task = family.network(config_json, path, tensors), read_task(family.tasks, config_json, path)
     if task:
         config = dataclasses.replace(config, **family.tasks[task.name].network)
     return Description(config_json, family, config, task)
@@ -129,7 +130,7 @@ def _described(directory: Path) -> tuple[dict[str, Any], Family]:
     for path, found in configs.items():
         if named := [key for key in CODE if found.get(key)]:
             raise UserError(f"{path} names code to run ({', '.join(named)}), which lmrep never runs; published "
-                            f"checkpoints of {', '.join(TYPES)} need none: delete the key if this is one")
+                            f"checkpoints of {_types()} need none: delete the key if this is one")
     if config_json.get("quantization_config"):
         raise UserError(f"{directory / CONFIG} describes quantised weights; give the checkpoint that they were made "
                         "from")
@@ -147,27 +148,35 @@ def _family(path: Path, config_json: Mapping[str, Any]) -> Family:
                         '["BertForMaskedLM"]')
     if name is None and not classes:
         raise UserError(f"{path} has neither model_type nor architectures, so the family is unknown; add one, for "
-                        f'example "model_type": "bert"; supported are {", ".join(TYPES)}')
-    supported = {each for family in FAMILIES.values() for each in family.class_names}
+                        f'example "model_type": "bert"; supported are {_types()}')
+    supported = {each.name for family in FAMILIES.values() for each in family.heads}
     unknown = [each for each in classes if each not in supported]
-    if unknown or (name is not None and (not isinstance(name, str) or name not in TYPES)):
+    if unknown or (name is not None and (name not in [family.model_type for family in FAMILIES.values()])):
         kind = f"model_type {str(name)[:60]!r}" if name is not None else "no model_type"
         listed = ", ".join(each[:60] for each in classes[:3]) or "none"
         raise UserError(f"{path} has {kind} and architectures {listed}, which lmrep does not have; "
-                        f"{nearest(str(name)[:60], config_json)}. Families: {', '.join(TYPES)}")
+                        f"{nearest(str(name)[:60], config_json)}. Families: {_types()}")
     if name is None:
-        name = next(family.model_type for family in FAMILIES.values() if classes[0] in family.class_names)
+        name = next(family.model_type for family in FAMILIES.values() if classes[0] in _classes(family))
     families = [family for family in FAMILIES.values() if family.model_type == name]
-    if any(each not in {*families[0].class_names, *families[-1].class_names} for each in classes):
+    if any(each not in {*_classes(families[0]), *_classes(families[-1])} for each in classes):
         raise UserError(f"{path} has model_type {name!r} and architectures {', '.join(classes)}, which differ; "
                         "correct one of them")
     causal = bool(config_json.get("is_decoder"))
     family = families[-1 if causal else 0]
-    if any(each not in family.class_names for each in classes):
+    if any(each not in _classes(family) for each in classes):
         raise UserError(f"{path} has is_decoder {causal} and architectures {', '.join(classes)}; of classes that read "
                         f"{'from left to right' if causal else 'both sides'} lmrep has "
-                        f"{', '.join(family.class_names)}; correct the key that is wrong")
+                        f"{', '.join(_classes(family))}; correct the key that is wrong")
     return family
+
+
+def _types() -> str:
+    return ", ".join(dict.fromkeys(family.model_type for family in FAMILIES.values()))
+
+
+def _classes(family: Family) -> list[str]:
+    return [each.name for each in family.heads]
 
 
 def _tensors(directory: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
@@ -231,8 +240,10 @@ def assign(
     if config.layers > len(tensors):
         raise UserError(f"{directory / CONFIG} has {config.layers:,} layers, and there are {len(tensors)} tensors")
     shapes = {path: spec.shape for path, spec in specs(config, task).items()}
+    family.check_tensors(config, shapes, task.name if task else "")
     locations = family.locate(tensors, config, shapes)
-    _check_complete(locations, family, tensors, config, directory, task)
+    _check_complete(locations, family, tensors, config, shapes, directory, task)
+    bias = family.output_bias(config)
     names: dict[TensorLocation, str] = {}
     unused: set[str] = set()
     for name, location in locations.items():
@@ -242,15 +253,15 @@ def assign(
                             f"{list(shape)}, of {', '.join(FLOATS)}")
         first = names.setdefault(location, name)
         if first != name and not np.array_equal(tensors[first], value, equal_nan=True):
-            if config.tied is not False or family.output_bias not in (first, name):
+            if config.tied is not False or bias not in (first, name):
                 raise UserError(f"{directory}: {first} and {name} differ, and tie_word_embeddings of its {CONFIG}, "
                                 "true by default, says that they are one; set it to false if the output layer has "
                                 "weights of its own")
-            unused.add(name if first == family.output_bias else first)
-            names[location] = family.output_bias
+            unused.add(name if first == bias else first)
+            names[location] = bias
     params: dict[str, np.ndarray] = {}
     for location, name in names.items():
-        for path in location.paths:
+        for path in location.tensor.paths:
             if path not in params:
                 params[path] = np.empty(shapes[path], np.float32)
         location.assign(tensors[name], params)
@@ -258,20 +269,19 @@ def assign(
 
 
 def _check_complete(
-    locations: Mapping[str, TensorLocation], family: Family, tensors: Mapping[str, np.ndarray],
-    config: Any, directory: Path, task: PublishedTask | None,
+    locations: Mapping[str, TensorLocation], family: Family, tensors: Mapping[str, np.ndarray], config: Any,
+    shapes: Mapping[str, tuple[int, ...]], directory: Path, task: PublishedTask | None,
 ) -> None:
     """Refuses a network, or a head of which some tensors are there, that lacks a tensor."""
     present = set(locations.values())
-    paths = [location.paths[0] for location in present]
-    needed = [f"objective/{head}/" for head in ((task.task,) if task else family.heads_of(paths))]
-    if any(path.startswith(POOLER) for path in paths):  # which base models have without a head
-        needed.append(POOLER)
-    every = family.locations(family.prefix_in(tensors), config, specs(config, task))
-    lacks = family.optional and not task and not any(path.startswith(family.optional) for path in paths)
-    missing = [names[0] for location, names in every
-               if location not in present and location.paths[0].startswith(("encoder/", *needed))
-               and not (lacks and location.paths[0].startswith(family.optional))]
+    paths = {path for location in present for path in location.tensor.paths}
+    heads = (task.task,) if task else family.heads_of(config, paths)
+    needed = ("encoder/", *(f"objective/{head}/" for head in heads),
+              *([POOLER] if any(path.startswith(POOLER) for path in paths) else []))
+    complete = task or not paths.isdisjoint(family.optional(config))
+    missing = [names[0] for location, names in family.locations(family.prefix_in(tensors), config, shapes)
+               if location not in present and location.tensor.paths[0].startswith(needed)
+               and (complete or not location.tensor.optional)]
     if missing:
         more = f" and {len(missing) - 4:,} more" if len(missing) > 4 else ""
         raise UserError(f"{directory} lacks {', '.join(missing[:4])}{more}; by its {CONFIG} they should be there")

@@ -4,38 +4,53 @@ CamemBERT (Martin et al., 2020), XLM-RoBERTa (Conneau et al., 2020) and data2vec
 are RoBERTa's network, and their files differ in the names of classes.
 """
 
-import dataclasses
+from dataclasses import replace
+from typing import Any
 
 from lmrep.interop.huggingface import bert
-from lmrep.interop.huggingface.base import Family, masked_head
-from lmrep.interop.huggingface.task_classes import TaskClass, encoder_classes
+from lmrep.interop.huggingface.base import Family, Names, Pretraining, Specials
+from lmrep.interop.huggingface.config_json import ConfigTable
+from lmrep.interop.huggingface.head_classes import HeadClass, encoder_classes
+from lmrep.interop.huggingface.tensors import Tensor, linear, norm
 from lmrep.objectives.masked import RULES
+from lmrep.tasks.heads import Head
 
-HEAD = masked_head("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder.weight", "lm_head.bias",
-                   "lm_head.decoder.bias")
+GELU = {"hidden_act": "gelu"}
+CONFIG = ConfigTable(bert.ConfigJson, bert.FIXED, {"init": "normal"})
 
 
-def task_classes(start: str, prefix: str) -> dict[str, TaskClass]:
-    """The classes of tasks, by the start of their names and the base model's attribute. Multiple choice has a pooler,
-    as BERT does."""
-    return encoder_classes(start, ("classifier.dense", "classifier.out_proj"),
-                           (f"{prefix}.pooler.dense", "classifier"), input_dropout=0.1,
-                           choice_keys=("hidden_dropout_prob",))
+def head_tensors(head: str) -> Names:
+    """The names of the language model's head, which is `head` in `HEADS`."""
+    return {
+        "lm_head.dense": linear(f"objective/{head}/transform"),
+        "lm_head.layer_norm": norm(f"objective/{head}/norm"),
+        "lm_head.bias": Tensor((f"objective/{head}/bias",), also=("lm_head.decoder.bias",)),
+        "lm_head.decoder.weight": f"objective/{head}/output",
+    }
+
+
+def tensors(config: Any, head: str = "masked") -> Names:
+    """The table of names."""
+    return {**bert.EMBEDDINGS, **bert.LAYERS, "pooler.dense": linear("objective/pair/pooler"),
+            **head_tensors(head)}
+
+
+def classes(start: str, prefix: str) -> tuple[HeadClass, ...]:
+    """The classes, by the start of their names and the base model's attribute. Multiple choice has a pooler, as BERT
+    does."""
+    return (HeadClass(f"{start}Model"), HeadClass(f"{start}ForMaskedLM", ("masked",), always=GELU),
+            *encoder_classes(start, ("classifier.dense", "classifier.out_proj"),
+                             (f"{prefix}.pooler.dense", "classifier"), Head(input_dropout=0.1),
+                             choice_keys=("hidden_dropout_prob",)))
 
 
 FAMILY = Family(
-    name="roberta", preset_family="roberta", prefix="roberta",
-    classes={(): "RobertaModel", ("masked",): "RobertaForMaskedLM"},
-    base=bert.BASE, heads=HEAD, tasks=task_classes("Roberta", "roberta"),
-    record=bert.ConfigJson, fields=bert.FIELDS, architecture=bert.ARCHITECTURE, initialization={"init": "normal"},
-    pad=1, positions_after_padding=True, head_activation="gelu", objective_fields=RULES["roberta"], optimizer="roberta")
+    name="roberta", prefix="roberta", config_from=CONFIG.read, config_to=CONFIG.write, tensors=tensors,
+    heads=classes("Roberta", "roberta"), specials=Specials(pad=1, shifts_positions=True),
+    pretraining=Pretraining(fields=RULES["roberta"], optimizer="roberta", preset="roberta"))
+DECODER = bert.decoder(FAMILY, "RobertaForCausalLM", GELU)
 
-DECODER = bert.decoder(FAMILY, "RobertaForCausalLM")
-VARIANTS = tuple(
-    dataclasses.replace(
-        FAMILY, name=name, variant_of=FAMILY.name, prefix=prefix, tasks=task_classes(start, prefix),
-        classes={(): f"{start}Model", ("masked",): f"{start}ForMaskedLM"})
-    for name, start, prefix in (("camembert", "Camembert", "roberta"), ("xlm-roberta", "XLMRoberta", "roberta"),
-                                ("data2vec-text", "Data2VecText", "data2vec_text")))
-VARIANT_DECODERS = tuple(
-    bert.decoder(variant, variant.classes[("masked",)].replace("MaskedLM", "CausalLM")) for variant in VARIANTS)
+VARIANTS = {start: replace(FAMILY, name=name, prefix=prefix, config_to=None, heads=classes(start, prefix))
+            for name, start, prefix in (("camembert", "Camembert", "roberta"), ("xlm-roberta", "XLMRoberta", "roberta"),
+                                        ("data2vec-text", "Data2VecText", "data2vec_text"))}
+VARIANT_DECODERS = [bert.decoder(variant, f"{start}ForCausalLM", GELU) for start, variant in VARIANTS.items()]

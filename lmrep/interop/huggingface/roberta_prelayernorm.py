@@ -1,28 +1,44 @@
 """RoBERTa with layer norm before each block (as Ott et al., 2019, fairseq, and Wettig et al., 2023): layer norm on the
 embeddings, before each block, and after the last layer."""
 
-import dataclasses
+from dataclasses import dataclass, replace
+from typing import Any
 
 from lmrep.interop.huggingface import bert, roberta
-from lmrep.interop.huggingface.base import Names, linear, norm, size
+from lmrep.interop.huggingface.base import Names
+from lmrep.interop.huggingface.config_json import ConfigTable, size
+from lmrep.interop.huggingface.tensors import linear, norm
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ConfigJson(bert.ConfigJson):
-    """Its keys."""
+    """Its keys -> our fields."""
 
-    vocab_size: int = size(50265, "rows of the token table")
+    vocab_size: int = size(50265, "vocab")
 
 
-BASE: Names = {
-    **bert.EMBEDDINGS, **bert.layers("attention.LayerNorm", "intermediate.LayerNorm"),
-    **norm("encoder/final_norm", "LayerNorm"), **linear("objective/pair/pooler", "pooler.dense"),
-}
+CONFIG = ConfigTable(ConfigJson, bert.FIXED | {"norm": "pre"}, roberta.CONFIG.initial)
 
-FAMILY = dataclasses.replace(
-    roberta.FAMILY, name="roberta-prelayernorm", prefix="roberta_prelayernorm", base=BASE, record=ConfigJson,
-    classes={(): "RobertaPreLayerNormModel", ("masked",): "RobertaPreLayerNormForMaskedLM"},
-    tasks=roberta.task_classes("RobertaPreLayerNorm", "roberta_prelayernorm"),
-    architecture=bert.ARCHITECTURE | {"norm": "pre"})
 
-DECODER = bert.decoder(FAMILY, "RobertaPreLayerNormForCausalLM")
+def tensors(config: Any, head: str = "masked") -> Names:
+    """The table of names."""
+    return {
+        **bert.EMBEDDINGS,
+        "encoder.layer.{l}.attention.self.query": linear("encoder/layers/attention/query"),
+        "encoder.layer.{l}.attention.self.key": linear("encoder/layers/attention/key"),
+        "encoder.layer.{l}.attention.self.value": linear("encoder/layers/attention/value"),
+        "encoder.layer.{l}.attention.output.dense": linear("encoder/layers/attention/output"),
+        "encoder.layer.{l}.attention.LayerNorm": norm("encoder/layers/attention_norm"),
+        "encoder.layer.{l}.intermediate.dense": linear("encoder/layers/mlp/in"),
+        "encoder.layer.{l}.output.dense": linear("encoder/layers/mlp/out"),
+        "encoder.layer.{l}.intermediate.LayerNorm": norm("encoder/layers/mlp_norm"),
+        "LayerNorm": norm("encoder/final_norm"),
+        "pooler.dense": linear("objective/pair/pooler"),
+        **roberta.head_tensors(head),
+    }
+
+
+FAMILY = replace(
+    roberta.FAMILY, name="roberta-prelayernorm", prefix="roberta_prelayernorm", config_from=CONFIG.read,
+    config_to=CONFIG.write, tensors=tensors, heads=roberta.classes("RobertaPreLayerNorm", "roberta_prelayernorm"))
+DECODER = bert.decoder(FAMILY, "RobertaPreLayerNormForCausalLM", roberta.GELU)

@@ -17,151 +17,158 @@ from typing import Any
 
 import numpy as np
 
-from lmrep.config.record import setting
 from lmrep.core.errors import UserError
-from lmrep.interop.huggingface.base import ACTIVATIONS, MAX_SIZE, TOKEN, Family, Names, probability, size
-from lmrep.interop.huggingface.task_classes import SEQUENCE, TaskClass
+from lmrep.interop.huggingface.base import Family, Names, Pretraining
+from lmrep.interop.huggingface.config_json import (
+    ACTIVATIONS,
+    MAX_SIZE,
+    ConfigTable,
+    Keys,
+    activation,
+    key,
+    rate,
+    size,
+)
+from lmrep.interop.huggingface.head_classes import SEQUENCE, HeadClass, task_class
+from lmrep.interop.huggingface.tensors import Tensor
 from lmrep.models import encoder_decoder, encoder_decoder_layers
-from lmrep.tasks import TASKS
 from lmrep.tasks.heads import Head
 
-NAMES = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")  # of the token table
+TABLES = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")  # all are the token table
 OUTPUT = "lm_head.weight"
 GATED = "gated-"
-FEED_FORWARD = {**ACTIVATIONS, **{GATED + name: own for name, own in ACTIVATIONS.items()}, GATED + "gelu": "gelu_tanh"}
+FEED_FORWARD = {**ACTIVATIONS, **{GATED + name: ours for name, ours in ACTIVATIONS.items()},
+                GATED + "gelu": "gelu_tanh"}
 FEED_FORWARD_NAMES = {  # (gated, our activation) -> the name that is written
-    **{(name.startswith(GATED), own): name for name, own in reversed(FEED_FORWARD.items())},
+    **{(name.startswith(GATED), ours): name for name, ours in reversed(FEED_FORWARD.items())},
     (True, "gelu_tanh"): GATED + "gelu", (True, "gelu"): GATED + "gelu_python"}
 
 
 @dataclass(frozen=True)
-class ConfigJson:
-    """T5's keys."""
+class ConfigJson(Keys):
+    """T5's keys -> our fields."""
 
-    vocab_size: int = size(32128, "rows of the token table")
-    d_model: int = size(512, "d")
-    d_kv: int = size(64, "k")
-    d_ff: int = size(2048, "f")
-    num_layers: int = size(6, "layers of the encoder")
-    num_decoder_layers: int | None = size(None, "layers of the decoder; as many where it is null")
-    num_heads: int = size(8, "h")
-    relative_attention_num_buckets: int = setting(32, "buckets of distances", at_least=4, at_most=MAX_SIZE)
-    relative_attention_max_distance: int = setting(128, "distance of the last bucket", at_least=2, at_most=MAX_SIZE)
-    dropout_rate: float = probability(0.1, "dropout")
-    layer_norm_epsilon: float = setting(1e-6, "epsilon of RMS norm", above=0)
-    feed_forward_proj: str = setting("relu", "activation, and whether the block is gated", choices=tuple(FEED_FORWARD))
-    tie_word_embeddings: bool = setting(True, "whether the output layer is the token table")
-    scale_decoder_outputs: bool | None = setting(None, "whether a tied output layer is divided by the root of d; "
-                                                 "null: as tie_word_embeddings")
-    is_encoder_decoder: bool = setting(True, "whether it has both stacks, which the tensors say")
+    vocab_size: int = size(32128, "vocab")
+    d_model: int = size(512, "width")
+    d_kv: int = size(64, "head_width")
+    d_ff: int = size(2048, "mlp")
+    num_layers: int = size(6, "layers")
+    num_decoder_layers: int | None = size(None)  # as many where it is null
+    num_heads: int = size(8, "heads")
+    relative_attention_num_buckets: int = key(32, "buckets", at_least=4, at_most=MAX_SIZE)
+    relative_attention_max_distance: int = key(128, "max_distance", at_least=2, at_most=MAX_SIZE)
+    dropout_rate: float = rate(0.1, "dropout")
+    layer_norm_epsilon: float = key(1e-6, "norm_eps", above=0)
+    feed_forward_proj: str = activation("relu", FEED_FORWARD)
+    tie_word_embeddings: bool = key(True)
+    scale_decoder_outputs: bool | None = key(None)  # a tied output layer is divided by the root of d; null: if tied
+    is_encoder_decoder: bool = key(True)  # the tensors say so
 
 
 @dataclass(frozen=True)
 class Mt5Json(ConfigJson):
-    """mT5's keys."""
+    """mT5's keys -> our fields."""
 
-    vocab_size: int = size(250112, "rows of the token table")
-    d_ff: int = size(1024, "f")
-    num_layers: int = size(8, "layers of the encoder")
-    num_heads: int = size(6, "h")
-    feed_forward_proj: str = setting("gated-gelu", "activation, and whether the block is gated",
-                                     choices=tuple(FEED_FORWARD))
-
-
-FIELDS = {
-    "vocab_size": "vocab", "d_model": "width", "d_kv": "head_width", "d_ff": "mlp", "num_layers": "layers",
-    "num_heads": "heads", "relative_attention_num_buckets": "buckets",
-    "relative_attention_max_distance": "max_distance", "dropout_rate": "dropout", "layer_norm_epsilon": "norm_eps",
-}  # fmt: skip
+    vocab_size: int = size(250112, "vocab")
+    d_ff: int = size(1024, "mlp")
+    num_layers: int = size(8, "layers")
+    num_heads: int = size(6, "heads")
+    feed_forward_proj: str = activation("gated-gelu", FEED_FORWARD)
 
 
-def from_json(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields that no key has by itself. `refine` knows more."""
-    scaled = values["scale_decoder_outputs"]
-    scaled = values["tie_word_embeddings"] if scaled is None else scaled
-    return {"decoder_layers": values["num_decoder_layers"] or values["num_layers"],
-            "gated": values["feed_forward_proj"].startswith(GATED),
-            "tied": "all" if scaled else "embeddings", "scaled_output": scaled, "stacks": "both",
-            **dict.fromkeys(("attention_dropout", "mlp_dropout"), values["dropout_rate"])}
+CONFIG = ConfigTable(
+    ConfigJson, {"positions": "relative", "norm": "pre", "rms_norm": True, "mlp_bias": False, "attention_bias": False,
+                 "scaled_attention": False, "scaled_embedding": False}, network="encoder_decoder")
 
 
-def refine(c: encoder_decoder.Config, tensors: Mapping[str, np.ndarray]) -> encoder_decoder.Config:
-    """The config, given the tensors too. Raises UserError for an output layer of its own that is divided."""
-    tables = [tensors[name] for name in (*NAMES, OUTPUT) if name in tensors]
+def config_from(config_json: Mapping[str, Any], path: str, tensors: Mapping[str, np.ndarray] | None = None,
+                table: ConfigTable = CONFIG, scaled: bool | None = None) -> encoder_decoder.Config:
+    """`Family.config_from`, of a table of keys; `scaled`, if it is given, overrides `scale_decoder_outputs`."""
+    keys = table.values(config_json, path)
+    if scaled is None:
+        scaled = keys.tie_word_embeddings if keys.scale_decoder_outputs is None else keys.scale_decoder_outputs
+    config = table.config(
+        keys, path, decoder_layers=keys.num_decoder_layers or keys.num_layers, scaled_output=scaled,
+        gated=keys.feed_forward_proj.startswith(GATED), tied="all" if scaled else "embeddings",
+        attention_dropout=keys.dropout_rate, mlp_dropout=keys.dropout_rate)
+    if tensors is None:
+        return config
+    tables = [tensors[name] for name in (*TABLES, OUTPUT) if name in tensors]
     tied = OUTPUT not in tensors or all(np.array_equal(each, tables[0], equal_nan=True) for each in tables)
-    if c.scaled_output and not tied:
+    if scaled and not tied:
         raise UserError(f"its {OUTPUT} is not the token table, and by its config.json the input of that layer is "
                         "divided by the root of d_model, which our network does with tied tables alone; if it is not, "
                         'as in T5 1.1, set "tie_word_embeddings" to false')
-    return replace(c, tied="all" if tied else "embeddings")
+    return replace(config, tied="all" if tied else "embeddings")
 
 
-def to_json(c: encoder_decoder.Config) -> dict[str, Any]:
-    """The keys for these fields, and those that follow from others."""
-    return {"d_kv": c.k, "num_decoder_layers": c.decoder_layers or c.layers,
-            "feed_forward_proj": FEED_FORWARD_NAMES[c.gated, c.activation], "tie_word_embeddings": c.tied == "all",
-            "scale_decoder_outputs": c.tied == "all" and c.scaled_output,
-            "is_encoder_decoder": True, "decoder_start_token_id": encoder_decoder_layers.START}
+def config_to(c: encoder_decoder.Config) -> dict[str, Any]:
+    """`Family.config_to`."""
+    wrong = [name for name, known in (("tied", ("all", "embeddings")), ("stacks", ("both", "encoder")))
+             if getattr(c, name) not in known]
+    return CONFIG.write(c, wrong) | {
+        "d_kv": c.k, "num_decoder_layers": c.decoder_layers or c.layers,
+        "feed_forward_proj": FEED_FORWARD_NAMES[c.gated, c.activation], "tie_word_embeddings": c.tied == "all",
+        "scale_decoder_outputs": c.tied == "all" and c.scaled_output,
+        "is_encoder_decoder": True, "decoder_start_token_id": encoder_decoder_layers.START}
 
 
-def stack(name: str, blocks: Mapping[str, str]) -> Names:
-    """The tensors of a stack; `blocks` are the names of its blocks, in their order."""
-    own, theirs = f"encoder/{name}/", f"{name}.block.{{l}}.layer."
-    names: Names = {
-        (f"{own}relative/table",): (f"{name}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",),
-        (f"{own}final_norm/scale",): (f"{name}.final_layer_norm.weight",)}
-    for i, (block, published) in enumerate(blocks.items()):
-        parts = {"in": "wi", "gate": "wi_0", "up": "wi_1", "out": "wo"} if block == "mlp" else {
-            "query": "q", "key": "k", "value": "v", "output": "o"}
-        names |= {(f"{own}layers/{block}/{part}/kernel",): (f"{theirs}{i}.{published}.{each}.weight",)
-                  for part, each in parts.items()}
-        names[f"{own}layers/{block}_norm/scale",] = (f"{theirs}{i}.layer_norm.weight",)
+def stack(name: str, *blocks: tuple[str, str]) -> Names:
+    """The names of a stack, "encoder" or "decoder", by (our name, published name) of its blocks in their order."""
+    def tensor(path: str, transposed: bool = False) -> Tensor:
+        return Tensor((f"encoder/{name}/{path}",), transposed, optional=name == "decoder")
+
+    names = {f"{name}.block.0.layer.0.SelfAttention.relative_attention_bias.weight": tensor("relative/table"),
+             f"{name}.final_layer_norm.weight": tensor("final_norm/scale")}
+    for i, (ours, published) in enumerate(blocks):
+        layer = f"{name}.block.{{l}}.layer.{i}"
+        parts = {"wi": "in", "wi_0": "gate", "wi_1": "up", "wo": "out"} if ours == "mlp" else {
+            "q": "query", "k": "key", "v": "value", "o": "output"}
+        names |= {f"{layer}.{published}.{part}.weight": tensor(f"layers/{ours}/{path}/kernel", True)
+                  for part, path in parts.items()}
+        names[f"{layer}.layer_norm.weight"] = tensor(f"layers/{ours}_norm/scale")
     return names
+
+
+def tensors(config: Any) -> Names:
+    """The table of names."""
+    attention, mlp = ("attention", "SelfAttention"), ("mlp", "DenseReluDense")
+    return {
+        TABLES[0]: Tensor(("encoder/embedding/token",), also=TABLES[1:]),
+        **stack("encoder", attention, mlp),
+        **stack("decoder", attention, ("cross_attention", "EncDecAttention"), mlp),
+        OUTPUT: "objective/span_corruption/output",
+    }
 
 
 SAME_TEXT = {"network": {"stacks": encoder_decoder_layers.SAME_TEXT},
              "requires": {"decoder_start_token_id": encoder_decoder_layers.START}}
 
 
-def task_classes(start: str) -> dict[str, TaskClass]:
-    """The classes of tasks, by the start of their names."""
-    by_token, keys = Head(dense=False, dropout=0.0), ("classifier_dropout",)
-    by_text = TaskClass(f"{start}ForSequenceClassification", "classification_head.dense",
-                        "classification_head.out_proj", Head(dropout=0.0), keys, drops_input=True, end=1, **SAME_TEXT)
-    found = {
-        **dict.fromkeys(SEQUENCE, by_text),
-        "tagging": TaskClass(f"{start}ForTokenClassification", "", "classifier", by_token, keys,
-                             network={"stacks": "encoder"}),
-        "span_extraction": TaskClass(f"{start}ForQuestionAnswering", "", "qa_outputs", by_token, prefixed=False,
-                                     **SAME_TEXT),
-    }
-    return {name: each for name, each in found.items() if name in TASKS}
+def classes(start: str) -> tuple[HeadClass, ...]:
+    """The classes, by the start of their names. Those that are a language model have no prefix."""
+    no_dropout, keys = Head(dropout=0.0), ["classifier_dropout"]
+    return (
+        HeadClass(f"{start}ForConditionalGeneration", ("span_corruption",), prefixed=False),
+        HeadClass(f"{start}EncoderModel"), HeadClass(f"{start}Model", ("span_corruption",)),
+        task_class(f"{start}ForSequenceClassification", SEQUENCE, "classification_head.dense",
+                   "classification_head.out_proj", form=no_dropout, dropout_keys=keys, drops_input=True, end=1,
+                   **SAME_TEXT),
+        task_class(f"{start}ForTokenClassification", ["tagging"], "classifier", form=no_dropout, dropout_keys=keys,
+                   network={"stacks": "encoder"}),
+        task_class(f"{start}ForQuestionAnswering", ["span_extraction"], "qa_outputs", form=no_dropout, prefixed=False,
+                   **SAME_TEXT))
 
 
 FAMILY = Family(
-    name="t5", preset_family="t5", prefix="transformer", network_name="encoder_decoder",
-    classes={("span_corruption",): "T5ForConditionalGeneration", (): "T5EncoderModel", ("decoder",): "T5Model"},
-    plain_head="span_corruption", optional="encoder/decoder/",
-    tasks=task_classes("T5"),
-    without_lm_head="it has no decoder, so `lmrep predict` cannot fill spans; a run with init= that generates "
-                    "initializes one, and others need none",
-    base={
-        TOKEN: NAMES,
-        **stack("encoder", {"attention": "SelfAttention", "mlp": "DenseReluDense"}),
-        **stack("decoder", {"attention": "SelfAttention", "cross_attention": "EncDecAttention",
-                            "mlp": "DenseReluDense"}),
-    },
-    heads={("objective/span_corruption/output",): (OUTPUT,)},
-    record=ConfigJson, fields=FIELDS, from_json=from_json, to_json=to_json, refine=refine,
-    depth=lambda config, path: config.depth[path.split("/")[1]],
-    architecture={"positions": "relative", "norm": "pre", "rms_norm": True, "mlp_bias": False, "attention_bias": False,
-                  "scaled_attention": False, "scaled_embedding": False, "scaled_output": (True, False),
-                  "tied": ("all", "embeddings"), "stacks": ("both", "encoder")},
-    initialization={}, positions_key="", activation_key="feed_forward_proj", activations=FEED_FORWARD,
-    objective="span_corruption", optimizer="adafactor")
+    name="t5", prefix="transformer", config_from=config_from, config_to=config_to, tensors=tensors,
+    heads=classes("T5"),
+    pretraining=Pretraining(
+        objective="span_corruption", optimizer="adafactor", preset="t5",
+        without_head="it has no decoder, so `lmrep predict` cannot fill spans; a run with init= that generates "
+                     "initializes one, and others need none"))
 
+MT5_CONFIG = replace(CONFIG, keys=Mt5Json)
 MT5 = replace(
-    FAMILY, name="mt5", variant_of="t5", tasks=task_classes("MT5"), record=Mt5Json,
-    classes={heads: f"M{name}" for heads, name in FAMILY.classes.items()},
-    from_json=lambda values: from_json({**values, "scale_decoder_outputs": False}),
-    architecture=FAMILY.architecture | {"scaled_output": False})
+    FAMILY, name="mt5", config_to=None, heads=classes("MT5"),
+    config_from=lambda config_json, path, tensors=None: config_from(config_json, path, tensors, MT5_CONFIG, False))

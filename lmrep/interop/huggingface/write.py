@@ -11,9 +11,9 @@ from lmrep import models
 from lmrep.core.errors import UserError
 from lmrep.interop import tensor_files
 from lmrep.interop.heads import HEADS, TASK_HEADS, PublishedTask
-from lmrep.interop.huggingface import FAMILIES, Family, task_classes
-from lmrep.interop.huggingface.base import POSITION, TOKEN_TYPE, TRANSFORMS, Params
+from lmrep.interop.huggingface import FAMILIES, Family, head_classes
 from lmrep.interop.huggingface.read import CONFIG, INDEX, MODEL, Published, specs
+from lmrep.interop.huggingface.tensors import POOLER, POSITION, TOKEN_TYPE, TRANSFORMS, Params
 from lmrep.interop.tensor_files import DTYPES, dtype_and_shape
 from lmrep.models import transformer
 from lmrep.storage import workdir
@@ -21,7 +21,8 @@ from lmrep.storage import workdir
 
 def tensors(checkpoint: Published) -> dict[str, np.ndarray]:
     """The tensors of its files by name, with their dtypes; views where these are float32."""
-    locations = checkpoint.family.locate(checkpoint.dtypes, checkpoint.config, checkpoint.params)
+    shapes = {path: value.shape for path, value in checkpoint.params.items()}
+    locations = checkpoint.family.locate(checkpoint.dtypes, checkpoint.config, shapes)
     return {name: checkpoint.extra_tensors[name] if name in checkpoint.extra_tensors
             else locations[name].read(checkpoint.params).astype(DTYPES[dtype], copy=False)
             for name, dtype in checkpoint.dtypes.items()}
@@ -75,12 +76,15 @@ def from_network(
       UserError: no family can hold the network.
     """
     family = choose(config, params, specials.get("pad"), objective, task)
-    known = family.paths(task.name if task else "")
-    lacking = {path for paths in family.heads for path in paths if path not in params} & specs(config).keys()
+    every = specs(config, task)
+    family.check_tensors(config, every, task.name if task else "")
+    known = family.paths(config, task.name if task else "")
+    lacking = {path for path in known - params.keys() if path.startswith("objective/") and path in every
+               and not path.startswith(POOLER)}
     partial = {path.split("/")[1] for path in (*params, *lacking) if path.startswith("objective/")
                and (path in lacking or path not in known)}
     remarks: list[str] = []
-    if family.positions_key:
+    if POSITION in params:
         params, config, remarks = _move_positions(params, config, family.position_offset(specials.get("pad")))
     remarks += [f"left out, since {family.model_type} has no such tensor: {path} {dtype_and_shape(value)}"
                 for path, value in params.items() if path not in known]
@@ -89,23 +93,26 @@ def from_network(
         remarks.append("added: one token type with a vector of zeros, since the published network always adds one")
         config = dataclasses.replace(config, token_types=1)
         params[TOKEN_TYPE] = np.zeros((1, config.table_width), np.float32)
-    heads = tuple(name for name in family.heads_of(params)
+    heads = tuple(name for name in family.heads_of(config, params)
                   if task or (name not in partial and (published_heads is None or name in published_heads)))
-    starts = [f"objective/{name}/" for name in HEADS if not task and name not in (*heads, "pair")]
-    if family.plain_head and not task and family.plain_head not in heads:
-        starts.append(family.optional)
-    remarks += [f"left out with the head: {path}" for path in params if path.startswith(tuple(starts))]
-    params = {path: value for path, value in params.items() if not path.startswith(tuple(starts))}
-    config_json = {"architectures": [family.class_of(heads)], **family.config_json(config, specials)}
+    dropped = tuple(f"objective/{name}/" for name in HEADS if not task and name not in (*heads, "pair"))
+    optional = set() if heads else family.optional(config)
+    without = [path for path in params if path.startswith(dropped) or path in optional]
+    remarks += [f"left out with the head: {path}" for path in without]
+    params = {path: value for path, value in params.items() if path not in without}
+    head_class = family.class_of(heads)
+    config_json = {"architectures": [head_class.name],
+                   **family.config_json(family.base_network(config, task), specials)}
     if task:
-        own = family.tasks[task.name]
-        config_json |= {key: value for key, value in task_classes.config_json(task, own).items()
-                        if key not in config_json}
-        remarks += task_classes.head_remarks(task, own, config_json)
+        config_json = head_classes.config_json(task, head_class) | config_json
+        remarks += head_classes.head_remarks(task, head_class, config_json)
         if family.causal:
-            config_json["pad_token_id"], more = _padding(task, own.name, specials)
+            config_json["pad_token_id"], more = _padding(task, head_class.name, specials)
             remarks += more
-    dtypes = dict.fromkeys(family.names(params, config, heads), "F32")
+    prefix = f"{family.prefix}." if family.prefix and heads and head_class.prefixed else ""
+    bias, shapes = family.output_bias(config), {path: value.shape for path, value in params.items()}
+    dtypes = {name: "F32" for _, names in family.locations(prefix, config, shapes)
+              for name in (names if config.tied is False and bias in names else names[:1])}
     return Published(family, config_json, config, params, dtypes, {}, {"format": "pt"}, task, heads), remarks
 
 
@@ -118,28 +125,26 @@ def _padding(task: PublishedTask, name: str, specials: Mapping[str, int]) -> tup
     ends = task.head.end_of_text or "sep" in specials
     if pad is None or (ends and pad == end):
         pad = None if ends else end
-    remarks = []
-    if task.head.end_of_text and "sep" not in specials:
-        remarks.append(f"each text was read with an end-of-text token, id {end}, at its end; give {name} the same"
-                       + (", one text at a time, since the tokenizer has no other token for padding" if pad is None
-                          else ""))
-    return pad, remarks
+    if not task.head.end_of_text or "sep" in specials:
+        return pad, []
+    one_by_one = ", one text at a time, since the tokenizer has no other token for padding" if pad is None else ""
+    return pad, [f"each text was read with an end-of-text token, id {end}, at its end; give {name} the same"
+                 + one_by_one]
 
 
 def _move_positions(
     params: Params, config: transformer.Config, offset: int
 ) -> tuple[dict[str, np.ndarray], transformer.Config, list[str]]:
     """The position table with `offset` rows before position 0, none of which is looked up; and remarks."""
-    params, own = dict(params), config.position_offset
-    if own == offset:
-        return params, config, []
-    table, remarks = params[POSITION][own:], []
-    if own:
-        remarks.append(f"left out: the first {own} rows of {POSITION}, which are never looked up")
+    if config.position_offset == offset:
+        return dict(params), config, []
+    table, remarks = params[POSITION][config.position_offset :], []
+    if config.position_offset:
+        remarks.append(f"left out: the first {config.position_offset} rows of {POSITION}, which are never looked up")
     if offset:
         remarks.append(f"added: {offset} row(s) of zeros at the start of {POSITION}, which are never looked up")
         table = np.concatenate([np.zeros((offset, table.shape[1]), table.dtype), table])
-    return params | {POSITION: table}, dataclasses.replace(config, position_offset=offset), remarks
+    return {**params, POSITION: table}, dataclasses.replace(config, position_offset=offset), remarks
 
 
 def choose(
@@ -147,8 +152,7 @@ def choose(
 ) -> Family:
     """The family that a network is written as; see `from_network`. Raises UserError."""
     name = models.name_of(config)
-    families = {each: family for each, family in FAMILIES.items()
-                if family.network_name == name and not family.variant_of}
+    families = [family for family in FAMILIES.values() if family.config_to and family.network_name == name]
     if not families:
         known = ", ".join(dict.fromkeys(family.network_name for family in FAMILIES.values()))
         raise UserError(f"the network is of {name!r}, and only those of {known} can be written as a published "
@@ -157,15 +161,18 @@ def choose(
         raise UserError(f"heads were removed from the network (model.pruned_heads is {config.pruned_heads}), and "
                         "published layouts have the same heads in every layer; convert the run that it was made from")
     transformed = any(path in params for path in TRANSFORMS)
-    misfits = {name: family.misfits(config, transformed, task) for name, family in families.items()}
-    fitting = [families[name] for name, wrong in misfits.items() if not wrong]
+    mismatches = {family: family.mismatches(config, transformed, task) for family in families}
+    fitting = [family for family, wrong in mismatches.items() if not wrong]
     if not fitting:
-        reasons = "; ".join(f"{name} ({', '.join(wrong)})" for name, wrong in misfits.items()
-                            if not families[name].decoder_of)
+        reasons = "; ".join(f"{family.name} ({', '.join(wrong)})" for family, wrong in mismatches.items()
+                            if family.name == family.model_type)
         what = "network with this head" if task else "network"
         raise UserError(f"no published family can hold this {what}. What does not fit each: {reasons}")
-    return max(fitting, key=lambda family: (
-        family.objective == objective,
-        family.positions_after_padding and family.position_offset(pad) == config.position_offset,
-        len(params.keys() & family.paths()),
-        TOKEN_TYPE not in family.paths() or config.token_types > 0))
+
+    def rank(family: Family) -> tuple:
+        paths = family.paths(config)
+        return (family.pretraining.objective == objective,
+                family.specials.shifts_positions and family.position_offset(pad) == config.position_offset,
+                len(params.keys() & paths), TOKEN_TYPE not in paths or config.token_types > 0)
+
+    return max(fitting, key=rank)

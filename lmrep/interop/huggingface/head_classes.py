@@ -1,0 +1,214 @@
+"""The classes of the library: the tensors of their heads, and keys of config.json for those of tasks."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from lmrep.core.errors import UserError
+from lmrep.interop.heads import FORM, TASK_HEADS, PublishedTask, task_of
+from lmrep.interop.huggingface.tensors import Names, linear
+from lmrep.tasks import TASKS
+from lmrep.tasks.heads import Head
+
+SEQUENCE = ("classification", "regression", "multilabel")  # the tasks of one class: `problem_type` says which
+MAX_LABELS = 2**20
+
+
+@dataclass(frozen=True)
+class HeadClass:
+    """A class of the library, for pretraining or for tasks.
+
+    Attributes:
+      name: in the transformers library.
+      heads: its outputs beside hidden states, of `HEADS`, where it is for pretraining.
+      always: key of config.json -> the activation of its head's transform, whatever that key says.
+      prefixed: whether the base model's tensors have the family's prefix.
+      tasks: of `TASK_HEADS`; then its head is described by what follows.
+      tensors: name of a tensor or module -> path under the task's.
+      form: of its head; dropout rates are those of a config.json without `dropout_keys`.
+      dropout_keys: keys of config.json; the first that is there has the dropout rate of the head. The first is written.
+      requires: key of config.json -> the only value that is supported.
+      sizes: key of config.json -> a field of the task's config that is a number.
+      network: fields of our network's config below this head.
+      drops_input: whether the rate of `dropout_keys` holds before the dense layer, too, even where that of `form` is 0.
+      end: the id, unless eos_token_id is another, of the token that has to end every text; None for any.
+    """
+
+    name: str
+    heads: tuple[str, ...] = ()
+    always: Mapping[str, str] = field(default_factory=dict)
+    prefixed: bool = True
+    tasks: tuple[str, ...] = ()
+    tensors: Names = field(default_factory=dict)
+    form: Head = Head()
+    dropout_keys: tuple[str, ...] = ()
+    requires: Mapping[str, Any] = field(default_factory=dict)
+    sizes: Mapping[str, str] = field(default_factory=dict)
+    network: Mapping[str, Any] = field(default_factory=dict)
+    drops_input: bool = False
+    end: int | None = None
+
+    def dropout_fields(self, rate: float) -> dict[str, float]:
+        """The head's dropout rates, where its config.json has this one."""
+        before = rate if self.form.input_dropout or self.drops_input else 0.0
+        return {"dropout": rate} | ({"input_dropout": before} if self.form.dense else {})
+
+
+def task_class(
+    name: str, tasks: Sequence[str], *layers: str, dropout_keys: Sequence[str] = (), form: Head = Head(), **more: Any
+) -> HeadClass:
+    """A class for tasks, by the names of the dense layer of its head, where it has one, and of its output layer."""
+    *dense, out = layers
+    tensors = {**{name: linear("dense") for name in dense}, out: linear("out", bias=form.bias)}
+    return HeadClass(name, tasks=tuple(tasks), tensors=tensors, form=replace(form, dense=bool(dense)),
+                     dropout_keys=tuple(dropout_keys), **more)
+
+
+def encoder_classes(
+    start: str, sequence: tuple[str, str], choice: tuple[str, str], form: Head = Head(),
+    keys: Sequence[str] = ("classifier_dropout", "hidden_dropout_prob"), choice_keys: Sequence[str] = (),
+    choice_requires: Mapping[str, Any] = {},
+) -> tuple[HeadClass, ...]:
+    """The classes for tasks of a family that reads both sides.
+
+    Args:
+      start: of their names, "Bert".
+      sequence: the names of dense and output layer of its head for classification and regression.
+      choice: and of that for multiple choice.
+      form: of the former head; the latter has its activation.
+      keys: `HeadClass.dropout_keys`.
+      choice_keys: those of multiple choice, where they differ.
+      choice_requires: `HeadClass.requires` of multiple choice.
+    """
+    return (
+        task_class(f"{start}ForSequenceClassification", SEQUENCE, *sequence, dropout_keys=keys, form=form),
+        task_class(f"{start}ForTokenClassification", ["tagging"], "classifier", dropout_keys=keys),
+        task_class(f"{start}ForQuestionAnswering", ["span_extraction"], "qa_outputs", form=Head(dropout=0.0)),
+        task_class(f"{start}ForMultipleChoice", ["multiple_choice"], *choice, dropout_keys=choice_keys or keys,
+                   form=Head(activation=form.activation), requires=choice_requires))
+
+
+# config.json
+
+
+def read_task(classes: Mapping[str, HeadClass], config_json: Mapping[str, Any], path: str) -> PublishedTask | None:
+    """What the checkpoint of a config.json was fine-tuned for; None where it is none of `classes`.
+
+    Raises:
+      UserError: it is a task of that class that is not supported, or its labels cannot be read.
+    """
+    architectures = config_json.get("architectures") or []
+    names = [name for name, each in classes.items() if each.name in architectures]
+    if not names:
+        return None
+    labels = _labels(config_json, path)
+    if len(names) > 1:
+        names = _of_problem_type(names, config_json, len(labels), path)
+    task = classes[names[0]]
+    for key, value in task.requires.items():
+        if config_json.get(key, value) != value:
+            raise UserError(f"{path} has {key} {str(config_json[key])[:60]}; the head of {task.name} is supported with "
+                            f"{value} alone")
+    values = {name: getattr(task.form, name) for name in (*FORM, "dropout", "input_dropout", "end_of_text")}
+    for key in task.dropout_keys:
+        if (rate := config_json.get(key)) is not None:
+            if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < 1:
+                raise UserError(f"{path} has {key} {str(rate)[:60]}; expected a dropout rate, from 0 to less than 1")
+            values |= task.dropout_fields(float(rate))
+            break
+    values |= TASK_HEADS[names[0]].fields
+    for key, name in task.sizes.items():
+        if config_json.get(key) is not None:
+            values[name] = _number(config_json, key, path, "a whole number from 1 on")
+    kept = config_json.get("task_specific_params")
+    kept = kept.get(names[0]) if isinstance(kept, dict) else None
+    if isinstance(kept, dict):
+        values |= {name: kept[name] for name in TASK_HEADS[names[0]].kept if name in kept}
+    if not TASK_HEADS[names[0]].outputs:
+        values["labels"] = labels
+    # The config of the task may lack some of these; the form decides on parameters.
+    known = {*FORM, *(each.name for each in fields(TASKS[task_of(names[0])].objective.config))}
+    return PublishedTask(names[0], {name: value for name, value in values.items() if name in known})
+
+
+def _of_problem_type(names: Sequence[str], config_json: Mapping[str, Any], labels: int, path: str) -> list[str]:
+    """Of tasks with the same class, the one that config.json means: regression where there is one output."""
+    default = "regression" if labels == 1 else "single_label_classification"
+    named = config_json.get("problem_type") or default
+    fitting = [name for name in names if TASK_HEADS[name].problem_type == named]
+    if not fitting or (named != "multi_label_classification" and (named == "regression") != (labels == 1)):
+        raise UserError(f"{path} has problem_type {str(named)[:60]!r} and {labels} labels; supported are "
+                        "'single_label_classification' with two labels or more, 'multi_label_classification' with any "
+                        "number, and 'regression' with one")
+    return fitting
+
+
+def _labels(config_json: Mapping[str, Any], path: str) -> tuple[str, ...]:
+    """The names of the outputs. As in the library, those of `id2label`, or LABEL_0, LABEL_1, ..."""
+    names = config_json.get("id2label")
+    if names is None:
+        count = 2 if not config_json.get("num_labels") else _number(config_json, "num_labels", path,
+                                                                    "a number of labels")
+        return tuple(f"LABEL_{i}" for i in range(count))
+    numbered = isinstance(names, dict) and bool(names) and names.keys() == {str(i) for i in range(len(names))}
+    if not numbered or len({*map(str, names.values())}) < len(names):
+        raise UserError(f'{path} has id2label {str(names)[:80]}; expected a different name for each output, such as '
+                        '{"0": "negative", "1": "positive"}')
+    if config_json.get("num_labels", len(names)) not in (len(names), None):
+        raise UserError(f"{path} has num_labels {str(config_json['num_labels'])[:60]} and id2label of {len(names)} "
+                        "labels; correct one of them")
+    return tuple(str(names[str(i)]) for i in range(len(names)))
+
+
+def _number(config_json: Mapping[str, Any], key: str, path: str, expected: str) -> int:
+    value = config_json[key]
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_LABELS:
+        raise UserError(f"{path} has {key} {str(value)[:60]}; expected {expected}")
+    return value
+
+
+def label_remarks(config_json: Mapping[str, Any], task: PublishedTask | None) -> list[str]:
+    """For people: whether config.json contradicts itself on the order of labels, a known cause of wrong results."""
+    ids = config_json.get("label2id")
+    if not task or not task.labels or not isinstance(ids, dict):
+        return []
+    wrong = [label for i, label in enumerate(task.labels) if ids.get(label, i) != i]
+    return [f"label2id of config.json has other numbers than id2label for {', '.join(wrong[:5])}; the labels are those "
+            "of id2label, as in the library: check some predictions"] if wrong else []
+
+
+def config_json(task: PublishedTask, head_class: HeadClass) -> dict[str, Any]:
+    """The keys of a config.json that describe a task's head."""
+    head = TASK_HEADS[task.name]
+    keys: dict[str, Any] = {}
+    if head.problem_type:
+        keys["problem_type"] = head.problem_type
+    if not head.outputs or head.problem_type:
+        labels = task.labels or ("LABEL_0",)
+        keys |= {"num_labels": len(labels), "id2label": {str(i): label for i, label in enumerate(labels)},
+                 "label2id": {label: i for i, label in enumerate(labels)}}
+    kept = {name: task.fields[name] for name in head.kept if name in task.fields
+            and task.fields[name] != getattr(head_class.form, name, None)}
+    if kept:
+        keys["task_specific_params"] = {task.name: kept}
+    keys |= {key: task.fields[name] for key, name in head_class.sizes.items() if name in task.fields}
+    if head_class.dropout_keys and "dropout" in task.fields:
+        keys[head_class.dropout_keys[0]] = task.fields["dropout"]
+    return keys
+
+
+def mismatches(task: PublishedTask, head_class: HeadClass | None) -> list[str]:
+    """Why a class cannot hold a head: "objective.field=value" each."""
+    if head_class is None:
+        return [f"no class for {task.name}"]
+    form, expected = task.head, head_class.form
+    return [f"objective.{name}={getattr(form, name)}" for name in FORM
+            if (name != "activation" or expected.dense) and getattr(form, name) != getattr(expected, name)]
+
+
+def head_remarks(task: PublishedTask, head_class: HeadClass, config_json: Mapping[str, Any]) -> list[str]:
+    """For people: the dropout rates of a head that its class does not have, which matter for training alone."""
+    rates = head_class.dropout_fields(config_json[head_class.dropout_keys[0]] if head_class.dropout_keys
+                                      else head_class.form.dropout)
+    return [f"left out, since {head_class.name} has another: objective.{name} {task.fields[name]:g}"
+            for name, value in rates.items() if task.fields.get(name, value) != value]
