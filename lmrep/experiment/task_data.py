@@ -20,7 +20,7 @@ from lmrep.experiment import config as experiments
 from lmrep.experiment import task_sources
 from lmrep.experiment.config import StagePlan, TaskExperiment
 from lmrep.models.base import Model
-from lmrep.tasks import TASKS
+from lmrep.tasks import TASKS, word_features
 from lmrep.tasks.base import TaskDef, TextEncoder, resolve_long
 
 BOTH_ORDERS = {"text": "text2", "text2": "text", "span": "span2", "span2": "span"}
@@ -222,7 +222,8 @@ def _tokenized(
 def _encoder(stage: StagePlan, model: Model, tokenizer: Tokenizer) -> TextEncoder:
     task, config = TASKS[stage.objective_name], stage.objective
     layout = layout_of(model, tokenizer, task.objective.conditions_on(config), getattr(config, "end_of_text", True))
-    return TextEncoder(tokenizer, layout, stage.length, resolve_long(stage.format, task.reads.fields))
+    return TextEncoder(tokenizer, layout, stage.length, resolve_long(stage.format, task.reads.fields),
+                       {} if word_features.fields(config) else None)
 
 
 def layout_of(model: Model, tokenizer: Tokenizer, context: str, end_of_text: bool = True) -> InputLayout:

@@ -43,7 +43,7 @@ from lmrep.tasks import TASKS, networks
 from lmrep.training.state import trainable
 
 # Of the config of a task: those that belong to its head and to the network below it.
-HEAD_FIELDS = (*(name for name in networks.TextConfig.__dataclass_fields__ if name != "teacher"), "labels", "end",
+HEAD_FIELDS = (*(name for name in networks.PooledConfig.__dataclass_fields__ if name != "teacher"), "labels", "end",
                "beams")
 FOLDER, RECORD, EXTRA = "interop", "published.json", "extra_tensors.safetensors"
 CERTIFICATE = "certificate.json"

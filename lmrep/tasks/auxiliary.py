@@ -1,11 +1,10 @@
 """Language modelling beside a task: GPT's fine-tuning predicts each next token of the texts as well (Radford et al.,
 2018, section 3.2: L3 = L2 + lambda L1)."""
 
-from dataclasses import dataclass
+from typing import Any
 
 import jax.numpy as jnp
 
-from lmrep.config.record import setting
 from lmrep.core import prng
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
@@ -14,25 +13,15 @@ from lmrep.models.base import Model
 from lmrep.objectives import causal
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective
 from lmrep.objectives.outputs import output_layer, sums
-from lmrep.tasks import heads, networks
+from lmrep.tasks import heads
 
 LANGUAGE_MODEL = causal.Config()
 METRICS = {"lm_loss": loss_metric("Language-model loss of the texts", perplexity=True)}
 
 
-@dataclass(frozen=True)
-class Config(networks.TextConfig):
-    """A head on one vector of each text, and a language model beside it."""
-
-    auxiliary: float = setting(0.0, "context left: weight of the language-model loss of the texts (GPT: 0.5)",
-                               at_least=0)
-
-
-def with_language_model(objective: Objective, c: Config, model: Model) -> Objective:
+def with_language_model(objective: Objective, c: Any, model: Model) -> Objective:
     """The objective of a task, with `c.auxiliary` times the language-model loss added to its own: the mean over the
     tokens of each unit, then over units. The output table is the network's, or one that is trained with it."""
-    if not c.auxiliary:
-        return objective
     if c.context != "left":
         raise UserError(f"config.objective.auxiliary is {c.auxiliary:g}, and config.objective.context is {c.context}; "
                         "a language model reads from left to right: set the context to left, or auxiliary to 0")

@@ -12,7 +12,7 @@ from lmrep.config.record import setting
 from lmrep.core.errors import UserError
 from lmrep.data.formats.base import TEXT_FIELDS, Field, FormatDef, single_text
 from lmrep.data.records import TARGETS, Record
-from lmrep.data.records.encoding import Encoded, InputLayout, Units, assemble, truncate_pair, windows
+from lmrep.data.records.encoding import Encoded, InputLayout, Units, assemble, collect, truncate_pair, windows
 from lmrep.data.tokenizers import Tokenizer
 from lmrep.metrics.tasks import TASK_METRICS, TaskMetric
 from lmrep.objectives.base import ObjectiveDef
@@ -123,16 +123,40 @@ class TextEncoder(NamedTuple):
       layout: the special tokens around texts.
       length: tokens of a unit at most.
       format: what is done with longer ones.
+      distinct: the number of each distinct word so far, where the task reads word vectors or characters, for which
+        units need the words of their tokens; None where it reads neither.
     """
 
     tokenizer: Tokenizer
     layout: InputLayout
     length: int
     format: Format
+    distinct: dict[str, int] | None = None
+
+    def units(self, records: Sequence[Record], columns: Mapping[str, Sequence] = {}) -> tuple[Units, int]:
+        """Encodes the `text` of records, and `text2` of those that have it.
+
+        Args:
+          records: any number.
+          columns: name -> a value, or an array, of each record.
+
+        Returns:
+          (a unit for each text or pair, several for one that is read in windows; the number of those that were longer
+          than `length`). Raises UserError as `texts`.
+        """
+        units, owners, long = self.texts(
+            [record.fields["text"] for record in records], [record.fields.get("text2") for record in records],
+            [record.where for record in records])
+        columns = {name: np.asarray(values)[owners] for name, values in columns.items()}
+        return self.collect(units, owners, columns), len(long)
+
+    def collect(self, parts: Sequence[Encoded], example: Sequence[int], columns: Mapping[str, Sequence] = {},
+                token_columns: Mapping[str, Sequence[np.ndarray]] = {}) -> Units:
+        """As `lmrep.data.records.encoding.collect`, with the words of the tokens where the task reads them."""
+        return collect(parts, example, columns, token_columns, self.distinct)
 
     def texts(
-        self, texts: Sequence[str], seconds: Sequence[str | None], names: Sequence[str],
-        forms: dict[str, int] | None = None,
+        self, texts: Sequence[str], seconds: Sequence[str | None], names: Sequence[str]
     ) -> tuple[list[Encoded], list[int], list[int]]:
         """Encodes texts and pairs of texts.
 
@@ -140,7 +164,6 @@ class TextEncoder(NamedTuple):
           texts: any number.
           seconds: the second text of each pair; None for single texts.
           names: of the texts, for messages.
-          forms: the numbers of distinct words, to which those of the texts are added; None where units need no `words`.
 
         Returns:
           (units, the number of each unit's text, the numbers of the texts that were longer than `length`).
@@ -164,9 +187,9 @@ class TextEncoder(NamedTuple):
             else:
                 long.append(i)
                 spans = self._shortened(len(a), None if b is None else len(b), capacity, names[i], size)
-            words = None if forms is None else [self.words(text, forms) for text in (texts[i], seconds[i] or "")]
+            words = self.distinct is not None and [self.words(text) for text in (texts[i], seconds[i] or "")]
             units += [assemble(self.layout, a[one], None if b is None else b[other],
-                               words and [words[0][one], words[1][other]]) for one, other in spans]
+                               [words[0][one], words[1][other]] if words else None) for one, other in spans]
             owners += [i] * len(spans)
         return units, owners, long
 
@@ -182,14 +205,14 @@ class TextEncoder(NamedTuple):
                     raise UserError(f"{name} is not Unicode text; convert it") from None
             raise
 
-    def words(self, text: str, forms: dict[str, int]) -> np.ndarray:
+    def words(self, text: str) -> np.ndarray:
         """int32 [t], the number of each token's word, as the tokenizer splits the text into words before subword
-        tokenization; new words are added to `forms`."""
+        tokenization; new words are added to `distinct`."""
         encoding, ranges = self.tokenizer.encode(text), {}
         for word, (start, end) in zip(encoding.words, encoding.offsets, strict=True):
             first, last = ranges.get(word, (start, end))
             ranges[word] = min(first, start), max(last, end)
-        numbers = {word: forms.setdefault(text[start:end].strip(), len(forms))
+        numbers = {word: self.distinct.setdefault(text[start:end].strip(), len(self.distinct))
                    for word, (start, end) in ranges.items()}
         return np.array([numbers[word] for word in encoding.words], np.int32)
 

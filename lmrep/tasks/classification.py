@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -11,21 +10,19 @@ import jax
 import numpy as np
 
 from lmrep.config.record import setting
-from lmrep.core import prng
 from lmrep.core.errors import UserError
 from lmrep.core.numbers import parse_number
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats.base import Field
 from lmrep.data.records import Record, values
-from lmrep.data.records.encoding import Units, collect
+from lmrep.data.records.encoding import Units
 from lmrep.metrics import accuracy_metric
 from lmrep.metrics.tasks import TASK_METRICS
-from lmrep.models.base import Context, Model, check_context
-from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, NetworkUse, Objective, ObjectiveDef, Uses
+from lmrep.models.base import Model
+from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, Objective
 from lmrep.objectives.outputs import normalize_weights
-from lmrep.objectives.teaching import TEACHER
-from lmrep.tasks import auxiliary, distillation, heads, networks, unseen, word_features
+from lmrep.tasks import networks, unseen
 from lmrep.tasks.base import Outputs, Reads, Result, TaskDef, TextEncoder, figures, glue_submission, mean_by_example
 from lmrep.tasks.bcn import Config as Bcn
 from lmrep.tasks.capability import Predict
@@ -47,7 +44,7 @@ class Classes:
 
 
 @dataclass(frozen=True)
-class Config(Classes, auxiliary.Config):
+class Config(Classes, networks.TextConfig):
     """A classifier."""
 
     network: str = setting("linear", "between the encoder and the head: linear: none; bilstm: bidirectional LSTM "
@@ -85,11 +82,7 @@ def _describe(record: Record, i: int) -> str:
 
 def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[Units, int]:
     """A unit for each text or pair, several for texts that are read in windows."""
-    forms = word_features.forms(c)
-    units, owners, long = encoder.texts(
-        [record.fields["text"] for record in records], [record.fields.get("text2") for record in records],
-        [record.where for record in records], forms)
-    return collect(units, owners, {"label": class_numbers(c, records)[owners]}, forms=forms), len(long)
+    return encoder.units(records, {"label": class_numbers(c, records)})
 
 
 def class_numbers(c: Classes, records: Sequence[Record]) -> np.ndarray:
@@ -102,15 +95,8 @@ def class_numbers(c: Classes, records: Sequence[Record]) -> np.ndarray:
 
 def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
     """A classifier on one vector of each text."""
-    check_context(model, c.context, "this task")
     net = networks.bind(c, model, "classification", frozen)
-    objective = Objective(
-        name="classification",
-        specs=networks.task_specs(net, c, len(c.labels) or 2),
-        prepare=prepare, loss=partial(loss, c=c, net=net), predict=partial(predict, c=c, net=net),
-        uses=Uses(Context(c.context), networks=(NetworkUse(model.sizes),)), frozen=networks.frozen_specs(net),
-        penalty=networks.penalty(net), carry=networks.carry(net))
-    return auxiliary.with_language_model(objective, c, model)
+    return networks.objective(net, len(c.labels) or 2, prepare, loss, predict)
 
 
 def prepare(keys: Keys, batch: Batch) -> Batch:
@@ -118,29 +104,18 @@ def prepare(keys: Keys, batch: Batch) -> Batch:
     return batch | {"weights": normalize_weights((batch["unit"] >= 0) & (batch["label"] >= 0))}
 
 
-def logits(
-    params: Tree, batch: Batch, key: Array | None = None, shared: Tree = None, *, c: Config, net: Network
-) -> tuple[Array, Tree]:
-    """(float32 [b, n, classes], the running statistics after the batch)."""
-    keys = prng.split(key, 2)
-    x, shared = networks.pooled_in_training(params, batch, net, keys[0], shared)
-    return heads.apply(params["objective"]["classification"], x, c, keys[1]), shared
-
-
 def loss(
-    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, net: Network
+    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, net: Network
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """The mean cross-entropy."""
-    y, shared = logits(params, batch, key, carry.shared, c=c, net=net)
-    own = heads.cross_entropy(y, batch["label"], batch["weights"])
-    value, metrics = distillation.add(c.teacher, net.teacher, params, batch, own, y, batch["weights"],
-                                      lambda found: found["units"]["log_probabilities"])
-    return value, (metrics, carry._replace(shared=shared))
+    y, carry = networks.outputs(params, batch, net, key, carry)
+    value, metrics = networks.cross_entropy(params, batch, net, y, batch["label"], ("units", "log_probabilities"))
+    return value, (metrics, carry)
 
 
-def predict(params: Tree, batch: Batch, *, c: Config, net: Network) -> dict[str, dict[str, Array]]:
+def predict(params: Tree, batch: Batch, *, net: Network) -> dict[str, dict[str, Array]]:
     """`log_probabilities` float32 [b, n, classes]."""
-    return {"units": {"log_probabilities": jax.nn.log_softmax(logits(params, batch, c=c, net=net)[0])}}
+    return {"units": {"log_probabilities": jax.nn.log_softmax(networks.outputs(params, batch, net)[0])}}
 
 
 def score(c: Classes, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
@@ -183,13 +158,11 @@ def show(prediction: dict[str, Any]) -> str:
 
 
 DEFINITION = TaskDef(
-    ObjectiveDef(
-        Config, build, conditions_on=lambda c: Context(c.context), parts=networks.parts, teachers=(TEACHER,),
-        metrics={**auxiliary.METRICS, **distillation.METRICS, **{name: TASK_METRICS[name].metric for name in METRICS},
-                 "accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
-                 "majority_accuracy": accuracy_metric("Accuracy of the most frequent class", headline=False)},
-        capabilities=(Predict("classify", "classifies texts", ("text",), show, ("text2",)),),
-        published=heads.PUBLISHED),
+    networks.definition(Config, build, {
+        **{name: TASK_METRICS[name].metric for name in METRICS},
+        "accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
+        "majority_accuracy": accuracy_metric("Accuracy of the most frequent class", headline=False),
+    }, (Predict("classify", "classifies texts", ("text",), show, ("text2",)),), teachable=True),
     Reads(("text",), ("label",), ("text2",)), resolve=resolve, encode=encode, score=score, best="accuracy",
     columns=lambda c: {"label": Field("bn", np.int32, "number of the class; -1 where it is not known")},
     submission=submission, initial={"objective/classification/dense": "objective/pair/pooler"},

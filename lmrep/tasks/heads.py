@@ -10,7 +10,7 @@ from lmrep.config.record import setting
 from lmrep.core import prng
 from lmrep.core.params import Array, Tree, truncated_normal
 from lmrep.layers import dropout, linear
-from lmrep.models.base import Context, Model, model_inputs
+from lmrep.models.base import Model
 from lmrep.objectives.base import Batch, Metrics
 from lmrep.objectives.outputs import sums
 
@@ -78,16 +78,6 @@ def cross_entropy(y: Array, target: Array, weights: Array, metric: str = "accura
     """
     nll = optax.softmax_cross_entropy_with_integer_labels(y, jnp.maximum(target, 0))
     return (nll * weights).sum(), sums(weights > 0, **{metric: y.argmax(-1) == target})
-
-
-def pooled(params: Tree, batch: Batch, model: Model, c: Head, key: Array | None = None) -> Array:
-    """The last layer's output [b, n, d] at the position that stands for each unit: the first one, or the last one
-    where the network reads from left to right."""
-    at = positions(batch, model, c)
-    shape, flat = at.shape, ungrouped(batch)
-    inputs = model_inputs(model, flat, conditions_on=Context(c.context))
-    hidden = model.encode(params["encoder"], inputs, key, at=at.reshape(len(flat["tokens"]), -1)).hidden
-    return hidden.reshape(*shape, -1)
 
 
 def positions(batch: Batch, model: Model, c: Head) -> Array:

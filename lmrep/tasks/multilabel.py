@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -12,19 +11,18 @@ import numpy as np
 import optax
 
 from lmrep.config.record import setting
-from lmrep.core import prng
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats.base import Field
 from lmrep.data.records import Record, values
-from lmrep.data.records.encoding import Units, collect
+from lmrep.data.records.encoding import Units
 from lmrep.metrics import Metric, accuracy_metric, multilabel
 from lmrep.metrics.tasks import TASK_METRICS
-from lmrep.models.base import Context, Model, check_context
-from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, NetworkUse, Objective, ObjectiveDef, Uses
+from lmrep.models.base import Model
+from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, Objective
 from lmrep.objectives.outputs import normalize_weights
-from lmrep.tasks import auxiliary, heads, networks, unseen, word_features
+from lmrep.tasks import networks, unseen
 from lmrep.tasks.base import Comparison, Outputs, Reads, Result, TaskDef, TextEncoder, figures, mean_by_example
 from lmrep.tasks.capability import Predict
 from lmrep.tasks.classification import label_order
@@ -34,7 +32,7 @@ METRICS = ("micro_f1", "macro_label_f1", "subset_accuracy")
 
 
 @dataclass(frozen=True)
-class Config(auxiliary.Config):
+class Config(networks.TextConfig):
     """A binary classifier for each label, on one vector of each text."""
 
     labels: tuple[str, ...] = setting((), "the labels, in the order of the head's outputs; none: those of the training "
@@ -60,35 +58,18 @@ def _describe(record: Record, i: int) -> str:
     return f"{record.where}: one of the labels is {values.short(record.fields['labels'][i])}"
 
 
-def check_config(c: Config) -> None:
-    """Refuses a teacher."""
-    if c.teacher.alpha_ce:
-        raise UserError(f"config.objective.teacher.alpha_ce is {c.teacher.alpha_ce:g}, and multilabel predicts "
-                        "no single distribution that could be learned from a teacher; set it to 0")
-
-
 def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[Units, int]:
     """A unit for each text or pair, several for texts that are read in windows."""
-    forms = word_features.forms(c)
-    units, owners, long = encoder.texts(
-        [record.fields["text"] for record in records], [record.fields.get("text2") for record in records],
-        [record.where for record in records], forms)
     unseen.report(c.labels, records, _describe, _labels)
     labels = np.array([[label in record.fields["labels"] if "labels" in record.fields else -1 for label in c.labels]
                        for record in records], np.int32)
-    return collect(units, owners, {"labels": labels[owners]}, forms=forms), len(long)
+    return encoder.units(records, {"labels": labels})
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
     """A logit for each label from one vector of each text."""
-    check_context(model, c.context, "this task")
     net = networks.bind(c, model, "multilabel", frozen)
-    objective = Objective(
-        name="multilabel", specs=networks.task_specs(net, c, len(c.labels) or 1),
-        prepare=prepare, loss=partial(loss, c=c, net=net), predict=partial(predict, c=c, net=net),
-        uses=Uses(Context(c.context), networks=(NetworkUse(model.sizes),)), frozen=networks.frozen_specs(net),
-        penalty=networks.penalty(net))
-    return auxiliary.with_language_model(objective, c, model)
+    return networks.objective(net, len(c.labels) or 1, prepare, loss, predict)
 
 
 def prepare(keys: Keys, batch: Batch) -> Batch:
@@ -96,24 +77,18 @@ def prepare(keys: Keys, batch: Batch) -> Batch:
     return batch | {"weights": normalize_weights((batch["unit"] >= 0) & (batch["labels"] >= 0).all(-1))}
 
 
-def logits(params: Tree, batch: Batch, key: Array | None = None, *, c: Config, net: Network) -> Array:
-    """float32 [b, n, labels]."""
-    keys = prng.split(key, 2)
-    return heads.apply(params["objective"]["multilabel"], networks.pooled(params, batch, net, keys[0]), c, keys[1])
-
-
 def loss(
-    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, net: Network
+    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, net: Network
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """The mean binary cross-entropy over labels, then over texts."""
-    y = logits(params, batch, key, c=c, net=net)
+    y, carry = networks.outputs(params, batch, net, key, carry)
     nll = optax.sigmoid_binary_cross_entropy(y, jnp.maximum(batch["labels"], 0)).mean(-1)
     return (nll * batch["weights"]).sum(), ({}, carry)
 
 
-def predict(params: Tree, batch: Batch, *, c: Config, net: Network) -> dict[str, dict[str, Array]]:
+def predict(params: Tree, batch: Batch, *, net: Network) -> dict[str, dict[str, Array]]:
     """`logits` float32 [b, n, labels]."""
-    return {"units": {"logits": logits(params, batch, c=c, net=net)}}
+    return {"units": {"logits": networks.outputs(params, batch, net)[0]}}
 
 
 def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
@@ -156,16 +131,14 @@ def shown(labels: Sequence[str]) -> str:
 
 
 DEFINITION = TaskDef(
-    ObjectiveDef(
-        Config, build, check=check_config, conditions_on=lambda c: Context(c.context), parts=networks.parts,
-        metrics={**auxiliary.METRICS, **{name: TASK_METRICS[name].metric for name in METRICS},
-                 "micro_f1": TASK_METRICS["micro_f1"].metric._replace(headline=True, baseline="constant_micro_f1"),
-                 "subset_accuracy": accuracy_metric("Texts with all labels right", baseline="constant_subset_accuracy"),
-                 "constant_micro_f1": Metric("Micro-averaged F1 of the best constant labels", "F1", True, ".2%"),
-                 "constant_subset_accuracy": accuracy_metric("Accuracy of the most frequent labels", headline=False)},
-        capabilities=(Predict("classify", "names the labels of texts", ("text",),
-                              lambda prediction: shown(prediction["labels"]), ("text2",)),),
-        published=heads.PUBLISHED),
+    networks.definition(Config, build, {
+        **{name: TASK_METRICS[name].metric for name in METRICS},
+        "micro_f1": TASK_METRICS["micro_f1"].metric._replace(headline=True, baseline="constant_micro_f1"),
+        "subset_accuracy": accuracy_metric("Texts with all labels right", baseline="constant_subset_accuracy"),
+        "constant_micro_f1": Metric("Micro-averaged F1 of the best constant labels", "F1", True, ".2%"),
+        "constant_subset_accuracy": accuracy_metric("Accuracy of the most frequent labels", headline=False),
+    }, (Predict("classify", "names the labels of texts", ("text",), lambda prediction: shown(prediction["labels"]),
+                ("text2",)),)),
     Reads(("text",), ("labels",), ("text2",)), resolve=resolve, encode=encode, score=score, best="micro_f1",
     columns=lambda c: {"labels": Field("bnl", np.int32, "1 for labels that a text has, 0 for others; -1 where they are "
                                                         "not known")},

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -10,19 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lmrep.core import prng
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats.base import Field
 from lmrep.data.records import Record
-from lmrep.data.records.encoding import Encoded, Units, collect
+from lmrep.data.records.encoding import Encoded, Units
 from lmrep.metrics import accuracy_metric
-from lmrep.models.base import Context, Model, check_context
-from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, NetworkUse, Objective, ObjectiveDef, Uses
+from lmrep.models.base import Model
+from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, Objective
 from lmrep.objectives.outputs import normalize_weights
-from lmrep.objectives.teaching import TEACHER
-from lmrep.tasks import auxiliary, distillation, heads, networks, word_features
+from lmrep.tasks import networks
 from lmrep.tasks.base import Outputs, Reads, Result, TaskDef, TextEncoder, figures
 from lmrep.tasks.capability import Predict
 from lmrep.tasks.networks import Network
@@ -33,7 +30,7 @@ MASKED = -1e30  # its logit
 
 
 @dataclass(frozen=True)
-class Config(auxiliary.Config):
+class Config(networks.TextConfig):
     """A model that chooses one of several texts."""
 
 
@@ -50,32 +47,22 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
         raise UserError("config.format.long is windows, and a choice is scored once, together with its text; expected "
                         "refuse or truncate")
     counts = np.array([len(record.fields["choices"]) for record in records])
-    forms = word_features.forms(c)
     pairs, _, long = encoder.texts(
         [record.fields["text"] for record in records for _ in record.fields["choices"]],
         [choice for record in records for choice in record.fields["choices"]],
-        [f"{record.where}, choice {i}" for record in records for i in range(len(record.fields["choices"]))],
-        forms)
+        [f"{record.where}, choice {i}" for record in records for i in range(len(record.fields["choices"]))])
     k, ends = int(counts.max()), np.cumsum(counts)
     units = [unit for end, count in zip(ends, counts, strict=True)
              for unit in [*pairs[end - count : end], *[EMPTY] * (k - count)]]
     labels = [int(record.fields.get("label", -1)) for record in records]
     columns = {"label": np.repeat(labels, k), "choice": (np.arange(k) < counts[:, None]).ravel().astype(np.int32)}
     truncated = set(np.searchsorted(ends, long, "right").tolist())
-    return collect(units, np.repeat(np.arange(len(records)), k), columns, forms=forms), len(truncated)
+    return encoder.collect(units, np.repeat(np.arange(len(records)), k), columns), len(truncated)
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
     """A score for each choice from one vector of its pair, and a softmax over the choices."""
-    check_context(model, c.context, "this task")
-    net = networks.bind(c, model, "multiple_choice", frozen)
-    objective = Objective(
-        name="multiple_choice",
-        specs=networks.task_specs(net, c, 1),
-        prepare=prepare, loss=partial(loss, c=c, net=net), predict=partial(predict, c=c, net=net),
-        uses=Uses(Context(c.context), networks=(NetworkUse(model.sizes),)), frozen=networks.frozen_specs(net),
-        penalty=networks.penalty(net))
-    return auxiliary.with_language_model(objective, c, model)
+    return networks.objective(networks.bind(c, model, "multiple_choice", frozen), 1, prepare, loss, predict)
 
 
 def prepare(keys: Keys, batch: Batch) -> Batch:
@@ -85,28 +72,26 @@ def prepare(keys: Keys, batch: Batch) -> Batch:
     return batch | {"target": target, "weights": normalize_weights((batch["unit"][:, 0] >= 0) & (target >= 0))}
 
 
-def logits(params: Tree, batch: Batch, key: Array | None = None, *, c: Config, net: Network) -> Array:
-    """float32 [b, k]; `MASKED` for empty units."""
-    keys = prng.split(key, 2)
-    x = networks.pooled(params, batch, net, keys[0])
-    y = heads.apply(params["objective"]["multiple_choice"], x, c, keys[1])[..., 0]
-    return jnp.where(batch["choice"] == 1, y, MASKED)
+def logits(
+    params: Tree, batch: Batch, net: Network, key: Array | None = None, carry: Carry | None = None
+) -> tuple[Array, Carry | None]:
+    """(float32 [b, k], `MASKED` for empty units; the carry after the batch)."""
+    y, carry = networks.outputs(params, batch, net, key, carry)
+    return jnp.where(batch["choice"] == 1, y[..., 0], MASKED), carry
 
 
 def loss(
-    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, net: Network
+    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, net: Network
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """The mean cross-entropy of the right choice."""
-    y = logits(params, batch, key, c=c, net=net)
-    own = heads.cross_entropy(y, batch["target"], batch["weights"])
-    value, metrics = distillation.add(c.teacher, net.teacher, params, batch, own, y, batch["weights"],
-                                      lambda found: found["units"]["log_probability"])
+    y, carry = logits(params, batch, net, key, carry)
+    value, metrics = networks.cross_entropy(params, batch, net, y, batch["target"], ("units", "log_probability"))
     return value, (metrics, carry)
 
 
-def predict(params: Tree, batch: Batch, *, c: Config, net: Network) -> dict[str, dict[str, Array]]:
+def predict(params: Tree, batch: Batch, *, net: Network) -> dict[str, dict[str, Array]]:
     """`log_probability` float32 [b, k]."""
-    return {"units": {"log_probability": jax.nn.log_softmax(logits(params, batch, c=c, net=net))}}
+    return {"units": {"log_probability": jax.nn.log_softmax(logits(params, batch, net)[0])}}
 
 
 def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
@@ -137,13 +122,10 @@ def show(prediction: dict[str, Any]) -> str:
 
 
 DEFINITION = TaskDef(
-    ObjectiveDef(
-        Config, build, conditions_on=lambda c: Context(c.context), parts=networks.parts, teachers=(TEACHER,),
-        metrics={**auxiliary.METRICS, **distillation.METRICS,
-                 "accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
-                 "majority_accuracy": accuracy_metric("Accuracy of the most frequent position", headline=False)},
-        capabilities=(Predict("choose", "chooses between texts", ("text", "choices"), show, from_text=from_text),),
-        published=heads.PUBLISHED),
+    networks.definition(Config, build, {
+        "accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
+        "majority_accuracy": accuracy_metric("Accuracy of the most frequent position", headline=False),
+    }, (Predict("choose", "chooses between texts", ("text", "choices"), show, from_text=from_text),), teachable=True),
     Reads(("text", "choices"), ("label",), grouped=True), encode=encode, score=score, best="accuracy",
     columns=lambda c: {"label": Field("bn", np.int32, "number of the right choice"),
                        "choice": Field("bn", np.int32, "1 for a choice, 0 where an example has fewer")},

@@ -5,9 +5,9 @@ and characters. A network of bidirectional LSTM layers reads them, with one time
 each word. A text is then represented by one vector, as `pooling` says.
 """
 
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -18,11 +18,23 @@ from lmrep.core import prng
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.layers import attention_pooling, dropout, recurrent
-from lmrep.models.base import Context, Model, model_inputs
-from lmrep.objectives.base import Batch, Carry, FrozenPart, FrozenParts
-from lmrep.tasks import bcn, distillation, frozen_features, heads, word_features
-
-log = logging.getLogger(__name__)
+from lmrep.metrics import Metric
+from lmrep.models.base import Context, Model, check_context, model_inputs
+from lmrep.objectives.base import (
+    Batch,
+    Capability,
+    Carry,
+    FrozenPart,
+    FrozenParts,
+    Keys,
+    Metrics,
+    NetworkUse,
+    Objective,
+    ObjectiveDef,
+    Uses,
+)
+from lmrep.objectives.teaching import TEACHER
+from lmrep.tasks import auxiliary, bcn, distillation, frozen_features, heads, word_features
 
 BCN = "bcn"
 FIELDS = {BCN: {"pooling": "position", "dense": False, "dropout": 0.0},  # of a task, that go with its network
@@ -40,9 +52,12 @@ class BiLstm:
 
 
 @dataclass(frozen=True)
-class Config(word_features.Config):
-    """The network of a task, and what it reads beside the encoder that is trained."""
+class TaskConfig:
+    """What a task reads beside the encoder that is trained, the network above both, and a teacher: the base of the
+    config of a task on the vectors of positions (`token_vectors`), which also has `context`, as `heads.Head` has it."""
 
+    words: word_features.WordVectors = setting(word_features.WordVectors(), "word vectors beside those of the encoder")
+    characters: word_features.Characters = setting(word_features.Characters(), "character features beside them")
     network: str = setting("linear", "between the encoder and the head: linear: none; bilstm: bidirectional LSTM "
                            "layers", choices=("linear", "bilstm"))
     bilstm: BiLstm = setting(BiLstm(), "the LSTM layers")
@@ -51,19 +66,29 @@ class Config(word_features.Config):
 
 
 @dataclass(frozen=True)
-class TextConfig(Config, heads.Head):
-    """A head on one vector of a text, and the network below it."""
+class PooledConfig(TaskConfig, heads.Head):
+    """The same with a head, and one vector of each text."""
 
     pooling: str = setting("position", "the vector that stands for a text: that at the first position, or at the last "
                            "where the network reads from left to right; the mean or the maximum over its tokens; or a "
                            "sum with learned weights (attention)", choices=POOLINGS)
 
 
+@dataclass(frozen=True)
+class TextConfig(PooledConfig):
+    """The base of the config of a task on one vector of each text (`unit_vectors`): all that tasks have in common, a
+    language model of the texts beside it, too. A config that inherits it takes `features=`, `vectors=`, `network=` and
+    `model=none` on pages, and `--config.objective.pooling`."""
+
+    auxiliary: float = setting(0.0, "context left: weight of the language-model loss of the texts (GPT: 0.5)",
+                               at_least=0)
+
+
 class Network(NamedTuple):
     """The network of a task, with what it reads.
 
     Attributes:
-      c: its config; with `context`, as `heads.Head` has it.
+      c: its config.
       model: the encoder that is trained.
       name: of the task; parameters lie under objective/NAME.
       features: the frozen encoder; None where there is none.
@@ -71,7 +96,7 @@ class Network(NamedTuple):
       teacher: None where there is none.
     """
 
-    c: Config
+    c: Any
     model: Model
     name: str
     features: FrozenPart | None = None
@@ -87,22 +112,24 @@ def _check_bcn(c: Any) -> None:
                             f"and pools them in its own way; set it to {expected}, or choose another network")
 
 
-def parts(c: Config) -> tuple[str, ...]:
+def parts(c: TaskConfig) -> tuple[str, ...]:
     """The frozen parts that a task reads, with its teacher."""
     return (*inputs(c), *distillation.parts(c.teacher))
 
 
-def inputs(c: Config) -> tuple[str, ...]:
+def inputs(c: TaskConfig) -> tuple[str, ...]:
     """The frozen parts whose vectors a task reads."""
     return (*[frozen_features.NAME][: bool(c.features.layers)], *[word_features.NAME][: bool(c.words.lookup)])
 
 
-def bind(c: Config, model: Model, name: str, frozen: FrozenParts) -> Network:
-    """The network of task `name`.
+def bind(c: Any, model: Model, name: str, frozen: FrozenParts) -> Network:
+    """The network of task `name` with the config `c`.
 
     Raises:
-      UserError: a frozen part is missing, or is of the wrong type; there is nothing to read.
+      UserError: the network reads texts in another way; a frozen part is missing, or is of the wrong type; there is
+        nothing to read.
     """
+    check_context(model, c.context, "this task")
     for part in inputs(c):
         if part not in frozen:
             raise UserError(f"config.frozen lacks {part!r}, which config.objective.{part} reads")
@@ -130,20 +157,15 @@ def bind(c: Config, model: Model, name: str, frozen: FrozenParts) -> Network:
     return net
 
 
-def carry(net: Network) -> Callable[[int], Carry]:
-    """`Objective.carry`: the running statistics of the network, if it has any."""
-    return lambda batch_size: Carry(shared=bcn.statistics(net.c.bcn)) if net.c.network == BCN else Carry()
-
-
 def is_head_alone(c: Any) -> bool:
     """Whether the config of a task has an encoder that is trained, a head, and nothing else."""
-    if not isinstance(c, Config):
+    if not hasattr(c, "network"):
         return True
     pooling = getattr(c, "pooling", "position")
     return c.network == "linear" and pooling == "position" and not inputs(c) and not word_features.fields(c)
 
 
-def has_bilstm(c: Config) -> bool:
+def has_bilstm(c: TaskConfig) -> bool:
     """Whether there are LSTM layers."""
     return c.network.startswith("bilstm")
 
@@ -185,24 +207,61 @@ def specs(net: Network) -> Tree:
     return found | word_features.specs(c, net.words)
 
 
-def task_specs(net: Network, c: heads.Head, outputs: int, vectors: int = 1) -> Tree:
-    """The parameters of a task: those of the encoder, of a head with that many outputs on so many vectors side by side,
-    and under `network` those between them."""
-    head, network = heads.specs(net.model, outputs, c, vectors * output_width(net)), specs(net)
-    return {"encoder": net.model.specs, "objective": {net.name: head | ({"network": network} if network else {})}}
+def objective(
+    net: Network, outputs: int, prepare: Callable[[Keys, Batch], Batch], loss: Callable[..., Any],
+    predict: Callable[..., Any], *, vectors: int = 1, head: heads.Head | None = None
+) -> Objective:
+    """The objective of a task: the parameters of the encoder, of the network above it under `network`, and of a head.
+
+    Args:
+      net: what `bind` returns.
+      outputs: of the head.
+      prepare: as `Objective.prepare`.
+      loss: (params, batch, key, carry, net=) -> as `Objective.loss`, without the language model's.
+      predict: (params, batch, net=) -> as `Objective.predict`.
+      vectors: how many the head reads side by side.
+      head: its config; None: `net.c`.
+    """
+    c, own, frozen = net.c, specs(net), (net.features, None if net.c.words.trained else net.words, net.teacher)
+    parameters = heads.specs(net.model, outputs, head or c, vectors * output_width(net))
+    penalty = None
+    if c.features.l2 and "mix" in own:
+        penalty = lambda params: frozen_features.penalty(c.features, own_params(params, net)["mix"])  # noqa: E731
+    built = Objective(
+        name=net.name,
+        specs={"encoder": net.model.specs, "objective": {net.name: parameters | ({"network": own} if own else {})}},
+        prepare=prepare, loss=partial(loss, net=net), predict=partial(predict, net=net),
+        frozen={part.name: part.specs for part in frozen if part is not None}, penalty=penalty,
+        carry=lambda batch_size: Carry(shared=bcn.statistics(c.bcn)) if c.network == BCN else Carry(),
+        uses=Uses(Context(c.context), networks=(NetworkUse(net.model.sizes),)))
+    return auxiliary.with_language_model(built, c, net.model) if getattr(c, "auxiliary", 0) else built
 
 
-def frozen_specs(net: Network) -> Tree:
-    """The frozen parameters (`Objective.frozen`)."""
-    read = (net.features, None if net.c.words.trained else net.words, net.teacher)
-    return {part.name: part.specs for part in read if part is not None}
+def definition(
+    config: type, build: Callable[..., Objective], metrics: Mapping[str, Metric], capabilities: Sequence[Capability],
+    *, check: Callable[[Any], None] = lambda c: None, teachable: bool = False,
+    published: Sequence[str] = tuple(heads.Head.__dataclass_fields__),
+) -> ObjectiveDef:
+    """The row of the objective of a task whose config inherits `TaskConfig`.
 
+    Args:
+      config, build, metrics, capabilities, check: as of `ObjectiveDef`.
+      teachable: whether the loss has that of a teacher (`cross_entropy`).
+      published: the fields of the head that published systems set for this task, too.
+    """
+    def check_config(c: Any) -> None:
+        if c.teacher.alpha_ce and not teachable:
+            raise UserError(f"config.objective.teacher.alpha_ce is {c.teacher.alpha_ce:g}, and this task predicts no "
+                            "single distribution that could be learned from a teacher; set it to 0")
+        check(c)
 
-def penalty(net: Network) -> Callable[[Tree], Array] | None:
-    """What the network adds to the loss once a step; None for nothing."""
-    if not net.features or not net.c.features.l2 or not frozen_features.specs(net.c.features, net.features):
-        return None
-    return lambda params: frozen_features.penalty(net.c.features, own_params(params, net)["mix"])
+    beside = {**(auxiliary.METRICS if "auxiliary" in config.__dataclass_fields__ else {}),
+              **(distillation.METRICS if teachable else {})}
+    return ObjectiveDef(
+        config, build, {**beside, **metrics}, check=check_config, conditions_on=lambda c: Context(c.context),
+        parts=parts, teachers=(TEACHER,) if teachable else (), capabilities=tuple(capabilities),
+        published={family: {name: value for name, value in fields.items() if name in published}
+                   for family, fields in heads.PUBLISHED.items()})
 
 
 def mixes(params: Tree, c: Any, name: str, frozen: FrozenParts) -> list[dict[str, Any]]:
@@ -260,33 +319,64 @@ def _joined(x: Sequence[Array]) -> Array:
     return x[0] if len(x) == 1 else jnp.concatenate(x, -1)
 
 
-def pooled_in_training(
-    params: Tree, batch: Batch, net: Network, key: Array | None = None, shared: Tree = None
-) -> tuple[Array, Tree]:
-    """The vector [b, n, d] of each unit, and the running statistics after the batch; `shared` are those before it, by
-    default params["shared"].
+def unit_vectors(
+    params: Tree, batch: Batch, net: Network, key: Array | None = None, carry: Carry | None = None
+) -> tuple[Array, Carry | None]:
+    """The vector [b, n, d] of each unit that the head reads, and the carry after the batch.
+
+    Args:
+      params, net, key: as of `token_vectors`.
+      batch: also one of grouped units, [b, k, t].
+      carry: in training, with the running statistics of the network; None: those of `params`.
 
     Raises:
       UserError: the network has running statistics, and there are none.
     """
-    if net.c.network != BCN:
-        return pooled(params, batch, net, key), shared
-    shared = params.get("shared") if shared is None else shared
-    if shared is None:
-        raise UserError(f"the running statistics of network {BCN} are missing: an average of checkpoints and a teacher "
-                        "have none; use a checkpoint of the run itself")
-    keys = prng.split(key, 2)
-    x = token_vectors(params, batch, net, keys[0])
-    texts = bcn.Texts(batch["segment_ids"], batch["token_type_ids"] == 1, batch["unit"] >= 0)
-    return bcn.apply(own_params(params, net)["bcn"], net.c.bcn, x, texts, shared, keys[1])
-
-
-def pooled(params: Tree, batch: Batch, net: Network, key: Array | None = None) -> Array:
-    """The vector [b, n, d] of each unit; arguments as in `token_vectors`, but for grouped units too."""
     c, model = net.c, net.model
-    if is_head_alone(c):
-        return heads.pooled(params, batch, model, c, key)  # the last layer is computed at these positions alone
-    return pool(params, token_vectors(params, heads.ungrouped(batch), net, key), batch, net)
+    if c.network == BCN:
+        shared = params.get("shared") if carry is None else carry.shared
+        if shared is None:
+            raise UserError(f"the running statistics of network {BCN} are missing: an average of checkpoints and a "
+                            "teacher have none; use a checkpoint of the run itself")
+        keys = prng.split(key, 2)
+        texts = bcn.Texts(batch["segment_ids"], batch["token_type_ids"] == 1, batch["unit"] >= 0)
+        y, shared = bcn.apply(own_params(params, net)["bcn"], c.bcn, token_vectors(params, batch, net, keys[0]), texts,
+                              shared, keys[1])
+        return y, carry and carry._replace(shared=shared)
+    flat = heads.ungrouped(batch)
+    if not is_head_alone(c):
+        return pool(params, token_vectors(params, flat, net, key), batch, net), carry
+    at = heads.positions(batch, model, c)  # the last layer is computed at these positions alone
+    inputs = model_inputs(model, flat, conditions_on=Context(c.context))
+    hidden = model.encode(params["encoder"], inputs, key, at=at.reshape(len(flat["tokens"]), -1)).hidden
+    return hidden.reshape(*at.shape, -1), carry
+
+
+def outputs(
+    params: Tree, batch: Batch, net: Network, key: Array | None = None, carry: Carry | None = None
+) -> tuple[Array, Carry | None]:
+    """The outputs float32 [b, n, outputs] of the head on `unit_vectors`, and the carry after the batch."""
+    keys = prng.split(key, 2)
+    x, carry = unit_vectors(params, batch, net, keys[0], carry)
+    return heads.apply(params["objective"][net.name], x, net.c, keys[1]), carry
+
+
+def cross_entropy(
+    params: Tree, batch: Batch, net: Network, y: Array, target: Array, read: tuple[str, str], metric: str = "accuracy"
+) -> tuple[Array, Metrics]:
+    """The mean cross-entropy of classes, with the divergence from a teacher, and their metrics.
+
+    Args:
+      params, net: as of `token_vectors`.
+      batch: prepared, with `weights` float32 [...], which add to 1.
+      y: float32 [..., classes], logits.
+      target: i32[...], the right class; anything where the weight is 0.
+      read: where `predict` has the log-probabilities: ("units", name).
+      metric: the name of the metric that counts right classes.
+    """
+    own = heads.cross_entropy(y, target, batch["weights"], metric)
+    return distillation.add(net.c.teacher, net.teacher, params, batch, own, y, batch["weights"],
+                            lambda predicted: predicted[read[0]][read[1]])
 
 
 def pool(params: Tree, x: Array, batch: Batch, net: Network) -> Array:

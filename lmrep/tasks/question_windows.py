@@ -8,9 +8,8 @@ import numpy as np
 
 from lmrep.core.errors import UserError
 from lmrep.data.records import Record
-from lmrep.data.records.encoding import Units, assemble, collect, windows
+from lmrep.data.records.encoding import Units, assemble, windows
 from lmrep.data.tokenizers import Tokenizer
-from lmrep.tasks import word_features
 from lmrep.tasks.base import TextEncoder
 
 log = logging.getLogger(__name__)
@@ -39,20 +38,20 @@ def encode(c: Any, records: Sequence[Record], encoder: TextEncoder) -> tuple[Uni
     numbers = [contexts.setdefault(record.fields["context"], len(contexts)) for record in records]
     first = {number: i for i, number in reversed(list(enumerate(numbers)))}
     encoded = [tokens_of(text, encoder.tokenizer, names[first[number]]) for text, number in contexts.items()]
-    forms = word_features.forms(c)
-    words = [None if forms is None else encoder.words(text, forms) for text in contexts]
+    has_words = encoder.distinct is not None
+    words = [encoder.words(text) if has_words else None for text in contexts]
     units, rows, uncovered, long = [], [], 0, 0
     context_first = encoder.layout.cls_last  # XLNet
     for i, record in enumerate(records):
         question, number = questions[i][: c.max_question_tokens], numbers[i]
         ids, offsets = encoded[number]
         found = answer_tokens(offsets, *record.fields["answers"][0]) if record.fields.get("answers") else None
-        own = None if forms is None else encoder.words(record.fields["question"], forms)[: len(question)]
+        own = encoder.words(record.fields["question"])[: len(question)] if has_words else None
         uncovered += found is None and bool(record.fields.get("answers"))
         parts = _windows(encoder, len(question), len(ids), names[i])
         long += parts != [(0, len(ids))]
         for begin, end in parts:
-            pair, numbered = (question, ids[begin:end]), None if forms is None else (own, words[number][begin:end])
+            pair, numbered = (question, ids[begin:end]), (own, words[number][begin:end]) if has_words else None
             if context_first:
                 pair, numbered = pair[::-1], numbered and numbered[::-1]
             unit = assemble(encoder.layout, *pair, numbered)
@@ -71,7 +70,7 @@ def encode(c: Any, records: Sequence[Record], encoder: TextEncoder) -> tuple[Uni
     columns = {"start": start, "end": end, "null": null}
     if c.end == "conditioned":
         columns |= {"context_first": position, "context_end": position + stop - begin}
-    every = collect(units, owner, columns, forms=forms)
+    every = encoder.collect(units, owner, columns)
     return every._replace(details=every.details | {
         "context": context, "position": position, "begin": begin, "end": stop, "bounds": bounds,
         "offsets": np.concatenate([offsets for _, offsets in encoded])}), long

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -11,21 +10,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from lmrep.config.record import setting
-from lmrep.core import prng
 from lmrep.core.errors import UserError
 from lmrep.core.numbers import parse_number
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats.base import Field
 from lmrep.data.records import Record
-from lmrep.data.records.encoding import Units, collect
+from lmrep.data.records.encoding import Units
 from lmrep.data.records.values import short
 from lmrep.metrics import Metric
 from lmrep.metrics.tasks import TASK_METRICS
-from lmrep.models.base import Context, Model, check_context
-from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, NetworkUse, Objective, ObjectiveDef, Uses
+from lmrep.models.base import Model
+from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, Objective
 from lmrep.objectives.outputs import normalize_weights
-from lmrep.tasks import auxiliary, heads, networks, word_features
+from lmrep.tasks import networks
 from lmrep.tasks.base import (
     Comparison,
     Outputs,
@@ -45,7 +43,7 @@ LARGEST = 1e15  # of labels: the sum of many squared errors is finite in float32
 
 
 @dataclass(frozen=True)
-class Config(auxiliary.Config):
+class Config(networks.TextConfig):
     """A regression model."""
 
     minimum: float | None = setting(None, "the smallest number of submission files; smaller ones are raised to it")
@@ -67,31 +65,12 @@ def number(record: Record) -> float:
 
 def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[Units, int]:
     """A unit for each text or pair, several for texts that are read in windows."""
-    forms = word_features.forms(c)
-    units, owners, long = encoder.texts(
-        [record.fields["text"] for record in records], [record.fields.get("text2") for record in records],
-        [record.where for record in records], forms)
-    labels = np.array([number(record) for record in records], np.float32)
-    return collect(units, owners, {"label": labels[owners]}, forms=forms), len(long)
-
-
-def check_config(c: Config) -> None:
-    """Refuses a teacher."""
-    if c.teacher.alpha_ce:
-        raise UserError(f"config.objective.teacher.alpha_ce is {c.teacher.alpha_ce:g}, and regression predicts a "
-                        "number, not a distribution that could be learned from a teacher; set it to 0")
+    return encoder.units(records, {"label": np.array([number(record) for record in records], np.float32)})
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
     """A number from one vector of each text."""
-    check_context(model, c.context, "this task")
-    net = networks.bind(c, model, "regression", frozen)
-    objective = Objective(
-        name="regression", specs=networks.task_specs(net, c, 1),
-        prepare=prepare, loss=partial(loss, c=c, net=net), predict=partial(predict, c=c, net=net),
-        uses=Uses(Context(c.context), networks=(NetworkUse(model.sizes),)), frozen=networks.frozen_specs(net),
-        penalty=networks.penalty(net))
-    return auxiliary.with_language_model(objective, c, model)
+    return networks.objective(networks.bind(c, model, "regression", frozen), 1, prepare, loss, predict)
 
 
 def prepare(keys: Keys, batch: Batch) -> Batch:
@@ -100,24 +79,17 @@ def prepare(keys: Keys, batch: Batch) -> Batch:
     return batch | {"weights": normalize_weights(known), "label": jnp.where(known, batch["label"], 0.0)}
 
 
-def values(params: Tree, batch: Batch, key: Array | None = None, *, c: Config, net: Network) -> Array:
-    """float32 [b, n]."""
-    keys = prng.split(key, 2)
-    x = networks.pooled(params, batch, net, keys[0])
-    return heads.apply(params["objective"]["regression"], x, c, keys[1])[..., 0]
-
-
 def loss(
-    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, net: Network
+    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, net: Network
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """The mean squared error."""
-    y = values(params, batch, key, c=c, net=net)
-    return (jnp.square(y - batch["label"]) * batch["weights"]).sum(), ({}, carry)
+    y, carry = networks.outputs(params, batch, net, key, carry)
+    return (jnp.square(y[..., 0] - batch["label"]) * batch["weights"]).sum(), ({}, carry)
 
 
-def predict(params: Tree, batch: Batch, *, c: Config, net: Network) -> dict[str, dict[str, Array]]:
+def predict(params: Tree, batch: Batch, *, net: Network) -> dict[str, dict[str, Array]]:
     """`value` float32 [b, n]."""
-    return {"units": {"value": values(params, batch, c=c, net=net)}}
+    return {"units": {"value": networks.outputs(params, batch, net)[0][..., 0]}}
 
 
 def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
@@ -148,14 +120,12 @@ def compare(c: Config, record: Record, prediction: Mapping[str, Any]) -> Compari
 
 
 DEFINITION = TaskDef(
-    ObjectiveDef(
-        Config, build, check=check_config, conditions_on=lambda c: Context(c.context), parts=networks.parts,
-        metrics={**auxiliary.METRICS, **{name: TASK_METRICS[name].metric._replace(headline=True) for name in METRICS},
-                 "mean_squared_error": Metric("Mean squared error", headline=True, baseline="variance"),
-                 "variance": Metric("Mean squared error of predicting the mean")},
-        capabilities=(Predict("rate", "predicts a number for each text", ("text",),
-                              lambda prediction: f"{prediction['value']:.4g}", ("text2",)),),
-        published=heads.PUBLISHED),
+    networks.definition(Config, build, {
+        **{name: TASK_METRICS[name].metric._replace(headline=True) for name in METRICS},
+        "mean_squared_error": Metric("Mean squared error", headline=True, baseline="variance"),
+        "variance": Metric("Mean squared error of predicting the mean"),
+    }, (Predict("rate", "predicts a number for each text", ("text",), lambda prediction: f"{prediction['value']:.4g}",
+                ("text2",)),)),
     Reads(("text",), ("label",), ("text2",)), encode=encode, score=score, best="pearson",
     columns=lambda c: {"label": Field("bn", np.float32, "the number; NaN where it is not known")},
     check=lambda c, record: number(record) and None, submission=submission, compare=compare,

@@ -9,7 +9,6 @@ of `conditioned_ends`.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -26,10 +25,9 @@ from lmrep.data.records import Record
 from lmrep.data.records.encoding import Units
 from lmrep.metrics import Metric, accuracy_metric
 from lmrep.metrics import answers as qa
-from lmrep.models.base import Context, Model, check_context
-from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, NetworkUse, Objective, ObjectiveDef, Uses
+from lmrep.models.base import Model
+from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, Objective
 from lmrep.objectives.outputs import normalize_weights, sums
-from lmrep.objectives.teaching import TEACHER
 from lmrep.tasks import answer_search, conditioned_ends, distillation, heads, networks, question_windows
 from lmrep.tasks.base import Comparison, Outputs, Reads, Result, TaskDef
 from lmrep.tasks.capability import Predict
@@ -40,7 +38,7 @@ HEAD = heads.Head(dense=False, dropout=0.0)  # a linear layer, as *ForQuestionAn
 
 
 @dataclass(frozen=True)
-class Config(networks.Config):
+class Config(networks.TaskConfig):
     """Extractive question answering."""
 
     context: str = setting("both", "what each position is conditioned on: both sides, or the left alone (GPT); init= "
@@ -76,22 +74,12 @@ def check(c: Config, record: Record) -> None:
 
 def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
     """The scores of every token."""
-    check_context(model, c.context, "this task")
     net = networks.bind(c, model, NAME, frozen)
-    return Objective(
-        name=NAME, specs=specs(c, net),
-        prepare=prepare, loss=partial(loss, c=c, net=net), predict=partial(predict, c=c, net=net),
-        uses=Uses(Context(c.context), networks=(NetworkUse(model.sizes),)), frozen=networks.frozen_specs(net),
-        penalty=networks.penalty(net))
-
-
-def specs(c: Config, net: Network) -> Tree:
-    """The parameters of the network and the head."""
-    tree = networks.task_specs(net, HEAD, 2)
+    objective = networks.objective(net, 2, prepare, loss, predict, head=HEAD)
     if c.end == "conditioned":
-        del tree["objective"][NAME]["out"]
-        tree["objective"][NAME] |= conditioned_ends.specs(networks.output_width(net), net.model.head_style.init)
-    return tree
+        del objective.specs["objective"][NAME]["out"]
+        objective.specs["objective"][NAME] |= conditioned_ends.specs(networks.output_width(net), model.head_style.init)
+    return objective
 
 
 def prepare(keys: Keys, batch: Batch) -> Batch:
@@ -105,10 +93,11 @@ def logits(params: Tree, batch: Batch, key: Array | None = None, *, net: Network
 
 
 def loss(
-    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, net: Network
+    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, net: Network
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """The mean of the cross-entropies of start and end over the positions of each unit; with end=conditioned, as
     `conditioned_ends.losses`."""
+    c = net.c
     if c.end == "conditioned":
         x = networks.token_vectors(params, batch, net, key)
         nll, correct = conditioned_ends.losses(
@@ -137,9 +126,10 @@ def of_units(y: Array, batch: Batch) -> Array:
     return jnp.where(own[:, :, None], y.swapaxes(1, 2)[:, None], -1e30)
 
 
-def predict(params: Tree, batch: Batch, *, c: Config, net: Network) -> dict[str, dict[str, Array]]:
+def predict(params: Tree, batch: Batch, *, net: Network) -> dict[str, dict[str, Array]]:
     """`start` and `end` float32 [b, t]: the logits. With end=conditioned, the figures of units that
     `conditioned_ends.predict` gives, and their `loss` [b, n], of those that have targets."""
+    c = net.c
     if c.end == "conditioned":
         head, x, eps = params["objective"][NAME], networks.token_vectors(params, batch, net), net.model.head_style.eps
         found = conditioned_ends.predict(head, x, batch, eps, c.beams, c.max_answer_tokens)
@@ -314,27 +304,21 @@ def _f1(title: str, baseline: str = "", headline: bool = False) -> Metric:
 
 
 DEFINITION = TaskDef(
-    ObjectiveDef(
-        Config, build, check=check_config, conditions_on=lambda c: Context(c.context), parts=networks.parts,
-        teachers=(TEACHER,),
-        metrics={
-            **distillation.METRICS,
-            "span_accuracy": accuracy_metric("Span accuracy"),  # of the units of training
-            "exact_match": accuracy_metric("Exact match"),
-            "answer_f1": _f1("Answer F1", "always_empty_f1", headline=True),
-            "has_answer_exact_match": accuracy_metric("Exact match, answerable questions", headline=False),
-            "has_answer_f1": _f1("Answer F1, answerable questions"),
-            "no_answer_accuracy": accuracy_metric("Accuracy, unanswerable questions", headline=False),
-            "forced_exact_match": accuracy_metric("Exact match of the best span, answerable questions", headline=False),
-            "forced_f1": _f1("F1 of the best span, answerable questions"),
-            "exact_match_at_0": accuracy_metric("Exact match at threshold 0", headline=False),
-            "answer_f1_at_0": _f1("Answer F1 at threshold 0"),
-            "always_empty_f1": _f1("Answer F1 of no answer to any question"),
-            "threshold": Metric("No-answer threshold", "logits"),
-        },
-        capabilities=(Predict("answer", "answers questions about a text", ("question", "context"), show,
-                              from_text=from_text),),
-        published={"gpt": {"context": "left"}, "gpt2": {"context": "left"}}),
+    networks.definition(Config, build, {
+        "span_accuracy": accuracy_metric("Span accuracy"),  # of the units of training
+        "exact_match": accuracy_metric("Exact match"),
+        "answer_f1": _f1("Answer F1", "always_empty_f1", headline=True),
+        "has_answer_exact_match": accuracy_metric("Exact match, answerable questions", headline=False),
+        "has_answer_f1": _f1("Answer F1, answerable questions"),
+        "no_answer_accuracy": accuracy_metric("Accuracy, unanswerable questions", headline=False),
+        "forced_exact_match": accuracy_metric("Exact match of the best span, answerable questions", headline=False),
+        "forced_f1": _f1("F1 of the best span, answerable questions"),
+        "exact_match_at_0": accuracy_metric("Exact match at threshold 0", headline=False),
+        "answer_f1_at_0": _f1("Answer F1 at threshold 0"),
+        "always_empty_f1": _f1("Answer F1 of no answer to any question"),
+        "threshold": Metric("No-answer threshold", "logits"),
+    }, (Predict("answer", "answers questions about a text", ("question", "context"), show, from_text=from_text),),
+        check=check_config, teachable=True, published=("context",)),
     Reads(("question", "context"), ("answers",)), encode=question_windows.encode, score=score, best="answer_f1",
     columns=lambda c: {name: Field("bn", np.int32, f"position in the text of {what}") for name, what in (
         ("start", "the answer's first token; -1 where it is not known"), ("end", "the answer's last token; -1 as well"),

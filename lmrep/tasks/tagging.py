@@ -23,21 +23,17 @@ from lmrep.data.records.values import short
 from lmrep.layers import crf
 from lmrep.metrics import Metric, accuracy_metric
 from lmrep.metrics.tasks import TASK_METRICS
-from lmrep.models.base import Context, Model, check_context
+from lmrep.models.base import Model
 from lmrep.objectives.base import (
     Batch,
     Carry,
     FrozenParts,
     Keys,
     Metrics,
-    NetworkUse,
     Objective,
-    ObjectiveDef,
-    Uses,
 )
 from lmrep.objectives.outputs import normalize_weights, sums
-from lmrep.objectives.teaching import TEACHER
-from lmrep.tasks import distillation, heads, networks, schemes, unseen
+from lmrep.tasks import heads, networks, schemes, unseen
 from lmrep.tasks.base import Comparison, Outputs, Reads, Result, TaskDef, TextEncoder, figures
 from lmrep.tasks.networks import Network
 from lmrep.tasks.tag_texts import Tag
@@ -52,7 +48,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Config(networks.Config, heads.Head):
+class Config(networks.TaskConfig, heads.Head):
     """A tagger. By default the head is dropout and a linear layer, as in BERT, RoBERTa and ELECTRA."""
 
     network: str = setting("linear", "between the encoder and the tags: linear: the head alone; bilstm: bidirectional "
@@ -193,17 +189,11 @@ def _report(c: Config, records: Sequence[Record]) -> None:
 
 def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
     """A classifier of words."""
-    check_context(model, c.context, "this task")
-    net = networks.bind(c, model, "tagging", frozen)
     tags = len(c.labels) or 2
-    specs = networks.task_specs(net, c, tags)
+    objective = networks.objective(networks.bind(c, model, "tagging", frozen), tags, prepare, loss, predict)
     if has_crf(c):
-        specs["objective"]["tagging"]["crf"] = crf.specs(tags)
-    return Objective(
-        name="tagging", specs=specs,
-        prepare=prepare, loss=partial(loss, c=c, net=net), predict=partial(predict, c=c, net=net),
-        uses=Uses(Context(c.context), networks=(NetworkUse(model.sizes),)), frozen=networks.frozen_specs(net),
-        penalty=networks.penalty(net))
+        objective.specs["objective"]["tagging"]["crf"] = crf.specs(tags)
+    return objective
 
 
 def prepare(keys: Keys, batch: Batch) -> Batch:
@@ -211,9 +201,9 @@ def prepare(keys: Keys, batch: Batch) -> Batch:
     return batch | {"weights": normalize_weights(batch["tag"] >= 0)}
 
 
-def logits(params: Tree, batch: Batch, key: Array | None = None, *, c: Config, net: Network) -> Array:
+def logits(params: Tree, batch: Batch, net: Network, key: Array | None = None) -> Array:
     """float32 [b, t, tags]; of use at the tokens that stand for words."""
-    keys = prng.split(key, 2)
+    c, keys = net.c, prng.split(key, 2)
     read, within = batch["stands"] > 0, batch["stands"] >= 0
 
     def words(x: Array) -> Array:
@@ -226,30 +216,30 @@ def logits(params: Tree, batch: Batch, key: Array | None = None, *, c: Config, n
 
 
 def loss(
-    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, net: Network
+    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, net: Network
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """The mean cross-entropy of words; with a CRF the negative log-likelihood of sequences of tags per word."""
-    y = logits(params, batch, key, c=c, net=net)
-    if has_crf(c):
-        scores, chains = crf_of(params, batch, c)
+    y = logits(params, batch, net, key)
+    if has_crf(net.c):
+        scores, chains = crf_of(params, batch, net.c)
         value = -(crf.log_likelihood(scores, y, batch["tag"], chains) * batch["weights"]).sum()
         correct = crf.viterbi(scores, jax.lax.stop_gradient(y), chains) == batch["tag"]
         return value, (sums(batch["weights"] > 0, token_accuracy=correct), carry)
-    own = heads.cross_entropy(y, batch["tag"], batch["weights"], "token_accuracy")
-    value, metrics = distillation.add(c.teacher, net.teacher, params, batch, own, y, batch["weights"],
-                                      lambda found: found["tokens"]["log_probabilities"])
+    value, metrics = networks.cross_entropy(params, batch, net, y, batch["tag"], ("tokens", "log_probabilities"),
+                                            "token_accuracy")
     return value, (metrics, carry)
 
 
-def predict(params: Tree, batch: Batch, *, c: Config, net: Network) -> dict[str, dict[str, Array]]:
+def predict(params: Tree, batch: Batch, *, net: Network) -> dict[str, dict[str, Array]]:
     """`log_probabilities` float32 [b, t, tags]; with a CRF, also the most probable sequences `best` i32[b, t] and what
     each word adds to the `log_likelihood` of its sentence's tags, float32 [b, t]."""
-    if has_crf(c):
-        y, (scores, chains) = logits(params, batch, c=c, net=net), crf_of(params, batch, c)
+    y = logits(params, batch, net)
+    if has_crf(net.c):
+        scores, chains = crf_of(params, batch, net.c)
         return {"tokens": {"log_probabilities": jnp.log(jnp.maximum(crf.marginals(scores, y, chains), TINY)),
                            "best": crf.viterbi(scores, y, chains),
                            "log_likelihood": crf.log_likelihood(scores, y, batch["tag"], chains)}}
-    return {"tokens": {"log_probabilities": jax.nn.log_softmax(logits(params, batch, c=c, net=net))}}
+    return {"tokens": {"log_probabilities": jax.nn.log_softmax(y)}}
 
 
 def crf_of(params: Tree, batch: Batch, c: Config) -> tuple[Tree, crf.Chains]:
@@ -330,18 +320,14 @@ def compare(c: Config, record: Record, prediction: Mapping[str, Any]) -> Compari
 
 
 DEFINITION = TaskDef(
-    ObjectiveDef(
-        Config, build, check=check_config, conditions_on=lambda c: Context(c.context), parts=networks.parts,
-        teachers=(TEACHER,),
-        metrics={
-            **distillation.METRICS,
-            **{name: TASK_METRICS[name].metric for name in ENTITY_METRICS},
-            "entity_f1": TASK_METRICS["entity_f1"].metric._replace(headline=True, baseline="majority_f1"),
-            "majority_f1": Metric("Entity F1 of the most frequent tag", "F1", True, ".2%"),
-            "token_accuracy": accuracy_metric("Token accuracy", baseline="majority_accuracy"),
-            "majority_accuracy": accuracy_metric("Accuracy of the most frequent tag", headline=False)},
-        capabilities=(Tag("tag", "tags the words of sentences", ("words",), show=str),),
-        published={"gpt": {"context": "left"}, "gpt2": {"context": "left"}}),
+    networks.definition(Config, build, {
+        **{name: TASK_METRICS[name].metric for name in ENTITY_METRICS},
+        "entity_f1": TASK_METRICS["entity_f1"].metric._replace(headline=True, baseline="majority_f1"),
+        "majority_f1": Metric("Entity F1 of the most frequent tag", "F1", True, ".2%"),
+        "token_accuracy": accuracy_metric("Token accuracy", baseline="majority_accuracy"),
+        "majority_accuracy": accuracy_metric("Accuracy of the most frequent tag", headline=False),
+    }, (Tag("tag", "tags the words of sentences", ("words",), show=str),), check=check_config, teachable=True,
+        published=("context",)),
     Reads(("words",), ("tags",)), resolve=resolve, encode=encode, score=score, best="",
     columns=lambda c: {
         "word": Field("bt", np.int32, "number of each token's word; -1 for none"),

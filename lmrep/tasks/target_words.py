@@ -12,7 +12,7 @@ from lmrep.core.files import json_object
 from lmrep.core.params import Array
 from lmrep.data.formats.base import Field
 from lmrep.data.records import Record, values
-from lmrep.data.records.encoding import Units, assemble, collect, truncate_pair
+from lmrep.data.records.encoding import Units, assemble, truncate_pair
 from lmrep.data.records.values import SPANS
 from lmrep.objectives.base import Batch, Names
 from lmrep.tasks import networks
@@ -43,7 +43,7 @@ class Text(NamedTuple):
 
 
 def encode(
-    records: Sequence[Record], encoder: TextEncoder, columns: dict[str, Any], forms: dict[str, int] | None
+    records: Sequence[Record], encoder: TextEncoder, columns: dict[str, Any]
 ) -> tuple[Units, int]:
     """A unit for each text with its target word, or pair of them. Of a long one the context around the word is kept,
     as much on both sides, whether `format.long` is "truncate" or "windows"; of a pair, tokens of the longer text are
@@ -53,7 +53,6 @@ def encode(
       records: with `text` and `span`, and those of pairs with `text2` and `span2`.
       encoder: how texts become units.
       columns: as of `collect`, for each unit.
-      forms: as of `TextEncoder.texts`.
 
     Returns:
       (units with the token column `target_word`, the number of records that were too long for one unit).
@@ -63,7 +62,7 @@ def encode(
     """
     units, marks, long, empty = [], [], 0, []
     for record in records:
-        texts = [_text(record, field, span, encoder, forms) for span, field in SPANS.items() if span in record.fields]
+        texts = [_text(record, field, span, encoder) for span, field in SPANS.items() if span in record.fields]
         special = encoder.layout.special(len(texts) > 1)
         sizes, capacity = [len(text.ids) for text in texts], encoder.length - special
         if capacity < len(texts):
@@ -78,7 +77,8 @@ def encode(
         parts = [_around(text, size) for text, size in zip(texts, sizes, strict=True)]
         unit = assemble(
             encoder.layout, *[text.ids[part] for text, part in zip(texts, parts, strict=True)],
-            words=None if forms is None else [text.words[part] for text, part in zip(texts, parts, strict=True)])
+            words=None if encoder.distinct is None else [
+                text.words[part] for text, part in zip(texts, parts, strict=True)])
         mark = np.full(len(unit.ids), -1)
         for number, (text, part, first) in enumerate(zip(texts, parts, (unit.first, unit.second), strict=False), 1):
             inside = np.arange(part.start, part.stop)
@@ -88,16 +88,16 @@ def encode(
     if empty:
         log.warning("%s: the tokenizer leaves out the target word, whose vector is 0; so of %s of %s examples",
                     empty[0], f"{len(empty):,}", f"{len(records):,}")
-    return collect(units, range(len(units)), columns, {COLUMN: marks}, forms), long
+    return encoder.collect(units, range(len(units)), columns, {COLUMN: marks}), long
 
 
-def _text(record: Record, field: str, span: str, encoder: TextEncoder, forms: dict[str, int] | None) -> Text:
+def _text(record: Record, field: str, span: str, encoder: TextEncoder) -> Text:
     text, (start, end) = record.fields[field], record.fields[span]
     ids, offsets = tokens_of(text, encoder.tokenizer, record.where)
     found = answer_tokens(offsets, text[start:end], start)
     first = int(np.searchsorted(offsets[:, 0], start)) if found is None else found[0]
     return Text(ids, first, first if found is None else found[1] + 1,
-                None if forms is None else encoder.words(text, forms))
+                None if encoder.distinct is None else encoder.words(text))
 
 
 def _around(text: Text, size: int) -> slice:

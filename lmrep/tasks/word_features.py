@@ -48,15 +48,7 @@ class Characters:
     dropout: float = setting(0.5, "dropout rate on the characters' vectors", at_least=0, below=1)
 
 
-@dataclass(frozen=True)
-class Config:
-    """What a task reads of words."""
-
-    words: WordVectors = setting(WordVectors(), "word vectors beside those of the encoder")
-    characters: Characters = setting(Characters(), "character features beside them")
-
-
-def fields(c: Config) -> dict[str, Field]:
+def fields(c: Any) -> dict[str, Field]:
     """The fields that `columns` adds to batches; {} for a task that reads no words."""
     if not hasattr(c, "words"):
         return {}
@@ -65,12 +57,7 @@ def fields(c: Config) -> dict[str, Field]:
     return (vector if c.words.lookup else {}) | (word_bytes if c.characters.filters else {})
 
 
-def forms(c: Config) -> dict[str, int] | None:
-    """{}, for the numbers of distinct words (`TextEncoder.texts`); None for a task that reads no words."""
-    return {} if fields(c) else None
-
-
-def columns(c: Config, units: Units, frozen: FrozenParts) -> Units:
+def columns(c: Any, units: Units, frozen: FrozenParts) -> Units:
     """The units with the columns that these vectors need: `vector` int32[n], the row of each token's word in the word
     vectors, `UNKNOWN` or `SPECIAL`; `word_bytes` int32[n, y], the bytes of the word plus 1, and 0 after them.
 
@@ -98,12 +85,12 @@ def columns(c: Config, units: Units, frozen: FrozenParts) -> Units:
     return units._replace(columns=units.columns | added, token_columns=(*units.token_columns, *added))
 
 
-def width(c: Config, part: FrozenPart | None) -> int:
+def width(c: Any, part: FrozenPart | None) -> int:
     """d, of the vectors that `apply` returns; `part` has the word vectors, if there are any."""
     return c.characters.filters + (part.specs["vectors"].shape[1] if part else 0)
 
 
-def specs(c: Config, part: FrozenPart | None) -> Tree:
+def specs(c: Any, part: FrozenPart | None) -> Tree:
     """The parameters: `words`, of word vectors, and `characters`."""
     found: dict[str, Any] = {}
     if part is not None:
@@ -117,7 +104,7 @@ def specs(c: Config, part: FrozenPart | None) -> Tree:
     return found
 
 
-def apply(c: Config, params: Tree, frozen: Tree | None, batch: Batch, key: Array | None = None) -> list[Array]:
+def apply(c: Any, params: Tree, frozen: Tree | None, batch: Batch, key: Array | None = None) -> list[Array]:
     """The word vector and the character features [b, t, d] of each token's word, where the task reads them.
 
     Args:

@@ -4,7 +4,6 @@ Camacho-Collados, 2019)."""
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -20,10 +19,9 @@ from lmrep.data.records.encoding import Units
 from lmrep.data.records.word_in_context import parse
 from lmrep.metrics import accuracy_metric
 from lmrep.metrics.tasks import TASK_METRICS
-from lmrep.models.base import Context, Model, check_context
-from lmrep.objectives.base import Batch, Carry, FrozenParts, Metrics, NetworkUse, Objective, ObjectiveDef, Uses
-from lmrep.objectives.teaching import TEACHER
-from lmrep.tasks import classification, distillation, heads, networks, target_words, word_features
+from lmrep.models.base import Model
+from lmrep.objectives.base import Batch, Carry, FrozenParts, Metrics, Objective
+from lmrep.tasks import classification, heads, networks, target_words
 from lmrep.tasks.base import Reads, Result, TaskDef, TextEncoder
 from lmrep.tasks.networks import Network
 
@@ -33,7 +31,7 @@ SPANS = {"span": ("start1", "end1"), "span2": ("start2", "end2")}
 
 
 @dataclass(frozen=True)
-class Config(classification.Classes, networks.TextConfig):
+class Config(classification.Classes, networks.PooledConfig):
     """A classifier on the vector of a pair of texts and those of the target word in both: the means over its tokens.
     By default a linear layer, as SuperGLUE's BERT baseline (Wang et al., 2019, section 4.1)."""
 
@@ -42,44 +40,36 @@ class Config(classification.Classes, networks.TextConfig):
 
 def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[Units, int]:
     """A unit for each pair."""
-    return target_words.encode(records, encoder, {"label": classification.class_numbers(c, records)},
-                               word_features.forms(c))
+    return target_words.encode(records, encoder, {"label": classification.class_numbers(c, records)})
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
     """A classifier on three vectors side by side."""
-    check_context(model, c.context, "this task")
     net = networks.bind(c, model, "word_in_context", frozen)
-    return Objective(
-        name="word_in_context", specs=networks.task_specs(net, c, len(c.labels) or 2, vectors=3),
-        prepare=classification.prepare, loss=partial(loss, c=c, net=net), predict=partial(predict, c=c, net=net),
-        uses=Uses(Context(c.context), networks=(NetworkUse(model.sizes),)), frozen=networks.frozen_specs(net),
-        penalty=networks.penalty(net))
+    return networks.objective(net, len(c.labels) or 2, classification.prepare, loss, predict, vectors=3)
 
 
-def logits(params: Tree, batch: Batch, key: Array | None = None, *, c: Config, net: Network) -> Array:
+def logits(params: Tree, batch: Batch, net: Network, key: Array | None = None) -> Array:
     """float32 [b, n, classes]."""
     keys = prng.split(key, 2)
     x = networks.token_vectors(params, batch, net, keys[0])
     words = [target_words.vectors(x, batch, number) for number in (1, 2)]
     joined = jnp.concatenate([networks.pool(params, x, batch, net), *words], -1)
-    return heads.apply(params["objective"]["word_in_context"], joined, c, keys[1])
+    return heads.apply(params["objective"]["word_in_context"], joined, net.c, keys[1])
 
 
 def loss(
-    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, net: Network
+    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, net: Network
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """The mean cross-entropy."""
-    y = logits(params, batch, key, c=c, net=net)
-    own = heads.cross_entropy(y, batch["label"], batch["weights"])
-    value, metrics = distillation.add(c.teacher, net.teacher, params, batch, own, y, batch["weights"],
-                                      lambda found: found["units"]["log_probabilities"])
+    value, metrics = networks.cross_entropy(params, batch, net, logits(params, batch, net, key), batch["label"],
+                                            ("units", "log_probabilities"))
     return value, (metrics, carry)
 
 
-def predict(params: Tree, batch: Batch, *, c: Config, net: Network) -> dict[str, dict[str, Array]]:
+def predict(params: Tree, batch: Batch, *, net: Network) -> dict[str, dict[str, Array]]:
     """`log_probabilities` float32 [b, n, classes]."""
-    return {"units": {"log_probabilities": jax.nn.log_softmax(logits(params, batch, c=c, net=net))}}
+    return {"units": {"log_probabilities": jax.nn.log_softmax(logits(params, batch, net))}}
 
 
 def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str, str]:
@@ -100,16 +90,13 @@ def renamed(example: Mapping[str, Any]) -> dict[str, Any]:
 
 
 DEFINITION = TaskDef(
-    ObjectiveDef(
-        Config, build, conditions_on=lambda c: Context(c.context), parts=networks.parts, teachers=(TEACHER,),
-        metrics={**distillation.METRICS, **{name: TASK_METRICS[name].metric for name in classification.METRICS},
-                 "accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
-                 "majority_accuracy": accuracy_metric("Accuracy of the most frequent class", headline=False)},
-        capabilities=(target_words.PredictWord(
-            "compare", "compares a word in two texts", ("text", "text2", "span", "span2"), classification.show,
-            ("lemma", "pos"), parse=parse, renamed=renamed),),
-        published={family: {name: value for name, value in fields.items() if name in ("context", "end_of_text")}
-                   for family, fields in heads.PUBLISHED.items()}),
+    networks.definition(Config, build, {
+        **{name: TASK_METRICS[name].metric for name in classification.METRICS},
+        "accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
+        "majority_accuracy": accuracy_metric("Accuracy of the most frequent class", headline=False),
+    }, (target_words.PredictWord(
+        "compare", "compares a word in two texts", ("text", "text2", "span", "span2"), classification.show,
+        ("lemma", "pos"), parse=parse, renamed=renamed),), teachable=True, published=("context", "end_of_text")),
     Reads(("text", "text2", "span", "span2"), ("label",), ("lemma", "pos"), texts=("text", "text2")),
     resolve=classification.resolve, encode=encode, score=classification.score, best="accuracy",
     columns=lambda c: {**classification.DEFINITION.columns(c), **target_words.COLUMNS}, submission=submission,

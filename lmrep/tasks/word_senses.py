@@ -9,7 +9,6 @@ import logging
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -28,10 +27,10 @@ from lmrep.data.records.encoding import Units
 from lmrep.data.records.word_senses import parse
 from lmrep.metrics import Metric
 from lmrep.metrics.tasks import TASK_METRICS
-from lmrep.models.base import Context, Model, check_context
-from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, NetworkUse, Objective, ObjectiveDef, Uses
+from lmrep.models.base import Model
+from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, Objective
 from lmrep.objectives.outputs import normalize_weights
-from lmrep.tasks import heads, networks, sense_inventory, target_words, unseen, word_features
+from lmrep.tasks import heads, networks, sense_inventory, target_words, unseen
 from lmrep.tasks.base import Comparison, Outputs, Reads, Result, TaskDef, TextEncoder, figures
 from lmrep.tasks.networks import Network
 
@@ -44,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Config(networks.Config, heads.Head):
+class Config(networks.TaskConfig, heads.Head):
     """A classifier of a word by its vector, the mean over its tokens."""
 
     network: str = setting("linear", "between the encoder and the senses: linear: the head alone; bilstm: "
@@ -79,13 +78,6 @@ def _describe(record: Record, i: int) -> str:
     return f"{record.where}: a sense is {values.short(record.fields['senses'][i])}"
 
 
-def check_config(c: Config) -> None:
-    """Refuses a teacher."""
-    if c.teacher.alpha_ce:
-        raise UserError(f"config.objective.teacher.alpha_ce is {c.teacher.alpha_ce:g}, and words have different "
-                        "candidates, of which no distribution can be learned from a teacher; set it to 0")
-
-
 def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[Units, int]:
     """A unit for each word, with the columns `candidates`, the numbers of its senses, the most frequent one first, and
     `right`, 1 for those that are right and 0 for others; -1 where there is none, or it is not known."""
@@ -102,7 +94,7 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
     if unknown:
         log.warning("%s: the training data has no sense of %s: %s of %s words have no answer, for this reason",
                     unknown[0].where, sense_inventory.name_of(unknown[0]), f"{len(unknown):,}", f"{len(records):,}")
-    return target_words.encode(records, encoder, {"candidates": candidates, "right": right}, word_features.forms(c))
+    return target_words.encode(records, encoder, {"candidates": candidates, "right": right})
 
 
 # The objective
@@ -110,8 +102,7 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
 
 def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
     """A classifier of words, or the mean vectors of senses."""
-    check_context(model, c.context, "this task")
-    if nearest := c.network == NEAREST:
+    if c.network == NEAREST:
         if model.width:
             raise UserError("config.objective.network is nearest, whose vectors are those of a frozen encoder, and "
                             "config.model would be trained: give the encoder as features=runs/bert after the colon, in "
@@ -119,22 +110,17 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
         if not c.features.layers:
             raise UserError("config.objective.network is nearest, and there is no frozen encoder: give one as "
                             "features=runs/bert after the colon")
-    net = networks.bind(c, model, NAME, frozen)
-    count = len(c.labels) or 2
-    if nearest and networks.specs(net):
+    net, count = networks.bind(c, model, NAME, frozen), len(c.labels) or 2
+    if c.network != NEAREST:
+        return networks.objective(net, count, prepare, loss, predict)
+    if networks.specs(net):
         raise UserError("config.objective.network is nearest, which compares vectors that are not trained, and "
                         f"config.objective.features.layers is {c.features.layers}; set it to last, or a layer's "
                         "number, and leave characters and unknown words' vectors out")
     width = networks.output_width(net)
-    return Objective(
-        name=NAME,
-        specs={"encoder": model.specs, "objective": {NAME: {"scale": ParamSpec((), (), zeros)}}} if nearest else
-        networks.task_specs(net, c, count),
-        prepare=prepare, loss=partial(nearest_loss if nearest else loss, c=c, net=net),
-        predict=partial(predict, c=c, net=net),
-        uses=Uses(Context(c.context), networks=(NetworkUse(model.sizes),)),
-        frozen=networks.frozen_specs(net), penalty=networks.penalty(net),
-        carry=(lambda batch_size: Carry(shared=means(count, width))) if nearest else lambda batch_size: Carry())
+    return networks.objective(net, count, prepare, nearest_loss, predict)._replace(
+        specs={"encoder": model.specs, "objective": {NAME: {"scale": ParamSpec((), (), zeros)}}},
+        carry=lambda batch_size: Carry(shared=means(count, width)))
 
 
 def means(count: int, width: int) -> Tree:
@@ -153,10 +139,10 @@ def word_vectors(params: Tree, batch: Batch, net: Network, key: Array | None = N
     return target_words.vectors(networks.token_vectors(params, batch, net, key), batch, 1)
 
 
-def logits(params: Tree, batch: Batch, key: Array | None = None, *, c: Config, net: Network) -> Array:
+def logits(params: Tree, batch: Batch, net: Network, key: Array | None = None) -> Array:
     """float32 [b, n, k], of the candidates."""
     keys = prng.split(key, 2)
-    y = heads.apply(params["objective"][NAME], word_vectors(params, batch, net, keys[0]), c, keys[1])
+    y = heads.apply(params["objective"][NAME], word_vectors(params, batch, net, keys[0]), net.c, keys[1])
     candidates = batch["candidates"]
     return jnp.where(candidates < 0, EMPTY, jnp.take_along_axis(y, jnp.maximum(candidates, 0), -1))
 
@@ -173,15 +159,15 @@ def cosines(x: Array, batch: Batch, shared: Tree, scale: Array) -> Array:
 
 
 def loss(
-    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, net: Network
+    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, net: Network
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """The mean negative log-probability of the right senses together, among the candidates."""
-    y = logits(params, batch, key, c=c, net=net)
+    y = logits(params, batch, net, key)
     return (nll(y, batch) * batch["weights"]).sum(), ({}, carry)
 
 
 def nearest_loss(
-    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, net: Network
+    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, net: Network
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """As `loss`, by the means of the batches before, of which the words that have a right sense with a mean count; and
     the carry with the vectors of this batch. The loss fits the scale of the cosines alone."""
@@ -201,10 +187,10 @@ def nll(y: Array, batch: Batch) -> Array:
     return jax.nn.logsumexp(y, -1) - jax.nn.logsumexp(jnp.where(batch["right"] == 1, y, EMPTY), -1)
 
 
-def predict(params: Tree, batch: Batch, *, c: Config, net: Network) -> dict[str, dict[str, Array]]:
+def predict(params: Tree, batch: Batch, *, net: Network) -> dict[str, dict[str, Array]]:
     """`log_probabilities` float32 [b, n, k], of the candidates."""
-    if c.network != NEAREST:
-        y = logits(params, batch, c=c, net=net)
+    if net.c.network != NEAREST:
+        y = logits(params, batch, net)
     elif "shared" in params:
         y = cosines(word_vectors(params, batch, net), batch, params["shared"], params["objective"][NAME]["scale"])
     else:
@@ -258,15 +244,13 @@ def show(prediction: Mapping[str, Any]) -> str:
 
 
 DEFINITION = TaskDef(
-    ObjectiveDef(
-        Config, build, check=check_config, conditions_on=lambda c: Context(c.context), parts=networks.parts,
-        metrics={**{name: TASK_METRICS[name].metric for name in METRICS},
-                 "sense_f1": TASK_METRICS["sense_f1"].metric._replace(headline=True, baseline="first_sense_f1"),
-                 "first_sense_f1": Metric("F1 of the most frequent senses", "F1", True, ".2%")},
-        capabilities=(target_words.PredictWord(
-            "disambiguate", "names the senses of words", ("text", "span", "lemma"), show, ("pos",), parse=parse),),
-        published={family: {name: value for name, value in fields.items() if name in ("context", "end_of_text")}
-                   for family, fields in heads.PUBLISHED.items()}),
+    networks.definition(Config, build, {
+        **{name: TASK_METRICS[name].metric for name in METRICS},
+        "sense_f1": TASK_METRICS["sense_f1"].metric._replace(headline=True, baseline="first_sense_f1"),
+        "first_sense_f1": Metric("F1 of the most frequent senses", "F1", True, ".2%"),
+    }, (target_words.PredictWord(
+        "disambiguate", "names the senses of words", ("text", "span", "lemma"), show, ("pos",), parse=parse),),
+        published=("context", "end_of_text")),
     Reads(("text", "span", "lemma"), ("senses",), ("pos",), texts=("text",)), resolve=resolve, encode=encode,
     score=score, best="sense_f1",
     columns=lambda c: {

@@ -107,7 +107,7 @@ def test_a_crf_gives_the_probabilities_of_a_brute_force_sum_and_predicts_what_th
     own.params["objective"]["tagging"]["crf"] = {name: np.float32(value) for name, value in scores.items()}
     batch = own.examples().gather(np.array([0]))
     net = networks.bind(c, own.model, "tagging", {})
-    emissions = np.asarray(tagging.logits(own.params, batch, c=c, net=net))[0]
+    emissions = np.asarray(tagging.logits(own.params, batch, net))[0]
     emissions = emissions[np.flatnonzero(task_words.representatives(batch["word"][0], c.pieces))].astype(np.float64)
     values = {}
     for tags in itertools.product(range(len(c.labels)), repeat=4):

@@ -41,13 +41,13 @@ def test_the_words_of_tokens_are_the_text(name):
     """Also of those that are unknown tokens or several ones, as they are written."""
     config = tokenizers.Config(name=name, vocab_size=58 if name.startswith("sent") else 320)
     tokenizer, forms = tokenizers.train(config, lambda: iter([*TEXTS, TEXT])), {"km": 0}
-    encoder = TextEncoder(tokenizer, input_layout(tokenizer.vocabulary, "both", True), 64, Format())
-    numbers = encoder.words(TEXT, forms)
+    encoder = TextEncoder(tokenizer, input_layout(tokenizer.vocabulary, "both", True), 64, Format(), forms)
+    numbers = encoder.words(TEXT)
     assert len(numbers) == len(encoder.ids([TEXT], [""])[0])
     words = [*forms]
     found = [words[number] for i, number in enumerate(numbers) if not i or number != numbers[i - 1]]
     assert "".join(found) == "".join(TEXT.split()) and {"Zoë", "km", "from"} <= {*found}
-    assert encoder.words("", forms).shape == (0,) and len(forms) == len(words)
+    assert encoder.words("").shape == (0,) and len(forms) == len(words)
 
 
 @pytest.mark.parametrize(("task", "long"), [

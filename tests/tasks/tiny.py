@@ -100,7 +100,8 @@ class Tiny:
         self.layout = input_layout(vocabulary, context, "token_type_ids" in self.model.inputs)
 
     def encode(self, records=None) -> tuple[Units, int]:
-        encoder = TextEncoder(self.tokenizer, self.layout, self.length, self.form)
+        encoder = TextEncoder(self.tokenizer, self.layout, self.length, self.form,
+                              {} if word_features.fields(self.config) else None)
         return self.task.encode(self.config, self.records if records is None else records, encoder)
 
     def examples(self, records=None) -> Examples:
