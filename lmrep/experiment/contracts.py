@@ -5,7 +5,7 @@ Rows are checked by their names; networks and objectives are traced once with `j
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,6 +19,9 @@ from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.data.formats import FORMATS, batch_struct
 from lmrep.data.formats.base import FIELDS
+from lmrep.data.records import FIELDS as RECORD_FIELDS
+from lmrep.data.records import Record
+from lmrep.data.records.encoding import Units
 from lmrep.experiment.choices import ALL_FORMATS, ALL_OBJECTIVES
 from lmrep.experiment.record import StagePlan
 from lmrep.layers.stack import Execution
@@ -26,6 +29,7 @@ from lmrep.metrics import COMMON, UNIGRAM_LOSS, Metric, baseline_names
 from lmrep.models import MODELS
 from lmrep.models.base import Encoded, Inputs, Model, ModelDef
 from lmrep.objectives.base import Batch, EvaluationKeys, Keys, Metrics, Objective
+from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder
 from lmrep.training.state import specs_of
 
 TARGETS = "targets"  # a figure of the training step, beside those of `COMMON`
@@ -63,6 +67,50 @@ def check_rows(stage: StagePlan) -> None:
         _check_names(what, "its config lacks the field", ("duplicates",), _fields(form.config))
         with faults_of(what, form.config):
             _check_names(what, "its row promises the batch field", form.fields(stage.format), FIELDS)
+
+
+def checked_task(name: str, row: TaskDef) -> TaskDef:
+    """The row of a task, whose `encode` and `score` are checked where they are called. Raises UserError where it names
+    fields of records, or metrics, that do not exist, and later where its columns are not those of its units, or `score`
+    returns something else than its row says."""
+    what, config, metrics = described("task", name, row.objective.config), row.objective.config, row.objective.metrics
+    _check_names(what, "it reads the field", (*row.reads.inputs, *row.reads.targets, *row.reads.texts), RECORD_FIELDS)
+    _check_names(what, "it compares checkpoints by", filter(None, [row.best]), metrics)
+
+    def encode(c: Any, records: Sequence[Record], encoder: TextEncoder) -> tuple[Units, int]:
+        with faults_of(what, config):
+            encoded, declared = row.encode(c, records, encoder), row.columns(c)
+        if not (isinstance(encoded, tuple) and len(encoded) == 2 and isinstance(encoded[0], Units)):
+            raise UserError(f"{what}: encode returns {type(encoded).__name__}; expected (Units, number of texts that "
+                            "were too long); correct this component")
+        units = encoded[0]
+        if (examples := len(np.unique(units.example))) != len(records):
+            raise UserError(f"{what}: encode gives units of {examples:,} examples for {len(records):,} records; "
+                            "correct this component")
+        declared = {column: field for column, field in declared.items() if column not in FIELDS}
+        _check_names(what, "encode gives the column", units.columns, declared)
+        _check_names(what, "columns declare the column", declared, units.columns)
+        for column, field in declared.items():
+            shape, rows = units.columns[column].shape, len(units.tokens if field.axes[1] == "t" else units.example)
+            if shape[:1] != (rows,) or len(shape) != len(field.axes) - 1:
+                raise UserError(f"{what}: its column {column!r} has shape {shape}, and its axes are {field.axes!r}; "
+                                f"expected {rows:,} values, one of each {'token' if field.axes[1] == 't' else 'unit'}; "
+                                "correct this component")
+        return encoded
+
+    def score(c: Any, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
+        with faults_of(what, config):
+            result = row.score(c, records, units, outputs)
+        if not isinstance(result, Result):
+            raise UserError(f"{what}: score returns {type(result).__name__}; expected Result of lmrep/tasks/base.py; "
+                            "correct this component")
+        if len(result.predictions) != len(records):
+            raise UserError(f"{what}: score gives {len(result.predictions):,} predictions for {len(records):,} "
+                            "records; correct this component")
+        _check_names(what, "score measures", result.metrics, {*metrics, "loss"})
+        return result
+
+    return row._replace(encode=encode, score=score)
 
 
 def _fields(config: type) -> set[str]:

@@ -17,7 +17,7 @@ from lmrep.data.records.mixture import mix
 from lmrep.data.records.values import listed
 from lmrep.data.tokenizers import Tokenizer
 from lmrep.experiment import config as experiments
-from lmrep.experiment import task_sources
+from lmrep.experiment import contracts, task_sources
 from lmrep.experiment.config import StagePlan, TaskExperiment
 from lmrep.models.base import Model
 from lmrep.tasks import TASKS, word_features
@@ -195,7 +195,7 @@ def _tokenized(
 ) -> Examples:
     """The examples of records of one source, whose config `stage` has. Those of `training` have batches of at most
     `batch_tokens`; texts that others are generated from are packed in training alone."""
-    task, config = TASKS[stage.objective_name], stage.objective
+    task, config = contracts.checked_task(stage.objective_name, TASKS[stage.objective_name]), stage.objective
     encoder = _encoder(stage, model, tokenizer)
     layout, form = encoder.layout, encoder.format
     units, long = task.encode(config, own, encoder)

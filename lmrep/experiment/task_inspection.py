@@ -144,9 +144,9 @@ def _tokenizer(prepared: PreparedTask) -> str:
 
 def _targets(experiment: TaskExperiment, own: Sequence[Record]) -> str:
     """The values of a target and how often each occurs, where it is a class."""
-    counts, target = _target_counts(experiment, own), TASKS[experiment.objective["name"]].reads.targets[0]
-    if not counts:
+    if not (counts := _target_counts(experiment, own)):
         return ""
+    target = TASKS[experiment.objective["name"]].reads.targets[0]
     shown = ", ".join(f"{value} {count / counts.total():.1%}" for value, count in counts.most_common(LABELS))
     scheme = experiment.objective.get("scheme", "none") if target == "tags" else "none"
     return (f"{target}{f' ({scheme})' * (scheme != 'none')}: {len(counts):,} values: {shown}"
@@ -155,8 +155,8 @@ def _targets(experiment: TaskExperiment, own: Sequence[Record]) -> str:
 
 def _target_counts(experiment: TaskExperiment, own: Sequence[Record]) -> Counter[str]:
     """The values of the target of records, as `_counts`; answers, and what is made of unlabelled text, do not count."""
-    target = TASKS[experiment.objective["name"]].reads.targets[0]
-    return _counts([record.fields[target] for record in own
+    targets = TASKS[experiment.objective["name"]].reads.targets[:1]
+    return _counts([record.fields[target] for record in own for target in targets
                     if target in record.fields and not record.tokens and "answers" not in record.fields])
 
 

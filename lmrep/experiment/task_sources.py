@@ -14,6 +14,7 @@ from lmrep.data import records
 from lmrep.data.mixture import block_counts, mixing_weights
 from lmrep.data.records import Record
 from lmrep.data.records.mixture import MixedExamples
+from lmrep.experiment import contracts
 from lmrep.experiment.choices import ALL_OBJECTIVES
 from lmrep.experiment.record import TaskExperiment
 from lmrep.tasks import TASKS
@@ -75,7 +76,8 @@ def check(experiment: TaskExperiment) -> None:
 
 def task_of(experiment: TaskExperiment) -> TaskDef:
     """The task; of a mixture one that goes by the config of each record's source."""
-    task = TASKS[experiment.objective["name"]]
+    name = experiment.objective["name"]
+    task = contracts.checked_task(name, TASKS[name])
     return mixed(task, _configs(experiment)) if experiment.sources else task
 
 

@@ -99,14 +99,15 @@ class Comparison(NamedTuple):
 
 def compare(config: Any, record: Record, prediction: Mapping[str, Any]) -> Comparison:
     """The target of a record beside the first field of a prediction, by the negative logarithm of the target's
-    probability where the prediction has `probabilities`; by whether they differ where it does not."""
-    gold = str(next(record.fields[name] for name in TARGETS if name in record.fields))
+    probability where the prediction has `probabilities`; by whether they differ where it does not. Records of a task
+    without targets have none beside it."""
+    gold = str(next((record.fields[name] for name in TARGETS if name in record.fields), ""))
     predicted, probabilities = str(next(iter(prediction.values()))), prediction.get("probabilities")
     if isinstance(probabilities, Sequence) and gold.isdecimal() and int(gold) < len(probabilities):
         probabilities = {str(i): p for i, p in enumerate(probabilities)}
     if isinstance(probabilities, Mapping) and {gold, predicted} <= probabilities.keys():
         return compare_probabilities(gold, predicted, probabilities)
-    return Comparison(gold, predicted, float(gold != predicted))
+    return Comparison(gold, predicted, float(gold not in ("", predicted)))
 
 
 def compare_probabilities(gold: str, predicted: str, probabilities: Mapping[str, float]) -> Comparison:

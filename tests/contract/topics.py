@@ -3,7 +3,7 @@ predictions, are its own too."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -12,25 +12,25 @@ import numpy as np
 import optax
 
 from lmrep.config.record import setting
-from lmrep.core import prng
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats.base import Field
 from lmrep.data.records import Record
-from lmrep.data.records.encoding import Units, collect
+from lmrep.data.records.encoding import Units
 from lmrep.metrics import Metric
 from lmrep.metrics.tasks import TaskMetric
-from lmrep.models.base import Context, Model, check_context
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Names, Objective, ObjectiveDef, Uses
+from lmrep.models.base import Model
+from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, Names, Objective
 from lmrep.objectives.outputs import normalize_weights, sums
-from lmrep.tasks import heads
+from lmrep.tasks import networks
 from lmrep.tasks.base import Outputs, Reads, Result, TaskDef, TextEncoder, mean_by_example
 from lmrep.tasks.capability import Predict
+from lmrep.tasks.networks import Network
 
 
 @dataclass(frozen=True)
-class Config(heads.Head):
+class Config(networks.TextConfig):
     """A classifier for each topic."""
 
     topics: tuple[str, ...] = setting((), "the topics; none: those of the training data, sorted")
@@ -60,21 +60,14 @@ def check(c: Config, record: Record) -> None:
 
 def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[Units, int]:
     """A unit for each text, with a column [u, topics] of 0 and 1, or -1 for a text without labels."""
-    units, owners, long = encoder.texts(
-        [record.fields["text"] for record in records], [None] * len(records), [record.where for record in records])
     labels = [[int(topic in record.fields["tags"]) if "tags" in record.fields else -1 for topic in c.topics]
               for record in records]
-    return collect(units, owners, {"topics": np.array(labels, np.int32)[owners]}), len(long)
+    return encoder.units(records, {"topics": np.array(labels, np.int32)})
 
 
-def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
+def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
     """A logit for each topic from one vector of each text."""
-    check_context(model, c.context, "this task")
-    return Objective(
-        name="topics", specs={"encoder": model.specs, "objective": {
-            "topics": heads.specs(model, len(c.topics) or 2, c)}},
-        prepare=prepare, loss=partial(loss, c=c, model=model), predict=partial(predict, c=c, model=model),
-        uses=Uses(Context(c.context)))
+    return networks.objective(networks.bind(c, model, "topics", frozen), len(c.topics) or 2, prepare, loss, predict)
 
 
 def prepare(keys: Keys, batch: Batch) -> Batch:
@@ -82,25 +75,19 @@ def prepare(keys: Keys, batch: Batch) -> Batch:
     return batch | {"weights": normalize_weights((batch["unit"] >= 0) & (batch["topics"] >= 0).all(-1))}
 
 
-def logits(params: Tree, batch: Batch, key: Array | None = None, *, c: Config, model: Model) -> Array:
-    """float32 [b, n, topics]."""
-    keys = prng.split(key, 2)
-    return heads.apply(params["objective"]["topics"], heads.pooled(params, batch, model, c, keys[0]), c, keys[1])
-
-
 def loss(
-    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model
+    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, net: Network
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """The mean over texts of the binary cross-entropies' sum."""
-    y = logits(params, batch, key, c=c, model=model)
+    y, carry = networks.outputs(params, batch, net, key, carry)
     nll = optax.sigmoid_binary_cross_entropy(y, jnp.maximum(batch["topics"], 0)).sum(-1)
     exact = ((y > 0) == (batch["topics"] == 1)).all(-1)
     return (nll * batch["weights"]).sum(), (sums(batch["weights"] > 0, exact=exact), carry)
 
 
-def predict(params: Tree, batch: Batch, *, c: Config, model: Model) -> dict[str, dict[str, Array]]:
+def predict(params: Tree, batch: Batch, *, net: Network) -> dict[str, dict[str, Array]]:
     """`probabilities` float32 [b, n, topics]."""
-    return {"units": {"probabilities": jax.nn.sigmoid(logits(params, batch, c=c, model=model))}}
+    return {"units": {"probabilities": jax.nn.sigmoid(networks.outputs(params, batch, net)[0])}}
 
 
 def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
@@ -145,12 +132,10 @@ class NameTopics(Predict):
 
 
 DEFINITION = TaskDef(
-    ObjectiveDef(
-        Config, build, conditions_on=lambda c: Context(c.context),
-        metrics={"micro_f1": METRIC.metric, "exact": Metric("Texts without error", "accuracy", True, ".2%")},
-        capabilities=(NameTopics("name_topics", "names the topics of texts", ("text",),
-                                 lambda prediction: " ".join(prediction["topics"]) or "none"),),
-        published=heads.PUBLISHED),
+    networks.definition(Config, build, {
+        "micro_f1": METRIC.metric, "exact": Metric("Texts without error", "accuracy", True, ".2%"),
+    }, (NameTopics("name_topics", "names the topics of texts", ("text",),
+                   lambda prediction: " ".join(prediction["topics"]) or "none"),)),
     Reads(("text",), ("tags",)), resolve=resolve, check=check, encode=encode, score=score, best="micro_f1",
     columns=lambda c: {"topics": Field("bnl", np.int32, "1 for topics of a text; -1 where they are not known")},
     submission=submission)
