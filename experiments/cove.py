@@ -42,33 +42,32 @@ from lmrep.config import loading
 from lmrep.experiment.fine_tuning import compose_task
 
 TABLE = "encoder/source_embedding/token"
-TINY = {"width": 256, "embedding": 128, "layers": 1, "dropout": 0.2}
 
 
 def get_config(argument=""):
     """The config; `argument` makes the choices above."""
     chosen = loading.parse_argument(argument, size=("base", ("base", "tiny")), source="en", target="de",
                                     attention=("general", ("general", "dot", "none")), vectors="")
-    tiny = chosen.size == "tiny"
     config = compose_task(
-        "size=tiny" if tiny else "model=cove", "text_to_text", base="cove",
+        "size=tiny" if chosen.size == "tiny" else "model=cove", "text_to_text", base="cove",
         data={"format": "parallel", "columns": {"text": chosen.source, "target": chosen.target}})
     config.name = "cove"
+    config.length, config.batch_size, config.steps = 64, 64, 300_000
+    config.objective.max_target = 64
     config.model.update({"attention": chosen.attention, "input_feeding": chosen.attention != "none"})
-    if tiny:
-        config.model.update(TINY)
-    config.tokenizer.update({"name": "words" if chosen.vectors else "sentencepiece_bpe", "lowercase": False,
-                             "vocab_size": 6000 if tiny else 100_000 if chosen.vectors else 32_000})
+    config.tokenizer.update({"name": "sentencepiece_bpe", "lowercase": False, "vocab_size": 32_000})
     if chosen.vectors:
+        config.tokenizer.update({"name": "words", "vocab_size": 100_000})
         config.init_vectors = {TABLE: chosen.vectors}
         config.optimizer.multipliers = {TABLE: 0.0}
-    config.length, config.batch_size, config.steps = 64, 64, 3000 if tiny else 300_000
-    config.objective.max_target = 64
-    config.optimizer.update({"name": "adamw", "bias_correction": True, "learning_rate": 2e-3, "weight_decay": 0.0,
-                             "clip": 5.0} if tiny else
-                            {"name": "sgd", "learning_rate": 1.0, "weight_decay": 0.0, "clip": 5.0})
-    config.optimizer.schedule.update({"name": "linear" if tiny else "plateau", "warmup": 0, "warmup_fraction": 0.0})
-    config.optimizer.schedule.update({} if tiny else {"factor": 0.5, "final": 0.03})
+    config.optimizer.update({"name": "sgd", "learning_rate": 1.0, "weight_decay": 0.0, "clip": 5.0})
+    config.optimizer.schedule.update({"name": "plateau", "warmup_fraction": 0.0, "factor": 0.5, "final": 0.03})
     config.checkpoint.best = "bleu"
-    config.evaluation.every = 500 if tiny else 5000
+    config.evaluation.every = 5000
+    if chosen.size == "tiny":
+        config.steps, config.evaluation.every = 3000, 500
+        config.model.update({"width": 256, "embedding": 128, "layers": 1, "dropout": 0.2})
+        config.tokenizer.vocab_size = 6000
+        config.optimizer.update({"name": "adamw", "bias_correction": True, "learning_rate": 2e-3})
+        config.optimizer.schedule.update({"name": "linear", "final": 0.0})
     return config

@@ -49,6 +49,9 @@ def get_config(argument=""):
     config.objective.update({"scheme": "BIOES", "repair": True})
     if config.objective.features.layers:
         config.objective.features.update({"layers": "last", "placement": "between", "dropout": 0.25})
+    if config.model.name == "none":  # Adam for what is trained above frozen vectors
+        config.batch_size = 32
+        config.optimizer.update({"learning_rate": 1e-3, "betas": (0.9, 0.999), "weight_decay": 0.0, "clip": 5.0})
     if tiny:
         config.epochs = 5.0
     return config

@@ -30,31 +30,31 @@ Choices after the colon:
 from lmrep.config import loading
 from lmrep.experiment.fine_tuning import compose_task
 
-TINY = {"width": 256, "layers": 2, "heads": 4, "mlp": 1024, "max_length": 256, "dropout": 0.1}
-
 
 def get_config(argument=""):
     """The config; `argument` makes the choices above."""
     chosen = loading.parse_argument(argument, size=("base", ("base", "big", "tiny")), source="de", target="en")
-    tiny = chosen.size == "tiny"
     config = compose_task(
-        "size=tiny" if tiny else f"model=transformer_{chosen.size}", "text_to_text", base="transformer_base",
+        "size=tiny" if chosen.size == "tiny" else f"model=transformer_{chosen.size}", "text_to_text",
+        base="transformer_base",
         data={"format": "parallel", "columns": {"text": chosen.source, "target": chosen.target}})
     config.name = "transformer_mt"
-    if tiny:
-        config.model.update(TINY)
-        config.tokenizer.vocab_size = 6000
     config.format.packed = True  # so that every batch has about as many tokens
-    config.length, config.batch_size = (128, 16) if tiny else (256, 96)
-    config.steps = 3000 if tiny else 300_000 if chosen.size == "big" else 100_000
-    config.objective.label_smoothing = 0.1
-    config.objective.max_target = 64 if tiny else 256
-    warmup = 800 if tiny else 4000
+    config.length, config.batch_size, config.steps, warmup = 256, 96, 100_000, 4000
+    config.objective.update({"label_smoothing": 0.1, "max_target": 256})
+    # Checkpoints are about ten minutes apart on the paper's machine, and kept for its average.
+    config.checkpoint.update({"best": "bleu", "every": 1250, "keep": 5})
+    config.evaluation.every = 5000
+    if chosen.size == "big":
+        config.steps = 300_000
+        config.checkpoint.update({"every": 625, "keep": 20})
+    if chosen.size == "tiny":
+        config.length, config.batch_size, config.steps, warmup = 128, 16, 3000, 800
+        config.model.update({"width": 256, "layers": 2, "heads": 4, "mlp": 1024, "max_length": 256, "dropout": 0.1})
+        config.tokenizer.vocab_size = 6000
+        config.objective.max_target = 64
+        config.checkpoint.every = config.evaluation.every = 500
     config.optimizer.update({"name": "adamw", "betas": (0.9, 0.98), "eps": 1e-9, "bias_correction": True, "clip": 0.0,
                              "weight_decay": 0.0, "learning_rate": (config.model.width * warmup) ** -0.5})
     config.optimizer.schedule.update({"name": "inverse_sqrt", "warmup": warmup, "warmup_fraction": 0.0})
-    config.evaluation.every = 500 if tiny else 5000
-    # Checkpoints are about ten minutes apart on the paper's machine, and kept for its average.
-    every, keep = {"tiny": (500, 5), "base": (1250, 5), "big": (625, 20)}[chosen.size]
-    config.checkpoint.update({"best": "bleu", "every": every, "keep": keep})
     return config

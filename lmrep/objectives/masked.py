@@ -88,5 +88,5 @@ def loss(
 
 DEFINITION = ObjectiveDef(
     Config, build, mlm_head.METRICS | sentence_pair.METRICS, masking.check, sentence_pair.batch_fields,
-    capabilities=(FillMask(),), published=RULES, loss_fields=("sentence_pair",),
+    capabilities=(FillMask(),), loss_fields=("sentence_pair",),
 )
