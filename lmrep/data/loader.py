@@ -1,4 +1,4 @@
-"""From a plan to batches: which examples a step shows, gathered in advance by threads.
+"""From a dataset to batches: which examples a step shows, gathered in advance by threads.
 
 The loader has no state that a checkpoint would have to save. Index r of the batch of step i is position
 i * batch_size + r of the run, and the position alone determines the example, in O(1): a run resumes at step i by asking
@@ -8,31 +8,24 @@ for step i.
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from functools import partial
 
 import grain
 import numpy as np
 
 from lmrep.core.errors import RunFault, UserError
-from lmrep.data.formats.base import Batch
-from lmrep.data.formats.plans import Plan
-from lmrep.data.formats.sentence_stream import SentenceStreamPlan
-from lmrep.data.formats.stream_pair import StreamPairPlan
-from lmrep.data.mixture import Mixture
-from lmrep.data.records.examples import Examples
+from lmrep.data.dataset import Batch, Dataset
 
-AnyPlan = Plan | SentenceStreamPlan | StreamPairPlan | Mixture | Examples
 BLOCK = 16  # steps whose examples are found together: finding one takes the time of an array operation, not of examples
 
 
 def batches(
-    plan: AnyPlan, *, batch_size: int, indices: np.ndarray, seed: int, first_step: int, last_step: int,
+    dataset: Dataset, *, batch_size: int, indices: np.ndarray, seed: int, first_step: int, last_step: int,
     threads: int = 2, prefetch: int = 4, multiple: int = 1,
 ) -> Iterator[Batch]:
     """The batches of steps first_step, ..., last_step - 1, in order.
 
     Args:
-      plan: the examples.
+      dataset: the examples.
       batch_size: examples of the global batch, over all hosts.
       indices: int[b], the examples of the global batch that this host's devices hold, in [0, batch_size). The batches
         have only these, in this order.
@@ -41,53 +34,51 @@ def batches(
       last_step: the step after the last one.
       threads: batches that are gathered at a time. The threads end with the iterator.
       prefetch: batches that are kept ready.
-      multiple: divides `batch_size`. Batches of labelled examples with fewer sequences (`Examples.batch_tokens`) have a
-        multiple of it, filled with empty ones, and `indices` are those of as large a part of each.
+      multiple: divides `batch_size`. A batch with fewer examples (`Dataset.batch_rows`) has a multiple of it, filled
+        with empty ones, and `indices` are those of as large a part of each.
 
     Raises:
-      UserError: the plan has fewer examples than a batch.
+      UserError: the dataset has fewer examples than a batch, and does not fill it.
       RunFault: while iterating, a token id is outside of the vocabulary.
     """
-    if plan.examples < batch_size and not isinstance(plan, Examples):  # which fill batches with empty sequences
-        raise UserError(f"the data make {plan.examples} examples of length {plan.length}; expected at least one batch "
-                        f"of {batch_size}: give more text, or lower batch_size or length")
+    if dataset.examples < batch_size and not dataset.fills:
+        raise UserError(f"the data make {dataset.examples} examples of length {dataset.length}; expected at least one "
+                        f"batch of {batch_size}: give more text, or lower batch_size or length")
     indices = np.asarray(indices, np.int64)
-    limited = partial(_of_smaller_batch, plan, batch_size, indices, multiple) if getattr(
-        plan, "batch_tokens", 0) else None
-    return _prefetched(plan, lambda step: plan.numbers(step * batch_size + np.arange(batch_size), batch_size, seed),
-                       indices, first_step, last_step, threads, prefetch, limited)
 
+    def indices_of(length: int | tuple[int, int]) -> np.ndarray:
+        rows = dataset.batch_rows(length, batch_size)
+        if rows == batch_size:
+            return indices
+        part, rows = batch_size // multiple, -(-rows // multiple)
+        # A shard of the batch is some of `multiple` equal parts; the host has the same parts of the smaller batch.
+        return (np.unique(indices // part)[:, None] * rows + np.arange(rows)).ravel()
 
-def _of_smaller_batch(
-    plan: Examples, batch_size: int, indices: np.ndarray, multiple: int, length: int | tuple[int, int]
-) -> np.ndarray:
-    """`indices` in a batch that has as many sequences as its length allows. A shard of the batch is some of `multiple`
-    equal parts; the host has the same parts of the smaller batch."""
-    size = batch_size // multiple
-    rows = -(-plan.batch_rows(length, batch_size) // multiple)
-    return (np.unique(indices // size)[:, None] * rows + np.arange(rows)).ravel()
+    return _prefetched(
+        dataset, lambda step: dataset.numbers(step * batch_size + np.arange(batch_size), batch_size, seed), indices_of,
+        first_step, last_step, threads, prefetch)
 
 
 def evaluation_batches(
-    plan: AnyPlan, *, batch_size: int, indices: np.ndarray, limit: int | None = None, threads: int = 2,
+    dataset: Dataset, *, batch_size: int, indices: np.ndarray, limit: int | None = None, threads: int = 2,
     prefetch: int = 4,
 ) -> Iterator[Batch]:
-    """Each of the first `limit` examples once: in order, or, if the plan is contiguous, each continuing the one at its
-    index of the previous batch. Batches are filled with empty examples: example -1, all padding.
+    """Each of the first `limit` examples once: in order, or, if the dataset is contiguous, each continuing the one at
+    its index of the previous batch. Batches are filled with empty examples: example -1, all padding.
 
-    Other arguments and errors as in `batches`; the plan may have fewer examples than a batch.
+    Other arguments and errors as in `batches`; the dataset may have fewer examples than a batch.
     """
-    count = plan.evaluation_examples if limit is None else min(limit, plan.evaluation_examples)
+    count = dataset.evaluation_examples if limit is None else min(limit, dataset.evaluation_examples)
     indices = np.asarray(indices, np.int64)
     return _prefetched(
-        plan, lambda step: plan.evaluation_numbers(step * batch_size + np.arange(batch_size), batch_size, count),
-        indices, 0, -(-count // batch_size), threads, prefetch)
+        dataset, lambda step: dataset.evaluation_numbers(step * batch_size + np.arange(batch_size), batch_size, count),
+        lambda length: indices, 0, -(-count // batch_size), threads, prefetch)
 
 
-def gather(plan: AnyPlan, numbers: np.ndarray, length: int = 0) -> Batch:
-    """`plan.gather` with checked ids: on a device, an embedding lookup clamps or wraps them without an error."""
-    batch = plan.gather(numbers, length)
-    size = plan.vocabulary.size
+def gather(dataset: Dataset, numbers: np.ndarray, length: int = 0) -> Batch:
+    """`dataset.gather` with checked ids: on a device, an embedding lookup clamps or wraps them without an error."""
+    batch = dataset.gather(numbers, length)
+    size = dataset.vocabulary.size
     names = ("tokens", "backward_tokens", "source_tokens")
     ids = np.concatenate([batch[name].reshape(len(numbers), -1) for name in names if name in batch], axis=1)
     for name in ("following", "backward_following"):
@@ -103,11 +94,11 @@ def gather(plan: AnyPlan, numbers: np.ndarray, length: int = 0) -> Batch:
 
 
 def _prefetched(
-    plan: AnyPlan, numbers: Callable[[np.ndarray], np.ndarray], indices: np.ndarray, first: int, last: int,
-    threads: int, prefetch: int, indices_of: Callable[[int | tuple[int, int]], np.ndarray] | None = None,
+    dataset: Dataset, numbers: Callable[[np.ndarray], np.ndarray],
+    indices_of: Callable[[int | tuple[int, int]], np.ndarray], first: int, last: int, threads: int, prefetch: int,
 ) -> Iterator[Batch]:
-    """The batches of some steps, with the examples at `indices` of the global batch, or at `indices_of` its length.
-    `numbers` gives those of several steps: int64[n, 1] -> int64[n, b]."""
+    """The batches of some steps, with the examples at `indices_of` the length of each global batch. `numbers` gives
+    those of several steps: int64[n, 1] -> int64[n, b]."""
     @functools.lru_cache(maxsize=4)
     def block(number: int) -> np.ndarray:
         return numbers(number * BLOCK + np.arange(BLOCK)[:, None])
@@ -117,12 +108,13 @@ def _prefetched(
 
     def batch(step: int) -> Batch:
         everywhere = numbers_of(step)
-        length = plan.batch_length(everywhere)  # all hosts agree on it
-        shown = everywhere[indices_of(length) if indices_of else indices]
-        gathered = gather(plan, shown, length)
-        if plan.contiguous:
+        length = dataset.batch_length(everywhere)  # all hosts agree on it
+        indices = indices_of(length)
+        shown = everywhere[indices]
+        gathered = gather(dataset, shown, length)
+        if dataset.contiguous:
             previous = numbers_of(step - 1)[indices] if step else np.full_like(shown, -1)
-            interrupted = (shown >= 0) & ~plan.continues(previous, shown)
+            interrupted = (shown >= 0) & ~dataset.continues(previous, shown)
             for name in ("reset", "backward_reset"):
                 if name in gathered:
                     gathered[name] = np.maximum(gathered[name], interrupted.astype(np.int32))

@@ -17,8 +17,8 @@ import numpy as np
 from lmrep.core.errors import UserError
 from lmrep.core.files import digest
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.data.formats.base import FIELDS, Batch
-from lmrep.data.formats.plans import Plan
+from lmrep.data.dataset import Batch, Dataset
+from lmrep.data.formats.base import FIELDS
 from lmrep.data.order import Interleaving, example_numbers, source_seed
 from lmrep.data.store.token_store import Store
 
@@ -56,8 +56,8 @@ class Sources:
 
 
 @dataclass(frozen=True, eq=False)
-class Mixture:
-    """A plan composed of the plans of several sources, with the interface of `formats.Plan`.
+class Mixture(Dataset):
+    """A dataset composed of the plans of several sources.
 
     The examples of the first source are numbered first, then those of the second, and so on.
 
@@ -66,9 +66,8 @@ class Mixture:
       store: their splits and proportions.
     """
 
-    plans: tuple[Plan, ...]
+    plans: tuple[Dataset, ...]
     store: Sources = field(repr=False)
-    contiguous = False
 
     def __post_init__(self):
         if any(plan.contiguous for plan in self.plans):
@@ -112,14 +111,14 @@ class Mixture:
         return self._interleaving.assign(positions)
 
     def numbers(self, positions: np.ndarray, batch_size: int, seed: int) -> np.ndarray:
-        """As `Plan.numbers`; each source has its own order."""
+        """As `Dataset.numbers`; each source has its own order."""
         def shuffled(source: int, index: np.ndarray) -> np.ndarray:
             return example_numbers(self.plans[source].examples, source_seed(seed, source), index)
 
         return self._numbers(positions, shuffled)
 
     def evaluation_numbers(self, positions: np.ndarray, batch_size: int, count: int) -> np.ndarray:
-        """As `Plan.evaluation_numbers`; `count` is at most `evaluation_examples`."""
+        """As `Dataset.evaluation_numbers`; `count` is at most `evaluation_examples`."""
         shown = positions < count
         return np.where(shown, self._numbers(np.where(shown, positions, 0), lambda source, index: index), -1)
 
@@ -140,10 +139,6 @@ class Mixture:
     def vocabulary(self) -> Vocabulary:
         return self.store.vocabulary
 
-    def batch_length(self, numbers: np.ndarray) -> int:
-        """As `Plan.batch_length`."""
-        return self.length
-
     def gather(self, numbers: np.ndarray, length: int = 0) -> Batch:
         numbers = np.asarray(numbers, np.int64)
         if numbers.size and not -1 <= numbers.min() <= numbers.max() < self.examples:
@@ -159,7 +154,7 @@ class Mixture:
         return batch | {"example": numbers.astype(np.int32)}
 
     def statistics(self) -> dict[str, float]:
-        """As `Plan.statistics`: the means over the sources, weighted by their proportions."""
+        """As `Dataset.statistics`: the means over the sources, weighted by their proportions."""
         statistics = [plan.statistics() for plan in self.plans]
         weights = np.array(self.store.block_counts) / sum(self.store.block_counts)
         means = {name: float(weights @ [each[name] for each in statistics])

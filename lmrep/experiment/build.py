@@ -253,7 +253,7 @@ def _task_stage(prepared: PreparedTask, stage: StagePlan, network: Model, frozen
         optimizer=optimizers.build(stage.optimizer, built.specs, stage.steps),
         batches=lambda indices, first, last: loader.batches(
             train, batch_size=stage.batch_size, indices=indices, seed=experiment.seed, first_step=first, last_step=last,
-            multiple=_multiple(experiment, stage) if train.batch_tokens else 1),
+            multiple=_multiple(experiment, stage)),
         batch_size=stage.batch_size, microbatches=stage.microbatches,
         validation=held_out and (lambda indices: loader.evaluation_batches(
             held_out, batch_size=stage.batch_size, indices=indices)),

@@ -20,12 +20,12 @@ from lmrep.data.formats import (
     stream,
     stream_pair,
 )
-from lmrep.data.formats.base import FIELDS, TEXT_FIELDS, Batch, FormatDef, Progress, batch_struct
+from lmrep.data.formats.base import FIELDS, TEXT_FIELDS, FormatDef, Progress, batch_struct
 from lmrep.data.formats.cache import cached
 from lmrep.data.formats.plans import Plan
 from lmrep.data.store.token_store import Store
 
-__all__ = ["FIELDS", "FORMATS", "TEXT_FIELDS", "Batch", "FormatDef", "Plan", "batch_struct", "plan"]
+__all__ = ["FIELDS", "FORMATS", "TEXT_FIELDS", "FormatDef", "Plan", "batch_struct", "plan"]
 
 FORMATS: dict[str, FormatDef] = {
     "packed": packed.DEFINITION,

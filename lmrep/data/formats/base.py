@@ -16,7 +16,6 @@ from lmrep.data import characters
 if TYPE_CHECKING:
     import jax
 
-Batch = dict[str, np.ndarray]
 Progress = Callable[[int, int], None]  # called with (work done, in total), in any unit, and last with both equal
 
 

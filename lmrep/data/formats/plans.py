@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.data.formats.base import TEXT_FIELDS, Batch, Layout, Spans, ranges, with_characters
+from lmrep.data.dataset import Batch, Dataset
+from lmrep.data.formats.base import TEXT_FIELDS, Layout, Spans, ranges, with_characters
 from lmrep.data.order import contiguous_numbers, example_numbers
 from lmrep.data.store.token_store import Store
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class Plan(Dataset):
     """The examples of a split.
 
     The table of spans is repeated `repeats` times: example e shows row e mod n, so that the repetitions differ only in
@@ -45,57 +46,29 @@ class Plan:
         return len(self.spans.offsets) - 1
 
     @property
-    def evaluation_examples(self) -> int:
-        return self.examples
-
-    @property
     def fields(self) -> tuple[str, ...]:
         """The names of the arrays of a batch, out of `FIELDS`."""
         fields = (*TEXT_FIELDS, *self.spans.columns, *(("following",) if self.contiguous else ()))
         return fields if self.vocabulary.characters is None else with_characters(fields)
 
     def numbers(self, positions: np.ndarray, batch_size: int, seed: int) -> np.ndarray:
-        """The examples at some positions of a training run, in O(1) each.
-
-        Args:
-          positions: int64, any shape; index r of the batch of step i is position i * batch_size + r.
-          seed: of the order of the examples.
-
-        Returns:
-          int64 of that shape; -1 for an empty example, which only contiguous plans have.
-        """
-        if self.contiguous:
+        if self.contiguous:  # only these have empty examples
             return contiguous_numbers(self.rows, self.repeats, batch_size, positions, seed)
         return example_numbers(self.examples, seed, positions)
 
     def evaluation_numbers(self, positions: np.ndarray, batch_size: int, count: int) -> np.ndarray:
-        """The examples at some positions of an evaluation of the first `count` examples; -1 for an empty example."""
         if self.contiguous:
             return contiguous_numbers(count, 1, batch_size, positions)
-        return np.where(positions < count, positions, -1)
+        return super().evaluation_numbers(positions, batch_size, count)
 
     def continues(self, previous: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """bool, whether the text of each example `numbers` directly follows that of the example `previous`."""
         return (previous >= 0) & (numbers >= 0) & (previous % self.rows + 1 == numbers % self.rows)
 
     @property
     def vocabulary(self) -> Vocabulary:
         return self.store.vocabulary
 
-    def batch_length(self, numbers: np.ndarray) -> int:
-        """Tokens per example in a batch of these examples: always `length`."""
-        return self.length
-
     def gather(self, numbers: np.ndarray, length: int = 0) -> Batch:
-        """The batch of these examples, with the fields `self.fields`; `length` is `self.length`.
-
-        Args:
-          numbers: int64[b], each in [0, examples), or -1 for an empty example: all padding, segment 0, label 0. Code
-            that counts examples must therefore count those with `example >= 0`.
-
-        Raises:
-          IndexError: a number is out of range.
-        """
         numbers = np.asarray(numbers, np.int64)
         if numbers.size and not -1 <= numbers.min() <= numbers.max() < self.examples:
             raise IndexError(f"examples {numbers.min()} to {numbers.max()} of a plan that has {self.examples}")
@@ -157,8 +130,6 @@ class Plan:
         return np.where(continued, np.where(lengths[first] > 0, tokens, self.layout.tail), -1).astype(np.int32)
 
     def statistics(self) -> dict[str, float]:
-        """`examples`; `tokens_per_example`, the mean number of tokens per example without padding, special tokens
-        included; `padding`, the fraction of positions that are padding; and the mean of each column."""
         offsets, spans_per_segment = self.spans.offsets, self.layout.spans_per_segment
         counts = np.diff(offsets)
         segments = -(-counts // spans_per_segment) if spans_per_segment else np.minimum(counts, 1)

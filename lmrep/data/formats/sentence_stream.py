@@ -29,7 +29,8 @@ import numpy as np
 
 from lmrep.config.record import setting
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.data.formats.base import TEXT_FIELDS, Batch, FormatDef, Layout, make_layout, with_characters
+from lmrep.data.dataset import Batch, Dataset
+from lmrep.data.formats.base import TEXT_FIELDS, FormatDef, Layout, make_layout, with_characters
 from lmrep.data.order import contiguous_numbers
 from lmrep.data.store.token_store import Store
 
@@ -59,8 +60,8 @@ class Pass(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class SentenceStreamPlan:
-    """The examples of a split, with the interface of `formats.Plan`.
+class SentenceStreamPlan(Dataset):
+    """The examples of a split.
 
     Example e < `examples` is the one at position e of the corpus in its own order, repeated `duplicates` times. The
     examples of training follow: number `examples` + k is the k-th of the endless streams of shuffled passes.
@@ -113,26 +114,19 @@ class SentenceStreamPlan:
         return self.store.vocabulary
 
     def numbers(self, positions: np.ndarray, batch_size: int, seed: int) -> np.ndarray:
-        """As `Plan.numbers`; the seed of the plan, not this one, decides the order."""
+        """As `Dataset.numbers`; the seed of the plan, not this one, decides the order."""
         step, reader = np.divmod(positions, batch_size)
         steps = max(1, self.positions // (self.length * batch_size))  # until the readers move on
         return self.examples + (step // steps * batch_size + reader) * steps + step % steps
 
     def evaluation_numbers(self, positions: np.ndarray, batch_size: int, count: int) -> np.ndarray:
-        """As `Plan.evaluation_numbers`."""
         return contiguous_numbers(count, 1, batch_size, positions)
 
     def continues(self, previous: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """As `Plan.continues`."""
         inside = (numbers > self.examples) | (numbers % self.rows != 0)
         return (previous >= 0) & (numbers == previous + 1) & inside
 
-    def batch_length(self, numbers: np.ndarray) -> int:
-        """As `Plan.batch_length`."""
-        return self.length
-
     def gather(self, numbers: np.ndarray, length: int = 0) -> Batch:
-        """The batch of these examples, int64[b], with the fields `self.fields`; -1 for an empty one: all padding."""
         numbers = np.asarray(numbers, np.int64)
         if numbers.size and numbers.min() < -1:
             raise IndexError(f"example {numbers.min()} of a plan")

@@ -28,7 +28,8 @@ import numpy as np
 from lmrep.config.record import setting
 from lmrep.core.errors import UserError
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.data.formats.base import PAIR_FIELDS, Batch, FormatDef, make_layout
+from lmrep.data.dataset import Batch, Dataset
+from lmrep.data.formats.base import PAIR_FIELDS, FormatDef, make_layout
 from lmrep.data.order import contiguous_numbers, example_numbers, uniform
 from lmrep.data.store.token_store import Store
 
@@ -81,8 +82,8 @@ class Pairs(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class StreamPairPlan:
-    """The examples of a split, with the interface of `formats.Plan`.
+class StreamPairPlan(Dataset):
+    """The examples of a split.
 
     Examples 0 to `rows` - 1 are the windows of the stream, in its order; then come those of the reversed stream, if
     there are any, and then the repetitions of all of them.
@@ -160,7 +161,6 @@ class StreamPairPlan:
         return self.store.vocabulary
 
     def numbers(self, positions: np.ndarray, batch_size: int, seed: int) -> np.ndarray:
-        """As `Plan.numbers`."""
         if not self.contiguous:
             return example_numbers(self.examples, seed, positions)
         step, index = np.divmod(positions, batch_size)
@@ -176,21 +176,14 @@ class StreamPairPlan:
         return numbers
 
     def evaluation_numbers(self, positions: np.ndarray, batch_size: int, count: int) -> np.ndarray:
-        """As `Plan.evaluation_numbers`."""
         if self.contiguous:
             return contiguous_numbers(count, 1, batch_size, positions)
-        return np.where(positions < count, positions, -1)
+        return super().evaluation_numbers(positions, batch_size, count)
 
     def continues(self, previous: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """As `Plan.continues`."""
         return (previous >= 0) & (numbers == previous + 1) & (numbers % self.rows != 0)
 
-    def batch_length(self, numbers: np.ndarray) -> int:
-        """As `Plan.batch_length`."""
-        return self.length
-
     def gather(self, numbers: np.ndarray, length: int = 0) -> Batch:
-        """The batch of these examples, int64[b], with the fields `self.fields`; -1 for an empty one: all padding."""
         numbers = np.asarray(numbers, np.int64)
         if numbers.size and not -1 <= numbers.min() <= numbers.max() < self.examples:
             raise IndexError(f"examples {numbers.min()} to {numbers.max()} of a plan that has {self.examples}")

@@ -1,4 +1,4 @@
-"""Labelled examples as batches: grouped by length or packed, with the interface of a plan of `lmrep.data.formats`."""
+"""Labelled examples as batches: grouped by length or packed."""
 
 import functools
 from dataclasses import dataclass, field
@@ -7,7 +7,8 @@ import numpy as np
 
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.characters import add_characters
-from lmrep.data.formats.base import Batch, ranges
+from lmrep.data.dataset import Batch, Dataset
+from lmrep.data.formats.base import ranges
 from lmrep.data.order import example_numbers
 from lmrep.data.records.encoding import Units
 
@@ -17,7 +18,7 @@ POOL = 64  # batches whose sequences are sorted by length together
 
 
 @dataclass(frozen=True, eq=False)
-class Examples:
+class Examples(Dataset):
     """The tokenized examples of a split.
 
     A sequence holds one unit, or, packed, several that do not attend to each other; grouped, it stands for the k units
@@ -44,7 +45,7 @@ class Examples:
     fingerprint: str
     group: int = 0
     batch_tokens: int = 0
-    contiguous = False
+    fills = True
 
     @property
     def examples(self) -> int:
@@ -52,8 +53,8 @@ class Examples:
         return len(self.rows) - 1
 
     @property
-    def evaluation_examples(self) -> int:
-        return self.examples
+    def fields(self) -> tuple[str, ...]:
+        return tuple(self.gather(np.array([-1]), 1))
 
     @functools.cached_property
     def lengths(self) -> np.ndarray:
@@ -83,7 +84,6 @@ class Examples:
         return self.examples / self.steps_per_epoch(batch_size) if self.batch_tokens else batch_size
 
     def batch_rows(self, length: int | tuple[int, int], batch_size: int) -> int:
-        """The sequences of a full batch of training of that `batch_length`."""
         if not self.batch_tokens:
             return batch_size
         longest = max(length) if isinstance(length, tuple) else length
@@ -104,8 +104,8 @@ class Examples:
         return np.array(cuts)
 
     def numbers(self, positions: np.ndarray, batch_size: int, seed: int) -> np.ndarray:
-        """The sequences at some positions of a training run; see `Plan.numbers`. Every epoch shows each once; -1 fills
-        its last batch. Sequences of one batch have similar lengths."""
+        """The sequences at some positions of a training run. Every epoch shows each once; -1 fills its last batch.
+        Sequences of one batch have similar lengths."""
         steps, index = np.divmod(positions, batch_size)
         epochs, steps = np.divmod(steps, self.steps_per_epoch(batch_size))
         found = np.empty_like(index)
@@ -147,7 +147,6 @@ class Examples:
         return np.argsort(self.lengths[:count], kind="stable")
 
     def batch_length(self, numbers: np.ndarray) -> int | tuple[int, int]:
-        """The length that a batch of these sequences is padded to; a second one is that of the sources."""
         present = numbers[numbers >= 0]
         if self.units.source is None:
             return self.bucket(self.lengths[present].max(initial=1))
@@ -221,7 +220,7 @@ class Examples:
         return {name: array.reshape(count, length) for name, array in arrays.items()}
 
     def statistics(self) -> dict[str, float]:
-        """As `Plan.statistics`; `padding` is that of batches of one length, the longest."""
+        """As `Dataset.statistics`; `padding` is that of batches of one length, the longest."""
         tokens = float(self.lengths.mean())
         return {"examples": self.examples, "tokens_per_example": tokens, "padding": 1 - tokens / self.length}
 

@@ -1,0 +1,83 @@
+"""What the loader reads: the numbered examples of a split, from which a position of a run determines one in O(1)."""
+
+from typing import Protocol
+
+import numpy as np
+
+from lmrep.core.vocabulary import Vocabulary
+
+Batch = dict[str, np.ndarray]
+
+
+class Dataset(Protocol):
+    """Examples numbered 0, 1, ... and gathered a batch at a time; example -1 is empty: all padding.
+
+    Plans of a corpus (`formats.Plan` and those of formats without a table of spans), mixtures and labelled examples
+    subclass it; what most of them have in common is defined here.
+
+    Attributes:
+      fields: the names of the arrays of a batch.
+      examples: their number, repetitions included.
+      length: tokens of the longest example.
+      vocabulary: of the tokenizer, for checks of ids.
+      fingerprint: of everything that decides the batches.
+      contiguous: whether each example continues the one at the same index of the previous batch.
+      fills: whether batches of training may hold empty examples, so that fewer examples than a batch suffice.
+    """
+
+    fields: tuple[str, ...]
+    examples: int
+    length: int
+    vocabulary: Vocabulary
+    fingerprint: str
+    contiguous = False
+    fills = False
+
+    @property
+    def evaluation_examples(self) -> int:
+        """The number of examples that an evaluation of all of them shows."""
+        return self.examples
+
+    def numbers(self, positions: np.ndarray, batch_size: int, seed: int) -> np.ndarray:
+        """The examples at some positions of a training run, in O(1) each.
+
+        Args:
+          positions: int64, any shape; index r of the batch of step i is position i * batch_size + r.
+          batch_size: examples of the global batch.
+          seed: of the order of the examples.
+
+        Returns:
+          int64 of that shape; -1 for an empty example.
+        """
+
+    def evaluation_numbers(self, positions: np.ndarray, batch_size: int, count: int) -> np.ndarray:
+        """The examples at some positions of an evaluation of the first `count` examples, as `numbers`."""
+        return np.where(positions < count, positions, -1)
+
+    def continues(self, previous: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """bool, whether the text of each example `numbers` directly follows that of the example `previous`."""
+        return np.zeros(np.shape(numbers), bool)
+
+    def batch_length(self, numbers: np.ndarray) -> int | tuple[int, int]:
+        """Tokens per example in a batch of these examples; a second number is the length of their sources."""
+        return self.length
+
+    def batch_rows(self, length: int | tuple[int, int], batch_size: int) -> int:
+        """The examples of a full batch of training of that `batch_length`."""
+        return batch_size
+
+    def gather(self, numbers: np.ndarray, length: int | tuple[int, int] = 0) -> Batch:
+        """The batch of these examples.
+
+        Args:
+          numbers: int64[b], each in [0, examples), or -1 for an empty example: all padding, segment 0, label 0. Code
+            that counts examples must therefore count those with `example >= 0`.
+          length: their `batch_length`; 0: the longest.
+
+        Raises:
+          IndexError: a number is out of range.
+        """
+
+    def statistics(self) -> dict[str, float]:
+        """`examples`; `tokens_per_example`, the mean number of tokens per example without padding, special tokens
+        included; `padding`, the fraction of positions that are padding; and the mean of each column."""
