@@ -3,7 +3,8 @@
 import contextlib
 import inspect
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from lmrep.core.errors import RunFault, Stopped, UserError
 
@@ -18,6 +19,22 @@ def _file(config: type) -> str:
         return inspect.getsourcefile(config) or config.__module__
     except TypeError:  # defined in an interactive session
         return config.__module__
+
+
+def check_build(what: str, build: Callable, arguments: Sequence[str]) -> None:
+    """Raises UserError where the `build` of a row cannot be called with these arguments."""
+    try:
+        inspect.signature(build).bind(*arguments)
+    except TypeError:
+        raise UserError(f"{what}: its build takes {inspect.signature(build)}; expected ({', '.join(arguments)}); "
+                        "correct this component") from None
+
+
+def check_built(what: str, built: Any, expected: type) -> None:
+    """Raises UserError where `build` returned something else."""
+    if not isinstance(built, expected):
+        raise UserError(f"{what}: build returns {type(built).__name__}; expected {expected.__name__} of "
+                        f"{expected.__module__}; correct this component")
 
 
 @contextlib.contextmanager

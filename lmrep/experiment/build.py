@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from lmrep.core.components import check_built, described
 from lmrep.core.errors import UserError
 from lmrep.core.progress import ProgressReporter
 from lmrep.core.remote_cache import local_data_dir
@@ -31,6 +32,7 @@ from lmrep.experiment.task_data import PreparedTask, prepare_task
 from lmrep.metrics import COMMON
 from lmrep.models.base import Model
 from lmrep.objectives.base import FrozenParts, Objective
+from lmrep.objectives.outputs import with_network_losses
 from lmrep.tasks import word_features
 from lmrep.tasks.base import collate
 from lmrep.training import optimizers, schedules
@@ -90,8 +92,14 @@ def objective(
 ) -> Objective:
     """The objective of a stage, with those of the frozen parts that it reads."""
     definition = ALL_OBJECTIVES[stage.objective_name]
-    own = {name: frozen[name] for name in definition.parts(stage.objective) if name in frozen}
-    return definition.build(stage.objective, network, vocabulary, *([own] if own else []))
+    read = {name: frozen[name] for name in definition.parts(stage.objective) if name in frozen}
+
+    def make(model: Model) -> Objective:
+        built = definition.build(stage.objective, model, vocabulary, *([read] if read else []))
+        check_built(described("objective", stage.objective_name, definition.config), built, Objective)
+        return built
+
+    return with_network_losses(make, network, stage.microbatches)
 
 
 def prepared(

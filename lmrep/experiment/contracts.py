@@ -14,7 +14,7 @@ import numpy as np
 
 from lmrep.config.record import suggestion
 from lmrep.core import params as P
-from lmrep.core.components import described, faults_of
+from lmrep.core.components import check_build, check_built, described, faults_of
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.data.formats import FORMATS, batch_struct
@@ -27,8 +27,9 @@ from lmrep.experiment.record import StagePlan
 from lmrep.layers.stack import Execution
 from lmrep.metrics import COMMON, UNIGRAM_LOSS, Metric, baseline_names
 from lmrep.models import MODELS
-from lmrep.models.base import Encoded, Inputs, Model, ModelDef
-from lmrep.objectives.base import Batch, EvaluationKeys, Keys, Metrics, Objective
+from lmrep.models.base import Encoded, Inputs, Model, ModelDef, NetworkLoss
+from lmrep.objectives.base import Batch, EvaluationKeys, HeldOut, Keys, Metrics, Objective
+from lmrep.objectives.outputs import NETWORK
 from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder
 from lmrep.training.state import specs_of
 
@@ -48,15 +49,22 @@ def build_network(name: str, config: Any, execution: Execution, title: str) -> M
     """The network `name` of `MODELS` with a config, called `title` in messages. Raises UserError where its row refuses
     the config, or its code fails."""
     row = MODELS[name]
-    with faults_of(described("network", name, row.config), row.config):
+    what = described("network", name, row.config)
+    check_build(what, row.build, ("config", "execution", "name"))
+    with faults_of(what, row.config):
         row.check(config)
-        return row.build(config, execution, title)
+        model = row.build(config, execution, title)
+        check_built(what, model, Model)
+        return model
 
 
 def check_rows(stage: StagePlan) -> None:
     """Checks that the rows of a stage's objective and format name fields and metrics that exist. Raises UserError."""
     row, form = ALL_OBJECTIVES[stage.objective_name], ALL_FORMATS[stage.format_name]
     what = described("objective", stage.objective_name, row.config)
+    with faults_of(what, row.config):
+        parts = row.parts(stage.objective)
+    check_build(what, row.build, ("config", "model", "vocabulary", *(["frozen"] if parts else [])))
     _check_names(what, "its row names the field", (
         *row.loss_fields, *row.evaluation_fields, *(name for values in row.published.values() for name in values)),
         _fields(row.config))
@@ -142,6 +150,10 @@ def checked_network(model: Model, name: str, row: ModelDef) -> Model:
         if encoded.hidden.shape != shape:
             raise UserError(f"{what}: encode returns hidden states of shape {encoded.hidden.shape}; expected {shape} "
                             "(examples, positions, width); correct this component")
+        for name, term in encoded.losses.items():
+            if not isinstance(term, NetworkLoss) or jnp.shape(term.sum) != () or jnp.shape(term.count) != ():
+                raise UserError(f"{what}: encode returns the loss {name!r} as {type(term).__name__}; expected "
+                                "NetworkLoss of two scalars and a weight; correct this component")
         return encoded
 
     return model._replace(encode=encode)
@@ -170,9 +182,10 @@ def check_objective(
     what = described("objective", stage.objective_name, config)
     with faults_of(what, config):
         objective = make()
-        training, measured = (_traced(objective, batch, training, what) for training in (True, False))
+        (training, _), (measured, prepared) = (_traced(objective, batch, training, what) for training in (True, False))
+        _check_held_out(objective, prepared, what)
     for name in (*training, *measured):
-        if name not in metrics:
+        if name not in metrics and not name.startswith(NETWORK):
             raise UserError(f"{what}: its loss measures {name!r}, which its row does not declare"
                             f"{suggestion(name, metrics)}; add it to ObjectiveDef.metrics")
         if name in COMMON or name == TARGETS:
@@ -191,15 +204,16 @@ def check_objective(
 
 def _traced(
     objective: Objective, batch: Mapping[str, jax.ShapeDtypeStruct], training: bool, what: str
-) -> Metrics:
-    """The metrics of `loss`, as shapes."""
+) -> tuple[Metrics, Batch]:
+    """(the metrics of `loss`, the prepared batch), as shapes."""
     examples = next(iter(batch.values())).shape[0]
 
     def step(params: Tree, batch: Batch):
         key = jax.random.key(0)
         keys = (Keys if training else EvaluationKeys)(jax.random.split(key, examples), key)
         carry = objective.carry(examples)
-        returned = objective.loss(params, objective.prepare(keys, batch), key if training else None, carry)
+        prepared = objective.prepare(keys, batch)
+        returned = objective.loss(params, prepared, key if training else None, carry)
         try:
             total, (metrics, carried) = returned
             pairs = {name: (total, count) for name, (total, count) in metrics.items()}
@@ -215,9 +229,19 @@ def _traced(
             if any(jnp.shape(value) != () for value in pair):
                 raise UserError(f"{what}: its metric {name!r} has shapes {', '.join(str(jnp.shape(x)) for x in pair)}; "
                                 "expected two scalars, a sum and a count")
-        return pairs
+        return pairs, prepared
 
     return jax.eval_shape(step, P.abstract(specs_of(objective)), dict(batch))
+
+
+def _check_held_out(objective: Objective, prepared: Batch, what: str) -> None:
+    if objective.uses.held_out is None:
+        return
+    found = jax.eval_shape(objective.uses.held_out, prepared)
+    tokens, positions, targets = (getattr(found, name, None) for name in HeldOut._fields)
+    if not isinstance(found, HeldOut) or tokens.ndim != 2 or positions.ndim != 2 or positions.shape != targets.shape:
+        raise UserError(f"{what}: Uses.held_out returns {jax.tree.map(jnp.shape, found)}; expected HeldOut of tokens "
+                        "[b, t] and of positions and targets [b, m]; correct this component")
 
 
 def check_plan(stage: StagePlan, plan: Any) -> None:

@@ -20,7 +20,7 @@ class Context(StrEnum):
 
     LEFT = "left", "only the tokens before a position"
     BOTH = "both", "the tokens on both sides of a position"
-    MASKED = "masked", "the tokens that a mask allows"  # any `Inputs.attention_mask`
+    MASKED = "masked", "the tokens that a mask allows"  # of `model_inputs(mask=)`
     ORDER = "order", "the tokens before a position in a given order"  # of `Inputs.factorization`
     # All of `Inputs.source` too; without a source, `encode` reads `tokens` from both sides, as its encoder.
     SOURCE = "source", "the tokens before a position and a source text"
@@ -81,6 +81,16 @@ class Encoded(NamedTuple):
     # the self-attention of its encoder, [l, b, h, s, s].
     cross_attention: Array | None = None
     source_attention: Array | None = None
+    losses: Mapping[str, "NetworkLoss"] = MappingProxyType({})  # which every objective adds to its loss in training
+
+
+class NetworkLoss(NamedTuple):
+    """A term that a network adds to the loss of training, such as a penalty on its states or a balance of experts: a
+    mean over what it counts in a microbatch, times a weight."""
+
+    sum: Array  # float32[]
+    count: Array | int  # []
+    weight: float
 
 
 class TransformerSizes(NamedTuple):
@@ -288,7 +298,7 @@ class ModelDef(NamedTuple):
 
 def model_inputs(
     model: Model, batch: Mapping[str, Array], *, tokens: Array | None = None, conditions_on: Context = Context.BOTH,
-    segment_ids: Array | None = None, positions: bool = True, carry: Tree = None,
+    segment_ids: Array | None = None, positions: bool = True, carry: Tree = None, mask: Array | None = None,
 ) -> Inputs:
     """The inputs of `model` for a batch.
 
@@ -302,13 +312,17 @@ def model_inputs(
       segment_ids: i32[b, t], in place of the batch's; 0 is padding.
       positions: whether to number positions as the batch does, from 0 in each packed segment.
       carry: recurrent state or memory to continue from.
+      mask: bool[b, t, t], True where a position may attend to another, if `conditions_on` lets it too; for networks
+        with `Context.MASKED`.
 
     Raises:
-      UserError: the network cannot be conditioned on that context, takes no mask to keep padding out, or is given a
-        carry or a source and has no use for it. (Formats whose packed segments it would mix up are refused with the
-        config.)
+      UserError: the network cannot be conditioned on that context or a mask, takes no mask to keep padding out, or is
+        given a carry or a source and has no use for it. (Formats whose packed segments it would mix up are refused with
+        the config.)
     """
     check_context(model, conditions_on, "this batch")
+    if mask is not None:
+        check_context(model, Context.MASKED, "this batch")
     segment_ids = batch["segment_ids"] if segment_ids is None else segment_ids
     with_source = SOURCE + "tokens" in batch
     if with_source and conditions_on != Context.SOURCE:
@@ -319,7 +333,8 @@ def model_inputs(
         raise UserError(f"the network {model.name!r} reads the characters of words, and has none of words that replace "
                         "others; choose an objective that leaves the text as it is, as bidirectional")
     if "attention_mask" in model.inputs:
-        fields["attention_mask"] = AttentionMask(segment_ids, causal=conditions_on == Context.LEFT or with_source)
+        causal = conditions_on == Context.LEFT or with_source
+        fields["attention_mask"] = AttentionMask(segment_ids, causal, mask)
     elif conditions_on != Context.LEFT:  # padding follows the tokens, and does not affect left contexts
         raise UserError(f"the network {model.name!r} takes no attention mask and would treat padding as text; choose "
                         "an objective that is conditioned on the left context, or another network")

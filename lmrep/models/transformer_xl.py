@@ -63,7 +63,8 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         vocab_size=c.vocab,
         max_length=c.max_length,
         inputs=input_fields(c),
-        conditions_on=frozenset({Context.LEFT} if c.causal else {Context.LEFT, Context.BOTH, Context.ORDER}),
+        conditions_on=frozenset({Context.LEFT} if c.causal else
+                                {Context.LEFT, Context.BOTH, Context.MASKED, Context.ORDER}),
         output=Output(c.width, output_embedding if c.tied and not c.cutoffs else None,
                       output_layer(c) if c.cutoffs else None),
         state=State(partial(initial_memory, c=c) if c.memory else None, c.carried,

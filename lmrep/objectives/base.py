@@ -22,15 +22,16 @@ BATCH_FIELDS = ("tokens", "segment_ids", "example")  # those that every format h
 
 
 class Keys(NamedTuple):
-    """Random keys for one batch's `prepare`."""
+    """Random keys for one batch's `prepare`, and the step, for what changes during training."""
 
     per_example: Array  # key[b]: what belongs to an example is drawn from its own
     shared: Array  # key[]: for draws that the batch shares, as the negatives of a sampled softmax
+    step: Array | int = 0  # i32[], the updates before this one; 0 on validation and for static objectives
 
 
 class EvaluationKeys(Keys):
-    """Those of validation and evaluation, where the inputs and targets of an example must not depend on the others of
-    its batch."""
+    """The keys of validation and evaluation, where the inputs and targets of an example must not depend on the others
+    of its batch, nor on the step."""
 
 
 class Carry(NamedTuple):

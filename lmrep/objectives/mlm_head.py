@@ -83,12 +83,11 @@ def encode_predicted(
     predicted ones [b, m, d]. With the `state` of a network with memory, the positions that it remembers do not see the
     others, which the next example may predict."""
     at = jnp.concatenate([sentence_pair.position(model, batch["segment_ids"])[:, None], batch["predicted"]], 1)
-    inputs = model_inputs(model, batch, tokens=tokens, carry=state)
-    b, t = tokens.shape
+    mask, (b, t) = None, tokens.shape
     if state is not None and (known := model.state.carried(t)) < t:
         remembered = jnp.arange(t) < known
         mask = jnp.broadcast_to(remembered[None, :] | ~remembered[:, None], (b, t, t))
-        inputs = inputs._replace(attention_mask=inputs.attention_mask.replace(mask=mask))
+    inputs = model_inputs(model, batch, tokens=tokens, carry=state, mask=mask)
     encoded = model.encode(params["encoder"], inputs, key, at=at)
     return encoded.hidden[:, 0], encoded._replace(hidden=encoded.hidden[:, 1:])
 

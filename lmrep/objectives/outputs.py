@@ -1,6 +1,8 @@
 """The weights, sums and output tables of losses."""
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax.numpy as jnp
 
@@ -8,8 +10,10 @@ from lmrep.core.errors import UserError
 from lmrep.core.params import Array, ParamSpec, Tree
 from lmrep.core.sharding import look_up
 from lmrep.layers import lm_head
-from lmrep.models.base import Model, OutputLayer
-from lmrep.objectives.base import Metrics
+from lmrep.models.base import Encoded, Inputs, Model, NetworkLoss, OutputLayer
+from lmrep.objectives.base import Batch, Carry, Metrics, Objective
+
+NETWORK = "network_"  # precedes the names of the losses that a network adds, in metrics
 
 
 def normalize_weights(mask: Array) -> Array:
@@ -23,6 +27,36 @@ def sums(mask: Array, **values: Array) -> Metrics:
     """Metrics: the sum of each of `values` (float or bool) where `mask` holds, and the number of these positions."""
     count = mask.sum()
     return {name: ((value * mask).sum(), count) for name, value in values.items()}
+
+
+def with_network_losses(make: Callable[[Model], Objective], model: Model, microbatches: int) -> Objective:
+    """The objective that `make` builds on a network, whose loss in training has the terms of the network too.
+
+    A term is the mean over a microbatch (`Encoded.losses` of every call of `encode` with a key), and microbatches count
+    the same. It is measured under its name after `NETWORK`. Frozen networks and generators add none.
+    """
+    terms: list[tuple[str, NetworkLoss]] = []  # of the loss that is being traced
+
+    def encode(params: Tree, inputs: Inputs, key: Array | None = None, **options: Any) -> Encoded:
+        encoded = model.encode(params, inputs, key, **options)
+        terms.extend(encoded.losses.items() if key is not None else ())
+        return encoded
+
+    objective = make(model._replace(encode=encode))
+
+    def loss(
+        params: Tree, batch: Batch, key: Array | None, carry: Carry
+    ) -> tuple[Array, tuple[Metrics, Carry]]:
+        terms.clear()
+        total, (metrics, carry) = objective.loss(params, batch, key, carry)
+        for name, term in terms:
+            total += term.weight * term.sum / jnp.maximum(term.count, 1) / microbatches
+            summed, count = metrics.get(NETWORK + name, (0, 0))
+            metrics = metrics | {NETWORK + name: (summed + term.sum, count + term.count)}
+        terms.clear()
+        return total, (metrics, carry)
+
+    return objective._replace(loss=loss)
 
 
 def output_specs(model: Model) -> Tree:

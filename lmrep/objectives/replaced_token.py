@@ -17,7 +17,7 @@ import numpy as np
 from lmrep.config.record import setting
 from lmrep.core import prng
 from lmrep.core.errors import UserError
-from lmrep.core.params import Array, Tree, glorot_uniform
+from lmrep.core.params import Array, Tree, flatten, glorot_uniform
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.layers import linear, lm_head
 from lmrep.layers.mlp import ACTIVATIONS
@@ -33,6 +33,7 @@ DETECTING = VARIANTS[:2]  # those whose encoder detects replaced tokens; the oth
 HEADS = dict(zip(VARIANTS, (("discriminator",), ("discriminator",), ("masked",), ("masked", "copy")), strict=True))
 PREDICTS = {"replace_mlm": "masked", "all_tokens_mlm": "tokens"}  # of the encoder, for `NetworkUse`
 TABLES = {"all": ("embedding", "embedding_norm"), "tokens": (), "none": ()}
+SHARED = {"all": ("embedding/", "embedding_norm/"), "tokens": ("embedding/token",), "none": ()}  # beginnings of paths
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,12 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     if model.make_generator is None:
         raise UserError(f"objective=replaced_token needs a generator like its encoder, which {model.name} cannot make")
     generator = model.make_generator(c.generator, c.generator_layers)
+    shapes = {path: spec.shape for path, spec in flatten(model.specs).items()}
+    for path, spec in flatten(generator.specs).items():
+        if path.startswith(SHARED[c.tie]) and spec.shape != shapes.get(path):
+            raise UserError(f"objective.tie is {c.tie!r}, and {path} has the shape {shapes.get(path)} in the network "
+                            f"{model.name!r} and {spec.shape} in the generator of its make_generator; give both tables "
+                            "of one width there, or set --config.objective.tie=none")
     return Objective(
         name="replaced_token",
         specs={"encoder": model.specs, "objective": specs(c, model, generator)},

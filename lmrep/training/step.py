@@ -124,7 +124,8 @@ def prepare_keys(objective: Objective, batch: Batch, seed: int, step: Array) -> 
     key = jax.random.fold_in(jax.random.key(seed), PREPARE)
     if objective.static:
         return _keys(key, batch["example"].astype(jnp.uint32))
-    return _keys(jax.random.fold_in(key, step), jnp.arange(batch["example"].shape[0]))
+    keys = _keys(jax.random.fold_in(key, step), jnp.arange(batch["example"].shape[0]))
+    return keys._replace(step=jnp.asarray(step, jnp.int32))
 
 
 def split_microbatches(batch: Batch, microbatches: int) -> tuple[Batch, Batch]:

@@ -10,7 +10,7 @@ from lmrep.config.record import setting
 from lmrep.core import prng
 from lmrep.core.params import Array, ParamSpec, Tree, normal
 from lmrep.layers import dropout
-from lmrep.models.base import Context, Encoded, HeadStyle, Inputs, Model, ModelDef, Output, check_inputs
+from lmrep.models.base import Context, Encoded, HeadStyle, Inputs, Model, ModelDef, NetworkLoss, Output, check_inputs
 
 INPUTS = frozenset({"tokens", "attention_mask"})
 
@@ -25,6 +25,7 @@ class Config:
     kernel: int = setting(3, "positions that a layer combines: the current one and those before it", at_least=1)
     dropout: float = setting(0.0, "after each layer", at_least=0, below=1)
     max_length: int = setting(0, "tokens of a sequence at most; 0: any", at_least=0)
+    penalty: float = setting(0.01, "weight of the mean square of its outputs in the loss", at_least=0)
 
 
 def build(c: Config, execution=None, name: str = "convolution") -> Model:
@@ -54,7 +55,8 @@ def encode(params: Tree, inputs: Inputs, key: Array | None = None, *, at: Array 
         x = x + dropout.apply(layer_key, jax.nn.gelu(y), c.dropout)
         outputs.append(x)
     hidden = x if at is None else jnp.take_along_axis(x, at[..., None], axis=1)
-    return Encoded(hidden, tuple(outputs) if layers else None)
+    losses = {"activation": NetworkLoss(jnp.square(x).sum(), x.size, c.penalty)}
+    return Encoded(hidden, tuple(outputs) if layers else None, losses=losses)
 
 
 def _shift(x: Array, positions: int) -> Array:

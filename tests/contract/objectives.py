@@ -1,4 +1,4 @@
-"""Four small objectives that use every part of the contract between objectives and the trainer."""
+"""Five small objectives that use every part of the contract between objectives and the trainer."""
 
 import jax
 import jax.numpy as jnp
@@ -70,6 +70,26 @@ def distillation() -> Objective:
 
     return Objective("distillation", specs={"encoder": {"token": table()}, "objective": {}},
                      frozen={"teacher": {"token": table()}}, prepare=prepare, loss=loss)
+
+
+def fading(steps: int) -> Objective:
+    """Predicts hidden tokens from the sum of the others. The fraction of tokens that are hidden falls with the step,
+    from 1 to 0 after `steps`; on validation it is 1 at every step."""
+
+    def prepare(keys, batch):
+        t = batch["tokens"].shape[1]
+        count = jnp.round(t * (1 - keys.step / steps)).astype(jnp.int32)
+        rank = jax.vmap(lambda key: jax.random.permutation(key, t))(keys.per_example)
+        return batch | {"hidden": rank < count, "weights": normalize_weights(rank < count)}
+
+    def loss(params, batch, key, carry):
+        seen = params["encoder"]["token"][batch["tokens"]] * ~batch["hidden"][..., None]
+        logits = seen.sum(1, keepdims=True) @ params["encoder"]["token"].T
+        nll = nll_of(jnp.broadcast_to(logits, (*batch["tokens"].shape, V)), batch["tokens"])
+        total, metrics = weighted_sum(nll, batch["weights"])
+        return total, (metrics | sums(jnp.ones(batch["tokens"].shape), rate=batch["hidden"]), carry)
+
+    return Objective("fading", specs={"encoder": {"token": table()}, "objective": {}}, prepare=prepare, loss=loss)
 
 
 def encoder_decoder() -> Objective:

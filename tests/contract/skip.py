@@ -15,7 +15,7 @@ from lmrep.core.vocabulary import Vocabulary
 from lmrep.data import prompts
 from lmrep.metrics import Metric, loss_metric
 from lmrep.models.base import Context, Model, model_inputs
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef, Uses
+from lmrep.objectives.base import Batch, Carry, HeldOut, Keys, Metrics, Objective, ObjectiveDef, Uses
 from lmrep.objectives.outputs import normalize_weights, output_specs, output_table, sums
 
 
@@ -69,7 +69,8 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     head = {"objective": {"skip": head_specs}} if (head_specs := output_specs(model)) else {}
     return Objective(
         "skip", {"encoder": model.specs, **head}, partial(prepare, c=c), partial(loss, model=model),
-        predict=partial(predict, model=model), terms={"skip_loss": 1.0}, uses=Uses(Context.LEFT, describe=describe),
+        predict=partial(predict, model=model), terms={"skip_loss": 1.0},
+        uses=Uses(Context.LEFT, describe=describe, held_out=held_out),
         carry=lambda batch_size: Carry((), jnp.float32(0)))  # how many batches it was trained on
 
 
@@ -105,6 +106,12 @@ def loss(
 def predict(params: Tree, batch: Batch, *, model: Model, k: int = 3) -> dict[str, Array]:
     """`tokens` i32[b, t, k]"""
     return {"tokens": jax.lax.top_k(logits(params, batch, model), k)[1]}
+
+
+def held_out(batch: Batch) -> HeldOut:
+    """The tokens at a distance."""
+    positions = jnp.broadcast_to(jnp.arange(batch["tokens"].shape[1]), batch["tokens"].shape)
+    return HeldOut(batch["tokens"], positions, jnp.where(batch["weights"] > 0, batch["targets"], -1))
 
 
 def describe(batch: Batch, tokenizer) -> list[str]:

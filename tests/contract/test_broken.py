@@ -88,6 +88,23 @@ BROKEN = {
         (OBJECTIVES, "skip", skip.DEFINITION._replace(loss_fields=("distanse",))), "skip", "'distanse'"),
     "a build that reads a field that is missing": (
         (OBJECTIVES, "skip", skip.DEFINITION._replace(build=unreadable)), "skip", "'chanels'"),
+    "a build of other arguments": (
+        (OBJECTIVES, "skip", skip.DEFINITION._replace(build=lambda c, model: None)), "skip",
+        "expected (config, model, vocabulary)"),
+    "a build that returns parts": (
+        (OBJECTIVES, "skip", skip.DEFINITION._replace(build=lambda *a: tuple(skip.build(*a)))), "skip",
+        "build returns tuple; expected Objective"),
+    "held-out tokens without positions": (
+        objective(uses=lambda built: built.uses._replace(held_out=lambda batch: batch["targets"])), "skip", "HeldOut"),
+    "a network's build of other arguments": (
+        (MODELS, "convolution", convolution.DEFINITION._replace(build=lambda c: None)), "convolution",
+        "expected (config, execution, name)"),
+    "a network's build that returns a function": (
+        (MODELS, "convolution", convolution.DEFINITION._replace(build=lambda *a: len)), "convolution",
+        "expected Model"),
+    "a network's loss of each token": (
+        network(lambda encoded: encoded._replace(losses={"activation": encoded.hidden})), "convolution",
+        "'activation'"),
     "encode returns an array": (network(lambda encoded: encoded.hidden), "convolution", "Encoded"),
     "encode returns one vector": (
         network(lambda encoded: Encoded(encoded.hidden[:, 0])), "convolution", "(2, 32)"),

@@ -72,6 +72,14 @@ def test_it_learns_and_keeps_the_best_by_its_own_metric(home):
     assert [line["step"] for line in small.lines(home / "run", "train")] == list(range(1, 9))
 
 
+def test_the_network_s_loss_is_added_in_training_and_measured(home):
+    for line in small.lines(home / "run", "train"):
+        weighted = line["skip_loss"] + convolution.Config().penalty * line["network_activation"]
+        assert line["loss"] == pytest.approx(weighted, rel=1e-5) and line["network_activation"] > 0
+    assert not any("network_activation" in line for line in small.lines(home / "run", "validation"))
+    assert "network_activation" in (home / "run/report.html").read_text()
+
+
 def test_validation_reads_the_shared_carry_of_the_run(home):
     lines = small.lines(home / "run", "validation")
     assert [line["batches"] for line in lines] == [line["step"] for line in lines] != []
