@@ -7,8 +7,9 @@ import pytest
 from lmrep.core.errors import UserError
 from lmrep.data import records
 from lmrep.experiment import config as experiments
-from lmrep.experiment import fine_tuning, page_files
-from lmrep.experiment.fine_tuning import RECIPES, compose_known, compose_task
+from lmrep.experiment import page_files
+from lmrep.experiment.fine_tuning import compose_known, compose_task
+from lmrep.experiment.fine_tuning_recipes import GRIDS, RECIPES
 from lmrep.experiment.task_data import prepare_task
 from lmrep.interop import checkpoint_config
 from lmrep.tasks import TASKS
@@ -65,7 +66,7 @@ def test_mosbach_s_recipe_is_that_of_the_paper():
 
 def test_recipes_and_grids_name_known_sets_and_fields():
     assert all(name in KNOWN for recipe in RECIPES.values() for name in recipe if name)
-    assert fine_tuning.GRIDS.keys() <= RECIPES.keys()
+    assert GRIDS.keys() <= RECIPES.keys()
 
 
 def test_published_figures_are_of_known_sets():
