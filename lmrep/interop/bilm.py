@@ -5,7 +5,6 @@ The softmax is in neither file; in the published form it is lost. Both conversio
 rename it.
 """
 
-import contextlib
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
@@ -19,14 +18,14 @@ import numpy as np
 from lmrep.config import record
 from lmrep.core.errors import RunFault, UserError, published_names
 from lmrep.core.messages import install_hint
-from lmrep.core.params import flatten, unflatten
+from lmrep.core.params import flatten
 from lmrep.data.tokenizers import elmo
 from lmrep.experiment import config as experiments
 from lmrep.inference.load import load
+from lmrep.interop.conversion import new_workdir
 from lmrep.interop.tensor_files import read_json
 from lmrep.models import bilstm
 from lmrep.storage import workdir
-from lmrep.storage.checkpoints import Checkpoints
 from lmrep.training.state import trainable
 
 OPTIONS, WEIGHTS, VOCABULARY = "options.json", "lm_weights.hdf5", "vocab.txt"
@@ -102,18 +101,18 @@ def find(directory: Path) -> tuple[Path, Path] | None:
     Raises:
       UserError: it has several of one, or lacks one of the two.
     """
-    found = []
+    paths = []
     for name, pattern in ((OPTIONS, "*options.json"), (WEIGHTS, "*weights.hdf5")):
         files = sorted(directory.glob(pattern))
         if len(files) > 1 and directory / name not in files:
             raise UserError(f"{directory} has {' and '.join(file.name for file in files)}; leave one of them, or name "
                             f"it {name}")
-        found += [directory / name] if directory / name in files else files
-    if len(found) == 1:
-        missing = WEIGHTS if found[0].suffix == ".json" else OPTIONS
-        raise UserError(f"{directory} has {found[0].name} and no {missing}; ELMo's files are one of each: put both "
+        paths += [directory / name] if directory / name in files else files
+    if len(paths) == 1:
+        missing = WEIGHTS if paths[0].suffix == ".json" else OPTIONS
+        raise UserError(f"{directory} has {paths[0].name} and no {missing}; ELMo's files are one of each: put both "
                         "there")
-    return (found[0], found[1]) if found else None
+    return (paths[0], paths[1]) if paths else None
 
 
 def read(options: Path, weights: Path) -> tuple[bilstm.Config, dict[str, np.ndarray]]:
@@ -286,14 +285,8 @@ def to_workdir(source: Path, target: Path) -> Converted:
     chosen.name, chosen.length = target.name, 20
     chosen.model.update(dataclasses.asdict(config))
     chosen.tokenizer.update(name=tokenizer.name, vocab_size=max(tokenizer.size, 64))
-    experiment = experiments.parse(chosen)
-    with workdir.new_directory(target) as temporary:
-        tokenizer.save(temporary / "tokenizer")
-        with contextlib.closing(Checkpoints(temporary / "checkpoints")) as checkpoints:
-            checkpoints.save(0, {"params": unflatten(params)}, {"stage": 0})
-        workdir.write_config(temporary, {
-            "config": dataclasses.asdict(experiment), "data": {"tokenizer": tokenizer.fingerprint},
-            "source": str(source.absolute())})
+    with new_workdir(source, target, experiments.parse(chosen), tokenizer, params):
+        pass
     words = (f"{vocabularies[0].name}: {tokenizer.size:,} words" if vocabularies else
              f"{source} has no vocabulary file (vocab*.txt), which only the prediction of words needs")
     return Converted(params, [words, "the files have no softmax, so it predicts no words; train one with "

@@ -31,7 +31,7 @@ PER_SEQUENCE = {"pair", *(name for name, head in TASK_HEADS.items() if head.pool
 
 
 class RandomBatch(NamedTuple):
-    """Random ids: tokens, token types, and 1 where a token is not padding, int64[b, t] each."""
+    """Random ids: tokens, token types, and 1 where a token is not padding; all int64[b, t]."""
 
     tokens: np.ndarray
     token_types: np.ndarray
@@ -167,10 +167,10 @@ def reference_outputs(checkpoint: Published, directory: Path, batch: RandomBatch
         logits = torch.stack([outputs["start_logits"], outputs["end_logits"]], -1)
     if grouped:
         logits = logits[0][:, None]
-    found = {"hidden": hidden} | {name: logits for name in checkpoint.heads}
-    if "pair" in found:
-        found["pair"] = outputs.get("seq_relationship_logits", outputs.get("sop_logits", logits))
-    return version, {name: value.numpy() for name, value in found.items()}
+    expected = {"hidden": hidden} | {name: logits for name in checkpoint.heads}
+    if "pair" in expected:
+        expected["pair"] = outputs.get("seq_relationship_logits", outputs.get("sop_logits", logits))
+    return version, {name: value.numpy() for name, value in expected.items()}
 
 
 def _conditioned_ends(model: Any, hidden: Any, mask: Any, torch: Any) -> Any:
@@ -184,9 +184,9 @@ def _conditioned_ends(model: Any, hidden: Any, mask: Any, torch: Any) -> Any:
 
 def _one_by_one(model: Any, inputs: dict[str, Any], torch: Any) -> dict[str, Any]:
     """The outputs of a class that takes a single sequence where it does not know the id of padding."""
-    found = [model(**{name: value[i : i + 1] for name, value in inputs.items()})
-             for i in range(len(inputs["input_ids"]))]
-    return {name: torch.cat([each[name] for each in found]) for name in found[0] if name.endswith("logits")}
+    rows = [model(**{name: value[i : i + 1] for name, value in inputs.items()})
+            for i in range(len(inputs["input_ids"]))]
+    return {name: torch.cat([row[name] for row in rows]) for name in rows[0] if name.endswith("logits")}
 
 
 def certify(checkpoint: Published, directory: Path) -> Certificate:

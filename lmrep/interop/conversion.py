@@ -12,7 +12,7 @@ rename it.
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
@@ -71,8 +71,8 @@ def is_workdir(directory: Path) -> bool:
     """Whether a directory is a run's, not a published one. Raises UserError where there is none, or no config.json."""
     if not directory.is_dir():
         raise UserError(f"there is no directory {directory}; give a workdir or a published checkpoint's directory")
-    found = tensor_files.read_json(directory / workdir.CONFIG)
-    return "config" in found and "model_type" not in found
+    config = tensor_files.read_json(directory / workdir.CONFIG)
+    return "config" in config and "model_type" not in config
 
 
 def to_workdir(source: Path, target: Path) -> Converted:
@@ -90,19 +90,13 @@ def to_workdir(source: Path, target: Path) -> Converted:
     tokenizer = tokenizers.load(source)
     record = experiment(checkpoint, tokenizer, target.name)
     proof = certificate.certify(checkpoint, source)
-    with workdir.new_directory(target) as temporary:
-        tokenizer.save(temporary / "tokenizer")
-        with contextlib.closing(Checkpoints(temporary / "checkpoints")) as checkpoints:
-            checkpoints.save(0, {"params": unflatten(dict(checkpoint.params))}, {"stage": 0})
+    with new_workdir(source, target, record, tokenizer, checkpoint.params) as temporary:
         (temporary / FOLDER).mkdir()
         tensor_files.write(temporary / FOLDER / EXTRA, checkpoint.extra_tensors, {})
         workdir.write_json(temporary / FOLDER / RECORD, {
             "family": checkpoint.family.name, "config_json": checkpoint.config_json, "metadata": checkpoint.metadata,
             "dtypes": checkpoint.dtypes})
         workdir.write_json(temporary / CERTIFICATE, dataclasses.asdict(proof))
-        workdir.write_config(temporary, {
-            "config": dataclasses.asdict(record), "data": {"tokenizer": tokenizer.fingerprint},
-            "source": str(source.absolute())})
     remarks = [f"kept beside the parameters, since our network has no such tensor: {name} "
                f"{tensor_files.dtype_and_shape(value)}" for name, value in checkpoint.extra_tensors.items()]
     if spare := checkpoint.config.vocab - tokenizer.size:
@@ -112,6 +106,22 @@ def to_workdir(source: Path, target: Path) -> Converted:
     if not checkpoint.task and not _language_model(checkpoint.heads):
         remarks.append(checkpoint.family.pretraining.without_head)
     return Converted(checkpoint, proof, remarks)
+
+
+@contextlib.contextmanager
+def new_workdir(
+    source: Path, target: Path, experiment: Experiment, tokenizer: tokenizers.Tokenizer,
+    params: Mapping[str, np.ndarray],
+) -> Iterator[Path]:
+    """A temporary directory that becomes the workdir `target`, at step 0, of what was read from `source`."""
+    with workdir.new_directory(target) as temporary:
+        tokenizer.save(temporary / "tokenizer")
+        with contextlib.closing(Checkpoints(temporary / "checkpoints")) as checkpoints:
+            checkpoints.save(0, {"params": unflatten(dict(params))}, {"stage": 0})
+        workdir.write_config(temporary, {
+            "config": dataclasses.asdict(experiment), "data": {"tokenizer": tokenizer.fingerprint},
+            "source": str(source.absolute())})
+        yield temporary
 
 
 def to_published(
@@ -159,9 +169,10 @@ def _checkpoint(run: Run, params: dict[str, np.ndarray], part: str) -> tuple[Pub
     """(a run's checkpoint, under the names of the files that it was read from or else under the library's; remarks)."""
     config = experiments.model_config(run.experiment, run.tokenizer.size)
     stage = experiments.stage_at(run.experiment, run.step)
-    pretrainings = [family.pretraining for family in FAMILIES.values()]
-    networks = next((found for each in pretrainings if each.objective == stage.objective_name
-                     and (found := each.networks(config, params, stage.objective))), {})
+    networks = {}
+    for family in FAMILIES.values():
+        if family.pretraining.objective == stage.objective_name:
+            networks = networks or family.pretraining.networks(config, params, stage.objective)
     if part and not networks:
         raise UserError(f"--part is {part!r}, and {run.directory} has a single network; leave it out")
     if part and part not in networks:
@@ -174,37 +185,27 @@ def _checkpoint(run: Run, params: dict[str, np.ndarray], part: str) -> tuple[Pub
     if task:
         return from_network(config, params, specials, name, task)
     heads, lacking = run.objective.uses.published_heads, sorted(flatten(run.objective.specs).keys() - params)
-    params, left_out = _published_params(params, heads)
-    found, remarks = from_network(config, params, specials, name, published_heads=heads)
-    remarks += [f"left out, since no published class has it: {path}" for path in left_out]
-    if not found.heads:
-        why = (f"the run has no {lacking[0]}, which the objective {name!r} needs" if lacking else
-               f"no class of {found.family.model_type} has a head like that of the objective {name!r}")
-        remarks.append(f"{found.class_name} is the network alone: {why}")
-    if run.conditions_on == Context.LEFT and not found.family.causal:
-        remarks.append(f"it was trained to predict from left to right, and {found.class_name} sees both sides")
-    elif found.family.causal and run.conditions_on != Context.LEFT:
-        remarks.append(f"it was trained to see both sides, and {found.class_name} reads from left to right")
-    return found, remarks
-
-
-def _published_params(
-    params: Mapping[str, np.ndarray], heads: Mapping[str, str]
-) -> tuple[dict[str, np.ndarray], list[str]]:
-    """(a run's parameters, those of its published heads under the heads' names, without those of its other heads; the
-    paths of these). Another head means something else, whatever it is called."""
-    names = {own: head for head, own in heads.items()}
+    # The parameters of published heads are under the heads' names. Other heads mean something else, whatever they are
+    # called.
+    published = {f"objective/{ours}/": f"objective/{head}/" for head, ours in heads.items()}
     kept, left_out = {}, []
     for path, value in params.items():
-        start, _, rest = path.partition("/")
-        own, _, parameter = rest.partition("/")
-        if start != "objective":
-            kept[path] = value
-        elif own in names:
-            kept[f"objective/{names[own]}/{parameter}"] = value
+        start = next((start for start in published if path.startswith(start)), "")
+        if start or not path.startswith("objective/"):
+            kept[published.get(start, "") + path.removeprefix(start)] = value
         else:
             left_out.append(path)
-    return kept, left_out
+    checkpoint, remarks = from_network(config, kept, specials, name, published_heads=heads)
+    remarks += [f"left out, since no published class has it: {path}" for path in left_out]
+    if not checkpoint.heads:
+        why = (f"the run has no {lacking[0]}, which the objective {name!r} needs" if lacking else
+               f"no class of {checkpoint.family.model_type} has a head like that of the objective {name!r}")
+        remarks.append(f"{checkpoint.class_name} is the network alone: {why}")
+    if run.conditions_on == Context.LEFT and not checkpoint.family.causal:
+        remarks.append(f"it was trained to predict from left to right, and {checkpoint.class_name} sees both sides")
+    elif checkpoint.family.causal and run.conditions_on != Context.LEFT:
+        remarks.append(f"it was trained to see both sides, and {checkpoint.class_name} reads from left to right")
+    return checkpoint, remarks
 
 
 def task_of(stage: StagePlan, params: Mapping[str, np.ndarray]) -> PublishedTask | None:
@@ -252,13 +253,13 @@ def _recorded(directory: Path, config, params: dict[str, np.ndarray]) -> Publish
     extra, _ = tensor_files.read(directory / EXTRA)
     try:
         family, config_json = FAMILIES[record["family"]], record["config_json"]
-        found = Published(family, config_json, config, params, record["dtypes"], extra, record["metadata"],
+        checkpoint = Published(family, config_json, config, params, record["dtypes"], extra, record["metadata"],
                           read_task(family.tasks, config_json, str(directory / RECORD)),
                           family.heads_of(config, params, config_json.get("architectures") or ()))
-        tensors(found)
+        tensors(checkpoint)
     except (KeyError, TypeError, AttributeError) as error:
         raise RunFault(f"{directory} does not fit the checkpoint ({error!r}); {RESTORE}") from None
-    return found
+    return checkpoint
 
 
 def _published_record(directory: Path) -> PublishedRecord:

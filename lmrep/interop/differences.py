@@ -73,17 +73,17 @@ def _difference(path: str, x: np.ndarray, y: np.ndarray) -> Difference | None:
     return Difference(path, dtype, largest, relative, largest_layer if stacked else None)
 
 
-def describe(found: Comparison, a: str, b: str) -> str:
+def describe(comparison: Comparison, a: str, b: str) -> str:
     """For people: every difference, the largest first; `a` and `b` are the names of the checkpoints."""
     lines = []
-    if found.differing:
-        width = max(len(d.path) for d in found.differing)
+    if comparison.differing:
+        width = max(len(d.path) for d in comparison.differing)
         lines.append(f"{'parameter':{width}}  {'largest':>9}  {'relative':>9}  layer  dtype and shape")
         lines += [f"{d.path:{width}}  {d.largest:9.3g}  {d.relative:9.3g}  {'' if d.layer is None else d.layer!s:>5}  "
-                  f"{d.dtype}" for d in found.differing]
-    lines += [f"other shape: {line}" for line in found.other_shapes]
-    lines += [f"only in {name}: {path}" for name, paths in zip((a, b), found.only, strict=True) for path in paths]
-    total = found.equal + len(found.differing) + len(found.other_shapes)
+                  f"{d.dtype}" for d in comparison.differing]
+    lines += [f"other shape: {line}" for line in comparison.other_shapes]
+    lines += [f"only in {name}: {path}" for name, paths in zip((a, b), comparison.only, strict=True) for path in paths]
+    total = comparison.equal + len(comparison.differing) + len(comparison.other_shapes)
     if not lines:
         return f"equal: all {total} parameters"
-    return "\n".join([*lines, f"{found.equal} of {total} common parameters are equal"])
+    return "\n".join([*lines, f"{comparison.equal} of {total} common parameters are equal"])

@@ -4,7 +4,7 @@
     {"encoder": "objective/generator"}                      another subtree
     {"objective/masked/transform": ""}                      random values
 
-A path stands for all parameters under it, and the longest one that fits a parameter counts. Parameters that none fits
+A path means all parameters under it; of several that begin a parameter's path the longest counts. Other parameters
 start from those of the same path. Numbers in brackets count along the leading axis of stacked layers, and over
 subtrees that are named by number, as an LSTM's are.
 """
@@ -48,18 +48,15 @@ def origins(paths: Collection[str], source: Mapping[str, np.ndarray], mapping: M
       UserError: a path of `mapping` has no parameters, or an index is malformed or out of range.
     """
     rules = {target.strip("/"): _parse(target, text) for target, text in mapping.items()}
-    found, used = {}, set()
+    starts, used = {}, set()
     for path in paths:
-        target = max((each for each in rules if _under(path, each)), key=len, default=None)
-        if target is None:
-            origin = Origin(path)
-        elif rules[target] is None:
+        target = max((target for target in rules if _under(path, target)), key=len, default=None)
+        if target is not None and rules[target] is None:
             used.add(target)
             continue
-        else:
-            origin = _origin(path, target, *rules[target], source)
+        origin = Origin(path) if target is None else _origin(path, target, *rules[target], source)
         if origin and origin.path in source:
-            found[path] = origin
+            starts[path] = origin
             used.add(target)
     for target, rule in rules.items():
         if not any(_under(path, target) for path in paths):
@@ -68,7 +65,7 @@ def origins(paths: Collection[str], source: Mapping[str, np.ndarray], mapping: M
         if target not in used:
             raise UserError(f"config.init_mapping starts {target!r} from {rule[0]!r}, and the checkpoint has no "
                             f"parameters there that go under {target!r}{_nearest(rule[0], source)}")
-    return found
+    return starts
 
 
 def take(value: np.ndarray, origin: Origin, path: str) -> np.ndarray:
@@ -100,21 +97,18 @@ def _parse(target: str, text: str) -> tuple[str, str | None] | None:
 
 def _origin(path: str, target: str, prefix: str, index: str | None, source: Mapping[str, np.ndarray]) -> Origin | None:
     """The origin of a path under `target`; None where the source has none."""
-    rest = path.removeprefix(target).strip("/")
-    if index is None:
-        return Origin("/".join(filter(None, (prefix, rest))))
-    numbered = {int(name) for name in _children(prefix, source) if name.isdecimal()}
-    where = f"{prefix}[{index}]"
-    if numbered:
-        own, _, rest = rest.partition("/")
-        chosen = _numbers(index, len(numbered), where)
-        if not own.isdecimal() or int(own) >= len(chosen):
+    rest, where = path.removeprefix(target).strip("/"), f"{prefix}[{index}]"
+    layers = [name for name in _children(prefix, source) if name.isdecimal()] if index is not None else []
+    if layers:
+        layer, _, rest = rest.partition("/")
+        chosen = _numbers(index, len(layers), where)
+        if not layer.isdecimal() or int(layer) >= len(chosen):
             return None
-        return Origin("/".join(filter(None, (prefix, str(chosen[int(own)]), rest))))
-    found = "/".join(filter(None, (prefix, rest)))
-    if found not in source:
-        return None
-    return Origin(found, _numbers(index, len(source[found]) if source[found].ndim else 0, where))
+        return Origin("/".join(filter(None, (prefix, str(chosen[int(layer)]), rest))))
+    name = "/".join(filter(None, (prefix, rest)))
+    if index is None or name not in source:
+        return Origin(name) if index is None else None
+    return Origin(name, _numbers(index, len(source[name]) if source[name].ndim else 0, where))
 
 
 def _children(prefix: str, paths: Collection[str]) -> set[str]:
@@ -126,11 +120,11 @@ def _numbers(index: str, count: int, where: str) -> tuple[int, ...]:
     chosen: list[int] = []
     for item in index.split(","):
         bounds = item.strip().split(":")
-        if (not item.strip() or len(bounds) > 3 or not all(re.fullmatch(r"(-?\d+)?", each.strip()) for each in bounds)
+        if (not item.strip() or len(bounds) > 3 or not all(re.fullmatch(r"(-?\d+)?", bound.strip()) for bound in bounds)
                 or re.fullmatch(r"-?0+", "".join(bounds[2:]).strip())):  # a step of 0
             raise UserError(f"config.init_mapping has {where!r}; expected numbers such as [0,2,4], or a slice such as "
                             "[0:6]")
-        numbers = [int(each) if each.strip() else None for each in bounds]
+        numbers = [int(bound) if bound.strip() else None for bound in bounds]
         if len(numbers) == 1 and not -count <= numbers[0] < count:
             raise UserError(f"config.init_mapping has {where!r}, and there are {count} layers there, numbered from 0")
         chosen += range(count)[slice(*numbers)] if len(numbers) > 1 else [numbers[0] % count]
@@ -141,11 +135,12 @@ def _numbers(index: str, count: int, where: str) -> tuple[int, ...]:
 
 def _nearest(path: str, paths: Collection[str]) -> str:
     """The existing paths that are nearest to one that does not exist, for people."""
-    subtrees = {"/".join(names[:n]) for names in (each.split("/") for each in paths) for n in range(1, len(names) + 1)}
-    if near := suggestion(path, {each for each in subtrees if not _under(path, each)}):
+    subtrees = {"/".join(parts[:n]) for parts in (other.split("/") for other in paths)
+                for n in range(1, len(parts) + 1)}
+    if near := suggestion(path, {subtree for subtree in subtrees if not _under(path, subtree)}):
         return near
     parent = path
-    while parent and not any(_under(each, parent) for each in paths):
+    while parent and not any(_under(other, parent) for other in paths):
         parent = parent.rpartition("/")[0]
     return f"; under {parent or 'the top'} there are {', '.join(sorted(_children(parent, paths))[:12])}"
 

@@ -29,17 +29,17 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         size = path.stat().st_size if path.is_file() else -1
         if not 0 <= size <= MAX_JSON:
-            found = "is not a file" if size < 0 else f"has {size:,} bytes; expected at most {MAX_JSON:,}"
-            raise UserError(f"{path} {found}; give the directory of a published checkpoint")
-        found = loads(path.read_bytes())
+            problem = "is not a file" if size < 0 else f"has {size:,} bytes; expected at most {MAX_JSON:,}"
+            raise UserError(f"{path} {problem}; give the directory of a published checkpoint")
+        content = loads(path.read_bytes())
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
     except InvalidJSON as error:
         check_plain(path)
         raise UserError(f"{path} is not valid JSON: {error}; download it again") from None
-    if not isinstance(found, dict):
-        raise UserError(f"{path} holds a {type(found).__name__}; expected a JSON object")
-    return found
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds a {type(content).__name__}; expected a JSON object")
+    return content
 
 
 def read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:

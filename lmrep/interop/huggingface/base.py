@@ -95,7 +95,7 @@ class Family:
     @property
     def causal(self) -> bool:
         """Whether it predicts from left to right."""
-        return any("causal" in each.heads for each in self.heads)
+        return any("causal" in head_class.heads for head_class in self.heads)
 
     @property
     def network_name(self) -> str:
@@ -105,14 +105,19 @@ class Family:
     @property
     def tasks(self) -> dict[str, HeadClass]:
         """Task, of `TASK_HEADS`, -> the class for it."""
-        return {task: each for each in self.heads for task in each.tasks}
+        return {task: head_class for head_class in self.heads for task in head_class.tasks}
+
+    @property
+    def pretrained_heads(self) -> list[str]:
+        """Of `HEADS`."""
+        return list(dict.fromkeys(head for head_class in self.heads for head in head_class.heads))
 
     def class_of(self, heads: tuple[str, ...]) -> HeadClass:
         """The library's class with these heads; or with the first of them; or without heads."""
         if heads and heads[0] in self.tasks:
             return self.tasks[heads[0]]
-        return next(each for wanted in (heads, heads[:1], ()) for each in self.heads
-                    if each.heads == wanted and not each.tasks)
+        return next(head_class for wanted in (heads, heads[:1], ()) for head_class in self.heads
+                    if head_class.heads == wanted and not head_class.tasks)
 
     def heads_of(self, config: Any, paths: Iterable[str], classes: Sequence[str] = ()) -> tuple[str, ...]:
         """The outputs beside hidden states of a checkpoint with these paths. Where the head has no parameters, the
@@ -120,15 +125,14 @@ class Family:
         paths = set(paths)
         prefixes = {name: f"objective/{task_of(name)}/{head.part}" for name, head in TASK_HEADS.items()} | {
             name: head.prefix for name, head in HEADS.items()}
-        found = tuple(name for name, prefix in prefixes.items() if any(path.startswith(prefix) for path in paths))
+        heads = tuple(name for name, prefix in prefixes.items() if any(path.startswith(prefix) for path in paths))
         optional = self.optional(config)
         complete = not optional.isdisjoint(paths) if optional else [*classes] != [self.class_of(()).name]
-        return found or (self.tied_heads(config) if complete else ())
+        return heads or (self.tied_heads(config) if complete else ())
 
     def tied_heads(self, config: Any) -> tuple[str, ...]:
         """The head that is an output layer alone, which may be the token table."""
-        heads = dict.fromkeys(head for each in self.heads for head in each.heads)
-        return tuple(head for head in heads if {path for path in self.paths(config)
+        return tuple(head for head in self.pretrained_heads if {path for path in self.paths(config)
                      if path.startswith(HEADS[head].prefix)} == {f"objective/{head}/output"})
 
     # Tensors
@@ -138,7 +142,7 @@ class Family:
     ) -> Iterator[tuple[list[str], Tensor]]:
         """(names, tensor) of the base model, whose names `prefix` begins, of the heads for pretraining, and of those of
         tasks."""
-        heads = tuple(HEADS[head].prefix for each in self.heads for head in each.heads)
+        heads = tuple(HEADS[head].prefix for head in self.pretrained_heads)
         for names, tensor in rows(self.tensors(config)):
             if tensor.paths[0].startswith(("encoder/", POOLER)):
                 yield [prefix + name for name in names], tensor
@@ -192,7 +196,7 @@ class Family:
         have, or has a name or a path twice."""
         every, tied = list(self.rows(config, "", [task] if task else [])), self.tied_heads(config)
         needed = ["encoder/", *([f"objective/{task_of(task)}/"] if task else (
-            HEADS[head].prefix for each in self.heads for head in each.heads if head not in tied))]
+            HEADS[head].prefix for head in self.pretrained_heads if head not in tied))]
         names = Counter(name for names, _ in every for name in names)
         paths = Counter(path for _, tensor in every for path in tensor.paths)
         problems = [*(f"lacks {path}" for path in specs if path.startswith(tuple(needed)) and path not in paths),
@@ -205,8 +209,8 @@ class Family:
 
     def pad_id(self, config_json: Mapping[str, Any]) -> int | None:
         """The id of padding, where there is one."""
-        found = config_json.get("pad_token_id")
-        return self.specials.pad if found is None else found
+        pad = config_json.get("pad_token_id")
+        return self.specials.pad if pad is None else pad
 
     def position_offset(self, pad: int | None) -> int:
         """Rows of the position table before position 0."""
@@ -247,7 +251,7 @@ class Family:
             self.config_json(self.base_network(config, task), {})
         except Mismatch as mismatch:
             wrong = [*mismatch.fields, *wrong]
-        always = {own for each in self.heads for own in each.always.values()}
+        always = {activation for head_class in self.heads for activation in head_class.always.values()}
         if transformed and always and config.activation not in always and "activation" not in wrong:
             wrong.append("activation")
         return [f"{name}={getattr(config, name)}" for name in wrong] + (mismatches(task, head) if task else [])

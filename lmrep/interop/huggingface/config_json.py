@@ -137,14 +137,14 @@ class ConfigTable:
             wrong.append("embedding")
         if config.mlp != 4 * config.width and "mlp" not in ours:
             wrong.append("mlp")
-        found = {}
+        written = {}
         for key in dataclasses.fields(self.keys):
             if field := key.metadata["ours"]:
                 value = config.table_width if field == "embedding" else getattr(config, field)
                 names = {ours: name for name, ours in reversed((key.metadata["values"] or {value: value}).items())}
                 if value not in names:
                     wrong.append(field)
-                found[key.name] = names.get(value)
+                written[key.name] = names.get(value)
         if wrong:
             raise Mismatch(wrong)
-        return found
+        return written

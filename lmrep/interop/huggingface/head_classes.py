@@ -98,7 +98,7 @@ def read_task(classes: Mapping[str, HeadClass], config_json: Mapping[str, Any], 
       UserError: it is a task of that class that is not supported, or its labels cannot be read.
     """
     architectures = config_json.get("architectures") or []
-    names = [name for name, each in classes.items() if each.name in architectures]
+    names = [name for name, head_class in classes.items() if head_class.name in architectures]
     if not names:
         return None
     labels = _labels(config_json, path)
@@ -127,7 +127,7 @@ def read_task(classes: Mapping[str, HeadClass], config_json: Mapping[str, Any], 
     if not TASK_HEADS[names[0]].outputs:
         values["labels"] = labels
     # The config of the task may lack some of these; the form decides on parameters.
-    known = {*FORM, *(each.name for each in fields(TASKS[task_of(names[0])].objective.config))}
+    known = {*FORM, *(field.name for field in fields(TASKS[task_of(names[0])].objective.config))}
     return PublishedTask(names[0], {name: value for name, value in values.items() if name in known})
 
 

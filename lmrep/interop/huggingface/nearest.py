@@ -89,8 +89,8 @@ NEAREST: Mapping[str, tuple[str, str]] = {
 def nearest(name: str, config_json: Mapping[str, Any]) -> str:
     """For people: the class that lmrep has that is most like the one of a config.json, with the same head where its
     family has that, and how their networks differ; `name` is its model_type."""
-    head = next((each.partition("For") for each in config_json.get("architectures") or []), ("", "", ""))[2]
-    known = max((each for each in NEAREST if name.startswith(each)), key=len, default=None)
+    head = next((name.partition("For")[2] for name in config_json.get("architectures") or []), "")
+    known = max((start for start in NEAREST if name.startswith(start)), key=len, default=None)
     family, difference = NEAREST[known] if known and name not in FAMILIES else (_guess(name, head, config_json), "")
     why = f": {name} {difference}" if difference else ""
     if not family:
@@ -106,10 +106,10 @@ def _guess(name: str, head: str, config_json: Mapping[str, Any]) -> str:
         return "t5"
     if head == "CausalLM":
         return "gpt2"
-    return max((each for each in FAMILIES if each in name and each == FAMILIES[each].model_type), key=len,
+    return max((part for part, family in FAMILIES.items() if part in name and part == family.model_type), key=len,
                default="bert")
 
 
 def _class(family: Family, head: str) -> str:
-    return next((each.name for each in family.heads if head and each.name.endswith(f"For{head}")),
+    return next((head_class.name for head_class in family.heads if head and head_class.name.endswith(f"For{head}")),
                 family.class_of(("causal",)).name)

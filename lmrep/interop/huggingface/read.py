@@ -52,10 +52,10 @@ class Published(NamedTuple):
     family: Family
     config_json: dict[str, Any]
     config: Any
-    params: dict[str, np.ndarray]
-    dtypes: dict[str, str]
-    extra_tensors: dict[str, np.ndarray]
-    metadata: dict[str, str]
+    params: Mapping[str, np.ndarray] = {}
+    dtypes: Mapping[str, str] = {}
+    extra_tensors: Mapping[str, np.ndarray] = {}
+    metadata: Mapping[str, str] = {}
     task: PublishedTask | None = None
     heads: tuple[str, ...] = ()
 
@@ -74,7 +74,8 @@ def read(directory: Path) -> Published:
     """
     describe(directory)  # refuses a config.json before the tensors are read
     tensors, metadata = _tensors(directory)
-    config_json, family, config, task = describe(directory, tensors)
+    checkpoint = describe(directory, tensors)
+    config_json, family, config, task = (checkpoint.config_json, checkpoint.family, checkpoint.config, checkpoint.task)
     path, output = directory / CONFIG, family.output(config)
     if config.tied is False and output not in tensors:  # a class without an output layer
         config = dataclasses.replace(config, tied=True)
@@ -94,23 +95,15 @@ def read(directory: Path) -> Published:
     return Published(family, config_json, config, params, dtypes, extra, metadata, task, heads)
 
 
-class Description(NamedTuple):
-    """What a config.json says of a checkpoint. Attributes as those of `Published`."""
-
-    config_json: dict[str, Any]
-    family: Family
-    config: Any
-    task: PublishedTask | None
-
-
-def describe(directory: Path, tensors: Mapping[str, np.ndarray] | None = None) -> Description:
-    """The checkpoint in a directory, from its config.json alone, or with its tensors. Raises UserError as `read`."""
-    config_json, family = _described(directory)
-    path = str(directory / CONFIG)
+def describe(directory: Path, tensors: Mapping[str, np.ndarray] | None = None) -> Published:
+    """The checkpoint in a directory without parameters, from its config.json alone or, where it does not say all, with
+    the tensors. Raises UserError as `read`."""
+    config_json, path = _config_json(directory), str(directory / CONFIG)
+    family = _family(path, config_json)
     config, task = family.network(config_json, path, tensors), read_task(family.tasks, config_json, path)
     if task:
         config = dataclasses.replace(config, **family.tasks[task.name].network)
-    return Description(config_json, family, config, task)
+    return Published(family, config_json, config, task=task)
 
 
 def read_network(directory: Path) -> dict[str, Any]:
@@ -119,16 +112,15 @@ def read_network(directory: Path) -> dict[str, Any]:
     return {"name": models.name_of(config), **dataclasses.asdict(config)}
 
 
-def _described(directory: Path) -> tuple[dict[str, Any], Family]:
-    """The config.json of a directory, and its family."""
+def _config_json(directory: Path) -> dict[str, Any]:
     if not directory.is_dir():
         raise UserError(f"there is no directory {directory}; give that of a published checkpoint")
     config_json = tensor_files.read_json(directory / CONFIG)
     configs = {directory / CONFIG: config_json}
     if (other := directory / "tokenizer_config.json").exists():
         configs[other] = tensor_files.read_json(other)
-    for path, found in configs.items():
-        if named := [key for key in CODE if found.get(key)]:
+    for path, content in configs.items():
+        if named := [key for key in CODE if content.get(key)]:
             raise UserError(f"{path} names code to run ({', '.join(named)}), which lmrep never runs; published "
                             f"checkpoints of {_types()} need none: delete the key if this is one")
     if config_json.get("quantization_config"):
@@ -137,46 +129,42 @@ def _described(directory: Path) -> tuple[dict[str, Any], Family]:
     if config_json.get("pruned_heads"):
         raise UserError(f"{directory / CONFIG} has pruned_heads: some layers lack heads, which no class loads since "
                         "version 5 of the library; give the checkpoint before, and remove heads with lmrep prune")
-    return config_json, _family(directory / CONFIG, config_json)
+    return config_json
 
 
-def _family(path: Path, config_json: Mapping[str, Any]) -> Family:
+def _family(path: str, config_json: Mapping[str, Any]) -> Family:
     """The family that a config.json names."""
     name, classes = config_json.get("model_type"), config_json.get("architectures") or []
-    if not isinstance(classes, list) or not all(isinstance(each, str) for each in classes):
+    if not isinstance(classes, list) or not all(isinstance(class_name, str) for class_name in classes):
         raise UserError(f"{path} has architectures {str(classes)[:80]}; expected a list of one class, such as "
                         '["BertForMaskedLM"]')
     if name is None and not classes:
         raise UserError(f"{path} has neither model_type nor architectures, so the family is unknown; add one, for "
                         f'example "model_type": "bert"; supported are {_types()}')
-    supported = {each.name for family in FAMILIES.values() for each in family.heads}
-    unknown = [each for each in classes if each not in supported]
-    if unknown or (name is not None and (name not in [family.model_type for family in FAMILIES.values()])):
+    families = [family for family in FAMILIES.values() if name in (None, family.model_type)]
+    if not families or not {head.name for family in FAMILIES.values() for head in family.heads}.issuperset(classes):
         kind = f"model_type {str(name)[:60]!r}" if name is not None else "no model_type"
-        listed = ", ".join(each[:60] for each in classes[:3]) or "none"
+        listed = ", ".join(class_name[:60] for class_name in classes[:3]) or "none"
         raise UserError(f"{path} has {kind} and architectures {listed}, which lmrep does not have; "
                         f"{nearest(str(name)[:60], config_json)}. Families: {_types()}")
     if name is None:
-        name = next(family.model_type for family in FAMILIES.values() if classes[0] in _classes(family))
-    families = [family for family in FAMILIES.values() if family.model_type == name]
-    if any(each not in {*_classes(families[0]), *_classes(families[-1])} for each in classes):
+        name = next(family.model_type for family in families if classes[0] in [head.name for head in family.heads])
+        families = [family for family in families if family.model_type == name]
+    if not {head.name for family in families for head in family.heads}.issuperset(classes):
         raise UserError(f"{path} has model_type {name!r} and architectures {', '.join(classes)}, which differ; "
                         "correct one of them")
     causal = bool(config_json.get("is_decoder"))
     family = families[-1 if causal else 0]
-    if any(each not in _classes(family) for each in classes):
+    known = [head.name for head in family.heads]
+    if not set(known).issuperset(classes):
         raise UserError(f"{path} has is_decoder {causal} and architectures {', '.join(classes)}; of classes that read "
-                        f"{'from left to right' if causal else 'both sides'} lmrep has "
-                        f"{', '.join(_classes(family))}; correct the key that is wrong")
+                        f"{'from left to right' if causal else 'both sides'} lmrep has {', '.join(known)}; correct the "
+                        "key that is wrong")
     return family
 
 
 def _types() -> str:
     return ", ".join(dict.fromkeys(family.model_type for family in FAMILIES.values()))
-
-
-def _classes(family: Family) -> list[str]:
-    return [each.name for each in family.heads]
 
 
 def _tensors(directory: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
@@ -190,14 +178,14 @@ def _tensors(directory: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     if not isinstance(index, dict) or not all(isinstance(name, str) for name in index.values()):
         raise UserError(f"{directory / INDEX} has no weight_map of files; download it again")
     tensors: dict[str, np.ndarray] = {}
-    metadata: dict[str, str] = {}
+    metadata: Mapping[str, str] = {}
     for name in sorted(set(index.values())):
         if "/" in name or "\0" in name or not name.endswith(".safetensors") or len(name) > 200:
             raise UserError(f"{directory / INDEX} names {name[:80]!r}; expected safetensors files in the directory")
-        found, metadata = tensor_files.read(directory / name)
-        if wrong := [tensor for tensor in found if index.get(tensor) != name]:
+        shard, metadata = tensor_files.read(directory / name)
+        if wrong := [tensor for tensor in shard if index.get(tensor) != name]:
             raise UserError(f"{directory / name} holds {wrong[0][:80]!r}, which {INDEX} does not place there")
-        tensors |= found
+        tensors |= shard
     if missing := [name for name in index if name not in tensors]:
         raise UserError(f"{directory} lacks {len(missing)} tensors that {INDEX} names, such as {missing[0][:80]!r}")
     return tensors, metadata
@@ -259,7 +247,7 @@ def assign(
                                 "weights of its own")
             unused.add(name if first == bias else first)
             names[location] = bias
-    params: dict[str, np.ndarray] = {}
+    params: Mapping[str, np.ndarray] = {}
     for location, name in names.items():
         for path in location.tensor.paths:
             if path not in params:

@@ -94,7 +94,7 @@ def config_from(config_json: Mapping[str, Any], path: str, tensors: Mapping[str,
     if tensors is None:
         return config
     tables = [tensors[name] for name in (*TABLES, OUTPUT) if name in tensors]
-    tied = OUTPUT not in tensors or all(np.array_equal(each, tables[0], equal_nan=True) for each in tables)
+    tied = OUTPUT not in tensors or all(np.array_equal(table, tables[0], equal_nan=True) for table in tables)
     if scaled and not tied:
         raise UserError(f"its {OUTPUT} is not the token table, and by its config.json the input of that layer is "
                         "divided by the root of d_model, which our network does with tied tables alone; if it is not, "
