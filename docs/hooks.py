@@ -107,18 +107,24 @@ def components() -> Iterator[str]:
     yield "The rows of the tables from which a config chooses. [Extend](../extend/index.md) shows how to add one.\n"
     for title, rows in tables.items():
         yield f"\n## {title}\n"
+        modules: dict[str, list[str]] = {}  # rows that one module defines share its description
+        for name, row in rows.items():
+            modules.setdefault(_module(name, row), []).append(f"`{name}`")
         yield from table(("name", "what it is", "defined in"), (
-            (f"`{name}`", *_described(row)) for name, row in rows.items()))
+            (", ".join(names), _first_sentence(module), f"`{module}`" if module else "")
+            for module, names in modules.items()))
 
 
-def _described(row) -> tuple[str, str]:
-    """The first sentence of the docstring of a component's module, and the module."""
+def _module(name: str, row) -> str:
+    """The module of a component: the one of its name, or else the first that its row has a function or class of."""
     values = (row, *(row if isinstance(row, tuple) else getattr(row, "__dict__", {}).values()))
-    functions = [value for value in values if getattr(value, "__module__", "").startswith("lmrep.")
-                 and (inspect.isfunction(value) or inspect.isclass(value))]
-    module = sys.modules[functions[0].__module__] if functions else None
-    about = (inspect.getdoc(module) or "").partition("\n\n")[0] if module else ""
-    return about, f"`{module.__name__}`" if module else ""
+    modules = [value.__module__ for value in values if getattr(value, "__module__", "").startswith("lmrep.")
+               and (inspect.isfunction(value) or inspect.isclass(value))]
+    return next((module for module in modules if module.rpartition(".")[2] == name), modules[0] if modules else "")
+
+
+def _first_sentence(module: str) -> str:
+    return (inspect.getdoc(sys.modules[module]) or "").partition("\n\n")[0] if module else ""
 
 
 PAGES = {"commands": commands, "settings": settings, "pages": pages, "components": components}

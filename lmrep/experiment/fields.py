@@ -43,9 +43,9 @@ def listed(config: Mapping[str, Any] | None) -> Iterator[Field]:
     if config is None:
         objectives, formats = ALL_OBJECTIVES, ALL_FORMATS
     tables = {"model": MODELS, "objective": objectives, "format": formats}
-    seen = set(tables)
+    seen: dict[str, str] = {}  # path -> type
     for field in _of_record(top, "", config or {}):
-        seen.add(field.path)
+        seen.setdefault(field.path, field.type_name)
         value = (config or {}).get(field.path)
         if field.path in tables:
             table = tables[field.path]
@@ -58,7 +58,7 @@ def listed(config: Mapping[str, Any] | None) -> Iterator[Field]:
             yield field
     if config is None:
         yield from (field._replace(choice="tasks") for field in _of_record(TaskExperiment, "", {})
-                    if field.path not in seen)
+                    if seen.get(field.path) != field.type_name)
 
 
 def _of_record(record: type, where: str, values: Mapping[str, Any], choice: str = "") -> Iterator[Field]:

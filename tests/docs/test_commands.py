@@ -22,6 +22,7 @@ REASONS = {
     r"--beam_runner": "needs Apache Beam; tests/data/test_beam.py runs it",
     r"^python experiments/(benchmarks|ablations)": "takes minutes to hours; tests/experiments runs the ablations",
     r"runs/(xl|elmo)": "needs a run of another network, which tests of cli and interop train",
+    r"runs/mnli": "needs a run on MNLI, whose test files have the form of RTE's",
     r"^ruff check": "needs the checkout, and runs in CI",
     r"^pytest|^python -m tests.planted": "runs the tests",
     r"^(sbatch|docker|launch/|TPU=|GPUS=|IMAGE=)": "needs a cluster",
