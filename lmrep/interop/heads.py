@@ -48,11 +48,6 @@ def _next_token_logits(tree: Tree, hidden: Array, model: Model) -> Array:
         tree, hidden, model=model, c=causal.Config(head="transform" if transformed else "table"))
 
 
-def _discriminator_specs(model: Model) -> Tree:
-    d = model.width
-    return {"transform": linear.specs(d, d, (None, None)), "out": linear.specs(d, 1, (None, None))}
-
-
 HEADS = {
     "masked": Head(
         "masked-LM logits", _mlm_logits, mlm_head.specs, "objective/masked/", ("Paris is the [MASK] of France.",),
@@ -65,7 +60,8 @@ HEADS = {
         "replaced-token logits",
         lambda tree, hidden, model: replaced_token.replaced_logits(
             tree["objective"]["discriminator"], hidden, model.head_style.activation),
-        _discriminator_specs, "objective/discriminator/",
+        lambda model: {"transform": linear.specs(model.width, model.width, (None, None)),
+                       "out": linear.specs(model.width, 1, (None, None))}, "objective/discriminator/",
         ("Paris is the capital of France.", "Paris is the Friday of France.")),
     "causal": Head(
         "next-token logits",

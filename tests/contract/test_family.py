@@ -10,6 +10,7 @@ from safetensors.numpy import load_file
 from lmrep.core.errors import UserError
 from lmrep.interop import conversion
 from lmrep.interop.huggingface import FAMILIES, Family
+from lmrep.interop.huggingface.head_classes import HeadClass
 from lmrep.interop.huggingface.read import read, specs
 from lmrep.interop.huggingface.tensors import linear
 from lmrep.interop.huggingface.write import from_network, write
@@ -68,6 +69,18 @@ def test_another_family_of_its_classes_is_refused_with_the_nearest(published, tm
     file.write_text(file.read_text().replace('"megatron"', '"unknown-megatron"'))
     with pytest.raises(UserError, match="the nearest that it has is MegatronForMaskedLM"):
         read(tmp_path / "y")
+
+
+@pytest.mark.parametrize(("change", "problem"), [
+    ({"config_from": lambda config_json, path: None}, "TypeError: .*takes 2 positional arguments but 3 were given"),
+    ({"tensors": lambda config: ["words.weight"]}, "AttributeError"),
+    ({"heads": (HeadClass("MegatronModel"), HeadClass("MegatronForMaskedLM", ("maskd",)))},
+     "a head of MegatronForMaskedLM is 'maskd'; .*did you mean 'masked'"),
+])
+def test_a_row_that_breaks_its_contract_is_refused_by_its_name(published, monkeypatch, change, problem):
+    monkeypatch.setitem(FAMILIES, "megatron", dataclasses.replace(megatron.FAMILY, **change))
+    with pytest.raises(UserError, match=f"checkpoint family 'megatron' .*{problem}"):
+        read(published[0])
 
 
 @pytest.mark.parametrize(("change", "problem"), [

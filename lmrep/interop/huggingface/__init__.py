@@ -3,24 +3,14 @@
 A new family is a file with a `FAMILY`, and a row here.
 """
 
-from lmrep.interop.huggingface import (
-    albert,
-    bert,
-    distilbert,
-    electra,
-    gpt,
-    gpt2,
-    roberta,
-    roberta_prelayernorm,
-    t5,
-    xlnet,
-)
+from lmrep.interop.huggingface import albert, bert, distilbert, electra, gpt, gpt2, roberta, t5, xlnet
+from lmrep.interop.huggingface import roberta_prelayernorm as prelayernorm
 from lmrep.interop.huggingface.base import Family
 
 __all__ = ["FAMILIES", "Family"]
 
 # In this order a network of our own is tried as one of them.
 FAMILIES: dict[str, Family] = {family.name: family for family in (
-    bert.FAMILY, roberta.FAMILY, electra.FAMILY, albert.FAMILY, gpt.FAMILY, gpt2.FAMILY, roberta_prelayernorm.FAMILY,
+    bert.FAMILY, roberta.FAMILY, electra.FAMILY, albert.FAMILY, gpt.FAMILY, gpt2.FAMILY, prelayernorm.FAMILY,
     distilbert.FAMILY, xlnet.FAMILY, t5.FAMILY, *roberta.VARIANTS.values(), t5.MT5,
-    *(module.DECODER for module in (bert, roberta, electra, roberta_prelayernorm)), *roberta.VARIANT_DECODERS)}
+    *(module.DECODER for module in (bert, roberta, electra, prelayernorm)), *roberta.VARIANT_DECODERS)}

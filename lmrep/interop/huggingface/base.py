@@ -5,7 +5,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from lmrep.core.components import described
+from lmrep.config.record import choose
+from lmrep.core.components import described, faults_of
 from lmrep.core.errors import UserError
 from lmrep.interop.heads import HEADS, TASK_HEADS, PublishedTask, task_of
 from lmrep.interop.huggingface.config_json import Mismatch
@@ -85,6 +86,11 @@ class Family:
     specials: Specials = Specials()
     pretraining: Pretraining = field(default=Pretraining())
 
+    @property
+    def described(self) -> str:
+        """For messages, with its file."""
+        return described("checkpoint family", self.name, self.tensors)
+
     # Classes
 
     @property
@@ -100,7 +106,7 @@ class Family:
     @property
     def network_name(self) -> str:
         """Of its network in `lmrep.models.MODELS`: the one of an empty config.json."""
-        return name_of(self.config_from({}, CONFIG, None))
+        return name_of(self.network({}, CONFIG))
 
     @property
     def tasks(self) -> dict[str, HeadClass]:
@@ -109,7 +115,10 @@ class Family:
 
     @property
     def pretrained_heads(self) -> list[str]:
-        """Of `HEADS`."""
+        """Of `HEADS`. Raises UserError where a class has another."""
+        for head_class in self.heads:
+            for head in head_class.heads:
+                choose(HEADS, head, f"{self.described}: a head of {head_class.name}")
         return list(dict.fromkeys(head for head_class in self.heads for head in head_class.heads))
 
     def class_of(self, heads: tuple[str, ...]) -> HeadClass:
@@ -143,7 +152,9 @@ class Family:
         """(names, tensor) of the base model, whose names `prefix` begins, of the heads for pretraining, and of those of
         tasks."""
         heads = tuple(HEADS[head].prefix for head in self.pretrained_heads)
-        for names, tensor in rows(self.tensors(config)):
+        with faults_of(self.described, self.tensors):
+            table = list(rows(self.tensors(config)))
+        for names, tensor in table:
             if tensor.paths[0].startswith(("encoder/", POOLER)):
                 yield [prefix + name for name in names], tensor
             elif tensor.paths[0].startswith(heads):
@@ -202,8 +213,7 @@ class Family:
         problems = [*(f"lacks {path}" for path in specs if path.startswith(tuple(needed)) and path not in paths),
                     *(f"has {name} twice" for name, count in (names | paths).items() if count > 1)]
         if problems:
-            raise UserError(f"{described('checkpoint family', self.name, self.tensors)}: its table of tensors "
-                            f"{', '.join(problems[:3])}; correct this component")
+            raise UserError(f"{self.described}: its table of tensors {', '.join(problems[:3])}; correct this component")
 
     # config.json
 
@@ -218,7 +228,8 @@ class Family:
 
     def network(self, config_json: Mapping[str, Any], path: str, tensors: Mapping | None = None) -> Any:
         """Our config of the network that a config.json describes. Raises UserError as `config_from`."""
-        config = self.config_from(config_json, path, tensors)
+        with faults_of(self.described, self.tensors):
+            config = self.config_from(config_json, path, tensors)
         if not (offset := self.position_offset(self.pad_id(config_json))):
             return config
         if config.max_length <= offset:
@@ -232,7 +243,9 @@ class Family:
             config = replace(config, max_length=config.max_length + offset)
         ends = {"bos_token_id": specials.get("bos", specials.get("cls")),
                 "eos_token_id": specials.get("eos", specials.get("sep"))}
-        return {"model_type": self.model_type, **self.config_to(config),
+        with faults_of(self.described, self.tensors):
+            keys = self.config_to(config)
+        return {"model_type": self.model_type, **keys,
                 "pad_token_id": specials.get("pad", self.specials.pad), **(ends if self.specials.writes_ends else {}),
                 "dtype": "float32"}
 

@@ -54,7 +54,7 @@ def activation(default: str, names: Mapping[str, str] = ACTIVATIONS) -> Any:
     return key(default, "activation", values=names)
 
 
-class Mismatch(Exception):
+class Mismatch(UserError):
     """A network that a family cannot hold; `fields` are those of its config that do not fit."""
 
     def __init__(self, fields: Sequence[str]):

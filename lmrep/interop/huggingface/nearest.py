@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from lmrep.interop.huggingface import FAMILIES
-from lmrep.interop.huggingface.base import Family
 
 _ROTARY = "has rotary positions, RMS norm and gated feed-forward blocks"
 _TRANSLATION = "has absolute positions, biases and norms after each block, and was trained to translate"
@@ -89,13 +88,16 @@ NEAREST: Mapping[str, tuple[str, str]] = {
 def nearest(name: str, config_json: Mapping[str, Any]) -> str:
     """For people: the class that lmrep has that is most like the one of a config.json, with the same head where its
     family has that, and how their networks differ; `name` is its model_type."""
-    head = next((name.partition("For")[2] for name in config_json.get("architectures") or []), "")
+    head = next((each.partition("For")[2] for each in config_json.get("architectures") or []), "")
     known = max((start for start in NEAREST if name.startswith(start)), key=len, default=None)
     family, difference = NEAREST[known] if known and name not in FAMILIES else (_guess(name, head, config_json), "")
     why = f": {name} {difference}" if difference else ""
     if not family:
         return f"it has nothing near{why}"
-    return f"the nearest that it has is {_class(FAMILIES[family], head)}{why}"
+    classes = [head_class.name for head_class in FAMILIES[family].heads]
+    class_name = next((other for other in classes if head and other.endswith(f"For{head}")),
+                      FAMILIES[family].class_of(("causal",)).name)
+    return f"the nearest that it has is {class_name}{why}"
 
 
 def _guess(name: str, head: str, config_json: Mapping[str, Any]) -> str:
@@ -108,8 +110,3 @@ def _guess(name: str, head: str, config_json: Mapping[str, Any]) -> str:
         return "gpt2"
     return max((part for part, family in FAMILIES.items() if part in name and part == family.model_type), key=len,
                default="bert")
-
-
-def _class(family: Family, head: str) -> str:
-    return next((head_class.name for head_class in family.heads if head and head_class.name.endswith(f"For{head}")),
-                family.class_of(("causal",)).name)

@@ -19,16 +19,7 @@ import numpy as np
 
 from lmrep.core.errors import UserError
 from lmrep.interop.huggingface.base import Family, Names, Pretraining
-from lmrep.interop.huggingface.config_json import (
-    ACTIVATIONS,
-    MAX_SIZE,
-    ConfigTable,
-    Keys,
-    activation,
-    key,
-    rate,
-    size,
-)
+from lmrep.interop.huggingface.config_json import ACTIVATIONS, MAX_SIZE, ConfigTable, Keys, activation, key, rate, size
 from lmrep.interop.huggingface.head_classes import SEQUENCE, HeadClass, task_class
 from lmrep.interop.huggingface.tensors import Tensor
 from lmrep.models import encoder_decoder, encoder_decoder_layers
