@@ -1,28 +1,23 @@
-"""What a run that was trained for a task can be asked: the capability of every task."""
+"""What a run that was trained for a task can be asked: the capabilities of tasks."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
-from lmrep.config.record import setting
+from lmrep.config.record import optional, setting
 from lmrep.core.errors import UserError
+from lmrep.core.files import json_object
 from lmrep.data.records import FIELDS, Record, values
+from lmrep.data.tokenizers import Tokenizer
+from lmrep.models import decoding
 from lmrep.objectives.base import Names
+from lmrep.tasks import text_templates, words
 
 
 @dataclass(frozen=True)
 class NoOptions:
     """A prediction of a task has no options."""
-
-
-@dataclass(frozen=True)
-class OfSource:
-    """Options of a prediction by a run that may have been trained on a mixture."""
-
-    source: str = setting("", "of a mixture of data sets, that whose template a text is put into; by default the text "
-                          "is read as it is, with its prefix")
-    first: int = setting(0, "the number of the first text; draws depend on a text's number", at_least=0,
-                         at_most=2**31 - 1)
 
 
 class Predict:
@@ -116,15 +111,169 @@ class Predict:
         return "\t".join([self._show(prediction), *map(str, parts)])
 
 
-class PredictOfSource(Predict):
-    """As `Predict`, of a task that a run may have learned on several data sets: those of `config.sources`. An example
-    may name its data set in the field `source`."""
+@dataclass(frozen=True)
+class TagOptions:
+    """Options of `Tag`."""
 
-    options, sample_options = OfSource, OfSource()
+    pretokenized: bool = setting(False, "of a tagger: white space alone separates the words of a text")
+    entities: bool = setting(False, "of a tagger: the entities alone, without the tag of each word")
 
-    def predict(self, run: Any, texts: Sequence[Any], options: OfSource, names: Names) -> list[dict[str, Any]]:
-        """As `Predict.predict`. Raises UserError where the run has no such source."""
-        own = [text.get("source", options.source) if isinstance(text, Mapping) else options.source for text in texts]
-        found = [record._replace(source=source)
-                 for record, source in zip(self.records(texts, names), own, strict=True)]
-        return run.score_records(found, first=options.first).predictions
+
+class Tag(Predict):
+    """Tags sentences: texts, lists of words, or dicts with `text` or `words`.
+
+    A text is split into words as `words.spans` says. Its prediction has the `words` too, and each of the `entities` its
+    first character and the one after its last, `start` and `end`.
+
+    For people a line is a word and its tag, with a space between them, and a blank line ends a sentence, as in the
+    files of CoNLL-2003 and for `conlleval`; of entities alone, a line is a type, two places and the text, with tabs.
+    """
+
+    options, sample_options = TagOptions, TagOptions()
+
+    def records(self, examples: Sequence[Any], names: Names = None) -> list[Record]:
+        """Examples as records, whose words are separated by white space. Raises UserError for one without words, or
+        with others than strings."""
+        names = [(names[i] if names else None) or (repr(example)[:60] if isinstance(example, str) else None)
+                 for i, example in enumerate(examples)]
+        return super().records([_with_words(example, (text := _text(example)) and text.split())
+                                for example in examples], names)
+
+    def predict(self, run: Any, texts: Sequence[Any], options: TagOptions, names: Names) -> list[dict[str, Any]]:
+        """For each example the prediction of `tagging.score`, with `words` and the places of entities for texts."""
+        split = words.white_space_spans if options.pretokenized else partial(words.spans, tokenizer=run.tokenizer)
+        places = [None if (text := _text(example)) is None else [*split(text)] for example in texts]
+        examples = [example if own is None else _with_words(example, [_text(example)[slice(*span)] for span in own])
+                    for example, own in zip(texts, places, strict=True)]
+        predictions = [prediction if own is None else _placed(prediction, _text(example), own) for
+                       prediction, example, own in zip(super().predict(run, examples, options, names), texts, places,
+                                                       strict=True)]
+        if not options.entities:
+            return predictions
+        if predictions and "entities" not in predictions[0]:
+            raise UserError(f"{run.directory} was trained on plain tags, which mark no entities; leave entities out")
+        return [{"entities": prediction["entities"]} for prediction in predictions]
+
+    def to_text(self, text: Any, prediction: dict[str, Any], tokenizer: Any) -> str:
+        """A line for each word, or entity, and a blank one."""
+        if "tags" not in prediction:
+            return "".join("\t".join(map(str, [each["type"], each.get("start", each["words"][0]), each.get(
+                "end", each["words"][1]), each["text"]])) + "\n" for each in prediction["entities"])
+        own = prediction.get("words") or (text["words"] if isinstance(text, Mapping) else text)
+        return "".join(f"{word} {tag}\n" for word, tag in zip(own, prediction["tags"], strict=True))
+
+
+def _text(example: Any) -> str | None:
+    """The text of an example; None where it has words."""
+    text = example.get("text") if isinstance(example, Mapping) and "words" not in example else example
+    return text if isinstance(text, str) else None
+
+
+def _with_words(example: Any, own: Sequence[str] | None) -> Any:
+    if own is None:
+        return example if isinstance(example, Mapping) else {"words": example}
+    return {**example, "words": own} if isinstance(example, Mapping) else {"words": own}
+
+
+def _placed(prediction: dict[str, Any], text: str, places: Sequence[words.Span]) -> dict[str, Any]:
+    """A prediction for the words of a text, with the places of its entities in the text."""
+    found = prediction | {"words": [text[start:end] for start, end in places]}
+    if "entities" in prediction:
+        found["entities"] = [
+            each | {"text": text[start:end], "start": start, "end": end} for each in prediction["entities"]
+            for start, end in [(places[each["words"][0]][0], places[each["words"][1] - 1][1])]]
+    return found
+
+
+class PredictWord(Predict):
+    """As `Predict`, for target words. An example is a dict, a JSON object as a text, or the cells of a line of a file,
+    as a tuple or as a text with tabs between them.
+
+    Args:
+      parse: cells -> fields; raises ValueError with what is wrong, to follow a name.
+      renamed: dict -> fields under our names.
+      **others: as of `Predict`.
+    """
+
+    def __init__(self, *args: Any, parse: Callable[[Sequence[str]], Mapping[str, Any]],
+                 renamed: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict, **others: Any):
+        super().__init__(*args, **others)
+        self._parse, self._renamed = parse, renamed
+
+    def records(self, examples: Sequence[Any], names: Names = None) -> list[Record]:
+        """Examples as records. Raises UserError as `Predict.records`, and where a word is not in its text."""
+        names = [(names[i] if names else None) or (repr(example)[:60] if isinstance(example, str) else f"example {i}")
+                 for i, example in enumerate(examples)]
+        found = super().records([self._example(*each) for each in zip(examples, names, strict=True)], names)
+        for record in found:
+            if error := values.check(record, "test"):
+                raise error
+        return found
+
+    def _example(self, example: Any, name: str) -> Any:
+        if isinstance(example, str) and example.lstrip().startswith("{"):
+            example = json_object(example, name)
+        if isinstance(example, Mapping):
+            return self._renamed(example)
+        try:
+            return self._parse(example.split("\t") if isinstance(example, str) else example)
+        except ValueError as error:
+            raise UserError(f"{name} {error}") from None
+
+
+@dataclass(frozen=True)
+class OfSource:
+    """Options of a prediction by a run that may have been trained on a mixture."""
+
+    source: str = setting("", "of a mixture of data sets, that whose template a text is put into; by default the text "
+                          "is read as it is, with its prefix")
+    first: int = setting(0, "the number of the first text; draws depend on a text's number", at_least=0,
+                         at_most=2**31 - 1)
+
+
+class GenerateTarget(Predict):
+    """Generates a text, or draws several, from a text. Options that are not given are those of `config.search`. An
+    example that is a text, or a tuple of texts, has the fields of the template in their order. Of a mixture of data
+    sets the template is that of the field `source` of an example, or of `options.source`, or else "{text}"."""
+
+    options = optional(decoding.Search, "GenerateTargetOptions", OfSource)
+    sample_options = options()
+
+    def predict(self, run: Any, texts: Sequence[Any], options: Any, names: Names) -> list[dict[str, Any]]:
+        """As `Predict.predict`. Raises UserError for options that do not fit each other, for an example without a field
+        of the template, and where the run has no such source."""
+        given = {field.name: value for field in fields(decoding.Search)
+                 if (value := getattr(options, field.name)) is not None}
+        if "beams" not in given and given.get("temperature"):
+            given["beams"] = 1
+        sources = [text.get("source", options.source) if isinstance(text, Mapping) else options.source
+                   for text in texts]
+        examples = [self._example(run.task_config(source).template, text, name or f"example {i}") for i, (
+            text, source, name) in enumerate(zip(texts, sources, names or [None] * len(texts), strict=True))]
+        if given:
+            run = run.with_objective(search=given)
+        records = [record._replace(source=source)
+                   for record, source in zip(self.records(examples, names), sources, strict=True)]
+        return run.score_records(records, first=options.first).predictions
+
+    @staticmethod
+    def _example(template: str, text: Any, name: str) -> Any:
+        if isinstance(text, Mapping):
+            found = text
+        else:
+            texts = (text,) if isinstance(text, str) else tuple(text)
+            try:
+                found = text_templates.from_texts(template, texts)
+            except ValueError as error:
+                raise UserError(f"{name} has {len(texts)} texts; expected {error}") from None
+        text_templates.require(template, found, name, "config.objective.template")
+        return found
+
+    def to_json(self, prediction: Mapping[str, Any]) -> dict[str, Any]:
+        """The prediction's fields, its text as `generated`: an example may have the field `text`, too."""
+        return {"generated" if name == "text" else name: value for name, value in prediction.items()}
+
+    def to_text(self, text: Any, prediction: Mapping[str, Any], tokenizer: Tokenizer) -> str:
+        """As `Predict.to_text`, a line for each text that was drawn."""
+        return "\n".join(super(GenerateTarget, self).to_text(text, {"text": own}, tokenizer)
+                         for own in prediction.get("texts", (prediction["text"],)))

@@ -1,7 +1,7 @@
 """Classification of texts and of pairs of texts (Devlin et al., 2019, section 4.1)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -29,6 +29,7 @@ from lmrep.tasks.capability import Predict
 from lmrep.tasks.networks import Network
 
 METRICS = ("accuracy", "f1", "macro_f1", "matthews")
+Logits = Callable[..., tuple[Array, Carry | None]]  # as `networks.outputs`
 WRITTEN = 10  # classes of a prediction, the most probable ones; and that of the record
 
 
@@ -105,17 +106,19 @@ def prepare(keys: Keys, batch: Batch) -> Batch:
 
 
 def loss(
-    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, net: Network
+    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, net: Network, logits: Logits = networks.outputs
 ) -> tuple[Array, tuple[Metrics, Carry]]:
-    """The mean cross-entropy."""
-    y, carry = networks.outputs(params, batch, net, key, carry)
+    """The mean cross-entropy of the classes with these logits."""
+    y, carry = logits(params, batch, net, key, carry)
     value, metrics = networks.cross_entropy(params, batch, net, y, batch["label"], ("units", "log_probabilities"))
     return value, (metrics, carry)
 
 
-def predict(params: Tree, batch: Batch, *, net: Network) -> dict[str, dict[str, Array]]:
+def predict(
+    params: Tree, batch: Batch, *, net: Network, logits: Logits = networks.outputs
+) -> dict[str, dict[str, Array]]:
     """`log_probabilities` float32 [b, n, classes]."""
-    return {"units": {"log_probabilities": jax.nn.log_softmax(networks.outputs(params, batch, net)[0])}}
+    return {"units": {"log_probabilities": jax.nn.log_softmax(logits(params, batch, net)[0])}}
 
 
 def score(c: Classes, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:

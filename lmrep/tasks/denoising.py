@@ -6,7 +6,7 @@ once, when the data is read: every epoch shows the same spans, as the static mas
 ones (`objectives.span_corruption`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import jax
@@ -98,12 +98,22 @@ def encode(records: Sequence[Record], encoder: TextEncoder, max_target: int) -> 
                         "shorten it")
     sources, targets = ([np.append(ids[: most - 1], end) if len(ids) > most else ids for ids in own]
                         for own, most in zip(zip(*found, strict=True), (encoder.length, max_target), strict=True))
-    (tokens, offsets), (source, source_offsets) = map(_joined, (targets, sources))
-    return Units(
-        tokens, np.zeros(len(tokens), np.int8), offsets, np.arange(len(records), dtype=np.int32),
-        {"known": np.array(["target" in record.fields for record in records], np.int32),
-         "generated": np.array([not record.tokens for record in records], np.int32)},
-        source=Source(source, source_offsets, encoder.tokenizer.decode)), len(long)
+    return pair_units(targets, sources, ["target" in record.fields for record in records],
+                      [not record.tokens for record in records], encoder.tokenizer.decode), len(long)
+
+
+def pair_units(
+    targets: Sequence[np.ndarray], sources: Sequence[np.ndarray], known: Sequence[bool], generated: Sequence[bool],
+    decode: Callable[[Iterable[int]], str]
+) -> Units:
+    """A unit for each target, int32 [t] with its end, and its source: whether it is known, and whether a text is
+    generated."""
+    (tokens, offsets), (source, source_offsets) = (
+        (np.concatenate(texts).astype(np.int32), np.concatenate([[0], np.cumsum([len(ids) for ids in texts])]))
+        for texts in (targets, sources))
+    return Units(tokens, np.zeros(len(tokens), np.int8), offsets, np.arange(len(targets), dtype=np.int32),
+                 {"known": np.array(known, np.int32), "generated": np.array(generated, np.int32)},
+                 source=Source(source, source_offsets, decode))
 
 
 def _with_sentinels(record: Record, encoder: TextEncoder, end: int) -> tuple[np.ndarray, np.ndarray]:
@@ -115,10 +125,6 @@ def _with_sentinels(record: Record, encoder: TextEncoder, end: int) -> tuple[np.
         raise UserError(f"{record.where}: there is no sentinel in {record.fields['text'][:60]!r}; write <extra_id_0>, "
                         "<extra_id_1> and so on for the spans to fill in")
     return ids(record.fields["text"]), ids(record.fields.get("target", ""))
-
-
-def _joined(texts: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    return np.concatenate(texts).astype(np.int32), np.concatenate([[0], np.cumsum([len(ids) for ids in texts])])
 
 
 def score(outputs: Outputs) -> Result:

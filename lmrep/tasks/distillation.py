@@ -75,11 +75,6 @@ def _text(value: Any) -> str:
     return ",".join(value[:20]) if isinstance(value, tuple) else str(value)
 
 
-def specs(part: FrozenPart | None) -> Tree:
-    """`Objective.frozen`."""
-    return {TEACHER: part.specs} if part else {}
-
-
 def add(
     c: Config, part: FrozenPart | None, params: Tree, batch: Batch, loss: tuple[Array, Metrics], ours: Array,
     weights: Array, read: Callable[[dict[str, dict[str, Array]]], Array],

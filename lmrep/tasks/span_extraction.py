@@ -28,7 +28,7 @@ from lmrep.metrics import answers as qa
 from lmrep.models.base import Model
 from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, Objective
 from lmrep.objectives.outputs import normalize_weights, sums
-from lmrep.tasks import answer_search, conditioned_ends, distillation, heads, networks, question_windows
+from lmrep.tasks import answers, conditioned_ends, distillation, heads, networks
 from lmrep.tasks.base import Comparison, Outputs, Reads, Result, TaskDef
 from lmrep.tasks.capability import Predict
 from lmrep.tasks.networks import Network
@@ -180,7 +180,7 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
 
 def _search(
     c: Config, count: int, units: Units, outputs: Outputs
-) -> tuple[list[answer_search.Spans], list[tuple[int, int]], np.ndarray]:
+) -> tuple[list[answers.Spans], list[tuple[int, int]], np.ndarray]:
     """The n best spans of each question; the characters [start, end) of the best; and float64 [count], the score of no
     answer: of every question, whichever window its answer is in."""
     conditioned, arrays = c.end == "conditioned", outputs.arrays
@@ -199,12 +199,12 @@ def _search(
         if conditioned:
             first, start, end = (np.stack([arrays[name][u] for u in members])
                                  for name in ("start", "start_score", "end_score"))
-            best = answer_search.of_starts(first - shift[members[0] : members[-1] + 1, None], start, end, windows,
+            best = answers.of_starts(first - shift[members[0] : members[-1] + 1, None], start, end, windows,
                                            usable, c.n_best)
         else:
             own = [slice(*(ranges[u] + shift[u])) for u in members]
             start, end = ([y[u][part] for u, part in zip(members, own, strict=True)] for y in scores)
-            best = answer_search.search(start, end, windows, usable, c.max_answer_tokens, c.n_best)
+            best = answers.search(start, end, windows, usable, c.max_answer_tokens, c.n_best)
         found.append(best)
         characters.append((int(offsets[best.first[0], 0]), int(offsets[best.last[0], 1])))
     nulls = np.minimum.reduceat(at_null, firsts[:-1])
@@ -225,8 +225,8 @@ def _metrics(
     empty = _scores(c, gold, [""] * len(gold))
     threshold = c.threshold
     if threshold is None:
-        threshold = answer_search.tune_threshold(odds, raw["answer_f1"], empty["answer_f1"])
-    answerable = np.array([bool(answers) for answers in gold])
+        threshold = answers.tune_threshold(odds, raw["answer_f1"], empty["answer_f1"])
+    answerable = np.array([bool(right) for right in gold])
     metrics = {"threshold": threshold, "always_empty_f1": float(empty["answer_f1"].mean())}
     for name, values in raw.items():
         scores = np.where(odds > threshold, empty[name], values)
@@ -273,8 +273,8 @@ def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str
             raise UserError(f"{record.where} and {ids[record.id]} have the same id, {record.id!r}; the files have one "
                             "answer for each id: correct it")
         ids[record.id] = record.where
-    answers = {key: each["answer"] for key, each in zip(ids, result.predictions, strict=True)}
-    files = {"predictions.json": json.dumps(answers, ensure_ascii=False, indent=1) + "\n"}
+    predicted = {key: each["answer"] for key, each in zip(ids, result.predictions, strict=True)}
+    files = {"predictions.json": json.dumps(predicted, ensure_ascii=False, indent=1) + "\n"}
     if c.unanswerable:
         odds = {key: each["null_score"] - each["score"] for key, each in zip(ids, result.predictions, strict=True)}
         files["null_odds.json"] = json.dumps(odds, indent=1) + "\n"
@@ -283,9 +283,9 @@ def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str
 
 def compare(c: Config, record: Record, prediction: Mapping[str, Any]) -> Comparison:
     """The gold answers beside the predicted one, by 1 - F1, times the probability of the prediction."""
-    answers, answer = [text for text, _ in record.fields["answers"]], prediction["answer"]
-    f1 = float(_scores(c, [answers], [answer])["answer_f1"][0])
-    gold = " / ".join(dict.fromkeys(answers)) or "(no answer)"
+    right = [text for text, _ in record.fields["answers"]]
+    f1 = float(_scores(c, [right], [prediction["answer"]])["answer_f1"][0])
+    gold = " / ".join(dict.fromkeys(right)) or "(no answer)"
     return Comparison(gold, show(prediction).replace("\t", " (") + ")", (1 - f1) * prediction["probability"])
 
 
@@ -319,7 +319,7 @@ DEFINITION = TaskDef(
         "threshold": Metric("No-answer threshold", "logits"),
     }, (Predict("answer", "answers questions about a text", ("question", "context"), show, from_text=from_text),),
         check=check_config, teachable=True, published=("context",)),
-    Reads(("question", "context"), ("answers",)), encode=question_windows.encode, score=score, best="answer_f1",
+    Reads(("question", "context"), ("answers",)), encode=answers.encode, score=score, best="answer_f1",
     columns=lambda c: {name: Field("bn", np.int32, f"position in the text of {what}") for name, what in (
         ("start", "the answer's first token; -1 where it is not known"), ("end", "the answer's last token; -1 as well"),
         ("null", "the token that stands for no answer"))} | (

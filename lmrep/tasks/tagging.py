@@ -35,8 +35,8 @@ from lmrep.objectives.base import (
 from lmrep.objectives.outputs import normalize_weights, sums
 from lmrep.tasks import heads, networks, schemes, unseen
 from lmrep.tasks.base import Comparison, Outputs, Reads, Result, TaskDef, TextEncoder, figures
+from lmrep.tasks.capability import Tag
 from lmrep.tasks.networks import Network
-from lmrep.tasks.tag_texts import Tag
 from lmrep.tasks.words import representatives, windows, word_ids, word_means
 
 STRICT_METRICS = ("entity_f1", "entity_precision", "entity_recall")

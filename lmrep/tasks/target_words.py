@@ -2,23 +2,21 @@
 text, and its vector."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from lmrep.core.errors import UserError
-from lmrep.core.files import json_object
 from lmrep.core.params import Array
 from lmrep.data.formats.base import Field
-from lmrep.data.records import Record, values
+from lmrep.data.records import Record
 from lmrep.data.records.encoding import Units, assemble, truncate_pair
 from lmrep.data.records.values import SPANS
-from lmrep.objectives.base import Batch, Names
+from lmrep.objectives.base import Batch
 from lmrep.tasks import networks
+from lmrep.tasks.answers import answer_tokens, tokens_of
 from lmrep.tasks.base import TextEncoder
-from lmrep.tasks.capability import Predict
-from lmrep.tasks.question_windows import answer_tokens, tokens_of
 
 COLUMN = "target_word"
 COLUMNS = {COLUMN: Field("bt", np.int32, "1 at the tokens of the first text's target word, 2 at those of the second "
@@ -111,42 +109,6 @@ def vectors(x: Array, batch: Batch, number: int) -> Array:
     of the second (2)."""
     own = networks.unit_tokens(batch, batch["unit"].shape[1])
     return networks.mean(x, own & (batch[COLUMN] == number)[:, None])
-
-
-class PredictWord(Predict):
-    """As `Predict`, for target words. An example is a dict, a JSON object as a text, or the cells of a line of a file,
-    as a tuple or as a text with tabs between them.
-
-    Args:
-      parse: cells -> fields; raises ValueError with what is wrong, to follow a name.
-      renamed: dict -> fields under our names.
-      **others: as of `Predict`.
-    """
-
-    def __init__(self, *args: Any, parse: Callable[[Sequence[str]], Mapping[str, Any]],
-                 renamed: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict, **others: Any):
-        super().__init__(*args, **others)
-        self._parse, self._renamed = parse, renamed
-
-    def records(self, examples: Sequence[Any], names: Names = None) -> list[Record]:
-        """Examples as records. Raises UserError as `Predict.records`, and where a word is not in its text."""
-        names = [(names[i] if names else None) or (repr(example)[:60] if isinstance(example, str) else f"example {i}")
-                 for i, example in enumerate(examples)]
-        found = super().records([self._example(*each) for each in zip(examples, names, strict=True)], names)
-        for record in found:
-            if error := values.check(record, "test"):
-                raise error
-        return found
-
-    def _example(self, example: Any, name: str) -> Any:
-        if isinstance(example, str) and example.lstrip().startswith("{"):
-            example = json_object(example, name)
-        if isinstance(example, Mapping):
-            return self._renamed(example)
-        try:
-            return self._parse(example.split("\t") if isinstance(example, str) else example)
-        except ValueError as error:
-            raise UserError(f"{name} {error}") from None
 
 
 def marked(record: Record) -> dict[str, str]:

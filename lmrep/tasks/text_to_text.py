@@ -26,7 +26,7 @@ from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats.base import FIELDS, Field
 from lmrep.data.records import FIELDS as RECORD_FIELDS
 from lmrep.data.records import Record
-from lmrep.data.records.encoding import Source, Units
+from lmrep.data.records.encoding import Units
 from lmrep.metrics import accuracy_metric, loss_metric
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.metrics.translation import signature
@@ -47,7 +47,7 @@ from lmrep.objectives.base import (
 from lmrep.objectives.outputs import normalize_weights, output_layer, output_specs, smoothed_cross_entropy, sums
 from lmrep.tasks import denoising, schemes, text_metrics, text_templates
 from lmrep.tasks.base import Comparison, Outputs, Reads, Result, TaskDef, Templates, TextEncoder
-from lmrep.tasks.generate_target import GenerateTarget
+from lmrep.tasks.capability import GenerateTarget
 from lmrep.tasks.text_metrics import TEXT_METRICS, gold_of
 
 METRICS = tuple(TEXT_METRICS)
@@ -149,13 +149,10 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
             f"config.objective.max_target {c.max_target:,}: raise them, or set --config.format.long=truncate")
     _check_template(c, records)
     _check_decoding(c, [target(c, records[i]) for i in known], found, encoder)
-    tokens, offsets = _joined(targets, c.max_target, end)
-    units = Units(
-        tokens, np.zeros(len(tokens), np.int8), offsets, np.arange(len(records), dtype=np.int32),
-        {"known": np.array(["target" in record.fields for record in records], np.int32),
-         "generated": np.ones(len(records), np.int32)},
-        source=Source(*_joined(sources, encoder.length, end), encoder.tokenizer.decode))
-    return units, len(long)
+    targets, sources = ([np.append(ids[: most - 1], end) for ids in texts]
+                        for texts, most in ((targets, c.max_target), (sources, encoder.length)))
+    return denoising.pair_units(targets, sources, ["target" in record.fields for record in records],
+                                [True] * len(records), encoder.tokenizer.decode), len(long)
 
 
 def _check_template(c: Config, records: Sequence[Record]) -> None:
@@ -178,12 +175,6 @@ def _check_decoding(c: Config, targets: Sequence[str], ids: Sequence[np.ndarray]
                     "tokenizer.name=sentencepiece_unigram with lowercase=false, or other targets",
                     f"{len(changed):,}", f"{len(known):,}", encoder.tokenizer.name, changed[0][:40],
                     decoded[changed[0]][:40], " and ".join(exact))
-
-
-def _joined(texts: Sequence[np.ndarray], capacity: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-    """(the tokens of texts, one after another, each cut to `capacity` with its end; the first token of each)."""
-    kept = [np.append(ids[: capacity - 1], end) for ids in texts]
-    return np.concatenate(kept).astype(np.int32), np.concatenate([[0], np.cumsum([len(ids) for ids in kept])])
 
 
 def _source(c: Config, record: Record) -> str:

@@ -4,10 +4,10 @@ Camacho-Collados, 2019)."""
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from lmrep.config.record import setting
@@ -20,9 +20,10 @@ from lmrep.data.records.word_in_context import parse
 from lmrep.metrics import accuracy_metric
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.models.base import Model
-from lmrep.objectives.base import Batch, Carry, FrozenParts, Metrics, Objective
+from lmrep.objectives.base import Batch, Carry, FrozenParts, Objective
 from lmrep.tasks import classification, heads, networks, target_words
 from lmrep.tasks.base import Reads, Result, TaskDef, TextEncoder
+from lmrep.tasks.capability import PredictWord
 from lmrep.tasks.networks import Network
 
 # SuperGLUE's files: its names of our fields, and our spans, of its fields in characters.
@@ -46,30 +47,20 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
 def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
     """A classifier on three vectors side by side."""
     net = networks.bind(c, model, "word_in_context", frozen)
-    return networks.objective(net, len(c.labels) or 2, classification.prepare, loss, predict, vectors=3)
+    return networks.objective(
+        net, len(c.labels) or 2, classification.prepare, partial(classification.loss, logits=logits),
+        partial(classification.predict, logits=logits), vectors=3)
 
 
-def logits(params: Tree, batch: Batch, net: Network, key: Array | None = None) -> Array:
-    """float32 [b, n, classes]."""
+def logits(
+    params: Tree, batch: Batch, net: Network, key: Array | None = None, carry: Carry | None = None
+) -> tuple[Array, Carry | None]:
+    """As `networks.outputs`, float32 [b, n, classes]."""
     keys = prng.split(key, 2)
     x = networks.token_vectors(params, batch, net, keys[0])
     words = [target_words.vectors(x, batch, number) for number in (1, 2)]
     joined = jnp.concatenate([networks.pool(params, x, batch, net), *words], -1)
-    return heads.apply(params["objective"]["word_in_context"], joined, net.c, keys[1])
-
-
-def loss(
-    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, net: Network
-) -> tuple[Array, tuple[Metrics, Carry]]:
-    """The mean cross-entropy."""
-    value, metrics = networks.cross_entropy(params, batch, net, logits(params, batch, net, key), batch["label"],
-                                            ("units", "log_probabilities"))
-    return value, (metrics, carry)
-
-
-def predict(params: Tree, batch: Batch, *, net: Network) -> dict[str, dict[str, Array]]:
-    """`log_probabilities` float32 [b, n, classes]."""
-    return {"units": {"log_probabilities": jax.nn.log_softmax(logits(params, batch, net))}}
+    return heads.apply(params["objective"]["word_in_context"], joined, net.c, keys[1]), carry
 
 
 def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str, str]:
@@ -94,7 +85,7 @@ DEFINITION = TaskDef(
         **{name: TASK_METRICS[name].metric for name in classification.METRICS},
         "accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
         "majority_accuracy": accuracy_metric("Accuracy of the most frequent class", headline=False),
-    }, (target_words.PredictWord(
+    }, (PredictWord(
         "compare", "compares a word in two texts", ("text", "text2", "span", "span2"), classification.show,
         ("lemma", "pos"), parse=parse, renamed=renamed),), teachable=True, published=("context", "end_of_text")),
     Reads(("text", "text2", "span", "span2"), ("label",), ("lemma", "pos"), texts=("text", "text2")),

@@ -7,10 +7,11 @@ the training examples of a sense of a frozen encoder's vectors (Melamud et al., 
 
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,16 +23,18 @@ from lmrep.core.errors import UserError
 from lmrep.core.params import Array, ParamSpec, Tree, zeros
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats.base import Field
-from lmrep.data.records import Record, values
+from lmrep.data.records import Record
 from lmrep.data.records.encoding import Units
+from lmrep.data.records.values import short
 from lmrep.data.records.word_senses import parse
 from lmrep.metrics import Metric
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.models.base import Model
 from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, Objective
 from lmrep.objectives.outputs import normalize_weights
-from lmrep.tasks import heads, networks, sense_inventory, target_words, unseen
+from lmrep.tasks import heads, networks, target_words, unseen
 from lmrep.tasks.base import Comparison, Outputs, Reads, Result, TaskDef, TextEncoder, figures
+from lmrep.tasks.capability import PredictWord
 from lmrep.tasks.networks import Network
 
 NAME, NEAREST = "word_senses", "nearest"
@@ -61,13 +64,13 @@ class Config(networks.TaskConfig, heads.Head):
 def resolve(c: Config, records: Sequence[Record]) -> Config:
     """With the senses of the training data, and the candidates of its words."""
     for record in records:
-        sense_inventory.check(record)
+        check(c, record)
     unseen.check(c.labels, records if c.labels else (), _describe, _senses)
     labels = c.labels or tuple(sorted({sense for record in records for sense in _senses(record)}))
     if len(labels) < 2:
         raise UserError(f"the training data has the only sense {labels[0]!r} ({records[0].where}); expected two or "
                         "more")
-    return replace(c, labels=labels, candidates=c.candidates or sense_inventory.lines(records))
+    return replace(c, labels=labels, candidates=c.candidates or lines(records))
 
 
 def _senses(record: Record) -> Sequence[str]:
@@ -75,14 +78,14 @@ def _senses(record: Record) -> Sequence[str]:
 
 
 def _describe(record: Record, i: int) -> str:
-    return f"{record.where}: a sense is {values.short(record.fields['senses'][i])}"
+    return f"{record.where}: a sense is {short(record.fields['senses'][i])}"
 
 
 def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[Units, int]:
     """A unit for each word, with the columns `candidates`, the numbers of its senses, the most frequent one first, and
     `right`, 1 for those that are right and 0 for others; -1 where there is none, or it is not known."""
     unseen.report(c.labels, records, _describe, _senses)
-    inventory = sense_inventory.inventory(c.candidates, c.labels)
+    inventory = inventory_of(c.candidates, c.labels)
     candidates, right = np.full((2, len(records), inventory.most), -1, np.int32)
     unknown = []
     for i, record in enumerate(records):
@@ -93,8 +96,75 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
         unknown += [] if found else [record]
     if unknown:
         log.warning("%s: the training data has no sense of %s: %s of %s words have no answer, for this reason",
-                    unknown[0].where, sense_inventory.name_of(unknown[0]), f"{len(unknown):,}", f"{len(records):,}")
+                    unknown[0].where, name_of(unknown[0]), f"{len(unknown):,}", f"{len(records):,}")
     return target_words.encode(records, encoder, {"candidates": candidates, "right": right})
+
+
+# The candidates of words
+
+
+def name_of(record: Record) -> str:
+    """lemma#pos of a record's word, with underscores for white space."""
+    return "_".join(f"{record.fields['lemma']}#{record.fields.get('pos', '')}".split())
+
+
+def check(c: Any, record: Record) -> None:
+    """Refuses a record without a lemma, or with a sense that has white space."""
+    if not record.fields["lemma"].strip():
+        raise UserError(f"{record.where} has an empty lemma; expected the dictionary form of the word")
+    for sense in record.fields.get("senses", ()):
+        if len(sense.split()) != 1:
+            raise UserError(f"{record.where} has the sense {short(sense)}; expected a name without white space")
+
+
+def lines(records: Iterable[Record]) -> tuple[str, ...]:
+    """A line for each lemma and part of speech of training data: lemma#pos and its senses with spaces between them, the
+    most frequent one first. Of a lemma's parts of speech the most frequent one is first."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for record in records:
+        counts[name_of(record)].update(record.fields["senses"])
+
+    def order(name: str) -> tuple[str, int, str]:
+        return name.rpartition("#")[0], -counts[name].total(), name
+
+    return tuple(" ".join([name, *sorted(counts[name], key=lambda sense: (-counts[name][sense], sense))])
+                 for name in sorted(counts, key=order))
+
+
+class Inventory(NamedTuple):
+    """The candidates of words.
+
+    Attributes:
+      senses: lemma#pos -> the numbers of its senses among the labels, the most frequent one first.
+      lemmas: lemma -> those of its senses as any part of speech, in the same order.
+    """
+
+    senses: dict[str, list[int]]
+    lemmas: dict[str, list[int]]
+
+    def candidates(self, record: Record) -> list[int]:
+        """The senses of a record's word: those of its lemma as its part of speech; of a lemma that the training data
+        lacks as that, its first sense alone; without a part of speech, all of the lemma. [] for an unknown lemma."""
+        name = name_of(record)
+        if name in self.senses:
+            return self.senses[name]
+        lemma, _, pos = name.rpartition("#")
+        return self.lemmas.get(lemma, [])[: 1 if pos else None]
+
+    @property
+    def most(self) -> int:
+        """The largest number of candidates of a word; 1 at least."""
+        return max(map(len, (*self.senses.values(), *self.lemmas.values())), default=1)
+
+
+def inventory_of(lines: Sequence[str], labels: Sequence[str]) -> Inventory:
+    """The candidates that `lines` lists; senses that are none of the labels are left out."""
+    numbers, senses, lemmas = {label: i for i, label in enumerate(labels)}, {}, {}
+    for name, *found in map(str.split, lines):
+        senses[name] = [numbers[sense] for sense in found if sense in numbers]
+        own = lemmas.setdefault(name.rpartition("#")[0], [])
+        own += [number for number in senses[name] if number not in own]
+    return Inventory(senses, lemmas)
 
 
 # The objective
@@ -248,7 +318,7 @@ DEFINITION = TaskDef(
         **{name: TASK_METRICS[name].metric for name in METRICS},
         "sense_f1": TASK_METRICS["sense_f1"].metric._replace(headline=True, baseline="first_sense_f1"),
         "first_sense_f1": Metric("F1 of the most frequent senses", "F1", True, ".2%"),
-    }, (target_words.PredictWord(
+    }, (PredictWord(
         "disambiguate", "names the senses of words", ("text", "span", "lemma"), show, ("pos",), parse=parse),),
         published=("context", "end_of_text")),
     Reads(("text", "span", "lemma"), ("senses",), ("pos",), texts=("text",)), resolve=resolve, encode=encode,
@@ -257,5 +327,5 @@ DEFINITION = TaskDef(
         "candidates": Field("bnk", np.int32, "numbers of the senses of each word; -1 after the last"),
         "right": Field("bnk", np.int32, "1 for a right sense, 0 for a wrong one, -1 where it is not known"),
         **target_words.COLUMNS},
-    check=lambda c, record: sense_inventory.check(record), submission=submission, compare=compare,
+    check=check, submission=submission, compare=compare,
 )

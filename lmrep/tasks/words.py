@@ -1,6 +1,9 @@
-"""Words as tokens: their ids, the windows of long sentences, and vectors of words."""
+"""Words of texts: where they are, their ids, the windows of long sentences, and vectors of words."""
 
-from collections.abc import Sequence
+import itertools
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +11,39 @@ import numpy as np
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array
 from lmrep.data.records import Record
+from lmrep.data.tokenizers import Tokenizer
 from lmrep.tasks.base import TextEncoder
+
+Span = tuple[int, int]
+
+
+def spans(text: str, tokenizer: Tokenizer) -> list[Span]:
+    """The characters [start, end) of each word of a text: what white space separates, split where the tokenizer splits
+    words, such as at punctuation; and punctuation at the ends of a word that the tokenizer leaves whole."""
+    encoding = tokenizer.encode(text)
+    starts = {span[0] for (before, word), span in zip(
+        itertools.pairwise([None, *encoding.words]), encoding.offsets, strict=True) if word != before}
+    found: list[Span] = []
+    for start, end in white_space_spans(text):
+        cuts = [start, *sorted(cut for cut in starts if start < cut < end), end]
+        for first, last in itertools.pairwise(cuts):
+            found += _without_edges(text, first, last)
+    return found
+
+
+def white_space_spans(text: str) -> Iterator[Span]:
+    """The characters [start, end) of what white space separates."""
+    return (match.span() for match in re.finditer(r"\S+", text))
+
+
+def _without_edges(text: str, start: int, end: int) -> list[Span]:
+    """A word, without the punctuation marks at its ends, which are words of their own; one without letters and digits
+    stays whole."""
+    inner = [i for i in range(start, end) if not unicodedata.category(text[i]).startswith("P")]
+    if not any(text[i].isalnum() for i in inner):
+        return [(start, end)]
+    first, last = inner[0], inner[-1] + 1
+    return [*((i, i + 1) for i in range(start, first)), (first, last), *((i, i + 1) for i in range(last, end))]
 
 
 def word_ids(records: Sequence[Record], encoder: TextEncoder) -> dict[str, np.ndarray]:

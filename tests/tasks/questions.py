@@ -5,8 +5,8 @@ import numpy as np
 from lmrep.data import tokenizers
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import input_layout
+from lmrep.tasks.answers import encode
 from lmrep.tasks.base import Format, Outputs, TextEncoder
-from lmrep.tasks.question_windows import encode
 from lmrep.tasks.span_extraction import Config
 
 NAMES = ("Zoë", "Ada", "Kurt", "Emmy", "Alan", "Grace", "Çelik", "Noor")

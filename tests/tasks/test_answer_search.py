@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lmrep.metrics import answers as qa
-from lmrep.tasks.answer_search import best_spans, max_context, search, tune_threshold
+from lmrep.tasks.answers import best_spans, max_context, search, tune_threshold
 
 
 def exhaustive(start, end, windows, usable, max_tokens):

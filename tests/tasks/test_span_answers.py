@@ -10,8 +10,7 @@ from lmrep.data import tokenizers
 from lmrep.inference import task_evaluation
 from lmrep.metrics import answers as qa
 from lmrep.tasks import span_extraction as qas
-from lmrep.tasks.answer_search import max_context, of_starts
-from lmrep.tasks.question_windows import answer_tokens, tokens_of
+from lmrep.tasks.answers import answer_tokens, max_context, of_starts, tokens_of
 from lmrep.tasks.span_extraction import Config
 from tests.data.sentencepiece_texts import CORPUS
 from tests.tasks.questions import CITIES, NAMES, TEXTS, encoded, outputs_of, question, span_of, wordpiece

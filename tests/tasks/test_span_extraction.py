@@ -16,8 +16,8 @@ from lmrep.experiment.config import default_config
 from lmrep.objectives.base import Carry, FrozenPart, Keys
 from lmrep.tasks import TASKS, distillation
 from lmrep.tasks import span_extraction as qas
+from lmrep.tasks.answers import answer_tokens
 from lmrep.tasks.base import collate
-from lmrep.tasks.question_windows import answer_tokens
 from lmrep.tasks.span_extraction import Config
 from tests.tasks.questions import TEXTS, encoded, question, span_of, wordpiece
 

@@ -15,7 +15,7 @@ from lmrep.data.records.word_in_context import nth_word
 from lmrep.experiment.fine_tuning import compose_known
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.objectives.base import FrozenPart, Keys
-from lmrep.tasks import frozen_features, sense_inventory
+from lmrep.tasks import frozen_features, word_senses
 from tests.tasks import tiny
 
 LAST = frozen_features.Config(layers="last", dropout=0.0)
@@ -32,14 +32,14 @@ ROWS = [example("cat dog bird", 0, "cat", "N", "cat.pet"), example("tree cat", 1
 
 
 def test_candidates_are_those_of_the_lemma_by_frequency():
-    inventory_lines = sense_inventory.lines(tiny.as_records(ROWS))
+    inventory_lines = word_senses.lines(tiny.as_records(ROWS))
     assert inventory_lines == ("cat#N cat.pet cat.wild", "cat#V cat.move", "dog#N dog.pet dog.wild", "fish#N fish.food")
     labels = ("cat.move", "cat.pet", "cat.wild", "dog.pet", "dog.wild", "fish.food")
-    found = sense_inventory.inventory(inventory_lines, labels)
+    found = word_senses.inventory_of(inventory_lines, labels)
     for lemma, pos, expected in (("cat", "N", [1, 2]), ("cat", "A", [1]), ("cat", None, [1, 2, 0]), ("tree", "N", [])):
         fields = {"lemma": lemma} | ({"pos": pos} if pos else {})
         assert found.candidates(tiny.as_records([fields])[0]) == expected
-    assert sense_inventory.name_of(tiny.as_records([{"lemma": "ice cream", "pos": "N"}])[0]) == "ice_cream#N"
+    assert word_senses.name_of(tiny.as_records([{"lemma": "ice cream", "pos": "N"}])[0]) == "ice_cream#N"
 
 
 def test_metrics_are_those_of_the_published_scorer():
