@@ -92,3 +92,14 @@ def ungrouped(batch: Batch) -> Batch:
     if len(shape) == 2:
         return batch
     return {name: value.reshape(-1, *value.shape[2:]) for name, value in batch.items() if value.shape[:3] == shape}
+
+
+def unit_tokens(batch: Batch, slots: int) -> Array:
+    """bool [b, slots, t], the tokens of each unit of a batch [b, t]."""
+    return batch["segment_ids"][:, None] == jnp.arange(1, slots + 1)[:, None]
+
+
+def mean(x: Array, mask: Array) -> Array:
+    """The means [b, n, d] of x [b, t, d] where the mask, bool [b, n, t], is set; 0 where it is set nowhere."""
+    total = jnp.einsum("bnt,btd->bnd", mask.astype(x.dtype), x, preferred_element_type=jnp.float32)
+    return (total / jnp.maximum(mask.sum(-1, keepdims=True), 1)).astype(x.dtype)

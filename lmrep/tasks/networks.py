@@ -39,7 +39,6 @@ from lmrep.tasks import auxiliary, bcn, distillation, frozen_features, heads, wo
 BCN = "bcn"
 FIELDS = {BCN: {"pooling": "position", "dense": False, "dropout": 0.0},  # of a task, that go with its network
           "nearest": {"features": {"layers": "last"}}}
-POOLINGS = ("position", "mean", "max", "attention")
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class PooledConfig(TaskConfig, heads.Head):
 
     pooling: str = setting("position", "the vector that stands for a text: that at the first position, or at the last "
                            "where the network reads from left to right; the mean or the maximum over its tokens; or a "
-                           "sum with learned weights (attention)", choices=POOLINGS)
+                           "sum with learned weights (attention)", choices=("position", "mean", "max", "attention"))
 
 
 @dataclass(frozen=True)
@@ -102,14 +101,6 @@ class Network(NamedTuple):
     features: FrozenPart | None = None
     words: FrozenPart | None = None
     teacher: FrozenPart | None = None
-
-
-def _check_bcn(c: Any) -> None:
-    for field, value, expected in (("pooling", c.pooling, "position"),
-                                   ("features.placement", c.features.placement, "input")):
-        if value != expected:
-            raise UserError(f"config.objective.{field} is {value}, and network {BCN} reads all vectors at its input "
-                            f"and pools them in its own way; set it to {expected}, or choose another network")
 
 
 def parts(c: TaskConfig) -> tuple[str, ...]:
@@ -147,8 +138,11 @@ def bind(c: Any, model: Model, name: str, frozen: FrozenParts) -> Network:
         raise UserError(f"config.objective.features.placement is between, which is between two LSTM layers, and "
                         f"config.objective.{found}; set network to bilstm and bilstm.layers to 2 or more, or choose "
                         "another placement")
-    if c.network == BCN:
-        _check_bcn(c)
+    for field, value, expected in (("pooling", getattr(c, "pooling", ""), "position"),
+                                   ("features.placement", c.features.placement, "input")):
+        if c.network == BCN and value != expected:
+            raise UserError(f"config.objective.{field} is {value}, and network {BCN} reads all vectors at its input "
+                            f"and pools them in its own way; set it to {expected}, or choose another network")
     if not (output_width(net) if c.network == "linear" else input_width(net)):
         raise UserError("config.model.name is none, and the task has nothing else to read at its input; put the "
                         "vectors of a frozen encoder there (features=runs/bert after the colon, and "
@@ -386,24 +380,13 @@ def pool(params: Tree, x: Array, batch: Batch, net: Network) -> Array:
     if c.pooling == "position":
         y = jnp.take_along_axis(x, heads.positions(batch, net.model, c).reshape(len(x), -1)[..., None], axis=1)
         return y.reshape(*shape, -1)
-    mask = unit_tokens(heads.ungrouped(batch), 1 if len(x) != shape[0] else shape[1])
+    mask = heads.unit_tokens(heads.ungrouped(batch), 1 if len(x) != shape[0] else shape[1])
     if c.pooling == "attention":
         y = attention_pooling.apply(own_params(params, net)["pooling"], x, mask)
     elif c.pooling == "mean":
-        y = mean(x, mask)
+        y = heads.mean(x, mask)
     else:
         each = jnp.broadcast_to(x[:, None], (*mask.shape, x.shape[-1]))
         y = bcn.largest(each, jnp.where(mask[..., None], each, -jnp.inf), 2)
         y = jnp.where(mask.any(-1)[..., None], y, 0)
     return y.reshape(*shape, -1)
-
-
-def unit_tokens(batch: Batch, slots: int) -> Array:
-    """bool [b, slots, t], the tokens of each unit of a batch [b, t]."""
-    return batch["segment_ids"][:, None] == jnp.arange(1, slots + 1)[:, None]
-
-
-def mean(x: Array, mask: Array) -> Array:
-    """The means [b, n, d] of x [b, t, d] where the mask, bool [b, n, t], is set; 0 where it is set nowhere."""
-    total = jnp.einsum("bnt,btd->bnd", mask.astype(x.dtype), x, preferred_element_type=jnp.float32)
-    return (total / jnp.maximum(mask.sum(-1, keepdims=True), 1)).astype(x.dtype)

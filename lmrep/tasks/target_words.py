@@ -14,7 +14,7 @@ from lmrep.data.records import Record
 from lmrep.data.records.encoding import Units, assemble, truncate_pair
 from lmrep.data.records.values import SPANS
 from lmrep.objectives.base import Batch
-from lmrep.tasks import networks
+from lmrep.tasks import heads
 from lmrep.tasks.answers import answer_tokens, tokens_of
 from lmrep.tasks.base import TextEncoder
 
@@ -107,8 +107,8 @@ def _around(text: Text, size: int) -> slice:
 def vectors(x: Array, batch: Batch, number: int) -> Array:
     """The mean [b, n, d] of the vectors x [b, t, d] of the tokens of each unit's target word, of the first text (1) or
     of the second (2)."""
-    own = networks.unit_tokens(batch, batch["unit"].shape[1])
-    return networks.mean(x, own & (batch[COLUMN] == number)[:, None])
+    own = heads.unit_tokens(batch, batch["unit"].shape[1])
+    return heads.mean(x, own & (batch[COLUMN] == number)[:, None])
 
 
 def marked(record: Record) -> dict[str, str]:
