@@ -41,19 +41,19 @@ def text_form(task: str, known: str = "", tfds: bool = False) -> TextForm:
       known: the name of the set; "" for other data, of which `text2` is not read.
       tfds: whether the set is read from TFDS, where classes are words.
     """
-    reads, found = TASKS[task].reads, KNOWN.get(known)
+    reads, published = TASKS[task].reads, KNOWN.get(known)
     if task not in FORMS:
         raise UserError(f"the task {task} has no form as text; leave as_text=true out")
-    columns = ((found.tfds or found.data).get("columns", {})) if found else {}
+    columns = ((published.tfds or published.data).get("columns", {})) if published else {}
     inputs = [name for name in (*reads.fields, *(name for name in reads.optional if name in columns))
               if name in text_templates.INPUTS]
     template = " ".join([known or task, *(text_templates.named(name, columns.get(name, name)) for name in inputs)])
     objective = {"template": template, **FORMS[task]}
-    if not found:
+    if not published:
         return TextForm(objective, {})
-    objective |= {name: value for name, value in found.objective.items() if name == "metrics"}
-    objective |= found.text
+    objective |= {name: value for name, value in published.objective.items() if name == "metrics"}
+    objective |= published.text
     if "f1" in objective["metrics"]:
-        objective["positive"] = found.labels[1] if found.labels else "1"
-    labels = {} if tfds else {str(i): label for i, label in enumerate(found.labels)}
-    return TextForm(objective, {"label_map": labels} if found.labels else {})
+        objective["positive"] = published.labels[1] if published.labels else "1"
+    labels = {} if tfds else {str(i): label for i, label in enumerate(published.labels)}
+    return TextForm(objective, {"label_map": labels} if published.labels else {})

@@ -241,7 +241,7 @@ class TextEncoder(NamedTuple):
                          "network has positions), or set --config.format.long to truncate or windows")
 
     def _windows(self, size: int, capacity: int) -> list[slice]:
-        return [slice(*each) for each in windows(size, capacity, min(self.format.stride, capacity))]
+        return [slice(*window) for window in windows(size, capacity, min(self.format.stride, capacity))]
 
 
 class Reads(NamedTuple):
@@ -353,9 +353,9 @@ def collate(outputs: Iterable[dict[str, Any]], units: Units) -> Outputs:
     return Outputs(arrays)
 
 
-def glue_submission(own: Sequence[Record], values: Sequence[str]) -> dict[str, str]:
+def glue_submission(records: Sequence[Record], values: Sequence[str]) -> dict[str, str]:
     """Predictions as GLUE takes them: index and prediction between tabs."""
-    lines = [f"{record.id}\t{value}" for record, value in zip(own, values, strict=True)]
+    lines = [f"{record.id}\t{value}" for record, value in zip(records, values, strict=True)]
     return {"predictions.tsv": "\n".join(["index\tprediction", *lines]) + "\n"}
 
 

@@ -130,8 +130,8 @@ def score(c: Classes, records: Sequence[Record], units: Units, outputs: Outputs)
     gold = [record.fields.get("label") for record in records]
     numbers, options = {label: i for i, label in enumerate(c.labels)}, {"f1": {"positive": c.positive or c.labels[1]}}
     predictions: list[dict[str, Any]] = [
-        {"label": label, "probabilities": {c.labels[i]: float(row[i]) for i in _written(row, numbers.get(own))}}
-        for label, row, own in zip(chosen, probabilities, gold, strict=True)]
+        {"label": label, "probabilities": {c.labels[i]: float(row[i]) for i in _written(row, numbers.get(right))}}
+        for label, row, right in zip(chosen, probabilities, gold, strict=True)]
     if None in gold:
         return Result({}, predictions)
     rows = [i for i, label in enumerate(gold) if label in numbers]
@@ -142,12 +142,12 @@ def score(c: Classes, records: Sequence[Record], units: Units, outputs: Outputs)
     return Result(metrics, predictions, gold, chosen, options)
 
 
-def _written(row: np.ndarray, own: int | None) -> list[int]:
+def _written(row: np.ndarray, right: int | None) -> list[int]:
     """The numbers of the classes whose probabilities a prediction has."""
     if len(row) <= WRITTEN:
         return list(range(len(row)))
     likeliest = np.argsort(-row, kind="stable")[:WRITTEN].tolist()
-    return likeliest if own is None or own in likeliest else [*likeliest, own]
+    return likeliest if right is None or right in likeliest else [*likeliest, right]
 
 
 def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str, str]:

@@ -63,7 +63,7 @@ def teacher(name: str, c: Any, frozen: FrozenParts) -> FrozenPart | None:
         raise UserError(f"{where} was trained with objective {part.objective.name!r}, and this run is of the task "
                         f"{name}; give a run of this task")
     for field in SAME:
-        theirs, ours = (getattr(each, field, None) for each in (part.config, c))
+        theirs, ours = (getattr(config, field, None) for config in (part.config, c))
         if theirs != ours and (ours or field != "labels"):
             raise UserError(f"{where} has objective.{field} {_text(theirs)}, and this run {_text(ours)}, so that their "
                             f"predictions do not correspond; set --config.objective.{field}={_text(theirs)}, or give "

@@ -52,8 +52,8 @@ def choice(c: Config, part: FrozenPart) -> Layers:
 
 def width(c: Config, part: FrozenPart) -> int:
     """d, of the features."""
-    own, layers = widths(part.model), choice(c, part)
-    chosen = [own[number] for number in layers.numbers]
+    every, layers = widths(part.model), choice(c, part)
+    chosen = [every[number] for number in layers.numbers]
     if layers.join != "concat" and len(set(chosen)) > 1:
         raise UserError(f"config.objective.features.layers is {c.layers!r}, and the layers have the widths "
                         f"{', '.join(map(str, chosen))}; choose one, or concat:")
@@ -80,8 +80,8 @@ def encode(c: Config, part: FrozenPart, params: Tree, batch: Batch) -> Array:
     if NAME in batch:
         return batch[NAME].transpose(2, 0, 1, 3)
     inputs = model_inputs(part.model, batch, conditions_on=part.objective.uses.conditions_on)
-    found = outputs(part.model.encode(params, inputs, layers=True))
-    return jax.lax.stop_gradient(combine(found, choice(c, part)))
+    layers = outputs(part.model.encode(params, inputs, layers=True))
+    return jax.lax.stop_gradient(combine(layers, choice(c, part)))
 
 
 def apply(

@@ -44,15 +44,15 @@ def mixed(task: TaskDef, configs: Mapping[str, Any]) -> TaskDef:
 
     def score(base: Any, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
         predictions: list = [None] * len(records)
-        found = {}
+        results = {}
         for source, chosen in _by_source(records).items():
-            own = np.flatnonzero(np.isin(units.example, chosen))
-            arrays = {name: [values[i] for i in own] for name, values in outputs.arrays.items()}
-            found[source] = task.score(config_of_source(configs, source, base), [records[i] for i in chosen],
-                                       take(units, own), Outputs(arrays))
-            for i, prediction in zip(chosen, found[source].predictions, strict=True):
+            of_source = np.flatnonzero(np.isin(units.example, chosen))
+            arrays = {name: [values[i] for i in of_source] for name, values in outputs.arrays.items()}
+            results[source] = task.score(config_of_source(configs, source, base), [records[i] for i in chosen],
+                                         take(units, of_source), Outputs(arrays))
+            for i, prediction in zip(chosen, results[source].predictions, strict=True):
                 predictions[i] = prediction
-        return Result(_metrics(found, configs), predictions, sources=found)
+        return Result(_metrics(results, configs), predictions, sources=results)
 
     def submission(base: Any, records: Sequence[Record], result: Result) -> dict[str, str]:
         return {f"{source}-{file}": text for source, chosen in _by_source(records).items()
@@ -83,10 +83,10 @@ def _of_source(source: str, metric: Metric, headline: bool) -> Metric:
 
 def _by_source(records: Sequence[Record]) -> dict[str, list[int]]:
     """{source: the numbers of its records}"""
-    found: dict[str, list[int]] = {}
+    numbers: dict[str, list[int]] = {}
     for i, record in enumerate(records):
-        found.setdefault(record.source, []).append(i)
-    return found
+        numbers.setdefault(record.source, []).append(i)
+    return numbers
 
 
 def _metrics(results: Mapping[str, Result], configs: Mapping[str, Any]) -> dict[str, float]:
@@ -95,8 +95,8 @@ def _metrics(results: Mapping[str, Result], configs: Mapping[str, Any]) -> dict[
     if not measured:
         return {}
     first, *others = measured.values()
-    means = {name: float(np.mean([each[name] for each in measured.values()]))
-             for name in first if all(name in each for each in others)}
+    means = {name: float(np.mean([values[name] for values in measured.values()]))
+             for name in first if all(name in values for values in others)}
     firsts = [(configs[source].metrics[0], metrics) for source, metrics in measured.items() if configs[source].metrics]
     score = {SCORE: float(np.mean([100 * metrics[name] / TASK_METRICS[name].metric.maximum
                                    for name, metrics in firsts]))} if firsts else {}

@@ -128,15 +128,15 @@ def bind(c: Any, model: Model, name: str, frozen: FrozenParts) -> Network:
             raise UserError(f"config.frozen.{part} is {frozen[part].source}; expected "
                             + ("a text file of word vectors" if part == word_features.NAME else
                                "a run or a published directory, whose vectors are the features"))
-    own, teacher = {part: frozen[part] for part in inputs(c)}, distillation.teacher(name, c, frozen)
+    read, teacher = {part: frozen[part] for part in inputs(c)}, distillation.teacher(name, c, frozen)
     if teacher and word_features.fields(teacher.config):
         raise UserError(f"config.frozen.teacher ({teacher.source}) reads word vectors or characters, which this run's "
                         "batches lack; give another teacher")
-    net = Network(c, model, name, own.get(frozen_features.NAME), own.get(word_features.NAME), teacher)
+    net = Network(c, model, name, read.get(frozen_features.NAME), read.get(word_features.NAME), teacher)
     if net.features and c.features.placement == "between" and not (has_bilstm(c) and c.bilstm.layers > 1):
-        found = f"bilstm.layers is {c.bilstm.layers}" if has_bilstm(c) else f"network is {c.network}"
+        why = f"bilstm.layers is {c.bilstm.layers}" if has_bilstm(c) else f"network is {c.network}"
         raise UserError(f"config.objective.features.placement is between, which is between two LSTM layers, and "
-                        f"config.objective.{found}; set network to bilstm and bilstm.layers to 2 or more, or choose "
+                        f"config.objective.{why}; set network to bilstm and bilstm.layers to 2 or more, or choose "
                         "another placement")
     for field, value, expected in (("pooling", getattr(c, "pooling", ""), "position"),
                                    ("features.placement", c.features.placement, "input")):
@@ -187,18 +187,18 @@ def output_width(net: Network) -> int:
 
 def specs(net: Network) -> Tree:
     """The parameters of a network; {} for none."""
-    c, found = net.c, {}
+    c, tree = net.c, {}
     if has_bilstm(c):
-        found["bilstm"] = recurrent.bidirectional_specs(input_width(net), c.bilstm.width, c.bilstm.layers,
-                                                        _features_width(net, "between"))
+        tree["bilstm"] = recurrent.bidirectional_specs(input_width(net), c.bilstm.width, c.bilstm.layers,
+                                                       _features_width(net, "between"))
     if c.network == BCN:
-        found["bcn"] = bcn.specs(c.bcn, input_width(net))
+        tree["bcn"] = bcn.specs(c.bcn, input_width(net))
     if getattr(c, "pooling", "") == "attention":
         width = output_width(net)
-        found["pooling"] = attention_pooling.specs(width, width, net.model.head_style.init)
+        tree["pooling"] = attention_pooling.specs(width, width, net.model.head_style.init)
     if net.features and (mixes := frozen_features.specs(c.features, net.features)):
-        found["mix"] = mixes
-    return found | word_features.specs(c, net.words)
+        tree["mix"] = mixes
+    return tree | word_features.specs(c, net.words)
 
 
 def objective(
@@ -216,14 +216,15 @@ def objective(
       vectors: how many the head reads side by side.
       head: its config; None: `net.c`.
     """
-    c, own, frozen = net.c, specs(net), (net.features, None if net.c.words.trained else net.words, net.teacher)
-    parameters = heads.specs(net.model, outputs, head or c, vectors * output_width(net))
+    c, network, frozen = net.c, specs(net), (net.features, None if net.c.words.trained else net.words, net.teacher)
+    head_specs = heads.specs(net.model, outputs, head or c, vectors * output_width(net))
     penalty = None
-    if c.features.l2 and "mix" in own:
+    if c.features.l2 and "mix" in network:
         penalty = lambda params: frozen_features.penalty(c.features, own_params(params, net)["mix"])  # noqa: E731
     built = Objective(
         name=net.name,
-        specs={"encoder": net.model.specs, "objective": {net.name: parameters | ({"network": own} if own else {})}},
+        specs={"encoder": net.model.specs, "objective": {net.name: head_specs | (
+            {"network": network} if network else {})}},
         prepare=prepare, loss=partial(loss, net=net), predict=partial(predict, net=net),
         frozen={part.name: part.specs for part in frozen if part is not None}, penalty=penalty,
         carry=lambda batch_size: Carry(shared=bcn.statistics(c.bcn)) if c.network == BCN else Carry(),
@@ -261,12 +262,12 @@ def definition(
 def mixes(params: Tree, c: Any, name: str, frozen: FrozenParts) -> list[dict[str, Any]]:
     """What the mixes of frozen layers have learned, as `frozen_features.mixed`, for the parameters and the config of
     task `name`; [] for a task without any."""
-    own = params.get("objective", {}).get(name, {}).get("network", {}).get("mix")
-    return frozen_features.mixed(c.features, frozen[frozen_features.NAME], own) if own else []
+    learned = params.get("objective", {}).get(name, {}).get("network", {}).get("mix")
+    return frozen_features.mixed(c.features, frozen[frozen_features.NAME], learned) if learned else []
 
 
 def own_params(params: Tree, net: Network) -> Tree:
-    """The network's own parameters; {} for none."""
+    """The parameters of the network; {} for none."""
     return params["objective"][net.name].get("network", {})
 
 
@@ -284,7 +285,7 @@ def token_vectors(
       words: (x [b, t, d] -> [b, t, d], bool[b, t]): makes vectors of words of those of tokens, and the tokens at which
         they are; the LSTM layers read these alone. None: all tokens are read.
     """
-    c, own, real = net.c, own_params(params, net), batch["segment_ids"] > 0
+    c, weights, real = net.c, own_params(params, net), batch["segment_ids"] > 0
     combine, read = words or (lambda x: x, real)
     keys = prng.split(None if key is None else jax.random.fold_in(key, 1), 5)
     encoder = params.get("encoder", {})  # a loaded run of the network "none" has none
@@ -296,14 +297,14 @@ def token_vectors(
         """The features, where they belong there."""
         if not _has_features(net, place):
             return []
-        found = frozen_features.apply(c.features, own.get("mix", {}), place, layers, real, key)
-        return [combine(found.astype(x.dtype))]
+        vectors = frozen_features.apply(c.features, weights.get("mix", {}), place, layers, real, key)
+        return [combine(vectors.astype(x.dtype))]
 
-    others = [each.astype(x.dtype) for each in word_features.apply(
-        c, own, params.get("frozen", {}).get(word_features.NAME), batch, keys[4])]
-    x = _joined([combine(x), *others, *placed("input", keys[0])])
+    beside = [vectors.astype(x.dtype) for vectors in word_features.apply(
+        c, weights, params.get("frozen", {}).get(word_features.NAME), batch, keys[4])]
+    x = _joined([combine(x), *beside, *placed("input", keys[0])])
     if has_bilstm(c):
-        x = recurrent.bidirectional(own["bilstm"], x, jnp.where(read, batch["segment_ids"], 0), keys[1],
+        x = recurrent.bidirectional(weights["bilstm"], x, jnp.where(read, batch["segment_ids"], 0), keys[1],
                                     c.bilstm.dropout, next(iter(placed("between", keys[0])), None))
         x = dropout.apply(keys[2], x, c.bilstm.dropout)
     return _joined([x, *placed("output", keys[3])])
@@ -368,8 +369,8 @@ def cross_entropy(
       read: where `predict` has the log-probabilities: ("units", name).
       metric: the name of the metric that counts right classes.
     """
-    own = heads.cross_entropy(y, target, batch["weights"], metric)
-    return distillation.add(net.c.teacher, net.teacher, params, batch, own, y, batch["weights"],
+    labelled = heads.cross_entropy(y, target, batch["weights"], metric)
+    return distillation.add(net.c.teacher, net.teacher, params, batch, labelled, y, batch["weights"],
                             lambda predicted: predicted[read[0]][read[1]])
 
 
@@ -386,7 +387,7 @@ def pool(params: Tree, x: Array, batch: Batch, net: Network) -> Array:
     elif c.pooling == "mean":
         y = heads.mean(x, mask)
     else:
-        each = jnp.broadcast_to(x[:, None], (*mask.shape, x.shape[-1]))
-        y = bcn.largest(each, jnp.where(mask[..., None], each, -jnp.inf), 2)
+        spread = jnp.broadcast_to(x[:, None], (*mask.shape, x.shape[-1]))
+        y = bcn.largest(spread, jnp.where(mask[..., None], spread, -jnp.inf), 2)
         y = jnp.where(mask.any(-1)[..., None], y, 0)
     return y.reshape(*shape, -1)

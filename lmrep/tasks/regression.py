@@ -94,15 +94,15 @@ def predict(params: Tree, batch: Batch, *, net: Network) -> dict[str, dict[str, 
 
 def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
     """The number of each text, the mean of its windows'."""
-    found = mean_by_example(np.stack(outputs.arrays["value"]), units.example, len(records)).tolist()
-    predictions: list[dict[str, Any]] = [{"value": value} for value in found]
+    values = mean_by_example(np.stack(outputs.arrays["value"]), units.example, len(records)).tolist()
+    predictions: list[dict[str, Any]] = [{"value": value} for value in values]
     gold = [number(record) for record in records]
     if any(map(math.isnan, gold)):
         return Result({}, predictions)
-    error = float(np.square(np.subtract(found, gold)).mean())
+    error = float(np.square(np.subtract(values, gold)).mean())
     metrics = {"loss": error, "mean_squared_error": error, "variance": float(np.var(gold)),
-               **figures(METRICS, gold, found)}
-    return Result(metrics, predictions, gold, found)
+               **figures(METRICS, gold, values)}
+    return Result(metrics, predictions, gold, values)
 
 
 def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str, str]:

@@ -109,11 +109,11 @@ def resolve(c: Config, records: Sequence[Record]) -> Config:
             schemes.check(record, record.fields["tags"], schemes.HINT)
     unseen.check(c.labels, records if c.labels else (), _describe, partial(tags_of, c))
     if not c.labels:
-        found = {tag for record in records for tag in tags_of(c, record)}
-        if len(found) < 2:
-            raise UserError(f"the training data has the only tag {short(found.pop())} ({records[0].where}); "
+        tags = {tag for record in records for tag in tags_of(c, record)}
+        if len(tags) < 2:
+            raise UserError(f"the training data has the only tag {short(tags.pop())} ({records[0].where}); "
                             "expected two or more")
-        c = replace(c, labels=tuple(sorted(found, key=lambda tag: (tag != schemes.OUTSIDE, tag))))
+        c = replace(c, labels=tuple(sorted(tags, key=lambda tag: (tag != schemes.OUTSIDE, tag))))
     return replace(c, metrics=c.metrics or (METRICS if c.scheme != "none" else ("token_accuracy",)))
 
 
@@ -139,8 +139,8 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
 
     Each word has its tag in one window alone, that in which it has the most context. The column `word` has the index
     of a token's word in its sentence, `tag` the number of its tag at the token that stands for the word; both are -1
-    elsewhere. `stands` is 1 at a token that stands for a word of the window, also for one that has its tag in another
-    window, 2 at that of the sentence's last word, 0 at other tokens of words, and -1 elsewhere.
+    elsewhere. `representative` is 1 at a token that stands for a word of the window, also for one that has its tag in
+    another window, 2 at that of the sentence's last word, 0 at other tokens of words, and -1 elsewhere.
     """
     if encoder.format.long == "truncate":
         raise UserError("config.format.long is truncate, and the words after the cut would have no tag, although each "
@@ -149,7 +149,7 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
     capacity = encoder.length - encoder.layout.special(False)
     ids, numbers = word_ids(records, encoder), {label: i for i, label in enumerate(c.labels)}
     units: list[Encoded] = []
-    owners, columns, long = [], {"word": [], "tag": [], "stands": []}, 0
+    owners, columns, long = [], {"word": [], "tag": [], "representative": []}, 0
     forms = {word: i for i, word in enumerate(ids)}
     for number, record in enumerate(records):
         words = [ids[word] for word in record.fields["words"]]
@@ -166,14 +166,14 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
             word = np.repeat(np.where(chosen, np.arange(start, end), -1), sizes[start:end])
             around = len(encoder.layout.lead), len(encoder.layout.tail)
             word = np.pad(word, around, constant_values=-1)
-            own = np.repeat([forms[word] for word in record.fields["words"][start:end]], sizes[start:end])
-            units.append(assemble(encoder.layout, np.concatenate(words[start:end]), words=[own]))
+            numbered = np.repeat([forms[word] for word in record.fields["words"][start:end]], sizes[start:end])
+            units.append(assemble(encoder.layout, np.concatenate(words[start:end]), words=[numbered]))
             owners.append(number)
             columns["word"].append(word)
             columns["tag"].append(np.where(representatives(word, c.pieces), tags[word], -1))
             every = np.pad(np.repeat(np.arange(start, end), sizes[start:end]), around, constant_values=-1)
-            stands = representatives(every, c.pieces) * np.where(every == len(words) - 1, 2, 1)
-            columns["stands"].append(np.where(every >= 0, stands, -1))
+            marks = representatives(every, c.pieces) * np.where(every == len(words) - 1, 2, 1)
+            columns["representative"].append(np.where(every >= 0, marks, -1))
     return collect(units, owners, token_columns=columns, forms=forms), long
 
 
@@ -204,7 +204,7 @@ def prepare(keys: Keys, batch: Batch) -> Batch:
 def logits(params: Tree, batch: Batch, net: Network, key: Array | None = None) -> Array:
     """float32 [b, t, tags]; of use at the tokens that stand for words."""
     c, keys = net.c, prng.split(key, 2)
-    read, within = batch["stands"] > 0, batch["stands"] >= 0
+    read, within = batch["representative"] > 0, batch["representative"] >= 0
 
     def words(x: Array) -> Array:
         if c.pieces != "mean":
@@ -246,9 +246,9 @@ def crf_of(params: Tree, batch: Batch, c: Config) -> tuple[Tree, crf.Chains]:
     """The scores of the CRF, and its chains: the tagged words of each sentence, or of each window of a long one. Scores
     of the first and the last tag are those of the sentence's first and last word."""
     allowed = schemes.allowed(c.scheme, c.labels) if c.labels else None  # none before the data are read
-    tagged = (batch["stands"] > 0) & (batch["word"] >= 0)
+    tagged = (batch["representative"] > 0) & (batch["word"] >= 0)
     chains = crf.Chains(jnp.where(tagged, batch["segment_ids"], 0), tagged & (batch["word"] == 0),
-                        tagged & (batch["stands"] == 2))
+                        tagged & (batch["representative"] == 2))
     return crf.constrained(params["objective"]["tagging"]["crf"], allowed), chains
 
 
@@ -259,26 +259,26 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
     """A tag for each word of each sentence, and the metrics of all words."""
     def by_word(name: str, *shape: int) -> list[np.ndarray]:
         """An output for each word of each sentence."""
-        found = [np.zeros((len(record.fields["words"]), *shape), outputs.arrays[name][0].dtype) for record in records]
+        values = [np.zeros((len(record.fields["words"]), *shape), outputs.arrays[name][0].dtype) for record in records]
         for unit, example in enumerate(units.example):
             word = units.columns["word"][units.offsets[unit]:units.offsets[unit + 1]]
             at = representatives(word, c.pieces)
-            found[example][word[at]] = outputs.arrays[name][unit][at]
-        return found
+            values[example][word[at]] = outputs.arrays[name][unit][at]
+        return values
 
     scores = by_word("log_probabilities", len(c.labels))
     if has_crf(c):
         chosen = by_word("best")
     else:
-        chosen = [schemes.best_sequence(each, c.labels, c.scheme) if c.decoding == "viterbi" else each.argmax(-1)
-                  for each in scores]
-    predicted = [[c.labels[i] for i in each] for each in chosen]
+        chosen = [schemes.best_sequence(scored, c.labels, c.scheme) if c.decoding == "viterbi" else scored.argmax(-1)
+                  for scored in scores]
+    predicted = [[c.labels[i] for i in scored] for scored in chosen]
     predictions: list[dict[str, Any]] = [
-        {"tags": tags, "probabilities": np.exp(np.take_along_axis(each, best[:, None], 1)[:, 0]).tolist()}
+        {"tags": tags, "probabilities": np.exp(np.take_along_axis(scored, best[:, None], 1)[:, 0]).tolist()}
         | ({} if c.scheme == "none" else {"entities": [
             {"type": type_, "text": " ".join(record.fields["words"][first:end]), "words": [first, end]}
             for type_, first, end in schemes.entities(tags)]})
-        for record, tags, each, best in zip(records, predicted, scores, chosen, strict=True)]
+        for record, tags, scored, best in zip(records, predicted, scores, chosen, strict=True)]
     if not all("tags" in record.fields for record in records):
         return Result({}, predictions)
     gold, options = [tags_of(c, record) for record in records], {name: {"scheme": c.scheme} for name in STRICT_METRICS}
@@ -332,6 +332,6 @@ DEFINITION = TaskDef(
     columns=lambda c: {
         "word": Field("bt", np.int32, "number of each token's word; -1 for none"),
         "tag": Field("bt", np.int32, "number of the tag at the token that stands for its word; -1 elsewhere"),
-        "stands": Field("bt", np.int32, "1 at the token that stands for a word, 2 at that of the last one, 0 at other "
-                                        "tokens of words; -1 elsewhere")},
+        "representative": Field("bt", np.int32, "1 at the token that stands for a word, 2 at that of the last one, 0 "
+                                                "at other tokens of words; -1 elsewhere")},
     submission=submission, compare=compare)

@@ -52,7 +52,7 @@ def _texts(gold: Gold, text: str, scheme: str) -> tuple[str, str]:
 
 def _numbers(gold: Gold, text: str, scheme: str) -> tuple[float, float]:
     """A text that is no number counts as 0."""
-    a, b = (0.0 if math.isnan(number(each)) else number(each) for each in (gold.text, text))
+    a, b = (0.0 if math.isnan(number(value)) else number(value) for value in (gold.text, text))
     return a, b
 
 
@@ -62,9 +62,9 @@ def _answers(gold: Gold, text: str, scheme: str) -> tuple[tuple[str, ...], str]:
 
 def _tags(gold: Gold, text: str, scheme: str) -> tuple[tuple[str, ...], list[str]]:
     """A tag for each word: O where the text has too few, or none of the scheme."""
-    found = text.split()[: len(gold.tags)]
-    found = [tag if not scheme or schemes.belongs(scheme, tag) else schemes.OUTSIDE for tag in found]
-    return gold.tags, found + [schemes.OUTSIDE] * (len(gold.tags) - len(found))
+    tags = text.split()[: len(gold.tags)]
+    tags = [tag if not scheme or schemes.belongs(scheme, tag) else schemes.OUTSIDE for tag in tags]
+    return gold.tags, tags + [schemes.OUTSIDE] * (len(gold.tags) - len(tags))
 
 
 def _adapted(metric: TaskMetric, compared: Callable[[Gold, str, str], tuple[Any, Any]]) -> TaskMetric:
@@ -102,7 +102,7 @@ def check(record: Record, metrics: Sequence[str]) -> None:
 
 def options(gold: Sequence[Gold], positive: str, scheme: str) -> dict[str, dict[str, Any]]:
     """Metric -> its keyword arguments: the version of SQuAD's script is the one that the gold answers need."""
-    version = {"version": "1.1" if all(each.answers for each in gold) else "2.0"}
+    version = {"version": "1.1" if all(right.answers for right in gold) else "2.0"}
     return {"f1": {"positive": positive}, "entity_f1": {"scheme": scheme}, "exact_match": version,
             "answer_f1": version}
 

@@ -38,9 +38,9 @@ def report(
     """
     known, unseen, total = {*labels}, [], 0
     for record in records:
-        own = labels_of(record)
-        total += len(own)
-        unseen += [(record, i, label) for i, label in enumerate(own) if label not in known]
+        given = labels_of(record)
+        total += len(given)
+        unseen += [(record, i, label) for i, label in enumerate(given) if label not in known]
     if unseen:
         record, i, label = unseen[0]
         log.warning("%s, which the training data lacks%s: %s of %s labels here are such; they count as errors in "

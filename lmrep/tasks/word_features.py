@@ -68,20 +68,21 @@ def columns(c: Any, units: Units, frozen: FrozenParts) -> Units:
     """
     if not fields(c):
         return units
-    words, found = units.details["forms"], {}
+    words, columns = units.details["forms"], {}
     if c.words.lookup:
         rows, lookup = {word: i for i, word in enumerate(frozen[NAME].tokens)}, LOOKUPS[c.words.lookup]
-        found["vector"] = np.array([next((rows[each] for each in lookup(word) if each in rows), UNKNOWN)
-                                    for word in words], np.int32)
-        log.info("%s of %s different words have no word vector", f"{(found['vector'] < 0).sum():,}", f"{len(words):,}")
+        columns["vector"] = np.array([next((rows[form] for form in lookup(word) if form in rows), UNKNOWN)
+                                      for word in words], np.int32)
+        log.info("%s of %s different words have no word vector", f"{(columns['vector'] < 0).sum():,}",
+                 f"{len(words):,}")
     if c.characters.filters:
-        found["word_bytes"] = np.zeros((len(words), c.characters.max_length), np.int32)
-        for row, word in zip(found["word_bytes"], words, strict=True):
+        columns["word_bytes"] = np.zeros((len(words), c.characters.max_length), np.int32)
+        for row, word in zip(columns["word_bytes"], words, strict=True):
             values = np.frombuffer(word.encode()[: len(row)], np.uint8)
             row[: len(values)] = values.astype(np.int32) + 1
     special = {"vector": SPECIAL, "word_bytes": 0}
     added = {name: np.concatenate([values, np.full_like(values, special[name], shape=(1, *values.shape[1:]))])[
-        units.details["form"]] for name, values in found.items()}  # -1 takes the last
+        units.details["form"]] for name, values in columns.items()}  # -1 takes the last
     return units._replace(columns=units.columns | added, token_columns=(*units.token_columns, *added))
 
 
@@ -92,16 +93,16 @@ def width(c: Any, part: FrozenPart | None) -> int:
 
 def specs(c: Any, part: FrozenPart | None) -> Tree:
     """The parameters: `words`, of word vectors, and `characters`."""
-    found: dict[str, Any] = {}
+    tree: dict[str, Any] = {}
     if part is not None:
         spec = part.specs["vectors"]
-        found["words"] = {"unknown": ParamSpec(spec.shape[1:], (None,), zeros)}
+        tree["words"] = {"unknown": ParamSpec(spec.shape[1:], (None,), zeros)}
         if c.words.trained:
             values = part.values.get("vectors")  # None where shapes alone are needed
-            found["words"]["vectors"] = spec._replace(init=zeros if values is None else lambda *_: jnp.asarray(values))
+            tree["words"]["vectors"] = spec._replace(init=zeros if values is None else lambda *_: jnp.asarray(values))
     if c.characters.filters:
-        found["characters"] = char_cnn.specs(c.characters.width, c.characters.filters, c.characters.window)
-    return found
+        tree["characters"] = char_cnn.specs(c.characters.width, c.characters.filters, c.characters.window)
+    return tree
 
 
 def apply(c: Any, params: Tree, frozen: Tree | None, batch: Batch, key: Array | None = None) -> list[Array]:
@@ -114,12 +115,12 @@ def apply(c: Any, params: Tree, frozen: Tree | None, batch: Batch, key: Array | 
       batch: has `fields`.
       key: for dropout, None for none.
     """
-    found = []
+    vectors = []
     if c.words.lookup:
-        own, row = params["words"], batch["vector"][..., None]
-        table = (own if c.words.trained else frozen)["vectors"]
-        other = jnp.where(row == UNKNOWN, own["unknown"], 0)
-        found.append(jnp.where(row >= 0, jnp.take(table, jnp.maximum(batch["vector"], 0), axis=0), other))
+        trained, row = params["words"], batch["vector"][..., None]
+        table = (trained if c.words.trained else frozen)["vectors"]
+        other = jnp.where(row == UNKNOWN, trained["unknown"], 0)
+        vectors.append(jnp.where(row >= 0, jnp.take(table, jnp.maximum(batch["vector"], 0), axis=0), other))
     if c.characters.filters:
-        found.append(char_cnn.apply(params["characters"], batch["word_bytes"], key, c.characters.dropout))
-    return found
+        vectors.append(char_cnn.apply(params["characters"], batch["word_bytes"], key, c.characters.dropout))
+    return vectors

@@ -89,11 +89,11 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
     candidates, right = np.full((2, len(records), inventory.most), -1, np.int32)
     unknown = []
     for i, record in enumerate(records):
-        found = inventory.candidates(record)
-        candidates[i, : len(found)] = found
+        numbers = inventory.candidates(record)
+        candidates[i, : len(numbers)] = numbers
         if "senses" in record.fields:
-            right[i, : len(found)] = [c.labels[number] in record.fields["senses"] for number in found]
-        unknown += [] if found else [record]
+            right[i, : len(numbers)] = [c.labels[number] in record.fields["senses"] for number in numbers]
+        unknown += [] if numbers else [record]
     if unknown:
         log.warning("%s: the training data has no sense of %s: %s of %s words have no answer, for this reason",
                     unknown[0].where, name_of(unknown[0]), f"{len(unknown):,}", f"{len(records):,}")
@@ -278,9 +278,9 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
     candidates = units.columns["candidates"]
     senses = [[c.labels[number] for number in numbers[numbers >= 0]] for numbers in candidates]
     predictions: list[dict[str, Any]] = [
-        {"sense": own[row[: len(own)].argmax()] if own else None,
-         "probabilities": dict(zip(own, np.exp(row).tolist(), strict=False))}
-        for own, row in zip(senses, table, strict=True)]
+        {"sense": names[row[: len(names)].argmax()] if names else None,
+         "probabilities": dict(zip(names, np.exp(row).tolist(), strict=False))}
+        for names, row in zip(senses, table, strict=True)]
     if any("senses" not in record.fields for record in records):
         return Result({}, predictions)
     gold = [record.fields["senses"] for record in records]
@@ -288,7 +288,7 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
     right = units.columns["right"] == 1
     nll = -np.logaddexp.reduce(np.where(right, table, -np.inf), -1)[right.any(-1)]
     metrics = {**({"loss": max(0.0, float(nll.mean()))} if len(nll) else {}),
-               "first_sense_f1": figures(("sense_f1",), gold, [own[:1] for own in senses])["sense_f1"],
+               "first_sense_f1": figures(("sense_f1",), gold, [names[:1] for names in senses])["sense_f1"],
                **figures(METRICS, gold, chosen)}
     return Result(metrics, predictions, gold, chosen)
 

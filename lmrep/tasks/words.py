@@ -23,12 +23,12 @@ def spans(text: str, tokenizer: Tokenizer) -> list[Span]:
     encoding = tokenizer.encode(text)
     starts = {span[0] for (before, word), span in zip(
         itertools.pairwise([None, *encoding.words]), encoding.offsets, strict=True) if word != before}
-    found: list[Span] = []
+    split: list[Span] = []
     for start, end in white_space_spans(text):
         cuts = [start, *sorted(cut for cut in starts if start < cut < end), end]
         for first, last in itertools.pairwise(cuts):
-            found += _without_edges(text, first, last)
-    return found
+            split += _without_edges(text, first, last)
+    return split
 
 
 def white_space_spans(text: str) -> Iterator[Span]:
@@ -52,14 +52,15 @@ def word_ids(records: Sequence[Record], encoder: TextEncoder) -> dict[str, np.nd
     for record in records:
         for word in record.fields["words"]:
             where.setdefault(word, record.where)
-    names = [f"{place}: the word {word!r}" for word, place in where.items()]
+    names = [f"{at}: the word {word!r}" for word, at in where.items()]
     ids = encoder.ids(list(where), names, words=True)
     unknown = encoder.tokenizer.vocabulary.specials.get("unk")
-    empty = [name for name, each in zip(names, ids, strict=True) if not len(each)]
+    empty = [name for name, tokens in zip(names, ids, strict=True) if not len(tokens)]
     if empty and unknown is None:
         raise UserError(f"{empty[0]} has no token, and the tokenizer has none for unknown words; remove it, or choose "
                         "another tokenizer")
-    return {word: each if len(each) else np.array([unknown], np.int32) for word, each in zip(where, ids, strict=True)}
+    return {word: tokens if len(tokens) else np.array([unknown], np.int32)
+            for word, tokens in zip(where, ids, strict=True)}
 
 
 def windows(
@@ -79,20 +80,20 @@ def windows(
     """
     ends = np.cumsum(sizes)
     starts = ends - sizes
-    found, start = [], 0
+    spans, start = [], 0
     while True:
         end = int(np.searchsorted(ends, starts[start] + capacity, "right"))
-        found.append((start, end))
+        spans.append((start, end))
         if end == len(sizes):
             break
         following = int(np.searchsorted(starts, starts[start] + stride, "right")) - 1
         start = min(max(following, start + 1), end)
-    context = np.full((len(found), len(sizes)), -1)
-    for row, (start, end) in zip(context, found, strict=True):
+    context = np.full((len(spans), len(sizes)), -1)
+    for row, (start, end) in zip(context, spans, strict=True):
         before, after = starts[start:end] - starts[start], ends[end - 1] - ends[start:end]
         row[start:end] = before if left else np.minimum(before, after)
     best = context.argmax(0)
-    return [(start, end, best[start:end] == i) for i, (start, end) in enumerate(found)]
+    return [(start, end, best[start:end] == i) for i, (start, end) in enumerate(spans)]
 
 
 def representatives(word: np.ndarray, pieces: str) -> np.ndarray:

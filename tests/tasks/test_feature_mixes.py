@@ -45,7 +45,7 @@ def test_features_between_two_layers_equal_the_plain_computation():
     own = task(BILSTM | {"words": READS["words"]}, layers="mix:all", placement="between", l2=0.5)
     batch, tagging = own.examples().gather(np.arange(6)), own.params["objective"]["tagging"]
     network, part = tagging["network"], own.frozen["features"]
-    read = jnp.where(batch["stands"] > 0, batch["segment_ids"], 0)
+    read = jnp.where(batch["representative"] > 0, batch["segment_ids"], 0)
     mix = network["mix"]["between"]
 
     @jax.jit
@@ -62,7 +62,7 @@ def test_features_between_two_layers_equal_the_plain_computation():
         return jax.nn.log_softmax(second @ tagging["out"]["kernel"] + tagging["out"]["bias"])
 
     found = own.predict(own.params, batch)["tokens"]["log_probabilities"]
-    real = batch["stands"] > 0
+    real = batch["representative"] > 0
     np.testing.assert_allclose(found[real], plain(own.params)[real], atol=1e-5)
     assert len(mix["scores"]) == LAYERS
     batch = own.objective.prepare(Keys(None, None), batch)
