@@ -2,13 +2,16 @@
 layer 3. Layers and heads are numbered from 0, as before any was removed."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from lmrep.core.errors import UserError
-from lmrep.core.params import Tree
+from lmrep.core.params import Array, Tree
+from lmrep.models.base import Encoded, Inputs
 
 LAYER = re.compile(r"\s*([0-9]{1,9})\s*:\s*([0-9]{1,9}\s*(?:,\s*[0-9]{1,9}\s*)*)")
 
@@ -46,10 +49,45 @@ def write(pruned: Mapping[int, Iterable[int]]) -> str:
     return ";".join(f"{layer}:{','.join(map(str, sorted(heads)))}" for layer, heads in sorted(pruned.items()) if heads)
 
 
-def kept(text: str, layers: int, heads: int) -> list[tuple[int, ...]]:
+def kept(text: str, layers: int, heads: int) -> tuple[tuple[int, ...], ...]:
     """The heads that each layer keeps. Raises UserError as `parse`."""
     pruned = parse(text, layers, heads)
-    return [tuple(head for head in range(heads) if head not in pruned.get(layer, ())) for layer in range(layers)]
+    return tuple(tuple(head for head in range(heads) if head not in pruned.get(layer, ())) for layer in range(layers))
+
+
+def check(text: str, layers: int, heads: int, share: str) -> None:
+    """Raises UserError as `parse`, and where layers that share parameters (`model.share`) lack different heads."""
+    if len(set(kept(text, layers, heads))) > 1 and share != "none":
+        raise UserError(f"model.pruned_heads is {text}, and layers share parameters (model.share={share}); remove the "
+                        "same heads from every layer")
+
+
+def by_number(
+    encode: Callable[..., Encoded], kept: Sequence[Sequence[int]], heads: int
+) -> Callable[..., Encoded]:
+    """`Model.encode` of a network with these heads in each layer, of a number `heads` before any was removed: gates and
+    attention probabilities have the axis of all heads, and removed ones have the probability 0.
+
+    Args:
+      encode: the same, with the heads of each layer first on that axis.
+      kept, heads: as `kept` gives them.
+    """
+    if all(len(numbers) == heads for numbers in kept):
+        return encode
+    order = np.array([[*numbers, *[heads - 1] * (heads - len(numbers))] for numbers in kept], np.int32)
+
+    def run(params: Tree, inputs: Inputs, key: Array | None = None, **options: Any) -> Encoded:
+        if (gates := inputs.gates) is not None:
+            at = order.reshape(len(kept), *[1] * (gates.ndim - 2), heads)
+            inputs = inputs._replace(gates=jnp.take_along_axis(gates, jnp.asarray(at), axis=-1))
+        encoded = encode(params, inputs, key, **options)
+        if encoded.attention is None:
+            return encoded
+        return encoded._replace(attention=jnp.stack([
+            jnp.zeros_like(x).at[:, list(numbers)].set(x[:, : len(numbers)])
+            for x, numbers in zip(encoded.attention, kept, strict=True)]))
+
+    return run
 
 
 def remove(

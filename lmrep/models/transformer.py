@@ -92,7 +92,7 @@ class Config:
         return self.width // self.heads
 
     @property
-    def kept_heads(self) -> list[tuple[int, ...]]:
+    def kept_heads(self) -> tuple[tuple[int, ...], ...]:
         """The numbers of the heads that each layer has, from 0 to `heads` - 1."""
         return pruned_heads.kept(self.pruned_heads, self.layers, self.heads)
 
@@ -120,9 +120,7 @@ def check(c: Config) -> None:
     if c.attention_by_layer and "attention" in SHARING[c.share]:
         raise UserError(f"model.attention_by_layer is True, and all layers share their attention (model.share={c.share}"
                         "); set share to none or mlp")
-    if c.share != "none" and c.pruned_heads and len(set(c.kept_heads)) > 1:
-        raise UserError(f"model.pruned_heads is {c.pruned_heads}, and layers share parameters (model.share={c.share}); "
-                        "remove the same heads from every layer")
+    pruned_heads.check(c.pruned_heads, c.layers, c.heads, c.share)
 
 
 def build(c: Config, execution: stack.Execution = stack.Execution(), name: str = "transformer") -> Model:
@@ -131,7 +129,7 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
     return Model(
         name=name,
         specs=specs(c),
-        encode=partial(encode, c=c, execution=execution),
+        encode=pruned_heads.by_number(partial(encode, c=c, execution=execution), c.kept_heads, c.heads),
         width=c.width,
         vocab_size=c.vocab,
         max_length=c.max_tokens,
@@ -140,7 +138,7 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         output=Output(c.table_width, partial(output_embedding, c=c) if c.tied else None),
         state=State(cache=partial(start_cache, c=c, execution=execution),
                     decode=partial(decode, c=c, execution=execution)),
-        heads=Heads(c.heads, lambda: tuple(c.kept_heads), frozenset({"self"})),
+        heads=Heads(c.heads, lambda: c.kept_heads, frozenset({"self"})),
         head_style=HeadStyle(c.activation, c.norm_eps, initializer(c)),
         make_generator=lambda fraction, layers=0: build(generator_config(c, fraction, layers), execution, name),
         sizes=sizes(c),
@@ -149,13 +147,12 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
 
 def sizes(c: Config) -> Sizes:
     """The numbers of published formulas: each layer has four projections of the attention and two of the block after
-    it, 4 d^2 + 2 d f, less what its removed heads had."""
+    it, 4 d h k + 2 d f."""
     projection = c.table_width * c.width if c.table_width != c.width else 0
-    removed = pruned_heads.parse(c.pruned_heads, c.layers, c.heads).values()
-    attention = c.head_width * (c.layers * c.heads - sum(map(len, removed)))
+    attention = c.head_width * sum(map(len, c.kept_heads))
+    whole = attention == c.layers * c.width  # that script counts layers of one size
     return Sizes(4 * c.width * attention + 2 * c.layers * c.width * c.mlp + projection, attention,
-                 None if c.pruned_heads else
-                 TransformerSizes(c.layers, c.width, c.heads, c.mlp, c.table_width, c.vocab))
+                 TransformerSizes(c.layers, c.width, c.heads, c.mlp, c.table_width, c.vocab) if whole else None)
 
 
 def generator_config(c: Config, fraction: float, layers: int = 0) -> Config:
@@ -203,21 +200,17 @@ def specs(c: Config) -> Tree:
 
 
 def layer_specs(c: Config) -> Tree | list[Tree]:
-    """The parameters of one layer; those of each, where layers have different numbers of heads."""
-    counts = [len(heads) for heads in c.kept_heads] if c.pruned_heads else [c.heads]
-    return _layer_specs(c, counts[0]) if len(set(counts)) == 1 else [_layer_specs(c, count) for count in counts]
-
-
-def _layer_specs(c: Config, heads: int) -> Tree:
+    """The parameters of one layer; a list of those of all layers, where they have different numbers of heads."""
     init = initializer(c)
     scale = (2 * c.layers) ** -0.5 if c.residual_init == "scaled" else 1.0
     adding = initializer(c, scale * c.init_stddev)
-    return {
-        "attention": attention_layer.specs(c.width, heads, init, adding, c.head_width),
+    layers = [{
+        "attention": attention_layer.specs(c.width, len(heads), init, adding, c.head_width),
         "attention_norm": norm.specs(c.width),
         "mlp": mlp.specs(c.width, c.mlp, init, adding),
         "mlp_norm": norm.specs(c.width),
-    }
+    } for heads in c.kept_heads]
+    return layers if len(set(map(len, c.kept_heads))) > 1 else layers[0]
 
 
 def encode(
@@ -226,7 +219,8 @@ def encode(
 ) -> Encoded:
     """`Model.encode`. With `at`, the last layer runs at these positions only. With pre norm, `layers` are the sums
     before the final norm, and `hidden` is normalized. Attention probabilities are computed by the backend "xla",
-    whatever `execution.attention` is.
+    whatever `execution.attention` is. Heads count from 0 in each layer; a layer that has fewer reads the first gates,
+    and its probabilities end with zeros.
 
     Raises:
       ValueError: a field of `inputs` that the model does not take, more tokens than it has positions for, or `at`
@@ -245,46 +239,28 @@ def encode(
     embedding_key, stack_key = prng.split(key, 2)
     x = _embed(params, inputs, embedding_key, c).astype(execution.dtype)
 
-    def run(p: Tree, x: Array, own: _LayerInputs, at: Array | None = None) -> tuple[Array, tuple]:
-        attention_key, *keys = prng.split(own.key, 4)
-        heads = _heads_of(p, c)
+    def run(p: Tree, x: Array, given: tuple[Array | None, ...], at: Array | None = None) -> tuple[Array, tuple]:
+        (key, gates), heads = given, _heads_of(p, c)
+        attention_key, *keys = prng.split(key, 4)
 
         def block(y: Array) -> tuple[Array, Array | None]:
             return attention_layer.apply(
                 p["attention"], y, attend, heads, at=at, rate=c.attention_dropout, key=attention_key,
-                gates=None if own.gates is None else own.gates[..., :heads])
+                gates=None if gates is None else gates[..., :heads])
 
         x, probabilities = _layer(p, x, block, c, keys, at)
-        return x, (x if layers else None, _all_heads(probabilities, own.kept, c) if attention else None)
+        return x, (x if layers else None, _with_heads(probabilities, c.heads) if attention else None)
 
-    per_layer = _layer_inputs(None if key is None else jax.random.split(stack_key, c.layers), inputs.gates, c)
-    last, collected = stack.apply(run, _scaled(params["layers"], c), layer_specs(c), x, per_layer, c.layers,
-                                  SHARING[c.share], execution, last=None if at is None else partial(run, at=at))
+    keys = None if key is None else jax.random.split(stack_key, c.layers)
+    last, collected = stack.apply(
+        run, _scaled(params["layers"], c), layer_specs(c), x, (keys, inputs.gates), c.layers, SHARING[c.share],
+        execution, last=None if at is None else partial(run, at=at))
     if c.norm == "pre":
         last = norm.apply(params["final_norm"], last, c.norm_eps)
     if at is not None:
         last = shard(last, "batch", None, None)  # heads use them in any order
     hidden_states, probabilities = collected or (None, None)
     return Encoded(last, None if hidden_states is None else (x, *hidden_states), probabilities)
-
-
-class _LayerInputs(NamedTuple):
-    """What each layer is given beside the residual stream, on a leading axis l. Of layers that lack heads, the first
-    values are those of the heads that they have, in order."""
-
-    key: Array | None  # for dropout
-    gates: Array | None  # [l, h] or [l, b, t, h]
-    kept: Array | None  # i32[l, h], the numbers of the heads; beyond them h
-
-
-def _layer_inputs(keys: Array | None, gates: Array | None, c: Config) -> _LayerInputs:
-    if not c.pruned_heads:
-        return _LayerInputs(keys, gates, None)
-    kept = np.array([[*heads, *[c.heads] * (c.heads - len(heads))] for heads in c.kept_heads], np.int32)
-    if gates is not None:
-        at = np.minimum(kept, c.heads - 1).reshape(c.layers, *[1] * (gates.ndim - 2), c.heads)
-        gates = jnp.take_along_axis(gates, jnp.asarray(at), axis=-1)
-    return _LayerInputs(keys, gates, jnp.asarray(kept))
 
 
 def _scaled(layers: Tree, c: Config) -> Tree:
@@ -295,9 +271,9 @@ def _scaled(layers: Tree, c: Config) -> Tree:
     factors = (1 if c.scaled_attention else c.head_width**0.5) / (np.arange(c.layers) * c.attention_by_layer + 1)
 
     def scaled(layer: Tree, factor: np.ndarray) -> Tree:
-        own = layer["attention"]
-        query = jax.tree.map(lambda x: x * factor.astype(x.dtype).reshape(-1, *[1] * (x.ndim - 1)), own["query"])
-        return layer | {"attention": own | {"query": query}}
+        attention = layer["attention"]
+        query = jax.tree.map(lambda x: x * factor.astype(x.dtype).reshape(-1, *[1] * (x.ndim - 1)), attention["query"])
+        return layer | {"attention": attention | {"query": query}}
 
     if isinstance(layer_specs(c), list):
         return {name: scaled(layer, factors[int(name), None]) for name, layer in layers.items()}
@@ -309,12 +285,9 @@ def _heads_of(p: Tree, c: Config) -> int:
     return p["attention"]["query"]["kernel"].shape[-1] // c.head_width
 
 
-def _all_heads(probabilities: Array, kept: Array | None, c: Config) -> Array:
-    """Attention probabilities [b, kept heads, t, s] as [b, h, t, s], zero for heads that were removed."""
-    if kept is None:
-        return probabilities
-    b, own, *shape = probabilities.shape
-    return jnp.zeros((b, c.heads, *shape), probabilities.dtype).at[:, kept[:own]].set(probabilities)
+def _with_heads(x: Array, heads: int) -> Array:
+    """x [b, h, ...] with zeros for further heads, so that the arrays of all layers have as many."""
+    return jnp.pad(x, ((0, 0), (0, heads - x.shape[1]), (0, 0), (0, 0))) if x.shape[1] < heads else x
 
 
 def output_embedding(params: Tree, key: Array | None = None, *, c: Config) -> Array:
@@ -330,7 +303,7 @@ def start_cache(
     """An empty cache for `length` tokens. Raises ValueError if the model has fewer positions."""
     if 0 < c.max_tokens < length:
         raise ValueError(f"a cache of {length} tokens was requested; the model has positions for {c.max_length}")
-    heads = max(map(len, c.kept_heads)) if c.pruned_heads else c.heads
+    heads = max(map(len, c.kept_heads))
     empty = jnp.zeros((c.layers, batch_size, heads, length, c.head_width), execution.dtype)
     return Cache(KVCache(empty, empty), jnp.int32(0))
 
@@ -349,11 +322,10 @@ def decode(
 
     def run(p: Tree, x: Array, kv: KVCache) -> tuple[Array, KVCache]:
         heads = _heads_of(p, c)
-        own = KVCache(*(each[:, :heads] for each in kv))
+        known = KVCache(*(part[:, :heads] for part in kv))
         x, new = _layer(p, x, lambda y: attention_layer.cached_attention(
-            p["attention"], y, own, cache.length, heads), c)
-        return x, KVCache(*(jnp.pad(each, ((0, 0), (0, old.shape[1] - heads), (0, 0), (0, 0)))
-                            for each, old in zip(new, kv, strict=True)))
+            p["attention"], y, known, cache.length, heads), c)
+        return x, KVCache(*(_with_heads(part, kv.keys.shape[1]) for part in new))
 
     x, kv = stack.apply(run, _scaled(params["layers"], c), layer_specs(c), x, cache.kv, c.layers, SHARING[c.share],
                           replace(execution, scan=True, remat="none"))

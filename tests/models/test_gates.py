@@ -203,7 +203,7 @@ def test_layers_that_share_parameters_lose_the_same_heads():
 def test_text_of_removed_heads_is_read_as_it_is_written():
     found = pruned_heads.parse(" 2:1, 0 ; 0:2;", 3, 3)
     assert found == {2: (0, 1), 0: (2,)} and pruned_heads.write(found | {1: ()}) == "0:2;2:0,1"
-    assert pruned_heads.kept("0:2;2:0,1", 3, 3) == [(0, 1), (0, 1, 2), (2,)]
+    assert pruned_heads.kept("0:2;2:0,1", 3, 3) == ((0, 1), (0, 1, 2), (2,))
 
 
 def test_gated_model_passes_its_gates():
