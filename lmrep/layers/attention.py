@@ -54,11 +54,14 @@ def specs(
 # dropout on the weights.
 Attend = Callable[..., tuple[Array, Array | None]]
 
+# Queries or keys [b, t, h, k] and where in x they are, i32[b, t], or None for all its positions -> the same shape.
+Rotate = Callable[[Array, Array | None], Array]
+
 
 def apply(
     params: Tree, x: Array, attend: Attend, heads: int, *,
     at: Array | None = None, rate: float = 0.0, key: Array | None = None, gates: Array | None = None,
-    kv: "KVCache | None" = None,
+    kv: "KVCache | None" = None, rotate: "Rotate | None" = None,
 ) -> tuple[Array, Array | None]:
     """Self-attention, or attention to another text.
 
@@ -72,12 +75,13 @@ def apply(
       key: for dropout.
       gates: [h] or [b, s, h], factors of the weighted sums of the values; None for 1.
       kv: the keys and values of another text; None for those of x.
+      rotate: applied to queries and keys, for positions that act on them, as rotary ones (Su et al., 2021).
 
     Returns:
       ([b, t, d], probabilities [b, h, t, s] before dropout, or None where `attend` gives none).
     """
-    queries = x if at is None else take(x, at)
-    query, kv = _heads(params["query"], queries, heads), project_kv(params, x, heads) if kv is None else kv
+    query = _heads(params["query"], x if at is None else take(x, at), heads)
+    query, kv = rotate(query, at) if rotate else query, project_kv(params, x, heads, rotate) if kv is None else kv
     output, probabilities = attend(query, kv, at=at, rate=rate, key=key)
     if gates is not None:
         gates = gates if at is None or gates.ndim == 1 else take(gates, at)
@@ -117,9 +121,10 @@ class KVCache(NamedTuple):
     values: Array
 
 
-def project_kv(params: Tree, x: Array, heads: int) -> KVCache:
+def project_kv(params: Tree, x: Array, heads: int, rotate: Rotate | None = None) -> KVCache:
     """The keys and values of x [b, s, d]."""
-    return KVCache(_heads(params["key"], x, heads), _heads(params["value"], x, heads))
+    keys = _heads(params["key"], x, heads)
+    return KVCache(rotate(keys, None) if rotate else keys, _heads(params["value"], x, heads))
 
 
 def heads_first(kv: KVCache) -> KVCache:
@@ -128,23 +133,27 @@ def heads_first(kv: KVCache) -> KVCache:
 
 
 def cached_attention(
-    params: Tree, x: Array, cache: KVCache, start: Array, heads: int, bias: Array | None = None, scaled: bool = True
+    params: Tree, x: Array, cache: KVCache, start: Array, heads: int, bias: Array | None = None, scaled: bool = True,
+    rotate: Rotate | None = None, window: int = 0,
 ) -> tuple[Array, KVCache]:
     """Causal self-attention of x [b, t, d], at positions from `start` i32[] on, over the cached positions and itself.
-    The cache has its heads first. `bias` [h, t, s] and `scaled` as in `dense`.
+    The cache has its heads first, and keys as `rotate` left them. `bias` [h, t, s] and `scaled` as in `dense`, `rotate`
+    as in `apply`. With a `window`, a position attends to as many, the last of which is its own.
 
     Returns:
       (output [b, t, d], the cache with the keys and values of x).
     """
     cache = jax.tree.map(
         lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), start, axis=2),
-        cache, heads_first(project_kv(params, x, heads)))
-    causal = jnp.arange(cache.keys.shape[2]) <= (start + jnp.arange(x.shape[1]))[:, None]
-    return attend_to_cache(params, x, cache, causal[None], heads, bias, scaled), cache
+        cache, heads_first(project_kv(params, x, heads, rotate)))
+    before = (start + jnp.arange(x.shape[1]))[:, None] - jnp.arange(cache.keys.shape[2])
+    mask = (before >= 0) & (before < window) if window else before >= 0
+    return attend_to_cache(params, x, cache, mask[None], heads, bias, scaled, rotate), cache
 
 
 def attend_to_cache(
-    params: Tree, x: Array, cache: KVCache, mask: Array, heads: int, bias: Array | None = None, scaled: bool = True
+    params: Tree, x: Array, cache: KVCache, mask: Array, heads: int, bias: Array | None = None, scaled: bool = True,
+    rotate: Rotate | None = None,
 ) -> Array:
     """Attention of x [n b, t, d] to keys and values that have their heads first -> [n b, t, d]. Those of an example
     serve n consecutive ones of x, whose queries are then as if they were of one text.
@@ -154,6 +163,7 @@ def attend_to_cache(
     # `dense` avoids this layout, with which it saw wrong values. None was found here: 450 passes of 14 such programs
     # on a busy machine were equal bit by bit.
     query = _heads(params["query"], x, heads)
+    query = rotate(query, None) if rotate else query
     query = query.reshape(len(cache.keys), -1, *query.shape[2:]).swapaxes(1, 2)
     query = query * query.shape[-1] ** -0.5 if scaled else query
     logits = jnp.einsum("bhtk,bhsk->bhts", query, cache.keys).astype(jnp.float32)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from lmrep.core import sharding
 from lmrep.core.errors import UserError
-from lmrep.layers import chunked_attention, cudnn_attention, splash_attention
+from lmrep.layers import chunked_attention, fused_attention
 from lmrep.layers.attention import Attend, AttentionMask, dense
 
 
@@ -57,9 +57,9 @@ class Backend(NamedTuple):
 ATTENTION: dict[str, Backend] = {
     "xla": Backend(lambda mask: dense(mask.to_bool())),
     "chunked": Backend(chunked_attention.attend),
-    "cudnn": Backend(cudnn_attention.attend, platforms=("gpu",), packed=False, mask=False, dropout=False,
+    "cudnn": Backend(fused_attention.cudnn, platforms=("gpu",), packed=False, mask=False, dropout=False,
                      sharded=False, dtypes=("bfloat16",), width_multiple=8, max_width=128),
-    "splash": Backend(splash_attention.attend, platforms=("tpu",), mask=False, dropout=False, sharded=False),
+    "splash": Backend(fused_attention.splash, platforms=("tpu",), mask=False, dropout=False, sharded=False),
 }
 AUTO = "auto"
 EVERYWHERE = tuple(name for name, backend in ATTENTION.items() if not backend.platforms and backend.dropout)

@@ -1,12 +1,12 @@
-"""The sum of token, position and token-type embeddings that a Transformer starts from."""
+"""The sum of token, position and token-type embeddings that a Transformer starts from; sinusoidal positions."""
 
 import jax.numpy as jnp
+import numpy as np
 
 from lmrep.core import prng
 from lmrep.core.params import Array, Initializer, ParamSpec, Tree, normal
 from lmrep.core.sharding import look_up
 from lmrep.layers import dropout
-from lmrep.layers import positions as fixed
 
 
 def specs(
@@ -53,8 +53,17 @@ def apply(
     if "position" in params:
         x += dropout.apply_to_rows(position_key, jnp.take(params["position"], positions, axis=0), positions, rate)
     elif sinusoidal_length:
-        x += jnp.asarray(fixed.sinusoidal(sinusoidal_length, x.shape[-1]))[positions]
+        x += jnp.asarray(sinusoidal(sinusoidal_length, x.shape[-1]))[positions]
     return x
+
+
+def sinusoidal(length: int, d: int) -> np.ndarray:
+    """float32[length, d]: sin(p / 10000^(2i/d)) in even columns and the cosine in odd ones (Vaswani et al., 2017,
+    section 3.5)."""
+    if d % 2:
+        raise ValueError(f"sinusoidal positions have an even width; got {d}")
+    angles = np.arange(length)[:, None] / 10000 ** (np.arange(0, d, 2) / d)
+    return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(length, d).astype(np.float32)
 
 
 def dropped_table(table: Array, key: Array | None, rate: float) -> Array:

@@ -1,12 +1,11 @@
-"""A stack of identical layers: scanned or unrolled, with or without rematerialisation and shared parameters."""
+"""A stack of layers: scanned or unrolled, with or without rematerialisation and shared parameters."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from lmrep.config.record import setting
 from lmrep.core import params as P
@@ -43,100 +42,102 @@ def specs(layer: Tree | list[Tree], layers: int, shared: tuple[str, ...] = ()) -
     """The parameters of a stack.
 
     Args:
-      layer: spec tree of one layer; or those of all layers, where their shapes differ.
+      layer: spec tree of one layer; or a list of those of all layers, where their shapes differ.
       layers: l.
       shared: top-level names in `layer` whose parameters all layers share (Lan et al., 2019).
 
     Returns:
-      The same tree; parameters that are not shared have a leading axis `layers`. Of layers that differ, the tree of
-      each under its number, "0", "1", ...
+      The same tree, in which parameters that are not shared have a leading axis `layers`. For a list, a tree a layer
+      under its number: "0", "1", ...
     """
     if isinstance(layer, list):
-        return {str(i): own for i, own in enumerate(layer)}
+        return {str(i): tree for i, tree in enumerate(layer)}
     return {name: part if name in shared else P.stacked(part, layers) for name, part in layer.items()}
 
 
 def unstacked(params: Tree, layers: int) -> Tree:
-    """The parameters of a stack of equal layers, none of them shared, as those of one whose layers differ."""
+    """Lays out the parameters of a stack of equal layers, none of them shared, as `specs` does for a list."""
     return {str(i): jax.tree.map(lambda leaf: leaf[i], params) for i in range(layers)}  # noqa: B023
 
 
+Layer = Callable[[Tree, Array, Any], tuple[Array, Any]]  # (parameters, x, what it is given) -> (x, what is collected)
+
+
 def apply(
-    layer: Callable[[Tree, Array, Array | None], tuple[Array, Any]],
+    layers: Sequence[Layer],
     params: Tree,
     layer_specs: Tree | list[Tree],
     x: Array,
-    keys: Array | None,
-    layers: int,
+    given: Tree,
     shared: tuple[str, ...] = (),
     execution: Execution = Execution(),
-    last: Callable[[Tree, Array, Array | None], tuple[Array, Any]] | None = None,
+    last: Layer | None = None,
 ) -> tuple[Array, Any]:
     """Runs x through the stack.
 
     Args:
-      layer: (one layer's parameters, x, key) -> (x, any tree to be collected).
-      params: as `specs` of the same `layer_specs`, `layers` and `shared`.
+      layers: l functions: `[f] * l`, or several, for layers that differ in more than their parameters, as local and
+        global attention do. Functions that repeat with a period, as in `[f, g, g, f, g, g]`, are scanned by periods.
+      params: as `specs` of the same `layer_specs`, number of layers and `shared`.
       layer_specs: as in `specs`; their axes say which parameters are gathered before use.
       x: the first layer's input.
-      keys: a random key per layer, or any tree of [l, ...] of which each layer is given its slice, or None; or a list
-        of a tree for each layer, which are then unrolled, and whose Python values stay static (a layer's window).
-      layers: l.
+      given: a random key a layer, or any tree of [l, ...] of which each layer is given its slice, or None; or a list of
+        a tree for each layer, which are then unrolled.
       shared: as in `specs`.
-      execution: scan or unroll, remat. Layers that differ are unrolled.
-      last: runs in place of `layer` as the last layer. What it collects is dropped.
+      execution: scan or unroll, remat. Layers whose parameters have other shapes are unrolled.
+      last: runs in place of the last of `layers`. What it collects is dropped.
 
     Returns:
       (the last layer's output; the collected trees, stacked on a leading axis of size l, or l - 1 with `last`; a list
-      of them where `keys` is a list).
+      of them where `given` is a list).
     """
-    differ, listed = isinstance(layer_specs, list), isinstance(keys, list)
+    differ, listed = isinstance(layer_specs, list), isinstance(given, list)
     common = {name: params[name] for name in shared}
     stacked = {name: part for name, part in params.items() if name not in shared}
-    count = layers if last is None else layers - 1
-    scan = execution.scan if execution.scan is not None else layers >= SCANNED and platform() != "cpu"
-    scan &= not differ and not listed
+    count = len(layers) if last is None else len(layers) - 1
+    scan = execution.scan if execution.scan is not None else len(layers) >= SCANNED and platform() != "cpu"
+    period = next(p for p in range(1, len(layers) + 1) if all(a is b for a, b in zip(layers[p:], layers, strict=False)))
+    scan &= not differ and not listed and (period == 1 or count >= 2 * period)
 
-    def at(index: int | slice) -> tuple[Tree, Array | None]:
+    def at(index: int | slice) -> tuple[Tree, Tree]:
         part = params[str(index)] if differ else jax.tree.map(lambda leaf: leaf[index], stacked)
-        return part, keys[index] if listed else jax.tree.map(lambda leaf: leaf[index], keys)
+        return part, given[index] if listed else jax.tree.map(lambda leaf: leaf[index], given)
 
-    def body(layer: Callable) -> Callable:
-        def run(x: Array, slices: tuple[Tree, Array | None]) -> tuple[Array, Any]:
-            part, key = slices
-            return layer(gather_vectors(part | common, layer_specs[0] if differ else layer_specs), x, key)
+    def body(layer: Layer) -> Callable[[Array, tuple[Tree, Tree]], tuple[Array, Any]]:
+        def run(x: Array, slices: tuple[Tree, Tree]) -> tuple[Array, Any]:
+            part, other = slices
+            return layer(gather_vectors(part | common, layer_specs[0] if differ else layer_specs), x, other)
 
         return run if execution.remat == "none" else jax.checkpoint(
             run, policy=REMAT[execution.remat], prevent_cse=not scan)
 
-    def unrolled(run: Callable, layer: Callable, i: int, x: Array) -> tuple[Array, Any]:
-        """Layer i, by its `body`. Values in its tree that are no arrays stay what they are, which rematerialisation
-        would trace."""
-        part, key = at(i)
-        leaves, structure = jax.tree.flatten(key)
-        if all(map(_is_array, leaves)):
-            return run(x, (part, key))
-
-        def with_values(part: Tree, x: Array, arrays: list[Array]) -> tuple[Array, Any]:
-            given = iter(arrays)
-            return layer(part, x, structure.unflatten(next(given) if _is_array(leaf) else leaf for leaf in leaves))
-
-        return body(with_values)(x, (part, list(filter(_is_array, leaves))))
-
-    if scan:
-        x, collected = jax.lax.scan(body(layer), x, at(slice(count)), length=count)
+    bodies, outputs = {layer: body(layer) for layer in layers}, []
+    if scan and period == 1:
+        x, collected = jax.lax.scan(bodies[layers[0]], x, at(slice(count)), length=count)
     else:
-        run, outputs = body(layer), []
-        for i in range(count):
-            x, output = unrolled(run, layer, i, x)
+        if scan:
+            slices = at(slice(count - count % period))
+            x, outputs = _scan_periods([bodies[layer] for layer in layers[:period]], x, slices, count // period)
+        for i in range(len(outputs), count):
+            x, output = bodies[layers[i]](x, at(i))
             outputs.append(output)
         collected = outputs or None
         if outputs and not listed:
             collected = jax.tree.map(lambda *leaves: jnp.stack(leaves), *outputs)
     if last is not None:
-        x, _ = unrolled(body(last), last, layers - 1, x)
+        x, _ = body(last)(x, at(len(layers) - 1))
     return x, collected
 
 
-def _is_array(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array | np.ndarray)
+def _scan_periods(period: Sequence[Callable], x: Array, slices: Tree, periods: int) -> tuple[Array, list[Any]]:
+    """Scans `periods` repetitions of these layers -> (the last one's output, what each layer collects)."""
+    def run(x: Array, slices: Tree) -> tuple[Array, list[Any]]:
+        outputs = []
+        for i, layer in enumerate(period):
+            x, output = layer(x, jax.tree.map(lambda leaf: leaf[i], slices))  # noqa: B023
+            outputs.append(output)
+        return x, outputs
+
+    x, outputs = jax.lax.scan(
+        run, x, jax.tree.map(lambda leaf: leaf.reshape(periods, len(period), *leaf.shape[1:]), slices), length=periods)
+    return x, [jax.tree.map(lambda leaf: leaf[i], output) for i in range(periods) for output in outputs]  # noqa: B023

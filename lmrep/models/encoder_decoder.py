@@ -172,9 +172,11 @@ def _run(
 
     depth = c.depth[name]
     last, (outputs, (probabilities, cross_probabilities)) = stack.apply(
-        run, own["layers"], layer_specs(c, name), x, None if key is None else jax.random.split(stack_key, depth), depth,
-        execution=execution)
-    hidden = dropped(output_key, norm.apply(own["final_norm"], last, c.norm_eps), c) if c.norm == "pre" else last
+        [run] * depth, own["layers"], layer_specs(c, name), x,
+        None if key is None else jax.random.split(stack_key, depth), execution=execution)
+    hidden = last
+    if c.norm == "pre":
+        hidden = dropped(output_key, norm.apply(own["final_norm"], last, c.norm_eps, c.norm_kind), c)
     return Encoded(hidden, (x, *outputs) if layers else None, probabilities, cross_attention=cross_probabilities)
 
 
@@ -208,7 +210,7 @@ def _apply_each(
     execution: stack.Execution,
 ) -> tuple[Array, list]:
     """`stack.apply` of the decoder's layers, unstacked, with a list of what each is given beside x."""
-    return stack.apply(run, layers, [layer_specs(c, DECODER)] * len(others), x, others, len(others),
+    return stack.apply([run] * len(others), layers, [layer_specs(c, DECODER)] * len(others), x, others,
                        execution=replace(execution, remat="none"))
 
 
@@ -238,7 +240,7 @@ def decode(
 
     x, kv = _apply_each(run, cache.layers, x, [*zip(cache.kv, cache.source, strict=True)], c, execution)
     if c.norm == "pre":
-        x = norm.apply(own["final_norm"], x, c.norm_eps)
+        x = norm.apply(own["final_norm"], x, c.norm_eps, c.norm_kind)
     return x, cache._replace(kv=kv, length=cache.length + (t if real is None else real))
 
 

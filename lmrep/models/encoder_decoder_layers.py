@@ -13,8 +13,7 @@ from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Initializer, ParamSpec, Tree, normal
 from lmrep.core.sharding import gather_params, look_up, shard
 from lmrep.layers import attention as attention_layer
-from lmrep.layers import dropout, mlp, norm, relative_bias, stack
-from lmrep.layers import positions as fixed
+from lmrep.layers import dropout, embedding, mlp, norm, relative_bias, stack
 from lmrep.layers.attention import Attend, AttentionMask, KVCache
 from lmrep.layers.mlp import ACTIVATIONS
 from lmrep.layers.relative_bias import Buckets
@@ -76,6 +75,11 @@ class Config:
         return self.head_width or self.width // self.heads
 
     @property
+    def norm_kind(self) -> str:
+        """The name of the norm in `norm.NORMS`."""
+        return "rms" if self.rms_norm else "layer"
+
+    @property
     def table_width(self) -> int:
         """Width of the embedding tables."""
         return self.width
@@ -135,7 +139,7 @@ def stack_specs(c: Config, name: str) -> Tree:
     if c.positions == "learned":
         tree["position"] = ParamSpec((c.max_length, c.width), (None, "embed"), normal(c.width**-0.5))
     if c.norm == "pre":
-        tree["final_norm"] = norm.specs(c.width, c.rms_norm)
+        tree["final_norm"] = norm.specs(c.width, c.norm_kind)
     return tree
 
 
@@ -149,7 +153,7 @@ def layer_specs(c: Config, name: str) -> Tree:
                                                      bias=c.mlp_bias, gated=c.gated)}
     if name == DECODER:
         tree["cross_attention"] = attention
-    return tree | {f"{block}_norm": norm.specs(c.width, c.rms_norm) for block in tree}
+    return tree | {f"{block}_norm": norm.specs(c.width, c.norm_kind) for block in tree}
 
 
 def buckets(c: Config, name: str) -> Buckets:
@@ -194,7 +198,7 @@ def embed(params: Tree, name: str, tokens: Array, positions: Array | None, lengt
             known = {"position": params[name]["position"]}
             x += gather_params(known, {"position": stack_specs(c, name)["position"]})["position"][positions]
         else:
-            x += jnp.asarray(fixed.sinusoidal(c.max_length, c.width))[positions]
+            x += jnp.asarray(embedding.sinusoidal(c.max_length, c.width))[positions]
     return shard(x, "batch", "length", None)
 
 
@@ -223,7 +227,7 @@ def residual(
     p: Tree, name: str, x: Array, f: Callable[[Array], tuple[Array, Any]], c: Config, key: Array | None = None
 ) -> tuple[Array, Any]:
     """The residual stream after adding the output of `f`, and what f returns beside it. A norm precedes or follows."""
-    normalize = partial(norm.apply, p[f"{name}_norm"], eps=c.norm_eps)
+    normalize = partial(norm.apply, p[f"{name}_norm"], eps=c.norm_eps, kind=c.norm_kind)
     y, other = f(normalize(x) if c.norm == "pre" else x)
     x = x + dropped(key, y, c)
     return shard(normalize(x) if c.norm == "post" else x, "batch", "length", None), other

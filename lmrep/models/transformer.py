@@ -253,7 +253,7 @@ def encode(
 
     keys = None if key is None else jax.random.split(stack_key, c.layers)
     last, collected = stack.apply(
-        run, _scaled(params["layers"], c), layer_specs(c), x, (keys, inputs.gates), c.layers, SHARING[c.share],
+        [run] * c.layers, _scaled(params["layers"], c), layer_specs(c), x, (keys, inputs.gates), SHARING[c.share],
         execution, last=None if at is None else partial(run, at=at))
     if c.norm == "pre":
         last = norm.apply(params["final_norm"], last, c.norm_eps)
@@ -327,7 +327,7 @@ def decode(
             p["attention"], y, known, cache.length, heads), c)
         return x, KVCache(*(_with_heads(part, kv.keys.shape[1]) for part in new))
 
-    x, kv = stack.apply(run, _scaled(params["layers"], c), layer_specs(c), x, cache.kv, c.layers, SHARING[c.share],
+    x, kv = stack.apply([run] * c.layers, _scaled(params["layers"], c), layer_specs(c), x, cache.kv, SHARING[c.share],
                           replace(execution, scan=True, remat="none"))
     if c.norm == "pre":
         x = norm.apply(params["final_norm"], x, c.norm_eps)

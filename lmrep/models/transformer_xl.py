@@ -162,7 +162,7 @@ def encode(
     only_chosen = at is not None and not layers and not attention
     keys = None if key is None else jax.random.split(stack_key, c.layers)
     streams, collected = stack.apply(
-        run, params["layers"], layer_specs(c), embedded, _LayerInputs(keys, memory), c.layers, execution=execution,
+        [run] * c.layers, params["layers"], layer_specs(c), embedded, _LayerInputs(keys, memory), execution=execution,
         last=partial(run, last=True) if only_chosen else None)
     outputs, probabilities, kept = collected or (None, None, None)
     if only_chosen:

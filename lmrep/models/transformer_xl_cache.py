@@ -29,8 +29,8 @@ def start_cache(
     empty = jnp.zeros((c.layers, batch_size, m, c.heads, c.head_width), execution.dtype)
     relative = relative_positions(1, _distances(1, m, c) - 1, True, None, c).astype(execution.dtype)
     _, positions = stack.apply(
-        lambda p, x, _: (x, relative_attention.position_keys(p["attention"], relative, c.heads)),
-        params["layers"], layer_specs(c), jnp.float32(0), None, c.layers, execution=_scanned(execution))
+        [lambda p, x, _: (x, relative_attention.position_keys(p["attention"], relative, c.heads))] * c.layers,
+        params["layers"], layer_specs(c), jnp.float32(0), None, execution=_scanned(execution))
     return Cache(empty, empty, positions, jnp.int32(0))
 
 
@@ -84,7 +84,7 @@ def decode(
         return streams, own._replace(keys=keys, values=values)
 
     of_layers = cache._replace(length=None)
-    streams, of_layers = stack.apply(run, params["layers"], layer_specs(c), Streams(x, g), of_layers, c.layers,
+    streams, of_layers = stack.apply([run] * c.layers, params["layers"], layer_specs(c), Streams(x, g), of_layers,
                                      execution=_scanned(execution))
     hidden = streams.query if query else streams.content
     if c.norm == "pre":

@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from lmrep.core.errors import UserError
 from lmrep.core.sharding import make_mesh, use_mesh
-from lmrep.layers import attention, cudnn_attention, splash_attention
+from lmrep.layers import attention, fused_attention
 from lmrep.layers import attention_backends as backends
 from lmrep.layers.attention import AttentionMask, KVCache
 from lmrep.layers.attention_backends import ATTENTION, FASTER, Needs
@@ -93,7 +93,7 @@ def test_binding_refuses_dropout():
         backends.bind("splash", mask, head_width=64, dtype="float32", dropout=True)
 
 
-@pytest.mark.parametrize("make", [cudnn_attention.attend, splash_attention.attend])
+@pytest.mark.parametrize("make", [fused_attention.cudnn, fused_attention.splash])
 def test_fused_kernels_themselves_refuse_masks_and_dropout(make):
     segments, (x, *_) = jnp.ones((1, 8), jnp.int32), arrays(1, 8, 1, 8)
     with pytest.raises(ValueError, match="takes no mask beside"):
@@ -115,7 +115,7 @@ def without_cudnn(monkeypatch):
 @pytest.mark.parametrize("causal", [False, True])
 def test_cudnn_is_given_what_the_mask_means(causal, without_cudnn):
     segments, x = (np.arange(12) < np.array([[12], [7], [1], [0]])).astype(np.int32), arrays(4, 12, 2, 8)
-    computed, expected = (gradients(make, segments, causal, x) for make in (cudnn_attention.attend, dense))
+    computed, expected = (gradients(make, segments, causal, x) for make in (fused_attention.cudnn, dense))
     for a, b in zip(computed, expected, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
@@ -123,7 +123,7 @@ def test_cudnn_is_given_what_the_mask_means(causal, without_cudnn):
 @pytest.mark.parametrize("example", [[1, 1, 2, 2], [0, 1, 1, 0], [2, 2, 2, 0]], ids=str)
 def test_examples_that_cudnn_would_mix_up_give_nan(example, without_cudnn):
     segments, (x, *_) = jnp.array([[1, 1, 1, 0], example]), arrays(2, 4, 1, 8)
-    output, _ = cudnn_attention.attend(AttentionMask(segments))(x, KVCache(x, x))
+    output, _ = fused_attention.cudnn(AttentionMask(segments))(x, KVCache(x, x))
     assert np.isfinite(output[0]).all() and np.isnan(output[1]).all()
 
 
@@ -136,7 +136,7 @@ def test_cudnn_is_lowered_for_cuda(shape, causal, sizes, monkeypatch):
 
     def loss(query, keys, values, segments):
         mask = AttentionMask(segments, causal)
-        return cudnn_attention.attend(mask)(query, KVCache(keys, values))[0].astype(jnp.float32).sum()
+        return fused_attention.cudnn(mask)(query, KVCache(keys, values))[0].astype(jnp.float32).sum()
 
     with use_mesh(make_mesh(*sizes)):
         text = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).trace(x, x, x, segments).lower(
@@ -156,7 +156,7 @@ def test_splash_attention_equals_dense_attention(causal):
     """In the interpreter, with packed segments, padding, a narrow head and a length that blocks do not divide."""
     segments, x = np.sort(RNG.integers(1, 4, (2, 140)), axis=1).astype(np.int32), arrays(2, 140, 1, 16)
     segments[1, 100:] = 0
-    computed = gradients(partial(splash_attention.attend, interpret=True), segments, causal, x)
+    computed = gradients(partial(fused_attention.splash, interpret=True), segments, causal, x)
     for a, b in zip(computed, gradients(dense, segments, causal, x), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
 

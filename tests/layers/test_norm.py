@@ -19,6 +19,29 @@ def test_closed_form(eps):
     np.testing.assert_allclose(norm.apply(PARAMS, X, eps), expected, atol=1e-5)
 
 
+def by_hand(kind, params, x, eps):
+    x = x - x.mean(-1, keepdims=True) if kind.startswith("layer") else x
+    return x / np.sqrt(np.square(x).mean(-1, keepdims=True) + eps) * params["scale"] + params.get("bias", 0)
+
+
+@pytest.mark.parametrize("kind", norm.NORMS)
+def test_each_kind_and_its_gradients_are_those_of_its_closed_form(kind):
+    params, rng = reference.random_params(norm.specs(D, kind), seed=1), np.random.default_rng(5)
+    assert ("bias" in params) == (kind == "layer")
+    point = reference.float64((params, X))
+    direction, weights = jax.tree.map(lambda x: rng.normal(size=x.shape), point), rng.normal(size=X.shape)
+    np.testing.assert_allclose(norm.apply(params, X, 1e-5, kind), by_hand(kind, *point, 1e-5), atol=1e-5)
+    grads = jax.grad(lambda p, x: (norm.apply(p, x, 1e-5, kind) * weights).sum(), argnums=(0, 1))(
+        params, jnp.asarray(X))
+
+    def along(h):
+        return (by_hand(kind, *jax.tree.map(lambda a, b: a + h * b, point, direction), 1e-5) * weights).sum()
+
+    products = jax.tree.map(lambda g, v: (np.asarray(g, np.float64) * v).sum(), grads, direction)
+    derivative = sum(jax.tree.leaves(products))
+    assert derivative == pytest.approx((along(1e-6) - along(-1e-6)) / 2e-6, rel=1e-4)
+
+
 def test_starts_as_plain_standardisation():
     y = norm.apply({"scale": jnp.ones(D), "bias": jnp.zeros(D)}, jnp.asarray(X), 1e-12)
     np.testing.assert_allclose(y.mean(-1), 0, atol=1e-5)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lmrep.layers.positions import sinusoidal
+from lmrep.layers.embedding import sinusoidal
 from tests import reference
 
 

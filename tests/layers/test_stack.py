@@ -33,7 +33,7 @@ def layer(p, x, key):
 
 
 def run(params, x, keys, execution=Execution(), shared=()):
-    return stack.apply(layer, params, LAYER, x, keys, L, shared, execution)
+    return stack.apply([layer] * L, params, LAYER, x, keys, shared, execution)
 
 
 def loss(params, x, keys, execution=Execution(), shared=()):
@@ -70,30 +70,50 @@ def test_every_execution_gives_the_same_values_and_gradients_with_dropout(execut
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), grads, expected[shared][1])
 
 
-@pytest.mark.parametrize("remat", ["full", pytest.param("dots", marks=slow)])
-def test_python_values_of_a_layer_stay_static(remat):
-    """A layer may branch on them, also where the backward pass computes it again."""
-    def windowed(p, x, own):
-        assert type(own["window"]) is int and type(own["kind"]) is str
-        x, output = layer(p, x, own["key"])
-        return (x[:, : own["window"]].sum() + x if own["kind"] == "local" else x), output
+def windowed(p, x, key, window):
+    x, output = layer(p, x, key)
+    return (x[:, :window].sum() + x if window else x), output  # a Python value, on which a layer may branch
 
-    own = [{"key": key, "window": i + 1, "kind": "local" if i % 2 else "full"} for i, key in enumerate(KEYS)]
 
-    def loss(params, remat):
-        return jnp.square(stack.apply(windowed, params, LAYER, X, own, L, execution=Execution(remat=remat))[0]).sum()
+@pytest.mark.parametrize("pattern", [(0, 2, 3), (0, 2), (0, 2, 0, 2, 0), (0, 2, 2) * 2 + (0,)], ids=str)
+@pytest.mark.parametrize("execution", [EXECUTIONS[0], EXECUTIONS[2]], ids=str)
+def test_layers_may_differ(pattern, execution):
+    """They are scanned by periods, unrolled where none repeats, and compute what they do one after another."""
+    kinds = {window: partial(windowed, window=window) for window in pattern}
+    layers, specs = [kinds[window] for window in pattern], stack.specs(LAYER, len(pattern))
+    params, keys = reference.random_params(specs, seed=1), jax.random.split(jax.random.key(1), len(pattern))
 
-    found, expected = (jax.jit(jax.grad(partial(loss, remat=each)))(PARAMS) for each in (remat, "none"))
+    def loss(params, run):
+        y, (sums, _) = run(params)
+        return jnp.square(y).sum() + (sums * jnp.arange(1.0, len(pattern) + 1)[:, None]).sum()
+
+    def one_by_one(params):
+        x, outputs = X, []
+        for i, f in enumerate(layers):
+            x, (sums, _) = f(jax.tree.map(lambda leaf: leaf[i], params), x, keys[i])  # noqa: B023
+            outputs.append(sums)
+        return x, (jnp.stack(outputs), None)
+
+    found, expected = (jax.jit(jax.value_and_grad(partial(loss, run=run)))(params) for run in (
+        lambda params: stack.apply(layers, params, LAYER, X, keys, execution=execution), one_by_one))
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4), found, expected)
+
+
+def test_periods_are_compiled_once():
+    layers = [partial(windowed, window=0), partial(windowed, window=2)]
+    sizes = [len(str(jax.make_jaxpr(lambda params, n=n: stack.apply(
+        layers * n, params, LAYER, X, None, execution=Execution(scan=True))[0])(
+            reference.random_params(stack.specs(LAYER, 2 * n), seed=1)))) for n in (4, 8)]
+    assert sizes[1] < 1.3 * sizes[0]
 
 
 def test_layers_have_different_masks():
     def masks(p, x, key):
         return x, dropout.apply(key, jnp.ones((64, 64)), 0.5)
 
-    _, masks_drawn = stack.apply(masks, PARAMS, LAYER, X, KEYS, L, execution=Execution(scan=True))
+    _, masks_drawn = stack.apply([masks] * L, PARAMS, LAYER, X, KEYS, execution=Execution(scan=True))
     assert all(0.4 < (masks_drawn[i] == masks_drawn[j]).mean() < 0.6 for i in range(L) for j in range(i))
-    _, unrolled = stack.apply(masks, PARAMS, LAYER, X, KEYS, L, execution=Execution(scan=False))
+    _, unrolled = stack.apply([masks] * L, PARAMS, LAYER, X, KEYS, execution=Execution(scan=False))
     np.testing.assert_array_equal(masks_drawn, unrolled)
 
 
@@ -147,7 +167,7 @@ def test_gathered_weights_are_not_kept_for_the_backward_pass(dtype):
         def total(params, x):
             def layer(p, x, key):
                 return shard(jnp.tanh(x @ p["kernel"].astype(dtype)), "batch", None, None), None
-            y, _ = stack.apply(layer, params, spec, x, None, layers, execution=Execution(scan=True))
+            y, _ = stack.apply([layer] * layers, params, spec, x, None, execution=Execution(scan=True))
             return y.astype(jnp.float32).sum()
 
         x = jax.ShapeDtypeStruct((8, 4, d), dtype, sharding=batch_sharding(mesh))
