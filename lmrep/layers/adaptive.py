@@ -103,9 +103,9 @@ def embed(params: Tree, tokens: Array, c: Clusters) -> Array:
         return _projected(params, look_up(params["token"], tokens))
     x = 0.0
     for i, (start, end) in enumerate(c.ranges):
-        own = params["clusters"][str(i)]
-        vectors = look_up(own["token"], (tokens - start).clip(0, end - start - 1))
-        x += _projected(own, jnp.where(((tokens >= start) & (tokens < end))[..., None], vectors, 0))
+        cluster = params["clusters"][str(i)]
+        vectors = look_up(cluster["token"], (tokens - start).clip(0, end - start - 1))
+        x += _projected(cluster, jnp.where(((tokens >= start) & (tokens < end))[..., None], vectors, 0))
     return x
 
 
@@ -145,23 +145,23 @@ class _Cluster(NamedTuple):
 
 def _clusters(embedding: Tree, head: Tree, x: Array, c: Clusters) -> list[_Cluster]:
     """x [b, t, d] and the parameters, for each cluster; the head's with the classes of the tails."""
-    found = []
+    clusters = []
     for i, (start, end) in enumerate(c.ranges):
-        own = embedding if c.div == 1 else embedding["clusters"][str(i)]
-        project = head.get("cluster_projects", {}).get(str(i), own.get("project"))
+        tables = embedding if c.div == 1 else embedding["clusters"][str(i)]
+        project = head.get("cluster_projects", {}).get(str(i), tables.get("project"))
         projected = x
         if project is not None:
             project = gather(project, PROJECTION, "embed")
             projected = jnp.einsum("btd,ed->bte", x, project.astype(x.dtype))
-        table = (head["tables"][str(i)] if "tables" in head else own["token"][start:end] if c.div == 1
-                 else own["token"])
+        table = (head["tables"][str(i)] if "tables" in head else tables["token"][start:end] if c.div == 1
+                 else tables["token"])
         bias = head["bias"][start:end] if "bias" in head else None
         if i == 0 and c.cutoffs:
             more = head["clusters"]
             table = jnp.concatenate([table, more["kernel"]])
             bias = jnp.concatenate([jnp.zeros(end, table.dtype) if bias is None else bias, more["bias"]])
-        found.append(_Cluster(projected, table, bias))
-    return found
+        clusters.append(_Cluster(projected, table, bias))
+    return clusters
 
 
 def _head_targets(targets: Array, c: Clusters) -> Array:
@@ -207,7 +207,7 @@ def log_probabilities(embedding: Tree, head: Tree, x: Array, targets: Array, c: 
 def logits(embedding: Tree, head: Tree, x: Array, c: Clusters) -> Array:
     """log p float32 [b, t, v] of all words, whose softmax is p: x [b, t, d]."""
     first, *tails = (jax.nn.log_softmax(lm_head.logits(
-        {} if each.bias is None else {"bias": each.bias}, each.table, each.x)) for each in
+        {} if cluster.bias is None else {"bias": cluster.bias}, cluster.table, cluster.x)) for cluster in
         _clusters(embedding, head, x, c))
     size = c.ranges[0][1]
     return jnp.concatenate([first[..., :size], *(first[..., size + i, None] + tail for i, tail in enumerate(tails))],

@@ -101,8 +101,8 @@ def dense(
       same_along: axes of the probabilities [b, h, t, s] along which dropout is the same.
     """
     def run(query: Array, kv: KVCache, *, at: Array | None = None, rate: float = 0.0, key: Array | None = None):
-        own = shard(mask if at is None else take(mask, at), "batch", "length", None)
-        return _attention(query, KVCache(*(gather(x, HEADS, "length") for x in kv)), own, rate, key, bias, scaled,
+        visible = shard(mask if at is None else take(mask, at), "batch", "length", None)
+        return _attention(query, KVCache(*(gather(x, HEADS, "length") for x in kv)), visible, rate, key, bias, scaled,
                           same_along)
 
     return run

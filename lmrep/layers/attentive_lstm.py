@@ -64,10 +64,10 @@ def apply(
 
 
 def _weights(layers: Tree, attention: Tree) -> _Weights:
-    own = [layers[name] for name in sorted(layers)]
-    kernels, recurrents = (tuple(each[name]["kernel"] for each in own) for name in ("input", "recurrent"))
+    ordered = [layers[name] for name in sorted(layers)]
+    kernels, recurrents = (tuple(layer[name]["kernel"] for layer in ordered) for name in ("input", "recurrent"))
     output, weigh = (attention[name]["kernel"] if name in attention else None for name in ("output", "weigh"))
-    return _Weights(kernels, recurrents, tuple(each["input"]["bias"] for each in own), output, weigh)
+    return _Weights(kernels, recurrents, tuple(layer["input"]["bias"] for layer in ordered), output, weigh)
 
 
 def _scan(

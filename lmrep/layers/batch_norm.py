@@ -40,7 +40,7 @@ def apply(params: Tree, running: Tree, x: Array, mask: Array, training: bool) ->
         count = jnp.maximum(weights.sum(), 1)
         mean = (y * weights).sum(axes) / count
         variance = (jnp.square(y - mean) * weights).sum(axes) / count
-        found = {"mean": mean, "variance": variance * count / jnp.maximum(count - 1, 1)}
-        running = {name: jax.lax.stop_gradient(KEPT * running[name] + (1 - KEPT) * found[name]) for name in found}
+        measured = {"mean": mean, "variance": variance * count / jnp.maximum(count - 1, 1)}
+        running = {name: jax.lax.stop_gradient(KEPT * running[name] + (1 - KEPT) * measured[name]) for name in measured}
     y = (y - mean) * jax.lax.rsqrt(variance + EPSILON) * params["scale"] + params["bias"]
     return y.astype(x.dtype), running

@@ -74,11 +74,12 @@ def log_likelihood(scores: Tree, emissions: Array, tags: Array, chains: Chains) 
     """
     inside = chains.number > 0
     tags = jnp.maximum(tags, 0)
-    own = jnp.take_along_axis(emissions.astype(jnp.float32), tags[..., None], -1)[..., 0]
+    score = jnp.take_along_axis(emissions.astype(jnp.float32), tags[..., None], -1)[..., 0]
     before, continued = _before(tags, chains.number)
-    own += jnp.where(continued, scores["between"][before, tags], 0) + jnp.where(chains.first, scores["start"][tags], 0)
-    own += jnp.where(chains.last, scores["end"][tags], 0)
-    return jnp.where(inside, own, 0) - log_partition(scores, emissions, chains)
+    between, start = scores["between"][before, tags], scores["start"][tags]
+    score += jnp.where(continued, between, 0) + jnp.where(chains.first, start, 0)
+    score += jnp.where(chains.last, scores["end"][tags], 0)
+    return jnp.where(inside, score, 0) - log_partition(scores, emissions, chains)
 
 
 def _before(tags: Array, number: Array) -> tuple[Array, Array]:

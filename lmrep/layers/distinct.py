@@ -86,13 +86,13 @@ def _forward(f, size, reach, sizes, params, words):
     chunk, number = _chunks(groups, size, sizes, reach)
     branches = [lambda x, m=m: f(params, x[:, :m]) for m in sizes]
 
-    def step(i: Array, found: Array) -> Array:
+    def step(i: Array, results: Array) -> Array:
         x, branch = chunk(i)
-        return jax.lax.dynamic_update_slice_in_dim(found, jax.lax.switch(branch, branches, x), i * size, 0)
+        return jax.lax.dynamic_update_slice_in_dim(results, jax.lax.switch(branch, branches, x), i * size, 0)
 
     most, result = -(-len(words) // size), jax.eval_shape(f, params, words)
-    found = repeat(number, most, step, jnp.zeros((most * size, result.shape[1]), result.dtype))
-    return found[groups.of_word], (params, groups)
+    results = repeat(number, most, step, jnp.zeros((most * size, result.shape[1]), result.dtype))
+    return results[groups.of_word], (params, groups)
 
 
 def _backward(f, size, reach, sizes, residuals, cotangent):
@@ -107,10 +107,10 @@ def _backward(f, size, reach, sizes, residuals, cotangent):
 
     branches = [partial(gradients, m=m) for m in sizes]
 
-    def step(i: Array, found: Tree) -> Tree:
+    def step(i: Array, total: Tree) -> Tree:
         x, branch = chunk(i)
         g = jax.lax.dynamic_slice_in_dim(summed, i * size, size)
-        return jax.tree.map(jnp.add, found, jax.lax.switch(branch, branches, x, g))
+        return jax.tree.map(jnp.add, total, jax.lax.switch(branch, branches, x, g))
 
     return repeat(number, most, step, jax.tree.map(jnp.zeros_like, params)), None
 

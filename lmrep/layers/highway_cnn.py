@@ -47,13 +47,13 @@ def specs(
         gate["bias"] = gate["bias"]._replace(init=lambda key, shape: jnp.full(shape, CARRY_BIAS))
         return {"gate": gate, "transform": linear.specs(n, n, ("embed", None), init)}
 
-    found = {
+    tree = {
         "embedding": ParamSpec((characters, width), (None, None), _characters),
         "convolutions": {str(w): convolution(w, number) for w, number in enumerate(filters, 1)},
     }
     if highways:
-        found["highways"] = {str(i): highway() for i in range(highways)}
-    return found | ({} if n == d else {"projection": linear.specs(n, d, ("embed", None), init)})
+        tree["highways"] = {str(i): highway() for i in range(highways)}
+    return tree | ({} if n == d else {"projection": linear.specs(n, d, ("embed", None), init)})
 
 
 def _characters(key: Array, shape: tuple[int, ...]) -> Array:
@@ -78,9 +78,9 @@ def apply(params: Tree, specs: Tree, characters: Array, dtype: str = "float32", 
     axes = [spec.axes for spec in jax.tree.leaves(specs, is_leaf=is_spec)]
     def run(characters: Array, *leaves: Array) -> tuple[Array]:
         words = characters.reshape(-1, characters.shape[-1])
-        found = distinct.apply(partial(vectors, dtype=dtype, activation=activation), tree.unflatten(leaves), words,
+        of_words = distinct.apply(partial(vectors, dtype=dtype, activation=activation), tree.unflatten(leaves), words,
                                reach=len(params["convolutions"]))
-        return (found.reshape(*characters.shape[:-1], -1),)
+        return (of_words.reshape(*characters.shape[:-1], -1),)
 
     return map_examples(run, [("batch", None, None), *axes], ((0, 2),), characters, *leaves)[0]
 
@@ -89,8 +89,8 @@ def vectors(params: Tree, characters: Array, dtype: str, activation: str) -> Arr
     """characters i32[n, c] -> [n, d]."""
     # Looked up as stored, so that the gradients of a character, which is read many times, are summed in float32.
     x = jnp.take(params["embedding"], characters, axis=0).astype(dtype)
-    found = [_convolve(params["convolutions"][name], x) for name in sorted(params["convolutions"], key=int)]
-    x = ACTIVATIONS[activation](jnp.concatenate(found, -1))
+    maxima = [_convolve(params["convolutions"][name], x) for name in sorted(params["convolutions"], key=int)]
+    x = ACTIVATIONS[activation](jnp.concatenate(maxima, -1))
     for _, highway in sorted(params.get("highways", {}).items()):
         gate = jax.nn.sigmoid(_linear(highway["gate"], x))
         x = gate * jax.nn.relu(_linear(highway["transform"], x)) + (1 - gate) * x

@@ -73,19 +73,19 @@ def initial_state(batch_size: int, cell: int, width: int) -> Tree:
 def apply(readings: Sequence[Reading], clip: Clip = Clip()) -> list[tuple[Array, Tree]]:
     """(outputs [b, t, d], the state after the last position) of each sequence. All have the same shapes."""
     arrays, axes, out, of_state, by_time = [], [], [], ("batch", None), (None, "batch")
-    for each in readings:
+    for reading in readings:
         at = len(arrays)
         out += [(at, 2), (at + 7, 2), (at + 8, 2)]
         # Time comes first from here on: the narrow x is transposed, not the wide gates.
-        arrays += [each.x.swapaxes(0, 1), each.input["kernel"], each.input["bias"], each.recurrent, each.projection,
-                   each.real.T, each.starts.T, each.state["hidden"], each.state["cell"]]
+        arrays += [reading.x.swapaxes(0, 1), reading.input["kernel"], reading.input["bias"], reading.recurrent,
+                   reading.projection, reading.real.T, reading.starts.T, reading.state["hidden"], reading.state["cell"]]
         axes += [(*by_time, None), ("embed", None), (None,), ("embed", None), (None, "embed"), by_time, by_time,
                  of_state, of_state]
 
     # On each device by itself: the gradients of the kernels are summed over devices once, not at every time step.
-    found = map_examples(lambda *shards: _outputs(shards, clip), axes, out, *arrays)
+    results = map_examples(lambda *shards: _outputs(shards, clip), axes, out, *arrays)
     return [(outputs.swapaxes(0, 1), {"hidden": hidden, "cell": cell})
-            for outputs, hidden, cell in zip(found[::3], found[1::3], found[2::3], strict=True)]
+            for outputs, hidden, cell in zip(results[::3], results[1::3], results[2::3], strict=True)]
 
 
 def _outputs(arrays: Sequence[Array], clip: Clip) -> tuple[Array, ...]:
@@ -125,12 +125,13 @@ def _passed(x: Array, limit: float, gradient: Array) -> Array:
 
 def _forward(by_time: tuple, kernels: tuple, states: tuple, clip: Clip) -> tuple[tuple, tuple]:
     def step(states, at_t):
-        found = [_step(*each, clip) for each in zip(states, at_t, kernels, strict=True)]
-        return tuple(state for state, _ in found), tuple(saved for _, saved in found)
+        results = [_step(*inputs, clip) for inputs in zip(states, at_t, kernels, strict=True)]
+        return tuple(state for state, _ in results), tuple(saved for _, saved in results)
 
     last, saved = jax.lax.scan(step, states, by_time)
-    outputs = tuple(hidden.astype(each[0].dtype) for (_, _, _, hidden, _, _), each in zip(saved, by_time, strict=True))
-    return (outputs, last), (saved, tuple(each[1:] for each in by_time), kernels)
+    outputs = tuple(hidden.astype(inputs[0].dtype)
+                    for (_, _, _, hidden, _, _), inputs in zip(saved, by_time, strict=True))
+    return (outputs, last), (saved, tuple(inputs[1:] for inputs in by_time), kernels)
 
 
 def _step_back(gradient: tuple, at_t: tuple, kernels: tuple, clip: Clip) -> tuple[tuple, tuple]:
@@ -153,17 +154,17 @@ def _backward(clip: Clip, residuals: tuple, cotangents: tuple) -> tuple[tuple, t
     transposed = tuple(tuple(kernel.T for kernel in pair) for pair in kernels)
 
     def step(gradients, at_t):
-        found = [_step_back(*each, clip) for each in zip(gradients, at_t, transposed, strict=True)]
-        return tuple(before for before, _ in found), tuple(own for _, own in found)
+        steps = [_step_back(*arguments, clip) for arguments in zip(gradients, at_t, transposed, strict=True)]
+        return tuple(before for before, _ in steps), tuple(of_gates for _, of_gates in steps)
 
     outputs, last = cotangents
-    at_t = tuple((dy.astype(jnp.float32), *mask, each) for dy, mask, each in zip(outputs, masks, saved, strict=True))
-    states, found = jax.lax.scan(step, last, at_t, reverse=True)
+    at_t = tuple((dy.astype(jnp.float32), *mask, kept) for dy, mask, kept in zip(outputs, masks, saved, strict=True))
+    states, of_gates = jax.lax.scan(step, last, at_t, reverse=True)
     gradients = []
-    for (dgates, dnew), ((_, _, _, o), before, _, _, _, squashed) in zip(found, saved, strict=True):
+    for (dgates, dnew), ((_, _, _, o), before, _, _, _, squashed) in zip(of_gates, saved, strict=True):
         output = (o * squashed).astype(dnew.dtype)
         gradients.append((_sum_of_products(before.astype(dgates.dtype), dgates), _sum_of_products(output, dnew)))
-    return tuple((dgates, None, None) for dgates, _ in found), tuple(gradients), states
+    return tuple((dgates, None, None) for dgates, _ in of_gates), tuple(gradients), states
 
 
 def _sum_of_products(x: Array, y: Array) -> Array:

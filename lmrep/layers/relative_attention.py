@@ -120,9 +120,9 @@ def apply(
     segment = None
     if mask.equal is not None:
         # Softmax ignores what all logits of a query have in common: the difference of both vectors is enough.
-        own = (query + biases["segment_bias"].astype(x.dtype)) * scale
+        by_segment = (query + biases["segment_bias"].astype(x.dtype)) * scale
         difference = params["segment"][EQUAL] - params["segment"][DIFFERENT]
-        segment = jnp.einsum("bthk,hk->bth", own, difference.astype(x.dtype))
+        segment = jnp.einsum("bthk,hk->bth", by_segment, difference.astype(x.dtype))
     start = None if mask.at is None else mask.length - 1 - mask.at
     output, probabilities = _attend(content, position, segment, keys.keys, keys.values, keys.positions, mask.visible,
                                     mask.equal, start, key, rate)

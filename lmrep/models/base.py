@@ -365,8 +365,8 @@ def with_gates(model: Model, gates: Array) -> Model:
     check_heads(model, f"the network {model.name!r}")
 
     def encode(params: Tree, inputs: Inputs, key: Array | None = None, **options: Any) -> Encoded:
-        own = gates if gates.ndim == 2 else gates.reshape(len(gates), *inputs.tokens.shape, -1)
-        return model.encode(params, inputs._replace(gates=own), key, **options)
+        by_token = gates if gates.ndim == 2 else gates.reshape(len(gates), *inputs.tokens.shape, -1)
+        return model.encode(params, inputs._replace(gates=by_token), key, **options)
 
     return model._replace(encode=encode)
 

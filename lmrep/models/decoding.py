@@ -183,8 +183,8 @@ def _token_by_token(
     def step(state: State) -> State:
         last = jnp.where(state.step == 0, start, state.tokens[:, jnp.maximum(state.step - 1, 0)])
         logits, cache = decode(last[:, None], state.cache)
-        token, own = choose(logits[:, 0].astype(jnp.float32), state.step)
-        log_p = state.log_p + jnp.where(state.done, 0, own)
+        token, token_log_p = choose(logits[:, 0].astype(jnp.float32), state.step)
+        log_p = state.log_p + jnp.where(state.done, 0, token_log_p)
         return State(state.step + 1, cache, state.tokens.at[:, state.step].set(jnp.where(state.done, pad, token)),
                      state.lengths + ~state.done, log_p, state.done | (token == end))
 

@@ -148,14 +148,14 @@ def _run(
     execution: stack.Execution, layers: bool = False, attention: bool = False,
 ) -> Encoded:
     """A stack, on `inputs.tokens`; that of the decoder attends to the encoder's output `source` [b, s, d]."""
-    own, t = params[name], inputs.tokens.shape[1]
+    stack_params, t = params[name], inputs.tokens.shape[1]
     mask = text_mask(inputs, causal=name == DECODER)
     embedding_key, stack_key, output_key = prng.split(key, 3)
     x = embed(params, name, inputs.tokens, inputs.positions, t, c)
     x = dropped(embedding_key, x, c).astype(execution.dtype)
 
     bind = partial(attention_layer.dense, scaled=c.scaled_attention, same_along=(2,) if c.shared_dropout else ())
-    bias = relative_bias.apply(own["relative"], t, t, buckets(c, name)) if c.positions == "relative" else None
+    bias = relative_bias.apply(stack_params["relative"], t, t, buckets(c, name)) if c.positions == "relative" else None
     attend, cross = bind(mask.to_bool(), bias), None
     if source is not None:
         cross = bind(mask.segment_ids[:, :, None] == text_mask(inputs.source).segment_ids[:, None, :])
@@ -172,11 +172,11 @@ def _run(
 
     depth = c.depth[name]
     last, (outputs, (probabilities, cross_probabilities)) = stack.apply(
-        [run] * depth, own["layers"], layer_specs(c, name), x,
+        [run] * depth, stack_params["layers"], layer_specs(c, name), x,
         None if key is None else jax.random.split(stack_key, depth), execution=execution)
     hidden = last
     if c.norm == "pre":
-        hidden = dropped(output_key, norm.apply(own["final_norm"], last, c.norm_eps, c.norm_kind), c)
+        hidden = dropped(output_key, norm.apply(stack_params["final_norm"], last, c.norm_eps, c.norm_kind), c)
     return Encoded(hidden, (x, *outputs) if layers else None, probabilities, cross_attention=cross_probabilities)
 
 
@@ -223,12 +223,12 @@ def decode(
 
     `real` i32[] is the number of the t tokens that are not padding: the next call overwrites the others.
     """
-    own, t, capacity = params[DECODER], tokens.shape[1], cache.kv[0].keys.shape[2]
+    decoder, t, capacity = params[DECODER], tokens.shape[1], cache.kv[0].keys.shape[2]
     positions = jnp.broadcast_to(cache.length + jnp.arange(t), tokens.shape)
     x = embed(params, DECODER, tokens, positions, capacity, c).astype(execution.dtype)
     bias = None
     if c.positions == "relative":
-        bias = relative_bias.apply_at(own["relative"], cache.length, t, capacity, buckets(c, DECODER))
+        bias = relative_bias.apply_at(decoder["relative"], cache.length, t, capacity, buckets(c, DECODER))
 
     def run(p: Tree, x: Array, caches: tuple[KVCache, KVCache]) -> tuple[Array, KVCache]:
         kv, source = caches
@@ -240,7 +240,7 @@ def decode(
 
     x, kv = _apply_each(run, cache.layers, x, [*zip(cache.kv, cache.source, strict=True)], c, execution)
     if c.norm == "pre":
-        x = norm.apply(own["final_norm"], x, c.norm_eps, c.norm_kind)
+        x = norm.apply(decoder["final_norm"], x, c.norm_eps, c.norm_kind)
     return x, cache._replace(kv=kv, length=cache.length + (t if real is None else real))
 
 

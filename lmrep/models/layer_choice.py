@@ -69,9 +69,9 @@ def widths(model: Model) -> tuple[int, ...]:
     inputs = Inputs(tokens=jax.ShapeDtypeStruct((1, 1), jnp.int32))
     if "characters" in model.inputs:
         inputs = inputs._replace(characters=jax.ShapeDtypeStruct((1, 1, MAX_CHARACTERS), jnp.int32))
-    found = jax.eval_shape(lambda params, inputs: outputs(model.encode(params, inputs, layers=True)),
+    shapes = jax.eval_shape(lambda params, inputs: outputs(model.encode(params, inputs, layers=True)),
                            abstract(model.specs), inputs)
-    return tuple(x.shape[-1] for x in found)
+    return tuple(x.shape[-1] for x in shapes)
 
 
 def outputs(encoded: Encoded) -> list[Array]:

@@ -109,13 +109,13 @@ def encode(
     run = partial(recurrent.apply, cell=c.cell, real=real, starts=recurrent.segment_starts(mask.segment_ids))
     if execution.remat != "none":
         run = jax.checkpoint(run, policy=REMAT[execution.remat])
-    own, params = params, gather_params(params, specs(c))
+    stored, params = params, gather_params(params, specs(c))
     embedding_key, *layer_keys = prng.split(key, 1 + c.layers)
-    x = shard(look_up(own["embedding"]["token"], inputs.tokens), "batch", None, None)
+    x = shard(look_up(stored["embedding"]["token"], inputs.tokens), "batch", None, None)
     outputs, carry = [x.astype(execution.dtype)], {}
     x = dropout.apply(embedding_key, outputs[0], c.dropout)
     for (name, layer), layer_key in zip(sorted(params["layers"].items()), layer_keys, strict=True):
-        x, carry[name] = run(layer["input"], own["layers"][name]["recurrent"]["kernel"], x, state[name])
+        x, carry[name] = run(layer["input"], stored["layers"][name]["recurrent"]["kernel"], x, state[name])
         outputs.append(x)
         x = dropout.apply(layer_key, x, c.dropout)
     if at is not None:

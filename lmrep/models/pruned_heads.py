@@ -27,21 +27,21 @@ def parse(text: str, layers: int, heads: int, name: str = "model.pruned_heads") 
     Raises:
       UserError: the text has another form, or names a layer or head that there is not, or all heads of a layer.
     """
-    found: dict[int, tuple[int, ...]] = {}
+    pruned: dict[int, tuple[int, ...]] = {}
     for part in filter(str.strip, text.split(";")):
         match = LAYER.fullmatch(part)
         if not match:
             raise UserError(f"{name} has {part!r}; expected a layer and its heads, from 0: 1:2,5;3:0")
         layer, removed = int(match[1]), tuple(sorted({int(head) for head in match[2].split(",")}))
-        if layer in found:
+        if layer in pruned:
             raise UserError(f"{name} names layer {layer} twice; name each once: {layer}:0,1")
         if layer >= layers or removed[-1] >= heads:
             raise UserError(f"{name} has {part!r}, and the network has layers 0 to {layers - 1} with heads 0 to "
                             f"{heads - 1}")
         if len(removed) == heads:
             raise UserError(f"{name} removes all {heads} heads of layer {layer}; leave at least one")
-        found[layer] = removed
-    return found
+        pruned[layer] = removed
+    return pruned
 
 
 def write(pruned: Mapping[int, Iterable[int]]) -> str:
@@ -108,15 +108,15 @@ def remove(
         return {name: part if name in shared else jax.tree.map(lambda x: x[i], part) for name, part in params.items()}
 
     def smaller(i: int) -> Tree:
-        own, at = layer(i), [list(before[i]).index(head) for head in after[i]]
+        tree, at = layer(i), [list(before[i]).index(head) for head in after[i]]
         columns = (np.array(at)[:, None] * head_width + np.arange(head_width)).reshape(-1)
         attention = {name: {"kernel": part["kernel"][:, columns], "bias": part["bias"][columns]}
-                     for name, part in own["attention"].items() if name != "output"}
-        output = own["attention"]["output"]
-        return own | {"attention": attention | {"output": output | {"kernel": output["kernel"][columns]}}}
+                     for name, part in tree["attention"].items() if name != "output"}
+        output = tree["attention"]["output"]
+        return tree | {"attention": attention | {"output": output | {"kernel": output["kernel"][columns]}}}
 
     layers = [smaller(i) for i in range(len(after))]
     if len({len(heads) for heads in after}) > 1:
-        return {str(i): own for i, own in enumerate(layers)}
-    return {name: part if name in shared else jax.tree.map(lambda *xs: np.stack(xs), *(own[name] for own in layers))
+        return {str(i): tree for i, tree in enumerate(layers)}
+    return {name: part if name in shared else jax.tree.map(lambda *xs: np.stack(xs), *(tree[name] for tree in layers))
             for name, part in layers[0].items()}

@@ -271,11 +271,11 @@ def start_cache(
     each, a multiple of b: each source is that of consecutive texts. Raises ValueError without one."""
     if source is None:
         raise ValueError("an encoder-decoder generates given a source text; give start_cache its `source`")
-    found = _read(params, source, None, c, execution)
+    encoded = _read(params, source, None, c, execution)
     b = len(source.tokens)
-    state = _last_states(found, jnp.ones((b, 1), jnp.int32))
+    state = _last_states(encoded, jnp.ones((b, 1), jnp.int32))
     state = jax.tree.map(lambda x: x[:, 0].astype(jnp.float32), state)
-    first = Cache(found.outputs, found.segment_ids > 0, state, jnp.zeros((b, c.width), execution.dtype))
+    first = Cache(encoded.outputs, encoded.segment_ids > 0, state, jnp.zeros((b, c.width), execution.dtype))
     return jax.tree.map(lambda x: jnp.repeat(x, batch_size // b, 0), first)
 
 

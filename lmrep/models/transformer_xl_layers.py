@@ -97,16 +97,16 @@ def check(c: Config) -> None:
 def norm_specs(c: Config) -> Tree:
     """A layer norm whose initial scales are drawn around 1."""
     draw: Initializer = lambda key, shape: 1 + c.scale_stddev * jax.random.normal(key, shape)  # noqa: E731
-    found = norm.specs(c.width)
-    return found | {"scale": found["scale"]._replace(init=draw)} if c.scale_stddev else found
+    tree = norm.specs(c.width)
+    return tree | {"scale": tree["scale"]._replace(init=draw)} if c.scale_stddev else tree
 
 
 def layer_specs(c: Config) -> Tree:
     """The parameters of one layer."""
     init = normal(c.init_stddev)
-    own = relative_attention.bias_specs(c.width, c.heads, init, segments=c.segments) if c.untie else {}
+    biases = relative_attention.bias_specs(c.width, c.heads, init, segments=c.segments) if c.untie else {}
     return {
-        "attention": relative_attention.specs(c.width, c.heads, init, segments=c.segments) | own,
+        "attention": relative_attention.specs(c.width, c.heads, init, segments=c.segments) | biases,
         "attention_norm": norm_specs(c),
         "mlp": mlp.specs(c.width, c.mlp, init),
         "mlp_norm": norm_specs(c),
