@@ -2,8 +2,8 @@
 them for vocabularies of full words (Dai et al., 2019).
 
 Ids are sorted by falling frequency. `cutoffs` split them into clusters: the head, and tails of rarer words. A softmax
-over the head has one more class for each tail; the probability of a word in a tail is that of the tail's class times
-that of the word among the tail's words. Only the positions whose target is in a tail compute its logits.
+over the head has one more class for each tail; the probability of a word in a tail is the tail's class's times
+its probability among the tail's words. Only the positions whose target is in a tail compute its logits.
 
 Cluster i has vectors of width e / div^i. With div = 1, all clusters are ranges of one table, and a projection from e to
 the network's width d is needed only where these differ; otherwise each cluster has a table and a projection of its own.

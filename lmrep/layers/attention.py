@@ -39,7 +39,7 @@ def specs(
     *, query_init: Initializer | None = None, bias: bool = True,
 ) -> Tree:
     """Query, key and value projections, d -> h k each, and the output projection, h k -> d, with `bias`. `output_init`
-    and `query_init` are those of these two projections, by default `init`; `head_width` is k, by default d / h."""
+    and `query_init` initialize these two projections, by default as `init`; `head_width` is k, by default d / h."""
     k = head_width or d // heads  # a mesh axis splits between heads only
     inner = linear.specs(d, heads * k, IN, init, (1, k), bias)
     query = linear.specs(d, heads * k, IN, query_init or init, (1, k), bias)
@@ -74,7 +74,7 @@ def apply(
       rate: dropout on the attention probabilities.
       key: for dropout.
       gates: [h] or [b, s, h], factors of the weighted sums of the values; None for 1.
-      kv: the keys and values of another text; None for those of x.
+      kv: the keys and values of another text; by default of x.
       rotate: applied to queries and keys, for positions that act on them, as rotary ones (Su et al., 2021).
 
     Returns:
@@ -155,8 +155,8 @@ def attend_to_cache(
     params: Tree, x: Array, cache: KVCache, mask: Array, heads: int, bias: Array | None = None, scaled: bool = True,
     rotate: Rotate | None = None,
 ) -> Array:
-    """Attention of x [n b, t, d] to keys and values that have their heads first -> [n b, t, d]. Those of an example
-    serve n consecutive ones of x, whose queries are then as if they were of one text.
+    """Attention of x [n b, t, d] to keys and values that have their heads first -> [n b, t, d]. The keys of an example
+    serve n consecutive examples of x, whose queries are computed as if they were of one text.
 
     `mask` bool[b or 1, t or 1, s]; `bias` [h, t, s], only where n is 1; `scaled` as in `dense`.
     """

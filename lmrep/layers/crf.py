@@ -64,7 +64,7 @@ def single(mask: Array) -> Chains:
 
 
 def log_likelihood(scores: Tree, emissions: Array, tags: Array, chains: Chains) -> Array:
-    """The log-probability of tags, as float32 [b, t]: what each position adds to that of its chain; 0 without a tag.
+    """The log-probability of tags, as float32 [b, t]: what a position adds to the chain's; 0 without a tag.
 
     Args:
       scores: as `constrained` gives them.

@@ -1,4 +1,4 @@
-"""Functions with a gradient of their own."""
+"""Functions with a hand-written gradient."""
 
 from collections.abc import Callable
 

@@ -45,7 +45,7 @@ def specs(
     d: int, f: int, init: Initializer = normal(), output_init: Initializer | None = None, *, bias: bool = True,
     gated: bool = False,
 ) -> Tree:
-    """d -> f -> d, both with `bias`. `output_init` is that of the second layer, by default `init`. If `gated`, the
+    """d -> f -> d, both with `bias`. `output_init` initializes the second layer, by default as `init`. If `gated`, the
     first layer is two: the activations of `gate` multiply the outputs of `up`."""
     first = linear.specs(d, f, IN, init, bias=bias)
     return {**({"gate": first, "up": first} if gated else {"in": first}),

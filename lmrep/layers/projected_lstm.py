@@ -37,7 +37,7 @@ class Reading(NamedTuple):
       recurrent, projection: the kernels of that name, as they are stored.
       x: [b, t, d_in].
       state: before the first position, as `initial_state`.
-      real: bool[b, t], where the state is updated; elsewhere the output is that of the last such position.
+      real: bool[b, t], where the state is updated; elsewhere the last such position's output is repeated.
       starts: bool[b, t], where the state is reset; `real` is true there.
     """
 
@@ -135,8 +135,8 @@ def _forward(by_time: tuple, kernels: tuple, states: tuple, clip: Clip) -> tuple
 
 
 def _step_back(gradient: tuple, at_t: tuple, kernels: tuple, clip: Clip) -> tuple[tuple, tuple]:
-    """The gradients (of the state before a step; of its gates, and of the output before clipping), given those of the
-    state after it, and of its output."""
+    """From the gradients by the state after a step and by its output, the gradients by (the state before it; its gates,
+    its output before clipping)."""
     (dhidden, dcell), (dy, real, starts, saved), (recurrent, projection) = gradient, at_t, kernels
     (i, f, g, o), _, cell_before, hidden, cell, squashed = saved
     real, kept, dhidden = real[:, None], ~starts[:, None], dhidden + dy

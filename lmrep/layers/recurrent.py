@@ -62,7 +62,7 @@ def apply(
       x: [b, t, d_in].
       state: before the first position, as `initial_state`.
       cell: "lstm" or "rnn".
-      real: bool[b, t], where the state is updated; elsewhere the output is that of the last such position.
+      real: bool[b, t], where the state is updated; elsewhere the last such position's output is repeated.
       starts: bool[b, t], where the state is reset.
       every: whether the states after all positions are returned, [b, t, d], in place of the last.
 

@@ -6,7 +6,7 @@ The logit of query i and key j, whose distance is p = i - j, is
     (q_i + u) . k_j + (q_i + v) . W R_p + (q_i + w) . s_ij
 
 over the root of the heads' width. R_p is a sinusoid and W the kernel `position`; u, v and w are the biases `content`,
-`position` and `segment`; s_ij is one of two vectors, that of equal or of different token types.
+`position` and `segment`; s_ij is one of two vectors, for equal or for different token types.
 """
 
 from collections.abc import Mapping
@@ -53,7 +53,7 @@ class Keys(NamedTuple):
 
     Attributes:
       keys, values: [b, s, h, k].
-      positions: W R_p, [n, h, k] or [b, n, h, k], by falling distance: that of the last query and the first key first.
+      positions: W R_p, [n, h, k] or [b, n, h, k], by falling distance, from the last query to the first key on.
     """
 
     keys: Array

@@ -24,9 +24,9 @@ class Buckets(NamedTuple):
     both_sides: bool = True
 
     def of(self, distances: np.ndarray) -> np.ndarray:
-        """The buckets of `distances`, position of the query less that of the key: int64 of the same shape.
+        """The buckets of `distances`, the query's position less the key's: int64 of the same shape.
 
-        Of the buckets of a side, the first half are of one distance each; those of the rest grow exponentially.
+        The first half of a side's buckets have one distance each; the ranges of the others grow exponentially.
         """
         number = self.number // 2 if self.both_sides else self.number
         side = np.where(distances < 0, number, 0) if self.both_sides else 0

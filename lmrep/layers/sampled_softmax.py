@@ -69,7 +69,7 @@ def _candidates(key: Array, n: int, vocab: int) -> tuple[Array, Array]:
     """Words i32[n], and bool[n], which of them to accept as draws.
 
     By rejection: i + 1 is uniform within an octave [2^j, 2^(j+1)), all octaves are equally likely, and it is accepted
-    with a probability proportional to that of the word. The exponential of a float32 would leave out rare words.
+    with a probability proportional to the word's. The exponential of a float32 would leave out rare words.
     """
     of_octave, of_word, of_acceptance = jax.random.split(key, 3)
     octave = jax.random.randint(of_octave, (n,), 0, int(vocab).bit_length())
@@ -140,14 +140,14 @@ def _exponentials(
     y = jnp.einsum("btd,kd->btk", x, vectors.astype(x.dtype), preferred_element_type=jnp.float32) + offsets
     y = shard(jnp.where(targets[..., None] == words, -jnp.inf, y), "batch", "length", "vocab")
     largest = jnp.maximum(y.max(-1), true)
-    exponentials, own = jnp.exp(y - largest[..., None]), jnp.exp(true - largest)
-    return exponentials, own, jnp.log(exponentials.sum(-1) + own) + largest - true
+    exponentials, of_target = jnp.exp(y - largest[..., None]), jnp.exp(true - largest)
+    return exponentials, of_target, jnp.log(exponentials.sum(-1) + of_target) + largest - true
 
 
 def _chunks(x: Array, k: int, *arrays: Array) -> tuple[Array, ...]:
     b, t = x.shape[:2]
     number = max(1, min(t, -(-b * t * k // CHUNK_LOGITS)))
-    return tuple(split_chunks(each, number) for each in (x, *arrays))
+    return tuple(split_chunks(array, number) for array in (x, *arrays))
 
 
 @jax.custom_vjp
@@ -165,24 +165,24 @@ def _forward(vectors: Array, offsets: Array, x: Array, true: Array, weights: Arr
     # The result of `_sampled`, and the gradients for a cotangent of 1, so that no logits are kept or computed twice.
     def one_chunk(sums, chunk):
         x, true, weights, targets = chunk
-        exponentials, own, nll = _exponentials(vectors, offsets, x, true, targets, words)
-        scale = weights / (exponentials.sum(-1) + own)
+        exponentials, of_target, nll = _exponentials(vectors, offsets, x, true, targets, words)
+        scale = weights / (exponentials.sum(-1) + of_target)
         gradient = exponentials * scale[..., None]
         low = gradient.astype(x.dtype)
         dx = jnp.einsum("btk,kd->btd", low, vectors.astype(x.dtype))
         dvectors = jnp.einsum("btk,btd->kd", low, x, preferred_element_type=jnp.float32)
         sums = sums[0] + dvectors, sums[1] + gradient.sum((0, 1))
-        return sums, (nll, dx, own * scale - weights)
+        return sums, (nll, dx, of_target * scale - weights)
 
     zeros = shard(jnp.zeros(vectors.shape, jnp.float32), "vocab", None), jnp.zeros(offsets.shape, jnp.float32)
     sums, chunks = jax.lax.scan(one_chunk, zeros, _chunks(x, len(words), true, weights, targets))
-    nll, dx, dtrue = (merge_chunks(each, x.shape[1]) for each in chunks)
+    nll, dx, dtrue = (merge_chunks(parts, x.shape[1]) for parts in chunks)
     return ((nll * weights).sum(), nll), (sums[0].astype(vectors.dtype), sums[1], dx.astype(x.dtype), dtrue, nll)
 
 
 def _backward(residuals: tuple, cotangents: tuple[Array, Array]):
     g = cotangents[0]
-    return *((g * each).astype(each.dtype) for each in residuals), None, None
+    return *((g * gradient).astype(gradient.dtype) for gradient in residuals), None, None
 
 
 _sampled.defvjp(_forward, _backward)

@@ -24,7 +24,7 @@ class Context(StrEnum):
     ORDER = "order", "the tokens before a position in a given order"  # of `Inputs.factorization`
     # All of `Inputs.source` too; without a source, `encode` reads `tokens` from both sides, as its encoder.
     SOURCE = "source", "the tokens before a position and a source text"
-    # Of the halves of the output, one of each of `Output.directions`.
+    # The first half of the output reads the tokens before a position, the second those after it (`Output.directions`).
     EACH_SIDE = "each_side", "the tokens before a position and, apart from them, those after it"
 
     def __new__(cls, value: str, meaning: str) -> "Context":
@@ -38,8 +38,8 @@ class Factorization(NamedTuple):
     """The order in which the tokens of a text are predicted (Yang et al., 2019).
 
     Position i may be conditioned on position j where `revealed[j] < sees[i]`, and its content stream on i itself. A
-    token that is predicted has sees[i] == revealed[i], its place in the order; tokens that are given have a `revealed`
-    below all of those, and their `sees` is one more, so that they do not depend on what is predicted.
+    predicted token has sees[i] == revealed[i], its rank in the order. Given tokens have a smaller `revealed` than all
+    predicted ones, and a `sees` that is larger by one, so that they do not depend on what is predicted.
     """
 
     revealed: Array  # i32[b, t]
@@ -58,16 +58,16 @@ class Inputs(NamedTuple):
     # projection; by default 1. (The same as factors of attention probabilities after dropout.)
     gates: Array | None = None
     characters: Array | None = None  # i32[b, t, c], the characters of each token, 0 after them and at padding
-    # What a backward direction reads in place of the same text: another text in the order in which it is read. Its
-    # halves of outputs and states are at the positions of that text.
+    # Another text for the backward direction, in the order in which it is read; by default it reads the same text. The
+    # backward half of outputs and states is then at the positions of that text.
     backward: "Inputs | None" = None
-    # Two streams: `hidden` is then that of the query stream at the positions `at`, which does not read the token of its
-    # own position.
+    # Runs two streams: `hidden` is the query stream's at the positions `at`, which does not read the token at its
+    # position.
     factorization: Factorization | None = None
-    # The text that an encoder reads, with `tokens` and, where needed, `positions` and `attention_mask`. The other
-    # fields are then those of the decoder. Segments of the same number belong together.
+    # The text that an encoder reads, with `tokens` and, where needed, `positions` and `attention_mask`; the decoder
+    # reads the other fields. Segments of the same number belong together.
     source: "Inputs | None" = None
-    reversed: Array | None = None  # i32[b], 1 where the tokens of the example stand in the reverse order of the text
+    reversed: Array | None = None  # i32[b], 1 where the example has the tokens of the text in reverse order
 
 
 class Encoded(NamedTuple):
@@ -77,10 +77,8 @@ class Encoded(NamedTuple):
     layers: tuple[Array, ...] | None = None  # outputs of the embedding and of each layer, [b, t, its width]
     attention: Array | None = None  # [l, b, h, t, s], probabilities of self-attention
     carry: Tree = None  # the state after the last token
-    # Of a network that reads `Inputs.source`: the probabilities of attention to its s tokens, [l, b, h, t, s], and of
-    # the self-attention of its encoder, [l, b, h, s, s].
-    cross_attention: Array | None = None
-    source_attention: Array | None = None
+    cross_attention: Array | None = None  # [l, b, h, t, s], probabilities of attention to the tokens of `Inputs.source`
+    source_attention: Array | None = None  # [l, b, h, s, s], of self-attention in the encoder that reads them
     losses: Mapping[str, "NetworkLoss"] = MappingProxyType({})  # which every objective adds to its loss in training
 
 
@@ -122,11 +120,11 @@ class Sizes(NamedTuple):
     """The numbers of a network by which published formulas count floating-point operations.
 
     Attributes:
-      matrices: elements of all matrices that a token's vector is multiplied by, one for each time it is: those that
-        layers share count for every layer. Without embedding tables.
+      matrices: elements of all matrices that a token's vector is multiplied by. Matrices that layers share count once
+        a layer; embedding tables do not count.
       attention: the width of the attention, summed over the layers that attend to the full sequence; 0 without.
-      transformer: None for networks that are not a Transformer as BERT's.
-      source: of a network that reads a source, whose tokens are not counted above.
+      transformer: None for networks other than BERT's Transformer.
+      source: what the tokens of a source cost, in networks that read one.
     """
 
     matrices: int

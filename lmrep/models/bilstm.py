@@ -106,8 +106,7 @@ def build(c: Config, execution: Execution = Execution(), name: str = "bilstm") -
 
 
 def specs(c: Config) -> Tree:
-    """`embedding`, of each direction by name where they do not share it, and in `layers` by number those of each
-    direction."""
+    """The parameters: `embedding`, by direction unless they share it, and `layers`, by number and direction."""
     if c.reads == "words":
         embedding = {"token": ParamSpec((c.vocab, c.width), ("vocab", "embed"), normal(c.width**-0.5))}
     else:
@@ -148,9 +147,8 @@ def encode(
     apart = inputs.backward is not None
     sources = [inputs, inputs.backward if apart else inputs][: len(c.names)]
     steps = [1, 1 if apart else -1][: len(c.names)]  # the order in which a source is read
-    ids = [_segment_ids(each) for each in sources]
-    real = [each[:, ::step] > 0 for each, step in zip(ids, steps, strict=True)]
-    starts = [segment_starts(each[:, ::step]) for each, step in zip(ids, steps, strict=True)]
+    ids = [_segment_ids(source)[:, ::step] for source, step in zip(sources, steps, strict=True)]
+    real, starts = [segment_ids > 0 for segment_ids in ids], list(map(segment_starts, ids))
     once = c.shared and not apart  # whether one text is read with the same vectors in both directions
     words = _embed(params, sources[:1] if once else sources, c, execution)
     xs = [x[:, ::step] for x, step in zip(words * len(steps) if once else words, steps, strict=True)]
@@ -164,15 +162,15 @@ def encode(
     *layer_keys, output_key = prng.split(key, c.layers + 1)
     for number, layer_key in zip(map(str, range(c.layers)), layer_keys, strict=True):
         keys = prng.split(layer_key, len(xs))
-        xs = [dropout.apply(own_key, x, c.dropout) for own_key, x in zip(keys, xs, strict=True)]
-        own = params["layers"][number]
-        found = projected_lstm.apply([
-            Reading(own[name]["input"], own[name]["recurrent"]["kernel"], own[name]["projection"]["kernel"], x,
+        xs = [dropout.apply(direction_key, x, c.dropout) for direction_key, x in zip(keys, xs, strict=True)]
+        layer = params["layers"][number]
+        results = projected_lstm.apply([
+            Reading(layer[name]["input"], layer[name]["recurrent"]["kernel"], layer[name]["projection"]["kernel"], x,
                     state[name][number], seen, first)
             for name, x, seen, first in zip(c.names, xs, real, starts, strict=True)], Clip(c.clip_cell, c.clip_output))
         add = c.residual and number != "0"
-        xs = [x + y if add else y for x, (y, _) in zip(xs, found, strict=True)]
-        for name, (_, last) in zip(c.names, found, strict=True):
+        xs = [x + y if add else y for x, (y, _) in zip(xs, results, strict=True)]
+        for name, (_, last) in zip(c.names, results, strict=True):
             carry[name][number] = last
         outputs.append(in_order(xs))
     hidden = dropout.apply(output_key, outputs[-1], c.dropout)
@@ -191,23 +189,23 @@ def _segment_ids(inputs: Inputs) -> Array:
 
 def _embed(params: Tree, sources: list[Inputs], c: Config, execution: Execution) -> list[Array]:
     """The vectors of the words of each text, [b, t, d]."""
-    own, layout = params["embedding"], specs(c)["embedding"]
-    if DIRECTIONS[0] in own:
-        return [_vectors(own[name], layout[name], [each], c, execution)[0]
-                for name, each in zip(c.names, sources, strict=True)]
-    return _vectors(own, layout, sources, c, execution)
+    tables, layout = params["embedding"], specs(c)["embedding"]
+    if DIRECTIONS[0] in tables:
+        return [_vectors(tables[name], layout[name], [source], c, execution)[0]
+                for name, source in zip(c.names, sources, strict=True)]
+    return _vectors(tables, layout, sources, c, execution)
 
 
 def _vectors(params: Tree, layout: Tree, sources: list[Inputs], c: Config, execution: Execution) -> list[Array]:
     if c.reads == "words":
-        return [shard(look_up(params["token"], each.tokens), "batch", None, None).astype(execution.dtype)
-                for each in sources]
-    if any(each.characters is None for each in sources):
+        return [shard(look_up(params["token"], source.tokens), "batch", None, None).astype(execution.dtype)
+                for source in sources]
+    if any(source.characters is None for source in sources):
         raise ValueError("this network reads the characters of words; expected Inputs.characters")
     # In one call, so that words that are in several texts are computed once.
-    characters = jnp.concatenate([each.characters for each in sources], 1)
-    found = highway_cnn.apply(params, layout, characters, execution.dtype, c.activation)
-    return jnp.split(found, len(sources), 1)
+    characters = jnp.concatenate([source.characters for source in sources], 1)
+    words = highway_cnn.apply(params, layout, characters, execution.dtype, c.activation)
+    return jnp.split(words, len(sources), 1)
 
 
 def output_embedding(params: Tree, key: Array | None = None) -> Array:

@@ -62,7 +62,7 @@ def check(search: Search) -> None:
 
 
 class Generated(NamedTuple):
-    """Generated texts, one for each of b examples; drawn ones, b `samples` of them, those of an example one after
+    """Generated texts, one for each of b examples; b `samples` drawn ones, the samples of an example one after
     another.
 
     Attributes:
@@ -159,7 +159,7 @@ def _most_probable(logits: Array, step: Array) -> tuple[Array, Array]:
 
 
 def _drawn(logits: Array, step: Array, *, keys: Array, search: Search) -> tuple[Array, Array]:
-    """As `_most_probable`, a token that is drawn. Its log probability is that of all tokens at temperature 1."""
+    """As `_most_probable`, a token that is drawn. Its log probability is at temperature 1, among all tokens."""
     token = draw(keys, step, logits, search)
     return token, jnp.take_along_axis(jax.nn.log_softmax(logits), token[:, None], 1)[:, 0]
 

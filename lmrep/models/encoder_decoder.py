@@ -120,7 +120,7 @@ def encode(
     params: Tree, inputs: Inputs, key: Array | None = None, *, at: Array | None = None, layers: bool = False,
     attention: bool = False, c: Config, execution: stack.Execution = stack.Execution(),
 ) -> Encoded:
-    """`Model.encode`: the decoder's outputs or, without `inputs.source`, those of the encoder, for `inputs.tokens`.
+    """`Model.encode`: the outputs of the decoder or, without `inputs.source`, of the encoder, for `inputs.tokens`.
     With pre norm, `layers` are the sums before the final norm.
 
     Raises:
@@ -147,7 +147,7 @@ def _run(
     params: Tree, name: str, inputs: Inputs, key: Array | None, source: Array | None = None, *, c: Config,
     execution: stack.Execution, layers: bool = False, attention: bool = False,
 ) -> Encoded:
-    """A stack, on `inputs.tokens`; that of the decoder attends to the encoder's output `source` [b, s, d]."""
+    """Runs the stack `name` on `inputs.tokens`; the decoder attends to the encoder's output `source` [b, s, d]."""
     stack_params, t = params[name], inputs.tokens.shape[1]
     mask = text_mask(inputs, causal=name == DECODER)
     embedding_key, stack_key, output_key = prng.split(key, 3)
@@ -209,7 +209,7 @@ def _apply_each(
     run: Callable[[Tree, Array, Any], tuple[Array, Any]], layers: Tree, x: Array, others: list, c: Config,
     execution: stack.Execution,
 ) -> tuple[Array, list]:
-    """`stack.apply` of the decoder's layers, unstacked, with a list of what each is given beside x."""
+    """Runs the decoder's unstacked layers, each with x and its entry of `others`."""
     return stack.apply([run] * len(others), layers, [layer_specs(c, DECODER)] * len(others), x, others,
                        execution=replace(execution, remat="none"))
 

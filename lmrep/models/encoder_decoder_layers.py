@@ -26,7 +26,7 @@ SAME_TEXT, START = "same_text", 0  # the id before the text in its decoder, T5's
 
 @dataclass(frozen=True)
 class Config:
-    """The fields in which the Transformer and T5 differ. The defaults are those of T5."""
+    """The fields in which the Transformer and T5 differ, by default T5's."""
 
     vocab: int = setting(32128, "size of the vocabulary of both texts; 0: the tokenizer's size", at_least=0)
     stacks: str = setting("both", "under the head of a task or of a masked language model: encoder, the encoder alone, "
@@ -118,8 +118,7 @@ def initializer(c: Config, inputs: int) -> Initializer:
 
 
 def specs(c: Config) -> Tree:
-    """The parameters: `embedding`, that of the source where it is another one, and the stacks `encoder` and
-    `decoder`."""
+    """The parameters: `embedding`, `source_embedding` where the source has another table, `encoder` and `decoder`."""
     table = {"token": ParamSpec((c.vocab, c.width), ("vocab", "embed"), normal(c.embedding_stddev or c.width**-0.5))}
     return {**dict.fromkeys(tables(c), table), **{name: stack_specs(c, name) for name in c.depth}}
 

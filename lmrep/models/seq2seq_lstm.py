@@ -167,19 +167,19 @@ def _read(params: Tree, inputs: Inputs, key: Array | None, c: Config, execution:
     x = shard(look_up(table, inputs.tokens), "batch", None, None).astype(execution.dtype)
     layers, states = [x], []
     for name, layer_key in zip(sorted(params["encoder"]), keys, strict=True):
-        x, outputs, found = dropout.apply(layer_key, x, c.dropout), [], {}
+        x, outputs, after = dropout.apply(layer_key, x, c.dropout), [], {}
         for direction, step in DIRECTIONS.items():
-            own = params["encoder"][name][direction]
-            own_specs = recurrent.specs(x.shape[-1], c.width // 2, recurrent.uniform(1.0))
+            cell = params["encoder"][name][direction]
+            input_specs = recurrent.specs(x.shape[-1], c.width // 2, recurrent.uniform(1.0))
             y, every = recurrent.apply(
-                gather_params(own["input"], own_specs["input"]), own["recurrent"]["kernel"], x[:, ::step],
+                gather_params(cell["input"], input_specs["input"]), cell["recurrent"]["kernel"], x[:, ::step],
                 recurrent.initial_state(len(x), c.width // 2), real=real[:, ::step],
                 starts=recurrent.segment_starts(segment_ids[:, ::step]), every=True)
             outputs.append(y[:, ::step])
-            found[direction] = {name: value[:, ::step] for name, value in every.items()}
+            after[direction] = {name: value[:, ::step] for name, value in every.items()}
         x = jnp.where(real[..., None], jnp.concatenate(outputs, -1), 0)
         layers.append(x)
-        states.append(found)
+        states.append(after)
     return _Source(x, tuple(layers), tuple(states), segment_ids)
 
 
@@ -200,7 +200,7 @@ def encode(
     params: Tree, inputs: Inputs, key: Array | None = None, *, at: Array | None = None, layers: bool = False,
     attention: bool = False, c: Config, execution: Execution = Execution(),
 ) -> Encoded:
-    """`Model.encode`: the decoder's outputs or, without `inputs.source`, those of the encoder, for `inputs.tokens`.
+    """`Model.encode`: the outputs of the decoder or, without `inputs.source`, of the encoder, for `inputs.tokens`.
     There is one layer of encoder-decoder attention, of one head.
 
     Raises:
@@ -212,8 +212,8 @@ def encode(
         raise ValueError("the encoder has no attention" if inputs.source is None else "model.attention is none")
     source_key, embedding_key, *keys = prng.split(key, 3 + c.layers)
     if inputs.source is None:
-        found = _read(params, inputs, source_key, c, execution)
-        x, every, weights = dropout.apply(keys[-1], found.outputs, c.dropout), found.layers, None
+        source = _read(params, inputs, source_key, c, execution)
+        x, every, weights = dropout.apply(keys[-1], source.outputs, c.dropout), source.layers, None
     else:
         if layers:
             raise ValueError("the decoder's layers are not returned; leave out layers=True")
@@ -244,8 +244,8 @@ def _decode_all(
     source, segments = _read(params, inputs.source, source_key, c, execution), mask.segment_ids
     starts = jnp.concatenate([jnp.ones_like(segments[:, :1], bool), segments[:, 1:] != segments[:, :-1]], 1)
     # Drawn before the loop, which then has no random numbers.
-    masks = [dropout.apply(each, jnp.ones((*inputs.tokens.shape, c.width), execution.dtype), c.dropout)
-             for each in (keys if keys[0] is not None else [])]
+    masks = [dropout.apply(layer_key, jnp.ones((*inputs.tokens.shape, c.width), execution.dtype), c.dropout)
+             for layer_key in (keys if keys[0] is not None else [])]
     x = dropout.apply(embedding_key, _embed(params, inputs.tokens, execution), c.dropout)
     visible = (source.segment_ids[:, None, :] == segments[:, :, None]) & (segments > 0)[..., None]
     steps = Steps(x, starts, segments > 0, visible, _last_states(source, segments), masks)

@@ -200,7 +200,7 @@ def specs(c: Config) -> Tree:
 
 
 def layer_specs(c: Config) -> Tree | list[Tree]:
-    """The parameters of one layer; a list of those of all layers, where they have different numbers of heads."""
+    """The parameters of one layer; a list, one entry a layer, where layers have different numbers of heads."""
     init = initializer(c)
     scale = (2 * c.layers) ** -0.5 if c.residual_init == "scaled" else 1.0
     adding = initializer(c, scale * c.init_stddev)
@@ -264,8 +264,8 @@ def encode(
 
 
 def _scaled(layers: Tree, c: Config) -> Tree:
-    """The layers with the factor of their attention logits, beside that of the heads' width, in the query projections:
-    every implementation of attention divides by the root of the width alone."""
+    """The layers with query projections that are multiplied by the factor of their attention logits: implementations of
+    attention divide by the root of the heads' width alone."""
     if c.scaled_attention and not c.attention_by_layer:
         return layers
     factors = (1 if c.scaled_attention else c.head_width**0.5) / (np.arange(c.layers) * c.attention_by_layer + 1)

@@ -8,7 +8,7 @@ attends to h and not to the token of its own position.
 
 **Memory.** `carry` holds the last `memory` inputs of each layer, without a gradient, which the next examples attend to,
 as far as they are filled. Texts are independent: where segment ids change, an example leaves its memory behind, and
-keeps that of its last segment. Padding, which follows the tokens, is not remembered. It is float32, so that a run
+keeps the memory of its last segment. Padding, which follows the tokens, is not remembered. It is float32, so that a run
 resumes with the same values whatever its compute dtype is.
 """
 
@@ -107,19 +107,12 @@ def initial_memory(batch_size: int, *, c: Config) -> Tree:
             "filled": jnp.zeros((batch_size, c.memory), jnp.int32)}
 
 
-class _LayerInputs(NamedTuple):
-    """What each layer is given beside the streams, on a leading axis l."""
-
-    key: Array | None
-    memory: Array | None  # [l, b, memory, d]
-
-
 def encode(
     params: Tree, inputs: Inputs, key: Array | None = None, *, at: Array | None = None, layers: bool = False,
     attention: bool = False, c: Config, execution: stack.Execution = stack.Execution(),
 ) -> Encoded:
     """`Model.encode`. With `at`, the last layer runs at these positions only. With `Inputs.factorization`, `hidden` is
-    the query stream at these positions, by default all, and `layers` and `attention` are those of the content stream.
+    the query stream at these positions, by default all, and `layers` and `attention` are the content stream's.
     Attention probabilities are [l, b, h, t, memory + t] with a carry.
 
     Raises:
@@ -143,10 +136,11 @@ def encode(
     relative = dropout.apply(position_key, relative, c.dropout).astype(execution.dtype)
     remembered = _remembered(mask.segment_ids, carry, c)
 
-    def run(p: Tree, x: Streams, own: _LayerInputs, last: bool = False) -> tuple[Streams, tuple]:
-        content_key, query_key = prng.split(own.key, 2)
+    def run(p: Tree, x: Streams, given: tuple[Array | None, ...], last: bool = False) -> tuple[Streams, tuple]:
+        key, before = given
+        content_key, query_key = prng.split(key, 2)
         biases = p["attention"] if c.untie else params["biases"]
-        source = x.content if own.memory is None else jnp.concatenate([own.memory, x.content], 1)
+        source = x.content if before is None else jnp.concatenate([before, x.content], 1)
         normed = norm.apply(p["attention_norm"], source, c.norm_eps) if c.norm == "pre" else source
         keys = relative_attention.project(p["attention"], normed, relative, c.heads)
         block = partial(layer, p, biases, keys=keys, c=c)
@@ -162,7 +156,7 @@ def encode(
     only_chosen = at is not None and not layers and not attention
     keys = None if key is None else jax.random.split(stack_key, c.layers)
     streams, collected = stack.apply(
-        [run] * c.layers, params["layers"], layer_specs(c), embedded, _LayerInputs(keys, memory), execution=execution,
+        [run] * c.layers, params["layers"], layer_specs(c), embedded, (keys, memory), execution=execution,
         last=partial(run, last=True) if only_chosen else None)
     outputs, probabilities, kept = collected or (None, None, None)
     if only_chosen:
@@ -189,7 +183,7 @@ def _checked_mask(inputs: Inputs, c: Config) -> AttentionMask:
 
 
 def _output(params: Tree, hidden: Array, key: Array | None, chosen: bool, c: Config) -> Array:
-    """The network's output from that of the last layer, of all positions or of `chosen` ones."""
+    """Normalizes and drops the last layer's output, at all positions or at `chosen` ones."""
     if c.norm == "pre":
         hidden = norm.apply(params["final_norm"], hidden, c.norm_eps)
     hidden = dropout.apply(key, hidden, c.dropout)

@@ -67,21 +67,21 @@ def decode(
         visible = known & (distance < c.memory + (not c.same_length)) if c.memory else known
         return Mask(jnp.broadcast_to(visible, (b, t, s)), None, None, t)
 
-    def run(p: Tree, streams: Streams, own: Cache) -> tuple[Streams, Cache]:
+    def run(p: Tree, streams: Streams, given: Cache) -> tuple[Streams, Cache]:
         attention, biases = p["attention"], p["attention"] if c.untie else params["biases"]
-        positions = own.positions if t == 1 else relative_attention.position_keys(attention, relative, c.heads)
+        positions = given.positions if t == 1 else relative_attention.position_keys(attention, relative, c.heads)
         source = norm.apply(p["attention_norm"], streams.content, c.norm_eps) if c.norm == "pre" else streams.content
         new = relative_attention.keys_and_values(attention, source, c.heads)
-        keys, values = (jnp.concatenate(pair, 1) for pair in zip((own.keys, own.values), new, strict=True))
+        keys, values = (jnp.concatenate(pair, 1) for pair in zip((given.keys, given.values), new, strict=True))
 
         def at(x: Array, first: int, mask: Mask) -> Array:
-            found = relative_attention.Keys(keys, values, positions[first : first + s + 1])
-            return layer(p, biases, x, keys=found, mask=mask, key=None, c=c)[0]
+            of_text = relative_attention.Keys(keys, values, positions[first : first + s + 1])
+            return layer(p, biases, x, keys=of_text, mask=mask, key=None, c=c)[0]
 
         g = None if streams.query is None else at(streams.query, 0, mask(distance + 1))
         streams = Streams(at(streams.content, n - s - 1, mask(distance)), g)
-        keys, values = (jax.lax.dynamic_slice_in_dim(each, count, m, 1) for each in (keys, values))
-        return streams, own._replace(keys=keys, values=values)
+        keys, values = (jax.lax.dynamic_slice_in_dim(part, count, m, 1) for part in (keys, values))
+        return streams, given._replace(keys=keys, values=values)
 
     of_layers = cache._replace(length=None)
     streams, of_layers = stack.apply([run] * c.layers, params["layers"], layer_specs(c), Streams(x, g), of_layers,

@@ -54,7 +54,7 @@ class Config:
                              at_least=0, below=1)
     attention_dropout: float = setting(0.0, "on attention probabilities", at_least=0, below=1)
     init_stddev: float = setting(0.02, "standard deviation of initial weights", above=0)
-    scale_stddev: float = setting(0.02, "that of the initial scales of layer norm, whose mean is 1 (XLNet: 0)",
+    scale_stddev: float = setting(0.02, "standard deviation of the initial scales of layer norm around 1 (XLNet: 0)",
                                   at_least=0)
 
     @property
@@ -69,7 +69,7 @@ class Config:
 
     @property
     def clusters(self) -> adaptive.Clusters:
-        """Those of the vocabulary; one without `cutoffs`."""
+        """The clusters of the vocabulary; one without `cutoffs`."""
         return adaptive.Clusters(self.vocab, self.width, self.width, self.cutoffs, self.div, self.tied_projections)
 
     def carried(self, length: int) -> int:
@@ -114,10 +114,10 @@ def layer_specs(c: Config) -> Tree:
 
 
 class Streams(NamedTuple):
-    """The residual streams: that of the content [b, t, d], and that of queries [b, m, d] or None."""
+    """The residual streams."""
 
-    content: Array
-    query: Array | None
+    content: Array  # [b, t, d]
+    query: Array | None  # [b, m, d], at the positions that are predicted
 
 
 def embed(params: Tree, tokens: Array, c: Config) -> Array:
