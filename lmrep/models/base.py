@@ -79,7 +79,7 @@ class Encoded(NamedTuple):
     carry: Tree = None  # the state after the last token
     cross_attention: Array | None = None  # [l, b, h, t, s], probabilities of attention to the tokens of `Inputs.source`
     source_attention: Array | None = None  # [l, b, h, s, s], of self-attention in the encoder that reads them
-    losses: Mapping[str, "NetworkLoss"] = MappingProxyType({})  # which every objective adds to its loss in training
+    losses: Mapping[str, "NetworkLoss"] = {}  # which every objective adds to its loss in training
 
 
 class NetworkLoss(NamedTuple):
