@@ -164,13 +164,6 @@ def _clusters(embedding: Tree, head: Tree, x: Array, c: Clusters) -> list[_Clust
     return clusters
 
 
-def _head_targets(targets: Array, c: Clusters) -> Array:
-    """The class in the head of each target: the word, or its tail."""
-    for i, (start, end) in enumerate(c.ranges[1:]):
-        targets = jnp.where((targets >= start) & (targets < end), c.cutoffs[0] + i, targets)
-    return targets
-
-
 def cross_entropy(
     embedding: Tree, head: Tree, x: Array, targets: Array, weights: Array, c: Clusters
 ) -> tuple[Array, Array, Array]:
@@ -189,8 +182,10 @@ def cross_entropy(
       correct if its class has the largest logit in the head and, in a tail, its word in the tail.
     """
     first, *tails = _clusters(embedding, head, x, c)
-    total, nll, correct = lm_head.chunked_cross_entropy(
-        first.table, first.x, _head_targets(targets, c), weights, first.bias)
+    classes = targets  # in the head: words, or their tails
+    for i, (start, end) in enumerate(c.ranges[1:]):
+        classes = jnp.where((targets >= start) & (targets < end), c.cutoffs[0] + i, classes)
+    total, nll, correct = lm_head.chunked_cross_entropy(first.table, first.x, classes, weights, first.bias)
     for tail, (start, end) in zip(tails, c.ranges[1:], strict=True):
         of_tail, tail_nll, right = _map_tail(tail.table, tail.x, targets - start, weights, tail.bias,
                                              zipf_fraction(start, end, c.vocab))

@@ -170,11 +170,6 @@ def input_fields(c: Config) -> frozenset[str]:
     return frozenset({"tokens", "positions", "attention_mask", "gates", *types})
 
 
-def attention_needs(c: Config) -> attention_backends.Needs:
-    """What the network's attention has to honour in training."""
-    return attention_backends.Needs(c.head_width, dropout=c.attention_dropout > 0)
-
-
 def initializer(c: Config, stddev: float = 0.0) -> Initializer:
     """The initializer of kernels and tables, optionally with another standard deviation."""
     return {"normal": normal, "truncated_normal": truncated_normal}[c.init](stddev or c.init_stddev)
@@ -386,5 +381,5 @@ DEFINITION = ModelDef(
     architecture_fields=("heads", "norm", "positions", "position_offset", "embedding_norm", "pruned_heads",
                          "scaled_attention", "attention_by_layer"),
     dropout_fields=("dropout", "table_dropout", "attention_dropout", "mlp_dropout"),
-    attention=attention_needs,
+    attention=lambda c: attention_backends.Needs(c.head_width, dropout=c.attention_dropout > 0),
 )

@@ -165,7 +165,11 @@ def encode(
             kept = last_kept[None] if kept is None else jnp.concatenate([kept, last_kept[None]])
     else:
         hidden = streams.content if order is None else streams.query
-    hidden = _output(params, hidden, output_key, at is not None, c)
+    if c.norm == "pre":
+        hidden = norm.apply(params["final_norm"], hidden, c.norm_eps)
+    hidden = dropout.apply(output_key, hidden, c.dropout)
+    if at is not None:
+        hidden = shard(hidden, "batch", None, None)  # heads use chosen positions in any order
     next_carry = None if remembered is None else {
         "layers": {str(i): kept[i] for i in range(c.layers)}, "filled": remembered.filled}
     return Encoded(hidden, None if outputs is None else (embedded.content, *outputs), probabilities, next_carry)
@@ -180,14 +184,6 @@ def _checked_mask(inputs: Inputs, c: Config) -> AttentionMask:
     if c.causal and not mask.causal:
         raise ValueError("this network reads from left to right; expected an AttentionMask with causal=True")
     return mask
-
-
-def _output(params: Tree, hidden: Array, key: Array | None, chosen: bool, c: Config) -> Array:
-    """Normalizes and drops the last layer's output, at all positions or at `chosen` ones."""
-    if c.norm == "pre":
-        hidden = norm.apply(params["final_norm"], hidden, c.norm_eps)
-    hidden = dropout.apply(key, hidden, c.dropout)
-    return shard(hidden, "batch", None, None) if chosen else hidden  # heads use chosen ones in any order
 
 
 def _streams(
