@@ -69,7 +69,8 @@ def get_config(argument=""):
     if chosen.teacher:
         from lmrep.interop import student
 
-        student.follow(config, chosen.teacher, chosen.layers, chosen.start == "teacher", chosen.head == "teacher")
+        config = student.follow(
+            config, chosen.teacher, chosen.layers, chosen.start == "teacher", chosen.head == "teacher")
         if chosen.losses == "mlm":
             config.frozen = {}
     return config

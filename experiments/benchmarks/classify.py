@@ -57,9 +57,9 @@ class Ours:
     """Training steps of lmrep, and the batches in the order of a run."""
 
     def __init__(self, run, args):
-        prepared = build.prepared(run.experiment, Path("unused"))
-        (stage,) = build.stages(run.experiment, prepared, Path("unused"))
-        self.stage, self.train = stage, prepared.stores["train"]
+        data = build.prepare(run.experiment, Path("unused"))
+        (stage,) = build.stages(data, Path("unused"))
+        self.stage, self.train = stage, data.splits["train"]
         self.step = jax.jit(lambda state, batch: train_step(
             state, batch, objective=stage.objective, optimizer=stage.optimizer, seed=0), donate_argnums=0)
         state = create(stage.objective, stage.optimizer, args.batch, 0)

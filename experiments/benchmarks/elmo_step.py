@@ -44,8 +44,8 @@ def stage(o):
               "batch_size": o.batch_size, "objective.negatives": o.negatives, "tokenizer.vocab_size": o.words}
     experiment = parse(loading.load(PAGE, "size=small,tokenizer=elmo_text",
                                     [(name, str(value)) for name, value in fields.items()]))
-    prepared = build.prepared(experiment, default_data_dir())
-    return experiment.model, build.stages(experiment, prepared, default_data_dir())[0]
+    data = build.prepare(experiment, default_data_dir())
+    return experiment.model, build.stages(data, default_data_dir())[0]
 
 
 def _inputs(batch):

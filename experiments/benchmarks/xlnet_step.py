@@ -45,8 +45,8 @@ def stage(o):
               "model.mlp": 4 * o.width, "model.memory": o.memory, "model.vocab": 0, "length": o.length,
               "batch_size": o.batch_size, "tokenizer.vocab_size": o.pieces}
     experiment = parse(loading.load(PAGE, "size=base,bidirectional=no", [(name, str(x)) for name, x in fields.items()]))
-    prepared = build.prepared(experiment, default_data_dir())
-    return experiment.model, build.stages(experiment, prepared, default_data_dir())[0]
+    data = build.prepare(experiment, default_data_dir())
+    return experiment.model, build.stages(data, default_data_dir())[0]
 
 
 class Torch:

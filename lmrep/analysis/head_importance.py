@@ -18,7 +18,7 @@ from lmrep.core.params import Array, Tree
 from lmrep.core.sharding import make_mesh, replicated, shardings
 from lmrep.data import loader, records
 from lmrep.experiment import build, checks, task_data, task_sources
-from lmrep.experiment.config import TaskExperiment, stage_at
+from lmrep.experiment.config import stage_at
 from lmrep.inference import labelled
 from lmrep.inference.evaluate import objective_params, own_corpus
 from lmrep.inference.run import Run
@@ -70,7 +70,7 @@ def gated(
       UserError: its network has no attention heads, or no gates on them; it lacks the data or a head.
     """
     check_heads(run.model, f"the network {run.model.name!r} of {run.directory}")
-    make = _gated_task if isinstance(run.experiment, TaskExperiment) else _gated_pretraining
+    make = _gated_task if run.experiment.labelled else _gated_pretraining
     return make(run, training, validation, split, normalize, Path(data_dir or default_data_dir()))
 
 

@@ -29,10 +29,11 @@ from lmrep.core.params import Array, Tree
 from lmrep.data import records
 from lmrep.data.records import Record
 from lmrep.data.records.examples import Examples
-from lmrep.experiment import build
+from lmrep.experiment import build, resolve
 from lmrep.experiment import config as experiments
-from lmrep.experiment.config import TaskExperiment
-from lmrep.experiment.task_data import PreparedTask, prepare_task, tokenized
+from lmrep.experiment.config import Experiment
+from lmrep.experiment.data import Data
+from lmrep.experiment.task_data import tokenized
 from lmrep.inference import labelled
 from lmrep.inference.task_evaluation import finite_or_text, intervals
 from lmrep.interop import checkpoint_config, init_from
@@ -113,7 +114,7 @@ def probe(config: Any, source: str | os.PathLike, examples: int = 0, untrained: 
       UserError: the task has no classes, or cannot use the data; there is no such network.
     """
     experiment, checkpoint = _adopted(config, source)
-    prepared = prepare_task(experiment, experiment.tokenizer)
+    prepared = build.prepare(experiment, Path())  # nothing is stored
     experiment = prepared.experiment
     model = build.model(experiment, prepared.tokenizer.vocabulary)
     specs = {"encoder": model.specs}
@@ -133,16 +134,15 @@ def probe(config: Any, source: str | os.PathLike, examples: int = 0, untrained: 
             "examples": {split: len(own) for split, (own, _) in splits.items()}, "seed": experiment.seed, **results}
 
 
-def _adopted(config: Any, source: str | os.PathLike) -> tuple[TaskExperiment, init_from.SourceCheckpoint]:
+def _adopted(config: Any, source: str | os.PathLike) -> tuple[Experiment, init_from.SourceCheckpoint]:
     """The experiment with the network and the tokenizer of the source checkpoint, and that checkpoint."""
-    if not experiments.is_task(config):
+    if config.objective.name not in TASKS:
         raise UserError("probing needs the config of a task, which names labelled examples: "
                         "--config=experiments/tasks/ud_pos.py:data=UD_English-EWT")
     if config.objective.name not in ("tagging", "classification"):
         raise UserError(f"the task is {config.objective.name}; probes are classifiers: give a page of tagging or "
                         "classification")
-    config = config.copy_and_resolve_references()
-    checkpoint_config.adopt_checkpoint(config, source, new_head=True)
+    config = resolve.with_checkpoint(config, checkpoint_config.facts(source, config.objective.name), new_head=True)
     if 0 < config.model.get("max_length", 0) < config.length:
         config.length = config.model.max_length
     config.head, config.format.packed, config.objective.network, config.data.test = "new", False, "linear", ""
@@ -153,9 +153,9 @@ def _adopted(config: Any, source: str | os.PathLike) -> tuple[TaskExperiment, in
     return experiment, init_from.load(source)
 
 
-def _chosen(prepared: PreparedTask, model: Model, split: str, examples: int) -> tuple[list[Record], Examples]:
+def _chosen(prepared: Data, model: Model, split: str, examples: int) -> tuple[list[Record], Examples]:
     """The records of a split, or some of the training records, and their examples."""
-    own, store = prepared.records[split], prepared.stores[split]
+    own, store = prepared.records[split], prepared.splits[split]
     if split == "validation" or not 0 < examples < len(own):
         return own, store
     own = records.spread(own, examples)
@@ -163,7 +163,7 @@ def _chosen(prepared: PreparedTask, model: Model, split: str, examples: int) -> 
 
 
 def _layers(
-    experiment: TaskExperiment, model: Model, params: Tree, splits: Mapping[str, tuple[list[Record], Examples]]
+    experiment: Experiment, model: Model, params: Tree, splits: Mapping[str, tuple[list[Record], Examples]]
 ) -> list[dict[str, Any]]:
     """The metrics of each layer on the validation examples."""
     c = experiments.resolve_stages(experiment)[0].objective

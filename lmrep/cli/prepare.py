@@ -30,14 +30,14 @@ def run(arguments: Arguments) -> int:
     from lmrep.experiment import build, config
 
     experiment, log = config.parse(config_dict), logging.getLogger(__name__)
-    if isinstance(experiment, config.TaskExperiment):
+    if experiment.labelled:
         raise UserError("lmrep prepare is for text to pretrain on; labelled examples are read when lmrep train starts")
     show_messages()
     data_dir = flags.data_dir or str(default_data_dir())
     if flags.beam_runner:
         stores = _on_beam(experiment, data_dir, flags.beam_runner, flags.beam_options, log.info)
     else:
-        prepared = build.prepared(experiment, Path(data_dir), log.info)
+        prepared = build.prepare(experiment, Path(data_dir), log.info).corpus
         stores = {str(prepared.directory): prepared.statistics}
     for directory, statistics in stores.items():
         print(f"\nPrepared in {directory}")

@@ -53,7 +53,7 @@ def run(arguments: Arguments) -> int:
     if outcome.prompts and alone:  # one of several processes does not make the others wait
         print(samples(api.load(workdir), outcome.prompts))
     text = next(iter(outcome.prompts), outcome.example)
-    usual = "validation" if isinstance(experiment, api.experiments.TaskExperiment) else "test"  # of lmrep evaluate
+    usual = "validation" if experiment.labelled else "test"  # of lmrep evaluate
     split = next((split for split in (usual, "validation") if split in outcome.splits), None)
     print(next_steps(workdir, flags.data_dir, text, _page(workdir).exists(), "" if split == usual else split))
     return 0

@@ -299,19 +299,27 @@ def first() -> bool:
 
 
 def agreed(action: Callable[[], Any]) -> Any:
-    """The result of `action()`, once it has succeeded on every process. All processes call this in the same order.
+    """The result of `action()`, once it has succeeded on every process; as `agreement`."""
+    with agreement():
+        return action()
+
+
+@contextlib.contextmanager
+def agreement() -> Iterator[None]:
+    """A block that all processes enter in the same order, and leave once it has succeeded on every process.
 
     If one process failed alone, the others would wait for it until a timeout ends them.
 
     Raises:
-      Exception: what `action()` raised here. If it failed only on other processes, a UserError or a RunFault that
-        names one of them.
+      Exception: what the block raised here. If it failed only on other processes, a UserError or a RunFault that names
+        one of them.
     """
     if not joined():
-        return action()
-    value = error = None
+        yield
+        return
+    error = None
     try:
-        value = action()
+        yield
     except Exception as raised:
         error = raised
     failures = gather_texts("" if error is None else json.dumps(
@@ -323,7 +331,6 @@ def agreed(action: Callable[[], Any]) -> Any:
         if failure:
             refused, host, text = json.loads(failure)
             raise (UserError if refused else RunFault)(f"process {index} on {host}: {text}")
-    return value
 
 
 def gather_texts(text: str) -> list[str]:

@@ -19,7 +19,6 @@ from lmrep.core.errors import RunFault, UserError
 from lmrep.core.remote_cache import local_data_dir
 from lmrep.doctor import labelled, machine, run, text
 from lmrep.doctor.findings import FAILED, OK, SKIPPED, WARNING, Finding, Result
-from lmrep.experiment.config import TaskExperiment
 from lmrep.storage import remote_workdir
 
 __all__ = ["FAILED", "OK", "SKIPPED", "WARNING", "Finding", "examine", "report"]
@@ -53,7 +52,8 @@ def examine(
         return checks.findings
     checks("config", partial(run.config, config))
     checks("mesh", partial(machine.mesh, devices or jax.device_count(), processes), "config")
-    if isinstance(checks.values.get("config"), TaskExperiment):
+    experiment = checks.values.get("config")
+    if is_labelled := experiment is not None and experiment.labelled:
         _check_labelled(checks, files)
     else:
         samples = _check_text(checks, data_dir, files)
@@ -66,7 +66,7 @@ def examine(
         checks("resuming", run.resuming, "--workdir", "config", "store?")
     checks("init", run.init, "config", "tokenizer", "network", "resuming?")
     checks("checkpoints", machine.checkpoints, "--workdir", "config", "network")
-    if not isinstance(checks.values.get("config"), TaskExperiment):
+    if not is_labelled:
         checks("data", partial(text.disk_space_for, local_data_dir(data_dir)), "config", "tokenizer", "store?",
                "checkpoints?", *samples)
     checks("dashboards", run.dashboards, "config", "--workdir")

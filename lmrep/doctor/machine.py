@@ -64,7 +64,7 @@ def network(experiment: Experiment, loaded: tokenizers.Tokenizer | None, layout:
     """The network, objectives and optimizers can be built and keep their contracts, and each stage can start from the
     previous one. Gives a list of StageShapes."""
     layout = layout or abstract_mesh((1, 1, 1))
-    if not isinstance(experiment, experiments.TaskExperiment):  # tasks are checked with their labels
+    if not experiment.labelled:  # tasks are checked with their labels
         shapes.check_contracts(experiment, frozen.load(experiment, values=False))
     stages = shapes.without_data(experiment, loaded.vocabulary if loaded else None, layout)
     specs = {path: spec for one in stages for path, spec in P.flatten(specs_of(one.stage.objective)).items()}

@@ -13,17 +13,16 @@ from urllib.parse import urlsplit
 from lmrep.core import remote
 from lmrep.core.errors import RunFault, UserError
 from lmrep.data import tokenizers
-from lmrep.data.store.prepare import Prepared
 from lmrep.doctor.findings import MAX_EPOCHS, OK, WARNING, Result
 from lmrep.experiment import checks
 from lmrep.experiment import config as experiments
-from lmrep.experiment.config import Experiment, TaskExperiment
+from lmrep.experiment.config import Experiment
+from lmrep.experiment.data import Data
 from lmrep.experiment.shapes import StageShapes
 from lmrep.interop import init_from
 from lmrep.storage import lease, remote_workdir, workdir
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.storage.remote_checkpoints import CHECKPOINTS, complete_steps
-from lmrep.tasks import TASKS
 from lmrep.training import metrics_log as logs
 
 
@@ -37,7 +36,7 @@ def config(config_dict: Mapping[str, Any]) -> Result:
     stages = ", then ".join(f"{stage.objective_name} on {stage.format_name} sequences of {stage.length} tokens, batch "
                           f"size {stage.batch_size}, {duration(stage.steps)}"
                           for stage in experiments.resolve_stages(experiment))
-    if isinstance(experiment, TaskExperiment) and experiment.epochs > MAX_EPOCHS:
+    if experiment.labelled and experiment.epochs > MAX_EPOCHS:
         return Result(f"{experiment.name}: {stages}; a network learns the examples by heart: lower epochs", experiment,
                       WARNING)
     return Result(f"{experiment.name}: {stages}", experiment)
@@ -68,7 +67,7 @@ def store(url: str) -> Result:
     return Result(f"{state}, and no other run holds it; write access is checked when the run starts", steps)
 
 
-def resuming_remote(url: str, steps: list[int], experiment: Experiment, found: Prepared | None) -> Result:
+def resuming_remote(url: str, steps: list[int], experiment: Experiment, found: Data | None) -> Result:
     """As `resuming`, without downloading checkpoints. Gives the step."""
     if not steps:
         return Result("a new run", None)
@@ -81,7 +80,7 @@ def resuming_remote(url: str, steps: list[int], experiment: Experiment, found: P
                   "download", steps[-1])
 
 
-def resuming(directory: Path, experiment: Experiment, found: Prepared | None) -> Result:
+def resuming(directory: Path, experiment: Experiment, found: Data | None) -> Result:
     """The run in the workdir can be resumed: config and data are equal, and a checkpoint verifies. Gives the step."""
     with contextlib.closing(Checkpoints(directory / "checkpoints", experiment.checkpoint.keep)) as checkpoints:
         steps = checkpoints.steps()
@@ -106,10 +105,10 @@ def resuming(directory: Path, experiment: Experiment, found: Prepared | None) ->
                   WARNING if damaged else OK)
 
 
-def _check_same(directory: Path, steps: list[int], experiment: Experiment, found: Prepared | None) -> None:
+def _check_same(directory: Path, steps: list[int], experiment: Experiment, found: Data | None) -> None:
     """Raises UserError if the run in a directory has another config or other data."""
     previous = workdir.read_config(directory)["data"]
-    record = checks.run_record(experiment, found, []) if found else {"config": dataclasses.asdict(experiment)}
+    record = checks.run_record(found, []) if found else {"config": dataclasses.asdict(experiment)}
     # Plans follow from what is compared anyway, and may take long to build.
     data = {**previous, **record.get("data", {}), "plans": previous.get("plans")}
     checks.check_resumable(directory, steps, {**record, "data": data}, experiment)
@@ -123,10 +122,7 @@ def init(
         return Result("random initial parameters")
     if resumed is not None:
         return Result("not checked: the run resumes from its own checkpoint")
-    source, specs = init_from.load(experiment.init), stages[0].stage.objective.specs
-    if isinstance(experiment, TaskExperiment):
-        initial = TASKS[experiment.objective["name"]].initial
-        source = init_from.for_task(source, initial, experiment.objective, experiment.head == "new")
+    source, specs = init_from.source_of(experiment), stages[0].stage.objective.specs
     tokens = loaded.tokens if loaded else list(source.tokens)[: experiments.model_config(experiment).vocab or None]
     fit = init_from.match(specs, source, tokens, experiment.init_mapping)
     init_from.check_network(experiments.model_config(experiment, len(tokens)), source)

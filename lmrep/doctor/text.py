@@ -22,12 +22,13 @@ from lmrep.data.corpora import files
 from lmrep.data.mixture import Sources
 from lmrep.data.store import statistics as store_statistics
 from lmrep.data.store import token_store
-from lmrep.data.store.prepare import Prepared, bytes_needed, choose_sentences
+from lmrep.data.store.prepare import bytes_needed, choose_sentences
 from lmrep.doctor.findings import MAX_EPOCHS, OK, SKIPPED, WARNING, Result
 from lmrep.doctor.machine import Taken, disk_space
 from lmrep.experiment import build, checks
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment
+from lmrep.experiment.data import Data
 from lmrep.experiment.shapes import StageShapes
 
 DOCUMENTS, CHARACTERS = 1000, 5 * 10**7  # of a corpus that are read at most, besides one document of each file
@@ -137,18 +138,18 @@ def stores(data_dir: Path, experiment: Experiment, *_: Sample) -> Result:
         if str(error).startswith("downloading "):
             return Result(f"in {data_dir}; the run will download it to {local_data_dir(data_dir)}", None)
         return Result(f"not built yet; the run will build it in {local_data_dir(data_dir)}", None)
-    for split in found.stores.values():
+    for split in found.splits.values():
         for store in split.stores if isinstance(split, Sources) else (split,):
             _check_ids(store, found)
-    tokens = ", ".join(f"{split} {statistics['tokens']:,}" for split, statistics in found.statistics.items())
+    tokens = ", ".join(f"{split} {statistics['tokens']:,}" for split, statistics in found.corpus.statistics.items())
     return Result(f"built in {local_data_dir(data_dir)}; tokens: {tokens}", found)
 
 
-def epochs(experiment: Experiment, found: Prepared | None, *samples: Sample) -> Result:
+def epochs(experiment: Experiment, found: Data | None, *samples: Sample) -> Result:
     """The run does not read its text thousands of times."""
     shown = sum(stage.steps * stage.batch_size * stage.length for stage in experiments.resolve_stages(experiment))
     if found:
-        about, tokens = "", found.statistics["train"]["tokens"]
+        about, tokens = "", found.corpus.statistics["train"]["tokens"]
     elif any(sample.characters is None for sample in samples):
         return Result("not counted: the size of the corpus is not known before it is read", mark=SKIPPED)
     else:
@@ -164,16 +165,17 @@ def epochs(experiment: Experiment, found: Prepared | None, *samples: Sample) -> 
     return Result(text)
 
 
-def _check_ids(store: token_store.Store, found: Prepared) -> None:
+def _check_ids(store: token_store.Store, found: Data) -> None:
     """Reads the first, the last and some other tokens."""
     positions = np.random.default_rng(0).integers(0, max(store.tokens, 1), 16)
     ids = store.take(np.array([*positions, 0, store.tokens - 1] if store.tokens else [], np.int64))
     if ids.size and ids.max() >= found.tokenizer.size:
-        raise UserError(f"the {store.split} store in {found.directory} has the id {ids.max():,}, and its tokenizer "
-                        f"{found.tokenizer.size:,} tokens; delete that directory, and the next run rebuilds it")
+        raise UserError(f"the {store.split} store in {found.corpus.directory} has the id {ids.max():,}, and its "
+                        f"tokenizer {found.tokenizer.size:,} tokens; delete that directory, and the next run rebuilds "
+                        "it")
 
 
-def tokenizer(experiment: Experiment, found: Prepared | None) -> Result:
+def tokenizer(experiment: Experiment, found: Data | None) -> Result:
     """The tokenizer loads or can be trained, and fits the model's embedding table. Gives it, or None if it is not
     trained yet."""
     checks.check_vocabulary(experiment)
@@ -219,7 +221,7 @@ def examples(
 
 
 def disk_space_for(
-    data_dir: Path, experiment: Experiment, _: tokenizers.Tokenizer | None, found: Prepared | None,
+    data_dir: Path, experiment: Experiment, _: tokenizers.Tokenizer | None, found: Data | None,
     taken: Taken | None, *samples: Sample,
 ) -> Result:
     """Token stores and plans that are not built yet fit on the data directory's disk."""
@@ -227,7 +229,7 @@ def disk_space_for(
         return Result("the size of the corpus, and so of its store, is not known before it is read", mark=WARNING)
     plans = len(experiments.resolve_stages(experiment)) * SPAN_BYTES  # per sentence
     if found:
-        needed = sum(split["sentences"] for split in found.statistics.values()) * plans
+        needed = sum(split["sentences"] for split in found.corpus.statistics.values()) * plans
         return disk_space("tables of examples need about", data_dir, needed, taken, "--data_dir")
     characters = sum(sample.characters for sample in samples)
     needed = (bytes_needed(characters, tokenizers.size(experiment.tokenizer))

@@ -17,18 +17,20 @@ from lmrep.core.progress import ProgressReporter
 from lmrep.core.remote_cache import local_data_dir
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data import corpora, formats, loader, tokenizers
-from lmrep.data.formats import Plan, batch_struct
+from lmrep.data.dataset import Dataset
+from lmrep.data.formats import batch_struct
 from lmrep.data.mixture import Mixture, Sources
 from lmrep.data.records.examples import Examples
-from lmrep.data.store.prepare import Prepared, prepare
+from lmrep.data.store.prepare import prepare as prepare_corpus
 from lmrep.data.store.scan import Progress
 from lmrep.data.store.sources import prepare_sources
 from lmrep.data.store.token_store import Store
 from lmrep.experiment import config as experiments
 from lmrep.experiment import contracts, task_sources
 from lmrep.experiment.choices import ALL_OBJECTIVES
-from lmrep.experiment.config import Experiment, StagePlan, TaskExperiment
-from lmrep.experiment.task_data import PreparedTask, prepare_task
+from lmrep.experiment.config import Experiment, StagePlan
+from lmrep.experiment.data import Data
+from lmrep.experiment.task_data import prepare_task
 from lmrep.metrics import COMMON
 from lmrep.models.base import Model
 from lmrep.objectives.base import FrozenParts, Objective
@@ -72,11 +74,11 @@ def check_vocabulary(config: Any, size: int) -> None:
                         f"set model.vocab to {size} (or to 0, which takes the tokenizer's size)")
 
 
-def imbalanced_splits(experiment: Experiment, prepared: Prepared) -> str:
+def imbalanced_splits(data: Data) -> str:
     """A warning if far more of the text is held out than the config says; otherwise ""."""
-    facts = prepared.statistics
+    facts = data.corpus.statistics
     return corpora.imbalanced({split: each["tokens"] for split, each in facts.items()},
-                              sum(each["documents"] for each in facts.values()), experiment.data)
+                              sum(each["documents"] for each in facts.values()), data.experiment.data)
 
 
 def unused_rows(config: Any, size: int) -> str:
@@ -85,6 +87,14 @@ def unused_rows(config: Any, size: int) -> str:
         return ""
     return (f"the model's table has {config.vocab:,} rows, and the tokenizer {size:,} ids: the rest is unused"
             "; model.vocab=0 takes the tokenizer's size")
+
+
+def warnings(data: Data) -> list[str]:
+    """What in the data looks like a mistake, for people."""
+    found = [unused_rows(experiments.model_config(data.experiment), data.tokenizer.size)]
+    if data.corpus:
+        found.append(imbalanced_splits(data))
+    return [*filter(None, found)]
 
 
 def objective(
@@ -102,31 +112,38 @@ def objective(
     return with_network_losses(make, network, stage.microbatches)
 
 
-def prepared(
+def prepare(
     experiment: Experiment, data_dir: Path, progress: Progress | None = None, tokenizer: tokenizers.Config | None = None
-) -> Prepared | PreparedTask:
-    """The experiment's labelled examples, corpus, or sources, tokenized by its tokenizer or by `tokenizer`."""
+) -> Data:
+    """The experiment's text or labelled examples, tokenized by its tokenizer or by `tokenizer`.
+
+    Raises:
+      UserError: they cannot be read, or the objective cannot use them.
+      RunFault: token stores cannot be written.
+    """
     tokenizer = tokenizer or experiment.tokenizer
-    if isinstance(experiment, TaskExperiment):
+    if experiment.labelled:
         return prepare_task(experiment, tokenizer)
     if sources := experiments.sources(experiment):
-        return prepare_sources(sources, experiment.temperature, tokenizer, data_dir, progress, experiment.size_cap)
-    return prepare(experiment.data, tokenizer, data_dir, progress)
+        corpus = prepare_sources(sources, experiment.temperature, tokenizer, data_dir, progress, experiment.size_cap)
+    else:
+        corpus = prepare_corpus(experiment.data, tokenizer, data_dir, progress)
+    return Data(experiment, corpus.tokenizer, corpus.stores, corpus=corpus)
 
 
 class NotBuilt(Exception):
-    """Token stores that do not exist, or are damaged: the line that `prepared` logs before it builds them."""
+    """Token stores that do not exist, or are damaged: the line that `prepare` logs before it builds them."""
 
 
-def existing(experiment: Experiment, data_dir: Path) -> Prepared:
-    """As `prepared`, but builds nothing. Raises NotBuilt."""
+def existing(experiment: Experiment, data_dir: Path) -> Data:
+    """As `prepare`, but builds nothing. Raises NotBuilt."""
     def refuse(line: str) -> None:  # called before anything is built
         raise NotBuilt(line)
 
-    return prepared(experiment, data_dir, refuse)
+    return prepare(experiment, data_dir, refuse)
 
 
-def plan(stage: StagePlan, store: Store | Sources, seed: int, data_dir: Path) -> Plan | Mixture:
+def plan(stage: StagePlan, store: Store | Sources, seed: int, data_dir: Path) -> Dataset:
     """The examples of one split in a stage's format."""
     if isinstance(store, Sources):
         return Mixture(tuple(plan(stage, each, seed, data_dir) for each in store.stores), store)
@@ -139,13 +156,13 @@ def plan(stage: StagePlan, store: Store | Sources, seed: int, data_dir: Path) ->
     return formats.plan(stage.format_name, stage.format, store, stage.length, seed, plans, report)
 
 
-def evaluation_plan(stage: StagePlan, store: Store | Sources, seed: int, data_dir: Path) -> Plan | Mixture:
+def evaluation_plan(stage: StagePlan, store: Store | Sources, seed: int, data_dir: Path) -> Dataset:
     """As `plan`, with each text once, whatever `duplicates` is."""
     once = dataclasses.replace(stage.format, duplicates=1)
     return plan(dataclasses.replace(stage, format=once), store, seed, data_dir)
 
 
-def epochs(stage: StagePlan, plan: Plan | Mixture, steps: int) -> float:
+def epochs(stage: StagePlan, plan: Dataset, steps: int) -> float:
     """Passes over the text of a plan's split in `steps` of a stage, whether or not its format makes several examples of
     the same text (`duplicates`)."""
     return steps * stage.batch_size / plan.examples * getattr(stage.format, "duplicates", 1)
@@ -167,60 +184,75 @@ def comparable(lines: Sequence[dict], stages: Sequence[StagePlan]) -> list[dict]
     return [line for line in lines if line["step"] > begin or not begin]  # a stage's last step is validated in it
 
 
-def stages(
-    experiment: Experiment, prepared: Prepared | PreparedTask, data_dir: Path,
-    frozen: FrozenParts = MappingProxyType({}),
-) -> list[Stage]:
+def stages(data: Data, data_dir: Path, frozen: FrozenParts = MappingProxyType({})) -> list[Stage]:
     """All stages, as the trainer takes them, with their frozen parts (`experiment.frozen.load`).
 
     Raises:
       UserError: the config does not fit the data, or stages do not fit each other.
     """
-    vocabulary = prepared.tokenizer.vocabulary
-    if isinstance(prepared, PreparedTask):
-        experiment = prepared.experiment
-    resolved = experiments.resolve_stages(experiment)
-    networks = [training_model(experiment, stage, vocabulary, jax.default_backend()) for stage in resolved]
-    if isinstance(prepared, PreparedTask):
-        return [_task_stage(prepared, resolved[0], networks[0], frozen)]
-    built = [_stage(experiment, stage, experiments.schedule_steps(resolved, i), network, prepared, data_dir, frozen)
+    resolved = experiments.resolve_stages(data.experiment)
+    networks = [training_model(data.experiment, stage, data.tokenizer.vocabulary, jax.default_backend())
+                for stage in resolved]
+    built = [_stage(data, stage, experiments.schedule_steps(resolved, i), network, data_dir, frozen)
              for i, (stage, network) in enumerate(zip(resolved, networks, strict=True))]
     check(built)
     return built
 
 
 def _stage(
-    experiment: Experiment, stage: StagePlan, schedule_steps: int, network: Model, prepared: Prepared, data_dir: Path,
-    frozen: FrozenParts,
+    data: Data, stage: StagePlan, schedule_steps: int, network: Model, data_dir: Path, frozen: FrozenParts
 ) -> Stage:
-    built = objective(stage, network, prepared.tokenizer.vocabulary, frozen)
+    """One stage; `stage` is that of the experiment that the data completed."""
+    experiment, vocabulary = data.experiment, data.tokenizer.vocabulary
+    metrics = COMMON | task_sources.metrics(experiment, stage.objective_name)
+    built = objective(stage, network, vocabulary, frozen)
     optimizer = optimizers.build(stage.optimizer, built.specs, schedule_steps)
-    train = plan(stage, prepared.stores["train"], experiment.seed, data_dir)
-    contracts.check_plan(stage, train)
-    if train.examples < stage.batch_size:
-        raise UserError(f"the training split makes {train.examples:,} examples of length {stage.length}, fewer than "
-                        f"batch_size={stage.batch_size}; give more text, or lower batch_size or length")
-    check_pairs(stage, train)
+    train, held_out = datasets(data, stage, data_dir, frozen)
+    limit, struct, score = experiment.evaluation.examples or None, {}, None
+    if data.records:
+        limit, task = None, task_sources.task_of(experiment)  # of validation, as many were read
+        first = train.gather(np.array([0, -1]), train.batch_length(np.array([0, -1])))
+        contracts.check_objective(
+            stage, lambda: objective(stage, contracts.checked_network(
+                network, experiment.model["name"], experiments.model_def(experiment.model)), vocabulary, frozen),
+            {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in first.items()},
+            task.objective.metrics, every=False)
+
+        def score(outputs: list[dict]) -> dict[str, float]:
+            collated = collate(outputs, held_out.units)
+            return task.score(stage.objective, data.records["validation"], held_out.units, collated).metrics
+    else:
+        contracts.check_plan(stage, train)
+        if train.examples < stage.batch_size:
+            raise UserError(f"the training split makes {train.examples:,} examples of length {stage.length}, fewer "
+                            f"than batch_size={stage.batch_size}; give more text, or lower batch_size or length")
+        check_pairs(stage, train)
+        struct = batch_struct(train.fields, b=stage.batch_size, t=stage.length)
     return Stage(
-        name=stage.name,
-        steps=stage.steps,
-        objective=built,
-        optimizer=optimizer,
-        batches=partial(_batches, train, stage.batch_size, experiment.seed, experiment.overfit),
-        batch_size=stage.batch_size,
+        name=stage.name, steps=stage.steps, objective=built, optimizer=optimizer,
+        batches=partial(_batches, train, stage, experiment), batch_size=stage.batch_size,
         microbatches=stage.microbatches,
-        validation=_validation(experiment, stage, prepared, data_dir),
+        validation=held_out and (lambda indices: loader.evaluation_batches(
+            held_out, batch_size=stage.batch_size, indices=indices, limit=limit)),
         schedule=optimizers.schedule(stage.optimizer, schedule_steps),
-        plateau=schedules.plateau_rule(stage.optimizer.schedule),
-        start=stage.start,
-        init_values=frozen_values(built, frozen),
-        metrics=COMMON | ALL_OBJECTIVES[stage.objective_name].metrics,
-        batch_struct=batch_struct(train.fields, b=stage.batch_size, t=stage.length),
-        fingerprint=train.fingerprint,
-    )
+        plateau=schedules.plateau_rule(stage.optimizer.schedule), start=stage.start, score=score,
+        init_values=frozen_values(built, frozen), metrics=metrics, batch_struct=struct, fingerprint=train.fingerprint)
 
 
-def check_pairs(stage: StagePlan, train: Plan | Mixture) -> None:
+def datasets(
+    data: Data, stage: StagePlan, data_dir: Path, frozen: FrozenParts
+) -> tuple[Dataset, Dataset | None]:
+    """The examples of a stage for training and for validation; None without any."""
+    experiment, held_out = data.experiment, data.splits.get("validation")
+    if data.records:
+        return add_columns(data.splits["train"], stage, frozen), held_out and add_columns(held_out, stage, frozen)
+    train = plan(stage, data.splits["train"], experiment.seed, data_dir)
+    if held_out is None or not held_out.tokens or experiment.overfit:
+        return train, None
+    return train, evaluation_plan(stage, held_out, experiment.evaluation.seed, data_dir)
+
+
+def check_pairs(stage: StagePlan, train: Dataset) -> None:
     """Raises UserError where an objective predicts the label of pairs, and all have the same one."""
     if "pair_label" not in ALL_OBJECTIVES[stage.objective_name].batch_fields(stage.objective):
         return
@@ -239,44 +271,6 @@ def frozen_values(built: Objective, frozen: FrozenParts) -> dict[str, np.ndarray
     return {f"{FROZEN}/{name}/{path}": value for name in built.frozen for path, value in frozen[name].values.items()}
 
 
-def _task_stage(prepared: PreparedTask, stage: StagePlan, network: Model, frozen: FrozenParts) -> Stage:
-    """The only stage of a task; `stage` is that of the resolved experiment."""
-    experiment, task = prepared.experiment, task_sources.task_of(prepared.experiment)
-    built = objective(stage, network, prepared.tokenizer.vocabulary, frozen)
-    stores = {split: add_columns(store, stage, frozen) for split, store in prepared.stores.items() if split != "test"}
-    train, held_out = stores["train"], stores.get("validation")
-    first = train.gather(np.array([0, -1]), train.batch_length(np.array([0, -1])))
-    struct = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in first.items()}
-    contracts.check_objective(
-        stage, lambda: objective(stage, contracts.checked_network(
-            network, experiment.model["name"], experiments.model_def(experiment.model)),
-            prepared.tokenizer.vocabulary, frozen), struct, task.objective.metrics, every=False)
-
-    def score(outputs: list[dict]) -> dict[str, float]:
-        collated = collate(outputs, held_out.units)
-        return task.score(stage.objective, prepared.records["validation"], held_out.units, collated).metrics
-
-    return Stage(
-        name=stage.name, steps=stage.steps, objective=built,
-        optimizer=optimizers.build(stage.optimizer, built.specs, stage.steps),
-        batches=lambda indices, first, last: loader.batches(
-            train, batch_size=stage.batch_size, indices=indices, seed=experiment.seed, first_step=first, last_step=last,
-            multiple=_multiple(experiment, stage)),
-        batch_size=stage.batch_size, microbatches=stage.microbatches,
-        validation=held_out and (lambda indices: loader.evaluation_batches(
-            held_out, batch_size=stage.batch_size, indices=indices)),
-        schedule=optimizers.schedule(stage.optimizer, stage.steps),
-        plateau=schedules.plateau_rule(stage.optimizer.schedule), score=score,
-        init_values=frozen_values(built, frozen),
-        metrics=COMMON | task.objective.metrics, fingerprint=train.fingerprint)
-
-
-def _multiple(experiment: TaskExperiment, stage: StagePlan) -> int:
-    """What the sequences of a batch are a multiple of, on the devices of this run."""
-    data, fsdp, *_ = experiment.mesh.sizes(jax.device_count())
-    return data * fsdp * stage.microbatches
-
-
 def add_columns(examples: Examples, stage: StagePlan, frozen: FrozenParts) -> Examples:
     """The examples of a task with the columns that need its frozen parts."""
     units = word_features.columns(stage.objective, examples.units, frozen)
@@ -284,22 +278,13 @@ def add_columns(examples: Examples, stage: StagePlan, frozen: FrozenParts) -> Ex
 
 
 def _batches(
-    train: Plan, batch_size: int, seed: int, overfit: int, indices: np.ndarray, first: int, last: int
+    train: Dataset, stage: StagePlan, experiment: Experiment, indices: np.ndarray, first: int, last: int
 ) -> Iterator[HostBatch]:
     """The batches of steps [first, last), or the first `overfit` batches repeated."""
-    read = partial(loader.batches, train, batch_size=batch_size, indices=indices, seed=seed)
-    if not overfit:
+    data, fsdp, *_ = experiment.mesh.sizes(jax.device_count())
+    read = partial(loader.batches, train, batch_size=stage.batch_size, indices=indices, seed=experiment.seed,
+                   multiple=data * fsdp * stage.microbatches)
+    if not experiment.overfit:
         return read(first_step=first, last_step=last)
-    repeated = list(read(first_step=0, last_step=overfit))
-    return (repeated[step % overfit] for step in range(first, last))
-
-
-def _validation(experiment: Experiment, stage: StagePlan, prepared: Prepared, data_dir: Path):
-    """A function that gives the validation batches; None without any."""
-    store = prepared.stores.get("validation")
-    if store is None or not store.tokens or experiment.overfit:
-        return None
-    held_out = evaluation_plan(stage, store, experiment.evaluation.seed, data_dir)
-    limit = experiment.evaluation.examples or None
-    return lambda indices: loader.evaluation_batches(
-        held_out, batch_size=stage.batch_size, indices=indices, limit=limit)
+    repeated = list(read(first_step=0, last_step=experiment.overfit))
+    return (repeated[step % experiment.overfit] for step in range(first, last))

@@ -15,12 +15,12 @@ import jax
 from lmrep.core import remote
 from lmrep.core.errors import UserError
 from lmrep.data import records, tokenizers
-from lmrep.data.store.prepare import RULES, Prepared
+from lmrep.data.store.prepare import RULES
 from lmrep.distributed import process_group
 from lmrep.experiment import build, task_sources
 from lmrep.experiment import config as experiments
-from lmrep.experiment.config import RESUMABLE_FIELDS, TASK_RESUMABLE_FIELDS, Experiment, TaskExperiment
-from lmrep.experiment.task_data import PreparedTask
+from lmrep.experiment.config import RESUMABLE_FIELDS, TASK_RESUMABLE_FIELDS, Experiment
+from lmrep.experiment.data import Data
 from lmrep.metrics import COMMON, Metric
 from lmrep.storage import provenance
 from lmrep.storage.workdir import CONFIG, check_not_published, read_config
@@ -56,7 +56,7 @@ def best_direction(experiment: Experiment) -> str:
     Raises:
       UserError: none of them has such a metric.
     """
-    if isinstance(experiment, TaskExperiment) and not experiment.checkpoint.best:
+    if experiment.labelled and not experiment.checkpoint.best:
         return "max"  # one of TASK_METRICS, which the training data decides
     return training_stages.best_direction(metrics(experiment), experiment.checkpoint.best)
 
@@ -101,21 +101,17 @@ def check_shared(directory: Path, seconds: float = 60) -> None:
         time.sleep(0.5)
 
 
-def run_record(
-    experiment: Experiment, prepared: Prepared | PreparedTask, stages: Sequence[Stage],
-    frozen: Mapping[str, str] = MappingProxyType({}),
-) -> dict:
+def run_record(data: Data, stages: Sequence[Stage], frozen: Mapping[str, str] = MappingProxyType({})) -> dict:
     """The contents of config.json: everything that decides what the run computes. `frozen` has the fingerprints of the
     frozen parts, by name."""
-    own = {"records": {split: records.fingerprint(own) for split, own in prepared.records.items()}} if isinstance(
-        prepared, PreparedTask) else {"rules": RULES}
+    labelled = {split: records.fingerprint(examples) for split, examples in data.records.items()}
     return {
-        "config": dataclasses.asdict(experiment),
+        "config": dataclasses.asdict(data.experiment),
         "data": {
-            "tokenizer": prepared.tokenizer.fingerprint,
-            **{split: store.fingerprint for split, store in prepared.stores.items()},
+            "tokenizer": data.tokenizer.fingerprint,
+            **{split: store.fingerprint for split, store in data.splits.items()},
             "plans": [stage.fingerprint for stage in stages],
-            **own,
+            **({"records": labelled} if labelled else {"rules": RULES}),
             **({"frozen": dict(frozen)} if frozen else {}),
         },
     }
@@ -142,7 +138,7 @@ def check_same_config(directory: Path, steps: Sequence[int], experiment: Experim
     its data are read.) Raises UserError, too, where the directory holds a published checkpoint, which a run would
     overwrite."""
     check_not_published(directory)
-    if steps and not isinstance(experiment, TaskExperiment):
+    if steps and not experiment.labelled:
         record = {"config": dataclasses.asdict(experiment), "data": read_config(directory)["data"]}
         check_resumable(directory, steps, record, experiment)
 
@@ -224,13 +220,13 @@ def check_resumable(directory: Path, steps: Sequence[int], record: dict, experim
         what = "holds the mean of another run's checkpoints" if "mean_of" in previous else "was converted"
         raise UserError(f"{directory} {what} and was not trained; give another --workdir, and start from this one with "
                         f":init={directory}")
-    if not isinstance(experiment, TaskExperiment):
+    if not experiment.labelled:
         check_rules(directory, previous["data"])
     # A field that was added since had its default's effect before.
     previous = {**previous, "config": completed(experiments.parse(previous["config"]))}
     record = {**record, "config": completed(experiment)}
     check_fingerprints(directory, previous, record["data"].get("frozen", {}), experiment)
-    task = TASK_RESUMABLE_FIELDS if isinstance(experiment, TaskExperiment) else ()
+    task = TASK_RESUMABLE_FIELDS if experiment.labelled else ()
     files = _changed_files(previous, record) if task else []
     ignored = (*(f"config.{pattern}" for pattern in (*RESUMABLE_FIELDS, *task)),
                "data.*" if files else "data.records.*")

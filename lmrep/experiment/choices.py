@@ -9,6 +9,7 @@ import ml_collections
 from lmrep.core.errors import UserError
 from lmrep.data.formats import FORMATS
 from lmrep.data.formats.base import FormatDef
+from lmrep.experiment.record import Experiment, TaskExperiment
 from lmrep.objectives import OBJECTIVES
 from lmrep.objectives.base import Capability, ObjectiveDef
 from lmrep.tasks import TASKS
@@ -39,10 +40,11 @@ def formats_for(objective: str) -> Mapping[str, FormatDef]:
     return EXAMPLES if objective in TASKS else FORMATS
 
 
-def is_task(config: Mapping[str, Any]) -> bool:
-    """Whether the objective of a config is a task, trained on labelled examples."""
+def record_of(config: Mapping[str, Any]) -> type[Experiment]:
+    """The record of a config, by whether its objective is a task, which is trained on labelled examples."""
     objective = config.get("objective")
-    return isinstance(objective, Mapping | ml_collections.ConfigDict) and objective.get("name") in [*TASKS]
+    task = isinstance(objective, Mapping | ml_collections.ConfigDict) and objective.get("name") in [*TASKS]
+    return TaskExperiment if task else Experiment
 
 
 def capability(objective: str, name: str) -> Capability:

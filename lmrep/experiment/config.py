@@ -20,9 +20,9 @@ from lmrep.core.sharding import RULES
 from lmrep.data import corpora, tokenizers
 from lmrep.data.store.sources import Source
 from lmrep.experiment import attention, contracts, task_sources
-from lmrep.experiment.choices import ALL_FORMATS, ALL_OBJECTIVES, formats_for, is_task
+from lmrep.experiment.choices import ALL_FORMATS, ALL_OBJECTIVES, formats_for, record_of
 from lmrep.experiment.mesh import parse_mesh
-from lmrep.experiment.record import Experiment, StageConfig, StagePlan, TaskExperiment
+from lmrep.experiment.record import Experiment, StageConfig, StagePlan
 from lmrep.layers.attention_backends import AUTO, EVERYWHERE, Choice
 from lmrep.models import MODELS, PRESETS, pretrained_models
 from lmrep.models.base import Context, Model, ModelDef, check_context
@@ -71,8 +71,7 @@ def default_config(
     else:
         network = choose(PRESETS, preset, "model")
         model = section(network.model, network.config)
-    top = TaskExperiment if objective in TASKS else Experiment
-    fields = dataclasses.asdict(top()) | {
+    fields = dataclasses.asdict(record_of({"objective": {"name": objective}})()) | {
         "model": model,
         "objective": section(objective, choose(ALL_OBJECTIVES, objective, "objective").config()),
         "format": section(format, choose(ALL_FORMATS, format, "format").config()),
@@ -94,7 +93,7 @@ def parse(config: Mapping[str, Any]) -> Experiment:
       UserError: a field is unknown, of the wrong type or out of range, or fields do not fit each other.
     """
     mapping = config.to_dict() if hasattr(config, "to_dict") else dict(config)
-    experiment = read(TaskExperiment if is_task(mapping) else Experiment, mapping, "config")
+    experiment = read(record_of(mapping), mapping, "config")
     network = build_model(experiment)
     if experiment.size_cap and not experiment.temperature:
         raise UserError(f"config.size_cap is {experiment.size_cap:,}, and config.temperature is 0, by which the sizes "
@@ -104,10 +103,7 @@ def parse(config: Mapping[str, Any]) -> Experiment:
                         "empty; give init, or remove init_mapping")
     check_faults(experiment.faults)
     stages = resolve_stages(experiment)  # with the types of all fields
-    if isinstance(experiment, TaskExperiment):
-        _check_task(experiment)
-    else:
-        _check_pretraining(experiment)
+    (_check_task if experiment.labelled else _check_pretraining)(experiment)
     # On lengths that fail this check, auto never means xla.
     check_memory(network, stages, network.heads.attention and experiment.execution.attention == "xla")
     for i, stage in enumerate(stages):
@@ -134,7 +130,7 @@ def _check_pretraining(experiment: Experiment) -> None:
             raise UserError(f"{name}.every is 0, once an epoch, which only labelled examples have; expected at least 1")
 
 
-def _check_task(experiment: TaskExperiment) -> None:
+def _check_task(experiment: Experiment) -> None:
     if len(experiment.stages) > 1 or experiment.overfit:
         name = "stages" if experiment.stages else "overfit"
         raise UserError(f"config.{name} is set, and a task has one stage, and no overfit; remove it")

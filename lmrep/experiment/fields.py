@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from lmrep.config.record import NAMES, Bounds
 from lmrep.data.formats import FORMATS
-from lmrep.experiment.choices import ALL_FORMATS, ALL_OBJECTIVES, EXAMPLES, is_task
-from lmrep.experiment.config import Experiment, TaskExperiment
+from lmrep.experiment.choices import ALL_FORMATS, ALL_OBJECTIVES, EXAMPLES, record_of
+from lmrep.experiment.record import TaskExperiment
 from lmrep.models import MODELS
 from lmrep.objectives import OBJECTIVES
 from lmrep.tasks import TASKS
@@ -35,10 +35,9 @@ class Field(NamedTuple):
 
 def listed(config: Mapping[str, Any] | None) -> Iterator[Field]:
     """The fields of a config with its values, or, for None, all fields with their defaults."""
-    task = is_task(config or {})
-    top = TaskExperiment if task else Experiment
+    top = record_of(config or {})
     objectives, formats = OBJECTIVES, FORMATS
-    if task:
+    if top.labelled:
         objectives, formats = {name: row.objective for name, row in TASKS.items()}, EXAMPLES
     if config is None:
         objectives, formats = ALL_OBJECTIVES, ALL_FORMATS

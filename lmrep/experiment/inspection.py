@@ -2,24 +2,36 @@
 
 import logging
 import textwrap
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 
 from lmrep.core.errors import UserError
-from lmrep.data import loader
-from lmrep.data.formats import Plan
+from lmrep.data import loader, records
+from lmrep.data.characters import known_ids
+from lmrep.data.dataset import Dataset
 from lmrep.data.mixture import Mixture
+from lmrep.data.records import Record
+from lmrep.data.records.examples import Examples
+from lmrep.data.records.mixture import MixedExamples
 from lmrep.data.store.prepare import Prepared
 from lmrep.data.store.scan import describe_anomalies
 from lmrep.data.tokenizers import keeps_whitespace
-from lmrep.experiment import build, frozen, task_inspection
+from lmrep.experiment import build, frozen
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, StagePlan
-from lmrep.experiment.task_data import PreparedTask
+from lmrep.experiment.data import Data
+from lmrep.experiment.task_sources import task_sources
 from lmrep.objectives.base import Objective
+from lmrep.tasks import TASKS
 from lmrep.training.step import prepare_keys
+
+LABELS = 12  # values of a target that are listed
+STORED = 50  # in `label_statistics`
 
 log = logging.getLogger(__name__)
 
@@ -33,14 +45,19 @@ def report(experiment: Experiment, data_dir: Path, split: str = "train", example
     """
     if examples < 0:
         raise UserError(f"examples is {examples}; expected at least 0")
-    prepared = build.prepared(experiment, data_dir, log.info)
-    if split not in prepared.stores:
-        raise UserError(f"there is no split {split!r}; this corpus has {', '.join(prepared.stores)}")
-    if isinstance(prepared, PreparedTask):
-        return task_inspection.report(prepared, split, examples)
+    data = build.prepare(experiment, data_dir, log.info)
+    if split not in data.splits:
+        raise UserError(f"there is no split {split!r}; this corpus has {', '.join(data.splits)}")
+    sections = _labelled(data, split, examples) if data.records else _text(data, data_dir, split, examples)
+    return "\n\n".join(filter(None, sections))
+
+
+def _text(data: Data, data_dir: Path, split: str, examples: int) -> list[str]:
+    """Statistics of the corpus, the tokenizer and the examples of each stage, and the first `examples` of `split`."""
+    experiment, prepared = data.experiment, data.corpus
     model = build.model(experiment, prepared.tokenizer.vocabulary)
     parts = frozen.load(experiment, prepared.tokenizer.tokens, values=False)
-    sections, passes = [_corpus(experiment, prepared), _tokenizer(experiment, prepared)], 0.0
+    sections, passes = [_corpus(data), _tokenizer(experiment, prepared)], 0.0
     stages = experiments.resolve_stages(experiment)
     for stage in stages:
         plan = build.plan(stage, prepared.stores[split], experiment.seed, data_dir)
@@ -52,10 +69,10 @@ def report(experiment: Experiment, data_dir: Path, split: str = "train", example
         sections += _examples(experiment, stage, plan, objective, prepared, examples)
     if len(stages) > 1:
         sections.append(f"All stages: {experiment.steps:,} steps, {passes:,.2f} epochs of the {split} split")
-    return "\n\n".join([*sections, *frozen.describe(parts)])
+    return [*sections, *frozen.describe(parts)]
 
 
-def _stage(stage: StagePlan, plan: Plan | Mixture) -> str:
+def _stage(stage: StagePlan, plan: Dataset) -> str:
     """The size of a stage, its epochs, and the statistics of its examples."""
     statistics = "  ".join(f"{name} {value:,.4g}" if isinstance(value, float) else f"{name} {value:,}"
                            for name, value in plan.statistics().items())
@@ -64,7 +81,7 @@ def _stage(stage: StagePlan, plan: Plan | Mixture) -> str:
 
 
 def _examples(
-    experiment: Experiment, stage: StagePlan, plan: Plan | Mixture, objective: Objective, prepared: Prepared,
+    experiment: Experiment, stage: StagePlan, plan: Dataset, objective: Objective, prepared: Prepared,
     number: int,
 ) -> list[str]:
     """The first examples of a stage, prepared by its objective."""
@@ -80,9 +97,10 @@ def _examples(
     return [f"Example {i:,}:\n" + textwrap.indent(text, "  ") for i, text in zip(numbers, texts, strict=True)]
 
 
-def _corpus(experiment: Experiment, prepared: Prepared) -> str:
+def _corpus(data: Data) -> str:
     """The corpus: a row for each split, and what looks wrong."""
-    lines = [f"Corpus {experiment.data.corpus}, prepared in {prepared.directory}",
+    prepared = data.corpus
+    lines = [f"Corpus {data.experiment.data.corpus}, prepared in {prepared.directory}",
              f"  {'split':12}{'documents':>12}{'sentences':>12}{'characters':>14}{'tokens':>14}"
              f"{'tokens/word':>13}{'unknown':>9}"]
     for split, facts in prepared.statistics.items():
@@ -94,7 +112,7 @@ def _corpus(experiment: Experiment, prepared: Prepared) -> str:
         lines.append(f"  sentences: {prepared.sentences}")
     if described := describe_anomalies(anomalies):
         lines.append(f"  in the text: {described}")
-    if warning := build.imbalanced_splits(experiment, prepared):
+    if warning := build.imbalanced_splits(data):
         lines.append(f"  WARNING: {warning}")
     return "\n".join(lines)
 
@@ -128,3 +146,172 @@ def _tokenizer(experiment: Experiment, prepared: Prepared) -> str:
     if unused := build.unused_rows(experiments.model_config(experiment, vocabulary.size), vocabulary.size):
         lines.append(f"WARNING: {unused}")
     return "\n  ".join([*lines, f"most frequent: {frequent}"])
+
+
+# Labelled examples
+
+
+def _labelled(data: Data, split: str, examples: int) -> list[str]:
+    """Statistics of every split, the values of the target, and the first `examples` of `split`."""
+    experiment, own = data.experiment, data.records[split]
+    return [_label_splits(data), _label_sources(data), _label_tokenizer(data),
+            _targets(experiment, data.records["train"]), _steps(experiment, data.splits["train"]),
+            *frozen.describe(frozen.load(experiment, data.tokenizer.tokens, values=False)),
+            *(_labelled_example(own[i], i, data.splits[split], data) for i in _first(own, examples))]
+
+
+def label_statistics(data: Data) -> dict[str, dict[str, Any]]:
+    """For each split, the numbers of its `examples`, `tokens` and `sequences`, the tokens of its `longest` text, and of
+    the `mean` one; and of its target, where that has classes, how many `classes` there are, and `labels`, the number of
+    examples, or words, of the most frequent ones. `records` is a fingerprint of those that are not trained on, whatever
+    their classes are called. `sequences_per_step` is given where it is not the batch size. Of a mixture, `sources` has
+    the numbers of each source, and its `fraction` of the examples that are trained on."""
+    found = {}
+    for split, store in data.splits.items():
+        lengths, counts = store.units.lengths, _target_counts(data.experiment, data.records[split])
+        found[split] = {
+            "examples": len(data.records[split]), "tokens": int(lengths.sum()), "longest": int(lengths.max()),
+            "mean": float(lengths.mean()), "sequences": store.examples, "classes": len(counts),
+            "labels": dict(counts.most_common(STORED))}
+        if isinstance(store, MixedExamples):
+            found[split]["sources"] = _of_sources(data, split)
+        if store.batch_tokens:
+            found[split]["sequences_per_step"] = store.sequences_per_step(data.experiment.batch_size)
+        if split != "train":
+            found[split]["records"] = _fingerprint(data.experiment, data.records[split])
+    return found
+
+
+def _fingerprint(experiment: Experiment, own: Sequence[Record]) -> str:
+    """`records.fingerprint`, with classes numbered as they occur: a run that calls them 0 and 1 is measured on the same
+    examples as one that generates their names."""
+    task, numbers = TASKS[experiment.objective["name"]], {}
+    own = [_as_read(record) for record in own]
+    names = experiment.objective.get("metrics") or task.objective.metrics
+    classes = {"accuracy", "f1", "macro_f1", "matthews"} & {*names}
+    if not classes or "choices" in own[0].fields or not _counts([_target(record) for record in own]):
+        return records.fingerprint(own)
+    return records.fingerprint(record._replace(fields={
+        name: value for name, value in record.fields.items() if name not in records.TARGETS} | {
+        "label": str(numbers.setdefault(str(_target(record)), len(numbers)))}) for record in own)
+
+
+def _as_read(record: Record) -> Record:
+    """Without a target that was made of other ones."""
+    made = "target" in record.fields and {*records.TARGETS} & record.fields.keys() != {"target"}
+    return record._replace(fields={name: value for name, value in record.fields.items()
+                                   if name != "target" or not made})
+
+
+def _target(record: Record) -> Any:
+    return next((record.fields[name] for name in records.TARGETS if name in record.fields), None)
+
+
+def _label_splits(data: Data) -> str:
+    lines = [f"Task {data.experiment.objective['name']}",
+             f"  {'split':12}{'examples':>12}{'tokens':>14}{'longest':>9}{'mean':>8}{'sequences':>12}"]
+    lines += [f"  {split:12}{each['examples']:12,}{each['tokens']:14,}{each['longest']:9,}{each['mean']:8.1f}"
+              f"{each['sequences']:12,}" for split, each in label_statistics(data).items()]
+    return "\n".join(lines)
+
+
+def _of_sources(data: Data, split: str) -> dict[str, dict[str, float]]:
+    """The numbers of each source of a mixture; `epochs` are those of the run."""
+    store, counts = data.splits[split], Counter(record.source for record in data.records[split])
+    found = {}
+    for name, first, last in zip(store.names, store.bounds, store.bounds[1:], strict=False):
+        lengths = store.lengths[first:last]
+        found[name] = {"examples": counts[name], "sequences": last - first, "tokens": int(lengths.sum()),
+                       "longest": int(lengths.max())}
+    if store.block_counts:
+        shown = data.experiment.steps * data.experiment.batch_size
+        epochs = {name: shown * fraction / each["sequences"]
+                  for (name, each), fraction in zip(found.items(), store.fractions().tolist(), strict=True)}
+        total = sum(epochs[name] * each["examples"] for name, each in found.items())
+        for name, each in found.items():
+            each |= {"fraction": epochs[name] * each["examples"] / total, "epochs": epochs[name]}
+    return found
+
+
+def _label_sources(data: Data) -> str:
+    """The sizes and proportions of the sources of a mixture."""
+    experiment = data.experiment
+    if not experiment.sources:
+        return ""
+    cap = f" of at most {experiment.size_cap:,}" * bool(experiment.size_cap)
+    rates = (f"weight x size{cap}^(1/{experiment.temperature:g}), the size in examples" if experiment.temperature
+             else "weight alone")
+    lines = [f"{len(experiment.sources)} sources, mixed by {rates}",
+             f"  {'source':20}{'fraction':>9}{'examples':>12}{'sequences':>12}{'longest':>9}{'epochs':>9}  template"]
+    templates = {source.name: getattr(source.objective, "template", "") for source in task_sources(experiment)}
+    lines += [f"  {name:20}{each['fraction']:9.2%}{each['examples']:12,}{each['sequences']:12,}{each['longest']:9,}"
+              f"{each['epochs']:9.2f}  {templates[name]}" for name, each in _of_sources(data, "train").items()]
+    return "\n".join(lines)
+
+
+def _first(own: Sequence[Record], examples: int) -> list[int]:
+    """The numbers of the first examples; of a mixture, of every source in turn."""
+    turns: Counter[str] = Counter()
+    ranked = []
+    for i, record in enumerate(own):
+        ranked.append((turns[record.source], i))
+        turns[record.source] += 1
+    return [i for _, i in sorted(ranked)[:examples]]
+
+
+def _label_tokenizer(data: Data) -> str:
+    tokenizer, units = data.tokenizer, data.splits["train"].units
+    unknown = tokenizer.vocabulary.unknown
+    text = f"Tokenizer {tokenizer.name}: {tokenizer.size:,} tokens"
+    if unknown < 0:
+        return text
+    tokens = units.tokens if units.source is None else np.concatenate([units.tokens, units.source.tokens])
+    return f"{text}; {np.mean(known_ids(tokens, tokenizer.vocabulary) == unknown):.3%} of the text is unknown"
+
+
+def _targets(experiment: Experiment, own: Sequence[Record]) -> str:
+    """The values of a target and how often each occurs, where it is a class."""
+    if not (counts := _target_counts(experiment, own)):
+        return ""
+    target = TASKS[experiment.objective["name"]].reads.targets[0]
+    shown = ", ".join(f"{value} {count / counts.total():.1%}" for value, count in counts.most_common(LABELS))
+    scheme = experiment.objective.get("scheme", "none") if target == "tags" else "none"
+    return (f"{target}{f' ({scheme})' * (scheme != 'none')}: {len(counts):,} values: {shown}"
+            + ", ..." * (len(counts) > LABELS))
+
+
+def _target_counts(experiment: Experiment, own: Sequence[Record]) -> Counter[str]:
+    """The values of the target of records, as `_counts`; answers, and what is made of unlabelled text, do not count."""
+    targets = TASKS[experiment.objective["name"]].reads.targets[:1]
+    return _counts([record.fields[target] for record in own for target in targets
+                    if target in record.fields and not record.tokens and "answers" not in record.fields])
+
+
+def _counts(values: Sequence[Any]) -> Counter[str]:
+    """How often each value occurs; none where they are not strings, or lists of strings, or most of them are different,
+    as translations."""
+    values = [value for each in values for value in each] if values and isinstance(values[0], list) else values
+    counts = Counter(values if all(isinstance(value, str) for value in values) else ())
+    return counts if len(counts) <= max(STORED, counts.total() // 2) else Counter()
+
+
+def _steps(experiment: Experiment, train: Examples) -> str:
+    sequences = train.sequences_per_step(experiment.batch_size)
+    epochs = experiment.steps * sequences / train.examples
+    return (f"{experiment.steps:,} steps of {sequences:.4g} sequences are {epochs:,.2f} epochs; validation "
+            f"every {experiment.evaluation.every:,} steps, best by {experiment.checkpoint.best}")
+
+
+def _labelled_example(record: Record, number: int, store: Examples, data: Data) -> str:
+    """A record's fields, and the tokens of its units."""
+    lines = [f"Example {number:,} ({f'{record.source}, ' * bool(record.source)}{record.where}):"]
+    for name, value in record.fields.items():
+        lines.append(textwrap.fill(f"{name}: {value}", 110, initial_indent="  ", subsequent_indent="    "))
+    texts = {"tokens": store.units} if store.units.source is None else {
+        "source tokens": store.units.source, "target tokens": store.units}
+    for unit in np.flatnonzero(store.units.example == number):
+        for name, own in texts.items():
+            span = slice(own.offsets[unit], own.offsets[unit + 1])
+            tokens = " ".join(data.tokenizer.id_to_token(int(i)) for i in own.tokens[span])
+            lines.append(textwrap.fill(f"{name}: {tokens}", 110, initial_indent="  ", subsequent_indent="    "))
+    return "\n".join(lines)

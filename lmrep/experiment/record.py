@@ -1,7 +1,7 @@
 """The fields of an experiment's config, and of its stages and sources, as frozen records."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from lmrep.config.record import setting
 from lmrep.core.paths import as_path
@@ -50,7 +50,13 @@ class TaskSourceConfig(SourceConfig):
 
 @dataclass(frozen=True)
 class Experiment:
-    """The top level of an experiment config. Sections with a `name` are entries of a table of choices."""
+    """The top level of an experiment config. Sections with a `name` are entries of a table of choices.
+
+    Attributes:
+      labelled: whether it is trained on labelled examples, which decide what the config leaves open.
+    """
+
+    labelled: ClassVar[bool] = False
 
     name: str = setting("experiment", "for logs")
     seed: int = setting(0, "of initial parameters, the order of examples and all random draws", at_least=0,
@@ -96,6 +102,8 @@ class Experiment:
 @dataclass(frozen=True)
 class TaskExperiment(Experiment):
     """The top level of the config of a task, which is trained on labelled examples."""
+
+    labelled: ClassVar[bool] = True
 
     steps: int = setting(0, "updates; 0: those of `epochs`", at_least=0, at_most=2**31 - 1)
     epochs: float = setting(3.0, "passes over the training examples, where steps is 0", above=0)

@@ -20,7 +20,7 @@ from lmrep.config.record import flatten_config
 from lmrep.core.errors import UserError
 from lmrep.experiment import checks, page_files
 from lmrep.experiment import config as experiments
-from lmrep.experiment.config import TaskExperiment
+from lmrep.experiment.config import Experiment
 from lmrep.experiment.settings import MAX_RUNS, Fields
 from lmrep.experiment.task_data import best_metric
 from lmrep.metrics import Metric
@@ -153,7 +153,7 @@ def make(load: Load, file: str, argument: str, overrides: Fields, settings: Sequ
                 json.loads(json.dumps(base)), metric, metrics)
 
 
-def _best_metric(experiment: TaskExperiment, decided: dict[str, str]) -> str:
+def _best_metric(experiment: Experiment, decided: dict[str, str]) -> str:
     """The metric that a task's training data decides. The data is read once for settings that read the same."""
     key = repr((experiment.data, experiment.sources, experiment.objective))
     if key not in decided:

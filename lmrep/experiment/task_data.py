@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from lmrep.core.errors import UserError
@@ -18,35 +17,19 @@ from lmrep.data.records.values import listed
 from lmrep.data.tokenizers import Tokenizer
 from lmrep.experiment import config as experiments
 from lmrep.experiment import contracts, task_sources
-from lmrep.experiment.config import StagePlan, TaskExperiment
+from lmrep.experiment.config import Experiment, StagePlan
+from lmrep.experiment.data import Data
 from lmrep.models.base import Model
 from lmrep.tasks import TASKS, word_features
 from lmrep.tasks.base import TaskDef, TextEncoder, resolve_long
 
 BOTH_ORDERS = {"text": "text2", "text2": "text", "span": "span2", "span2": "span"}
-STATISTICS = "data.json"  # of a workdir: `task_inspection.statistics`
+STATISTICS = "data.json"  # of a workdir: `inspection.label_statistics`
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class PreparedTask:
-    """Labelled data that is ready for training; as `lmrep.data.store.prepare.Prepared` is for pretraining.
-
-    Attributes:
-      experiment: with what the training data decides: labels, and steps where epochs are given.
-      tokenizer: loaded, or trained on the training texts.
-      records: split -> its records.
-      stores: split -> its examples.
-    """
-
-    experiment: TaskExperiment
-    tokenizer: Tokenizer
-    records: dict[str, list[Record]] = field(repr=False)
-    stores: dict[str, Examples] = field(repr=False)
-
-
-def prepare_task(experiment: TaskExperiment, tokenizer: tokenizers.Config) -> PreparedTask:
+def prepare_task(experiment: Experiment, tokenizer: tokenizers.Config) -> Data:
     """Reads, checks and tokenizes the examples of an experiment.
 
     Raises:
@@ -78,15 +61,15 @@ def prepare_task(experiment: TaskExperiment, tokenizer: tokenizers.Config) -> Pr
     stores = {split: tokenized(experiment, model, loaded, own, split) for split, own in examples.items()}
     if experiment.sources:
         stores["train"] = task_sources.with_proportions(experiment, examples["train"], stores["train"])
-    return PreparedTask(_with_steps(experiment, stores["train"]), loaded, examples, stores)
+    return Data(_with_steps(experiment, stores["train"]), loaded, stores, examples)
 
 
-def _limit(experiment: TaskExperiment, split: str) -> int:
+def _limit(experiment: Experiment, split: str) -> int:
     """The most examples of a split that are used of each source; 0: all."""
     return experiment.evaluation.examples if split == "validation" else 0
 
 
-def best_metric(experiment: TaskExperiment) -> str:
+def best_metric(experiment: Experiment) -> str:
     """The validation metric that checkpoints are compared by. Where neither `checkpoint.best` nor the task names one,
     the training data is read, which decides.
 
@@ -99,11 +82,11 @@ def best_metric(experiment: TaskExperiment) -> str:
     return _best(experiment, task, config)
 
 
-def _best(experiment: TaskExperiment, task: TaskDef, config: Any) -> str:
+def _best(experiment: Experiment, task: TaskDef, config: Any) -> str:
     return experiment.checkpoint.best or task.best or config.metrics[0]
 
 
-def _check_labels(experiment: TaskExperiment, task: TaskDef, config: Any, training: Sequence[Record]) -> None:
+def _check_labels(experiment: Experiment, task: TaskDef, config: Any, training: Sequence[Record]) -> None:
     """Refuses training data with labels that are not those of the head that `init` gave."""
     labels = getattr(config, "labels", ())
     present = task.resolve(dataclasses.replace(config, labels=()), training).labels if labels else ()
@@ -115,7 +98,7 @@ def _check_labels(experiment: TaskExperiment, task: TaskDef, config: Any, traini
                         f"{', '.join(labels[:20])}; {what}")
 
 
-def _check_known(experiment: TaskExperiment, task: TaskDef, config: Any, own: Sequence[Record]) -> None:
+def _check_known(experiment: Experiment, task: TaskDef, config: Any, own: Sequence[Record]) -> None:
     """Refuses validation data with classes or tags none of which is in the training data: they are those of something
     else, and all checkpoints would be equally bad."""
     if not (labels := getattr(config, "labels", ())):
@@ -143,7 +126,7 @@ def _both_orders(own: Sequence[Record]) -> list[Record]:
 
 
 def _tokenizer(
-    experiment: TaskExperiment, config: tokenizers.Config, task: TaskDef, objective: Any, training: Sequence[Record]
+    experiment: Experiment, config: tokenizers.Config, task: TaskDef, objective: Any, training: Sequence[Record]
 ) -> Tokenizer:
     """The tokenizer, trained on the texts of the training examples where none is loaded."""
     if config.vocab_file:
@@ -153,7 +136,7 @@ def _tokenizer(
 
 
 def labelled(
-    experiment: TaskExperiment, model: Model, tokenizer: Tokenizer, own: Sequence[Record], examples: int | None = 0
+    experiment: Experiment, model: Model, tokenizer: Tokenizer, own: Sequence[Record], examples: int | None = 0
 ) -> list[Record]:
     """The records, with examples made of those of sources without targets, of each source at most `examples`, at equal
     distances; 0 or None: all.
@@ -172,7 +155,7 @@ def labelled(
 
 
 def tokenized(
-    experiment: TaskExperiment, model: Model, tokenizer: Tokenizer, own: Sequence[Record], name: str
+    experiment: Experiment, model: Model, tokenizer: Tokenizer, own: Sequence[Record], name: str
 ) -> Examples:
     """The examples of some records; `name` is for logs. Those of a mixture are `MixedExamples`.
 
@@ -239,7 +222,7 @@ def _changed(config: Any) -> dict[str, Any]:
     return {name: value for name, value in dataclasses.asdict(config).items() if value != defaults[name]}
 
 
-def _with_steps(experiment: TaskExperiment, train: Examples) -> TaskExperiment:
+def _with_steps(experiment: Experiment, train: Examples) -> Experiment:
     """The experiment with its steps, and with the intervals that are given in epochs."""
     epoch = train.steps_per_epoch(experiment.batch_size)
     steps = experiment.steps or max(1, round(experiment.epochs * epoch))

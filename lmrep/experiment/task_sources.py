@@ -16,7 +16,7 @@ from lmrep.data.records import Record
 from lmrep.data.records.mixture import MixedExamples
 from lmrep.experiment import contracts
 from lmrep.experiment.choices import ALL_OBJECTIVES
-from lmrep.experiment.record import TaskExperiment
+from lmrep.experiment.record import Experiment
 from lmrep.tasks import TASKS
 from lmrep.tasks.base import TaskDef
 from lmrep.tasks.mixture import config_of_source, mixed
@@ -41,7 +41,7 @@ class TaskSource(NamedTuple):
     objective: Any
 
 
-def task_sources(experiment: TaskExperiment) -> list[TaskSource]:
+def task_sources(experiment: Experiment) -> list[TaskSource]:
     """The data sets that are mixed, with every field resolved; none if there is only `data`."""
     data = dataclasses.asdict(experiment.data)
     objective = {name: value for name, value in experiment.objective.items() if name != "name"}
@@ -52,7 +52,7 @@ def task_sources(experiment: TaskExperiment) -> list[TaskSource]:
             for i, source in enumerate(experiment.sources)]
 
 
-def check(experiment: TaskExperiment) -> None:
+def check(experiment: Experiment) -> None:
     """Raises UserError for a mixture that the task cannot be trained on."""
     name = experiment.objective["name"]
     task = TASKS[name]
@@ -74,25 +74,25 @@ def check(experiment: TaskExperiment) -> None:
                         "this text with an objective such as span_corruption")
 
 
-def task_of(experiment: TaskExperiment) -> TaskDef:
+def task_of(experiment: Experiment) -> TaskDef:
     """The task; of a mixture one that goes by the config of each record's source."""
     name = experiment.objective["name"]
     task = contracts.checked_task(name, TASKS[name])
     return mixed(task, _configs(experiment)) if experiment.sources else task
 
 
-def _configs(experiment: TaskExperiment) -> dict[str, Any]:
+def _configs(experiment: Experiment) -> dict[str, Any]:
     return {source.name: source.objective for source in task_sources(experiment)}
 
 
-def objective_of(experiment: TaskExperiment, source: str, base: Any) -> Any:
+def objective_of(experiment: Experiment, source: str, base: Any) -> Any:
     """The task's config for the records of a source; `base` for those of none. Raises UserError for an unknown one."""
     if source and not experiment.sources:
         raise UserError(f"the source {source!r} is given, and the run has a single data set; leave it out")
     return config_of_source(_configs(experiment), source, base)
 
 
-def config_of(experiment: TaskExperiment, source: str = "") -> Any:
+def config_of(experiment: Experiment, source: str = "") -> Any:
     """The task's config for the records of a source, or of none, where no stage changes it. Raises UserError for an
     unknown one."""
     fields = {name: value for name, value in experiment.objective.items() if name != "name"}
@@ -102,11 +102,10 @@ def config_of(experiment: TaskExperiment, source: str = "") -> Any:
 
 def metrics(experiment: Any, objective: str) -> dict[str, Any]:
     """The metrics of an objective of the experiment, by name."""
-    task = isinstance(experiment, TaskExperiment)
-    return dict((task_of(experiment).objective if task else ALL_OBJECTIVES[objective]).metrics)
+    return dict((task_of(experiment).objective if experiment.labelled else ALL_OBJECTIVES[objective]).metrics)
 
 
-def data_of(experiment: TaskExperiment, source: str = "") -> dict[str, records.Config]:
+def data_of(experiment: Experiment, source: str = "") -> dict[str, records.Config]:
     """{source: its data}, of one source or of all; {"": data} where there is only `data`. Raises UserError for an
     unknown one."""
     own = {each.name: each.data for each in task_sources(experiment)}
@@ -116,18 +115,18 @@ def data_of(experiment: TaskExperiment, source: str = "") -> dict[str, records.C
     return own or {"": experiment.data}
 
 
-def splits(experiment: TaskExperiment) -> tuple[str, ...]:
+def splits(experiment: Experiment) -> tuple[str, ...]:
     """The splits that the data, or one of the sources, has."""
     own = data_of(experiment).values()
     return tuple(split for split in records.SPLITS if any(records.files_of(data, split) for data in own))
 
 
-def files(experiment: TaskExperiment, split: str) -> str:
+def files(experiment: Experiment, split: str) -> str:
     """The files of a split, for people."""
     return ", ".join(filter(None, (records.files_of(data, split) for data in data_of(experiment).values())))
 
 
-def read_split(experiment: TaskExperiment, split: str, examples: int | None = 0, source: str = "") -> list[Record]:
+def read_split(experiment: Experiment, split: str, examples: int | None = 0, source: str = "") -> list[Record]:
     """The records of a split, source after source, each with its name; `task_data.labelled` makes examples of those
     that have no targets.
 
@@ -152,7 +151,7 @@ def read_split(experiment: TaskExperiment, split: str, examples: int | None = 0,
 
 
 def read_data(
-    experiment: TaskExperiment, data: records.Config, split: str, examples: int | None = 0, source: str = ""
+    experiment: Experiment, data: records.Config, split: str, examples: int | None = 0, source: str = ""
 ) -> list[Record]:
     """The records of a split of data that has the form of the run's, or of its source `source`, with their targets.
     `examples` and errors are those of `read_split`; unlabelled texts are read in full, since examples are made of them
@@ -163,7 +162,7 @@ def read_data(
     return [task.templates.convert(config, record._replace(source=source)) for record in own]
 
 
-def training_texts(experiment: TaskExperiment, task: TaskDef, config: Any, own: Sequence[Record]) -> list[str]:
+def training_texts(experiment: Experiment, task: TaskDef, config: Any, own: Sequence[Record]) -> list[str]:
     """The texts that a tokenizer is trained on: of a mixture, of each source in its proportion as many as there are."""
     by_source = _by_source(experiment, own)
     groups = [[*_texts(task, config, group)] for group in by_source]
@@ -191,18 +190,18 @@ def _texts(task: TaskDef, config: Any, own: Sequence[Record]):
             yield from [value] if isinstance(value, str) else [" ".join(map(str, value))] if value else []
 
 
-def _by_source(experiment: TaskExperiment, own: Sequence[Record]) -> list[list[Record]]:
+def _by_source(experiment: Experiment, own: Sequence[Record]) -> list[list[Record]]:
     names = [*data_of(experiment)]
     return [[record for record in own if record.source == name] for name in names]
 
 
-def _weights(experiment: TaskExperiment, counts: Sequence[int]) -> list[float]:
+def _weights(experiment: Experiment, counts: Sequence[int]) -> list[float]:
     """The rates at which the examples of sources are shown, given their numbers, not normalized."""
     return mixing_weights([source.weight for source in task_sources(experiment)], counts, experiment.temperature,
                           experiment.size_cap)
 
 
-def with_proportions(experiment: TaskExperiment, own: Sequence[Record], examples: MixedExamples) -> MixedExamples:
+def with_proportions(experiment: Experiment, own: Sequence[Record], examples: MixedExamples) -> MixedExamples:
     """The training examples of a mixture in its proportions. They are those of examples: where sequences are packed, a
     source whose sequences hold more examples gives fewer of them."""
     sequences = np.diff(examples.bounds)

@@ -31,7 +31,7 @@ from lmrep.data.store.scan import documents
 from lmrep.data.tokenizers import Tokenizer, keeps_whitespace
 from lmrep.experiment import build, checks
 from lmrep.experiment import config as experiments
-from lmrep.experiment.config import TaskExperiment, own_tokenizer, stage_at
+from lmrep.experiment.config import own_tokenizer, stage_at
 from lmrep.inference import pairs as minimal_pairs
 from lmrep.inference import perplexity as sliding
 from lmrep.inference.encode import BATCH, BATCH_ELSEWHERE
@@ -141,7 +141,7 @@ def measure(
         name = f"pll is {pll!r}" if pll else "end_mark is set"
         raise UserError(f"{name}, for scores of minimal pairs; give pairs too")
     run = load(directory, step, model, {"search": search} if search else {})
-    if isinstance(run.experiment, TaskExperiment):
+    if run.experiment.labelled:
         for name, value in {"stride": stride, "length": length, "batch_size": batch_size}.items():
             if value is not None:
                 raise UserError(f"{name} is {value}, and {run.directory} was trained for a task, not to predict text; "
@@ -220,7 +220,7 @@ def own_corpus(run: Run, split: str, data_dir: Path) -> Prepared:
         raise UserError(f"{run.directory} was converted, not trained, and has no corpus of its own; "
                         "give text with --files='texts/*.txt'")
     checks.check_rules(run.directory, recorded)
-    prepared = build.prepared(run.experiment, data_dir, log.info, own_tokenizer(run.directory, run.experiment))
+    prepared = build.prepare(run.experiment, data_dir, log.info, own_tokenizer(run.directory, run.experiment)).corpus
     if split not in prepared.stores:
         raise UserError(f"there is no split {split!r}; this run's corpus has {', '.join(prepared.stores)}")
     if prepared.stores[split].fingerprint != recorded.get(split):

@@ -24,7 +24,7 @@ from lmrep.core.progress import ProgressReporter
 from lmrep.core.remote_cache import local_data_dir
 from lmrep.data.records.examples import Examples
 from lmrep.experiment import config as experiments
-from lmrep.experiment.task_data import PreparedTask
+from lmrep.experiment.data import Data
 from lmrep.inference import labelled
 from lmrep.objectives.base import FrozenPart, FrozenParts
 from lmrep.tasks import frozen_features, heads
@@ -35,32 +35,33 @@ ADVICE = "free some space, give another --data_dir, or set --config.cache_featur
 log = logging.getLogger(__name__)
 
 
-def cached(prepared: PreparedTask, frozen: FrozenParts, data_dir: Path) -> PreparedTask:
-    """The data of a task with the column `features`, if `cache_features` is set. Features that do not exist, or are
-    damaged, are computed; their size is logged before.
+def cached(data: Data, frozen: FrozenParts, data_dir: Path) -> Data:
+    """Labelled examples with the column `features`, if `cache_features` is set; other data as they are. Features that
+    do not exist, or are damaged, are computed; their size is logged before.
 
     Raises:
       RunFault: they cannot be written, or the disk has too little space.
     """
-    if not prepared.experiment.cache_features:
-        return prepared
-    part, c = frozen[frozen_features.NAME], experiments.resolve_stages(prepared.experiment)[0].objective.features
+    experiment = data.experiment
+    if not (experiment.labelled and experiment.cache_features):
+        return data
+    part, c = frozen[frozen_features.NAME], experiments.resolve_stages(experiment)[0].objective.features
     folder = local_data_dir(data_dir) / FOLDER
-    dtype = prepared.experiment.execution.dtype
-    directories = {split: folder / _key(part, c, examples, dtype) for split, examples in prepared.stores.items()}
-    stores = {}
-    _announce(part, c, {split: prepared.stores[split] for split, path in directories.items() if not path.exists()},
+    dtype = experiment.execution.dtype
+    directories = {split: folder / _key(part, c, examples, dtype) for split, examples in data.splits.items()}
+    splits = {}
+    _announce(part, c, {split: data.splits[split] for split, path in directories.items() if not path.exists()},
               folder)
-    for split, examples in prepared.stores.items():
+    for split, examples in data.splits.items():
         features = sealed_cache.cached(
             directories[split], functools.partial(_write, part=part, c=c, examples=examples, split=split), _load,
             {"features": directories[split].name}, "the features", ADVICE)
         units = examples.units
         columns = units.columns | {frozen_features.NAME: features}
         units = units._replace(columns=columns, token_columns=(*units.token_columns, frozen_features.NAME))
-        stores[split] = dataclasses.replace(examples, units=units)
+        splits[split] = dataclasses.replace(examples, units=units)
     log.info("features are read from %s", folder)
-    return dataclasses.replace(prepared, stores=stores)
+    return dataclasses.replace(data, splits=splits)
 
 
 def _key(part: FrozenPart, c: frozen_features.Config, examples: Examples, dtype: str) -> str:

@@ -13,7 +13,7 @@ from lmrep.core.files import write_json, write_text
 from lmrep.data import records
 from lmrep.data.records import Record
 from lmrep.experiment import task_data, task_sources
-from lmrep.experiment.config import TaskExperiment, stage_at
+from lmrep.experiment.config import Experiment, stage_at
 from lmrep.inference import labelled
 from lmrep.metrics.bootstrap import bootstrap
 from lmrep.metrics.tasks import TASK_METRICS
@@ -67,7 +67,7 @@ def evaluate_task(
 
 
 def read_files(
-    experiment: TaskExperiment, files: str, examples: int | None = None, source: str = ""
+    experiment: Experiment, files: str, examples: int | None = None, source: str = ""
 ) -> list[Record]:
     """The records of other files, which have the form of those of the run or, of a mixture, of its source `source`.
 

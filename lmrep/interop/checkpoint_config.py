@@ -1,9 +1,8 @@
-"""What a config takes from the checkpoint that a run starts from, or whose vectors it reads: network, tokenizer and
-head."""
+"""Facts of the checkpoint that a run starts from, or whose vectors it reads: network, tokenizer and head."""
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,13 @@ from lmrep.core import remote
 from lmrep.core.paths import as_path
 from lmrep.data import tokenizers
 from lmrep.experiment import config as experiments
-from lmrep.experiment import fine_tuning, page_files, recorded
-from lmrep.experiment.choices import ALL_OBJECTIVES, is_task
+from lmrep.experiment import fine_tuning, page_files, recorded, resolve
+from lmrep.experiment.choices import ALL_OBJECTIVES
+from lmrep.experiment.resolve import CheckpointFacts
 from lmrep.interop import conversion
 from lmrep.interop.huggingface.read import describe, read_network
 from lmrep.interop.init_from import directory_of
-from lmrep.tasks import TASKS, networks
+from lmrep.tasks import TASKS
 
 
 def load_config(
@@ -31,111 +31,39 @@ def load_config(
     of one task, before the overrides; where it sets `frozen["features"]` of a task instead, the tokenizer of that one.
 
     Raises:
-      UserError: as `lmrep.config.loading.load` and `adopt_checkpoint`.
+      UserError: as `lmrep.config.loading.load`, `facts` and `lmrep.experiment.resolve.resolve`.
     """
     config = loading.load(page_files.find(file), argument)
-    if "init_mapping" in dict(overrides):
-        config = loading.apply_overrides(config, [(k, v) for k, v in overrides if k == "init_mapping"])
-        overrides = [(k, v) for k, v in overrides if k != "init_mapping"]
-    if config.get("init"):
-        head = dict(overrides).get("head", config.get("head", ""))
-        adopt_checkpoint(config, config.init, new_head=head.strip("'\"") == "new")
-        if is_task(config) and 0 < config.model.get("max_length", 0) < config.length:
-            config.length = config.model.max_length
-    elif is_task(config) and config.get("frozen", {}).get("features"):
-        adopt_features(config, config.frozen["features"])
-    config = loading.apply_overrides(config, overrides)
+    task = config.objective.name if config.get("objective", {}).get("name") in TASKS else ""
+    source, field = config.get("init"), "init"
+    if task and not source:
+        source, field = config.get("frozen", {}).get("features"), "features"
+    config = resolve.resolve(config, overrides, facts(source, task, field) if source else None)
     for name, path in config.get("frozen", {}).items():  # a run may be resumed from another directory
         config.frozen[name] = remote.as_url(path) or (str(Path(as_path(path)).absolute()) if path else "")
     return config
 
 
-def adopt_checkpoint(
-    config: ml_collections.ConfigDict, path: str | os.PathLike, new_head: bool | None = None
-) -> None:
-    """Sets `config.init` to a checkpoint, and the network and the tokenizer to those of that checkpoint, in place. With
-    `config.init_mapping`, which may take parameters from another network, the network stays as it is. The config of a
-    task gets the head that suits the network: that of the checkpoint, with its labels, if it was trained
-    for the same task; otherwise that of its published system.
+def facts(path: str | os.PathLike, task: str = "", field: str = "init") -> CheckpointFacts:
+    """What a config takes from a workdir or a published directory.
 
     Args:
-      config: of an experiment.
-      path: of a workdir or a published directory.
-      new_head: whether the head starts anew, so that its labels are those of the data; by default as `config.head`.
+      path: of the directory.
+      task: in `TASKS`, whose head is asked for; "" for none.
+      field: of the config that names the directory, for messages.
 
     Raises:
       UserError: there is no checkpoint.
     """
-    directory = directory_of(path)
-    config.init = _absolute(path, directory)
-    network, tokenizer = adopt_tokenizer(config, path)
-    kept = dropout_fields(network)
-    if not config.get("init_mapping"):
-        config.model = {**network, **{name: value for name, value in config.model.items() if name in kept}}
-        if is_task(config):
-            config.model.update(fine_tuning.reading_fields(config.objective.name, network).model)
-    if is_task(config):
-        fields = head_fields(directory, config.objective.name, tokenizer.vocabulary.specials.get("pad"))
-        labels = fields.pop("labels", ())
-        if new_head is None:
-            new_head = config.get("head") == "new"
-        if not new_head and set(config.objective.get("labels") or labels) == set(labels):
-            fields["labels"] = labels
-        _set_head(config, fields)
-
-
-def _set_head(config: ml_collections.ConfigDict, fields: Mapping[str, Any]) -> None:
-    """Sets those of these fields of a head that the task has. A network with fields of its own stays, with its pooling
-    and its frozen features."""
-    own = networks.FIELDS.get(config.objective.get("network", ""), {})
-    kept = {"network", *({"pooling", "features"} & own.keys())} if own else ()
-    config.objective.update({name: value for name, value in fields.items()
-                             if name in config.objective and name not in kept})
-
-
-def adopt_tokenizer(
-    config: ml_collections.ConfigDict, path: str | os.PathLike
-) -> tuple[dict[str, Any], tokenizers.Tokenizer]:
-    """Sets the tokenizer of a config to that of a workdir or a published directory, in place. Returns the fields of the
-    network there, and the tokenizer. Raises UserError if there is neither."""
-    directory = directory_of(path)
+    directory = directory_of(path, field)
     folder = "tokenizer" if conversion.is_workdir(directory) else ""
     network = recorded.read(directory)[0].model if folder else read_network(directory)
     tokenizer = tokenizers.load(directory / folder)
-    vocab_file = f"{_absolute(path, directory)}/{folder}".rstrip("/")
-    config.tokenizer.update(name=tokenizer.name, vocab_file=vocab_file, vocab_size=max(tokenizer.size, 64),
-                            lowercase=tokenizer.lowercase)
-    return dict(network), tokenizer
-
-
-def _absolute(path: str | os.PathLike, directory: Path) -> str:
-    """A path that stays valid: a run may be resumed from another directory, or on another machine."""
-    return remote.as_url(path) or str(directory.absolute())
-
-
-def dropout_fields(network: Mapping[str, Any]) -> tuple[str, ...]:
-    """The fields of a network's config that a run keeps when it takes the network of a checkpoint."""
-    return experiments.model_def(network).dropout_fields
-
-
-def adopt_features(config: ml_collections.ConfigDict, path: str | os.PathLike) -> None:
-    """Sets the tokenizer of a task's config to that of the frozen encoder `path`, in place; where nothing else is
-    encoded (the network "none"), also what its texts look like.
-
-    Raises:
-      UserError: there is no checkpoint.
-    """
-    directory = directory_of(path, "features")
-    network, tokenizer = adopt_tokenizer(config, path)
-    if config.model.name != "none":
-        return
-    for name in ("max_length", "token_types"):
-        config.model[name] = network.get(name, 0)
-    pad = tokenizer.vocabulary.specials.get("pad")
-    fields = head_fields(directory, config.objective.name, pad)
-    _set_head(config, {"context": "both"} | {name: fields[name] for name in ("context", "pooling") if name in fields})
-    if 0 < config.model.max_length < config.length:
-        config.length = config.model.max_length
+    absolute = remote.as_url(path) or str(directory.absolute())
+    fields = {"name": tokenizer.name, "vocab_file": f"{absolute}/{folder}".rstrip("/"),
+              "vocab_size": max(tokenizer.size, 64), "lowercase": tokenizer.lowercase}
+    head = head_fields(directory, task, tokenizer.vocabulary.specials.get("pad")) if task else {}
+    return CheckpointFacts(absolute, dict(network), fields, head)
 
 
 def head_fields(path: Path, task: str, pad: int | None) -> dict[str, Any]:

@@ -5,6 +5,7 @@ that the source checkpoint lacks starts as the mean of all rows.
 """
 
 import dataclasses
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,8 +20,10 @@ from lmrep.core.errors import UserError
 from lmrep.core.input_files import check_plain
 from lmrep.core.params import Tree, flatten, init
 from lmrep.core.paths import as_path
-from lmrep.data import tokenizers
+from lmrep.data import tokenizers, word_vectors
+from lmrep.data.tokenizers import Tokenizer
 from lmrep.experiment import config as experiments
+from lmrep.experiment.record import Experiment
 from lmrep.inference.load import load as load_run
 from lmrep.interop import (
     bilm,
@@ -33,7 +36,11 @@ from lmrep.interop.huggingface.read import read as read_published
 from lmrep.interop.path_mapping import Origin, origins, take
 from lmrep.models import MODELS, name_of
 from lmrep.storage import remote_workdir, workdir
+from lmrep.tasks import TASKS
+from lmrep.training.stages import Stage
 from lmrep.training.state import trainable
+
+log = logging.getLogger(__name__)
 
 
 class SourceCheckpoint(NamedTuple):
@@ -101,6 +108,36 @@ def directory_of(path: str | os.PathLike, field: str = "init") -> Path:
     if not conversion.is_workdir(path):
         describe_published(path)
     return path
+
+
+def initialized(stage: Stage, experiment: Experiment, tokenizer: Tokenizer) -> Stage:
+    """The first stage with the parameters of the checkpoint `experiment.init`, and tables that start from
+    `experiment.init_vectors`."""
+    specs, values, tokens = flatten(stage.objective.specs), {}, tokenizer.tokens
+    if experiment.init:
+        source = source_of(experiment)
+        fit = match(stage.objective.specs, source, tokens, experiment.init_mapping)
+        network = experiments.model_config(experiment)
+        log.info("%s", "\n".join([describe(fit, source), *check_network(network, source)]))
+        values |= fit.values
+        if experiment.labelled and (layers := experiment.new_layers):
+            values = fresh_layers(values, stage.objective.specs, layers, experiment.seed)
+            log.info("  the top %d layer(s) start from random values", layers)
+    for path, file in experiment.init_vectors.items():
+        if path not in specs or len(specs[path].shape) != 2:
+            tables = [name for name, spec in specs.items() if spec.axes[:1] == ("vocab",)]
+            raise UserError(f"config.init_vectors has {path!r}, which is no table of tokens; this run has "
+                            f"{', '.join(tables)}")
+        values[path], known = word_vectors.table(file, tokens, specs[path].shape)
+        log.info("%s starts from %s, which has %s of %s tokens; the others start from 0", path, file, f"{known:,}",
+                 f"{len(tokens):,}")
+    return dataclasses.replace(stage, init_values={**stage.init_values, **values})
+
+
+def source_of(experiment: Experiment) -> SourceCheckpoint:
+    """The checkpoint `experiment.init`, with the head of the experiment's task. Raises as `load` and `for_task`."""
+    source, task = load(experiment.init), TASKS.get(experiment.objective["name"])
+    return for_task(source, task.initial, experiment.objective, experiment.head == "new") if task else source
 
 
 def for_task(

@@ -4,9 +4,9 @@ import os
 
 import ml_collections
 
-from lmrep.core import remote
 from lmrep.core.errors import UserError
-from lmrep.interop import checkpoint_config, init_from
+from lmrep.experiment.config import model_def
+from lmrep.interop import checkpoint_config
 
 
 def pick(depth: int, layers: int) -> list[int]:
@@ -20,8 +20,9 @@ def pick(depth: int, layers: int) -> list[int]:
 def follow(
     config: ml_collections.ConfigDict, teacher: str | os.PathLike, layers: int = 0, start: bool = True,
     head: bool = True,
-) -> None:
-    """Sets, in place, a student of a teacher: its tokenizer and its network, with fewer layers and without token types.
+) -> ml_collections.ConfigDict:
+    """The config of a student of a teacher: with its tokenizer and its network, with fewer layers and without token
+    types.
 
     Args:
       config: of an experiment with a distillation objective.
@@ -33,20 +34,22 @@ def follow(
     Raises:
       UserError: there is no teacher, or it has fewer layers.
     """
-    path = remote.as_url(teacher) or str(init_from.directory_of(teacher, "teacher").absolute())
-    network, _ = checkpoint_config.adopt_tokenizer(config, teacher)
+    path, network, tokenizer, _ = checkpoint_config.facts(teacher, field="teacher")
+    config = config.copy_and_resolve_references()
+    config.tokenizer.update(tokenizer)
     depth = network["layers"]
     layers = layers or max(1, depth // 2)
-    kept = {name: config.model[name] for name in checkpoint_config.dropout_fields(network) if name in config.model}
+    kept = {name: config.model[name] for name in model_def(network).dropout_fields if name in config.model}
     config.model = {**network, **kept, "layers": layers, **({"token_types": 0} if "token_types" in network else {})}
     if network.get("max_length"):
         config.length = min(config.length, network["max_length"])
     config.frozen = {"teacher": path}
     if not start:
-        return
+        return config
     config.init = path
     chosen = ",".join(map(str, pick(depth, layers)))
     shared = network.get("share", "none") != "none"
     config.init_mapping = {"encoder": "encoder"} if shared else {"encoder/layers": f"encoder/layers[{chosen}]"}
     if not head and config.objective.name == "distillation":
         config.init_mapping.update({f"objective/masked/{name}": "" for name in ("transform", "norm")})
+    return config

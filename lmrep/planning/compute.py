@@ -8,7 +8,7 @@ from lmrep.core.sharding import make_mesh
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.experiment import shapes
 from lmrep.experiment.choices import ALL_FORMATS
-from lmrep.experiment.config import UNKNOWN_STEPS, Experiment, StagePlan, TaskExperiment
+from lmrep.experiment.config import UNKNOWN_STEPS, Experiment, StagePlan
 from lmrep.objectives.base import Objective
 from lmrep.planning import conventions, flops, published
 
@@ -87,7 +87,7 @@ def of_experiment(
     mesh, stages = make_mesh(1, 1, 1), []
     for one in shapes.without_data(experiment, vocabulary, mesh):
         plan, stage, batch, length = one.plan, one.stage, one.plan.batch_size, one.plan.length
-        if isinstance(experiment, TaskExperiment):
+        if experiment.labelled:
             exact = Figure(None, "the batches of a task are as long as their longest text; a run records what it did "
                                  "in cost.jsonl")
         else:

@@ -110,7 +110,7 @@ def test_the_vectors_are_those_of_encode(home):
     run = lmrep.load(home / "run")
     c = experiments.resolve_stages(prepared.experiment)[0].objective
     model = build.model(prepared.experiment, run.tokenizer.vocabulary)
-    found = probes.vectors(run.params["encoder"], model, c, prepared.stores["train"])
+    found = probes.vectors(run.params["encoder"], model, c, prepared.splits["train"])
     words = prepared.records["train"][7].fields["words"]
     [text] = run.encode([" ".join(words)], layers="all")
     own = np.flatnonzero(found.unit == 7)

@@ -30,7 +30,7 @@ def test_it_is_read_by_its_suffix_and_made_into_examples(tmp_path):
     prepared = prepare_task(experiment, experiment.tokenizer)
     assert prepared.experiment.objective["labels"] == ("bad", "good")
     assert [record.id for record in prepared.records["train"]] == [str(i) for i in range(8)]
-    assert prepared.stores["train"].examples == 8
+    assert prepared.splits["train"].examples == 8
 
 
 def test_damaged_lines_and_labels_are_handled_as_of_any_format(tmp_path):

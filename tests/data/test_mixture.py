@@ -175,7 +175,7 @@ def texts(tmp_path_factory):
 @pytest.fixture(scope="module")
 def prepared(texts):
     lines = []
-    return build.prepared(experiment(texts), texts / "data", lines.append), lines
+    return build.prepare(experiment(texts), texts / "data", lines.append).corpus, lines
 
 
 def test_a_mixture_has_one_tokenizer_for_all_sources(prepared, texts):
@@ -190,16 +190,16 @@ def test_a_mixture_has_one_tokenizer_for_all_sources(prepared, texts):
     assert zyzz / counts.sum() == pytest.approx(0.75 * 2 / 10, rel=0.05) and cat > 0  # 10 tokens a document
     assert ready.statistics["train"]["documents"] == sum(len(store.documents) - 1 for store in train.stores)
     again = []
-    build.prepared(experiment(texts), texts / "data", again.append)
+    build.prepare(experiment(texts), texts / "data", again.append)
     assert not again
     changed = []
-    build.prepared(experiment(texts, **{"tokenizer.vocab_size": 210}), texts / "data", changed.append)
+    build.prepare(experiment(texts, **{"tokenizer.vocab_size": 210}), texts / "data", changed.append)
     assert any("training a tokenizer" in line for line in changed)
 
 
 def test_a_loaded_tokenizer_is_used_unchanged(prepared, texts):
     own = tokenizers.Config(vocab_file=str(prepared[0].directory / "tokenizer"))
-    ready = build.prepared(experiment(texts), texts / "data", None, own)
+    ready = build.prepare(experiment(texts), texts / "data", None, own).corpus
     assert {split: store.fingerprint for split, store in ready.stores.items()} == {
         split: store.fingerprint for split, store in prepared[0].stores.items()}
 
@@ -220,7 +220,7 @@ def test_a_temperature_weights_sources_by_a_power_of_their_size(temperature, exp
 
 
 def test_the_size_of_a_source_is_its_number_of_tokens(texts, prepared):
-    ready = build.prepared(experiment(texts, temperature=2.0), texts / "data")
+    ready = build.prepare(experiment(texts, temperature=2.0), texts / "data").corpus
     sizes = np.array([store.tokens for store in ready.stores["train"].stores])
     expected = np.array([1, 3]) * np.sqrt(sizes)
     counts = ready.stores["train"].block_counts
@@ -243,7 +243,7 @@ def test_a_resumed_run_may_change_names_and_paths_but_not_weights(texts, prepare
     assert changed(sources=(one, other | {"weight": 4})) == ["config.sources.1.weight: 3.0 -> 4.0"]
     assert changed(temperature=2) == ["config.temperature: 0.0 -> 2.0"]
     assert changed(sources=(one,)) and changed(sources=(other, one))
-    heavier = build.prepared(experiment(texts, temperature=2.0), texts / "data")
+    heavier = build.prepare(experiment(texts, temperature=2.0), texts / "data").corpus
     assert heavier.stores["train"].fingerprint != prepared[0].stores["train"].fingerprint
 
 

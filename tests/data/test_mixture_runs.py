@@ -89,7 +89,7 @@ def test_an_interrupted_run_resumed_as_two_processes_shows_the_same_examples(tmp
 
     record = experiments.parse(experiment(tmp_path))
     [stage] = experiments.resolve_stages(record)
-    prepared = build.prepared(record, tmp_path / "data")
+    prepared = build.prepare(record, tmp_path / "data").corpus
     mixture = build.plan(stage, prepared.stores["train"], record.seed, tmp_path / "data")
     np.testing.assert_array_equal(numbers.ravel(), mixture.numbers(np.arange(STEPS * BATCH), BATCH, record.seed))
     sources, examples = sources_of(mixture, numbers.ravel())

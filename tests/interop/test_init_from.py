@@ -9,17 +9,16 @@ import numpy as np
 import pytest
 
 import lmrep
-from lmrep import api
 from lmrep.core import params as P
 from lmrep.core.errors import UserError
 from lmrep.core.params import ParamSpec, flatten, init, unflatten
 from lmrep.experiment import config as experiments
-from lmrep.interop import checkpoint_config, conversion, init_from
+from lmrep.interop import conversion, init_from
 from lmrep.interop.init_from import SourceCheckpoint
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS
 from lmrep.storage.checkpoints import Checkpoints
-from tests import runs, small
+from tests import runs, small, started
 from tests.reference import random_params
 
 OLD = ["[PAD]", "a", "b", "c"]
@@ -66,7 +65,7 @@ def home():
 def config_from_run(home, **fields):
     """The small experiment, from the parameters of its run."""
     config = small.config(home / "texts")
-    checkpoint_config.adopt_checkpoint(config, home / "run")
+    config = started.from_checkpoint(config, home / "run")
     config.steps = 4  # in all tests, since the schedule is part of the compiled step
     config.update_from_flattened_dict(fields)
     return config
@@ -88,9 +87,9 @@ def test_run_starts_from_a_published_directory(home, tmp_path):
     """With the network, tokenizer and parameters that the run itself would have given."""
     conversion.to_published(home / "run", tmp_path / "published")
     config = small.config(home / "texts")
-    checkpoint_config.adopt_checkpoint(config, tmp_path / "published")
+    config = started.from_checkpoint(config, tmp_path / "published")
     assert config.model.width == 32 and config.model.layers == 2
-    _, _, stages, _ = api._ready(experiments.parse(config), tmp_path / "run", home / "data", ())
+    _, stages = started.stages(config, home / "data")
     found, expected = stages[0].init_values, init_from.load(home / "run").params
     assert found.keys() == expected.keys()
     for path, value in expected.items():
@@ -109,8 +108,8 @@ def test_incompatible_network_settings_are_refused(home, tmp_path):
 def test_vocabulary_can_be_extended(home, tmp_path):
     words = (home / "run/tokenizer/vocab.txt").read_text().split()
     (tmp_path / "vocab.txt").write_text("\n".join([*words, "zebra", "gnu"]) + "\n")
-    experiment = experiments.parse(config_from_run(home, **{"tokenizer.vocab_file": str(tmp_path / "vocab.txt")}))
-    _, _, stages, _ = api._ready(experiment, tmp_path / "run", home / "data", ())
+    config = config_from_run(home, **{"tokenizer.vocab_file": str(tmp_path / "vocab.txt")})
+    _, stages = started.stages(config, home / "data")
     old = np.asarray(lmrep.load(home / "run").params["encoder"]["embedding"]["token"])
     new = stages[0].init_values["encoder/embedding/token"]
     assert new.shape[0] == old.shape[0] + 2

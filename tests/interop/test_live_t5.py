@@ -9,8 +9,9 @@ import pytest
 import lmrep
 from lmrep.core.errors import UserError
 from lmrep.experiment.fine_tuning import compose_task
-from lmrep.interop import checkpoint_config, conversion
+from lmrep.interop import conversion
 from lmrep.interop.huggingface.read import read
+from tests import started
 from tests.data import test_sentencepiece
 from tests.tasks import tiny
 
@@ -126,9 +127,9 @@ def fine_tune(home, task, argument, **fields):
     base = "encoder_decoder" if task == "text_to_text" else "bert_base"
     config = compose_task(f"mesh=1x1x1,{argument}", task, base=base)
     if config.init:
-        checkpoint_config.adopt_checkpoint(config, config.init)
+        config = started.from_checkpoint(config, config.init)
     else:
-        checkpoint_config.adopt_features(config, config.frozen["features"])
+        config = started.from_features(config, config.frozen["features"])
     config.update({"steps": 1, "batch_size": 4, "length": 32})
     config.data.update({"train": str(home / "train.jsonl"), "validation": ""})
     config.optimizer.update({"learning_rate": 1e-30, "weight_decay": 0.0})

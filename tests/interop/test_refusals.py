@@ -274,9 +274,9 @@ OTHERS = [
     (UserError, lambda directory: student.pick(2, 3), (), ["layers is 3"]),
     (UserError, lambda directory: origins(["encoder/layers/0/kernel"], NUMBERED, {
         "encoder/layers": "encoder/layers[4]"}), (), ["encoder/layers[4]", "4 layers"]),
-    (UserError, lambda directory: checkpoint_config.adopt_checkpoint(small.config(directory), directory / "none"), (),
+    (UserError, lambda directory: checkpoint_config.facts(directory / "none"), (),
      ["init is", "none"]),
-    (UserError, lambda directory: checkpoint_config.adopt_checkpoint(small.config(directory), directory), (),
+    (UserError, lambda directory: checkpoint_config.facts(directory), (),
      ["init is", "config.json"]),
 ]
 ROWS = [*OTHERS, *(

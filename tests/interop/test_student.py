@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 import lmrep
-from lmrep import api
 from lmrep.core.errors import UserError
 from lmrep.core.params import flatten
 from lmrep.experiment import config as experiments
 from lmrep.interop import checkpoint_config, conversion, init_from, student
-from tests import given, small
+from tests import given, small, started
 
 PAGE = Path(__file__).parents[2] / "experiments/distilbert.py"
 
@@ -47,7 +46,7 @@ def test_the_layers_of_a_student(depth, layers, expected):
 def test_a_student_starts_from_its_teachers_layers(home, tmp_path, source, request):
     source = home / "run" if source == "run" else request.getfixturevalue(source)
     config = checkpoint_config.load_config(PAGE, f"size=tiny,teacher={source}", flags(home))
-    _, _, stages, _ = api._ready(experiments.parse(config), tmp_path / "run", home / "data", ())
+    _, stages = started.stages(config, home / "data")
     teacher = flatten(lmrep.load(home / "run").params)
     values = {path: value for path, value in stages[0].init_values.items() if not path.startswith("frozen/teacher/")}
     assert not [path for path in values if "token_type" in path]
@@ -118,5 +117,5 @@ def test_a_student_of_a_causal_teacher(home, tmp_path):
 
 def test_shared_layers_are_all_taken(home, tmp_path):
     config = checkpoint_config.load_config(PAGE, "size=tiny", flags(home))
-    student.follow(config, given.workdir(tmp_path, share="all", layers=4))
+    config = student.follow(config, given.workdir(tmp_path, share="all", layers=4))
     assert config.init_mapping.to_dict() == {"encoder": "encoder"} and config.model.layers == 2

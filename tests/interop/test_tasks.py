@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 import lmrep
-from lmrep import api
 from lmrep.analysis import pruning
 from lmrep.core.errors import UserError
 from lmrep.data.records import Record
-from lmrep.experiment import config as experiments
 from lmrep.experiment.config import default_config
 from lmrep.experiment.task_data import tokenized
 from lmrep.interop import certificate, checkpoint_config, conversion
@@ -21,6 +19,7 @@ from lmrep.interop.huggingface import head_classes
 from lmrep.interop.huggingface.read import read, specs
 from lmrep.interop.huggingface.write import from_network, write
 from lmrep.models import transformer
+from tests import started
 from tests.interop.test_published import GOLDEN, LEFT, files, same
 from tests.tasks import tiny
 
@@ -171,8 +170,8 @@ def test_converted_run_predicts_the_labels_of_the_checkpoint(tmp_path, changed, 
 def test_run_starts_from_a_published_head(home, tmp_path):
     c = tiny.config(SEQUENCE, home / "train.jsonl", argument=f"init={home}/published")
     assert c.objective.labels == LABELS and c.objective.dense and c.objective.context == "both"
-    _, prepared, stages, _ = api._ready(experiments.parse(c), tmp_path / "run", tmp_path, ())
-    assert prepared.experiment.objective["labels"] == LABELS
+    data, stages = started.stages(c, tmp_path)
+    assert data.experiment.objective["labels"] == LABELS
     assert same(stages[0].init_values, read(home / "published").params)
 
 
@@ -182,15 +181,15 @@ def test_other_labels_are_refused_with_the_offer_of_a_new_head(home, tmp_path, s
     c = tiny.config(SEQUENCE, home / "other.jsonl", argument=init)
     with pytest.raises(UserError, match=r"has the labels not no, not yes, and config.objective.labels is no, yes, maybe"
                                         r".*--config.head=new"):
-        api._ready(experiments.parse(c), tmp_path / "run", tmp_path, ())
+        started.stages(c, tmp_path)
     c.objective.labels = ("yes", "no", "maybe")
     c.data.train = str(home / "train.jsonl")
     with pytest.raises(UserError, match=r"a head for the labels no, yes, maybe, in this order .*--config.head=new"):
-        api._ready(experiments.parse(c), tmp_path / "run", tmp_path, ())
+        started.stages(c, tmp_path)
     c = tiny.config(SEQUENCE, home / "other.jsonl", argument=f"{init},head=new")
     assert c.objective.labels == ()
-    _, prepared, stages, _ = api._ready(experiments.parse(c), tmp_path / "run", tmp_path, ())
-    assert prepared.experiment.objective["labels"] == ("not no", "not yes")
+    data, stages = started.stages(c, tmp_path)
+    assert data.experiment.objective["labels"] == ("not no", "not yes")
     assert all(path.startswith("encoder/") for path in stages[0].init_values)
 
 
@@ -198,7 +197,7 @@ def test_head_of_another_form_is_refused(home, tmp_path):
     c = tiny.config(SEQUENCE, home / "train.jsonl", argument=f"init={home}/published", objective__activation="relu")
     with pytest.raises(UserError, match=r"objective.activation is 'relu' in this run and 'tanh' in the head of .*"
                                         r"=tanh, or .*--config.head=new"):
-        api._ready(experiments.parse(c), tmp_path / "run", tmp_path, ())
+        started.stages(c, tmp_path)
 
 
 def test_flag_for_a_new_head_leaves_labels_to_the_data(home):
@@ -222,7 +221,7 @@ def test_head_of_a_task_suits_the_network_that_it_starts_from(tmp_path, director
     conversion.to_workdir(GOLDEN / directory, tmp_path / "run")
     for source in (GOLDEN / directory, tmp_path / "run"):
         config = default_config("bert_tiny", task, "examples")
-        checkpoint_config.adopt_checkpoint(config, source)
+        config = started.from_checkpoint(config, source)
         assert {name: config.objective[name] for name in fields} == fields
     shutil.rmtree(tmp_path / "run/interop")  # as of a run that was trained here
     found = checkpoint_config.head_fields(tmp_path / "run", task, 1 if directory == "roberta" else 0)

@@ -19,11 +19,11 @@ from lmrep.core.errors import RunFault, Stopped, UserError
 from lmrep.core.files import signed
 from lmrep.core.params import unflatten
 from lmrep.inference import load
-from lmrep.interop import checkpoint_config, init_from
+from lmrep.interop import init_from
 from lmrep.storage import lease, remote_workdir, workdir
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.storage.remote_checkpoints import RemoteCheckpoints, complete_steps
-from tests import small
+from tests import small, started
 
 URL = "memory://runs/small"
 
@@ -157,7 +157,7 @@ def test_a_run_starts_from_a_run_or_a_published_checkpoint_in_a_store(home, mach
     trained = lmrep.load(home / "run").params["encoder"]
     for url in (URL, published):
         config = small.config(home / "texts")
-        checkpoint_config.adopt_checkpoint(config, url)
+        config = started.from_checkpoint(config, url)
         assert config.init == url and config.tokenizer.vocab_file == (f"{URL}/tokenizer" if url == URL else url)
         source = unflatten(dict(init_from.load(url).params))["encoder"]
         jax.tree.map(np.testing.assert_array_equal, trained, source)

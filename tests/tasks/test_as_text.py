@@ -9,8 +9,8 @@ from lmrep.core.errors import UserError
 from lmrep.data.records import Record
 from lmrep.experiment.config import parse
 from lmrep.experiment.fine_tuning import compose_known
+from lmrep.experiment.inspection import label_statistics
 from lmrep.experiment.task_data import prepare_task
-from lmrep.experiment.task_inspection import statistics
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.tasks import as_text, text_to_text
 from lmrep.tasks.known import KNOWN
@@ -61,8 +61,8 @@ def test_a_task_as_text_has_its_inputs_and_targets_in_texts_and_its_head_the_sam
     assert [text_to_text.target(c, record) for record in records] == targets
     head = parse(config(task, train, "mesh=1x1x1"))
     others = prepare_task(head, head.tokenizer)
-    assert [statistics(each)["validation"]["records"] for each in (prepared, others)] == [
-        statistics(prepared)["validation"]["records"]] * 2
+    assert [label_statistics(each)["validation"]["records"] for each in (prepared, others)] == [
+        label_statistics(prepared)["validation"]["records"]] * 2
 
 
 def test_known_sets_have_words_for_classes_and_the_names_of_their_inputs():

@@ -66,7 +66,7 @@ def test_a_validation_label_that_training_lacks_is_an_error_that_is_counted(tmp_
     assert "dev.jsonl, line 3: the label is 'poz'" in message and "'pos'" in message and "1 of 3" in message
     outputs = Outputs({"log_probabilities": list(np.log(np.tile([0.2, 0.7, 0.1], (3, 1))))})
     metrics = classification.score(experiments.resolve_stages(prepared.experiment)[0].objective,
-                                   prepared.records["validation"], prepared.stores["validation"].units, outputs).metrics
+                                   prepared.records["validation"], prepared.splits["validation"].units, outputs).metrics
     gold = [each["label"] for each in records[:2]]
     assert metrics["accuracy"] == gold.count("pos") / 3
     assert metrics["loss"] == pytest.approx(-np.mean([np.log({"neg": 0.2, "pos": 0.7, "zero": 0.1}[x]) for x in gold]))
@@ -86,7 +86,7 @@ def test_training_pairs_are_read_in_both_orders(tmp_path):
     prepared = prepare_task(experiment, experiment.tokenizer)
     texts = [(record.fields["text"], record.fields.get("text2")) for record in prepared.records["train"]]
     assert texts == [("cat dog", "bird"), ("bird", "cat dog"), ("fish", None)]
-    assert prepared.stores["train"].examples == 3 and prepared.stores["validation"].examples == 2
+    assert prepared.splits["train"].examples == 3 and prepared.splits["validation"].examples == 2
     train.write_text(train.read_text().splitlines()[1] + "\n" + '{"text": "cat", "label": "pos"}\n')
     with pytest.raises(UserError, match=r"format.both_orders is True, and .*line 1 has no second text"):
         prepare_task(experiment, experiment.tokenizer)

@@ -111,7 +111,7 @@ def trained(home):
 
 def test_documents_of_any_length_become_sources_of_the_full_length(home):
     found = prepared(config(home))
-    store, [first, last] = found.stores["train"], found.stores["train"].bounds[1:]
+    store, [first, last] = found.splits["train"], found.splits["train"].bounds[1:]
     own = [record for record in found.records["train"] if record.source == "text"]
     lengths = store.units.source.lengths[store.order[store.rows[first] : store.rows[last]]]
     assert sorted(lengths)[1:] == [32] * (len(own) - 1)
@@ -122,7 +122,7 @@ def test_documents_of_any_length_become_sources_of_the_full_length(home):
     counts = np.array([48, len(own)])
     shown = store.fractions() * counts / np.diff(store.bounds)
     np.testing.assert_allclose(shown / shown.sum(), counts / counts.sum(), atol=2e-4)
-    capped = prepared(config(home, size_cap=12, format__packed=False)).stores["train"]
+    capped = prepared(config(home, size_cap=12, format__packed=False)).splits["train"]
     assert capped.fractions().tolist() == [0.5, 0.5]
     limited = prepared(config(home, evaluation__examples=4)).records["validation"]
     assert [record.source for record in limited] == ["copy"] * 4 + ["text"] * 4

@@ -11,10 +11,10 @@ from lmrep.core.errors import UserError
 from lmrep.core.params import flatten
 from lmrep.experiment.fine_tuning import compose_task
 from lmrep.inference import feature_cache
-from lmrep.interop import checkpoint_config, conversion
+from lmrep.interop import conversion
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.training.metrics_log import MetricsLog
-from tests import small
+from tests import small, started
 from tests.tasks import tiny
 
 pytestmark = pytest.mark.slow
@@ -67,7 +67,7 @@ def home(tmp_path_factory):
 
 def config(home, task="tagging", argument=TAGGER, files="", **fields):
     c = compose_task(f"{argument},features={home}/bert", task)
-    checkpoint_config.adopt_features(c, c.frozen["features"])
+    c = started.from_features(c, c.frozen["features"])
     c.data.train, c.data.validation = str(home / f"train{files}.jsonl"), str(home / f"dev{files}.jsonl")
     c.batch_size, c.epochs, c.checkpoint.keep = 8, 2.0, 4
     c.log.update({"every": 1, "tensorboard": False, "report": False})

@@ -12,7 +12,7 @@ from lmrep.config import loading
 from lmrep.core.errors import UserError
 from lmrep.experiment.fine_tuning import compose_task
 from lmrep.interop import conversion
-from lmrep.interop.checkpoint_config import adopt_checkpoint, adopt_features
+from tests import started
 from tests.tasks import tiny
 
 pytestmark = pytest.mark.slow
@@ -123,7 +123,7 @@ def test_a_head_on_the_decoder_of_t5_that_reads_the_same_text_is_written_as_the_
     assert written.checkpoint.class_name == "T5ForSequenceClassification" and "classification" in (
         written.certificate.differences)
     again = compose_task("mesh=1x1x1", "classification")
-    adopt_checkpoint(again, tmp_path / "written")
+    again = started.from_checkpoint(again, tmp_path / "written")
     assert (again.model.stacks, again.objective.pooling) == ("same_text", "position")
     with pytest.raises(UserError, match=r"same text in both stacks; set --config.model.stacks=both$"):
         fine_tune(home, "text_to_text", run.directory, "generator", objective__max_target=8)
@@ -132,10 +132,10 @@ def test_a_head_on_the_decoder_of_t5_that_reads_the_same_text_is_written_as_the_
 def test_frozen_vectors_of_t5_are_those_of_its_encoder(home, t5):
     config = compose_task(f"mesh=1x1x1,features={t5}", "classification", data=dict.fromkeys(
         ("train", "validation"), str(home / "classification.jsonl")))
-    adopt_features(config, t5)
+    config = started.from_features(config, t5)
     assert config.objective.pooling == "mean" and config.objective.context == "both"
     bcn = compose_task(f"mesh=1x1x1,network=bcn,features={t5}", "classification")
-    adopt_features(bcn, t5)
+    bcn = started.from_features(bcn, t5)
     assert bcn.objective.pooling == "position"  # it pools in its own way
     config.update({"steps": 2, "batch_size": 16, "length": 32})
     config.log.update({"tensorboard": False, "report": False})

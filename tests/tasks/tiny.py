@@ -16,12 +16,12 @@ from lmrep.data.records.encoding import Units, input_layout
 from lmrep.data.records.examples import Examples, arrange
 from lmrep.experiment.fine_tuning import compose_task
 from lmrep.inference import labelled
-from lmrep.interop.checkpoint_config import adopt_checkpoint
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS
 from lmrep.objectives.base import Carry, Keys
 from lmrep.tasks import TASKS, word_features
 from lmrep.tasks.base import FORMAT, Outputs, TextEncoder, collate
+from tests import started
 from tests.reference import random_params
 
 WORDS = ("cat", "dog", "bird", "fish", "horse", "mouse", "tree", "stone")
@@ -52,7 +52,7 @@ def config(task: str, train: Path, validation: Path | None = None, argument: str
     """The config of a task with a tiny network; `fields` are dotted paths with __ for dots."""
     c = compose_task("size=tiny," + argument, task, base="encoder_decoder" if task == "text_to_text" else "bert_base")
     if c.init:
-        adopt_checkpoint(c, c.init)
+        c = started.from_checkpoint(c, c.init)
     else:
         c.model.update({name: value for name, value in NETWORK.items() if name in c.model})
         c.tokenizer.vocab_size = 100

@@ -13,7 +13,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from lmrep.core import sharding
 from lmrep.core.sharding import make_mesh
-from lmrep.data.store.prepare import prepare
 from lmrep.experiment import build
 from lmrep.experiment import config as experiments
 from lmrep.layers import chunked_attention, lm_head
@@ -60,11 +59,11 @@ def losses(tmp_path_factory, module_monkeypatch):
         config.steps, config.data.validation = STEPS, 0
         config.update_from_flattened_dict(fields | {"microbatches": microbatches})
         experiment = experiments.parse(config)
-        prepared = prepare(experiment.data, experiment.tokenizer, home / "data")
+        data = build.prepare(experiment, home / "data")
         lines, checkpoints = [], SimpleNamespace(save=lambda *_: None, wait=lambda: None, check=lambda: None)
         log = SimpleNamespace(write=lambda step, split, values: lines.append(values["loss"]),
                               timing=lambda *_: None, flush=lambda: None, keep_faults=lambda number: None)
-        stages, config = build.stages(experiment, prepared, home / "data"), TrainerConfig(log=LogConfig(every=1))
+        stages, config = build.stages(data, home / "data"), TrainerConfig(log=LogConfig(every=1))
         Trainer(stages, make_mesh(*sizes), 0, RunOutputs(checkpoints, log), config).run()
         return np.array(lines)
 

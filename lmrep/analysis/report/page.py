@@ -50,8 +50,8 @@ def render(runs: Runs) -> str:
         differences=_differences(run_list), charts=metrics.charts(run_list),
         objectives_change=any(len({repr(stage.objective) for stage in run.stages}) > 1 for run in run_list),
         validations=_per_run(runs, _validations),
-        tasks=_per_run([pair for pair in runs if pair[0].is_task], lambda run, _: task_page.results(run)),
-        all_tasks=all(run.is_task for run in run_list), task_baselines=task_page.baselines(run_list),
+        tasks=_per_run([pair for pair in runs if pair[0].experiment.labelled], lambda run, _: task_page.results(run)),
+        all_tasks=all(run.experiment.labelled for run in run_list), task_baselines=task_page.baselines(run_list),
         samples=_samples(runs), held_out=[_held_out(*run) for run in runs],
         pairs=minimal_pairs.tables(run_list),
         probes=[(run.label, [(probes.describe(each), *probes.table(each)) for each in run.probes]) for run in run_list
@@ -210,7 +210,7 @@ def _code(value: Any, mark: str = "") -> Code:
 
 
 def _data(run: RunData, _: Predictions) -> dict[str, Any] | None:
-    if run.is_task:
+    if run.experiment.labelled:
         return {"task": task_page.data(run)}
     if run.prepared is None:
         return None

@@ -93,11 +93,11 @@ def predict(data: RunData, attention_bytes: int) -> Predictions:
         now = load.load(data.directory)
     except (UserError, RunFault) as error:
         notes.append(f"No trained parameters: {error}")
-    runs = (None if data.is_task else _untrained(data, now, notes), now)
+    runs = (None if data.experiment.labelled else _untrained(data, now, notes), now)
     if not any(runs):
         return Predictions(notes=tuple(notes))
     run = _newest(runs)
-    if data.is_task:
+    if data.experiment.labelled:
         shown = attention.of_task(run, data.task, attention_bytes)
         return Predictions(run.step, attention=shown, notes=tuple(notes))
     # The objective of the first stage, which the untrained run has, may have other capabilities.

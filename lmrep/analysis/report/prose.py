@@ -44,7 +44,7 @@ def subject(run: RunData) -> str:
         return f"{text}. Its parameters were converted from {run.source}."
     if not run.train and not run.validation:
         return f"{text}. No training step is logged."
-    if run.is_task:
+    if run.experiment.labelled:
         return f"{text}, {task_prose.subject(run)}"
     extent = f"{run.step:,} steps" + ("" if run.step >= experiment.steps else f" of {experiment.steps:,} planned")
     if run.tokens:
@@ -81,7 +81,7 @@ def device_hours(run: RunData) -> str:
 
 def verdict(run: RunData) -> Verdict:
     """Whether training worked, by the validation metrics that have a baseline."""
-    if run.is_task:
+    if run.experiment.labelled:
         return Verdict(*task_prose.verdict(run))
     metrics = headlines(run)
     pairs = {name: (metric, run.last("validation", name), base) for name, metric in metrics.items()
@@ -151,7 +151,7 @@ def _sentence(run: RunData, name: str, metric: Metric) -> str:
 
 def next_steps(run: RunData, predictions: Predictions) -> list[tuple[str, str]]:
     """(advice, command or "") in order of importance."""
-    if run.is_task:
+    if run.experiment.labelled:
         usage = [*task_prose.usage(run), _export(run)] if predictions.step is not None else []
         return [*task_prose.training_advice(run, command(run)), *usage]
     return [*_training_advice(run), *(_usage(run, predictions) if predictions.step is not None else ())]

@@ -78,7 +78,7 @@ class Comparison:
 def compare(run: RunData) -> Comparison | None:
     """Compares a run with the recipe of the closest network; None where no preset is of its type of network. A
     fine-tuned run is compared with the closest recipe of fine-tuning; one of a task from scratch with none."""
-    if run.is_task:
+    if run.experiment.labelled:
         return _compare_fine_tuning(run) if run.experiment.init else None
     experiment, stage = run.experiment, run.stages[0]
     size = run.network.tokenizer.size if run.network else experiment.tokenizer.vocab_size

@@ -28,7 +28,7 @@ from lmrep.data.store.prepare import Prepared
 from lmrep.experiment import build, checks, frozen, recorded
 from lmrep.experiment import config as experiments
 from lmrep.experiment.choices import ALL_FORMATS
-from lmrep.experiment.config import Experiment, StagePlan, TaskExperiment, stage_at
+from lmrep.experiment.config import Experiment, StagePlan, stage_at
 from lmrep.models.base import Model
 from lmrep.objectives.base import FrozenParts, Objective
 from lmrep.planning import flops, run_cost
@@ -129,18 +129,13 @@ class RunData:
         """Of the last start: `platform`, `kind`, `count`, `processes`."""
         return self.starts[-1].get("devices") if self.starts else None
 
-    @property
-    def is_task(self) -> bool:
-        """Whether it was trained on labelled examples."""
-        return isinstance(self.experiment, TaskExperiment)
-
     @cached_property
     def judged(self) -> Mapping[str, Any]:
         """The validation line by which the run is judged: of a run of a task that of its best checkpoint, otherwise the
         last one; {} where there is none."""
         if not self.validation:
             return {}
-        if not self.is_task or self.experiment.checkpoint.load != "best":
+        if not self.experiment.labelled or self.experiment.checkpoint.load != "best":
             return self.validation[-1]
         name, sign = self.experiment.checkpoint.best, 1 if checks.best_direction(self.experiment) == "max" else -1
         known = [line for line in self.validation if line["step"] and math.isfinite(line.get(name, math.nan))]
@@ -151,7 +146,7 @@ class RunData:
         """The latest value of a metric in the "train" or the "validation" lines; for a task the latter is that in
         `judged`, if it is there."""
         lines = getattr(self, split)
-        if self.is_task and split == "validation":
+        if self.experiment.labelled and split == "validation":
             lines = [*lines, self.judged]
         return next((line[name] for line in reversed(lines) if isinstance(line.get(name), int | float)), None)
 
@@ -163,7 +158,7 @@ class RunData:
     def flops_at(self, step: float) -> float | None:
         """Floating-point operations of all steps up to `step`; None where they are not known. For a task, whose
         batches differ in length, those on record in proportion to the steps."""
-        if self.is_task and self.cost:
+        if self.experiment.labelled and self.cost:
             return self.cost.flops * step / self.cost.steps
         if self.network is None or not self.network.flops:
             return None
@@ -187,7 +182,7 @@ def read(directory: Path, label: str, data_dir: Path) -> RunData:
         lines = _lines(logs.MetricsLine, directory / logs.METRICS, notes)
         starts = _lines(provenance.Start, directory / provenance.FILE, notes)
         timing = _lines(logs.TimingLine, directory / logs.TIMING, notes)
-        if not isinstance(experiment, TaskExperiment):
+        if not experiment.labelled:
             prepared = _prepared(experiment, record["data"], data_dir, notes)
     evaluations, costs = (_lines(type_, directory / name, notes) if (directory / name).exists() else []
                           for type_, name in ((logs.Step, "eval.jsonl"), (run_cost.Line, run_cost.FILE)))
@@ -200,7 +195,7 @@ def read(directory: Path, label: str, data_dir: Path) -> RunData:
         network = None
         notes.append(f"The tokenizer or the network could not be rebuilt: {error}")
     stages, task = experiments.resolve_stages(experiment), TaskResults()
-    if isinstance(experiment, TaskExperiment):
+    if experiment.labelled:
         task = task_results.read(directory, experiment, evaluations, notes)
     probed = probes.read(directory / probes.FILE, notes)
     measured = _intact(heads.read, directory / heads.FILE, notes)
@@ -270,7 +265,7 @@ def _network(directory: Path, experiment: Experiment, step: int, notes: list[str
     fields = [ALL_FORMATS[stage.format_name].fields(stage.format) for stage in stages]
     if tokenizer.characters:
         fields = list(map(with_characters, fields))
-    batches = [] if isinstance(experiment, TaskExperiment) else [
+    batches = [] if experiment.labelled else [
         batch_struct(each, b=stage.batch_size, t=stage.length) for stage, each in zip(stages, fields, strict=True)]
     reached = stages.index(stage_at(experiment, step))
     specs = objectives[reached].specs
@@ -287,7 +282,7 @@ def _prepared(experiment: Experiment, recorded: Mapping[str, Any], data_dir: Pat
     """The token stores that the run was trained on, if they exist."""
     try:
         checks.check_rules(Path("the run"), recorded)
-        prepared = build.existing(experiment, data_dir)
+        prepared = build.existing(experiment, data_dir).corpus
     except build.NotBuilt:
         notes.append(f"The tokenized corpus is not in {data_dir}; its statistics and predictions for validation text "
                      "are left out. Give --data_dir.")

@@ -20,7 +20,7 @@ from lmrep.core.errors import UserError
 from lmrep.core.json_text import loads
 from lmrep.data.records import SPLITS, Record
 from lmrep.data.records.values import SPANS
-from lmrep.experiment.config import TaskExperiment, resolve_stages
+from lmrep.experiment.config import Experiment, resolve_stages
 from lmrep.experiment.task_data import STATISTICS
 from lmrep.experiment.task_sources import task_of
 from lmrep.inference.task_evaluation import FOLDER, RESULTS
@@ -36,7 +36,7 @@ DAMAGE = (AttributeError, KeyError, TypeError, ValueError, IndexError, StopItera
 
 
 class Statistics(TypedDict):
-    """The numbers of a split in data.json (`lmrep.experiment.task_inspection.statistics`)."""
+    """The numbers of a split in data.json (`lmrep.experiment.inspection.label_statistics`)."""
 
     examples: Count
     tokens: Count
@@ -117,7 +117,7 @@ class TaskResults:
     """What is known of a run of a task.
 
     Attributes:
-      splits: split -> statistics of its examples (`lmrep.experiment.task_inspection.statistics`).
+      splits: split -> statistics of its examples (`lmrep.experiment.inspection.label_statistics`).
       evaluations: `step`, `split` or `files`, `examples`, `metrics` and `intervals` of each evaluation, the newest of
         equal ones; those at the end of training first.
       best_step: of the best checkpoint, which these are of; None before the end.
@@ -148,7 +148,7 @@ class TaskResults:
 
 
 def read(
-    directory: Path, experiment: TaskExperiment, evaluations: Sequence[Mapping[str, Any]], notes: list[str]
+    directory: Path, experiment: Experiment, evaluations: Sequence[Mapping[str, Any]], notes: list[str]
 ) -> TaskResults:
     """Reads the results of the run in `directory`; what is missing or damaged is added to the notes.
 
@@ -217,7 +217,7 @@ def _is_validation(evaluation: Mapping[str, Any]) -> bool:
 
 
 def _compared(
-    path: Path, experiment: TaskExperiment
+    path: Path, experiment: Experiment
 ) -> Iterator[tuple[Record, dict[str, str], Comparison] | None]:
     """(record, texts, comparison) of each example of a file of predictions; None for a damaged line. Nothing where
     examples have no targets."""

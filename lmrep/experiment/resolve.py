@@ -1,0 +1,120 @@
+"""From the config of a page to that of an experiment: what it takes from a checkpoint, and the overrides.
+
+All functions are pure: they return new configs, and read nothing but their arguments.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import ml_collections
+
+from lmrep.config.loading import apply_overrides
+from lmrep.experiment import fine_tuning
+from lmrep.experiment.config import model_def
+from lmrep.tasks import TASKS, networks
+
+
+class CheckpointFacts(NamedTuple):
+    """What a config takes from a checkpoint, as `lmrep.interop.checkpoint_config.facts` reads it.
+
+    Attributes:
+      path: of the checkpoint, valid from any directory.
+      network: the fields of its network's config.
+      tokenizer: the fields of `config.tokenizer` that load its tokenizer.
+      head: the fields of a task's objective that suit its network; {} where the config is no task's.
+    """
+
+    path: str
+    network: Mapping[str, Any]
+    tokenizer: Mapping[str, Any]
+    head: Mapping[str, Any] = {}
+
+
+def resolve(
+    config: Mapping[str, Any], overrides: Sequence[tuple[str, str]] = (), facts: CheckpointFacts | None = None
+) -> ml_collections.ConfigDict:
+    """The config of a page with network, tokenizer and head of a checkpoint, and then the overrides.
+
+    Args:
+      config: what `get_config` returned.
+      overrides: (path, text) of single fields, in order.
+      facts: of the checkpoint `config.init` or, of a task that starts from none, `config.frozen["features"]`.
+
+    Raises:
+      UserError: an override is invalid.
+    """
+    first = [(path, text) for path, text in overrides if path == "init_mapping"]  # decides whether a network is taken
+    config = apply_overrides(config, first)
+    if facts and config.get("init"):
+        head = dict(overrides).get("head", config.get("head", ""))
+        config = with_checkpoint(config, facts, new_head=head.strip("'\"") == "new")
+        if config.objective.name in TASKS:
+            config = _shortened(config)
+    elif facts:
+        config = with_features(config, facts)
+    return apply_overrides(config, [pair for pair in overrides if pair not in first])
+
+
+def with_checkpoint(
+    config: Mapping[str, Any], facts: CheckpointFacts, new_head: bool | None = None
+) -> ml_collections.ConfigDict:
+    """The config of a run that starts from a checkpoint: its network and tokenizer are those of the checkpoint. With
+    `config.init_mapping`, which may take parameters from another network, the network stays as it is. A task gets the
+    head that suits the network: that of the checkpoint, with its labels, if it was trained for the same task; otherwise
+    that of its published system.
+
+    Args:
+      config: of an experiment.
+      facts: of the checkpoint.
+      new_head: whether the head starts anew, so that its labels are those of the data; by default as `config.head`.
+    """
+    config = _copy(config)
+    config.init = facts.path
+    config.tokenizer.update(facts.tokenizer)
+    task = config.objective.name in TASKS
+    if not config.get("init_mapping"):
+        kept = model_def(facts.network).dropout_fields
+        config.model = {**facts.network, **{name: value for name, value in config.model.items() if name in kept}}
+        if task:
+            config.model.update(fine_tuning.reading_fields(config.objective.name, facts.network).model)
+    if task:
+        fields = dict(facts.head)
+        labels = fields.pop("labels", ())
+        if new_head is None:
+            new_head = config.get("head") == "new"
+        if not new_head and set(config.objective.get("labels") or labels) == set(labels):
+            fields["labels"] = labels
+        config.objective.update(_head_fields(config, fields))
+    return config
+
+
+def with_features(config: Mapping[str, Any], facts: CheckpointFacts) -> ml_collections.ConfigDict:
+    """The config of a task that reads the vectors of a frozen encoder: with its tokenizer and, where nothing else is
+    encoded (the network "none"), with what its texts look like."""
+    config = _copy(config)
+    config.tokenizer.update(facts.tokenizer)
+    if config.model.name != "none":
+        return config
+    config.model.update({name: facts.network.get(name, 0) for name in ("max_length", "token_types")})
+    fields = {"context": "both"} | {name: facts.head[name] for name in ("context", "pooling") if name in facts.head}
+    config.objective.update(_head_fields(config, fields))
+    return _shortened(config)
+
+
+def _copy(config: Mapping[str, Any]) -> ml_collections.ConfigDict:
+    return ml_collections.ConfigDict(config).copy_and_resolve_references()
+
+
+def _shortened(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+    """The config with texts that the network has positions for."""
+    if 0 < config.model.get("max_length", 0) < config.length:
+        config.length = config.model.max_length
+    return config
+
+
+def _head_fields(config: ml_collections.ConfigDict, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of these fields of a head that the task has. A head with a network of its own keeps that network, its
+    pooling and its frozen features."""
+    kept = networks.FIELDS.get(config.objective.get("network", ""), {})
+    kept = {"network", *({"pooling", "features"} & kept.keys())} if kept else ()
+    return {name: value for name, value in fields.items() if name in config.objective and name not in kept}
