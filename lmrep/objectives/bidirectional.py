@@ -141,36 +141,36 @@ def loss(
     hidden = dict(zip(names, jnp.split(encoded.hidden, len(names), -1), strict=True))
     targets, weights = ({name: batch[PREFIXES[name] + field] for name in names} for field in ("targets", "weights"))
     drawn = batch.get("shared", {}).get(NEGATIVES) if key is not None else None
-    total, found = jnp.float32(0), {}
+    total, losses = jnp.float32(0), {}
     for group, head in _heads(params, names):
-        x, own, w = (jnp.concatenate([each[name] for name in group], 1) for each in (hidden, targets, weights))
+        x, words, w = (jnp.concatenate([arrays[name] for name in group], 1) for arrays in (hidden, targets, weights))
         table, bias = output_table(model, params, head, key), head["bias"]
         if drawn is not None:
-            more, *per_word = sampled_softmax.cross_entropy(table, x, own, w, Negatives(**drawn), bias)
+            more, *per_word = sampled_softmax.cross_entropy(table, x, words, w, Negatives(**drawn), bias)
         else:
-            more, *per_word = lm_head.chunked_cross_entropy(table, x, own, w, bias)
+            more, *per_word = lm_head.chunked_cross_entropy(table, x, words, w, bias)
         total += more
-        found |= dict(zip(group, zip(*(jnp.split(each, len(group), 1) for each in per_word), strict=True), strict=True))
+        by_direction = zip(*(jnp.split(values, len(group), 1) for values in per_word), strict=True)
+        losses |= dict(zip(group, by_direction, strict=True))
     if state is not None:
         carry = carry._replace(per_example=jax.lax.stop_gradient(encoded.carry))
-    return total, (_metrics(found, targets, weights, drawn is not None, most_frequent), carry)
+    return total, (_metrics(losses, targets, weights, drawn is not None, most_frequent), carry)
 
 
 def _metrics(
-    found: dict[str, tuple[Array, ...]], targets: dict[str, Array], weights: dict[str, Array], sampled: bool,
+    losses: dict[str, tuple[Array, ...]], targets: dict[str, Array], weights: dict[str, Array], sampled: bool,
     most_frequent: int,
 ) -> Metrics:
-    """`found` has, of each direction, the nll [b, t] and, of the full softmax, what was predicted correctly [b, t]."""
-    masks = {name: each > 0 for name, each in weights.items()}
+    """`losses` has, of each direction, the nll [b, t] and, of the full softmax, what was predicted correctly [b, t]."""
+    masks = {name: w > 0 for name, w in weights.items()}
     if sampled:
-        return {name: value for each in found for name, value in
-                sums(masks[each], **{f"sampled_{each}_loss": found[each][0]}).items()}
+        return {f"sampled_{name}_loss": sums(masks[name], nll=nll)["nll"] for name, (nll, *_) in losses.items()}
     metrics: Metrics = {}
-    for name, (nll, correct) in found.items():
-        own = sums(masks[name], nll=nll, accuracy=correct, frequent=targets[name] == most_frequent)
-        metrics[f"{name}_loss"] = own["nll"]
+    for name, (nll, correct) in losses.items():
+        summed = sums(masks[name], nll=nll, accuracy=correct, frequent=targets[name] == most_frequent)
+        metrics[f"{name}_loss"] = summed["nll"]
         for total, part in (("lm_loss", "nll"), ("lm_accuracy", "accuracy"), ("most_frequent_accuracy", "frequent")):
-            metrics[total] = jax.tree.map(jnp.add, metrics[total], own[part]) if total in metrics else own[part]
+            metrics[total] = jax.tree.map(jnp.add, metrics[total], summed[part]) if total in metrics else summed[part]
     return metrics
 
 
@@ -204,13 +204,13 @@ def log_probabilities(params: Tree, batch: Batch, *, model: Model) -> Array:
     names = DIRECTIONS[: model.output.directions]
     hidden = model.encode(params["encoder"], model_inputs(model, batch, conditions_on=Context.EACH_SIDE)).hidden
     heads = {name: head for group, head in _heads(params, names) for name in group}
-    found = []
+    scores = []
     for i, (name, x) in enumerate(zip(names, jnp.split(hidden, len(names), -1), strict=True)):
         predicted, targets = (batch[field][:, i :: len(names)] for field in ("predicted", "targets"))
         x = jnp.take_along_axis(x, predicted[..., None], axis=1)
-        found.append(lm_head.log_probabilities(
+        scores.append(lm_head.log_probabilities(
             heads[name], output_table(model, params, heads[name]), x, targets))
-    return jnp.stack(found, 2).reshape(batch["targets"].shape)
+    return jnp.stack(scores, 2).reshape(batch["targets"].shape)
 
 
 def describe(batch: Batch, tokenizer, *, marks: Marks, model: Model) -> list[str]:

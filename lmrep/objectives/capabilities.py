@@ -6,7 +6,7 @@ Each class is a `Capability`; a row of `OBJECTIVES` names those of its objective
 import itertools
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -78,15 +78,13 @@ class FillMask:
         run.require_head((self._head,), self._description)
         special, max_length = run.tokenizer.vocabulary.specials, run.model.max_length
         prompt_ids = prompts.tokenize_masked(texts, run.tokenizer, max_length, names, run.special_tokens)
-        predictions: list = [None] * len(texts)
-        for i, found in _predict_batches(
-                run, prompt_ids, lambda some: prompts.mask_batch(some, special["pad"], special["mask"], max_length),
-                k=min(options.k, run.tokenizer.size)):
-            masks = int((prompt_ids[i] == special["mask"]).sum())
-            predictions[i] = [
-                [(run.tokenizer.id_to_token(int(w)), float(p)) for w, p in zip(words, probabilities, strict=True)]
-                for words, probabilities in zip(found["words"][:masks], found["probabilities"][:masks], strict=True)]
-        return predictions
+        arrays = _predicted(
+            run, prompt_ids, lambda some: prompts.mask_batch(some, special["pad"], special["mask"], max_length),
+            k=min(options.k, run.tokenizer.size))
+        return [[[(run.tokenizer.id_to_token(int(w)), float(p)) for w, p in zip(words, probabilities, strict=True)]
+                 for words, probabilities, _ in zip(text["words"], text["probabilities"],
+                                                    np.flatnonzero(ids == special["mask"]), strict=False)]
+                for text, ids in zip(arrays, prompt_ids, strict=True)]
 
     def to_json(self, prediction: list[list[tuple[str, float]]]) -> dict[str, Any]:
         """{"masks": [[{"word": ..., "probability": ...}, ...], ...]}"""
@@ -204,13 +202,11 @@ class FillSpans:
         self.check(texts, run.tokenizer, run.model.max_length, names)
         special, max_length = run.tokenizer.vocabulary.specials, run.model.max_length
         tokenized = prompts.tokenize_prompts(texts, run.tokenizer, max_length, names, ([], [special["eos"]]))
-        predictions: list = [None] * len(texts)
-        for i, found in _predict_batches(
-                run, [each.ids for each in tokenized],
-                lambda some: prompts.pad_batch(some, special["pad"], max_length), k=options.tokens):
-            spans = split_spans(found["generated"].tolist(), run.tokenizer)
-            predictions[i] = {name: spans.get(name, "") for name in dict.fromkeys(SENTINEL.findall(texts[i]))}
-        return predictions
+        arrays = _predicted(run, [prompt.ids for prompt in tokenized],
+                            lambda some: prompts.pad_batch(some, special["pad"], max_length), k=options.tokens)
+        spans = [split_spans(target["generated"].tolist(), run.tokenizer) for target in arrays]
+        return [{name: generated.get(name, "") for name in dict.fromkeys(SENTINEL.findall(text))}
+                for text, generated in zip(texts, spans, strict=True)]
 
     def to_json(self, prediction: dict[str, str]) -> dict[str, Any]:
         """{"spans": {"<extra_id_0>": ..., ...}}"""
@@ -234,8 +230,8 @@ def split_spans(tokens: Sequence[int], tokenizer: Tokenizer) -> dict[str, str]:
             parts.append((token, []))
         elif parts:
             parts[-1][1].append(token)
-    for sentinel, own in parts:
-        spans.setdefault(tokenizer.tokens[sentinel], tokenizer.decode(own).strip())
+    for sentinel, ids in parts:
+        spans.setdefault(tokenizer.tokens[sentinel], tokenizer.decode(ids).strip())
     return spans
 
 
@@ -270,9 +266,9 @@ class DetectReplaced:
         """The sentence with one word replaced by a word of another sentence."""
         if not (words := content_words(sentence)):
             return None
-        word, own = _middle(words), {match[0].lower() for match in WORD.finditer(sentence)}
+        word, present = _middle(words), {match[0].lower() for match in WORD.finditer(sentence)}
         new = next((match[0] for other in others for match in content_words(other)
-                    if match[0].islower() == word[0].islower() and match[0].lower() not in own), None)
+                    if match[0].islower() == word[0].islower() and match[0].lower() not in present), None)
         return new and f"{sentence[: word.start()]}{new}{sentence[word.end():]}"
 
     def check(self, texts: Sequence[str], tokenizer: Tokenizer, max_length: int, names: Names = None) -> None:
@@ -286,13 +282,11 @@ class DetectReplaced:
         run.require_head(("discriminator", "masked"), "discriminator head")
         pad, max_length = run.tokenizer.vocabulary.specials["pad"], run.model.max_length
         tokenized = prompts.tokenize_prompts(texts, run.tokenizer, max_length, names, run.special_tokens)
-        predictions: list = [None] * len(texts)
-        for i, found in _predict_batches(
-                run, [each.ids for each in tokenized], lambda some: prompts.pad_batch(some, pad, max_length)):
-            tokens = zip(found["replaced"], tokenized[i].offsets, tokenized[i].words, strict=False)  # without padding
-            predictions[i] = [ReplacedToken(texts[i][start:end], start, end, float(p))
-                              for p, (start, end), word in tokens if word is not None]
-        return predictions
+        arrays = _predicted(run, [prompt.ids for prompt in tokenized],
+                            lambda some: prompts.pad_batch(some, pad, max_length))
+        return [[ReplacedToken(text[start:end], start, end, float(p)) for p, (start, end), word in zip(
+                    array["replaced"], prompt.offsets, prompt.words, strict=False) if word is not None]  # no padding
+                for text, prompt, array in zip(texts, tokenized, arrays, strict=True)]
 
     def to_json(self, prediction: list[ReplacedToken]) -> dict[str, Any]:
         """{"replaced": [{"word": ..., "start": ..., "end": ..., "probability": ...}, ...]}"""
@@ -313,14 +307,16 @@ class DetectReplaced:
         return "\n".join([*lines, above, below] if above else lines)
 
 
-def _predict_batches(
+def _predicted(
     run: Any, sequences: Sequence[np.ndarray], make_batch: Callable, **options: int
-) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-    """(index, predictions) of each sequence, predicted in batches of similar lengths."""
+) -> list[dict[str, np.ndarray]]:
+    """The arrays of each sequence, predicted in batches of similar lengths."""
+    predicted: list = [None] * len(sequences)
     for members in prompts.group_by_length(sequences):
-        found = run.predict_batch(make_batch([sequences[i] for i in members]), **options)
-        for position, i in enumerate(members):
-            yield i, {name: values[position] for name, values in found.items()}
+        arrays = run.predict_batch(make_batch([sequences[i] for i in members]), **options)
+        for row, i in enumerate(members):
+            predicted[i] = {name: values[row] for name, values in arrays.items()}
+    return predicted
 
 
 def mark_replaced(text: str, tokens: Sequence[ReplacedToken]) -> str:

@@ -79,17 +79,12 @@ def loss(
         states, teacher = _logits(frozen, batch, part.model, form, None)
     teacher = teacher if c.alpha_ce or c.alpha_mse else None
     losses = teaching.compare(student, teacher, batch["targets"], c.temperature, counts)
-    weights, predicted = batch["token_weights"], batch["weights"] > 0
     total = c.alpha_clm * (losses.nll * batch["weights"]).sum()
-    metrics = sums(predicted, lm_loss=losses.nll, lm_accuracy=losses.correct,
+    metrics = sums(batch["weights"] > 0, lm_loss=losses.nll, lm_accuracy=losses.correct,
                    most_frequent_accuracy=batch["targets"] == np.argmax(counts))
     if part:
-        of_logits, found = teaching.of_logits(c, losses, weights)
-        total, metrics = total + of_logits, metrics | found
-    if part and c.alpha_cos:
-        distance = teaching.cosine_distance(states, hidden)
-        total += c.alpha_cos * (distance * weights).sum()
-        metrics |= sums(weights > 0, cosine_loss=distance)
+        total, metrics = teaching.add(c, total, metrics, losses, batch["token_weights"], states, hidden,
+                                      batch["token_weights"])
     return total, (metrics, carry)
 
 

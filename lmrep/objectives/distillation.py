@@ -1,5 +1,5 @@
 """Distillation of a masked language model (Sanh et al., 2019): a student predicts masked tokens, the distribution of a
-frozen teacher, and the teacher's hidden states.
+frozen teacher, and the teacher's hidden states. Masks prefer rare tokens, as those of XLM (Conneau and Lample, 2019).
 
     L = alpha_ce T^2 KL(teacher / T || student / T) + alpha_mlm MLM + alpha_cos (1 - cos(student, teacher))
 
@@ -8,6 +8,7 @@ ones alone, the cosine over all tokens. A run that is loaded for predictions has
 """
 
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 
 import jax
@@ -18,10 +19,11 @@ from lmrep.config.record import setting
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.models.base import Model
-from lmrep.objectives import frequency_masking, masking, mlm_head, teaching
+from lmrep.objectives import masking, mlm_head, teaching
 from lmrep.objectives.base import (
     Batch,
     Carry,
+    EvaluationKeys,
     FrozenPart,
     FrozenParts,
     Keys,
@@ -36,9 +38,19 @@ from lmrep.objectives.teaching import TEACHER
 
 
 @dataclass(frozen=True)
-class Config(frequency_masking.Config, teaching.Config):
+class Config(teaching.Config):
     """The weights of the losses, and the masks."""
 
+    rate: float = setting(0.15, "fraction of the tokens that is predicted", above=0, at_most=1)
+    draw: str = setting("sequence", "batch: ceil(rate * n) of the n tokens of a batch, as released; sequence: floor("
+                        "rate * n + u) of those of each sequence, u uniform in [0, 1), so that the masks of an example "
+                        "do not depend on the others, as always on validation", choices=("sequence", "batch"))
+    smoothing: float = setting(0.7, "a token is chosen with a probability proportional to max(count, 1)^-smoothing; 0: "
+                               "all tokens with the same one", at_least=0)
+    mask: float = setting(0.8, "fraction of those replaced by [MASK]", at_least=0, at_most=1)
+    keep: float = setting(0.1, "fraction of those left unchanged", at_least=0, at_most=1)
+    random: float = setting(0.1, "fraction of those replaced by a random token, of the full vocabulary", at_least=0,
+                            at_most=1)
     alpha_mlm: float = setting(2.0, "weight of the masked-LM loss", at_least=0)
     restrict_ce_to_mask: bool = setting(False, "whether alpha_ce and alpha_mse act on masked tokens alone")
 
@@ -65,12 +77,12 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
 def prepare(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> Batch:
     """Adds `inputs` i32[b, t]; `predicted`, `targets`, `weights` and `teacher_weights` [b, m], of the masked-LM loss
     and of those of the teacher's logits; and `token_weights` [b, t], of the cosine."""
-    tokens, segment_ids = batch["tokens"], batch["segment_ids"]
-    inputs, chosen = frequency_masking.mask_batch(keys, tokens, segment_ids, c=c, vocabulary=vocabulary)
+    tokens, segment_ids, t = batch["tokens"], batch["segment_ids"], batch["tokens"].shape[1]
+    inputs, chosen = mask_batch(keys, tokens, segment_ids, c=c, vocabulary=vocabulary)
     if _everywhere(c):
-        predicted = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+        predicted = jnp.broadcast_to(jnp.arange(t), tokens.shape)
     else:
-        _, predicted = jax.lax.top_k(chosen.astype(jnp.float32), _max_predictions(c, tokens.shape[1]))
+        _, predicted = jax.lax.top_k(chosen.astype(jnp.float32), min(t, int(c.rate * t + 1)))
     targets, masked = (jnp.take_along_axis(x, predicted, axis=1) for x in (tokens, chosen))
     weights, token_weights = normalize_weights(masked), normalize_weights(segment_ids > 0)
     teacher_weights = weights if c.restrict_ce_to_mask or not _everywhere(c) else token_weights
@@ -78,13 +90,53 @@ def prepare(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> B
                     "teacher_weights": teacher_weights, "token_weights": token_weights}
 
 
+def mask_batch(
+    keys: Keys, tokens: Array, segment_ids: Array, *, c: Config, vocabulary: Vocabulary
+) -> tuple[Array, Array]:
+    """The masks of a batch: a position is drawn, without replacement, with a probability proportional to
+    max(count, 1)^-smoothing of its token; special tokens are never drawn.
+
+    Args:
+      keys: each example's draws come from its own.
+      tokens: i32[b, t].
+      segment_ids: i32[b, t], 0 for padding.
+      c: the config.
+      vocabulary: its special ids and its counts.
+
+    Returns:
+      (inputs i32[b, t], chosen bool[b, t], the positions whose tokens are predicted).
+    """
+    log_weights = -c.smoothing * np.log(np.maximum(vocabulary.counts, 1).astype(np.float64))
+    log_weights[[*vocabulary.specials.values()]] = -np.inf
+    b, t = tokens.shape
+    bits = jax.vmap(lambda key: jax.random.bits(key, (4, t)))(keys.per_example)
+    choice, action, fraction = masking.uniform(bits[:, 0]), masking.uniform(bits[:, 1]), masking.uniform(bits[:, 3, 0])
+    real = segment_ids > 0
+    # The largest of log(w) + Gumbel noise are a sample without replacement, with probabilities proportional to w.
+    gumbel = -jnp.log(-jnp.log(choice + 2.0**-25))
+    scores = jnp.where(real, jnp.asarray(log_weights, jnp.float32)[tokens] + gumbel, -jnp.inf)
+    if c.draw == "batch" and not isinstance(keys, EvaluationKeys):
+        rank = _rank(scores.reshape(1, b * t)).reshape(b, t)
+        exact = Fraction(c.rate).limit_denominator(1000)  # ceil in whole numbers: float32 would round 0.15 * n
+        number = (exact.numerator * real.sum() + exact.denominator - 1) // exact.denominator
+    else:
+        rank = _rank(scores)
+        number = jnp.floor(c.rate * real.sum(-1) + fraction).astype(jnp.int32)[:, None]
+    chosen = (rank < number) & (scores > -jnp.inf)
+    replacements = (bits[:, 2] % np.uint32(vocabulary.size)).astype(tokens.dtype)
+    shown = jnp.where(action < c.mask, vocabulary.specials["mask"],
+                      jnp.where(action < c.mask + c.random, replacements, tokens))
+    return jnp.where(chosen, shown, tokens), chosen
+
+
+def _rank(scores: Array) -> Array:
+    """i32 like `scores` [n, k]: 0 for the largest of its line, 1 for the next."""
+    return jnp.argsort(jnp.argsort(-scores, axis=-1), axis=-1).astype(jnp.int32)
+
+
 def _everywhere(c: Config) -> bool:
     """Whether logits are needed at all positions: for the teacher, or since a sequence may have any number of masks."""
     return c.draw == "batch" or bool((c.alpha_ce or c.alpha_mse) and not c.restrict_ce_to_mask)
-
-
-def _max_predictions(c: Config, length: int) -> int:
-    return min(length, int(c.rate * length + 1))
 
 
 def loss(
@@ -102,12 +154,8 @@ def loss(
     metrics = sums(masked, mlm_loss=losses.nll, mlm_accuracy=losses.correct,
                    most_frequent_accuracy=batch["targets"] == np.argmax(counts))
     if part:
-        of_logits, found = teaching.of_logits(c, losses, batch["teacher_weights"])
-        total, metrics = total + of_logits, metrics | found
-    if part and c.alpha_cos:
-        distance = teaching.cosine_distance(states, hidden)
-        total += c.alpha_cos * (distance * batch["token_weights"]).sum()
-        metrics |= sums(batch["token_weights"] > 0, cosine_loss=distance)
+        total, metrics = teaching.add(c, total, metrics, losses, batch["teacher_weights"], states, hidden,
+                                      batch["token_weights"])
     return total, (metrics, carry)
 
 
@@ -118,10 +166,10 @@ def _logits(
     hidden = mlm_head.encode(params, batch, batch["inputs"], model, key)
     if not head:
         return hidden, None
-    own, predicted = params["objective"]["masked"], batch["predicted"]
+    weights, predicted = params["objective"]["masked"], batch["predicted"]
     at = hidden if predicted.shape[1] == hidden.shape[1] else jnp.take_along_axis(hidden, predicted[..., None], axis=1)
     return hidden, teaching.Logits(
-        mlm_head.transform(own, at, model), output_table(model, params, own, key), own["bias"])
+        mlm_head.transform(weights, at, model), output_table(model, params, weights, key), weights["bias"])
 
 
 DEFINITION = ObjectiveDef(

@@ -79,11 +79,11 @@ def sample(
         length = part.stop - part.start
         if not length:
             continue
-        own = _choose(tokens[part], real[part], reversed, goal, draws[:3, part], c, vocabulary)
+        picked = _choose(tokens[part], real[part], reversed, goal, draws[:3, part], c, vocabulary)
         placed, most = _places(draws[3, part], c, length)
         # A given token is below all places of its part, and above what the part before may see.
-        revealed.append(floor + jnp.where(own | functional[part], placed, -1))
-        chosen.append(own)
+        revealed.append(floor + jnp.where(picked | functional[part], placed, -1))
+        chosen.append(picked)
         floor += most + 1
     chosen, revealed = jnp.concatenate(chosen), jnp.concatenate(revealed)
     targets = chosen & ~functional

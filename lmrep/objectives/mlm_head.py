@@ -44,9 +44,9 @@ def loss_and_metrics(
 ) -> tuple[Array, Metrics]:
     """The weighted sum of the cross-entropies of `targets` given the hidden states [b, m, d] at their positions, and
     metrics. `key` is the one that the states were encoded with."""
-    own = params["objective"]["masked"]
-    table = output_table(model, params, own, key)
-    nll, correct = lm_head.cross_entropy(own, table, transform(own, hidden, model), batch["targets"])
+    head = params["objective"]["masked"]
+    table = output_table(model, params, head, key)
+    nll, correct = lm_head.cross_entropy(head, table, transform(head, hidden, model), batch["targets"])
     return (nll * batch["weights"]).sum(), sums(batch["weights"] > 0, mlm_loss=nll, mlm_accuracy=correct)
 
 
@@ -58,15 +58,15 @@ def predict(params: Tree, batch: Batch, *, model: Model, size: int, k: int = 5) 
 
 def probabilities(params: Tree, hidden: Array, model: Model) -> Array:
     """The hidden states [b, m, d] -> the probability of each token, [b, m, v]."""
-    own = params["objective"]["masked"]
-    return jax.nn.softmax(lm_head.logits(own, output_table(model, params, own), transform(own, hidden, model)))
+    head = params["objective"]["masked"]
+    return jax.nn.softmax(lm_head.logits(head, output_table(model, params, head), transform(head, hidden, model)))
 
 
 def log_probabilities(params: Tree, batch: Batch, *, model: Model) -> Array:
     """The log probability float32 [b, m] of `targets` i32[b, m] at the positions `predicted` i32[b, m]."""
-    own = params["objective"]["masked"]
+    head = params["objective"]["masked"]
     hidden = encode(params, batch, batch["tokens"], model, at=batch["predicted"])
-    return lm_head.log_probabilities(own, output_table(model, params, own), transform(own, hidden, model),
+    return lm_head.log_probabilities(head, output_table(model, params, head), transform(head, hidden, model),
                                      batch["targets"])
 
 

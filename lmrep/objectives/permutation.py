@@ -62,7 +62,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     head = {"permutation": output_layer(model).specs | {"bias": ParamSpec((model.vocab_size,), ("vocab",), zeros)}}
     orders = factorization.left_to_right, partial(all_but_masks, mask=vocabulary.specials["mask"])
     given = [partial(text_inputs, order=order, model=model, cls=vocabulary.specials.get("cls", -1)) for order in orders]
-    left_to_right, masks = (partial(log_probabilities, given=each, model=model) for each in given)
+    left_to_right, masks = (partial(log_probabilities, given=inputs, model=model) for inputs in given)
     return Objective(
         name="permutation",
         specs={"encoder": model.specs,

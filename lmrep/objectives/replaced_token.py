@@ -99,10 +99,10 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
 def specs(c: Config, model: Model, generator: Model) -> Tree:
     """The generator's own parameters and head; the encoder's head."""
     init = model.head_style.init
-    own = {name: part for name, part in generator.specs.items() if name not in TABLES[c.tie]}
+    separate = {name: part for name, part in generator.specs.items() if name not in TABLES[c.tie]}
     if c.tie == "tokens":
-        own["embedding"] = {name: spec for name, spec in own["embedding"].items() if name != "token"}
-    tree = {"generator": own, "generator_head": mlm_head.specs(generator)}
+        separate["embedding"] = {name: spec for name, spec in separate["embedding"].items() if name != "token"}
+    tree = {"generator": separate, "generator_head": mlm_head.specs(generator)}
     if c.variant in DETECTING:
         tree["discriminator"] = {"transform": linear.specs(model.width, model.width, ("embed", None), init),
                                  "out": linear.specs(model.width, 1, (None, None), glorot_uniform)}
@@ -115,10 +115,10 @@ def specs(c: Config, model: Model, generator: Model) -> Tree:
 
 def generator_params(params: Tree, c: Config) -> Tree:
     """The generator's parameters, with those that it shares."""
-    own, shared = params["objective"]["generator"], params["encoder"]
+    tree, shared = params["objective"]["generator"], params["encoder"]
     if c.tie == "tokens":
-        return own | {"embedding": own["embedding"] | {"token": shared["embedding"]["token"]}}
-    return own | {name: shared[name] for name in TABLES[c.tie] if name in shared}
+        return tree | {"embedding": tree["embedding"] | {"token": shared["embedding"]["token"]}}
+    return tree | {name: shared[name] for name in TABLES[c.tie] if name in shared}
 
 
 def generator_as_masked_lm(params: Tree, c: Config) -> Tree:
@@ -181,7 +181,7 @@ def loss(
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """The generator's mean cross-entropy, plus the weighted loss of the encoder."""
     generator_key, encoder_key = prng.split(key, 2)
-    own = params["objective"]
+    heads = params["objective"]
     nll, correct, words = generate(params, batch, generator_key, c, generator)
     shown = replace(batch, words)
     replaced, real = shown != batch["tokens"], batch["segment_ids"] > 0
@@ -192,17 +192,17 @@ def loss(
     at = batch["predicted"] if c.variant == "replace_mlm" else None
     hidden = mlm_head.encode(params, batch, shown, model, encoder_key, at)
     if c.variant in DETECTING:
-        more, found = discriminator_loss_and_metrics(
-            own["discriminator"], hidden, replaced, batch["token_weights"], model.head_style.activation)
+        more, encoder_metrics = discriminator_loss_and_metrics(
+            heads["discriminator"], hidden, replaced, batch["token_weights"], model.head_style.activation)
         more = c.weight * more
     elif c.variant == "replace_mlm":
-        more, found = mlm_head.loss_and_metrics(params, hidden, batch, model, encoder_key)
+        more, encoder_metrics = mlm_head.loss_and_metrics(params, hidden, batch, model, encoder_key)
     else:
-        table = output_table(model, params, own["masked"], encoder_key)
-        nll, copied = copy_or_predict(own, table, hidden, batch["tokens"], ~replaced, model)
-        more, found = (nll * batch["token_weights"]).sum(), sums(
+        table = output_table(model, params, heads["masked"], encoder_key)
+        nll, copied = copy_or_predict(heads, table, hidden, batch["tokens"], ~replaced, model)
+        more, encoder_metrics = (nll * batch["token_weights"]).sum(), sums(
             real, lm_loss=nll, copied_fraction=copied, copying_loss=copying_loss(batch["tokens"], replaced, c, counts))
-    return total + more, (metrics | found, carry)
+    return total + more, (metrics | encoder_metrics, carry)
 
 
 def generate(
@@ -210,10 +210,10 @@ def generate(
 ) -> tuple[Array, Array, Array]:
     """The generator's (nll, whether its most probable token is correct, sampled tokens i32), [b, m] each."""
     tree = generator_as_masked_lm(params, c)
-    own = tree["objective"]["masked"]
+    head = tree["objective"]["masked"]
     hidden = mlm_head.encode(tree, batch, batch["inputs"], generator, key, batch["predicted"])
     return lm_head.cross_entropy_and_sample(
-        own, output_table(generator, tree, own, key), mlm_head.transform(own, hidden, generator), batch["targets"],
+        head, output_table(generator, tree, head, key), mlm_head.transform(head, hidden, generator), batch["targets"],
         batch["seeds"], c.temperature)
 
 
@@ -232,10 +232,10 @@ def replace_tokens(params: Tree, batch: Batch, *, c: Config, generator: Model) -
 
 
 def discriminator_loss_and_metrics(
-    own: Tree, hidden: Array, replaced: Array, weights: Array, activation: str
+    head: Tree, hidden: Array, replaced: Array, weights: Array, activation: str
 ) -> tuple[Array, Metrics]:
     """The weighted sum of the binary cross-entropies of `replaced` bool[b, t], and metrics."""
-    logits = replaced_logits(own, hidden, activation)
+    logits = replaced_logits(head, hidden, activation)
     nll = jax.nn.softplus(logits) - logits * replaced
     target_mask = weights > 0
     correct = (logits > 0) == replaced
@@ -243,19 +243,19 @@ def discriminator_loss_and_metrics(
         target_mask & replaced, replaced_accuracy=correct) | sums(target_mask & ~replaced, original_accuracy=correct)
 
 
-def replaced_logits(own: Tree, hidden: Array, activation: str) -> Array:
+def replaced_logits(head: Tree, hidden: Array, activation: str) -> Array:
     """The detection head: hidden [b, t, d] -> logits float32 [b, t], above 0 where a token is likely replaced."""
-    x = ACTIVATIONS[activation](linear.apply(own["transform"], hidden))
-    return linear.apply(own["out"], x.astype(jnp.float32))[..., 0]
+    x = ACTIVATIONS[activation](linear.apply(head["transform"], hidden))
+    return linear.apply(head["out"], x.astype(jnp.float32))[..., 0]
 
 
 def copy_or_predict(
-    own: Tree, table: Array, hidden: Array, targets: Array, same: Array, model: Model
+    heads: Tree, table: Array, hidden: Array, targets: Array, same: Array, model: Model
 ) -> tuple[Array, Array]:
     """-log(D * same + (1 - D) * softmax(logits)[target]), and D; [b, t] each. D is the sigmoid of the copy gate, `same`
     bool[b, t] whether the input token is the original one."""
-    gate = linear.apply(own["copy"], hidden.astype(jnp.float32))[..., 0]
-    predicted = jax.nn.log_sigmoid(-gate) - _nll(own["masked"], table, hidden, targets, model)
+    gate = linear.apply(heads["copy"], hidden.astype(jnp.float32))[..., 0]
+    predicted = jax.nn.log_sigmoid(-gate) - _nll(heads["masked"], table, hidden, targets, model)
     either = jnp.logaddexp(jax.nn.log_sigmoid(gate), predicted)
     return -jnp.where(same, either, predicted), jax.nn.sigmoid(gate)
 
@@ -272,45 +272,40 @@ def predict(
     params: Tree, batch: Batch, *, c: Config, model: Model, generator: Model, vocabulary: Vocabulary, k: int = 5
 ) -> dict[str, Array]:
     """With `predicted` i32[b, m] in the batch, the k most probable tokens there, as `mlm_head.predict`; without it
-    `replaced` float32 [b, t], the probability that each token was replaced.
+    `replaced` float32 [b, t], the encoder's probability that each token was replaced; in variants whose encoder predicts
+    tokens, 1 minus the probability of the token.
 
     The tokens are the generator's or, in variants whose encoder predicts tokens, the encoder's, whose inputs have the
     generator's most probable token at each [MASK], as in training.
     """
     if "predicted" not in batch:
-        return {"replaced": replaced_probability(params, batch, c, model)}
-    found = mlm_head.predict(generator_as_masked_lm(params, c), batch, model=generator, size=vocabulary.size, k=k)
+        return {"replaced": -jnp.expm1(original_log_probability(params, batch, c, model))}
+    predictions = mlm_head.predict(generator_as_masked_lm(params, c), batch, model=generator, size=vocabulary.size, k=k)
     if c.variant in DETECTING:
-        return found
-    own, positions = params["objective"], batch["predicted"]
+        return predictions
+    heads, positions = params["objective"], batch["predicted"]
     empty = jnp.take_along_axis(batch["tokens"], positions, 1) == vocabulary.specials["mask"]
-    shown = replace(batch | {"weights": empty}, found["words"][..., 0])
+    shown = replace(batch | {"weights": empty}, predictions["words"][..., 0])
     hidden = mlm_head.encode(params, batch, shown, model, at=positions)
     probabilities = mlm_head.probabilities(params, hidden, model)
     if c.variant == "all_tokens_mlm":
-        copied = jax.nn.sigmoid(linear.apply(own["copy"], hidden.astype(jnp.float32)))
+        copied = jax.nn.sigmoid(linear.apply(heads["copy"], hidden.astype(jnp.float32)))
         same = jax.nn.one_hot(jnp.take_along_axis(shown, positions, 1), probabilities.shape[-1])
         probabilities = copied * same + (1 - copied) * probabilities
     return mlm_head.top_k(probabilities, vocabulary.size, k)
 
 
-def replaced_probability(params: Tree, batch: Batch, c: Config, model: Model) -> Array:
-    """The encoder's probability float32 [b, t] that each token was replaced; in variants whose encoder predicts tokens,
-    1 minus the probability of the token."""
-    return -jnp.expm1(original_log_probability(params, batch, c, model))
-
-
 def original_log_probability(params: Tree, batch: Batch, c: Config, model: Model) -> Array:
     """The encoder's log probability float32 [b, t] that each token was not replaced; in variants whose encoder predicts
     tokens, that of the token."""
-    own, tokens = params["objective"], batch["tokens"]
+    heads, tokens = params["objective"], batch["tokens"]
     hidden = mlm_head.encode(params, batch, tokens, model)
     if c.variant in DETECTING:
-        return jax.nn.log_sigmoid(-replaced_logits(own["discriminator"], hidden, model.head_style.activation))
-    table = output_table(model, params, own["masked"])
+        return jax.nn.log_sigmoid(-replaced_logits(heads["discriminator"], hidden, model.head_style.activation))
+    table = output_table(model, params, heads["masked"])
     if c.variant == "replace_mlm":
-        return -_nll(own["masked"], table, hidden, tokens, model)
-    return -copy_or_predict(own, table, hidden, tokens, jnp.ones(tokens.shape, bool), model)[0]
+        return -_nll(heads["masked"], table, hidden, tokens, model)
+    return -copy_or_predict(heads, table, hidden, tokens, jnp.ones(tokens.shape, bool), model)[0]
 
 
 def log_probabilities(params: Tree, batch: Batch, *, c: Config, model: Model) -> Array:
@@ -318,10 +313,10 @@ def log_probabilities(params: Tree, batch: Batch, *, c: Config, model: Model) ->
     return jnp.take_along_axis(original_log_probability(params, batch, c, model), batch["predicted"], axis=1)
 
 
-def _nll(own: Tree, table: Array, hidden: Array, targets: Array, model: Model) -> Array:
+def _nll(head: Tree, table: Array, hidden: Array, targets: Array, model: Model) -> Array:
     """-log probability of `targets` i32[b, t] given the states [b, t, d], in chunks of t."""
     def nll(x: Array, targets: Array) -> Array:
-        return lm_head.cross_entropy(own, table, mlm_head.transform(own, x, model), targets)[0]
+        return lm_head.cross_entropy(head, table, mlm_head.transform(head, x, model), targets)[0]
 
     return lm_head.map_chunks(nll, table.shape[0], hidden, targets)
 

@@ -55,14 +55,14 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     """Predict spans from both sides, and from their boundaries."""
     masking.check(c)
     masking.check_mask_token("span_boundary", vocabulary)
-    own, terms = {"masked": mlm_head.specs(model)}, {"mlm_loss": 1.0}
+    heads, terms = {"masked": mlm_head.specs(model)}, {"mlm_loss": 1.0}
     if c.boundary:
-        own["boundary"], terms["boundary_loss"] = specs(c, model), c.weight
+        heads["boundary"], terms["boundary_loss"] = specs(c, model), c.weight
     if c.sentence_pair:
-        own["pair"], terms["pair_loss"] = sentence_pair.specs(model), 1.0
+        heads["pair"], terms["pair_loss"] = sentence_pair.specs(model), 1.0
     return Objective(
         name="span_boundary",
-        specs={"encoder": model.specs, "objective": own},
+        specs={"encoder": model.specs, "objective": heads},
         prepare=partial(prepare, c=c, vocabulary=vocabulary),
         loss=partial(loss, c=c, model=model, most_frequent=int(np.argmax(vocabulary.counts))),
         predict=partial(mlm_head.predict, model=model, size=vocabulary.size),
@@ -90,13 +90,13 @@ def predictions(c: Config, length: int) -> int:
 def prepare(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> Batch:
     """Adds the fields of `mask_example`, with `weights` and `boundary_weights` float32 [b, m] in place of its masks
     (and `pair_weights` [b])."""
-    found = jax.vmap(partial(mask_example, c=c, vocabulary=vocabulary))(
+    fields = jax.vmap(partial(mask_example, c=c, vocabulary=vocabulary))(
         keys.per_example, batch["tokens"], batch["segment_ids"])
-    found["weights"] = normalize_weights(found.pop("target_mask"))
+    fields["weights"] = normalize_weights(fields.pop("target_mask"))
     if c.boundary:
-        bounded = found.pop("bounded").astype(jnp.float32)
-        found["boundary_weights"] = bounded / (bounded.sum() + 1)  # plus 1, as in the released code
-    batch = batch | found
+        bounded = fields.pop("bounded").astype(jnp.float32)
+        fields["boundary_weights"] = bounded / (bounded.sum() + 1)  # plus 1, as in the released code
+    batch = batch | fields
     return batch | sentence_pair.weights(batch) if c.sentence_pair else batch
 
 
@@ -148,13 +148,13 @@ def mask_example(key: Array, tokens: Array, segment_ids: Array, *, c: Config, vo
         needed |= positions == 0
     number = min(t, m * (3 if c.boundary else 1) + c.sentence_pair)  # spans are not adjacent, but may have one token
     slot = (jnp.cumsum(needed) - 1).clip(0, number - 1)
-    found = {"inputs": inputs, "predicted": predicted, "targets": targets, "target_mask": target_mask,
+    fields = {"inputs": inputs, "predicted": predicted, "targets": targets, "target_mask": target_mask,
              "needed": _first(needed, number), "own": slot[predicted]}
     if not c.boundary:
-        return found
+        return fields
     first, last = start[predicted], end[predicted]
     offset = predicted - first
-    return found | {"left": slot[(first - 1).clip(0)], "right": slot[(last + 1).clip(0, t - 1)],
+    return fields | {"left": slot[(first - 1).clip(0)], "right": slot[(last + 1).clip(0, t - 1)],
                     "span_position": offset.clip(0, c.max_targets - 1),
                     "bounded": target_mask & between[predicted] & (offset < c.max_targets)}
 
@@ -238,13 +238,13 @@ def loss(
     return total, (metrics, carry)
 
 
-def by_boundary(own: Tree, hidden: Array, batch: Batch, model: Model) -> Array:
+def by_boundary(head: Tree, hidden: Array, batch: Batch, model: Model) -> Array:
     """The boundary head before the output table: states `hidden` [b, n, d] at the needed positions -> [b, m, e]."""
-    position = jnp.take(own["place"], batch["span_position"], axis=0).astype(hidden.dtype)
+    position = jnp.take(head["place"], batch["span_position"], axis=0).astype(hidden.dtype)
     x = jnp.concatenate([_states(hidden, batch["left"]), _states(hidden, batch["right"]), position], axis=-1)
-    x = ACTIVATIONS[model.head_style.activation](linear.apply(own["join"], x))
-    x = norm.apply(own["join_norm"], x, model.head_style.eps)
-    return mlm_head.transform(own, x, model)
+    x = ACTIVATIONS[model.head_style.activation](linear.apply(head["join"], x))
+    x = norm.apply(head["join_norm"], x, model.head_style.eps)
+    return mlm_head.transform(head, x, model)
 
 
 def _states(hidden: Array, which: Array) -> Array:
@@ -269,8 +269,8 @@ def describe(batch: Batch, tokenizer) -> list[str]:
                 spans.append([at])
         words = []
         for span in spans:
-            own, shown = (" ".join(tokenizer.id_to_token(int(ids[at])) for at in span) for ids in (tokens, inputs))
-            text = f"{{{own} {'=' if shown == own else '->'} {shown}}}" if span[0] in masked else own
+            original, shown = (" ".join(tokenizer.id_to_token(int(ids[at])) for at in span) for ids in (tokens, inputs))
+            text = f"{{{original} {'=' if shown == original else '->'} {shown}}}" if span[0] in masked else original
             words.append(f"{{{text}}}" if span[0] in bounded else text)
         texts.append(masking.pair_label(batch, i) + " ".join(words))
     return texts

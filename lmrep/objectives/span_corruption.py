@@ -304,10 +304,10 @@ def predict(params: Tree, batch: Batch, *, model: Model, ids: Ids, k: int = 50) 
         logits = next_token_logits(params, hidden, model=model)
         return jnp.where(jnp.arange(logits.shape[-1]) < ids.size, logits, -jnp.inf), cache  # ids without a token
 
-    found = decoding.generate(
+    generated = decoding.generate(
         decode, lambda number: model.state.cache(encoder, number, k, source=source), b, k, decoding.Search(),
         start=ids.start, end=ids.end, pad=ids.start)
-    return {"generated": found.tokens}
+    return {"generated": generated.tokens}
 
 
 def _head(params: Tree) -> Tree:

@@ -135,9 +135,9 @@ def compare(
 
     def of_chunk(x: Array, targets: Array, y: Array | None = None) -> Array:
         logits = student.at(x)
-        own = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-        nll = jax.nn.logsumexp(logits, axis=-1) - own
-        correct = jax.lax.stop_gradient(own >= logits.max(-1)).astype(jnp.float32)
+        target_logits = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+        nll = jax.nn.logsumexp(logits, axis=-1) - target_logits
+        correct = jax.lax.stop_gradient(target_logits >= logits.max(-1)).astype(jnp.float32)
         if y is None:
             return jnp.stack([nll, correct, *[jnp.zeros_like(nll)] * 4], -1)
         theirs = jax.lax.stop_gradient(teacher.at(y))
@@ -149,30 +149,41 @@ def compare(
     return Losses(*jnp.moveaxis(losses, -1, 0))
 
 
-def of_logits(c: Config, losses: Losses, weights: Array) -> tuple[Array | float, Metrics]:
-    """The weighted sum of the losses that the teacher's logits give, and their metrics beside those of constant
-    students.
+def add(
+    c: Config, total: Array, metrics: Metrics, losses: Losses, weights: Array, states: Array, hidden: Array,
+    token_weights: Array,
+) -> tuple[Array, Metrics]:
+    """The student's loss and metrics with those that the teacher gives, beside the losses of constant students.
 
     Args:
       c: the weights of the losses.
+      total, metrics: of the student alone.
       losses: at each position.
-      weights: float32 [b, m], of positions, which add to 1.
+      weights: float32 [b, m], of these positions, which add to 1.
+      states: the teacher's hidden states [b, t, d].
+      hidden: the student's.
+      token_weights: float32 [b, t], of the cosine, which add to 1.
     """
-    total, metrics = 0.0, {}
+    of_logits = 0.0
     if c.alpha_ce:
-        total += c.alpha_ce * (losses.divergence * weights).sum()
+        of_logits += c.alpha_ce * (losses.divergence * weights).sum()
         metrics |= sums(weights > 0, distillation_loss=losses.divergence,
                         constant_distillation_loss=losses.constant_divergence)
     if c.alpha_mse:
-        total += c.alpha_mse * (losses.squared * weights).sum()
+        of_logits += c.alpha_mse * (losses.squared * weights).sum()
         metrics |= sums(weights > 0, mse_loss=losses.squared, constant_mse_loss=losses.constant_squared)
+    total += of_logits
+    if c.alpha_cos:
+        distance = cosine_distance(states, hidden)
+        total += c.alpha_cos * (distance * token_weights).sum()
+        metrics |= sums(token_weights > 0, cosine_loss=distance)
     return total, metrics
 
 
 def divergence(teacher: Array, student: Array, temperature: float) -> Array:
     """T^2 KL(softmax(teacher / T) || softmax(student / T)) of logits [..., v], float32 [...]; those of a constant
     student are [v]."""
-    theirs, ours = (jax.nn.log_softmax(each / temperature, axis=-1) for each in (teacher, student))
+    theirs, ours = (jax.nn.log_softmax(logits / temperature, axis=-1) for logits in (teacher, student))
     return temperature**2 * (jnp.exp(theirs) * (theirs - ours)).sum(-1)
 
 
@@ -183,7 +194,7 @@ def cosine_distance(teacher: Array, student: Array) -> Array:
     return 1 - (x * y).sum(-1) * jax.lax.rsqrt(norms)
 
 
-def terms(c: Config, part: FrozenPart | None, **own: float) -> Mapping[str, float]:
+def terms(c: Config, part: FrozenPart | None, **student: float) -> Mapping[str, float]:
     """`Objective.terms`: the weights of the student's own losses and, with a teacher, of those that it gives."""
     weights = {"distillation_loss": c.alpha_ce, "cosine_loss": c.alpha_cos, "mse_loss": c.alpha_mse} if part else {}
-    return {name: weight for name, weight in {**own, **weights}.items() if weight or name in own}
+    return {name: weight for name, weight in {**student, **weights}.items() if weight or name in student}

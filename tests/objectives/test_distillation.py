@@ -13,7 +13,7 @@ from lmrep.core.params import flatten
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.models import PRESETS, transformer
 from lmrep.models.transformer import Config as Network
-from lmrep.objectives import OBJECTIVES, causal, distillation, frequency_masking, masked, teaching
+from lmrep.objectives import OBJECTIVES, causal, distillation, masked, teaching
 from lmrep.objectives import causal_distillation as causal_objective
 from lmrep.objectives.base import Carry, FrozenPart, Keys
 from lmrep.objectives.distillation import Config
@@ -219,7 +219,7 @@ def test_parameter_counts_of_distilbert():
 
 
 def masks(c, given, rounds=1):
-    run = jax.jit(lambda keys: frequency_masking.mask_batch(
+    run = jax.jit(lambda keys: distillation.mask_batch(
         keys, given["tokens"], given["segment_ids"], c=c, vocabulary=VOCABULARY))
     return [jax.device_get(run(keys(len(given["tokens"]), seed))) for seed in range(rounds)]
 
