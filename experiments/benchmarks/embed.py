@@ -29,7 +29,7 @@ from lmrep.data import sentences, tokenizers
 from lmrep.inference import export
 from lmrep.inference.run import Run
 from lmrep.models import PRESETS, transformer
-from lmrep.objectives.base import Uses
+from lmrep.objectives.uses import Uses
 
 BATCH = 32
 

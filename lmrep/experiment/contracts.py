@@ -28,8 +28,9 @@ from lmrep.layers.stack import Execution
 from lmrep.metrics import COMMON, UNIGRAM_LOSS, Metric, baseline_names
 from lmrep.models import MODELS
 from lmrep.models.base import Encoded, Inputs, Model, ModelDef, NetworkLoss
-from lmrep.objectives.base import Batch, EvaluationKeys, HeldOut, Keys, Metrics, Objective
+from lmrep.objectives.base import Batch, EvaluationKeys, Keys, Metrics, Objective
 from lmrep.objectives.outputs import NETWORK
+from lmrep.objectives.uses import HeldOut
 from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder
 from lmrep.training.state import specs_of
 

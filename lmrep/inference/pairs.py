@@ -26,7 +26,8 @@ from lmrep.inference.encode import BATCH_ELSEWHERE
 from lmrep.inference.run import Run
 from lmrep.inference.scores import Scores, Text, score_texts
 from lmrep.models.base import Context
-from lmrep.objectives.base import Objective, Scoring
+from lmrep.objectives.base import Objective
+from lmrep.objectives.scoring import Scoring
 
 GOOD, BAD, PARADIGM, PHENOMENON = "sentence_good", "sentence_bad", "UID", "linguistics_term"
 ROUNDING = 1e-6  # scores that differ by no more than this, relative to the larger one, are tied

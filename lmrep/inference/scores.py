@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lmrep.core.params import Array
-from lmrep.objectives.base import Scoring, Views
+from lmrep.objectives.scoring import Scoring, Views
 
 VIEW_TOKENS = 2**22  # of the views that are made at once, about
 NONE = -1  # padding of `Views.tokens` and `Views.predicted` until a batch is made

@@ -13,7 +13,8 @@ import numpy as np
 
 from lmrep.core.params import Array, Tree
 from lmrep.metrics import Metric
-from lmrep.models.base import Context, Model, Sizes
+from lmrep.models.base import Context, Model
+from lmrep.objectives.uses import Uses
 
 Names = Sequence[str | None] | None
 Batch = dict[str, Array]  # every field leads with the batch axis, but those under "shared", which all examples share
@@ -39,129 +40,6 @@ class Carry(NamedTuple):
 
     per_example: Tree = ()  # leaves lead with the batch axis: recurrent states, memories
     shared: Tree = ()  # leaves that have none: running statistics; threaded through microbatches in their order
-
-
-class Views(NamedTuple):
-    """What a network reads to score texts of one length: a text as it is, or several versions with masked tokens.
-
-    Attributes:
-      text: int[k], the index of the text that each view belongs to.
-      tokens: int32[k, t].
-      predicted: int32[k, m], positions.
-      targets: int32[k, m], the tokens that are predicted there.
-    """
-
-    text: np.ndarray
-    tokens: np.ndarray
-    predicted: np.ndarray
-    targets: np.ndarray
-
-
-class Scoring(NamedTuple):
-    """How well a model accepts a text: a sum of log probabilities, in nats, over the targets of all views of the text.
-    Minimal pairs are decided by it.
-
-    Attributes:
-      summary: what it is, for tables and reports.
-      views: (ids int32[n, t] of n texts with special tokens, words int32[n, t]) -> Views, in NumPy. `words` numbers the
-        words of each text; it is negative for the special tokens around it.
-      log_probabilities: (params, batch) -> float32 [b, m], of `batch["targets"]` i32[b, m] at the positions
-        `batch["predicted"]` i32[b, m], given `batch["tokens"]` i32[b, t] with their `segment_ids`.
-      heads: the names of the parameters that it needs under `objective/`; a converted checkpoint may lack them.
-    """
-
-    summary: str
-    views: Callable[[np.ndarray, np.ndarray], Views]
-    log_probabilities: Callable[[Tree, Batch], Array]
-    heads: tuple[str, ...] = ()
-
-
-class NetworkUse(NamedTuple):
-    """A network that a training step runs, forward and backward, for published formulas of compute.
-
-    Attributes:
-      sizes: of the network; None where it states none.
-      predicts: "masked" (the tokens at masked positions), "tokens" (those at all positions), "binary" (a label at all
-        positions), or "other": something that ELECTRA's script does not count.
-    """
-
-    sizes: Sizes | None
-    predicts: str = "other"
-
-
-class NextToken(NamedTuple):
-    """How the token after a text is predicted: for generation, and for perplexity with a stride.
-
-    Attributes:
-      logits: (params, hidden [b, t, d]) -> float32 [b, t, v], of the token that follows each.
-      nll: (params, hidden [b, t, d], targets i32[b, t]) -> float32 [b, t], -log probability of the targets, where that
-        costs less than `logits`. None: computed from these.
-      decode: further arguments of `State.decode`.
-    """
-
-    logits: Callable[[Tree, Array], Array]
-    nll: Callable[[Tree, Array, Array], Array] | None = None
-    decode: Mapping[str, Any] = {}
-
-
-class HeldOut(NamedTuple):
-    """What a network reads and predicts of a prepared batch.
-
-    Attributes:
-      tokens: i32[b, t], its inputs.
-      positions: i32[b, m].
-      targets: i32[b, m], the tokens that are predicted there; -1 where none is.
-    """
-
-    tokens: Array
-    positions: Array
-    targets: Array
-
-
-class TextPairs(NamedTuple):
-    """How an objective that is conditioned on a source gives it, and a target, to a network.
-
-    Attributes:
-      start: the token that the decoder reads before those of the target.
-      end: the token that ends sources and targets.
-      batch: prepared batch -> the batch that the network reads (`model_inputs`): `tokens` and `segment_ids` of the
-        decoder, `source_tokens` and `source_segment_ids`; and `targets` i32[b, t], the token after each.
-      lengths: (length of an example, whether several texts are packed in it) -> (t, s), with padding.
-    """
-
-    start: int
-    end: int
-    batch: Callable[[Batch], Batch]
-    lengths: Callable[[int, bool], tuple[int, int]]
-
-
-class Uses(NamedTuple):
-    """What inference, reports, conversion and planning ask an objective. Training reads none of it.
-
-    Attributes:
-      conditions_on: what each position of an encoded text is conditioned on.
-      next_token: continues texts. None: the objective does not predict a text token by token.
-      scorings: how it scores texts, by name, the default first; {} if it cannot. Names are those of the literature
-        ("pll").
-      held_out: prepared batch -> the tokens that the network reads and those that it predicts, for reports.
-      replaced: (params, prepared batch) -> (tokens i32[b, t], some of which a generator replaced; bool[b, t], where it
-        is judged whether they were).
-      describe: (prepared batch, tokenizer) -> a text for each example.
-      networks: those that a training step runs. (): published formulas of compute do not apply.
-      text_pairs: of an objective that is conditioned on a source.
-      published_heads: the heads of published checkpoints (`lmrep.interop.heads.HEADS`) that mean the same as its own ->
-        where their parameters lie under "objective". {}: a run is written as its encoder alone.
-    """
-
-    conditions_on: Context = Context.BOTH
-    next_token: NextToken | None = None
-    scorings: Mapping[str, Scoring] = {}
-    held_out: Callable[[Batch], HeldOut] | None = None
-    replaced: Callable[[Tree, Batch], tuple[Array, Array]] | None = None
-    describe: Callable[[Batch, Any], list[str]] | None = None
-    networks: tuple[NetworkUse, ...] = ()
-    text_pairs: TextPairs | None = None
-    published_heads: Mapping[str, str] = {}
 
 
 class Objective(NamedTuple):

@@ -29,21 +29,11 @@ from lmrep.layers.sampled_softmax import Negatives
 from lmrep.metrics import accuracy_metric, loss_metric
 from lmrep.models.base import BACKWARD, Context, Model, check_context, model_inputs
 from lmrep.objectives import scoring
-from lmrep.objectives.base import (
-    BATCH_FIELDS,
-    Batch,
-    Carry,
-    Keys,
-    Metrics,
-    NetworkUse,
-    Objective,
-    ObjectiveDef,
-    Scoring,
-    Uses,
-    Views,
-)
+from lmrep.objectives.base import BATCH_FIELDS, Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
 from lmrep.objectives.causal import restart
 from lmrep.objectives.outputs import normalize_weights, output_specs, output_table, sums
+from lmrep.objectives.scoring import Scoring, Views
+from lmrep.objectives.uses import NetworkUse, Uses
 
 DIRECTIONS = ("forward", "backward")
 PREFIXES = dict(zip(DIRECTIONS, ("", BACKWARD), strict=True))  # of a direction's fields in a batch

@@ -21,21 +21,11 @@ from lmrep.layers import linear, lm_head
 from lmrep.metrics import accuracy_metric, loss_metric
 from lmrep.models.base import Context, Encoded, Model, check_context, model_inputs
 from lmrep.objectives import mlm_head, scoring
-from lmrep.objectives.base import (
-    Batch,
-    Carry,
-    HeldOut,
-    Keys,
-    Metrics,
-    NetworkUse,
-    NextToken,
-    Objective,
-    ObjectiveDef,
-    Scoring,
-    Uses,
-)
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
 from lmrep.objectives.capabilities import GenerateText
 from lmrep.objectives.outputs import normalize_weights, output_layer, sums
+from lmrep.objectives.scoring import Scoring
+from lmrep.objectives.uses import HeldOut, NetworkUse, NextToken, Uses
 
 
 @dataclass(frozen=True)

@@ -28,13 +28,13 @@ from lmrep.objectives.base import (
     FrozenParts,
     Keys,
     Metrics,
-    NetworkUse,
     Objective,
     ObjectiveDef,
 )
 from lmrep.objectives.capabilities import FillMask
 from lmrep.objectives.outputs import normalize_weights, output_table, sums
 from lmrep.objectives.teaching import TEACHER
+from lmrep.objectives.uses import NetworkUse
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,11 @@ from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.models.base import Model
 from lmrep.objectives import masking, mlm_head, sentence_pair
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
 from lmrep.objectives.capabilities import FillMask
 from lmrep.objectives.causal import initial_state
 from lmrep.objectives.outputs import normalize_weights, sums
+from lmrep.objectives.uses import NetworkUse
 
 RULES = {
     "bert": {"count": "round", "mask_specials": False, "random_specials": True},

@@ -16,7 +16,8 @@ from lmrep.config.record import setting
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.objectives.base import Batch, HeldOut
+from lmrep.objectives.base import Batch
+from lmrep.objectives.uses import HeldOut
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ from lmrep.layers import lm_head
 from lmrep.metrics import accuracy_metric, loss_metric
 from lmrep.models.base import Encoded, Model, model_inputs
 from lmrep.objectives import masking, scoring, sentence_pair
-from lmrep.objectives.base import Batch, Metrics, NetworkUse, Uses
+from lmrep.objectives.base import Batch, Metrics
 from lmrep.objectives.outputs import output_specs, output_table, sums
+from lmrep.objectives.uses import NetworkUse, Uses
 
 METRICS = {
     "mlm_loss": loss_metric("Masked-LM loss", baseline="unigram_loss"),

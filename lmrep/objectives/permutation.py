@@ -22,23 +22,14 @@ from lmrep.core.vocabulary import Vocabulary
 from lmrep.metrics import accuracy_metric, loss_metric
 from lmrep.models.base import Context, Encoded, Factorization, Model, check_context, model_inputs
 from lmrep.objectives import factorization, scoring, sentence_pair
-from lmrep.objectives.base import (
-    Batch,
-    Carry,
-    Keys,
-    Metrics,
-    NetworkUse,
-    NextToken,
-    Objective,
-    ObjectiveDef,
-    Scoring,
-    Uses,
-)
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
 from lmrep.objectives.capabilities import FillMask, GenerateText
 from lmrep.objectives.causal import initial_state
 from lmrep.objectives.masking import check_mask_token, pair_label
 from lmrep.objectives.mlm_head import top_k
 from lmrep.objectives.outputs import normalize_weights, output_layer, sums
+from lmrep.objectives.scoring import Scoring
+from lmrep.objectives.uses import NetworkUse, NextToken, Uses
 
 TERMS, SHOWN = 6, 4  # targets that `describe` shows, and names in one condition
 

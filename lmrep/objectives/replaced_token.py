@@ -24,9 +24,11 @@ from lmrep.layers.mlp import ACTIVATIONS
 from lmrep.metrics import accuracy_metric, fraction_metric, loss_metric, optional
 from lmrep.models.base import Model
 from lmrep.objectives import masking, mlm_head, scoring
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, NetworkUse, Objective, ObjectiveDef, Scoring, Uses
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
 from lmrep.objectives.capabilities import DetectReplaced, FillMask
 from lmrep.objectives.outputs import normalize_weights, output_table, sums
+from lmrep.objectives.scoring import Scoring
+from lmrep.objectives.uses import NetworkUse, Uses
 
 VARIANTS = ("electra", "electra_15", "replace_mlm", "all_tokens_mlm")
 DETECTING = VARIANTS[:2]  # those whose encoder detects replaced tokens; the others predict tokens
@@ -272,8 +274,8 @@ def predict(
     params: Tree, batch: Batch, *, c: Config, model: Model, generator: Model, vocabulary: Vocabulary, k: int = 5
 ) -> dict[str, Array]:
     """With `predicted` i32[b, m] in the batch, the k most probable tokens there, as `mlm_head.predict`; without it
-    `replaced` float32 [b, t], the encoder's probability that each token was replaced; in variants whose encoder predicts
-    tokens, 1 minus the probability of the token.
+    `replaced` float32 [b, t], the encoder's probability that each token was replaced; in variants whose encoder
+    predicts tokens, 1 minus the probability of the token.
 
     The tokens are the generator's or, in variants whose encoder predicts tokens, the encoder's, whose inputs have the
     generator's most probable token at each [MASK], as in training.

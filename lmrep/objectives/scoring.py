@@ -2,11 +2,47 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
+from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.objectives.base import Scoring, Views
+
+
+class Views(NamedTuple):
+    """What a network reads to score texts of one length: a text as it is, or several versions with masked tokens.
+
+    Attributes:
+      text: int[k], the index of the text that each view belongs to.
+      tokens: int32[k, t].
+      predicted: int32[k, m], positions.
+      targets: int32[k, m], the tokens that are predicted there.
+    """
+
+    text: np.ndarray
+    tokens: np.ndarray
+    predicted: np.ndarray
+    targets: np.ndarray
+
+
+class Scoring(NamedTuple):
+    """How well a model accepts a text: a sum of log probabilities, in nats, over the targets of all views of the text.
+    Minimal pairs are decided by it.
+
+    Attributes:
+      summary: what it is, for tables and reports.
+      views: (ids int32[n, t] of n texts with special tokens, words int32[n, t]) -> Views, in NumPy. `words` numbers the
+        words of each text; it is negative for the special tokens around it.
+      log_probabilities: (params, batch) -> float32 [b, m], of `batch["targets"]` i32[b, m] at the positions
+        `batch["predicted"]` i32[b, m], given `batch["tokens"]` i32[b, t] with their `segment_ids`.
+      heads: the names of the parameters that it needs under `objective/`; a converted checkpoint may lack them.
+    """
+
+    summary: str
+    views: Callable[[np.ndarray, np.ndarray], Views]
+    log_probabilities: Callable[[Tree, dict[str, Array]], Array]
+    heads: tuple[str, ...] = ()
 
 
 def pseudo_log_likelihoods(

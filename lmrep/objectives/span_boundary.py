@@ -21,9 +21,10 @@ from lmrep.layers.mlp import ACTIVATIONS
 from lmrep.metrics import accuracy_metric, loss_metric, optional
 from lmrep.models.base import Model
 from lmrep.objectives import masking, mlm_head, sentence_pair
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, NetworkUse, Objective, ObjectiveDef
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
 from lmrep.objectives.capabilities import FillMask
 from lmrep.objectives.outputs import normalize_weights, output_table, sums
+from lmrep.objectives.uses import NetworkUse
 
 
 @dataclass(frozen=True)

@@ -23,21 +23,11 @@ from lmrep.layers.attention import AttentionMask
 from lmrep.metrics import accuracy_metric, loss_metric
 from lmrep.models import decoding
 from lmrep.models.base import SOURCE, Context, Inputs, Model, check_context, model_inputs
-from lmrep.objectives.base import (
-    Batch,
-    Carry,
-    Keys,
-    Metrics,
-    NetworkUse,
-    NextToken,
-    Objective,
-    ObjectiveDef,
-    TextPairs,
-    Uses,
-)
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
 from lmrep.objectives.capabilities import FillSpans
 from lmrep.objectives.masking import uniform
 from lmrep.objectives.outputs import normalize_weights, output_layer, output_specs, smoothed_cross_entropy, sums
+from lmrep.objectives.uses import NetworkUse, NextToken, TextPairs, Uses
 
 VARIANTS = ("replace_spans", "drop_tokens", "mask", "bert", "deshuffling", "prefix")
 WHOLE = ("mask", "bert", "deshuffling")  # whose target is the text

@@ -28,12 +28,11 @@ from lmrep.objectives.base import (
     FrozenParts,
     Keys,
     Metrics,
-    NetworkUse,
     Objective,
     ObjectiveDef,
-    Uses,
 )
 from lmrep.objectives.teaching import TEACHER
+from lmrep.objectives.uses import NetworkUse, Uses
 from lmrep.tasks import auxiliary, bcn, distillation, frozen_features, heads, word_features
 
 BCN = "bcn"

@@ -32,19 +32,9 @@ from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.metrics.translation import signature
 from lmrep.models import decoding
 from lmrep.models.base import Context, Model, check_context, model_inputs
-from lmrep.objectives.base import (
-    Batch,
-    Carry,
-    FrozenParts,
-    Keys,
-    Metrics,
-    NetworkUse,
-    Objective,
-    ObjectiveDef,
-    TextPairs,
-    Uses,
-)
+from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights, output_layer, output_specs, smoothed_cross_entropy, sums
+from lmrep.objectives.uses import NetworkUse, TextPairs, Uses
 from lmrep.tasks import denoising, schemes, text_metrics, text_templates
 from lmrep.tasks.base import Comparison, Outputs, Reads, Result, TaskDef, Templates, TextEncoder
 from lmrep.tasks.capability import GenerateTarget

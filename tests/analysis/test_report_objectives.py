@@ -20,8 +20,8 @@ from lmrep.experiment.config import stage_at
 from lmrep.models.base import Context
 from lmrep.models.decoding import Sampling
 from lmrep.objectives import OBJECTIVES, replaced_token
-from lmrep.objectives.base import NextToken, Uses
 from lmrep.objectives.capabilities import ReplacedToken
+from lmrep.objectives.uses import NextToken, Uses
 from lmrep.storage.workdir import write_config
 from lmrep.training.step import prepare_keys
 from tests import given, runs, small

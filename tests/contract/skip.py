@@ -15,8 +15,9 @@ from lmrep.core.vocabulary import Vocabulary
 from lmrep.data import prompts
 from lmrep.metrics import Metric, loss_metric
 from lmrep.models.base import Context, Model, model_inputs
-from lmrep.objectives.base import Batch, Carry, HeldOut, Keys, Metrics, Objective, ObjectiveDef, Uses
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights, output_specs, output_table, sums
+from lmrep.objectives.uses import HeldOut, Uses
 
 
 @dataclass(frozen=True)

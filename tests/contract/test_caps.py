@@ -6,7 +6,8 @@ import pytest
 
 import lmrep
 from lmrep.models.base import Model, ModelDef
-from lmrep.objectives.base import Keys, Objective, ObjectiveDef, Uses
+from lmrep.objectives.base import Keys, Objective, ObjectiveDef
+from lmrep.objectives.uses import Uses
 
 
 @pytest.mark.parametrize(("contract", "most"), [

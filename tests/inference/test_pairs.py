@@ -19,7 +19,8 @@ from lmrep.inference import perplexity as sliding
 from lmrep.inference.scores import Scores, Text, score_texts
 from lmrep.interop import conversion
 from lmrep.objectives import scoring
-from lmrep.objectives.base import Scoring, Uses
+from lmrep.objectives.scoring import Scoring
+from lmrep.objectives.uses import Uses
 from tests import given, runs, small
 from tests.interop.test_published import GOLDEN
 from tests.reference import random_params

@@ -15,7 +15,7 @@ from lmrep.core import params as P
 from lmrep.experiment import config as experiments
 from lmrep.models import encoder_decoder, lstm, seq2seq_lstm, transformer
 from lmrep.models.base import Inputs
-from lmrep.objectives.base import NetworkUse, Uses
+from lmrep.objectives.uses import NetworkUse, Uses
 from lmrep.planning import compute, conventions, flops, published
 from tests import small
 

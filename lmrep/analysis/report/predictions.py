@@ -27,7 +27,8 @@ from lmrep.inference import load, prompts
 from lmrep.inference.run import Run
 from lmrep.interop import init_from
 from lmrep.models.base import Context, model_inputs
-from lmrep.objectives.base import HeldOut, Objective
+from lmrep.objectives.base import Objective
+from lmrep.objectives.uses import HeldOut
 from lmrep.training.stages import set_params
 from lmrep.training.state import FROZEN, specs_of
 from lmrep.training.step import prepare_keys
