@@ -50,13 +50,13 @@ class Form(NamedTuple):
 
 
 def from_gates(tensor: np.ndarray) -> np.ndarray:
-    """The four gates on the last axis: i, g, f, o in the file, and i, f, g, o here."""
+    """Reorders the four gates on the last axis: i, g, f, o in the file, and i, f, g, o here."""
     i, g, f, o = np.split(tensor, 4, axis=-1)
     return np.concatenate([i, f + FORGET_BIAS if tensor.ndim == 1 else f, g, o], axis=-1)
 
 
 def to_gates(tensor: np.ndarray) -> np.ndarray:
-    """The inverse of `from_gates`."""
+    """Inverts `from_gates`."""
     i, f, g, o = np.split(tensor, 4, axis=-1)
     return np.concatenate([i, g, f - FORGET_BIAS if tensor.ndim == 1 else f, o], axis=-1)
 
@@ -70,7 +70,7 @@ FILTER = Form(lambda shape: (1, *shape), lambda tensor: tensor[None], lambda ten
 
 
 def tensors(c: bilstm.Config) -> dict[str, tuple[Form, tuple[str, ...]]]:
-    """Name in the file -> its form, and the paths of our parameters, side by side along the first axis."""
+    """Maps names in the file to (form, paths of our parameters), which lie side by side along the first axis."""
     names = {"char_embed": (CHARACTERS, "embedding/embedding")}
     for i in range(len(c.filters)):
         names[f"CNN/W_cnn_{i}"] = FILTER, f"embedding/convolutions/{i + 1}/kernel"
@@ -95,8 +95,8 @@ def tensors(c: bilstm.Config) -> dict[str, tuple[Form, tuple[str, ...]]]:
 
 
 def find(directory: Path) -> tuple[Path, Path] | None:
-    """The files of options and of weights in a directory, by these names or by names that end in `options.json` and
-    `weights.hdf5`, as the published ones; None if it has neither.
+    """Finds the files of options and of weights in a directory, by these names or by names that end in `options.json`
+    and `weights.hdf5`, as the published ones; None if it has neither.
 
     Raises:
       UserError: it has several of one, or lacks one of the two.
@@ -116,7 +116,7 @@ def find(directory: Path) -> tuple[Path, Path] | None:
 
 
 def read(options: Path, weights: Path) -> tuple[bilstm.Config, dict[str, np.ndarray]]:
-    """(the network's config, without a vocabulary; its parameters by path, float32).
+    """Reads (the network's config, without a vocabulary; its parameters by path, float32).
 
     Raises:
       UserError: a file cannot be read, or does not hold such a network.
@@ -148,7 +148,7 @@ def write(directory: Path, config: bilstm.Config, params: Mapping[str, np.ndarra
 
 
 def read_options(path: Path) -> bilstm.Config:
-    """The network of a file of options. Raises UserError where there is none, or one that this code does not know."""
+    """Reads the network of a file of options. Raises UserError where there is none, or one that this code lacks."""
     try:
         options = read_json(path)
         lstm, characters = options["lstm"], options["char_cnn"]
@@ -193,7 +193,7 @@ def check(config: bilstm.Config) -> None:
 
 
 def options_of(config: bilstm.Config) -> dict[str, Any]:
-    """The file of options."""
+    """Makes the contents of the file of options."""
     return {
         "lstm": {"use_skip_connections": config.residual, "projection_dim": config.width,
                  "cell_clip": config.clip_cell or None, "proj_clip": config.clip_output or None, "dim": config.cell,
@@ -205,7 +205,7 @@ def options_of(config: bilstm.Config) -> dict[str, Any]:
 
 
 def _read(file: Any, name: str, expected: tuple[int, ...], weights: Path, options: Path) -> np.ndarray:
-    """A tensor of an HDF5 file, float32. One whose values are elsewhere is refused: HDF5 reads any path that a file
+    """Reads a tensor of an HDF5 file, float32. Refuses values that are elsewhere: HDF5 reads any path that a file
     names."""
     import h5py
 
@@ -232,7 +232,7 @@ def _read(file: Any, name: str, expected: tuple[int, ...], weights: Path, option
 
 
 def _opened(path: Path, mode: str) -> Any:
-    """An HDF5 file."""
+    """Opens an HDF5 file."""
     try:
         import h5py  # an extra: nothing else needs it
     except ImportError:
@@ -254,7 +254,7 @@ class Converted(NamedTuple):
 
 
 def is_published(directory: Path) -> bool:
-    """Whether a directory has a file of options and one of weights. Raises UserError as `find`."""
+    """Tells whether a directory has a file of options and one of weights. Raises UserError as `find`."""
     return directory.is_dir() and not (directory / workdir.CONFIG).exists() and find(directory) is not None
 
 

@@ -1,5 +1,5 @@
-"""How far our network is from the published implementation: the largest difference of their outputs on the same random
-ids, in float32.
+"""Measures how far our network is from the published implementation: the largest difference of their outputs on the
+same random ids, in float32.
 
 Where `torch` and `transformers` are installed (the `parity` extra), they are the reference. Otherwise the network is
 compared with itself, written and read again, which must agree exactly.
@@ -39,7 +39,7 @@ class RandomBatch(NamedTuple):
 
     @property
     def target(self) -> np.ndarray:
-        """The tokens of a decoder that reads these as its source."""
+        """Makes the tokens of a decoder that reads these as its source."""
         return self.tokens[:, ::-1].copy()
 
 
@@ -68,9 +68,9 @@ class Certificate:
 
 
 def random_batch(checkpoint: Published, seed: int = 0) -> RandomBatch:
-    """Sequences of all ids but that of padding. The second is padded, and has two token types if the network does. (A
-    network that needs the id of padding to find the last token, and has none, gets no padding.) Where the head needs a
-    token that ends each text, that is the last one."""
+    """Draws sequences of all ids but that of padding. The second is padded; a network that needs the id of padding to
+    find the last token, and has none, gets no padding. Tokens have two types if the network does. Where the head needs
+    a token that ends each text, that is the last one."""
     config, draw = checkpoint.config, np.random.default_rng(seed)
     length = min(LENGTH, config.max_length or LENGTH)
     pad = checkpoint.family.pad_id(checkpoint.config_json)
@@ -90,14 +90,14 @@ def random_batch(checkpoint: Published, seed: int = 0) -> RandomBatch:
 
 
 def _end_of_text(checkpoint: Published) -> int | None:
-    """The id of the token that the head of a task needs at the end of every text; None for none."""
+    """Finds the id of the token that the head of a task needs at the end of every text; None for none."""
     end = checkpoint.family.tasks[checkpoint.task.name].end if checkpoint.task else None
     other = checkpoint.config_json.get("eos_token_id")
     return other if end is not None and type(other) is int and 0 <= other < checkpoint.config.vocab else end
 
 
 def our_outputs(checkpoint: Published, batch: RandomBatch) -> Outputs:
-    """The outputs of our network."""
+    """Computes the outputs of our network."""
     heads, task, model = checkpoint.heads, checkpoint.task, models.build(checkpoint.config)
     mask = AttentionMask(jnp.asarray(batch.attention_mask), causal=checkpoint.family.causal)
     types = jnp.asarray(batch.token_types, jnp.int32) if "token_type_ids" in model.inputs else None
@@ -118,7 +118,7 @@ def our_outputs(checkpoint: Published, batch: RandomBatch) -> Outputs:
 
 
 def reference_outputs(checkpoint: Published, directory: Path, batch: RandomBatch) -> tuple[str, Outputs]:
-    """(name and version of the reference, its outputs with the weights in `directory`).
+    """Computes (name and version of the reference, its outputs with the weights in `directory`).
 
     Raises:
       LookupError: it is not installed, or cannot load the directory.
@@ -174,7 +174,7 @@ def reference_outputs(checkpoint: Published, directory: Path, batch: RandomBatch
 
 
 def _conditioned_ends(model: Any, hidden: Any, mask: Any, torch: Any) -> Any:
-    """As `PublishedTask.logits`, of layers that the class gives no outputs of for a start that one may choose."""
+    """Computes what `PublishedTask.logits` does from the layers of the class, which lets nobody choose a start."""
     start = model.start_logits(hidden)
     last = mask.shape[1] - 1 - mask.flip(-1).argmax(-1)
     weights = start.masked_fill(mask == 0, -1e30).softmax(-1)
@@ -183,7 +183,7 @@ def _conditioned_ends(model: Any, hidden: Any, mask: Any, torch: Any) -> Any:
 
 
 def _one_by_one(model: Any, inputs: dict[str, Any], torch: Any) -> dict[str, Any]:
-    """The outputs of a class that takes a single sequence where it does not know the id of padding."""
+    """Runs a class that takes a single sequence at a time where it does not know the id of padding."""
     rows = [model(**{name: value[i : i + 1] for name, value in inputs.items()})
             for i in range(len(inputs["input_ids"]))]
     return {name: torch.cat([row[name] for row in rows]) for name in rows[0] if name.endswith("logits")}

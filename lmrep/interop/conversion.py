@@ -51,7 +51,7 @@ RESTORE = "restore it, or remove it to write the parameters under the library's 
 
 
 class PublishedRecord(TypedDict):
-    """RECORD: how a published checkpoint is written again, under the names of its own files."""
+    """The contents of RECORD: how a published checkpoint is written again, under the names of its files."""
 
     family: str
     config_json: dict[str, Any]
@@ -68,7 +68,7 @@ class Converted(NamedTuple):
 
 
 def is_workdir(directory: Path) -> bool:
-    """Whether a directory is a run's, not a published one. Raises UserError where there is none, or no config.json."""
+    """Tells whether a directory is a run's, not a published one. Raises UserError where it has no config.json."""
     if not directory.is_dir():
         raise UserError(f"there is no directory {directory}; give a workdir or a published checkpoint's directory")
     config = tensor_files.read_json(directory / workdir.CONFIG)
@@ -113,7 +113,7 @@ def new_workdir(
     source: Path, target: Path, experiment: Experiment, tokenizer: tokenizers.Tokenizer,
     params: Mapping[str, np.ndarray],
 ) -> Iterator[Path]:
-    """A temporary directory that becomes the workdir `target`, at step 0, of what was read from `source`."""
+    """Makes a temporary directory that becomes the workdir `target`, at step 0, of what was read from `source`."""
     with workdir.new_directory(target) as temporary:
         tokenizer.save(temporary / "tokenizer")
         with contextlib.closing(Checkpoints(temporary / "checkpoints")) as checkpoints:
@@ -166,7 +166,7 @@ def to_published(
 
 
 def _checkpoint(run: Run, params: dict[str, np.ndarray], part: str) -> tuple[Published, list[str]]:
-    """(a run's checkpoint, under the names of the files that it was read from or else under the library's; remarks)."""
+    """Makes (the checkpoint of a run, under the names of the files that it was read from or the library's; remarks)."""
     config = experiments.model_config(run.experiment, run.tokenizer.size)
     stage = experiments.stage_at(run.experiment, run.step)
     networks = {}
@@ -209,7 +209,7 @@ def _checkpoint(run: Run, params: dict[str, np.ndarray], part: str) -> tuple[Pub
 
 
 def task_of(stage: StagePlan, params: Mapping[str, np.ndarray]) -> PublishedTask | None:
-    """What a run was fine-tuned for; None if it was pretrained.
+    """Describes what a run was fine-tuned for; None if it was pretrained.
 
     Raises:
       UserError: it reads long texts in a way that no published class for this task does.
@@ -234,8 +234,8 @@ def task_of(stage: StagePlan, params: Mapping[str, np.ndarray]) -> PublishedTask
 
 
 def family_of(directory: Path, experiment: Experiment, pad: int | None) -> Family | None:
-    """The family of published checkpoints that the network of a workdir is one of, or would be written as; None if no
-    family can hold it. `pad` is the tokenizer's id of padding."""
+    """Finds the family of published checkpoints that the network of a workdir was read as, or would be written as; None
+    if no family can hold it. `pad` is the tokenizer's id of padding."""
     if (directory / FOLDER / RECORD).exists():
         return FAMILIES.get(_published_record(directory / FOLDER)["family"])
     objective, network = experiments.resolve_stages(experiment)[-1].objective_name, experiments.model_config(experiment)
@@ -248,7 +248,7 @@ def family_of(directory: Path, experiment: Experiment, pad: int | None) -> Famil
 
 
 def _recorded(directory: Path, config, params: dict[str, np.ndarray]) -> Published:
-    """A checkpoint under the names of the files that it was read from."""
+    """Makes a checkpoint under the names of the files that it was read from."""
     record = _published_record(directory)
     extra, _ = tensor_files.read(directory / EXTRA)
     try:
@@ -267,12 +267,12 @@ def _published_record(directory: Path) -> PublishedRecord:
 
 
 def _language_model(heads: Iterable[str]) -> str:
-    """The objective of the language model among a checkpoint's heads; "" without one."""
+    """Names the objective of the language model among a checkpoint's heads; "" without one."""
     return next((HEADS[head].objective for head in heads if head in HEADS and HEADS[head].objective), "")
 
 
 def experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer, name: str) -> Experiment:
-    """The experiment of a run that would have trained this checkpoint, as far as it is known."""
+    """Makes the experiment of a run that would have trained this checkpoint, as far as it is known."""
     if tokenizer.size > checkpoint.config.vocab:
         raise UserError(f"the tokenizer's files have {tokenizer.size:,} ids, and the token table has "
                         f"{checkpoint.config.vocab:,} rows (vocab_size), so they are of different checkpoints; "
@@ -301,8 +301,8 @@ def experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer, name: str
 
 
 def arrays(directory: Path, raw: bool = False) -> tuple[dict[str, np.ndarray], str]:
-    """(every array of the checkpoint that is read of a workdir, its best one where `checkpoint.load` says so, or of a
-    published directory, by our path, or by its name if it has none; a description for people).
+    """Reads (every array of the checkpoint of a workdir, its best one where `checkpoint.load` says so, or of a
+    published directory, by our path or, without one, by its name; a description for people).
 
     Of a run that keeps averaged parameters, these are returned, as when it is loaded, unless its
     `evaluation.averaged` is false or `raw` is true.

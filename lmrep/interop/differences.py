@@ -52,7 +52,7 @@ def compare(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> Compari
 
 
 def _difference(path: str, x: np.ndarray, y: np.ndarray) -> Difference | None:
-    """None where they are equal. One layer at a time is converted, to save memory."""
+    """Compares two arrays; None where they are equal. Converts one layer at a time, to save memory."""
     stacked = "/layers/" in path and x.ndim == (3 if path.endswith("/kernel") else 2)  # or shared by all layers
     largest, largest_layer, squared_difference, squared_norm = 0.0, None, 0.0, 0.0
     for layer, (p, q) in enumerate(zip(x, y, strict=True) if stacked else ((x, y),)):
@@ -74,7 +74,7 @@ def _difference(path: str, x: np.ndarray, y: np.ndarray) -> Difference | None:
 
 
 def describe(comparison: Comparison, a: str, b: str) -> str:
-    """For people: every difference, the largest first; `a` and `b` are the names of the checkpoints."""
+    """Lists every difference for people, the largest first; `a` and `b` are the names of the checkpoints."""
     lines = []
     if comparison.differing:
         width = max(len(d.path) for d in comparison.differing)

@@ -23,7 +23,7 @@ class Head(NamedTuple):
       logits: (parameters of the network and its heads, hidden states [b, t, d], model) -> logits: of tokens
         [b, t, v], of each position [b, t], or of pairs [b, 2].
       specs: (model) -> its parameters, which lie under "objective" and its name.
-      prefix: begins paths that only a checkpoint with this head has; that of GPT has no parameters, and so none.
+      prefix: begins paths that only a checkpoint with this head has. (GPT's head has no parameters.)
       samples: texts for `lmrep predict`.
       objective: that trains it as the head of a language model; "" if it is no such head.
     """
@@ -128,12 +128,12 @@ TASK_HEADS = {
 
 
 def task_of(head: str) -> str:
-    """The task, in `TASKS`, of a head in `TASK_HEADS`."""
+    """Names the task, in `TASKS`, of a head in `TASK_HEADS`."""
     return TASK_HEADS[head].task or head
 
 
 def head_of(task: str, config: Any) -> str | None:
-    """The head, in `TASK_HEADS`, of a task with a config; None where no published class has it."""
+    """Names the head, in `TASK_HEADS`, of a task with a config; None where no published class has it."""
     return next((name for name, head in TASK_HEADS.items() if task_of(name) == task and all(
         getattr(config, field) == value for field, value in head.fields.items())), None)
 
@@ -151,13 +151,13 @@ class PublishedTask(NamedTuple):
 
     @property
     def head(self) -> tasks.Head:
-        """The form of the head."""
+        """Makes the config of the head."""
         known = tasks.Head.__dataclass_fields__
         return tasks.Head(**{name: value for name, value in self.fields.items() if name in known})
 
     @property
     def task(self) -> str:
-        """In `TASKS`."""
+        """Names the task, in `TASKS`."""
         return task_of(self.name)
 
     @property
@@ -166,14 +166,14 @@ class PublishedTask(NamedTuple):
         return tuple(self.fields.get("labels", ()))
 
     def specs(self, model: Model) -> Tree:
-        """The head's parameters."""
+        """Specifies the head's parameters."""
         if self.name == "conditioned_ends":
             return conditioned_ends.specs(model.width, model.head_style.init)
         return tasks.specs(model, TASK_HEADS[self.name].outputs or len(self.labels), self.head)
 
     def logits(self, params: Tree, hidden: Array, mask: Array, model: Model) -> Array:
-        """Float32 logits [b, outputs], or [b, t, outputs] of a head for each token: of conditioned ends, those of an
-        answer that begins at the last token, and, the same at every token, the logit of no answer.
+        """Computes float32 logits [b, outputs], or [b, t, outputs] of a head for tokens. For conditioned ends
+        they are those of an answer that begins at the last token, and, the same at every token, of no answer.
 
         Args:
           params: of the network and its heads.

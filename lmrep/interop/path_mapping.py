@@ -37,7 +37,7 @@ class Origin(NamedTuple):
 
 
 def origins(paths: Collection[str], source: Mapping[str, np.ndarray], mapping: Mapping[str, str]) -> dict[str, Origin]:
-    """{path of a run: its origin}, of those of the `paths` that the source has.
+    """Maps the `paths` of a run to their origins; those that the source lacks are left out.
 
     Args:
       paths: of the run's parameters.
@@ -69,7 +69,7 @@ def origins(paths: Collection[str], source: Mapping[str, np.ndarray], mapping: M
 
 
 def take(value: np.ndarray, origin: Origin, path: str) -> np.ndarray:
-    """The part of a source array that parameter `path` starts from. Raises UserError where it has no such index."""
+    """Takes the part of a source array that parameter `path` starts from. Raises UserError for an index beyond it."""
     if origin.index is None:
         return value
     if value.ndim == 0 or max(origin.index) >= len(value):
@@ -79,13 +79,13 @@ def take(value: np.ndarray, origin: Origin, path: str) -> np.ndarray:
 
 
 def picked(mapping: Mapping[str, str], path: str, count: int) -> int:
-    """How many of the `count` layers under `path` a mapping takes."""
+    """Counts the layers under `path`, of `count`, that a mapping takes."""
     rule = _parse(path, mapping[path]) if mapping.get(path) else None
     return len(_numbers(rule[1], count, mapping[path])) if rule and rule[1] is not None else count
 
 
 def _parse(target: str, text: str) -> tuple[str, str | None] | None:
-    """(path, index or None) of a source; None for random values."""
+    """Parses (path, index or None) of a source; None for random values."""
     if not text:
         return None
     match = _INDEX.fullmatch(text)
@@ -96,7 +96,7 @@ def _parse(target: str, text: str) -> tuple[str, str | None] | None:
 
 
 def _origin(path: str, target: str, prefix: str, index: str | None, source: Mapping[str, np.ndarray]) -> Origin | None:
-    """The origin of a path under `target`; None where the source has none."""
+    """Finds the origin of a path under `target`; None where the source has none."""
     rest, where = path.removeprefix(target).strip("/"), f"{prefix}[{index}]"
     layers = [name for name in _children(prefix, source) if name.isdecimal()] if index is not None else []
     if layers:
@@ -116,7 +116,7 @@ def _children(prefix: str, paths: Collection[str]) -> set[str]:
 
 
 def _numbers(index: str, count: int, where: str) -> tuple[int, ...]:
-    """The numbers that "0,2,4", "0:6" or "::2" mean among `count` layers."""
+    """Lists the numbers that "0,2,4", "0:6" or "::2" mean among `count` layers."""
     chosen: list[int] = []
     for item in index.split(","):
         bounds = item.strip().split(":")
@@ -134,7 +134,7 @@ def _numbers(index: str, count: int, where: str) -> tuple[int, ...]:
 
 
 def _nearest(path: str, paths: Collection[str]) -> str:
-    """The existing paths that are nearest to one that does not exist, for people."""
+    """Names the existing paths that are nearest to one that does not exist, for people."""
     subtrees = {"/".join(parts[:n]) for parts in (other.split("/") for other in paths)
                 for n in range(1, len(parts) + 1)}
     if near := suggestion(path, {subtree for subtree in subtrees if not _under(path, subtree)}):

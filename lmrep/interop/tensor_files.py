@@ -1,5 +1,5 @@
-"""Safetensors files and JSON that somebody else wrote: read by the safetensors library, refused in one message where
-they are malformed."""
+"""Reads safetensors files and JSON that somebody else wrote, by the safetensors library; refuses malformed ones in one
+message."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +25,7 @@ DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a small file. Raises UserError where it is missing, too large or malformed."""
+    """Reads the JSON object in a small file. Raises UserError where it is missing, too large or malformed."""
     try:
         size = path.stat().st_size if path.is_file() else -1
         if not 0 <= size <= MAX_JSON:
@@ -43,7 +43,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """(tensors by name in the order of their bytes, the metadata of the file).
+    """Reads (tensors by name in the order of their bytes, the metadata of the file).
 
     Raises:
       UserError: it is not a safetensors file, or has a dtype that NumPy lacks.
@@ -75,5 +75,5 @@ def write(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, 
 
 
 def dtype_and_shape(value: np.ndarray) -> str:
-    """For people: "F32[2, 3]"."""
+    """Describes an array for people: "F32[2, 3]"."""
     return f"{DTYPE_NAMES.get(value.dtype, value.dtype)}{list(value.shape)}"

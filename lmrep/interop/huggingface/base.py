@@ -1,4 +1,4 @@
-"""What describes a family of published checkpoints: `Family`. A file of a family reads as a table of names."""
+"""`Family`, the contract of a family of published checkpoints. The file of a family reads as a table of names."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -88,49 +88,49 @@ class Family:
 
     @property
     def described(self) -> str:
-        """For messages, with its file."""
+        """Names the family and its file, for messages."""
         return described("checkpoint family", self.name, self.tensors)
 
     # Classes
 
     @property
     def model_type(self) -> str:
-        """In config.json."""
+        """`model_type` in config.json."""
         return self.name.removesuffix("-decoder")
 
     @property
     def causal(self) -> bool:
-        """Whether it predicts from left to right."""
+        """Whether its networks predict from left to right."""
         return any("causal" in head_class.heads for head_class in self.heads)
 
     @property
     def network_name(self) -> str:
-        """Of its network in `lmrep.models.MODELS`: the one of an empty config.json."""
+        """Names the network in `lmrep.models.MODELS` that an empty config.json gives."""
         return name_of(self.network({}, CONFIG))
 
     @property
     def tasks(self) -> dict[str, HeadClass]:
-        """Task, of `TASK_HEADS`, -> the class for it."""
+        """Maps a task, of `TASK_HEADS`, to the class for it."""
         return {task: head_class for head_class in self.heads for task in head_class.tasks}
 
     @property
     def pretrained_heads(self) -> list[str]:
-        """Of `HEADS`. Raises UserError where a class has another."""
+        """Lists the heads, of `HEADS`, of all its classes. Raises UserError for one that `HEADS` lacks."""
         for head_class in self.heads:
             for head in head_class.heads:
                 choose(HEADS, head, f"{self.described}: a head of {head_class.name}")
         return list(dict.fromkeys(head for head_class in self.heads for head in head_class.heads))
 
     def class_of(self, heads: tuple[str, ...]) -> HeadClass:
-        """The library's class with these heads; or with the first of them; or without heads."""
+        """Finds the library's class with these heads; or with the first of them; or without heads."""
         if heads and heads[0] in self.tasks:
             return self.tasks[heads[0]]
         return next(head_class for wanted in (heads, heads[:1], ()) for head_class in self.heads
                     if head_class.heads == wanted and not head_class.tasks)
 
     def heads_of(self, config: Any, paths: Iterable[str], classes: Sequence[str] = ()) -> tuple[str, ...]:
-        """The outputs beside hidden states of a checkpoint with these paths. Where the head has no parameters, the
-        `classes` in its config.json may say that it has none."""
+        """Finds the heads of a checkpoint with parameters at these paths. A head without parameters is there unless the
+        `classes` in config.json are the base model."""
         paths = set(paths)
         prefixes = {name: f"objective/{task_of(name)}/{head.part}" for name, head in TASK_HEADS.items()} | {
             name: head.prefix for name, head in HEADS.items()}
@@ -140,7 +140,7 @@ class Family:
         return heads or (self.tied_heads(config) if complete else ())
 
     def tied_heads(self, config: Any) -> tuple[str, ...]:
-        """The head that is an output layer alone, which may be the token table."""
+        """Finds the head that is an output layer alone, which may be the token table."""
         return tuple(head for head in self.pretrained_heads if {path for path in self.paths(config)
                      if path.startswith(HEADS[head].prefix)} == {f"objective/{head}/output"})
 
@@ -149,8 +149,8 @@ class Family:
     def rows(
         self, config: Any, prefix: str = "", tasks: Iterable[str] = ()
     ) -> Iterator[tuple[list[str], Tensor]]:
-        """(names, tensor) of the base model, whose names `prefix` begins, of the heads for pretraining, and of those of
-        tasks."""
+        """Yields (names, tensor) of the base model, with `prefix`, of the heads for pretraining, and of heads for
+        `tasks`."""
         heads = tuple(HEADS[head].prefix for head in self.pretrained_heads)
         with faults_of(self.described, self.tensors):
             table = list(rows(self.tensors(config)))
@@ -163,38 +163,38 @@ class Family:
             yield from rows(self.tasks[task].tensors, f"objective/{task_of(task)}/")
 
     def paths(self, config: Any, task: str = "") -> set[str]:
-        """Every path that has a name, in pretrained checkpoints or in those of a task."""
+        """Collects the paths that have a name, in pretrained checkpoints or in those of a task."""
         return {path for _, tensor in self.rows(config, "", [task] if task else []) for path in tensor.paths
                 if not task or path.startswith(("encoder/", POOLER, f"objective/{task_of(task)}/"))}
 
     def optional(self, config: Any) -> set[str]:
-        """The paths of a part of the network that a checkpoint may lack."""
+        """Collects the paths of the part of the network that a checkpoint may lack."""
         return {path for _, tensor in self.rows(config) if tensor.optional for path in tensor.paths}
 
     def output(self, config: Any) -> str:
-        """The name of the output layer, also in files that repeat the token table there; "" for none."""
+        """Names the output layer, also in files that repeat the token table there; "" for none."""
         return next((names[0] for names, tensor in self.rows(config) if tensor.paths[0].endswith("/output")), "")
 
     def output_bias(self, config: Any) -> str:
-        """The name of the output layer's bias, which some files repeat under another name."""
+        """Names the bias of the output layer, which some files repeat under another name."""
         return self.output(config).removesuffix("weight") + "bias"
 
     def locations(
         self, prefix: str, config: Any, shapes: Shapes
     ) -> Iterator[tuple[TensorLocation, list[str]]]:
-        """Each location among parameters of these shapes, with the names of its tensor."""
+        """Yields (location, names of its tensor) among parameters of these shapes."""
         for names, tensor in self.rows(config, prefix, self.tasks):
             if shapes.keys() >= set(tensor.paths):
                 for layer in range(shapes[tensor.paths[0]][0]) if "{l}" in names[0] else (None,):
                     yield TensorLocation(tensor, layer), [name.format(l=layer) for name in names]
 
     def prefix_in(self, names: Iterable[str]) -> str:
-        """The prefix of the base model's names in a file."""
+        """Finds the prefix of the base model's names in a file."""
         start = f"{self.prefix}."
         return start if self.prefix and any(name.startswith(start) for name in names) else ""
 
     def locate(self, names: Iterable[str], config: Any, shapes: Shapes) -> dict[str, TensorLocation]:
-        """{name: location} of those of `names` that have one among parameters of these shapes."""
+        """Maps `names` to their locations among parameters of these shapes; others are left out."""
         names = set(names)
         known = {name: location for location, others in self.locations(self.prefix_in(names), config, shapes)
                  for name in others}
@@ -218,16 +218,16 @@ class Family:
     # config.json
 
     def pad_id(self, config_json: Mapping[str, Any]) -> int | None:
-        """The id of padding, where there is one."""
+        """Finds the id of padding; None for none."""
         pad = config_json.get("pad_token_id")
         return self.specials.pad if pad is None else pad
 
     def position_offset(self, pad: int | None) -> int:
-        """Rows of the position table before position 0."""
+        """Counts the rows of the position table before position 0."""
         return (self.specials.pad if pad is None else pad) + 1 if self.specials.shifts_positions else 0
 
     def network(self, config_json: Mapping[str, Any], path: str, tensors: Mapping | None = None) -> Any:
-        """Our config of the network that a config.json describes. Raises UserError as `config_from`."""
+        """Makes our config of the network that a config.json describes. Raises UserError as `config_from`."""
         with faults_of(self.described, self.tensors):
             config = self.config_from(config_json, path, tensors)
         if not (offset := self.position_offset(self.pad_id(config_json))):
@@ -237,8 +237,8 @@ class Family:
         return replace(config, position_offset=offset, max_length=config.max_length - offset)
 
     def config_json(self, config: Any, specials: Mapping[str, int]) -> dict[str, Any]:
-        """The config.json of a network, without its class; `specials` are the tokenizer's ids by role. Raises Mismatch
-        as `config_to`."""
+        """Makes the config.json of a network, without its class; `specials` are the tokenizer's ids by role. Raises
+        Mismatch as `config_to`."""
         if offset := getattr(config, "position_offset", 0):
             config = replace(config, max_length=config.max_length + offset)
         ends = {"bos_token_id": specials.get("bos", specials.get("cls")),
@@ -250,7 +250,7 @@ class Family:
                 "dtype": "float32"}
 
     def mismatches(self, config: Any, transformed: bool, task: PublishedTask | None = None) -> list[str]:
-        """Why a network cannot be written as one of this family: "field=value" each.
+        """Lists why a network cannot be written as one of this family, as "field=value".
 
         Args:
           config: of the network.
@@ -270,6 +270,6 @@ class Family:
         return [f"{name}={getattr(config, name)}" for name in wrong] + (mismatches(task, head) if task else [])
 
     def base_network(self, config: Any, task: PublishedTask | None) -> Any:
-        """The network without the fields that only the class of a task sets."""
+        """Resets the fields that only the class of a task sets."""
         below = self.tasks[task.name].network if task and task.name in self.tasks else {}
         return replace(config, **{name: type(config).__dataclass_fields__[name].default for name in below})

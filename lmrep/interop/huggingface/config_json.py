@@ -20,7 +20,7 @@ MAX_SIZE = 2**24  # of any size in a config.json
 
 def key(default: Any, ours: str = "", also: Sequence[str] = (), values: Mapping[str, str] | None = None,
         **bounds: Any) -> Any:
-    """A key of a config.json.
+    """Declares a key of a config.json.
 
     Args:
       default: in the library.
@@ -35,22 +35,22 @@ def key(default: Any, ours: str = "", also: Sequence[str] = (), values: Mapping[
 
 
 def size(default: int | None, ours: str = "", also: Sequence[str] = ()) -> Any:
-    """A key that is a size."""
+    """Declares a key that is a size."""
     return key(default, ours, also, at_least=1, at_most=MAX_SIZE)
 
 
 def rate(default: float, ours: str = "") -> Any:
-    """A key that is a dropout rate."""
+    """Declares a key that is a dropout rate."""
     return key(default, ours, at_least=0, below=1)
 
 
 def only(value: Any) -> Any:
-    """A key of which one value is supported."""
+    """Declares a key of which one value is supported."""
     return key(value, choices=(value,))
 
 
 def activation(default: str, names: Mapping[str, str] = ACTIVATIONS) -> Any:
-    """A key that names the activation of the feed-forward blocks; `names` are those of the library -> ours."""
+    """Declares a key for the activation of the feed-forward blocks; `names` are the library's -> ours."""
     return key(default, "activation", values=names)
 
 
@@ -88,15 +88,15 @@ class ConfigTable:
 
     @property
     def ours(self) -> dict[str, str]:
-        """Key -> our field."""
+        """Maps keys to our fields."""
         return {key.name: key.metadata["ours"] for key in dataclasses.fields(self.keys) if key.metadata["ours"]}
 
     def read(self, config_json: Mapping[str, Any], path: str, tensors: Any = None) -> Any:
-        """`Family.config_from`."""
+        """Reads a config.json, as `Family.config_from`."""
         return self.config(self.values(config_json, path), path)
 
     def values(self, config_json: Mapping[str, Any], path: str) -> Any:
-        """The record of the keys in a config.json, under any of their names. Raises UserError."""
+        """Reads the keys of a config.json, under any of their names, into a record. Raises UserError."""
         known = {}
         for key in dataclasses.fields(self.keys):
             for name in (key.name, *key.metadata["also"]):
@@ -111,7 +111,7 @@ class ConfigTable:
         return read(self.keys, known, path, suggest=False)
 
     def config(self, values: Any, path: str, **fields: Any) -> Any:
-        """Our config of these keys; `fields` are those that no key has by itself. Raises UserError, in the names of the
+        """Makes our config of these keys; `fields` are those that no key has by itself. Raises UserError, which names
         keys."""
         ours = {key.metadata["ours"]: (key.metadata["values"] or {}).get(value, value)
                 for key in dataclasses.fields(self.keys) if key.metadata["ours"]
@@ -130,7 +130,7 @@ class ConfigTable:
         return config
 
     def write(self, config: Any, wrong: Sequence[str] = ()) -> dict[str, Any]:
-        """`Family.config_to`; `wrong` are further fields that do not fit."""
+        """Writes the keys, as `Family.config_to`; `wrong` are further fields that do not fit."""
         ours = self.ours.values()
         wrong = [*(name for name, value in self.fixed.items() if getattr(config, name) != value), *wrong]
         if config.table_width != config.width and "embedding" not in ours:

@@ -49,7 +49,7 @@ class HeadClass:
     end: int | None = None
 
     def dropout_fields(self, rate: float) -> dict[str, float]:
-        """The head's dropout rates, where its config.json has this one."""
+        """Gives the head's dropout rates, where its config.json has this one."""
         before = rate if self.form.input_dropout or self.drops_input else 0.0
         return {"dropout": rate} | ({"input_dropout": before} if self.form.dense else {})
 
@@ -57,7 +57,7 @@ class HeadClass:
 def task_class(
     name: str, tasks: Sequence[str], *layers: str, dropout_keys: Sequence[str] = (), form: Head = Head(), **more: Any
 ) -> HeadClass:
-    """A class for tasks, by the names of the dense layer of its head, where it has one, and of its output layer."""
+    """Makes a class for tasks, by the names of its head's dense layer, where it has one, and of its output layer."""
     *dense, out = layers
     tensors = {**{name: linear("dense") for name in dense}, out: linear("out", bias=form.bias)}
     return HeadClass(name, tasks=tuple(tasks), tensors=tensors, form=replace(form, dense=bool(dense)),
@@ -69,13 +69,13 @@ def encoder_classes(
     keys: Sequence[str] = ("classifier_dropout", "hidden_dropout_prob"), choice_keys: Sequence[str] = (),
     choice_requires: Mapping[str, Any] = {},
 ) -> tuple[HeadClass, ...]:
-    """The classes for tasks of a family that reads both sides.
+    """Makes the classes for tasks of a family that reads both sides.
 
     Args:
       start: of their names, "Bert".
       sequence: the names of dense and output layer of its head for classification and regression.
-      choice: and of that for multiple choice.
-      form: of the former head; the latter has its activation.
+      choice: the same of its head for multiple choice.
+      form: of the head for classification and regression; the other head has its activation.
       keys: `HeadClass.dropout_keys`.
       choice_keys: those of multiple choice, where they differ.
       choice_requires: `HeadClass.requires` of multiple choice.
@@ -92,7 +92,7 @@ def encoder_classes(
 
 
 def read_task(classes: Mapping[str, HeadClass], config_json: Mapping[str, Any], path: str) -> PublishedTask | None:
-    """What the checkpoint of a config.json was fine-tuned for; None where it is none of `classes`.
+    """Reads what a checkpoint was fine-tuned for from its config.json; None where it is none of `classes`.
 
     Raises:
       UserError: it is a task of that class that is not supported, or its labels cannot be read.
@@ -132,7 +132,7 @@ def read_task(classes: Mapping[str, HeadClass], config_json: Mapping[str, Any], 
 
 
 def _of_problem_type(names: Sequence[str], config_json: Mapping[str, Any], labels: int, path: str) -> list[str]:
-    """Of tasks with the same class, the one that config.json means: regression where there is one output."""
+    """Finds which of the tasks of one class config.json means: regression where there is one output."""
     default = "regression" if labels == 1 else "single_label_classification"
     named = config_json.get("problem_type") or default
     fitting = [name for name in names if TASK_HEADS[name].problem_type == named]
@@ -144,7 +144,7 @@ def _of_problem_type(names: Sequence[str], config_json: Mapping[str, Any], label
 
 
 def _labels(config_json: Mapping[str, Any], path: str) -> tuple[str, ...]:
-    """The names of the outputs. As in the library, those of `id2label`, or LABEL_0, LABEL_1, ..."""
+    """Reads the names of the outputs: as in the library, `id2label`, or LABEL_0, LABEL_1, ..."""
     names = config_json.get("id2label")
     if names is None:
         count = 2 if not config_json.get("num_labels") else _number(config_json, "num_labels", path,
@@ -168,7 +168,7 @@ def _number(config_json: Mapping[str, Any], key: str, path: str, expected: str) 
 
 
 def label_remarks(config_json: Mapping[str, Any], task: PublishedTask | None) -> list[str]:
-    """For people: whether config.json contradicts itself on the order of labels, a known cause of wrong results."""
+    """Warns where config.json contradicts itself on the order of labels, a known cause of wrong results."""
     ids = config_json.get("label2id")
     if not task or not task.labels or not isinstance(ids, dict):
         return []
@@ -178,7 +178,7 @@ def label_remarks(config_json: Mapping[str, Any], task: PublishedTask | None) ->
 
 
 def config_json(task: PublishedTask, head_class: HeadClass) -> dict[str, Any]:
-    """The keys of a config.json that describe a task's head."""
+    """Makes the keys of a config.json that describe a task's head."""
     head = TASK_HEADS[task.name]
     keys: dict[str, Any] = {}
     if head.problem_type:
@@ -198,7 +198,7 @@ def config_json(task: PublishedTask, head_class: HeadClass) -> dict[str, Any]:
 
 
 def mismatches(task: PublishedTask, head_class: HeadClass | None) -> list[str]:
-    """Why a class cannot hold a head: "objective.field=value" each."""
+    """Lists why a class cannot hold a head, as "objective.field=value"."""
     if head_class is None:
         return [f"no class for {task.name}"]
     form, expected = task.head, head_class.form
@@ -207,7 +207,7 @@ def mismatches(task: PublishedTask, head_class: HeadClass | None) -> list[str]:
 
 
 def head_remarks(task: PublishedTask, head_class: HeadClass, config_json: Mapping[str, Any]) -> list[str]:
-    """For people: the dropout rates of a head that its class does not have, which matter for training alone."""
+    """Lists the dropout rates of a head that its class does not have; they matter for training alone."""
     rates = head_class.dropout_fields(config_json[head_class.dropout_keys[0]] if head_class.dropout_keys
                                       else head_class.form.dropout)
     return [f"left out, since {head_class.name} has another: objective.{name} {task.fields[name]:g}"

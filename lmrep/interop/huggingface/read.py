@@ -61,12 +61,12 @@ class Published(NamedTuple):
 
     @property
     def class_name(self) -> str:
-        """The class of the transformers library with these heads."""
+        """Names the class of the transformers library with these heads."""
         return self.family.class_of(self.heads).name
 
 
 def read(directory: Path) -> Published:
-    """The checkpoint in a directory.
+    """Reads the checkpoint in a directory.
 
     Raises:
       UserError: there is none; its family is unknown; its weights are pickled; its config names code; a file is
@@ -96,8 +96,8 @@ def read(directory: Path) -> Published:
 
 
 def describe(directory: Path, tensors: Mapping[str, np.ndarray] | None = None) -> Published:
-    """The checkpoint in a directory without parameters, from its config.json alone or, where it does not say all, with
-    the tensors. Raises UserError as `read`."""
+    """Reads what config.json says of the checkpoint in a directory, without its parameters; where config.json does not
+    say all, the `tensors` do. Raises UserError as `read`."""
     config_json, path = _config_json(directory), str(directory / CONFIG)
     family = _family(path, config_json)
     config, task = family.network(config_json, path, tensors), read_task(family.tasks, config_json, path)
@@ -107,7 +107,7 @@ def describe(directory: Path, tensors: Mapping[str, np.ndarray] | None = None) -
 
 
 def read_network(directory: Path) -> dict[str, Any]:
-    """`config.model` of the checkpoint in a directory, from its config.json alone. Raises UserError as `read`."""
+    """Makes `config.model` of the config.json in a directory. Raises UserError as `read`."""
     config = describe(directory).config
     return {"name": models.name_of(config), **dataclasses.asdict(config)}
 
@@ -133,7 +133,7 @@ def _config_json(directory: Path) -> dict[str, Any]:
 
 
 def _family(path: str, config_json: Mapping[str, Any]) -> Family:
-    """The family that a config.json names."""
+    """Finds the family that a config.json names."""
     name, classes = config_json.get("model_type"), config_json.get("architectures") or []
     if not isinstance(classes, list) or not all(isinstance(class_name, str) for class_name in classes):
         raise UserError(f"{path} has architectures {str(classes)[:80]}; expected a list of one class, such as "
@@ -168,7 +168,7 @@ def _types() -> str:
 
 
 def _tensors(directory: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """(all tensors, the files' metadata) of a directory with one file or several."""
+    """Reads (all tensors, the files' metadata) of a directory with one file or several."""
     if (directory / MODEL).exists():
         return tensor_files.read(directory / MODEL)
     if not (directory / INDEX).exists():
@@ -207,7 +207,7 @@ def _refuse_pickled(directory: Path) -> None:
 
 
 def specs(config: Any, task: PublishedTask | None = None) -> dict[str, ParamSpec]:
-    """By path, every parameter that a checkpoint of this network may have: those of the encoder, and of all heads for
+    """Maps paths to every parameter that a checkpoint of this network may have: of the encoder, and of all heads for
     pretraining or of the task's."""
     model = models.build(config)
     heads = {task.task: task.specs(model)} if task else {
@@ -219,7 +219,7 @@ def assign(
     tensors: Mapping[str, np.ndarray], family: Family, config: Any, directory: Path,
     task: PublishedTask | None = None,
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """(float32 parameters by path, the tensors without a counterpart among them).
+    """Makes (float32 parameters by path, the tensors without a counterpart among them).
 
     Raises:
       UserError: a tensor that the network or a head needs is missing, or has another shape or dtype; tensors that

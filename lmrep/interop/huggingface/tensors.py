@@ -43,19 +43,19 @@ Names = Mapping[str, str | Tensor | Module]  # name of a tensor or module -> our
 
 
 def linear(*paths: str, bias: bool = True, transposed: bool = True) -> Module:
-    """A linear map, whose weight is [out, in] if it is transposed; or several of one input."""
+    """Names a linear map, whose weight is [out, in] if it is transposed; or several maps of one input."""
     kernel = Tensor(tuple(f"{path}/kernel" for path in paths), transposed)
     return {".weight": kernel} | ({".bias": Tensor(tuple(f"{path}/bias" for path in paths))} if bias else {})
 
 
 def norm(path: str) -> Module:
-    """A layer norm; files made from TensorFlow's checkpoints call its parameters gamma and beta."""
+    """Names a layer norm; files made from TensorFlow's checkpoints call its parameters gamma and beta."""
     return {".weight": Tensor((f"{path}/scale",), also=(".gamma",)),
             ".bias": Tensor((f"{path}/bias",), also=(".beta",))}
 
 
 def rows(table: Names, under: str = "") -> Iterator[tuple[list[str], Tensor]]:
-    """(names, tensor) of every tensor of a table, whose paths are those under `under`."""
+    """Yields (names, tensor) of every tensor of a table; `under` begins its paths."""
     for name, value in table.items():
         module = value if isinstance(value, Mapping) else {"": value}
         for suffix, tensor in module.items():
@@ -65,13 +65,13 @@ def rows(table: Names, under: str = "") -> Iterator[tuple[list[str], Tensor]]:
 
 
 class TensorLocation(NamedTuple):
-    """Where a tensor of a file is among our parameters: `tensor`, of a stacked parameter in one layer."""
+    """Maps a tensor of a file to our parameters; of stacked ones, to one `layer`."""
 
     tensor: Tensor
     layer: int | None
 
     def shape(self, shapes: Shapes) -> tuple[int, ...]:
-        """The tensor's shape."""
+        """Computes the tensor's shape from those of our parameters."""
         if self.tensor.shape:
             return self.tensor.shape
         parts = [shapes[path][self.layer is not None :] for path in self.tensor.paths]
@@ -79,7 +79,7 @@ class TensorLocation(NamedTuple):
         return (*before, last if len(parts) == 1 else sum(shape[-1] for shape in parts))
 
     def read(self, params: Params) -> np.ndarray:
-        """The tensor made of our parameters; a view where it is part of one of them."""
+        """Makes the tensor of our parameters; a view where it is part of one of them."""
         views = self._views(params)
         value = views[0] if len(views) == 1 else np.concatenate(views, axis=-1)
         return value.reshape(self.tensor.shape) if self.tensor.shape else value

@@ -20,7 +20,7 @@ from lmrep.storage import workdir
 
 
 def tensors(checkpoint: Published) -> dict[str, np.ndarray]:
-    """The tensors of its files by name, with their dtypes; views where these are float32."""
+    """Makes the tensors of a checkpoint's files by name, with their dtypes; views where these are float32."""
     shapes = {path: value.shape for path, value in checkpoint.params.items()}
     locations = checkpoint.family.locate(checkpoint.dtypes, checkpoint.config, shapes)
     return {name: checkpoint.extra_tensors[name] if name in checkpoint.extra_tensors
@@ -57,7 +57,7 @@ def from_network(
     config: Any, params: Params, specials: Mapping[str, int], objective: str = "", task: PublishedTask | None = None,
     published_heads: Collection[str] | None = None,
 ) -> tuple[Published, list[str]]:
-    """(a network of ours as a published checkpoint, remarks for people on what was left out or added).
+    """Makes (a published checkpoint of our network, remarks for people on what was left out or added).
 
     Of the families that can hold the network, it takes one of that objective, then one whose positions start at the
     same row of the table, then the one with names for most of its parameters, then one without token types if it has
@@ -117,8 +117,8 @@ def from_network(
 
 
 def _padding(task: PublishedTask, name: str, specials: Mapping[str, int]) -> tuple[int | None, list[str]]:
-    """(the id of padding of a class that reads from left to right, remarks). Where the class reads the vector of the
-    last token that has another id, that must not be padding's."""
+    """Chooses (the id of padding of a class that reads from left to right, remarks). A class that reads one vector
+    takes the last token with another id, so that no text may end with padding's."""
     end, pad = specials.get("sep", specials.get("eos")), specials.get("pad")
     if not TASK_HEADS[task.name].pooled:
         return end if pad is None else pad, []
@@ -135,7 +135,7 @@ def _padding(task: PublishedTask, name: str, specials: Mapping[str, int]) -> tup
 def _move_positions(
     params: Params, config: transformer.Config, offset: int
 ) -> tuple[dict[str, np.ndarray], transformer.Config, list[str]]:
-    """The position table with `offset` rows before position 0, none of which is looked up; and remarks."""
+    """Gives the position table `offset` rows before position 0, which are never looked up; and makes remarks."""
     if config.position_offset == offset:
         return dict(params), config, []
     table, remarks = params[POSITION][config.position_offset :], []
@@ -150,7 +150,7 @@ def _move_positions(
 def choose(
     config: Any, params: Params, pad: int | None, objective: str, task: PublishedTask | None = None
 ) -> Family:
-    """The family that a network is written as; see `from_network`. Raises UserError."""
+    """Chooses the family that a network is written as; see `from_network`. Raises UserError."""
     name = models.name_of(config)
     families = [family for family in FAMILIES.values() if family.config_to and family.network_name == name]
     if not families:
