@@ -30,10 +30,10 @@ from lmrep.models.base import (
     Model,
     ModelDef,
     Output,
-    Sizes,
     State,
     check_inputs,
 )
+from lmrep.models.sizes import Sizes
 
 CHARACTERS = 262  # ids of characters, 0 for padding after the word
 INPUTS = frozenset({"attention_mask", "carry", "backward"})

@@ -23,20 +23,7 @@ from lmrep.core.sharding import shard
 from lmrep.layers import attention as attention_layer
 from lmrep.layers import norm, relative_bias, stack
 from lmrep.layers.attention import KVCache, take
-from lmrep.models.base import (
-    Context,
-    Encoded,
-    Heads,
-    HeadStyle,
-    Inputs,
-    Model,
-    ModelDef,
-    Output,
-    Sizes,
-    SourceSizes,
-    State,
-    check_inputs,
-)
+from lmrep.models.base import Context, Encoded, Heads, HeadStyle, Inputs, Model, ModelDef, Output, State, check_inputs
 from lmrep.models.encoder_decoder_layers import (
     DECODER,
     EMBEDDING,
@@ -57,6 +44,7 @@ from lmrep.models.encoder_decoder_layers import (
     tables,
     text_mask,
 )
+from lmrep.models.sizes import Sizes, SourceSizes
 
 INPUTS = frozenset({"tokens", "positions", "attention_mask", "source"})
 SOURCE_INPUTS = INPUTS - {"source"}

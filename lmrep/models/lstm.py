@@ -17,7 +17,8 @@ from lmrep.core.sharding import gather_params, look_up, shard
 from lmrep.layers import dropout, recurrent
 from lmrep.layers.attention import AttentionMask
 from lmrep.layers.stack import REMAT, Execution
-from lmrep.models.base import Context, Encoded, HeadStyle, Inputs, Model, ModelDef, Output, Sizes, State, check_inputs
+from lmrep.models.base import Context, Encoded, HeadStyle, Inputs, Model, ModelDef, Output, State, check_inputs
+from lmrep.models.sizes import Sizes
 
 INPUTS = frozenset({"tokens", "attention_mask", "carry"})
 

@@ -26,20 +26,8 @@ from lmrep.layers import attentive_lstm, dropout, recurrent
 from lmrep.layers.attention import AttentionMask
 from lmrep.layers.attentive_lstm import Steps
 from lmrep.layers.stack import Execution
-from lmrep.models.base import (
-    Context,
-    Encoded,
-    Heads,
-    HeadStyle,
-    Inputs,
-    Model,
-    ModelDef,
-    Output,
-    Sizes,
-    SourceSizes,
-    State,
-    check_inputs,
-)
+from lmrep.models.base import Context, Encoded, Heads, HeadStyle, Inputs, Model, ModelDef, Output, State, check_inputs
+from lmrep.models.sizes import Sizes, SourceSizes
 
 INPUTS = frozenset({"tokens", "attention_mask", "source"})
 SOURCE_INPUTS = INPUTS - {"source"}

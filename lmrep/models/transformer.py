@@ -22,20 +22,8 @@ from lmrep.layers import attention_backends, dropout, embedding, linear, mlp, no
 from lmrep.layers.attention import AttentionMask, KVCache, take
 from lmrep.layers.mlp import ACTIVATIONS
 from lmrep.models import pruned_heads
-from lmrep.models.base import (
-    Context,
-    Encoded,
-    Heads,
-    HeadStyle,
-    Inputs,
-    Model,
-    ModelDef,
-    Output,
-    Sizes,
-    State,
-    TransformerSizes,
-    check_inputs,
-)
+from lmrep.models.base import Context, Encoded, Heads, HeadStyle, Inputs, Model, ModelDef, Output, State, check_inputs
+from lmrep.models.sizes import Sizes, TransformerSizes
 
 SHARING = {"none": (), "attention": ("attention", "attention_norm"), "mlp": ("mlp", "mlp_norm"),
            "all": ("attention", "attention_norm", "mlp", "mlp_norm")}

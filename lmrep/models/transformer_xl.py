@@ -36,10 +36,10 @@ from lmrep.models.base import (
     ModelDef,
     Output,
     OutputLayer,
-    Sizes,
     State,
     check_inputs,
 )
+from lmrep.models.sizes import Sizes
 from lmrep.models.transformer_xl_layers import (
     Config,
     Streams,

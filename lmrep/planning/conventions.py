@@ -6,7 +6,7 @@ Both are for a comparison with published figures; `flops.of_train_step` counts w
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # commands import this module, and do not wait for JAX
-    from lmrep.models.base import Sizes, TransformerSizes
+    from lmrep.models.sizes import Sizes, TransformerSizes
 
 # Operations per element, as ELECTRA's script states them.
 DROPOUT = 4  # a random number, a comparison, the mask, the correction
