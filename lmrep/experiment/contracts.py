@@ -66,9 +66,7 @@ def check_rows(stage: StagePlan) -> None:
     with faults_of(what, row.config):
         parts = row.parts(stage.objective)
     check_build(what, row.build, ("config", "model", "vocabulary", *(["frozen"] if parts else [])))
-    _check_names(what, "its row names the field", (
-        *row.loss_fields, *row.evaluation_fields, *(name for values in row.published.values() for name in values)),
-        _fields(row.config))
+    _check_names(what, "its row names the field", (*row.loss_fields, *row.evaluation_fields), _fields(row.config))
     for name, metric in row.metrics.items():
         _check_names(what, f"the baseline of {name} is", baseline_names(metric), {*row.metrics, UNIGRAM_LOSS})
     if stage.format_name in FORMATS:

@@ -16,7 +16,7 @@ from lmrep.experiment.config import default_config
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS, PRESETS
 from lmrep.models.base import Context, Model
-from lmrep.tasks import TASKS, networks
+from lmrep.tasks import TASKS, heads, networks
 from lmrep.tasks.as_text import text_form
 from lmrep.tasks.known import KNOWN, KnownSet
 
@@ -169,8 +169,7 @@ def _from_scratch(config: ml_collections.ConfigDict, chosen: SimpleNamespace, na
     if preset:
         config.tokenizer.update({"name": preset.tokenizer, "lowercase": preset.lowercase,
                                  "vocab_size": preset.config.vocab})
-        config.objective.update({name: value for name, value in TASKS[config.objective.name].objective.published.get(
-            preset.family, {}).items() if name in config.objective})
+        config.objective.update(heads.published(TASKS[config.objective.name].objective.config, preset.family))
     reading = reading_fields(config.objective.name, config.model)
     config.model.update(reading.model)
     config.objective.update({name: value for name, value in reading.head.items() if name in config.objective})

@@ -19,7 +19,7 @@ from lmrep.experiment.resolve import CheckpointFacts
 from lmrep.interop import conversion
 from lmrep.interop.huggingface.read import describe, read_network
 from lmrep.interop.init_from import directory_of
-from lmrep.tasks import TASKS
+from lmrep.tasks import TASKS, heads
 
 
 def load_config(
@@ -74,12 +74,12 @@ def head_fields(path: Path, task: str, pad: int | None) -> dict[str, Any]:
       task: in `TASKS`.
       pad: the tokenizer's id of padding.
     """
-    published = TASKS[task].objective.published
+    config = TASKS[task].objective.config
     if not conversion.is_workdir(path):
         found, reading = describe(path), fine_tuning.reading_fields(task, read_network(path))
         own = found.task.fields if found.task and found.task.task == task else {}
         left = {"context": "left"} if found.family.causal else {}
-        return {**reading.head, **published.get(found.family.pretraining.preset, {}), **left, **own}
+        return {**reading.head, **heads.published(config, found.family.pretraining.preset), **left, **own}
     experiment = recorded.read(path)[0]
     stage = experiments.resolve_stages(experiment)[-1]
     if stage.objective_name == task:
@@ -89,4 +89,5 @@ def head_fields(path: Path, task: str, pad: int | None) -> dict[str, Any]:
     context = ALL_OBJECTIVES[stage.objective_name].conditions_on(stage.objective)
     if context not in ("both", "left"):  # a task reads both directions, where there are two
         context = reading.head.get("context", "both")
-    return {**reading.head, **(published.get(family.pretraining.preset, {}) if family else {}), "context": context}
+    published = heads.published(config, family.pretraining.preset) if family else {}
+    return {**reading.head, **published, "context": context}

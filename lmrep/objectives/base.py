@@ -169,7 +169,6 @@ class ObjectiveDef(NamedTuple):
       batch_fields: config -> the batch fields that it needs of a format.
       conditions_on: config -> what training conditions on, which must be in `Model.conditions_on`.
       capabilities: what a model trained with it can predict; a text is given to the first that accepts it.
-      published: the fields of the config that differ in a published system, by family of presets ("roberta").
       loss_fields: fields of the config that add losses or weigh them, and leave examples and targets of other metrics
         as they are. Reports compare runs that differ in these.
       evaluation_fields: fields of the config that may differ when a run is evaluated: how texts are searched.
@@ -185,7 +184,6 @@ class ObjectiveDef(NamedTuple):
     batch_fields: Callable[[Any], tuple[str, ...]] = lambda config: BATCH_FIELDS
     conditions_on: Callable[[Any], Context] = lambda config: Context.BOTH
     capabilities: tuple[Capability, ...] = ()
-    published: Mapping[str, Mapping[str, Any]] = {}
     loss_fields: tuple[str, ...] = ()
     evaluation_fields: tuple[str, ...] = ()
     parts: Callable[[Any], tuple[str, ...]] = lambda config: ()

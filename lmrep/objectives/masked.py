@@ -4,7 +4,7 @@ objective.
 A network with memory (Transformer-XL, XLNet) continues the examples of the batch before where the format's examples
 continue each other: XLNet's ablation "DAE + Transformer-XL".
 
-The masking rule is `masking.mask_example`; `RULES` has the published values of its config.
+The masking rule is `masking.mask_example`, by default that of BERT.
 """
 
 from dataclasses import dataclass
@@ -23,13 +23,6 @@ from lmrep.objectives.capabilities import FillMask
 from lmrep.objectives.causal import initial_state
 from lmrep.objectives.outputs import normalize_weights, sums
 from lmrep.objectives.uses import NetworkUse
-
-RULES = {
-    "bert": {"count": "round", "mask_specials": False, "random_specials": True},
-    "roberta": {"count": "floor", "mask_specials": True, "random_specials": False},
-    # The released command of ALBERT has max_predictions=20 too, 4 % of 512 tokens, where the paper says 15 %.
-    "albert": {"count": "round", "mask_specials": False, "random_specials": True, "ngram": 3},
-}
 
 
 @dataclass(frozen=True)

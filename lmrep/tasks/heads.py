@@ -1,6 +1,7 @@
 """The heads of tasks, as in published code: [dropout, dense, activation,] dropout, output."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -44,6 +45,12 @@ PUBLISHED = {
     "gpt": {"context": "left", "dense": False},
     "gpt2": {"context": "left", "dense": False, "dropout": 0.0, "bias": False, "end_of_text": False},
 }
+
+
+def published(config: type, family: str) -> dict[str, Any]:
+    """The fields that systems of a family of presets set of a task's config, of the class `config`; {} for none."""
+    names = getattr(config, "published", ())
+    return {name: value for name, value in PUBLISHED.get(family, {}).items() if name in names}
 
 
 def specs(model: Model, outputs: int, c: Head, width: int = 0) -> Tree:

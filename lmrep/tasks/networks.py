@@ -8,7 +8,7 @@ each word. A text is then represented by one vector, as `pooling` says.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -52,7 +52,13 @@ class BiLstm:
 @dataclass(frozen=True)
 class TaskConfig:
     """What a task reads beside the encoder that is trained, the network above both, and a teacher: the base of the
-    config of a task on the vectors of positions (`token_vectors`), which also has `context`, as `heads.Head` has it."""
+    config of a task on the vectors of positions (`token_vectors`), which also has `context`, as `heads.Head` has it.
+
+    Attributes:
+      published: the fields of `heads.PUBLISHED` that published systems set for this task, too.
+    """
+
+    published: ClassVar[tuple[str, ...]] = tuple(heads.Head.__dataclass_fields__)
 
     words: word_features.WordVectors = setting(word_features.WordVectors(), "word vectors beside those of the encoder")
     characters: word_features.Characters = setting(word_features.Characters(), "character features beside them")
@@ -234,14 +240,12 @@ def objective(
 def definition(
     config: type, build: Callable[..., Objective], metrics: Mapping[str, Metric], capabilities: Sequence[Capability],
     *, check: Callable[[Any], None] = lambda c: None, teachable: bool = False,
-    published: Sequence[str] = tuple(heads.Head.__dataclass_fields__),
 ) -> ObjectiveDef:
     """The row of the objective of a task whose config inherits `TaskConfig`.
 
     Args:
       config, build, metrics, capabilities, check: as of `ObjectiveDef`.
       teachable: whether the loss has that of a teacher (`cross_entropy`).
-      published: the fields of the head that published systems set for this task, too.
     """
     def check_config(c: Any) -> None:
         if c.teacher.alpha_ce and not teachable:
@@ -253,9 +257,7 @@ def definition(
               **(distillation.METRICS if teachable else {})}
     return ObjectiveDef(
         config, build, {**beside, **metrics}, check=check_config, conditions_on=lambda c: Context(c.context),
-        parts=parts, teachers=(TEACHER,) if teachable else (), capabilities=tuple(capabilities),
-        published={family: {name: value for name, value in fields.items() if name in published}
-                   for family, fields in heads.PUBLISHED.items()})
+        parts=parts, teachers=(TEACHER,) if teachable else (), capabilities=tuple(capabilities))
 
 
 def mixes(params: Tree, c: Any, name: str, frozen: FrozenParts) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +40,8 @@ HEAD = heads.Head(dense=False, dropout=0.0)  # a linear layer, as *ForQuestionAn
 @dataclass(frozen=True)
 class Config(networks.TaskConfig):
     """Extractive question answering."""
+
+    published: ClassVar[tuple[str, ...]] = ("context",)
 
     context: str = setting("both", "what each position is conditioned on: both sides, or the left alone (GPT); init= "
                            "sets that of the run", choices=("both", "left"))
@@ -318,7 +320,7 @@ DEFINITION = TaskDef(
         "always_empty_f1": _f1("Answer F1 of no answer to any question"),
         "threshold": Metric("No-answer threshold", "logits"),
     }, (Predict("answer", "answers questions about a text", ("question", "context"), show, from_text=from_text),),
-        check=check_config, teachable=True, published=("context",)),
+        check=check_config, teachable=True),
     Reads(("question", "context"), ("answers",)), encode=answers.encode, score=score, best="answer_f1",
     columns=lambda c: {name: Field("bn", np.int32, f"position in the text of {what}") for name, what in (
         ("start", "the answer's first token; -1 where it is not known"), ("end", "the answer's last token; -1 as well"),

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -50,6 +50,8 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class Config(networks.TaskConfig, heads.Head):
     """A tagger. By default the head is dropout and a linear layer, as in BERT, RoBERTa and ELECTRA."""
+
+    published: ClassVar[tuple[str, ...]] = ("context",)
 
     network: str = setting("linear", "between the encoder and the tags: linear: the head alone; bilstm: bidirectional "
                            "LSTM layers, with a time step for each word; crf, bilstm_crf: the same, and a linear-chain "
@@ -326,8 +328,7 @@ DEFINITION = TaskDef(
         "majority_f1": Metric("Entity F1 of the most frequent tag", "F1", True, ".2%"),
         "token_accuracy": accuracy_metric("Token accuracy", baseline="majority_accuracy"),
         "majority_accuracy": accuracy_metric("Accuracy of the most frequent tag", headline=False),
-    }, (Tag("tag", "tags the words of sentences", ("words",), show=str),), check=check_config, teachable=True,
-        published=("context",)),
+    }, (Tag("tag", "tags the words of sentences", ("words",), show=str),), check=check_config, teachable=True),
     Reads(("words",), ("tags",)), resolve=resolve, encode=encode, score=score, best="",
     columns=lambda c: {
         "word": Field("bt", np.int32, "number of each token's word; -1 for none"),

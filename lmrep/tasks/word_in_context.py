@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
@@ -35,6 +35,8 @@ SPANS = {"span": ("start1", "end1"), "span2": ("start2", "end2")}
 class Config(classification.Classes, networks.PooledConfig):
     """A classifier on the vector of a pair of texts and those of the target word in both: the means over its tokens.
     By default a linear layer, as SuperGLUE's BERT baseline (Wang et al., 2019, section 4.1)."""
+
+    published: ClassVar[tuple[str, ...]] = ("context", "end_of_text")
 
     dense: bool = setting(False, "a dense layer before the output layer; SuperGLUE's baseline has none")
 
@@ -87,7 +89,7 @@ DEFINITION = TaskDef(
         "majority_accuracy": accuracy_metric("Accuracy of the most frequent class", headline=False),
     }, (PredictWord(
         "compare", "compares a word in two texts", ("text", "text2", "span", "span2"), classification.show,
-        ("lemma", "pos"), parse=parse, renamed=renamed),), teachable=True, published=("context", "end_of_text")),
+        ("lemma", "pos"), parse=parse, renamed=renamed),), teachable=True),
     Reads(("text", "text2", "span", "span2"), ("label",), ("lemma", "pos"), texts=("text", "text2")),
     resolve=classification.resolve, encode=encode, score=classification.score, best="accuracy",
     columns=lambda c: {**classification.DEFINITION.columns(c), **target_words.COLUMNS}, submission=submission,

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -48,6 +48,8 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class Config(networks.TaskConfig, heads.Head):
     """A classifier of a word by its vector, the mean over its tokens."""
+
+    published: ClassVar[tuple[str, ...]] = ("context", "end_of_text")
 
     network: str = setting("linear", "between the encoder and the senses: linear: the head alone; bilstm: "
                            "bidirectional LSTM layers; nearest: no head, but the nearest of the mean vectors of "
@@ -319,8 +321,7 @@ DEFINITION = TaskDef(
         "sense_f1": TASK_METRICS["sense_f1"].metric._replace(headline=True, baseline="first_sense_f1"),
         "first_sense_f1": Metric("F1 of the most frequent senses", "F1", True, ".2%"),
     }, (PredictWord(
-        "disambiguate", "names the senses of words", ("text", "span", "lemma"), show, ("pos",), parse=parse),),
-        published=("context", "end_of_text")),
+        "disambiguate", "names the senses of words", ("text", "span", "lemma"), show, ("pos",), parse=parse),)),
     Reads(("text", "span", "lemma"), ("senses",), ("pos",), texts=("text",)), resolve=resolve, encode=encode,
     score=score, best="sense_f1",
     columns=lambda c: {

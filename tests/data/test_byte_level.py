@@ -150,7 +150,8 @@ def test_a_trained_vocabulary_starts_with_special_tokens_and_bytes(trained):
 
 
 def test_roberta_masks_its_tokens(trained):
-    c = masked.Config(rate=0.5, mask=0, keep=0, random=1, **masked.RULES["roberta"])
+    c = masked.Config(rate=0.5, mask=0, keep=0, random=1, count="floor", mask_specials=True,
+                      random_specials=False)
     tokens = jnp.array([0, *trained.encode(CORPUS[0]).ids[:61], 2, 1], jnp.int32)
     mask = jax.jit(lambda key: masking.mask_example(
         key, tokens, (tokens != 1).astype(jnp.int32), c=c, vocabulary=trained.vocabulary))

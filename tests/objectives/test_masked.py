@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from lmrep.objectives import OBJECTIVES, masked, masking
-from lmrep.objectives.masked import RULES
 from tests.chance import REJECT, fits, independent, least, rates, uniform
 from tests.objectives.toys import (
     CLS,
@@ -32,6 +31,7 @@ from tests.objectives.toys import (
 )
 
 EXAMPLES = 20_000
+ROBERTA = {"count": "floor", "mask_specials": True, "random_specials": False}
 # 14 tokens, of which 11 are no specials: BERT predicts 2 of these, RoBERTa 2 or 3 of all.
 PAIR = example(16, ([5, 6, 7, 8, 9, 10], [11, 20, 12, 13, UNK]))
 ALL_TOKENS = frozenset(range(V))
@@ -140,7 +140,7 @@ def test_bert_predicts_any_two_words_and_never_specials_or_padding():
     wrong = prepared["predicted"].copy()
     wrong[:400][wrong[:400] == 1] = 12  # in one example out of fifty, the first position is replaced by the last
     assert p_positions(prepared | {"predicted": wrong}, 2, candidates) < REJECT
-    assert p_positions(sample(**RULES["roberta"]), 2, candidates) < REJECT  # that predicts specials
+    assert p_positions(sample(**ROBERTA), 2, candidates) < REJECT  # that predicts specials
 
 
 def test_bert_replaces_80_10_10():
@@ -193,8 +193,8 @@ def test_dependences_are_detected():
 
 @pytest.mark.slow
 def test_roberta_predicts_a_fraction_rounded_at_random():
-    config = masked.Config(**RULES["roberta"])
-    prepared = prepare(objective(**RULES["roberta"]), lengths(200))
+    config = masked.Config(**ROBERTA)
+    prepared = prepare(objective(**ROBERTA), lengths(200))
     assert p_counts(prepared, config) > REJECT
     assert p_counts(prepare(objective(), lengths(20)), config) < REJECT
     count = target_mask(prepared).sum(1).reshape(200, 128)
@@ -206,7 +206,7 @@ def test_roberta_predicts_a_fraction_rounded_at_random():
 
 
 def test_roberta_predicts_any_tokens_including_specials():
-    prepared = sample(**RULES["roberta"])
+    prepared = sample(**ROBERTA)
     assert set(target_mask(prepared).sum(1)) == {2, 3}
     assert p_positions(prepared, 2, range(14)) > REJECT
     assert p_positions(prepared, 3, range(14)) > REJECT
@@ -215,12 +215,12 @@ def test_roberta_predicts_any_tokens_including_specials():
 
 
 def test_roberta_replaces_80_10_10_by_words_that_are_not_special():
-    prepared = sample(**RULES["roberta"])
+    prepared = sample(**ROBERTA)
     words = ALL_TOKENS - {PAD, UNK, CLS, SEP}  # the dictionary's four; the mask can be drawn
     assert p_replacements(prepared, BERT, words) > REJECT
     assert p_replacements(prepared, BERT, ALL_TOKENS) < REJECT
     assert p_independent(prepared) > REJECT
-    only = sample(**RANDOM, **RULES["roberta"])
+    only = sample(**RANDOM, **ROBERTA)
     assert p_replacements(only, (0, 0, 1), words) > REJECT
     assert p_replacements(only, (0, 0, 1), words - {MASK}) < REJECT
 
@@ -295,7 +295,7 @@ def test_whole_words_come_close_to_the_rate():
 # --- Properties of every rule ---
 
 
-@pytest.mark.parametrize("fields", [{}, RULES["roberta"], {"whole_word": True}], ids=["bert", "roberta", "whole words"])
+@pytest.mark.parametrize("fields", [{}, ROBERTA, {"whole_word": True}], ids=["bert", "roberta", "whole words"])
 def test_a_prepared_batch_is_well_formed(fields):
     """Two packed texts, specials alone, an empty example, and one token alone."""
     examples = [PAIR, example(16, ([5, 6, 7],), ([8, 9, 10, 20],)), example(16, ([], [])), example(16),
@@ -325,7 +325,7 @@ def test_a_batch_without_content_has_no_weight():
     np.testing.assert_array_equal(prepared["inputs"], prepared["tokens"])
 
 
-@pytest.mark.parametrize("fields", [{"max_predictions": 5}, {"max_predictions": 5, **RULES["roberta"]},
+@pytest.mark.parametrize("fields", [{"max_predictions": 5}, {"max_predictions": 5, **ROBERTA},
                                     {"max_predictions": 5, "whole_word": True}])
 def test_predictions_can_be_capped(fields):
     prepared = prepare(objective(**fields), lengths())
@@ -337,18 +337,17 @@ def test_predictions_can_be_capped(fields):
 
 
 @pytest.mark.parametrize(("rule", "length", "most"), [
-    ("bert", 128, 19), ("bert", 512, 77), ("bert", 1, 1), ("bert", 30, 4),
-    ("roberta", 512, 77), ("roberta", 128, 20), ("roberta", 6, 1),
+    ({}, 128, 19), ({}, 512, 77), ({}, 1, 1), ({}, 30, 4), (ROBERTA, 512, 77), (ROBERTA, 128, 20), (ROBERTA, 6, 1),
 ])
 def test_the_number_of_predicted_positions(rule, length, most):
     """The static number is the largest that a full example may need: 77 at 512, as in the published scripts."""
-    assert masking.max_predictions(masked.Config(**RULES[rule]), length) == most
+    assert masking.max_predictions(masked.Config(**rule), length) == most
 
 
 def test_every_token_can_be_predicted():
     prepared = prepare(objective(rate=1.0), batch([PAIR]))
     assert sorted(prepared["predicted"][target_mask(prepared)]) == [1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12]
-    prepared = prepare(objective(rate=1.0, **RULES["roberta"]), batch([PAIR]))
+    prepared = prepare(objective(rate=1.0, **ROBERTA), batch([PAIR]))
     assert sorted(prepared["predicted"][target_mask(prepared)]) == list(range(14))
 
 

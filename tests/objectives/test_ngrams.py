@@ -9,12 +9,12 @@ import jax
 import numpy as np
 import pytest
 
-from lmrep.objectives import masked, masking
+from lmrep.objectives import masking
 from tests.chance import REJECT, fits, independent
 from tests.objectives.toys import MASK, V, batch, example, objective, prepare
 
 EXAMPLES = 20_000
-ALBERT = masked.RULES["albert"]
+ALBERT = {"ngram": 3}
 # 15 tokens and a rate of .33 give 5 targets. The words of the second text follow those of the first, as in the script.
 EXAMPLE = example(16, ([5, 20, 6, 21, 22, 7], [8, 9, 23, 10, 11, 12]))
 WORDS = [(1, 2), (3, 4, 5), (6,), (8,), (9, 10), (11,), (12,), (13,)]

@@ -10,7 +10,6 @@ from lmrep.interop.huggingface.base import Family, Names, Pretraining
 from lmrep.interop.huggingface.config_json import ConfigTable, activation, only, rate, size
 from lmrep.interop.huggingface.head_classes import HeadClass, encoder_classes
 from lmrep.interop.huggingface.tensors import Tensor, linear, norm
-from lmrep.objectives.masked import RULES
 
 
 @dataclass(frozen=True)
@@ -76,4 +75,4 @@ FAMILY = Family(
            HeadClass("AlbertForPreTraining", ("masked", "pair")),
            *encoder_classes("Albert", ("albert.pooler", "classifier"), ("albert.pooler", "classifier"),
                             keys=("classifier_dropout_prob",))),
-    pretraining=Pretraining(fields=RULES["albert"], pairs="sop", optimizer="lamb", preset="albert"))
+    pretraining=Pretraining(fields={"ngram": 3}, pairs="sop", optimizer="lamb", preset="albert"))

@@ -8,7 +8,6 @@ from lmrep.interop.huggingface.base import Family, Names, Pretraining, Specials
 from lmrep.interop.huggingface.config_json import ConfigTable, Keys, activation, key, only, rate, size
 from lmrep.interop.huggingface.head_classes import HeadClass, encoder_classes
 from lmrep.interop.huggingface.tensors import Tensor, linear, norm
-from lmrep.objectives.masked import RULES
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ FAMILY = Family(
     heads=(HeadClass("BertModel"), HeadClass("BertForMaskedLM", ("masked",)),
            HeadClass("BertForPreTraining", ("masked", "pair")), HeadClass("BertForNextSentencePrediction", ("pair",)),
            *encoder_classes("Bert", ("bert.pooler.dense", "classifier"), ("bert.pooler.dense", "classifier"))),
-    specials=Specials(writes_ends=False), pretraining=Pretraining(fields=RULES["bert"], preset="bert"))
+    specials=Specials(writes_ends=False), pretraining=Pretraining(preset="bert"))
 
 
 def decoder(family: Family, name: str, always: Mapping[str, str] = {}) -> Family:

@@ -11,7 +11,6 @@ from lmrep.interop.huggingface.base import Family, Names, Pretraining, Specials
 from lmrep.interop.huggingface.config_json import ConfigTable, Keys, activation, key, rate, size
 from lmrep.interop.huggingface.head_classes import SEQUENCE, HeadClass, task_class
 from lmrep.interop.huggingface.tensors import linear, norm
-from lmrep.objectives.masked import RULES
 from lmrep.tasks.heads import Head
 
 
@@ -65,4 +64,4 @@ FAMILY = Family(
         task_class("DistilBertForTokenClassification", ["tagging"], "classifier", dropout_keys=["dropout"]),
         task_class("DistilBertForQuestionAnswering", ["span_extraction"], "qa_outputs", form=Head(dropout=0.0)),
         task_class("DistilBertForMultipleChoice", ["multiple_choice"], "pre_classifier", "classifier", **ON_TEXT)),
-    specials=Specials(writes_ends=False), pretraining=Pretraining(fields=RULES["bert"], preset="distilbert"))
+    specials=Specials(writes_ends=False), pretraining=Pretraining(preset="distilbert"))

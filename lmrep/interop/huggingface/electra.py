@@ -12,7 +12,6 @@ from lmrep.interop.huggingface.head_classes import HeadClass, encoder_classes
 from lmrep.interop.huggingface.tensors import Params, linear, norm
 from lmrep.models import transformer
 from lmrep.objectives import replaced_token
-from lmrep.objectives.masked import RULES
 from lmrep.tasks.heads import Head
 
 GENERATOR = "objective/generator"  # begins the paths of the generator's own parameters, and of its head
@@ -70,7 +69,7 @@ FAMILY = Family(
                                 "summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"})),
     specials=Specials(writes_ends=False),
     pretraining=Pretraining(
-        objective="replaced_token", fields=RULES["bert"] | {"mask": 0.85, "keep": 0.15, "random": 0.0},
+        objective="replaced_token", fields={"mask": 0.85, "keep": 0.15, "random": 0.0},
         preset="electra", networks=networks,
         without_head="it is a discriminator without its generator: `lmrep predict` finds replaced words but fills no "
                      "masks, and it cannot be evaluated; a run with init= initializes a generator"))

@@ -12,7 +12,6 @@ from lmrep.interop.huggingface.base import Family, Names, Pretraining, Specials
 from lmrep.interop.huggingface.config_json import ConfigTable
 from lmrep.interop.huggingface.head_classes import HeadClass, encoder_classes
 from lmrep.interop.huggingface.tensors import Tensor, linear, norm
-from lmrep.objectives.masked import RULES
 from lmrep.tasks.heads import Head
 
 GELU = {"hidden_act": "gelu"}
@@ -47,7 +46,9 @@ def classes(start: str, prefix: str) -> tuple[HeadClass, ...]:
 FAMILY = Family(
     name="roberta", prefix="roberta", config_from=CONFIG.read, config_to=CONFIG.write, tensors=tensors,
     heads=classes("Roberta", "roberta"), specials=Specials(pad=1, shifts_positions=True),
-    pretraining=Pretraining(fields=RULES["roberta"], optimizer="roberta", preset="roberta"))
+    pretraining=Pretraining(
+        fields={"count": "floor", "mask_specials": True, "random_specials": False}, optimizer="roberta",
+        preset="roberta"))
 DECODER = bert.decoder(FAMILY, "RobertaForCausalLM", GELU)
 
 VARIANTS = {start: replace(FAMILY, name=name, prefix=prefix, config_to=None, heads=classes(start, prefix))
