@@ -37,7 +37,7 @@ def check_vocabulary(experiment: Experiment) -> None:
     """
     config = experiment.tokenizer
     size = tokenizers.size(config)
-    if config.vocab_file or not tokenizers.TOKENIZERS[config.name].size_is_limit:
+    if config.vocab_file or not tokenizers.TOKENIZERS[config.name].trained.size_is_limit:
         build.check_vocabulary(experiments.model_config(experiment, size), size)
 
 

@@ -110,19 +110,19 @@ def start(chosen: SimpleNamespace) -> ml_collections.ConfigDict:
     network = contracts.build_network(config.model.name, fields, Execution(), chosen.preset)
 
     name = base.tokenizer
-    if "source" in network.inputs and not TOKENIZERS[name].sentinels:
+    if "source" in network.inputs and not TOKENIZERS[name].trained.sentinels:
         name = "sentencepiece_t5"
     tokenizer = TOKENIZERS[name]
     lowercase = preset.lowercase if tokenizer.lowercase is None else tokenizer.lowercase
     config.tokenizer.update({"name": name, "lowercase": lowercase, "vocab_size": preset.config.vocab})
     if "characters" in network.inputs and not tokenizer.characters:
         config.tokenizer.update({"name": "elmo", "lowercase": False})
-    least = tokenizer.min_vocab_size + 1
+    least = tokenizer.trained.min_size + 1
     if not is_preset or preset.config.vocab < least:  # enwik8 has 204 bytes of the tokenizer's
         config.tokenizer.vocab_size = max(preset.config.vocab, least)
         config.model.vocab = 0
     if chosen.data == "python_docs":
-        if tokenizer.exact_size:
+        if tokenizer.trained.exact_size:
             config.tokenizer.vocab_size = min(config.tokenizer.vocab_size, PYTHON_DOCS_PIECES)
         config.samples = tuple(able.example for able in reversed(OBJECTIVES[chosen.objective].capabilities))
 

@@ -133,6 +133,6 @@ def untrained_vocabulary(experiment: Experiment, size: int = 0) -> Vocabulary:
         size = min(size, experiments.model_config(experiment, size).vocab)
     definition = tokenizers.TOKENIZERS[experiment.tokenizer.name]
     characters = WordCharacters([], {}, 0) if definition.characters else None
-    return Vocabulary(size, {role: i for i, role in enumerate(definition.specials)}, np.ones(size, bool),
+    return Vocabulary(size, {role: i for i, role in enumerate(definition.trained.specials)}, np.ones(size, bool),
                       np.zeros(size, np.int64), characters=characters,
-                      sentinels=tuple(range(size - 1, size - 1 - definition.sentinels, -1)))
+                      sentinels=tuple(range(size - 1, size - 1 - definition.trained.sentinels, -1)))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lmrep.data.tokenizers.base import Encoding, Tokenizer, TokenizerDef
+from lmrep.data.tokenizers.base import Encoding, Tokenizer, TokenizerDef, Trained
 
 SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 FILE = "characters.json"
@@ -29,8 +29,8 @@ class Characters(Tokenizer):
             special = next((s for s in SPECIALS.values() if specials and text.startswith(s, start)), text[start])
             tokens.append((special, (start, start + len(special))))
             start += len(special)
-        unknown = self._ids[SPECIALS["unk"]]
-        ids = np.array([self._ids.get(token, unknown) for token, _ in tokens], np.int32)
+        unknown = self.ids[SPECIALS["unk"]]
+        ids = np.array([self.ids.get(token, unknown) for token, _ in tokens], np.int32)
         words = np.cumsum([token == " " for token, _ in tokens]).tolist()
         return Encoding(ids, [self.tokens[i] for i in ids], [span for _, span in tokens], words)
 
@@ -46,16 +46,16 @@ class Characters(Tokenizer):
         """As `Tokenizer.id_to_token`."""
         return self.tokens[token]
 
-    def _starts_word(self, token: str) -> bool:
-        return token == " " or token in self._atomic
+    def starts_word(self, token: str) -> bool:
+        return token == " " or token in self.atomic
 
-    def _identity(self) -> list:
+    def identity(self) -> list:
         return [self.name, self.tokens]
 
-    def _config(self) -> dict:
+    def saved_config(self) -> dict:
         return {"tokenizer_class": "Characters"}
 
-    def _save_vocabulary(self, directory: Path) -> None:
+    def save_vocabulary(self, directory: Path) -> None:
         (directory / FILE).write_text(json.dumps(self.tokens), encoding="utf8")
 
 
@@ -75,4 +75,4 @@ def load(files) -> Characters | None:
     return Characters(json.loads((files.directory / FILE).read_text(encoding="utf8")))
 
 
-DEFINITION = TokenizerDef(train, load, "characters-1", len(SPECIALS), SPECIALS, lowercase=False)
+DEFINITION = TokenizerDef(train, load, "characters-1", Trained(SPECIALS), lowercase=False)

@@ -66,10 +66,10 @@ def test_the_same_text_trains_the_same_tokenizer_in_every_process(name, elsewher
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_a_trained_vocabulary_has_its_special_tokens_first_and_its_size(name):
-    tokenizer, definition = trained(name), TOKENIZERS[name]
+    tokenizer, definition = trained(name), TOKENIZERS[name].trained
     assert tokenizer.tokens[: len(definition.specials)] == [*definition.specials.values()]
     assert len(set(tokenizer.tokens)) == tokenizer.size == tokenizer.vocabulary.size
-    assert definition.min_vocab_size <= tokenizer.size <= SIZES[name]
+    assert definition.min_size <= tokenizer.size <= SIZES[name]
     assert tokenizer.size == SIZES[name] or not definition.exact_size
     assert {role: tokenizer.tokens[i] for role, i in tokenizer.vocabulary.specials.items()} == tokenizer.specials
     assert tokenizer.specials.items() >= definition.specials.items()

@@ -48,7 +48,7 @@ def test_bert_vocabulary_with_other_line_breaks_equals_the_reference(tmp_path, e
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lowercase}))
     ours = tokenizers.load(tmp_path)
     reference = transformers.BertTokenizer.from_pretrained(tmp_path, do_lower_case=lowercase)
-    assert ours.size == len(tokens) and ours._ids["last"] == reference.convert_tokens_to_ids("last") == len(tokens) - 1
+    assert ours.size == len(tokens) and ours.ids["last"] == reference.convert_tokens_to_ids("last") == len(tokens) - 1
     examples = texts([*tokens, " ", "\u5927", "e", "the", "\n", "\u00e9", "\x0b", "[MASK]"])
     reference.save_pretrained(tmp_path / "reference")
     ours.save(tmp_path / "saved")
@@ -105,7 +105,7 @@ def test_trained_xlnet_tokenizer_equals_the_reference(tmp_path):
     a, b = lines[1], lines[2]
     specials = ours.specials
     found = reference(a, b, return_token_type_ids=True)
-    sep, cls = [ours._ids[specials["sep"]]], [ours._ids[specials["cls"]]]
+    sep, cls = [ours.ids[specials["sep"]]], [ours.ids[specials["cls"]]]
     first, second = ours.encode(a).ids.tolist(), ours.encode(b).ids.tolist()
     assert found.input_ids == first + sep + second + sep + cls
     assert found.token_type_ids == [0] * (len(first) + 1) + [1] * (len(second) + 1) + [2]

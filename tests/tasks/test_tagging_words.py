@@ -20,7 +20,7 @@ from tests.tasks.tags import SENTENCE, encoder, record, resolved
 @pytest.mark.parametrize("name", ["wordpiece", "byte_level_bpe"])
 def test_words_have_the_ids_of_the_tokenizers_library_for_pretokenized_text(name):
     given = encoder(name=name)
-    reference = given.tokenizer._model()
+    reference = given.tokenizer.library_model()
     if name == "byte_level_bpe":
         reference.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=True)
     expected = reference.encode(SENTENCE, is_pretokenized=True, add_special_tokens=False)

@@ -9,15 +9,14 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from lmrep.config.record import choose, setting
 from lmrep.core import remote_cache
 from lmrep.core.errors import UserError
 from lmrep.core.paths import as_path
-from lmrep.data.tokenizers import bpe, byte_level, elmo, raw_bytes, sentence_piece, spiece_files, wordpiece, words
-from lmrep.data.tokenizers.base import AddedToken, Encoding, Tokenizer, TokenizerDef
+from lmrep.data.tokenizers import bpe, byte_level, elmo, raw_bytes, spiece_files, wordpiece, words
+from lmrep.data.tokenizers.base import AddedToken, Encoding, Tokenizer, TokenizerDef, Trained
 from lmrep.data.tokenizers.bpe import Bpe
 from lmrep.data.tokenizers.byte_level import ByteLevel
 from lmrep.data.tokenizers.files import read_json
@@ -26,24 +25,13 @@ from lmrep.data.tokenizers.sentence_piece import SentencePiece
 from lmrep.data.tokenizers.wordpiece import SPECIALS, WordPiece, read_vocabulary
 
 __all__ = ["SPECIALS", "TOKENIZERS", "AddedToken", "Bpe", "ByteLevel", "Config", "Encoding", "PublishedFiles",
-           "SentencePiece", "Tokenizer", "TokenizerDef", "WordPiece", "from_vocab_file", "keeps_whitespace", "load",
-           "read_vocabulary", "size", "train"]
+           "SentencePiece", "Tokenizer", "TokenizerDef", "Trained", "WordPiece", "from_vocab_file", "keeps_whitespace",
+           "load", "read_vocabulary", "size", "train"]
 
 TOKENIZERS: dict[str, TokenizerDef] = {
     "wordpiece": wordpiece.DEFINITION, "bpe": bpe.DEFINITION, "bytes": raw_bytes.DEFINITION,
     "byte_level_bpe": byte_level.DEFINITION,
-    **{f"sentencepiece_{algorithm}": TokenizerDef(
-        partial(sentence_piece.train, algorithm), spiece_files.load, sentence_piece.RULES, len(sentence_piece.SPECIALS),
-        sentence_piece.SPECIALS, exact_size=True) for algorithm in ("unigram", "bpe")},
-    "sentencepiece_xlnet": TokenizerDef(
-        partial(sentence_piece.train, "xlnet"), spiece_files.load, sentence_piece.RULES,
-        len(sentence_piece.XLNET_SPECIALS) + len(sentence_piece.XLNET_SYMBOLS), sentence_piece.XLNET_SPECIALS,
-        exact_size=True),
-    "sentencepiece_t5": TokenizerDef(
-        partial(sentence_piece.train, "t5"), spiece_files.load, sentence_piece.RULES,
-        len(sentence_piece.T5_SPECIALS) + sentence_piece.SENTINELS, sentence_piece.T5_SPECIALS, lowercase=False,
-        exact_size=True, sentinels=sentence_piece.SENTINELS),
-    "words": words.DEFINITION, "elmo": elmo.DEFINITION, "elmo_text": elmo.TEXT_DEFINITION}
+    **spiece_files.DEFINITIONS, "words": words.DEFINITION, "elmo": elmo.DEFINITION, "elmo_text": elmo.TEXT_DEFINITION}
 
 PUBLISHED = ("wordpiece, bpe, bytes, byte_level_bpe, sentencepiece_unigram with lowercase=True, sentencepiece_xlnet, "
              "sentencepiece_t5 and words")  # those that other libraries read
@@ -127,9 +115,9 @@ def size(config: Config) -> int:
     if definition.lowercase and not config.lowercase:
         raise UserError(f"tokenizer.name={config.name} always lower-cases text, and tokenizer.lowercase is False; set "
                         "--config.tokenizer.lowercase=True, or choose another --config.tokenizer.name for cased text")
-    if config.vocab_size <= definition.min_vocab_size:
-        raise UserError(f"tokenizer.vocab_size is {config.vocab_size}; {config.name} has {definition.min_vocab_size:,} "
-                        "tokens before it learns any; set --config.tokenizer.vocab_size to more")
+    if config.vocab_size <= (reserved := definition.trained.min_size):
+        raise UserError(f"tokenizer.vocab_size is {config.vocab_size}; {config.name} has {reserved:,} tokens before "
+                        "it learns any; set --config.tokenizer.vocab_size to more")
     return config.vocab_size
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lmrep.data.tokenizers.published import PublishedFiles
 
 CONFIG = "tokenizer_config.json"
-SENTINEL = "<extra_id_{}>"  # T5's names of the tokens that stand for spans
+SENTINEL = "<extra_id_{}>"  # T5's names of the tokens that represent spans
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,10 @@ class Tokenizer:
     Attributes:
       name: the name in TOKENIZERS.
       tokens: as in the published vocabulary file.
+      ids: token -> id.
       specials: role -> text of that special token, for the roles that the tokenizer has.
       added: tokens that are matched before the text is split into words.
+      atomic: the special and the added tokens, none of which is a part of a word.
       lowercase: whether text is lower-cased.
       sentence_separator: what is put before a sentence that follows another one in a document, if white space is
         collapsed, so that the sentence gets the tokens that it has within the document.
@@ -94,8 +96,8 @@ class Tokenizer:
 
     def __init__(self, tokens: Sequence[str], added: Sequence[AddedToken], specials: Mapping[str, str]):
         self.tokens, self.added, self.specials = list(tokens), tuple(added), dict(specials)
-        self._ids = {token: i for i, token in enumerate(self.tokens)}
-        self._atomic = {*self.specials.values(), *(token.content for token in self.added)}
+        self.ids = {token: i for i, token in enumerate(self.tokens)}
+        self.atomic = {*self.specials.values(), *(token.content for token in self.added)}
         self._counts = np.zeros(len(self.tokens), np.int64)
 
     @property
@@ -115,22 +117,22 @@ class Tokenizer:
         def flags(predicate: Callable[[str], bool] | None) -> np.ndarray | None:
             return np.array([predicate(token) for token in self.tokens]) if predicate else None
 
-        return Vocabulary(self.size, {role: self._ids[token] for role, token in self.specials.items()},
-                          flags(self._starts_word), self._counts, flags(self._ends_word), self._characters,
-                          tuple(self._sentinels()))
+        return Vocabulary(self.size, {role: self.ids[token] for role, token in self.specials.items()},
+                          flags(self.starts_word), self._counts, flags(self.ends_word), self.word_characters,
+                          tuple(self.sentinels()))
 
-    def _sentinels(self, before: str = "") -> Iterator[int]:
-        """The ids of the tokens that stand for spans; `before` begins their names."""
+    def sentinels(self, before: str = "") -> Iterator[int]:
+        """The ids of the tokens that represent spans; `before` begins their names."""
         for number in itertools.count():
-            if (name := before + SENTINEL.format(number)) not in self._ids:
+            if (name := before + SENTINEL.format(number)) not in self.ids:
                 return
-            yield self._ids[name]
+            yield self.ids[name]
 
     @functools.cached_property
     def fingerprint(self) -> str:
         """SHA-256 of the rules and the tokens: equal for tokenizers that give the same ids to every text."""
-        facts = self._identity() + ([[asdict(token) for token in self.added]] if self.added else [])
-        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+        identity = self.identity() + ([[asdict(token) for token in self.added]] if self.added else [])
+        return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 
     def with_counts(self, counts: np.ndarray) -> "Tokenizer":
         """A copy whose vocabulary has `counts`, int64[v]."""
@@ -168,32 +170,57 @@ class Tokenizer:
         """Writes the vocabulary in its published format and tokenizer_config.json, as other libraries read them."""
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
-        self._save_vocabulary(directory)
-        config = {f"{role}_token": token for role, token in self.specials.items()} | self._config()
+        self.save_vocabulary(directory)
+        config = {f"{role}_token": token for role, token in self.specials.items()} | self.saved_config()
         (directory / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf8")
 
     # Defined by tokenizers of words whose characters networks read; None for others.
+
     characters: Callable[[Sequence[str]], np.ndarray] | None = None  # of words, int32[n, c]; see `data.characters`
     # The ids of texts as `encode_batch`, but `unk` for words outside of the vocabulary, and these words, in order.
     encode_known: Callable[[Sequence[str]], tuple[list[np.ndarray], list[str]]] | None = None
-    _characters: WordCharacters | None = None
+    word_characters: WordCharacters | None = None
 
-    # To be defined by subclasses, besides the methods above.
+    # Defined by every tokenizer, besides `encode_batch`, `encode` and `decode`.
 
-    # Exactly one of the two is defined: whether a token starts a word, or whether it is the last token of a word.
-    _starts_word: Callable[[str], bool] | None = None
-    _ends_word: Callable[[str], bool] | None = None
+    # Exactly one of the two: whether a token starts a word, or whether it is the last token of a word.
+    starts_word: Callable[[str], bool] | None = None
+    ends_word: Callable[[str], bool] | None = None
 
-    def _identity(self) -> list:
+    def identity(self) -> list:
         """Everything that decides which ids a text gets, as JSON."""
         raise NotImplementedError
 
-    def _config(self) -> dict:
+    def saved_config(self) -> dict:
         """The content of tokenizer_config.json, without the special tokens."""
         raise NotImplementedError
 
-    def _save_vocabulary(self, directory: Path) -> None:
+    def save_vocabulary(self, directory: Path) -> None:
+        """Writes the vocabulary in its published format; `save` writes tokenizer_config.json."""
         raise NotImplementedError
+
+
+class Trained(NamedTuple):
+    """What is known of a vocabulary before it is trained.
+
+    Attributes:
+      specials: role -> text of the special tokens, in the order of their ids, from 0.
+      reserved: how many other tokens it has before any is learned.
+      exact_size: whether training fails where the text gives fewer tokens than `vocab_size`.
+      size_is_limit: whether `vocab_size` is a limit that the text often does not reach, as with words.
+      sentinels: how many tokens that represent spans it has, at its end; they are reserved.
+    """
+
+    specials: Mapping[str, str]
+    reserved: int = 0
+    exact_size: bool = False
+    size_is_limit: bool = False
+    sentinels: int = 0
+
+    @property
+    def min_size(self) -> int:
+        """Its size before any token is learned."""
+        return len(self.specials) + self.reserved
 
 
 class TokenizerDef(NamedTuple):
@@ -206,26 +233,18 @@ class TokenizerDef(NamedTuple):
         files are malformed or split text by other rules.
       rules: names the implementation in fingerprints; change it when a change of the code changes an id or what is
         trained.
-      min_vocab_size: the size of a vocabulary before any token is learned.
-      specials: role -> text of the special tokens of a trained vocabulary, in the order of their ids, from 0.
+      trained: what is known of a vocabulary before it is trained.
       whitespace: "keep" or "collapse", the meaning of `Config.whitespace` = "auto".
       lowercase: None if `Config.lowercase` decides; otherwise what the tokenizer always does.
-      exact_size: whether training fails where the text gives fewer tokens than `vocab_size`.
-      size_is_limit: whether `vocab_size` is a limit that the text often does not reach, as with words.
       load_vocabulary: (path, lowercase) -> Tokenizer of a vocabulary file alone; None if it takes other files too.
-      characters: c, the ids of each word's characters that batches have; 0 for none.
-      sentinels: how many tokens that stand for spans a trained vocabulary has, at its end.
+      characters: how many ids the characters of each word have in a batch; 0 if batches have none.
     """
 
     train: Callable[[int, bool, Callable[[], Iterator[str]]], Tokenizer]
     load: Callable[["PublishedFiles"], Tokenizer | None]
     rules: str
-    min_vocab_size: int
-    specials: Mapping[str, str]
+    trained: Trained
     whitespace: str = "collapse"
     lowercase: bool | None = None
-    exact_size: bool = False
-    size_is_limit: bool = False
     load_vocabulary: Callable[[Path, bool], Tokenizer] | None = None
     characters: int = 0
-    sentinels: int = 0

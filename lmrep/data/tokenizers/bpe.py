@@ -17,7 +17,7 @@ import tokenizers
 from tokenizers import decoders, models
 
 from lmrep.data.tokenizers import published, wordpiece
-from lmrep.data.tokenizers.base import TokenizerDef
+from lmrep.data.tokenizers.base import TokenizerDef, Trained
 from lmrep.data.tokenizers.library import BPE_SPECIALS as SPECIALS
 from lmrep.data.tokenizers.library import BpeTokenizer
 from lmrep.data.tokenizers.published import PublishedFiles
@@ -40,25 +40,25 @@ class Bpe(BpeTokenizer):
     def decode(self, ids: Iterable[int]) -> str:
         """Tokens joined to words, with punctuation attached and special tokens kept. Case, accents and spacing that
         tokenization discards are not restored."""
-        text = "".join(f"{self.id_to_token(i)} " if self.tokens[i] in self._atomic else self.id_to_token(i)
+        text = "".join(f"{self.id_to_token(i)} " if self.tokens[i] in self.atomic else self.id_to_token(i)
                        for i in ids)
         return CONTRACTIONS.sub(r"\1\2", wordpiece.attach_punctuation(text.removesuffix(" ").replace(" \n ", "\n")))
 
     def id_to_token(self, token: int) -> str:
         """The token of an id as text, with a space after it if it ends a word."""
         text = self.tokens[token]
-        if text in self._atomic:
+        if text in self.atomic:
             return text.removesuffix(END)
         return text[: -len(END)] + " " if text.endswith(END) else text
 
-    def _model(self) -> tokenizers.Tokenizer:
-        return _library_tokenizer(models.BPE(self._ids, self.merges, unk_token=self.specials["unk"], fuse_unk=False,
+    def library_model(self) -> tokenizers.Tokenizer:
+        return _library_tokenizer(models.BPE(self.ids, self.merges, unk_token=self.specials["unk"], fuse_unk=False,
                                              continuing_subword_prefix="", end_of_word_suffix=END))
 
-    def _ends_word(self, token: str) -> bool:
-        return token in self._atomic or token.endswith(END)
+    def ends_word(self, token: str) -> bool:
+        return token in self.atomic or token.endswith(END)
 
-    def _config(self) -> dict:
+    def saved_config(self) -> dict:
         return {"tokenizer_class": "OpenAIGPTTokenizer"}
 
 
@@ -99,4 +99,4 @@ def load(files: PublishedFiles) -> Bpe | None:
     return Bpe(tokens, files.merges(tokens), files.added_tokens(specials), specials)
 
 
-DEFINITION = TokenizerDef(train, load, Bpe.rules, len(SPECIALS), SPECIALS, lowercase=True)
+DEFINITION = TokenizerDef(train, load, Bpe.rules, Trained(SPECIALS), lowercase=True)

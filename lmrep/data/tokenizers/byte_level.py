@@ -14,7 +14,7 @@ from tokenizers import decoders, models, pre_tokenizers, processors
 
 from lmrep.core.errors import UserError
 from lmrep.data.tokenizers import published
-from lmrep.data.tokenizers.base import AddedToken, TokenizerDef
+from lmrep.data.tokenizers.base import AddedToken, TokenizerDef, Trained
 from lmrep.data.tokenizers.files import read_lines
 from lmrep.data.tokenizers.library import BPE_SPECIALS as SPECIALS
 from lmrep.data.tokenizers.library import BpeTokenizer
@@ -60,32 +60,32 @@ class ByteLevel(BpeTokenizer):
 
     def _content(self, i: int) -> bytes:
         token = self.tokens[i]
-        if token in self._atomic or not BYTES.keys() >= set(token):
+        if token in self.atomic or not BYTES.keys() >= set(token):
             return token.encode()
         return bytes(BYTES[character] for character in token)
 
-    def _model(self) -> tokenizers.Tokenizer:
-        model = models.BPE(self._ids, self.merges, unk_token=self.specials.get("unk"))
+    def library_model(self) -> tokenizers.Tokenizer:
+        model = models.BPE(self.ids, self.merges, unk_token=self.specials.get("unk"))
         return _with_gpt2_words(tokenizers.Tokenizer(model))
 
-    def _special(self, role: str) -> tokenizers.AddedToken:
+    def special_token(self, role: str) -> tokenizers.AddedToken:
         lstrip = role == "mask" and self.mask_absorbs_space
         return tokenizers.AddedToken(self.specials[role], special=True, normalized=False, lstrip=lstrip)
 
-    def _identity(self) -> list:
-        return [*super()._identity(), *["mask keeps the space before it"] * (not self.mask_absorbs_space)]
+    def identity(self) -> list:
+        return [*super().identity(), *["mask keeps the space before it"] * (not self.mask_absorbs_space)]
 
-    def _template(self) -> processors.PostProcessor | None:
+    def template(self) -> processors.PostProcessor | None:
         if not {"sep", "cls"} <= self.specials.keys():
             return None
-        sep, cls = ((self.specials[role], self._ids[self.specials[role]]) for role in ("sep", "cls"))
+        sep, cls = ((self.specials[role], self.ids[self.specials[role]]) for role in ("sep", "cls"))
         return processors.RobertaProcessing(sep, cls, trim_offsets=True, add_prefix_space=False)
 
-    def _starts_word(self, token: str) -> bool:
+    def starts_word(self, token: str) -> bool:
         """Whether a space precedes it. The first token of a text starts a word without one."""
-        return token in self._atomic or token.startswith(SPACE)
+        return token in self.atomic or token.startswith(SPACE)
 
-    def _config(self) -> dict:
+    def saved_config(self) -> dict:
         if "cls" not in self.specials:
             return {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": False}
         return {"tokenizer_class": "RobertaTokenizer", "add_prefix_space": False, "bos_token": self.specials["cls"],
@@ -155,4 +155,4 @@ def _fairseq_tokens(path: Path, vocab: Path, gpt2: list[str]) -> list[str]:
     return tokens
 
 
-DEFINITION = TokenizerDef(train, load, ByteLevel.rules, len(SPECIALS) + len(BYTES), SPECIALS, "keep", lowercase=False)
+DEFINITION = TokenizerDef(train, load, ByteLevel.rules, Trained(SPECIALS, len(BYTES)), "keep", lowercase=False)

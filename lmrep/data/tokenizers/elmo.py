@@ -19,7 +19,7 @@ import numpy as np
 
 from lmrep.core.errors import UserError
 from lmrep.data import characters
-from lmrep.data.tokenizers.base import CONFIG, Encoding, Tokenizer, TokenizerDef
+from lmrep.data.tokenizers.base import CONFIG, Encoding, Tokenizer, TokenizerDef, Trained
 from lmrep.data.tokenizers.files import read_tokens
 from lmrep.data.tokenizers.published import PublishedFiles, check_value
 
@@ -52,11 +52,11 @@ class Elmo(Tokenizer):
 
     def __init__(self, tokens: Sequence[str]):
         super().__init__(tokens, (), SPECIALS)
-        bos, eos, self._unknown = (self._ids[token] for token in SPECIALS.values())
-        self._characters = characters.WordCharacters(
+        bos, eos, self._unknown = (self.ids[token] for token in SPECIALS.values())
+        self.word_characters = characters.WordCharacters(
             self.tokens, {bos: characters.BEGIN_SENTENCE, eos: characters.END_SENTENCE}, self._unknown)
         # The name of a special token in a text is an unknown word.
-        self._words = {word: i for word, i in self._ids.items() if word not in SPECIALS.values()}
+        self._words = {word: i for word, i in self.ids.items() if word not in SPECIALS.values()}
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         return [self._encode(self._split(text), self._words) for text in texts]
@@ -74,7 +74,7 @@ class Elmo(Tokenizer):
     def _encode(self, words: Sequence[str], known: Mapping[str, int]) -> np.ndarray:
         ids = np.array([known.get(word, -1) for word in words], np.int32)
         others = np.flatnonzero(ids < 0)
-        ids[others] = self._characters.number([words[i] for i in others])
+        ids[others] = self.word_characters.number([words[i] for i in others])
         return ids
 
     def characters(self, words: Sequence[str]) -> np.ndarray:
@@ -86,11 +86,11 @@ class Elmo(Tokenizer):
     def encode(self, text: str, specials: bool = False) -> Encoding:
         found = list((self._pattern_of_specials if specials else self._pattern).finditer(text))
         words = [match[0] for match in found]
-        ids = self._encode(words, self._ids if specials else self._words)
+        ids = self._encode(words, self.ids if specials else self._words)
         return Encoding(ids, words, [match.span() for match in found], list(range(len(words))))
 
     def id_to_token(self, token: int) -> str:
-        return self.tokens[token] if token < self.size else self._characters.word(token)
+        return self.tokens[token] if token < self.size else self.word_characters.word(token)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The words, separated by spaces."""
@@ -99,16 +99,16 @@ class Elmo(Tokenizer):
     def spaced_token(self, token: int) -> str:
         return f" {self.id_to_token(token)}"
 
-    def _starts_word(self, token: str) -> bool:
+    def starts_word(self, token: str) -> bool:
         return True
 
-    def _identity(self) -> list:
+    def identity(self) -> list:
         return [self.rules, self.tokens]
 
-    def _config(self) -> dict:
+    def saved_config(self) -> dict:
         return {"tokenizer_class": CLASS, "name": self.name}
 
-    def _save_vocabulary(self, directory: Path) -> None:
+    def save_vocabulary(self, directory: Path) -> None:
         (directory / VOCABULARY).write_text("".join(f"{token}\n" for token in self.tokens), encoding="utf8")
 
 
@@ -162,5 +162,5 @@ def load_vocabulary(cls: type[Elmo], path: Path, lowercase: bool = False, needs_
 
 
 DEFINITION, TEXT_DEFINITION = (TokenizerDef(
-    partial(train, kind), load, kind.rules, len(SPECIALS), SPECIALS, lowercase=False, size_is_limit=True,
+    partial(train, kind), load, kind.rules, Trained(SPECIALS, size_is_limit=True), lowercase=False,
     load_vocabulary=partial(load_vocabulary, kind), characters=characters.LENGTH) for kind in (Elmo, ElmoText))

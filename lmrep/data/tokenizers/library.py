@@ -45,7 +45,7 @@ class LibraryTokenizer(Tokenizer):
 
     def __init__(self, tokens: Sequence[str], added: Sequence[AddedToken], specials: Mapping[str, str]):
         super().__init__(tokens, added, specials)
-        self._plain = self._build(match_specials=False)  # at once: it raises for a damaged vocabulary
+        self._plain = self.build(match_specials=False)  # at once: it raises for a damaged vocabulary
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         encodings = self._plain.encode_batch_fast(texts, add_special_tokens=False)
@@ -59,26 +59,26 @@ class LibraryTokenizer(Tokenizer):
 
     def save(self, directory: str | Path) -> None:
         super().save(directory)
-        (Path(directory) / "tokenizer.json").write_text(self._tokenizer_json(), encoding="utf8")
+        (Path(directory) / "tokenizer.json").write_text(self.tokenizer_json(), encoding="utf8")
 
-    def _tokenizer_json(self) -> str:
+    def tokenizer_json(self) -> str:
         return self._with_specials.to_str(pretty=True)
 
-    def _renamed_specials(self) -> list:
-        """The special tokens as part of `_identity`; nothing if they are the default ones."""
+    def renamed_specials(self) -> list:
+        """The special tokens as part of `identity`; nothing if they are the default ones."""
         return [] if self.specials == self.default_specials else [sorted(self.specials.items())]
 
     # To be defined by subclasses
 
-    def _model(self) -> tokenizers.Tokenizer:
+    def library_model(self) -> tokenizers.Tokenizer:
         """The library's tokenizer, without special and added tokens."""
         raise NotImplementedError
 
-    def _special(self, role: str) -> tokenizers.AddedToken:
+    def special_token(self, role: str) -> tokenizers.AddedToken:
         """How a special token is matched in a text."""
         return tokenizers.AddedToken(self.specials[role], special=True, normalized=False)
 
-    def _template(self) -> tokenizers.processors.PostProcessor | None:
+    def template(self) -> tokenizers.processors.PostProcessor | None:
         """What adds special tokens around a text when other libraries use tokenizer.json; None adds nothing."""
         return None
 
@@ -86,14 +86,14 @@ class LibraryTokenizer(Tokenizer):
 
     @functools.cached_property
     def _with_specials(self) -> tokenizers.Tokenizer:
-        return self._build(match_specials=True)
+        return self.build(match_specials=True)
 
-    def _build(self, match_specials: bool) -> tokenizers.Tokenizer:
-        tokenizer = self._model()
+    def build(self, match_specials: bool) -> tokenizers.Tokenizer:
+        tokenizer = self.library_model()
         if match_specials:
-            by_text = {self.specials[role]: self._special(role) for role in self.specials}
+            by_text = {self.specials[role]: self.special_token(role) for role in self.specials}
             tokenizer.add_special_tokens(list(by_text.values()))
-            if template := self._template():
+            if template := self.template():
                 tokenizer.post_processor = template
         for token in self.added:
             if match_specials or not token.special:
@@ -120,10 +120,10 @@ class BpeTokenizer(LibraryTokenizer):
         model = json.loads(tokenizer.to_str())["model"]
         return cls(sorted(model["vocab"], key=model["vocab"].__getitem__), model["merges"])
 
-    def _identity(self) -> list:
-        return [self.rules, self.tokens, self.merges, *self._renamed_specials()]
+    def identity(self) -> list:
+        return [self.rules, self.tokens, self.merges, *self.renamed_specials()]
 
-    def _save_vocabulary(self, directory: Path) -> None:
-        (directory / "vocab.json").write_text(json.dumps(self._ids, ensure_ascii=False), encoding="utf8")
+    def save_vocabulary(self, directory: Path) -> None:
+        (directory / "vocab.json").write_text(json.dumps(self.ids, ensure_ascii=False), encoding="utf8")
         lines = ["#version: 0.2", *(" ".join(merge) for merge in self.merges)]
         (directory / "merges.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf8")

@@ -93,26 +93,26 @@ def family_of(model_config: Path, config: Mapping[str, Any], pieces: Sequence[st
 class Pieces(Tokenizer):
     """Base class of tokenizers whose pieces begin with "▁" where a word starts."""
 
-    _bytes: set[int]  # the ids of pieces that stand for a byte
+    byte_pieces: set[int]  # the ids of pieces that stand for a byte
 
-    def _set_family(self, algorithm: str) -> None:
+    def set_family(self, algorithm: str) -> None:
         """Names the tokenizer for its special tokens and its algorithm, "unigram" or "bpe"."""
         families = {"xlnet": XLNET_SPECIALS, "t5": T5_SPECIALS} if algorithm == "unigram" else {}
         family = next((name for name, specials in families.items() if self.specials == specials), algorithm)
         self.name = f"sentencepiece_{family}"
         self.one_separator = "cls" not in self.specials  # T5 has the end of a text alone
 
-    def _sentinels(self, before: str = "") -> Iterator[int]:
+    def sentinels(self, before: str = "") -> Iterator[int]:
         """As in the base class; those of mT5 are pieces of its model."""
-        return iter([*super()._sentinels(before)] or [*super()._sentinels(SPACE)])
+        return iter([*super().sentinels(before)] or [*super().sentinels(SPACE)])
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text, with special tokens, each but <unk> after a space."""
         parts = []
         for i in ids:
             token = self.tokens[i]
-            space = token in self._atomic and token != self.specials.get("unk")
-            parts.append(bytes.fromhex(token[3:5]) if i in self._bytes
+            space = token in self.atomic and token != self.specials.get("unk")
+            parts.append(bytes.fromhex(token[3:5]) if i in self.byte_pieces
                          else f"{' ' * space}{self.id_to_token(i)}".encode())
         return b"".join(parts).decode(errors="replace").removeprefix(" ")
 
@@ -120,11 +120,11 @@ class Pieces(Tokenizer):
         """The piece of an id as text, with its leading space."""
         return self.tokens[token].replace(SPACE, " ")
 
-    def _starts_word(self, piece: str) -> bool:
+    def starts_word(self, piece: str) -> bool:
         """Whether it begins with "▁". For XLNet, also <unk>, names in angle brackets and punctuation marks. For ALBERT,
         which masks complete words, and for models trained here, also these, and pieces with any character other than
         these marks and English letters."""
-        if piece.startswith(SPACE) or (piece in self._atomic and piece != self.specials.get("unk")):
+        if piece.startswith(SPACE) or (piece in self.atomic and piece != self.specials.get("unk")):
             return True
         if self.specials == XLNET_SPECIALS:
             return piece in MARKS or piece.startswith("<")

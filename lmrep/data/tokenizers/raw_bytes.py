@@ -4,7 +4,7 @@ et al., 2019). Nothing is learned. The special tokens are ids 0 to 4, and byte i
 from collections.abc import Callable, Iterator
 
 from lmrep.core.errors import UserError
-from lmrep.data.tokenizers.base import TokenizerDef
+from lmrep.data.tokenizers.base import TokenizerDef, Trained
 from lmrep.data.tokenizers.byte_level import BYTES, ByteLevel
 from lmrep.data.tokenizers.library import BPE_SPECIALS as SPECIALS
 from lmrep.data.tokenizers.published import PublishedFiles
@@ -36,5 +36,5 @@ def load(files: PublishedFiles) -> Bytes | None:
     return Bytes()
 
 
-DEFINITION = TokenizerDef(train, load, Bytes.rules, len(TOKENS) - 1, SPECIALS, "keep", lowercase=False,
-                          size_is_limit=True)
+DEFINITION = TokenizerDef(train, load, Bytes.rules, Trained(SPECIALS, len(BYTES) - 1, size_is_limit=True), "keep",
+                          lowercase=False)

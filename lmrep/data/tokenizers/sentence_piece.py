@@ -105,7 +105,7 @@ class SentencePiece(Pieces):
         try:
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=self.model)
             self._inside = sentencepiece.SentencePieceProcessor(model_proto=self.model + spiece_model.NO_PREFIX)
-            self._bytes = {i for i in range(len(self._processor)) if self._processor.is_byte(i)}
+            self.byte_pieces = {i for i in range(len(self._processor)) if self._processor.is_byte(i)}
             self._processor.encode("A b,\u00e9\u4e00 1.")  # damaged rules raise only when used
         except (RuntimeError, OSError, ValueError) as error:
             raise UserError(f"it is not a SentencePiece model: {_without_location(error)}") from None
@@ -114,9 +114,9 @@ class SentencePiece(Pieces):
             raise UserError(f"{', '.join(missing)} is not among its {len(tokens):,} pieces; expected the special "
                             f"tokens {' '.join(specials.values())}")
         super().__init__(tokens, added, specials)
-        self._set_family(facts.algorithm)
+        self.set_family(facts.algorithm)
         self._numbers = self._split_commas() if cleaning else {}
-        longest_first = sorted(self._atomic, key=len, reverse=True)
+        longest_first = sorted(self.atomic, key=len, reverse=True)
         self._special_pattern = re.compile("|".join(re.escape(name) for name in longest_first))
 
     def _split_commas(self) -> dict[int, list[int]]:
@@ -166,7 +166,7 @@ class SentencePiece(Pieces):
         start = 0
         for match in self._special_pattern.finditer(text) if specials else ():
             tokens += self._encode_range(text, start, match.start())
-            tokens.append((self._ids[match[0]], *match.span(), True))
+            tokens.append((self.ids[match[0]], *match.span(), True))
             start = match.end()
         tokens += self._encode_range(text, start, len(text))
         words = np.cumsum([starts for *_, starts in tokens]) - 1
@@ -197,7 +197,7 @@ class SentencePiece(Pieces):
         after = None
         for n in range(len(tokens) - 1, -1, -1):
             token, start, end, first = tokens[n]
-            if token not in self._bytes:
+            if token not in self.byte_pieces:
                 after = None
             elif start < end:
                 after = start, end
@@ -205,15 +205,15 @@ class SentencePiece(Pieces):
                 tokens[n] = (token, *after, first)
         return tokens
 
-    def _identity(self) -> list:
+    def identity(self) -> list:
         return [RULES, hashlib.sha256(self.model).hexdigest(), self.cleaning and asdict(self.cleaning),
                 sorted(self.specials.items())]
 
     @property
     def published(self) -> bool:
-        return self._config()["tokenizer_class"] != FAMILIES["any"].name
+        return self.saved_config()["tokenizer_class"] != FAMILIES["any"].name
 
-    def _config(self) -> dict:
+    def saved_config(self) -> dict:
         first, cleaning = len(self.tokens) - len(self.added), self.cleaning
         families = [] if self.name == "sentencepiece_bpe" else FAMILIES.values()  # other libraries read unigrams there
         name = next((family.name for family in families
@@ -230,7 +230,7 @@ class SentencePiece(Pieces):
             facts["added_tokens_decoder"] = {str(first + i): asdict(each) for i, each in enumerate(self.added)}
         return facts
 
-    def _save_vocabulary(self, directory: Path) -> None:
+    def save_vocabulary(self, directory: Path) -> None:
         (directory / "spiece.model").write_bytes(self.model)
         if self.name == "sentencepiece_xlnet" and self.cleaning:
             pieces = range(len(self._processor))

@@ -4,15 +4,16 @@
 """
 
 import re
+from functools import partial
 from typing import Any
 
 from lmrep.core.errors import UserError
-from lmrep.data.tokenizers import spiece_model, unigram
-from lmrep.data.tokenizers.base import CONFIG, AddedToken
+from lmrep.data.tokenizers import sentence_piece, spiece_model, unigram
+from lmrep.data.tokenizers.base import CONFIG, AddedToken, TokenizerDef, Trained
 from lmrep.data.tokenizers.files import read_bytes
-from lmrep.data.tokenizers.pieces import FAMILIES, family_of
+from lmrep.data.tokenizers.pieces import FAMILIES, SPECIALS, T5_SPECIALS, XLNET_SPECIALS, family_of
 from lmrep.data.tokenizers.published import TOKENIZER_JSON, PublishedFiles
-from lmrep.data.tokenizers.sentence_piece import SENTINELS, Cleaning, SentencePiece, sentinels
+from lmrep.data.tokenizers.sentence_piece import SENTINELS, XLNET_SYMBOLS, Cleaning, SentencePiece, sentinels
 
 
 def load(files: PublishedFiles) -> SentencePiece | unigram.Unigram | None:
@@ -85,3 +86,10 @@ def _added(config: dict[str, Any], pieces: list[str], default: list[AddedToken])
         added.append(AddedToken(content, special=True, normalized=False))
         known.add(content)
     return added
+
+
+DEFINITIONS = {f"sentencepiece_{algorithm}": TokenizerDef(
+    partial(sentence_piece.train, algorithm), load, sentence_piece.RULES, trained._replace(exact_size=True),
+    lowercase=False if algorithm == "t5" else None) for algorithm, trained in {
+        "unigram": Trained(SPECIALS), "bpe": Trained(SPECIALS), "xlnet": Trained(XLNET_SPECIALS, len(XLNET_SYMBOLS)),
+        "t5": Trained(T5_SPECIALS, SENTINELS, sentinels=SENTINELS)}.items()}

@@ -51,8 +51,8 @@ class Unigram(Pieces, LibraryTokenizer):
                       if each["type"] == "Metaspace")
         self.sentence_separator = "" if scheme == "always" else " "
         super().__init__(tokens, added, specials)
-        self._set_family("unigram")
-        self._bytes = {i for i, token in enumerate(tokens)
+        self.set_family("unigram")
+        self.byte_pieces = {i for i, token in enumerate(tokens)
                        if content["model"].get("byte_fallback") and re.fullmatch("<0x[0-9A-F]{2}>", token)}
 
     def encode(self, text: str, specials: bool = False) -> Encoding:
@@ -61,12 +61,12 @@ class Unigram(Pieces, LibraryTokenizer):
         offsets = [(end - len(text[start:end].lstrip()), end) for start, end in encoding.offsets]
         return Encoding(encoding.ids, encoding.tokens, offsets, encoding.words)
 
-    def _build(self, match_specials: bool) -> tokenizers.Tokenizer:
+    def build(self, match_specials: bool) -> tokenizers.Tokenizer:
         content = self.content if match_specials else self._without_specials()
         tokenizer = tokenizers.Tokenizer.from_str(json.dumps(content))
         if match_specials:
             listed = {entry["content"] for entry in content["added_tokens"] or ()}
-            tokenizer.add_special_tokens([self._special(role) for role, name in self.specials.items()
+            tokenizer.add_special_tokens([self.special_token(role) for role, name in self.specials.items()
                                           if name not in listed])
         return tokenizer
 
@@ -84,18 +84,18 @@ class Unigram(Pieces, LibraryTokenizer):
         return self.content | {"model": self.content["model"] | {"vocab": vocab}, "added_tokens": kept,
                                "post_processor": None}
 
-    def _identity(self) -> list:
+    def identity(self) -> list:
         rules = json.dumps([self.content[name] for name in ("normalizer", "pre_tokenizer", "model")], sort_keys=True)
         return [RULES, hashlib.sha256(rules.encode()).hexdigest(), sorted(self.specials.items())]
 
-    def _config(self) -> dict:
+    def saved_config(self) -> dict:
         return self.config
 
-    def _tokenizer_json(self) -> str:
+    def tokenizer_json(self) -> str:
         """As it was read: the library changes the last digit of scores."""
         return json.dumps(self.content, ensure_ascii=False, indent=2)
 
-    def _save_vocabulary(self, directory: Path) -> None:
+    def save_vocabulary(self, directory: Path) -> None:
         """tokenizer.json is the vocabulary."""
 
 
@@ -132,7 +132,7 @@ def load(files: PublishedFiles) -> Unigram | None:
     if family in ("albert", "xlnet"):  # whose classes in other libraries follow the config
         check_value(files.directory / CONFIG, "do_lower_case", config.get("do_lower_case"), None, found.lowercase)
     for token in found.added:
-        if not token.special and found._plain.token_to_id(token.content) != found._ids[token.content]:
+        if not token.special and found._plain.token_to_id(token.content) != found.ids[token.content]:
             raise UserError(f"{path} adds the special tokens before {token.content[:60]!r} after others that are not "
                             "special; expected all special tokens first")
     return found

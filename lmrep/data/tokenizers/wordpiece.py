@@ -21,7 +21,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from lmrep.core.errors import UserError
 from lmrep.data.tokenizers import published
-from lmrep.data.tokenizers.base import CONFIG, AddedToken, TokenizerDef
+from lmrep.data.tokenizers.base import CONFIG, AddedToken, TokenizerDef, Trained
 from lmrep.data.tokenizers.files import read_tokens
 from lmrep.data.tokenizers.library import LibraryTokenizer
 from lmrep.data.tokenizers.published import TOKENIZER_JSON, PublishedFiles
@@ -60,24 +60,24 @@ class WordPiece(LibraryTokenizer):
         text = self.tokens[token]
         return text[2:] if text.startswith("##") and len(text) > 2 else f" {text}"
 
-    def _model(self) -> tokenizers.Tokenizer:
-        return _library_tokenizer(self._ids, self.lowercase, self.max_word_length, self.specials["unk"])
+    def library_model(self) -> tokenizers.Tokenizer:
+        return _library_tokenizer(self.ids, self.lowercase, self.max_word_length, self.specials["unk"])
 
-    def _template(self) -> processors.PostProcessor:
-        return processors.BertProcessing(*((self.specials[role], self._ids[self.specials[role]])
+    def template(self) -> processors.PostProcessor:
+        return processors.BertProcessing(*((self.specials[role], self.ids[self.specials[role]])
                                            for role in ("sep", "cls")))
 
-    def _starts_word(self, token: str) -> bool:
-        return token in self._atomic or not token.startswith("##")
+    def starts_word(self, token: str) -> bool:
+        return token in self.atomic or not token.startswith("##")
 
-    def _identity(self) -> list:
-        return [self.rules, self.lowercase, self.max_word_length, self.tokens, *self._renamed_specials()]
+    def identity(self) -> list:
+        return [self.rules, self.lowercase, self.max_word_length, self.tokens, *self.renamed_specials()]
 
-    def _config(self) -> dict:
+    def saved_config(self) -> dict:
         return {"tokenizer_class": "BertTokenizer", "do_lower_case": self.lowercase, "strip_accents": None,
                 "tokenize_chinese_chars": True}
 
-    def _save_vocabulary(self, directory: Path) -> None:
+    def save_vocabulary(self, directory: Path) -> None:
         (directory / "vocab.txt").write_text("".join(f"{token}\n" for token in self.tokens), encoding="utf8")
 
 
@@ -225,4 +225,4 @@ def load_vocabulary(path: Path, lowercase: bool) -> WordPiece:
     return WordPiece(read_vocabulary(path), lowercase, PUBLISHED_MAX_WORD_LENGTH)
 
 
-DEFINITION = TokenizerDef(train, load, WordPiece.rules, len(SPECIALS), SPECIALS, load_vocabulary=load_vocabulary)
+DEFINITION = TokenizerDef(train, load, WordPiece.rules, Trained(SPECIALS), load_vocabulary=load_vocabulary)

@@ -13,7 +13,7 @@ import numpy as np
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
-from lmrep.data.tokenizers.base import AddedToken, Encoding, TokenizerDef
+from lmrep.data.tokenizers.base import AddedToken, Encoding, TokenizerDef, Trained
 from lmrep.data.tokenizers.library import BPE_SPECIALS as SPECIALS
 from lmrep.data.tokenizers.library import LibraryTokenizer
 from lmrep.data.tokenizers.published import TOKENIZER_JSON, PublishedFiles, check_value, five_specials
@@ -32,8 +32,8 @@ class Words(LibraryTokenizer):
                  specials: Mapping[str, str] = SPECIALS):
         self.lowercase = lowercase
         super().__init__(tokens, added, specials)
-        self._unknown = self._ids[self.specials["unk"]]
-        self._reserved = [self._ids[token] for token in self.specials.values()]
+        self._unknown = self.ids[self.specials["unk"]]
+        self._reserved = [self.ids[token] for token in self.specials.values()]
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The name of a special token in the text is an unknown word."""
@@ -54,22 +54,22 @@ class Words(LibraryTokenizer):
     def spaced_token(self, token: int) -> str:
         return f" {self.tokens[token]}"
 
-    def _model(self) -> tokenizers.Tokenizer:
-        tokenizer = tokenizers.Tokenizer(models.WordLevel(self._ids, unk_token=self.specials["unk"]))
+    def library_model(self) -> tokenizers.Tokenizer:
+        tokenizer = tokenizers.Tokenizer(models.WordLevel(self.ids, unk_token=self.specials["unk"]))
         tokenizer.normalizer = _normalizer(self.lowercase)
         tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
         return tokenizer
 
-    def _starts_word(self, token: str) -> bool:
+    def starts_word(self, token: str) -> bool:
         return True
 
-    def _identity(self) -> list:
-        return [self.rules, self.lowercase, self.tokens, *self._renamed_specials()]
+    def identity(self) -> list:
+        return [self.rules, self.lowercase, self.tokens, *self.renamed_specials()]
 
-    def _config(self) -> dict:
+    def saved_config(self) -> dict:
         return {"tokenizer_class": "PreTrainedTokenizerFast"}
 
-    def _save_vocabulary(self, directory: Path) -> None:
+    def save_vocabulary(self, directory: Path) -> None:
         """tokenizer.json holds it."""
 
 
@@ -103,4 +103,4 @@ def load(files: PublishedFiles) -> Words | None:
     return Words(tokens, lowercase, files.added_tokens(specials), specials)
 
 
-DEFINITION = TokenizerDef(train, load, Words.rules, len(SPECIALS), SPECIALS, size_is_limit=True)
+DEFINITION = TokenizerDef(train, load, Words.rules, Trained(SPECIALS, size_is_limit=True))
