@@ -53,6 +53,7 @@ setup(
         "array-record>=0.8",
         "tokenizers>=0.22",
         "sentencepiece>=0.2.3",
+        "protobuf>=4.22",  # for what sentencepiece does not say about a model; tensorflow-datasets needs it, too
         "safetensors>=0.6",
         "tensorboardX>=2.6",
         "rich>=14",

@@ -98,10 +98,10 @@ class SentencePiece(Pieces):
 
     def __init__(self, model: bytes, specials: dict[str, str] = SPECIALS, cleaning: Cleaning | None = None,
                  added: Sequence[AddedToken] = ()):
-        facts = spiece_model.read(model, specials.values())
-        self.model, self.cleaning = facts.model, cleaning
-        self._characters_table = facts.characters
-        self.sentence_separator = "" if facts.dummy_prefix else " "
+        declared = spiece_model.read(model, specials.values())
+        self.model, self.cleaning = declared.model, cleaning
+        self._characters_table = declared.characters
+        self.sentence_separator = "" if declared.dummy_prefix else " "
         try:
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=self.model)
             self._inside = sentencepiece.SentencePieceProcessor(model_proto=self.model + spiece_model.NO_PREFIX)
@@ -109,12 +109,12 @@ class SentencePiece(Pieces):
             self._processor.encode("A b,\u00e9\u4e00 1.")  # damaged rules raise only when used
         except (RuntimeError, OSError, ValueError) as error:
             raise UserError(f"it is not a SentencePiece model: {_without_location(error)}") from None
-        tokens = [*facts.tokens, *(token.content for token in added)]
+        tokens = [*declared.tokens, *(token.content for token in added)]
         if missing := sorted(set(specials.values()) - set(tokens)):
             raise UserError(f"{', '.join(missing)} is not among its {len(tokens):,} pieces; expected the special "
                             f"tokens {' '.join(specials.values())}")
         super().__init__(tokens, added, specials)
-        self.set_family(facts.algorithm)
+        self.set_family(declared.algorithm)
         self._numbers = self._split_commas() if cleaning else {}
         longest_first = sorted(self.atomic, key=len, reverse=True)
         self._special_pattern = re.compile("|".join(re.escape(name) for name in longest_first))
@@ -219,16 +219,16 @@ class SentencePiece(Pieces):
         name = next((family.name for family in families
                      if (family.specials, family.lowercase is None, family.renumbered)
                      == (self.specials, cleaning is None, False)), FAMILIES["any"].name)
-        facts = {"tokenizer_class": name}
+        saved = {"tokenizer_class": name}
         if name == FAMILIES["t5"].name:
-            facts["extra_ids"] = len(self.added)
+            saved["extra_ids"] = len(self.added)
             if list(self.added) != sentinels(len(self.added)):
-                facts = {"tokenizer_class": FAMILIES["any"].name}
+                saved = {"tokenizer_class": FAMILIES["any"].name}
         if cleaning:
-            facts |= {"do_lower_case": cleaning.lowercase, "keep_accents": cleaning.keep_accents, "remove_space": True}
+            saved |= {"do_lower_case": cleaning.lowercase, "keep_accents": cleaning.keep_accents, "remove_space": True}
         if self.added:
-            facts["added_tokens_decoder"] = {str(first + i): asdict(each) for i, each in enumerate(self.added)}
-        return facts
+            saved["added_tokens_decoder"] = {str(first + i): asdict(each) for i, each in enumerate(self.added)}
+        return saved
 
     def save_vocabulary(self, directory: Path) -> None:
         (directory / "spiece.model").write_bytes(self.model)
@@ -247,8 +247,8 @@ def train(algorithm: str, vocab_size: int, lowercase: bool, texts: Callable[[], 
     special tokens and, after all others, its sentinels. The special tokens are the first ids. If `lowercase`, text is
     cleaned as for ALBERT; otherwise it is not cleaned, or as for XLNet, and that for T5 never is. Raises UserError if
     the text is empty, has fewer different pieces than `vocab_size`, or more characters."""
-    own = {"xlnet": XLNET_SPECIALS, "t5": T5_SPECIALS}.get(algorithm, SPECIALS)
-    specials = list(own.values())
+    roles = {"xlnet": XLNET_SPECIALS, "t5": T5_SPECIALS}.get(algorithm, SPECIALS)
+    specials = list(roles.values())
     cleaning = Cleaning(lowercase) if lowercase or algorithm == "xlnet" else None
     rules = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "pad_piece": specials[0], "unk_piece": specials[1],
              "control_symbols": specials[2:], "character_coverage": COVERAGE}
@@ -280,7 +280,7 @@ def train(algorithm: str, vocab_size: int, lowercase: bool, texts: Callable[[], 
         if faults:
             raise faults[0] from None
         raise UserError(_training_error(str(error), vocab_size, len(added))) from None
-    return SentencePiece(model.getvalue(), own, cleaning, added)
+    return SentencePiece(model.getvalue(), roles, cleaning, added)
 
 
 def _sample_lines(texts: Iterable[str], keep: float) -> Iterator[str]:
@@ -297,12 +297,12 @@ def _sample_lines(texts: Iterable[str], keep: float) -> Iterator[str]:
 def _training_error(error: str, size: int, added: int) -> str:
     """The library's message, of a vocabulary of `size` pieces of which `added` are not trained."""
     size_is = f"tokenizer.vocab_size is {size:,}"
-    if found := re.search(r"Please set it to a value <= (\d+)", error):
-        maximum = int(found[1]) + added
+    if match := re.search(r"Please set it to a value <= (\d+)", error):
+        maximum = int(match[1]) + added
         fix = f"set --config.tokenizer.vocab_size={maximum}, or give" if maximum >= 64 + added else "give"
         return f"{size_is}, and this corpus has at most {maximum:,} pieces; {fix} more text"
-    if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", error):
-        return (f"{size_is}, and the characters of the corpus and the special tokens take {int(found[1]) + added:,} "
+    if match := re.search(r"smaller than required_chars\. \d+ vs (\d+)", error):
+        return (f"{size_is}, and the characters of the corpus and the special tokens take {int(match[1]) + added:,} "
                 "pieces before any is learned; set --config.tokenizer.vocab_size to more")
     return f"no SentencePiece vocabulary of {size:,} pieces can be trained on this corpus: {_without_location(error)}"
 

@@ -24,8 +24,8 @@ def load(files: PublishedFiles) -> SentencePiece | unigram.Unigram | None:
     path, config, names = files.directory / files.vocabulary_file, files.config, files.specials
     model = read_bytes(path, "a SentencePiece model")
     try:
-        facts = spiece_model.read(model)
-        family = family_of(path.with_name("config.json"), config, facts.tokens)
+        declared = spiece_model.read(model)
+        family = family_of(path.with_name("config.json"), config, declared.tokens)
         specials = FAMILIES[family].specials
         if FAMILIES[family].renumbered:
             raise UserError(f"the ids of {FAMILIES[family].name} are not those of this model, and there is no "
@@ -34,8 +34,8 @@ def load(files: PublishedFiles) -> SentencePiece | unigram.Unigram | None:
         if FAMILIES[family].fixed_roles:
             names = {role: name for role, name in names.items() if role in specials}
         if family == "any" and config.get("tokenizer_class") != FAMILIES[family].name:  # that class names all of them
-            specials = facts.specials
-        added = _added(config, facts.tokens, _sentinels(config) if family == "t5" else [])
+            specials = declared.specials
+        added = _added(config, declared.tokens, _sentinels(config) if family == "t5" else [])
         return SentencePiece(model, specials | names, _cleaning(config, family), added)
     except UserError as error:
         raise UserError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None

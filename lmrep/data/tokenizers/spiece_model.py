@@ -1,26 +1,46 @@
-"""What the library does not say about a SentencePiece model, read from its protocol buffer:
+"""What the `sentencepiece` library does not say about a model, read from its protocol buffer. The classes that the
+library generates need one version of the protobuf library; those made here, of the fields that are read, do not."""
 
-    1: a piece (repeated)  {1: text, 2: score, 3: type}
-    2: training            {3: algorithm, 40 to 43: ids of <unk> <s> </s> <pad>}
-    3: normalization       {2: table of characters, 3: whether a space is put before the text}
-
-The library's reader for it needs a matching version of the protobuf library.
-"""
-
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
 
 from lmrep.core.errors import UserError
 
 ALGORITHMS = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 CONTROL, USER_DEFINED = 3, 4  # types of pieces
-ROLES = {"unk": (40, 0), "bos": (41, 1), "eos": (42, 2), "pad": (43, 2**64 - 1)}  # field and default; -1 means none
+TO_CONTROL = b"\x18\x03"  # appended to a piece, overrides its type
 NO_PREFIX = b"\x1a\x02\x18\x00"  # appended to a model, overrides the option: no space before the text
 
+BYTES, INTEGER = descriptor_pb2.FieldDescriptorProto.TYPE_BYTES, descriptor_pb2.FieldDescriptorProto.TYPE_INT32
+SCHEMA = {  # message -> field -> its number and type, and the default of one that is not repeated
+    "Model": {"pieces": (1, BYTES), "training": (2, BYTES), "normalization": (3, BYTES)},
+    "Piece": {"text": (1, BYTES, ""), "type": (3, INTEGER, "1")},
+    "Training": {"algorithm": (3, INTEGER, "1"), "unk": (40, INTEGER, "0"), "bos": (41, INTEGER, "1"),
+                 "eos": (42, INTEGER, "2"), "pad": (43, INTEGER, "-1")},  # ids; -1 means none
+    "Normalization": {"characters": (2, BYTES, ""), "space_before_text": (3, INTEGER, "1")}}
 
-class Facts(NamedTuple):
+
+def _messages() -> list[type]:
+    """The classes of SCHEMA."""
+    file = descriptor_pb2.FileDescriptorProto(name="spiece.proto", package="sentencepiece", syntax="proto2")
+    for name, fields in SCHEMA.items():
+        message = file.message_type.add(name=name)
+        for field, (number, kind, *default) in fields.items():
+            message.field.add(name=field, number=number, type=kind, label=1 if default else 3,  # optional, repeated
+                              default_value=default[0] if default else None)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return [message_factory.GetMessageClass(pool.FindMessageTypeByName(f"sentencepiece.{name}")) for name in SCHEMA]
+
+
+Model, Piece, Training, Normalization = _messages()
+
+
+class Declarations(NamedTuple):
     """The declarations of a model.
 
     Attributes:
@@ -40,36 +60,30 @@ class Facts(NamedTuple):
     specials: dict[str, str]
 
 
-def read(model: bytes, specials: Iterable[str] = ()) -> Facts:
+def read(content: bytes, specials: Iterable[str] = ()) -> Declarations:
     """Parses the bytes of a spiece.model whose special tokens are `specials`. Raises UserError if it is not a model, or
     of another algorithm."""
     try:
-        output, pieces, trainer, normalizer = [], [], {}, {}
-        for field, value, raw in _fields(model):
-            if field == 1:
-                piece = _record(value)
-                pieces.append(piece[1].decode())
-                if piece.get(3) == USER_DEFINED and pieces[-1] in specials:
-                    value += bytes([3 << 3, CONTROL])
-                    raw = b"\x0a" + _varint(len(value)) + value
-            elif field == 2:
-                trainer |= _record(value)
-            elif field == 3:
-                normalizer |= _record(value)
-            output.append(raw)
-        if not pieces:
+        model = Model.FromString(content)
+        pieces = list(map(Piece.FromString, model.pieces))
+        training = Training.FromString(b"".join(model.training))
+        normalization = Normalization.FromString(b"".join(model.normalization))
+        tokens = [piece.text.decode() for piece in pieces]
+        if not tokens:
             raise ValueError("no pieces")
-        roles = {role: trainer.get(field, default) for role, (field, default) in ROLES.items()}
-        check_characters(bytes(normalizer.get(2, b"")))
-        named = {role: pieces[i] for role, i in roles.items() if i < len(pieces)}
-    except (ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"it is not a SentencePiece model: {str(error) or 'a field is missing'}") from None
-    algorithm = trainer.get(3, 1)
-    if algorithm not in (1, 2):
-        raise UserError(f"it is a model of algorithm {ALGORITHMS.get(algorithm, str(algorithm)[:20])}; expected "
-                        "unigram or bpe")
-    return Facts(b"".join(output), ALGORITHMS[algorithm], bool(normalizer.get(3, 1)),
-                 bytes(normalizer.get(2, b"")), pieces, named)
+        check_characters(normalization.characters)
+    except (DecodeError, ValueError, IndexError) as error:
+        raise UserError(f"it is not a SentencePiece model: {error}") from None
+    if training.algorithm not in (1, 2):
+        raise UserError(f"it is a model of algorithm {ALGORITHMS.get(training.algorithm, training.algorithm)}; "
+                        "expected unigram or bpe")
+    for i, piece in enumerate(pieces):
+        if piece.type == USER_DEFINED and tokens[i] in specials:
+            model.pieces[i] += TO_CONTROL
+    roles = {role: getattr(training, role) for role in ("unk", "bos", "eos", "pad")}
+    return Declarations(model.SerializeToString(), ALGORITHMS[training.algorithm],
+                        bool(normalization.space_before_text), normalization.characters, tokens,
+                        {role: tokens[i] for role, i in roles.items() if 0 <= i < len(tokens)})
 
 
 def check_characters(table: bytes) -> None:
@@ -91,45 +105,3 @@ def check_characters(table: bytes) -> None:
     texts.decode()
     if (children[~is_value] >= len(units)).any() or not starts[values[is_value]].all():
         raise ValueError("the table of characters points outside")
-
-
-def _record(data: bytes) -> dict[int, int | bytes]:
-    return {field: value for field, value, _ in _fields(data)}
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes, bytes]]:
-    """(number, value, bytes including the number) of each field. Raises ValueError or IndexError if malformed."""
-    position = 0
-    while position < len(data):
-        start = position
-        key, position = _read_varint(data, position)
-        wire_type = key & 7
-        if wire_type == 0:
-            value, position = _read_varint(data, position)
-        elif wire_type in (1, 2, 5):
-            size, position = _read_varint(data, position) if wire_type == 2 else ({1: 8, 5: 4}[wire_type], position)
-            value, position = data[position : position + size], position + size
-        else:
-            raise ValueError(f"byte {start:,} is not the start of a field")
-        if position > len(data):
-            raise ValueError(f"truncated in the field at byte {start:,}")
-        yield key >> 3, value, data[start:position]
-
-
-def _read_varint(data: bytes, position: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        if position >= len(data):
-            raise ValueError("truncated in a number")
-        byte, position = data[position], position + 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-    raise ValueError(f"byte {position:,} is not part of a number")
-
-
-def _varint(value: int) -> bytes:
-    encoded = b""
-    while value > 0x7F:
-        encoded, value = encoded + bytes([value & 0x7F | 0x80]), value >> 7
-    return encoded + bytes([value])
