@@ -21,12 +21,12 @@ def _file(config: type) -> str:
         return config.__module__
 
 
-def check_build(what: str, build: Callable, arguments: Sequence[str]) -> None:
-    """Raises UserError where the `build` of a row cannot be called with these arguments."""
+def check_build(what: str, build: Callable, arguments: Sequence[str], name: str = "build") -> None:
+    """Raises UserError where the `build` of a row, or another function of it, cannot be called with these arguments."""
     try:
         inspect.signature(build).bind(*arguments)
     except TypeError:
-        raise UserError(f"{what}: its build takes {inspect.signature(build)}; expected ({', '.join(arguments)}); "
+        raise UserError(f"{what}: its {name} takes {inspect.signature(build)}; expected ({', '.join(arguments)}); "
                         "correct this component") from None
 
 

@@ -18,7 +18,7 @@ from lmrep.core.components import check_build, check_built, described, faults_of
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.data.formats import FORMATS, batch_struct
-from lmrep.data.formats.base import FIELDS
+from lmrep.data.formats.base import FIELDS, PLAN_ARGUMENTS
 from lmrep.data.records import FIELDS as RECORD_FIELDS
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import Units
@@ -72,6 +72,7 @@ def check_rows(stage: StagePlan) -> None:
     if stage.format_name in FORMATS:
         what = described("format", stage.format_name, form.config)
         _check_names(what, "its config lacks the field", ("duplicates",), _fields(form.config))
+        check_build(what, form.plan, PLAN_ARGUMENTS, "plan")
         with faults_of(what, form.config):
             _check_names(what, "its row promises the batch field", form.fields(stage.format), FIELDS)
 

@@ -46,12 +46,7 @@ def resolve_long(form: Format, fields: Collection[str]) -> Format:
     return replace(form, long="windows" if {"words", "context"} & {*fields} else "truncate")
 
 
-def _no_spans(*_):
-    raise TypeError("labelled examples are no spans of a token store")
-
-
-FORMAT = FormatDef(Format, "examples-1", single_text, _no_spans,
-                   fields=lambda c: (*TEXT_FIELDS, "unit", "first", "last"), repeats=lambda c: 1,
+FORMAT = FormatDef(Format, "examples-1", single_text, None, fields=lambda c: (*TEXT_FIELDS, "unit", "first", "last"),
                    packed=lambda c: c.packed)
 
 

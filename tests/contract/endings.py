@@ -8,6 +8,7 @@ import numpy as np
 from lmrep.config.record import setting
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats.base import FormatDef, Layout, Spans, make_layout
+from lmrep.data.formats.plans import table
 
 
 @dataclass(frozen=True)
@@ -30,4 +31,4 @@ def spans(config: Endings, store, length: int, seed: int, layout: Layout, progre
     yield Spans(np.arange(len(lengths) + 1), bounds[1:] - lengths, lengths, {})
 
 
-DEFINITION = FormatDef(Endings, "endings-1", layout, spans)
+DEFINITION = FormatDef(Endings, "endings-1", layout, table(spans))

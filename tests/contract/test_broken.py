@@ -122,6 +122,8 @@ BROKEN = {
     "a format that does not give what it promises": (
         (FORMATS, "endings", ENDINGS._replace(fields=lambda c: (*FORMATS["packed"].fields(None), "pair_label"))),
         "endings", "'pair_label'"),
+    "a format whose plan is a function of spans": (
+        (FORMATS, "endings", ENDINGS._replace(plan=endings.spans)), "endings", "its plan takes"),
     "a format's config without duplicates": (
         (FORMATS, "endings", ENDINGS._replace(config=NoDuplicates)), "endings", "'duplicates'"),
 }

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import lmrep
+from lmrep.data.formats import FormatDef
 from lmrep.data.tokenizers import TokenizerDef
 from lmrep.models.base import Model, ModelDef
 from lmrep.objectives.base import Keys, Objective, ObjectiveDef
@@ -12,7 +13,8 @@ from lmrep.objectives.uses import Uses
 
 
 @pytest.mark.parametrize(("contract", "most"), [
-    (Model, 14), (ModelDef, 10), (Objective, 11), (ObjectiveDef, 12), (Uses, 9), (Keys, 3), (TokenizerDef, 8)],
+    (Model, 14), (ModelDef, 10), (Objective, 11), (ObjectiveDef, 12), (Uses, 9), (Keys, 3), (FormatDef, 8),
+    (TokenizerDef, 8)],
     ids=lambda value: getattr(value, "__name__", None))
 def test_a_contract_has_few_fields(contract, most):
     assert len(contract._fields) <= most

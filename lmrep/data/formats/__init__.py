@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,11 +20,10 @@ from lmrep.data.formats import (
     stream_pair,
 )
 from lmrep.data.formats.base import FIELDS, TEXT_FIELDS, FormatDef, Progress, batch_struct
-from lmrep.data.formats.cache import cached
-from lmrep.data.formats.plans import Plan
+from lmrep.data.formats.plans import Plan, table
 from lmrep.data.store.token_store import Store
 
-__all__ = ["FIELDS", "FORMATS", "TEXT_FIELDS", "FormatDef", "Plan", "batch_struct", "plan"]
+__all__ = ["FIELDS", "FORMATS", "TEXT_FIELDS", "FormatDef", "Plan", "batch_struct", "plan", "table"]
 
 FORMATS: dict[str, FormatDef] = {
     "packed": packed.DEFINITION,
@@ -68,14 +66,8 @@ def plan(
     if store.tokens == 0:
         raise UserError("the split holds no tokens; expected at least one document: give the corpus more text, or "
                         "this split a larger fraction of it")
-    identity = [store.fingerprint, definition.version, asdict(config), length, seed]
-    fingerprint = digest(identity)[:16]
-    if definition.plan:
-        result = definition.plan(config, store, length, seed, layout, fingerprint)
-    else:
-        spans = cached(partial(definition.spans, config, store, length, seed, layout, progress), fingerprint, cache_dir)
-        repeats, contiguous = definition.repeats(config), definition.contiguous(config)
-        result = Plan(store, spans, layout, length, fingerprint, repeats, contiguous)
+    fingerprint = digest([store.fingerprint, definition.version, asdict(config), length, seed])[:16]
+    result = definition.plan(config, store, length, seed, layout, fingerprint, cache_dir, progress)
     if result.examples > np.iinfo(FIELDS["example"].dtype).max:
         raise UserError(f"the plan has {result.examples:,} examples; expected fewer than 2^31: lower duplicates")
     return result

@@ -4,7 +4,7 @@ A format describes each example as spans of a store's token stream, with special
 twice, and `plans.Plan` gathers a batch from the spans without a Python loop over examples or tokens.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from lmrep.core.errors import UserError
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data import characters
+from lmrep.data.dataset import Dataset
 
 if TYPE_CHECKING:
     import jax
@@ -167,39 +168,37 @@ class Spans(NamedTuple):
     columns: dict[str, np.ndarray]
 
 
+PLAN_ARGUMENTS = ("config", "store", "length", "seed", "layout", "fingerprint", "cache_dir", "progress")
+
+
 class FormatDef(NamedTuple):
     """A row of `FORMATS`: an input format as a choice of an experiment config.
 
     Attributes:
       config: a frozen record; its field `duplicates` is the number of passes over the corpus in an epoch.
-      version: names the algorithm in fingerprints and caches; change it whenever `spans` changes its results.
+      version: names the algorithm in fingerprints and caches; change it whenever the examples change.
       layout: (config, vocabulary) -> Layout; raises UserError where the tokenizer lacks a special token.
-      spans: (config, store, length, seed, layout, progress=None) -> iterator over consecutive chunks of the table. The
-        store is not empty, and `length` at least `layout.min_length`. Raises UserError where the text is unsuitable.
-        None: `plan` makes the plan.
+      plan: PLAN_ARGUMENTS -> the examples of a split, a `Dataset`; `plans.table` makes it of a function that gives the
+        spans of each example. The store is not empty, and `length` at least `layout.min_length`. Raises UserError where
+        the text is unsuitable. None for labelled examples, which no store holds.
       fields: config -> names of the arrays of a batch, out of `FIELDS`.
-      repeats: config -> how often the table is repeated. Where it already holds all passes, each with its own random
-        choices, that is 1.
-      contiguous: config -> whether examples are shown in the order of the corpus, each continuing the example at the
-        same index of the previous batch, instead of shuffled. The spans then have the column `reset`, and batches have
-        the fields `reset` and `following`.
-      advance: (config, length) -> the tokens of an example, the first ones, that come before the example that continues
-        it, which may repeat the others; by default all.
+      advance: (config, length) -> of examples in the order of the corpus, each of which continues the example at the
+        same index of the previous batch: how many tokens after that one it begins, less than `length` where it repeats
+        the others. Batches then have the field `reset`. 0 for shuffled examples.
       packed: config -> whether an example may hold several segments that must not attend to each other.
-      plan: (config, store, length, seed, layout, fingerprint) -> the plan, with the interface of `Plan`, of a format
-        that no table of spans describes.
     """
 
     config: type
     version: str
     layout: Callable[[Any, Vocabulary], Layout]
-    spans: Callable[..., Iterator[Spans]] | None
+    plan: Callable[..., Dataset] | None
     fields: Callable[[Any], tuple[str, ...]] = lambda config: TEXT_FIELDS
-    repeats: Callable[[Any], int] = lambda config: config.duplicates
-    contiguous: Callable[[Any], bool] = lambda config: False
-    advance: Callable[[Any, int], int] = lambda config, length: length
+    advance: Callable[[Any, int], int] = lambda config, length: 0
     packed: Callable[[Any], bool] = lambda config: False
-    plan: Callable[..., Any] | None = None
+
+    def contiguous(self, config: Any) -> bool:
+        """Whether examples continue each other from batch to batch."""
+        return self.advance(config, 2) > 0
 
 
 def split_texts(bounds: np.ndarray, max_tokens: int) -> np.ndarray:

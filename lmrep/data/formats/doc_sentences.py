@@ -19,6 +19,7 @@ from lmrep.config.record import setting
 from lmrep.data.formats.base import FormatDef, Layout, Progress, Spans, single_text
 from lmrep.data.formats.full_sentences import example_starts
 from lmrep.data.formats.packed import pack
+from lmrep.data.formats.plans import table
 from lmrep.data.store.token_store import Store
 
 
@@ -43,4 +44,4 @@ def spans(
         yield Spans(np.arange(len(bounds)), starts, np.diff(bounds).astype(np.int32), {})
 
 
-DEFINITION = FormatDef(DocSentences, "doc_sentences-1", single_text, spans, packed=lambda config: config.pack)
+DEFINITION = FormatDef(DocSentences, "doc_sentences-1", single_text, table(spans), packed=lambda config: config.pack)

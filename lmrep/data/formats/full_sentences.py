@@ -17,6 +17,7 @@ import numpy as np
 from lmrep.config.record import setting
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats.base import FormatDef, Layout, Progress, Spans, make_layout, split_texts
+from lmrep.data.formats.plans import table
 from lmrep.data.store.token_store import Store
 
 PROGRESS_EVERY = 100_000  # examples
@@ -79,4 +80,4 @@ def example_starts(
     return chunks[:-1][starts]
 
 
-DEFINITION = FormatDef(FullSentences, "full_sentences-1", layout, spans)
+DEFINITION = FormatDef(FullSentences, "full_sentences-1", layout, table(spans))

@@ -11,6 +11,7 @@ import numpy as np
 
 from lmrep.config.record import setting
 from lmrep.data.formats.base import FormatDef, Layout, Progress, Spans, single_text
+from lmrep.data.formats.plans import table
 from lmrep.data.store.token_store import Store
 
 
@@ -32,4 +33,4 @@ def spans(
         progress(len(starts), len(starts))
 
 
-DEFINITION = FormatDef(Lines, "lines-1", single_text, spans)
+DEFINITION = FormatDef(Lines, "lines-1", single_text, table(spans))

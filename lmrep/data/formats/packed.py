@@ -13,6 +13,7 @@ import numpy as np
 
 from lmrep.config.record import setting
 from lmrep.data.formats.base import FormatDef, Layout, Progress, Spans, single_text, split_texts
+from lmrep.data.formats.plans import table
 from lmrep.data.store.token_store import Store
 
 PROGRESS_EVERY = 100_000  # chunks
@@ -91,4 +92,4 @@ def best_fit(sizes: np.ndarray, capacity: int, progress: Progress | None = None)
     return chosen
 
 
-DEFINITION = FormatDef(Packed, "packed-1", single_text, spans, packed=lambda config: True)
+DEFINITION = FormatDef(Packed, "packed-1", single_text, table(spans), packed=lambda config: True)

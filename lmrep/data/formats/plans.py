@@ -1,12 +1,17 @@
 """A plan: the examples of a split in one format and length, found in O(1) by number and gathered a batch at a time."""
 
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.dataset import Batch, Dataset
-from lmrep.data.formats.base import TEXT_FIELDS, Layout, Spans, ranges, with_characters
+from lmrep.data.formats.base import TEXT_FIELDS, Layout, Progress, Spans, ranges, with_characters
+from lmrep.data.formats.cache import cached
 from lmrep.data.order import contiguous_numbers, example_numbers
 from lmrep.data.store.token_store import Store
 
@@ -138,3 +143,27 @@ class Plan(Dataset):
         tokens = float(np.minimum(used, self.length).mean())  # a tail that does not fit is left out
         means = {name: float(column.mean()) for name, column in self.spans.columns.items()}
         return {"examples": self.examples, "tokens_per_example": tokens, "padding": 1 - tokens / self.length, **means}
+
+
+def table(
+    spans: Callable[..., Iterator[Spans]], all_passes: bool = False,
+    contiguous: Callable[[Any], bool] = lambda config: False,
+) -> Callable[..., Plan]:
+    """The `FormatDef.plan` of a format whose examples are spans of the tokens of a store.
+
+    Args:
+      spans: (config, store, length, seed, layout, progress) -> iterator over consecutive chunks of the table.
+      all_passes: whether the table holds all `config.duplicates` passes, each with its own random choices; otherwise it
+        is repeated.
+      contiguous: config -> whether examples continue each other from batch to batch. The table then has the column
+        `reset`, and batches have the fields `reset` and `following`.
+    """
+    def plan(
+        config: Any, store: Store, length: int, seed: int, layout: Layout, fingerprint: str,
+        cache_dir: str | os.PathLike | None = None, progress: Progress | None = None,
+    ) -> Plan:
+        rows = cached(partial(spans, config, store, length, seed, layout, progress), fingerprint, cache_dir)
+        return Plan(store, rows, layout, length, fingerprint, 1 if all_passes else config.duplicates,
+                    contiguous(config))
+
+    return plan

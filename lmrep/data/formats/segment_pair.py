@@ -27,6 +27,7 @@ import numpy as np
 
 from lmrep.config.record import setting
 from lmrep.data.formats.base import PAIR_FIELDS, FormatDef, Layout, Progress, Spans, text_pair
+from lmrep.data.formats.plans import table
 from lmrep.data.store.token_store import Store
 
 PROGRESS_EVERY = 1000  # documents
@@ -140,5 +141,5 @@ def truncate(rng: random.Random, a: Span, b: Span, capacity: int) -> tuple[Span,
     return (a[0] + front_a, a[1] - from_a + front_a), (b[0] + front_b, b[1] - from_b + front_b)
 
 
-DEFINITION = FormatDef(SegmentPair, "segment_pair-1", text_pair, spans, lambda config: PAIR_FIELDS,
-                       repeats=lambda config: 1)
+DEFINITION = FormatDef(SegmentPair, "segment_pair-1", text_pair, table(spans, all_passes=True),
+                       lambda config: PAIR_FIELDS)

@@ -21,6 +21,7 @@ import numpy as np
 from lmrep.config.record import setting
 from lmrep.core.errors import UserError
 from lmrep.data.formats.base import PAIR_FIELDS, FormatDef, Layout, Progress, Spans, text_pair
+from lmrep.data.formats.plans import table
 from lmrep.data.order import uniform
 from lmrep.data.store.token_store import Store
 
@@ -85,5 +86,5 @@ def sample(
                  {"pair_label": random.astype(np.int8)})
 
 
-DEFINITION = FormatDef(SentencePair, "sentence_pair-1", text_pair, spans, lambda config: PAIR_FIELDS,
-                       repeats=lambda config: 1)
+DEFINITION = FormatDef(SentencePair, "sentence_pair-1", text_pair, table(spans, all_passes=True),
+                       lambda config: PAIR_FIELDS)

@@ -23,7 +23,7 @@ import functools
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -220,11 +220,10 @@ def fields(config: SentenceStream) -> tuple[str, ...]:
     return (*TEXT_FIELDS, "following", "reset", *(f"backward_{name}" for name in STREAM_FIELDS))
 
 
-def plan(config: SentenceStream, store: Store, length: int, seed: int, layout: Layout,
-         fingerprint: str) -> SentenceStreamPlan:
+def plan(config: SentenceStream, store: Store, length: int, seed: int, layout: Layout, fingerprint: str,
+         *_: Any) -> SentenceStreamPlan:
     """The examples of a split."""
     return SentenceStreamPlan(store, layout, length, fingerprint, config, seed)
 
 
-DEFINITION = FormatDef(SentenceStream, "sentence_stream-1", layout, None, fields, contiguous=lambda config: True,
-                       plan=plan)
+DEFINITION = FormatDef(SentenceStream, "sentence_stream-1", layout, plan, fields, lambda config, length: length)

@@ -21,6 +21,7 @@ import numpy as np
 from lmrep.config.record import setting
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats.base import TEXT_FIELDS, FormatDef, Layout, Progress, Spans, make_layout
+from lmrep.data.formats.plans import table
 from lmrep.data.store.token_store import Store
 
 
@@ -74,5 +75,5 @@ def fields(config: Stream) -> tuple[str, ...]:
     return (*TEXT_FIELDS, "reset", *(("following",) if contiguous(config) else ()))
 
 
-DEFINITION = FormatDef(Stream, "stream-1", layout, spans, fields, contiguous=contiguous,
-                       packed=lambda config: config.isolate)
+DEFINITION = FormatDef(Stream, "stream-1", layout, table(spans, contiguous=contiguous), fields,
+                       lambda config, length: length if contiguous(config) else 0, lambda config: config.isolate)

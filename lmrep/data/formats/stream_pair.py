@@ -21,7 +21,7 @@ example, at the end of the stream, are left out, as there.
 
 import functools
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -111,7 +111,7 @@ class StreamPairPlan(Dataset):
     @property
     def reuse(self) -> int:
         """Tokens between the starts of two windows."""
-        return advance(self.config, self.length)
+        return self.config.reuse or self.length // 2
 
     @property
     def capacity(self) -> int:
@@ -315,12 +315,12 @@ def contiguous(config: StreamPair) -> bool:
 
 
 def advance(config: StreamPair, length: int) -> int:
-    """Tokens of a window that the next one starts after."""
-    return config.reuse or length // 2
+    """Tokens of a window that the next one starts after, where it is in the next batch."""
+    return (config.reuse or length // 2) if contiguous(config) else 0
 
 
-def plan(config: StreamPair, store: Store, length: int, seed: int, layout: PairLayout,
-         fingerprint: str) -> StreamPairPlan:
+def plan(config: StreamPair, store: Store, length: int, seed: int, layout: PairLayout, fingerprint: str,
+         *_: Any) -> StreamPairPlan:
     """The examples of a split. Raises UserError where the length leaves no space for a pair."""
     made = StreamPairPlan(store, layout, length, fingerprint, config, seed)
     if made.capacity < 2:
@@ -330,5 +330,4 @@ def plan(config: StreamPair, store: Store, length: int, seed: int, layout: PairL
     return made
 
 
-DEFINITION = FormatDef(StreamPair, "stream_pair-1", layout, None, fields, contiguous=contiguous, advance=advance,
-                       plan=plan)
+DEFINITION = FormatDef(StreamPair, "stream_pair-1", layout, plan, fields, advance)
