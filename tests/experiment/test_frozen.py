@@ -21,8 +21,6 @@ from lmrep.training.state import saved
 from tests import runs as shared
 from tests import small
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
@@ -49,12 +47,14 @@ def values(directory, step=12):
         return flatten(checkpoints.read(step)[0])
 
 
+@pytest.mark.slow
 def test_a_checkpoint_has_no_frozen_parameter(runs):
     folder, _ = runs
     assert not [path for path in values(folder / "student") if "frozen" in path]
     assert [path for path in values(folder / "student") if path.startswith("params/encoder")]
 
 
+@pytest.mark.slow
 def test_a_stopped_run_ends_as_one_that_was_not(runs, tmp_path):
     folder, config = runs
     shutil.copytree(folder / "student", tmp_path / "run")
@@ -67,6 +67,7 @@ def test_a_stopped_run_ends_as_one_that_was_not(runs, tmp_path):
         assert np.asarray(there[path]).tobytes() == np.asarray(here[path]).tobytes(), path
 
 
+@pytest.mark.slow
 def test_the_teachers_losses_are_logged_and_validated(runs):
     folder, _ = runs
     for split in ("train", "validation"):
@@ -77,6 +78,7 @@ def test_the_teachers_losses_are_logged_and_validated(runs):
     assert last["distillation_loss"] < first["distillation_loss"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [None, 5])
 def test_evaluation_gives_the_loss_of_validation(runs, batch_size):
     folder, _ = runs
@@ -85,6 +87,7 @@ def test_evaluation_gives_the_loss_of_validation(runs, batch_size):
     assert found == pytest.approx({name: last[name] for name in found}, rel=1e-5) and "distillation_loss" in found
 
 
+@pytest.mark.slow
 def test_evaluation_without_the_teacher_says_so(runs, tmp_path):
     folder, _ = runs
     shutil.copytree(folder / "student", tmp_path / "student")
@@ -97,6 +100,7 @@ def test_evaluation_without_the_teacher_says_so(runs, tmp_path):
     assert json.loads((tmp_path / "student/eval.json").read_text())["without"] == "teacher"
 
 
+@pytest.mark.slow
 def test_a_trained_run_needs_no_teacher(runs, tmp_path):
     folder, config = runs
     shutil.copytree(folder / "student", tmp_path / "student")
@@ -152,6 +156,7 @@ def test_wrong_parts_are_refused(runs, tmp_path, parts, objective, message):
         frozen.load(experiment)
 
 
+@pytest.mark.slow
 def test_parts_by_type(runs, tmp_path):
     """A run, the same run as a published directory, and word vectors."""
     folder, _ = runs
@@ -174,6 +179,7 @@ def test_parts_by_type(runs, tmp_path):
     assert not part(folder / "teacher", False).values
 
 
+@pytest.mark.slow
 def test_stages_with_and_without_a_teacher(runs, tmp_path):
     folder, _ = runs
     config = student(folder)
@@ -191,6 +197,7 @@ def test_stages_with_and_without_a_teacher(runs, tmp_path):
     assert all(np.asarray(there[path]).tobytes() == np.asarray(here[path]).tobytes() for path in there)
 
 
+@pytest.mark.slow
 def test_doctor_and_plans_count_a_teacher_apart(runs):
     folder, config = runs
     experiment = experiments.parse(config)
@@ -211,6 +218,7 @@ def test_paths_become_absolute(runs, tmp_path, monkeypatch):
     assert config.frozen.to_dict() == {"teacher": str(folder / "teacher"), "other": "gs://bucket/run"}
 
 
+@pytest.mark.slow
 def test_commands_name_the_teacher(runs):
     folder, _ = runs
     for command in ("inspect", "report"):
