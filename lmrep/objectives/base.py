@@ -48,8 +48,9 @@ class Objective(NamedTuple):
     Attributes:
       name: of `OBJECTIVES`.
       specs: {"encoder": ..., "objective": ...}, trees of `ParamSpec`.
-      prepare: (Keys, batch) -> the batch with inputs, targets and weights. A draw that all examples share lies under
-        `batch["shared"]`, whose leaves are never split into microbatches.
+      prepare: (Keys, batch) -> the batch with inputs, targets and weights. Its field `weights`, if it has one, is above
+        0 where the first term of the loss counts: masked tokens, labelled texts. A draw that all examples share lies
+        under `batch["shared"]`, whose leaves are never split into microbatches.
       loss: (params, batch, key, carry) -> (a plain sum over examples, (metrics, carry)); `key` is for dropout, None for
         none.
       frozen: specs of parameters that get no gradient and no optimizer state (a teacher, a language model under a

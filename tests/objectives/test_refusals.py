@@ -8,7 +8,7 @@ import pytest
 from lmrep.core.errors import UserError
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.models import bilstm, encoder_decoder, lstm, transformer, transformer_xl
-from lmrep.objectives import bidirectional, causal, masked, permutation, span_boundary, span_corruption
+from lmrep.objectives import bidirectional, causal, masked, permutation, replaced_token, span_boundary, span_corruption
 from tests.objectives import test_distillation, toys
 from tests.objectives.test_distillation import SIZES, teacher
 
@@ -25,6 +25,12 @@ def build(module, model=None, vocabulary=toys.VOCABULARY, **fields):
 def prepare_permutation():
     batch = toys.batch([toys.example(16, ([5, 6, 7],))], reset=np.zeros(1, np.int32), reversed=np.zeros(1, np.int32))
     return toys.prepare(build(permutation, transformer_xl.build(XL), reuse=3), batch)
+
+
+def narrow():
+    """A network whose generator has a table of its own width, which is not the encoder's."""
+    return toys.model()._replace(make_generator=lambda fraction, layers: transformer.build(
+        replace(toys.NETWORK, width=8, heads=2)))
 
 
 REFUSALS = {  # what is built -> what the message names
@@ -48,6 +54,8 @@ REFUSALS = {  # what is built -> what the message names
         span_corruption, vocabulary=replace(toys.VOCABULARY, specials=toys.SPECIALS | {"eos": 3}, sentinels=(23, 22))),
         ("source",)),
     "a cache longer than the positions": (lambda: toys.model().state.cache({}, 1, 129), ("129", "128")),
+    "a generator of a narrow table": (
+        lambda: build(replaced_token, narrow()), ("embedding/", "make_generator", "objective.tie")),
     "a teacher of another vocabulary": (
         lambda: test_distillation.built(teacher(transformer.build(replace(SIZES, vocab=48)))), ("48",)),
     "a teacher of another width": (
