@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from lmrep.core.params import Array, Tree
-from lmrep.models.base import Context, Sizes
+from lmrep.models.base import Context
+from lmrep.models.sizes import Sizes
 from lmrep.objectives.scoring import Scoring
 
 
