@@ -23,27 +23,9 @@ from lmrep.core.sharding import shard
 from lmrep.layers import attention as attention_layer
 from lmrep.layers import norm, relative_bias, stack
 from lmrep.layers.attention import KVCache, take
+from lmrep.models import encoder_decoder_layers as blocks
 from lmrep.models.base import Context, Encoded, Heads, HeadStyle, Inputs, Model, ModelDef, Output, State, check_inputs
-from lmrep.models.encoder_decoder_layers import (
-    DECODER,
-    EMBEDDING,
-    ENCODER,
-    SAME_TEXT,
-    Config,
-    attention_block,
-    buckets,
-    check,
-    dropped,
-    embed,
-    initializer,
-    layer_specs,
-    mlp_block,
-    residual,
-    same_text,
-    specs,
-    tables,
-    text_mask,
-)
+from lmrep.models.encoder_decoder_layers import DECODER, EMBEDDING, ENCODER, SAME_TEXT, Config, specs
 from lmrep.models.sizes import Sizes, SourceSizes
 
 INPUTS = frozenset({"tokens", "positions", "attention_mask", "source"})
@@ -60,8 +42,8 @@ class Cache(NamedTuple):
 
 def build(c: Config, execution: stack.Execution = stack.Execution(), name: str = "encoder_decoder") -> Model:
     """The model of config `c`."""
-    check(c)
-    generates, tied = c.stacks == "both", c.tied in ("all", "output") and EMBEDDING in tables(c)
+    blocks.check(c)
+    generates, tied = c.stacks == "both", c.tied in ("all", "output") and EMBEDDING in blocks.tables(c)
     return Model(
         name=name,
         specs=specs(c),
@@ -75,7 +57,7 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
         state=State(cache=partial(start_cache, c=c, execution=execution),
                     decode=partial(decode, c=c, execution=execution)) if generates else State(),
         heads=Heads(attention=frozenset({"self", "cross"} if generates else {"self"})),
-        head_style=HeadStyle(c.activation, c.norm_eps, initializer(c, c.width),
+        head_style=HeadStyle(c.activation, c.norm_eps, blocks.initializer(c, c.width),
                              "last" if c.stacks == SAME_TEXT else "mean"),
         sizes=sizes(c),
     )
@@ -116,7 +98,7 @@ def encode(
         than the model has positions for.
     """
     check_inputs(inputs, INPUTS if c.stacks == "both" else SOURCE_INPUTS)
-    inputs = same_text(inputs) if c.stacks == SAME_TEXT else inputs
+    inputs = blocks.same_text(inputs) if c.stacks == SAME_TEXT else inputs
     run = partial(_run, params, c=c, execution=execution, attention=attention)
     if inputs.source is None:
         encoded = run(ENCODER, inputs, key, layers=layers)
@@ -137,34 +119,36 @@ def _run(
 ) -> Encoded:
     """Runs the stack `name` on `inputs.tokens`; the decoder attends to the encoder's output `source` [b, s, d]."""
     stack_params, t = params[name], inputs.tokens.shape[1]
-    mask = text_mask(inputs, causal=name == DECODER)
+    mask = blocks.text_mask(inputs, causal=name == DECODER)
     embedding_key, stack_key, output_key = prng.split(key, 3)
-    x = embed(params, name, inputs.tokens, inputs.positions, t, c)
-    x = dropped(embedding_key, x, c).astype(execution.dtype)
+    x = blocks.embed(params, name, inputs.tokens, inputs.positions, t, c)
+    x = blocks.dropped(embedding_key, x, c).astype(execution.dtype)
 
     bind = partial(attention_layer.dense, scaled=c.scaled_attention, same_along=(2,) if c.shared_dropout else ())
-    bias = relative_bias.apply(stack_params["relative"], t, t, buckets(c, name)) if c.positions == "relative" else None
+    bias = None
+    if c.positions == "relative":
+        bias = relative_bias.apply(stack_params["relative"], t, t, blocks.buckets(c, name))
     attend, cross = bind(mask.to_bool(), bias), None
     if source is not None:
-        cross = bind(mask.segment_ids[:, :, None] == text_mask(inputs.source).segment_ids[:, None, :])
+        cross = bind(mask.segment_ids[:, :, None] == blocks.text_mask(inputs.source).segment_ids[:, None, :])
 
     def run(p: Tree, x: Array, key: Array | None) -> tuple[Array, tuple]:
         self_key, cross_key, *keys = prng.split(key, 5 + (cross is not None))
-        x, probabilities = attention_block(p, "attention", x, attend, c, self_key, keys[0])
+        x, probabilities = blocks.attention_block(p, "attention", x, attend, c, self_key, keys[0])
         cross_probabilities = None
         if cross is not None:
             kv = attention_layer.project_kv(p["cross_attention"], source, c.heads)
-            x, cross_probabilities = attention_block(p, "cross_attention", x, cross, c, cross_key, keys[-1], kv)
-        x = mlp_block(p, x, c, keys[1], keys[2])
+            x, cross_probabilities = blocks.attention_block(p, "cross_attention", x, cross, c, cross_key, keys[-1], kv)
+        x = blocks.mlp_block(p, x, c, keys[1], keys[2])
         return x, (x if layers else None, (probabilities, cross_probabilities) if attention else (None, None))
 
     depth = c.depth[name]
     last, (outputs, (probabilities, cross_probabilities)) = stack.apply(
-        [run] * depth, stack_params["layers"], layer_specs(c, name), x,
+        [run] * depth, stack_params["layers"], blocks.layer_specs(c, name), x,
         None if key is None else jax.random.split(stack_key, depth), execution=execution)
     hidden = last
     if c.norm == "pre":
-        hidden = dropped(output_key, norm.apply(stack_params["final_norm"], last, c.norm_eps, c.norm_kind), c)
+        hidden = blocks.dropped(output_key, norm.apply(stack_params["final_norm"], last, c.norm_eps, c.norm_kind), c)
     return Encoded(hidden, (x, *outputs) if layers else None, probabilities, cross_attention=cross_probabilities)
 
 
@@ -190,7 +174,8 @@ def start_cache(
     depth, empty = c.depth[DECODER], jnp.zeros((batch_size, c.heads, length, c.k), execution.dtype)
     layers = stack.unstacked(params[DECODER]["layers"], depth)
     _, projected = _apply_each(run, layers, hidden, [None] * depth, c, execution)
-    return Cache(layers, [KVCache(empty, empty)] * depth, projected, text_mask(source).segment_ids > 0, jnp.int32(0))
+    real = blocks.text_mask(source).segment_ids > 0
+    return Cache(layers, [KVCache(empty, empty)] * depth, projected, real, jnp.int32(0))
 
 
 def _apply_each(
@@ -198,7 +183,7 @@ def _apply_each(
     execution: stack.Execution,
 ) -> tuple[Array, list]:
     """Runs the decoder's unstacked layers, each with x and its entry of `others`."""
-    return stack.apply([run] * len(others), layers, [layer_specs(c, DECODER)] * len(others), x, others,
+    return stack.apply([run] * len(others), layers, [blocks.layer_specs(c, DECODER)] * len(others), x, others,
                        execution=replace(execution, remat="none"))
 
 
@@ -213,18 +198,18 @@ def decode(
     """
     decoder, t, capacity = params[DECODER], tokens.shape[1], cache.kv[0].keys.shape[2]
     positions = jnp.broadcast_to(cache.length + jnp.arange(t), tokens.shape)
-    x = embed(params, DECODER, tokens, positions, capacity, c).astype(execution.dtype)
+    x = blocks.embed(params, DECODER, tokens, positions, capacity, c).astype(execution.dtype)
     bias = None
     if c.positions == "relative":
-        bias = relative_bias.apply_at(decoder["relative"], cache.length, t, capacity, buckets(c, DECODER))
+        bias = relative_bias.apply_at(decoder["relative"], cache.length, t, capacity, blocks.buckets(c, DECODER))
 
     def run(p: Tree, x: Array, caches: tuple[KVCache, KVCache]) -> tuple[Array, KVCache]:
         kv, source = caches
-        x, kv = residual(p, "attention", x, lambda y: attention_layer.cached_attention(
+        x, kv = blocks.add(p, "attention", x, lambda y: attention_layer.cached_attention(
             p["attention"], y, kv, cache.length, c.heads, bias, c.scaled_attention), c)
-        x, _ = residual(p, "cross_attention", x, lambda y: (attention_layer.attend_to_cache(
+        x, _ = blocks.add(p, "cross_attention", x, lambda y: (attention_layer.attend_to_cache(
             p["cross_attention"], y, source, cache.real[:, None], c.heads, scaled=c.scaled_attention), None), c)
-        return mlp_block(p, x, c), kv
+        return blocks.mlp_block(p, x, c), kv
 
     x, kv = _apply_each(run, cache.layers, x, [*zip(cache.kv, cache.source, strict=True)], c, execution)
     if c.norm == "pre":
@@ -236,7 +221,7 @@ DEFINITION = ModelDef(
     Config, build,
     tiny={"vocab": 0, "layers": 2, "width": 128, "heads": 4, "head_width": 0, "mlp": 512, "dropout": 0.0,
           "attention_dropout": 0.0, "mlp_dropout": 0.0},
-    check=check,
+    check=blocks.check,
     architecture_fields=("heads", "positions", "buckets", "max_distance", "norm", "scaled_attention",
                          "scaled_embedding", "scaled_output", "tied"),
     dropout_fields=("dropout", "attention_dropout", "mlp_dropout", "shared_dropout"),

@@ -13,7 +13,7 @@ from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Initializer, ParamSpec, Tree, normal
 from lmrep.core.sharding import gather_params, look_up, shard
 from lmrep.layers import attention as attention_layer
-from lmrep.layers import dropout, embedding, mlp, norm, relative_bias, stack
+from lmrep.layers import dropout, embedding, mlp, norm, relative_bias, residual, stack
 from lmrep.layers.attention import Attend, AttentionMask, KVCache
 from lmrep.layers.mlp import ACTIVATIONS
 from lmrep.layers.relative_bias import Buckets
@@ -211,7 +211,7 @@ def attention_block(
     kv: KVCache | None = None,
 ) -> tuple[Array, Array | None]:
     """A block of attention, to x or to the keys and values `kv`: (x [b, t, d], the probabilities)."""
-    return residual(p, name, x, lambda y: attention_layer.apply(
+    return add(p, name, x, lambda y: attention_layer.apply(
         p[name], y, attend, c.heads, rate=c.attention_dropout, key=key, kv=kv), c, output_key)
 
 
@@ -219,14 +219,12 @@ def mlp_block(p: Tree, x: Array, c: Config, key: Array | None = None, output_key
     """The feed-forward block."""
     run = partial(mlp.apply, p["mlp"], activation=c.activation, rate=c.mlp_dropout, key=key,
                   same_along=(1,) if c.shared_dropout else ())
-    return residual(p, "mlp", x, lambda y: (run(y), None), c, output_key)[0]
+    return add(p, "mlp", x, lambda y: (run(y), None), c, output_key)[0]
 
 
-def residual(
-    p: Tree, name: str, x: Array, f: Callable[[Array], tuple[Array, Any]], c: Config, key: Array | None = None
+def add(
+    p: Tree, name: str, x: Array, block: Callable[[Array], tuple[Array, Any]], c: Config, key: Array | None = None
 ) -> tuple[Array, Any]:
-    """The residual stream after adding the output of `f`, and what f returns beside it. A norm precedes or follows."""
-    normalize = partial(norm.apply, p[f"{name}_norm"], eps=c.norm_eps, kind=c.norm_kind)
-    y, other = f(normalize(x) if c.norm == "pre" else x)
-    x = x + dropped(key, y, c)
-    return shard(normalize(x) if c.norm == "post" else x, "batch", "length", None), other
+    """As `residual.apply`, with the norm of the block `name`."""
+    return residual.apply(p[f"{name}_norm"], x, block, pre=c.norm == "pre", eps=c.norm_eps, kind=c.norm_kind,
+                          rate=c.dropout, key=key, same_along=(1,) if c.shared_dropout else ())

@@ -18,8 +18,8 @@ from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Initializer, Tree, glorot_uniform, normal, truncated_normal
 from lmrep.core.sharding import gather_params, shard
 from lmrep.layers import attention as attention_layer
-from lmrep.layers import attention_backends, dropout, embedding, linear, mlp, norm, stack
-from lmrep.layers.attention import AttentionMask, KVCache, take
+from lmrep.layers import attention_backends, dropout, embedding, linear, mlp, norm, residual, stack
+from lmrep.layers.attention import AttentionMask, KVCache
 from lmrep.layers.mlp import ACTIVATIONS
 from lmrep.models import pruned_heads
 from lmrep.models.base import Context, Encoded, Heads, HeadStyle, Inputs, Model, ModelDef, Output, State, check_inputs
@@ -342,23 +342,10 @@ def _layer(
     """One layer: x [b, s, d] -> (x [b, t, d], what `attend` returns beside the output), at the t positions `at` or
     all."""
     attention_key, inner_key, mlp_key = keys
-    block_input = _block_input(p, "attention_norm", x, c)
-    x = x if at is None else take(x, at)
-    y, other = attend(block_input)
-    x = _add_output(p, "attention_norm", x, y, c, attention_key)
-    y = mlp.apply(p["mlp"], _block_input(p, "mlp_norm", x, c), c.activation, rate=c.mlp_dropout, key=inner_key)
-    return _add_output(p, "mlp_norm", x, y, c, mlp_key), other
-
-
-def _block_input(p: Tree, name: str, x: Array, c: Config) -> Array:
-    """The input of a block: the residual stream, normalized with pre norm."""
-    return norm.apply(p[name], x, c.norm_eps) if c.norm == "pre" else x
-
-
-def _add_output(p: Tree, name: str, x: Array, y: Array, c: Config, key: Array | None = None) -> Array:
-    """The residual stream after adding a block's output y, normalized with post norm."""
-    x = x + dropout.apply(key, y, c.dropout)
-    return shard(norm.apply(p[name], x, c.norm_eps) if c.norm == "post" else x, "batch", "length", None)
+    add = partial(residual.apply, pre=c.norm == "pre", eps=c.norm_eps, rate=c.dropout)
+    x, other = add(p["attention_norm"], x, attend, key=attention_key, at=at)
+    return add(p["mlp_norm"], x, lambda y: (mlp.apply(
+        p["mlp"], y, c.activation, rate=c.mlp_dropout, key=inner_key), None), key=mlp_key)[0], other
 
 
 DEFINITION = ModelDef(

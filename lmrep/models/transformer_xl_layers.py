@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -12,8 +13,7 @@ from lmrep.config.record import setting
 from lmrep.core import prng
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Initializer, Tree, normal
-from lmrep.core.sharding import shard
-from lmrep.layers import adaptive, dropout, mlp, norm, relative_attention
+from lmrep.layers import adaptive, mlp, norm, relative_attention, residual
 from lmrep.layers.mlp import ACTIVATIONS
 from lmrep.layers.relative_attention import Mask
 
@@ -131,20 +131,11 @@ def layer(
 ) -> tuple[Array, Array]:
     """One layer: (x [b, t, d], attention probabilities)."""
     attention_key, output_key, inner_key, mlp_key = prng.split(key, 4)
-    pre = c.norm == "pre"
-    y = norm.apply(p["attention_norm"], x, c.norm_eps) if pre else x
-    y, probabilities = relative_attention.apply(
-        p["attention"], biases, y, keys, mask, c.heads, rate=c.attention_dropout, key=attention_key)
-    x = add(p["attention_norm"], x, y, c, output_key)
-    y = norm.apply(p["mlp_norm"], x, c.norm_eps) if pre else x
-    y = mlp.apply(p["mlp"], y, c.activation, rate=c.dropout, key=inner_key)
-    return add(p["mlp_norm"], x, y, c, mlp_key), probabilities
-
-
-def add(p: Tree, x: Array, y: Array, c: Config, key: Array | None) -> Array:
-    """The residual stream after adding a block's output y, normalized with post norm."""
-    x = x + dropout.apply(key, y, c.dropout)
-    return shard(x if c.norm == "pre" else norm.apply(p, x, c.norm_eps), "batch", "length", None)
+    add = partial(residual.apply, pre=c.norm == "pre", eps=c.norm_eps, rate=c.dropout)
+    x, probabilities = add(p["attention_norm"], x, lambda y: relative_attention.apply(
+        p["attention"], biases, y, keys, mask, c.heads, rate=c.attention_dropout, key=attention_key), key=output_key)
+    return add(p["mlp_norm"], x, lambda y: (mlp.apply(
+        p["mlp"], y, c.activation, rate=c.dropout, key=inner_key), None), key=mlp_key)[0], probabilities
 
 
 def relative_positions(t: int, s: int, causal: bool, turned: Array | None, c: Config) -> Array:
