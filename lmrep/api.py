@@ -32,7 +32,7 @@ from lmrep.core.sharding import describe_sizes, make_mesh
 from lmrep.distributed.agreement import by_first_process
 from lmrep.distributed.process_group import agreed, agreement
 from lmrep.distributed.watchdog import Watch
-from lmrep.experiment import attention, build, checks, frozen, inspection, shapes, sweep
+from lmrep.experiment import build, checks, frozen, inspection, shapes, sweep
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, own_tokenizer
 from lmrep.experiment.data import Data
@@ -42,6 +42,7 @@ from lmrep.inference.evaluate import evaluate, other_corpus
 from lmrep.inference.load import load
 from lmrep.inference.run import Run
 from lmrep.interop import checkpoint_config, init_from
+from lmrep.layers import attention_backends
 from lmrep.objectives.base import FrozenParts
 from lmrep.planning import energy, flops, run_cost
 from lmrep.storage import provenance, remote_workdir, trial, workdir
@@ -326,7 +327,7 @@ def _announce(
     plans = experiments.resolve_stages(experiment)
     choices = {plan.name: experiments.attention_choice(experiment, plan, jax.default_backend()) for plan in plans}
     if all(choices.values()):
-        log.info("%s", attention.describe(choices))
+        log.info("attention: %s", attention_backends.describe(choices))
     if resumed == experiment.steps:
         log.info("all %s steps are done", f"{resumed:,}")
     elif resumed is not None:

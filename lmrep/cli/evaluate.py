@@ -101,7 +101,7 @@ def run(arguments: Arguments) -> int:
 
 def _print(values: Mapping[str, Any], intervals: Mapping[str, Any]) -> None:
     """Prints a line for each metric."""
-    from lmrep.experiment.choices import ALL_OBJECTIVES
+    from lmrep.experiment.record import ALL_OBJECTIVES
     from lmrep.metrics import COMMON
 
     width, known = max(map(len, values)), dict(COMMON)

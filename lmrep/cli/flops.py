@@ -60,11 +60,11 @@ def _of_config(arguments: Arguments):
 def _of_workdir(path: str):
     """(experiment, vocabulary, (step, recorded operations) or None) of a run."""
     from lmrep.data import tokenizers
-    from lmrep.experiment import recorded
+    from lmrep.experiment.config import read_run
     from lmrep.planning import run_cost
     from lmrep.storage import remote_workdir
 
     directory = remote_workdir.local_copy(path, checkpoints=False)
     cost = run_cost.read(directory)
     done = (cost.step, cost.flops) if cost and cost.flops is not None else None
-    return recorded.read(directory)[0], tokenizers.load(directory / "tokenizer").vocabulary, done
+    return read_run(directory)[0], tokenizers.load(directory / "tokenizer").vocabulary, done

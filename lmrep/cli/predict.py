@@ -48,7 +48,7 @@ SURROGATES = re.compile("[\ud800-\udfff]")
 
 def flags() -> dict[str, Flag]:
     """`FLAGS`, and a flag for each option of each capability."""
-    from lmrep.experiment.choices import ALL_OBJECTIVES
+    from lmrep.experiment.record import ALL_OBJECTIVES
 
     capabilities = {one.name: one for definition in ALL_OBJECTIVES.values() for one in definition.capabilities}
     found: dict[str, Flag] = {}

@@ -27,9 +27,9 @@ from lmrep.data.store.sources import prepare_sources
 from lmrep.data.store.token_store import Store
 from lmrep.experiment import config as experiments
 from lmrep.experiment import contracts, task_sources
-from lmrep.experiment.choices import ALL_OBJECTIVES
 from lmrep.experiment.config import Experiment, StagePlan
 from lmrep.experiment.data import Data
+from lmrep.experiment.record import ALL_OBJECTIVES
 from lmrep.experiment.task_data import prepare_task
 from lmrep.metrics import COMMON
 from lmrep.models.base import Model

@@ -19,8 +19,9 @@ from lmrep.data.store.prepare import RULES
 from lmrep.distributed import process_group
 from lmrep.experiment import build, task_sources
 from lmrep.experiment import config as experiments
-from lmrep.experiment.config import RESUMABLE_FIELDS, TASK_RESUMABLE_FIELDS, Experiment
+from lmrep.experiment.config import Experiment
 from lmrep.experiment.data import Data
+from lmrep.experiment.record import RESUMABLE_FIELDS, TASK_RESUMABLE_FIELDS
 from lmrep.metrics import COMMON, Metric
 from lmrep.storage import provenance
 from lmrep.storage.workdir import CONFIG, check_not_published, read_config

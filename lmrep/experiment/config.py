@@ -19,14 +19,23 @@ from lmrep.core.params import count, flatten
 from lmrep.core.sharding import RULES
 from lmrep.data import corpora, tokenizers
 from lmrep.data.store.sources import Source
-from lmrep.experiment import attention, contracts, task_sources
-from lmrep.experiment.choices import ALL_FORMATS, ALL_OBJECTIVES, formats_for, record_of
-from lmrep.experiment.mesh import parse_mesh
-from lmrep.experiment.record import Experiment, StageConfig, StagePlan
+from lmrep.experiment import contracts, task_sources
+from lmrep.experiment.record import (
+    ALL_FORMATS,
+    ALL_OBJECTIVES,
+    Experiment,
+    StageConfig,
+    StagePlan,
+    formats_for,
+    parse_mesh,
+    record_of,
+)
 from lmrep.layers.attention_backends import AUTO, EVERYWHERE, Choice
+from lmrep.layers.attention_backends import resolve as choose_attention
 from lmrep.models import MODELS, PRESETS, pretrained_models
 from lmrep.models.base import Context, Model, ModelDef, check_context
 from lmrep.objectives.base import Capability
+from lmrep.storage.workdir import CONFIG, RunRecord, read_config
 from lmrep.tasks import TASKS
 from lmrep.training import optimizers, schedules
 from lmrep.training.faults import check as check_faults
@@ -40,14 +49,6 @@ def host_memory() -> int:
 
 UNKNOWN_STEPS = 2**31 - 1
 BEYOND = 1000  # sizes above this multiple of the machine's memory are mistakes
-
-# Fields that a resumed run may change, since they change nothing that it computes, except rounding.
-RESUMABLE_FIELDS = (
-    "name", "frozen.*", "steps", "mesh.*", "execution.remat", "execution.scan", "execution.attention", "checkpoint.*",
-    "evaluation.every", "log.*", "faults.*", "cost.*", "samples", "samples.*", "data.files",
-    "data.damaged_records", "sources.*.name", "sources.*.data.files", "sources.*.data.damaged_records")
-TASK_RESUMABLE_FIELDS = ("epochs", "cache_features", *(
-    f"{data}.{split}" for data in ("data", "sources.*.data") for split in ("train", "validation", "test")))
 
 
 def default_config(
@@ -208,10 +209,22 @@ def with_objective_fields(experiment: Experiment, fields: Mapping[str, Any]) -> 
 
 
 def attention_choice(experiment: Experiment, stage: StagePlan, platform: str | None = None) -> Choice | None:
-    """`attention.choose` for a stage."""
-    own = model_def(experiment.model).attention(model_config(experiment))
-    own = own and own._replace(sharded=experiment.mesh.sequence > 1)
-    return attention.choose(own, experiment.execution, stage, platform)
+    """The implementation of attention of a stage, or None for a network without attention. The platform is not checked
+    where it is None, and `auto` is then xla.
+
+    Raises:
+      UserError: `execution.attention` names one that does not honour what the stage needs.
+    """
+    needs, execution = model_def(experiment.model).attention(model_config(experiment)), experiment.execution
+    if needs is None:
+        if execution.attention != AUTO:
+            raise UserError(f"execution.attention is {execution.attention}, and the network has no choice of "
+                            f"attention; set it to {AUTO}")
+        return None
+    return choose_attention(execution.attention, needs._replace(
+        dtype=execution.dtype, length=stage.length, sharded=experiment.mesh.sequence > 1,
+        packed=ALL_FORMATS[stage.format_name].packed(stage.format),
+        causal=ALL_OBJECTIVES[stage.objective_name].conditions_on(stage.objective) == Context.LEFT), platform)
 
 
 def check_memory(network: Model, stages: Sequence[StagePlan], probabilities: bool) -> None:
@@ -399,3 +412,14 @@ def own_tokenizer(directory: str | os.PathLike, experiment: Experiment) -> token
     if not experiment.tokenizer.vocab_file:
         return experiment.tokenizer
     return dataclasses.replace(experiment.tokenizer, vocab_file=str(Path(directory) / "tokenizer"))
+
+
+def read_run(directory: str | os.PathLike) -> tuple[Experiment, RunRecord]:
+    """(the experiment of the run in a workdir, its config.json). Raises UserError, with the file, where there is none,
+    or where its config is not valid in this version."""
+    record = read_config(directory)
+    try:
+        return parse(record["config"]), record
+    except UserError as error:
+        raise UserError(f"{Path(directory) / CONFIG} has a config that this version of lmrep does not read: {error}"
+                        ) from None

@@ -22,8 +22,7 @@ from lmrep.data.formats.base import FIELDS, PLAN_ARGUMENTS
 from lmrep.data.records import FIELDS as RECORD_FIELDS
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import Units
-from lmrep.experiment.choices import ALL_FORMATS, ALL_OBJECTIVES
-from lmrep.experiment.record import StagePlan
+from lmrep.experiment.record import ALL_FORMATS, ALL_OBJECTIVES, StagePlan
 from lmrep.layers.stack import Execution
 from lmrep.metrics import COMMON, UNIGRAM_LOSS, Metric, baseline_names
 from lmrep.models import MODELS

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from lmrep.config.record import NAMES, Bounds
 from lmrep.data.formats import FORMATS
-from lmrep.experiment.choices import ALL_FORMATS, ALL_OBJECTIVES, EXAMPLES, record_of
-from lmrep.experiment.record import TaskExperiment
+from lmrep.experiment.record import ALL_FORMATS, ALL_OBJECTIVES, EXAMPLES, TaskExperiment, record_of
 from lmrep.models import MODELS
 from lmrep.objectives import OBJECTIVES
 from lmrep.tasks import TASKS

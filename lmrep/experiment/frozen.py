@@ -18,10 +18,10 @@ from lmrep.core.errors import UserError
 from lmrep.core.files import digest
 from lmrep.core.params import ParamSpec, Tree, count, flatten, unflatten
 from lmrep.data import tokenizers, word_vectors
-from lmrep.experiment import build, checks, recorded
+from lmrep.experiment import build, checks
 from lmrep.experiment import config as experiments
-from lmrep.experiment.choices import ALL_OBJECTIVES
 from lmrep.experiment.config import Experiment
+from lmrep.experiment.record import ALL_OBJECTIVES
 from lmrep.models.base import Context
 from lmrep.objectives.base import FrozenPart, FrozenParts
 from lmrep.storage import averaging, remote_workdir
@@ -54,7 +54,7 @@ def read_run(directory: Path, name: str, values: bool) -> Trained:
       UserError: it has no checkpoint.
       RunFault: none verifies.
     """
-    experiment = recorded.read(directory)[0]
+    experiment = experiments.read_run(directory)[0]
     tokenizer, params, step = tokenizers.load(directory / "tokenizer"), None, experiment.steps
     if values:
         best = checks.best_direction(experiment)

@@ -1,16 +1,64 @@
-"""The fields of an experiment's config, and of its stages and sources, as frozen records."""
+"""The fields of an experiment's config as frozen records, and the tables of what may be chosen."""
 
+import dataclasses
+import math
+from collections import ChainMap
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import ml_collections
+
 from lmrep.config.record import setting
+from lmrep.core.errors import UserError
 from lmrep.core.paths import as_path
+from lmrep.core.sharding import axis_names
 from lmrep.data import corpora, records, tokenizers
-from lmrep.experiment.mesh import MeshConfig
+from lmrep.data.formats import FORMATS
+from lmrep.data.formats.base import FormatDef
 from lmrep.layers.stack import Execution
+from lmrep.objectives import OBJECTIVES
+from lmrep.objectives.base import Capability, ObjectiveDef
+from lmrep.tasks import TASKS
+from lmrep.tasks.base import FORMAT
 from lmrep.training import optimizers
 from lmrep.training.config import CheckpointConfig, CostConfig, EvaluationConfig, LogConfig
 from lmrep.training.faults import FaultsConfig
+
+# Fields that a resumed run may change, since they change nothing that it computes, except rounding.
+RESUMABLE_FIELDS = (
+    "name", "frozen.*", "steps", "mesh.*", "execution.remat", "execution.scan", "execution.attention", "checkpoint.*",
+    "evaluation.every", "log.*", "faults.*", "cost.*", "samples", "samples.*", "data.files",
+    "data.damaged_records", "sources.*.name", "sources.*.data.files", "sources.*.data.damaged_records")
+TASK_RESUMABLE_FIELDS = ("epochs", "cache_features", *(
+    f"{data}.{split}" for data in ("data", "sources.*.data") for split in ("train", "validation", "test")))
+
+
+@dataclass(frozen=True)
+class MeshConfig:
+    """The size of each axis of the device mesh (see `lmrep.core.sharding`)."""
+
+    data: int = setting(-1, "data parallelism: copies of the model; -1: all remaining devices", at_least=-1)
+    fsdp: int = setting(1, "shards of parameters and batch, gathered before use; -1: all remaining devices",
+                        at_least=-1)
+    tensor: int = setting(1, "shards of heads, feed-forward width and vocabulary", at_least=1)
+    sequence: int = setting(1, "shards of each sequence, for long inputs; attention gathers keys and values",
+                            at_least=1)
+
+    def sizes(self, devices: int) -> tuple[int, ...]:
+        """(data, fsdp, tensor), and sequence if that is above 1, on that many devices; raises UserError where they do
+        not fit."""
+        sizes = [self.data, self.fsdp, self.tensor, *([self.sequence] if self.sequence > 1 else [])]
+        rest = sizes.count(-1) == 1 and 0 not in sizes
+        if rest:
+            sizes[sizes.index(-1)] = devices // -math.prod(sizes)
+        used = math.prod(sizes)
+        if min(sizes) < 1 or used > devices or (rest and used < devices):
+            given = dataclasses.asdict(self)
+            axes = ", ".join(f"{name}={given[name]}" for name in axis_names(sizes))
+            raise UserError(f"mesh is {axes}, and there are {devices} device(s); expected sizes whose product is the "
+                            "number of devices (one may be -1: the remaining ones)")
+        return tuple(sizes)
 
 
 @dataclass(frozen=True)
@@ -140,3 +188,61 @@ class StagePlan:
     objective: Any
     optimizer: optimizers.Config
     start: dict[str, str] | None
+
+
+EXAMPLES = {"examples": FORMAT}  # the format of labelled examples
+
+
+class _Objectives(Mapping):
+    """`OBJECTIVES` and the objectives of `TASKS`, as they are when it is read."""
+
+    def __getitem__(self, name: str) -> ObjectiveDef:
+        return OBJECTIVES[name] if name in OBJECTIVES else TASKS[name].objective
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*OBJECTIVES, *TASKS))
+
+    def __len__(self) -> int:
+        return len(OBJECTIVES) + len(TASKS)
+
+
+ALL_OBJECTIVES: Mapping[str, ObjectiveDef] = _Objectives()
+ALL_FORMATS: Mapping[str, FormatDef] = ChainMap(FORMATS, EXAMPLES)
+
+
+def formats_for(objective: str) -> Mapping[str, FormatDef]:
+    """The formats that an objective may be combined with: a task has labelled examples, all others documents."""
+    return EXAMPLES if objective in TASKS else FORMATS
+
+
+def record_of(config: Mapping[str, Any]) -> type[Experiment]:
+    """The record of a config, by whether its objective is a task, which is trained on labelled examples."""
+    objective = config.get("objective")
+    task = isinstance(objective, Mapping | ml_collections.ConfigDict) and objective.get("name") in [*TASKS]
+    return TaskExperiment if task else Experiment
+
+
+def capability(objective: str, name: str) -> Capability:
+    """The capability `name` of the models of an objective. Raises UserError if they do not have it."""
+    able = {key: each for key, row in ALL_OBJECTIVES.items() for each in row.capabilities if each.name == name}
+    if objective not in able:
+        summary = next((each.summary for each in able.values()), "unknown")
+        raise UserError(f"the run was trained with objective {objective!r}, which has no capability {name!r} "
+                        f"({summary}); objectives that have it: {', '.join(able) or 'none'}")
+    return able[objective]
+
+
+def parse_mesh(text: str) -> dict[str, int]:
+    """The mesh that an experiment's `mesh=` names: "data", "fsdp", or sizes as "2x2x2" (data x fsdp x tensor) and
+    "2x1x1x4" (data x fsdp x tensor x sequence).
+
+    Raises:
+      UserError: it is none of these.
+    """
+    named = {"data": (-1, 1, 1), "fsdp": (1, -1, 1)}
+    sizes = named.get(text) or tuple(int(n) if n.isdecimal() else 0 for n in text.split("x"))
+    if len(sizes) not in (3, 4) or 0 in sizes:
+        raise UserError(f"mesh is {text!r}; expected data, fsdp, or sizes data x fsdp x tensor such as 2x2x2, or "
+                        "data x fsdp x tensor x sequence such as 2x1x1x4")
+    data, fsdp, tensor, sequence = (*sizes, 1)[:4]
+    return {"data": data, "fsdp": fsdp, "tensor": tensor, "sequence": sequence}

@@ -16,8 +16,8 @@ from lmrep.data.characters import LENGTH, WordCharacters
 from lmrep.data.formats.base import FIELDS, batch_struct, with_characters
 from lmrep.experiment import build, contracts, frozen
 from lmrep.experiment import config as experiments
-from lmrep.experiment.choices import ALL_FORMATS, ALL_OBJECTIVES
 from lmrep.experiment.config import Experiment
+from lmrep.experiment.record import ALL_FORMATS, ALL_OBJECTIVES
 from lmrep.objectives.base import FrozenParts
 from lmrep.tasks import TASKS, word_features
 from lmrep.training import optimizers

@@ -15,8 +15,7 @@ from lmrep.data.mixture import block_counts, mixing_weights
 from lmrep.data.records import Record
 from lmrep.data.records.mixture import MixedExamples
 from lmrep.experiment import contracts
-from lmrep.experiment.choices import ALL_OBJECTIVES
-from lmrep.experiment.record import Experiment
+from lmrep.experiment.record import ALL_OBJECTIVES, Experiment
 from lmrep.tasks import TASKS
 from lmrep.tasks.base import TaskDef
 from lmrep.tasks.mixture import config_of_source, mixed

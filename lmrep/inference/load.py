@@ -12,10 +12,10 @@ import jax
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import unflatten
 from lmrep.data import tokenizers
-from lmrep.experiment import build, checks, frozen, recorded
+from lmrep.experiment import build, checks, frozen
 from lmrep.experiment import config as experiments
-from lmrep.experiment.choices import ALL_OBJECTIVES
 from lmrep.experiment.config import stage_at
+from lmrep.experiment.record import ALL_OBJECTIVES
 from lmrep.inference import labelled
 from lmrep.inference.run import Run
 from lmrep.objectives.base import FrozenParts
@@ -47,7 +47,7 @@ def load(
       RunFault: no checkpoint verifies, or the tokenizer has changed.
     """
     directory = remote_workdir.local_copy(directory, step)
-    experiment, record = recorded.read(directory)
+    experiment, record = experiments.read_run(directory)
     experiment = experiments.with_model_fields(experiment, model)
     experiment = experiments.with_objective_fields(experiment, objective)
     tokenizer = tokenizers.load(directory / "tokenizer")
@@ -88,7 +88,7 @@ def with_teachers(run: Run) -> tuple[FrozenParts, str]:
         return run.frozen, ""
     try:
         parts = frozen.load(run.experiment, run.tokenizer.tokens)
-        _, record = recorded.read(run.directory)
+        _, record = experiments.read_run(run.directory)
         checks.check_fingerprints(run.directory, record, frozen.fingerprints(parts), run.experiment)
     except (UserError, RunFault) as error:
         log.warning("%s. The loss is without the terms of the %s, and lower than in training", error, teachers)

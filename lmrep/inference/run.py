@@ -18,10 +18,11 @@ from lmrep.data import tokenized_text, tokenizers
 from lmrep.data.characters import add_characters
 from lmrep.data.records.encoding import InputLayout
 from lmrep.data.tokenized_text import TokenizedText
-from lmrep.experiment import build, choices
+from lmrep.experiment import build
 from lmrep.experiment import config as experiments
-from lmrep.experiment.choices import ALL_OBJECTIVES
 from lmrep.experiment.config import Experiment, stage_at
+from lmrep.experiment.record import ALL_OBJECTIVES
+from lmrep.experiment.record import capability as find_capability
 from lmrep.experiment.task_data import layout_of
 from lmrep.inference import encode, generate, labelled, pair_attention, special_tokens, vectors
 from lmrep.inference.encode import EncodedText
@@ -264,7 +265,7 @@ class Run:
         types = tuple({each for one in self.capabilities for each in getattr(one, "types", (str,))}) or (str,)
         texts = data_prompts.text_list(texts, "predict", types=types)
         names = list(names or [None] * len(texts))
-        fixed = choices.capability(self.objective.name, capability) if capability else None
+        fixed = find_capability(self.objective.name, capability) if capability else None
         chosen = [fixed or self.capability_of(text) for text in texts]
         predictions: list = [None] * len(texts)
         known = {one: {field.name for field in dataclasses.fields(one.options)} for one in self.capabilities}

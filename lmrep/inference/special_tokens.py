@@ -8,8 +8,8 @@ from lmrep.data.formats import FORMATS
 from lmrep.data.records.encoding import assemble
 from lmrep.data.tokenized_text import special_tokens_around
 from lmrep.data.tokenizers import bpe
-from lmrep.experiment.choices import ALL_FORMATS, EXAMPLES
 from lmrep.experiment.config import StagePlan, stage_at
+from lmrep.experiment.record import ALL_FORMATS, EXAMPLES
 from lmrep.models.base import Context
 
 

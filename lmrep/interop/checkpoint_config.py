@@ -13,8 +13,8 @@ from lmrep.core import remote
 from lmrep.core.paths import as_path
 from lmrep.data import tokenizers
 from lmrep.experiment import config as experiments
-from lmrep.experiment import fine_tuning, page_files, recorded, resolve
-from lmrep.experiment.choices import ALL_OBJECTIVES
+from lmrep.experiment import fine_tuning, page_files, resolve
+from lmrep.experiment.record import ALL_OBJECTIVES
 from lmrep.experiment.resolve import CheckpointFacts
 from lmrep.interop import conversion
 from lmrep.interop.huggingface.read import describe, read_network
@@ -57,7 +57,7 @@ def facts(path: str | os.PathLike, task: str = "", field: str = "init") -> Check
     """
     directory = directory_of(path, field)
     folder = "tokenizer" if conversion.is_workdir(directory) else ""
-    network = recorded.read(directory)[0].model if folder else read_network(directory)
+    network = experiments.read_run(directory)[0].model if folder else read_network(directory)
     tokenizer = tokenizers.load(directory / folder)
     absolute = remote.as_url(path) or str(directory.absolute())
     fields = {"name": tokenizer.name, "vocab_file": f"{absolute}/{folder}".rstrip("/"),
@@ -80,7 +80,7 @@ def head_fields(path: Path, task: str, pad: int | None) -> dict[str, Any]:
         own = found.task.fields if found.task and found.task.task == task else {}
         left = {"context": "left"} if found.family.causal else {}
         return {**reading.head, **heads.published(config, found.family.pretraining.preset), **left, **own}
-    experiment = recorded.read(path)[0]
+    experiment = experiments.read_run(path)[0]
     stage = experiments.resolve_stages(experiment)[-1]
     if stage.objective_name == task:
         return {name: value for name, value in dataclasses.asdict(stage.objective).items()

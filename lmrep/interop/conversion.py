@@ -23,7 +23,7 @@ from lmrep.config import json_files
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import flatten, unflatten
 from lmrep.data import tokenizers
-from lmrep.experiment import checks, recorded
+from lmrep.experiment import checks
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, StagePlan
 from lmrep.experiment.frozen import chosen_step
@@ -314,7 +314,7 @@ def arrays(directory: Path, raw: bool = False) -> tuple[dict[str, np.ndarray], s
     if not is_workdir(directory):
         checkpoint = read(directory)
         return checkpoint.params | checkpoint.extra_tensors, "as published"
-    experiment = recorded.read(directory)[0]
+    experiment = experiments.read_run(directory)[0]
     best = checks.best_direction(experiment)
     with contextlib.closing(Checkpoints(directory / "checkpoints", best=best)) as checkpoints:
         step = chosen_step(checkpoints, experiment)

@@ -6,7 +6,7 @@ honours all and that is expected to be the fastest.
 
 import contextlib
 import contextvars
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from lmrep.core import sharding
@@ -153,3 +153,12 @@ def bind(name: str, mask: AttentionMask, *, head_width: int, dtype: str, dropout
                   mask=mask.mask is not None, dropout=dropout, sharded=sharding.axis_size(sharding.SEQUENCE) > 1)
     chosen = resolve(name, needs, sharding.platform() if name == AUTO else None)
     return ATTENTION[chosen.name].attend(mask)
+
+def describe(choices: Mapping[str, Choice]) -> str:
+    """The implementations of attention of all stages, by name of the stage, in a line."""
+    lines = {stage: choice.name + "".join(f" ({name}, which is expected to be faster, {reason})"
+                                          for name, reason in choice.ruled_out.items())
+             for stage, choice in choices.items()}
+    if len(set(lines.values())) == 1:
+        return next(iter(lines.values()))
+    return "; ".join(f"{line} in stage {stage!r}" for stage, line in lines.items())

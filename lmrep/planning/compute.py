@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from lmrep.core.sharding import make_mesh
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.experiment import shapes
-from lmrep.experiment.choices import ALL_FORMATS
 from lmrep.experiment.config import UNKNOWN_STEPS, Experiment, StagePlan
+from lmrep.experiment.record import ALL_FORMATS
 from lmrep.objectives.base import Objective
 from lmrep.planning import conventions, flops, published
 

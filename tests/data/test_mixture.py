@@ -14,6 +14,7 @@ from lmrep.data.order import interleave
 from lmrep.data.store.sources import prepare_sources
 from lmrep.experiment import build, inspection
 from lmrep.experiment import config as experiments
+from lmrep.experiment.record import RESUMABLE_FIELDS
 from lmrep.storage import provenance
 from tests import small
 
@@ -233,7 +234,7 @@ def test_a_resumed_run_may_change_names_and_paths_but_not_weights(texts, prepare
     def changed(**fields):
         other = dataclasses.asdict(experiment(texts))
         other = dataclasses.asdict(experiments.parse({**other, **fields}))
-        free = tuple(f"config.{pattern}" for pattern in experiments.RESUMABLE_FIELDS)
+        free = tuple(f"config.{pattern}" for pattern in RESUMABLE_FIELDS)
         return provenance.differences({"config": dataclasses.asdict(experiment(texts))}, {"config": other}, free)
 
     one, other = ({"name": name, "weight": weight, "data": data} for name, weight, data in (

@@ -7,9 +7,9 @@ import pytest
 
 import lmrep
 from lmrep.core.errors import UserError
-from lmrep.experiment import attention
 from lmrep.experiment import config as experiments
-from lmrep.experiment.attention import Choice
+from lmrep.layers import attention_backends
+from lmrep.layers.attention_backends import Choice
 from tests import given, small
 
 FITTING = {"model.attention_dropout": 0.0, "execution.dtype": "bfloat16", "execution.attention": "cudnn"}
@@ -66,8 +66,8 @@ def test_every_stage_has_its_own_choice():
     assert choices(experiment, "tpu") == [Choice("xla", {}), Choice("splash", {})]
     short, long = choices(experiment, "gpu")
     assert (short, long.name, *long.ruled_out) == (Choice("xla", {}), "chunked", "cudnn")
-    line = attention.describe({"short": short, "long": long})
-    assert line == ("attention: xla in stage 'short'; chunked (cudnn, which is expected to be faster, computes in "
+    line = attention_backends.describe({"short": short, "long": long})
+    assert line == ("xla in stage 'short'; chunked (cudnn, which is expected to be faster, computes in "
                     "bfloat16 only: set execution.dtype=bfloat16) in stage 'long'")
 
 

@@ -9,7 +9,7 @@ import pytest
 from lmrep.core.errors import UserError
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import check_mesh, default_config, parse, resolve_stages
-from lmrep.experiment.mesh import MeshConfig, parse_mesh
+from lmrep.experiment.record import MeshConfig, parse_mesh
 from lmrep.models import PRESETS
 from lmrep.training.optimizers import RECIPES
 from tests import small

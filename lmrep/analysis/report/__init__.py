@@ -17,7 +17,7 @@ from lmrep.analysis.report.predictions import predict
 from lmrep.analysis.report.run_data import read
 from lmrep.core.errors import UserError
 from lmrep.core.files import check_output, write_text
-from lmrep.experiment import recorded
+from lmrep.experiment.config import read_run
 
 NAME = "report.html"
 MAX_BYTES = 2_000_000  # of a page
@@ -49,7 +49,7 @@ def write(
     if output or path.parent.is_dir():  # without the directory there is no run, which is said below
         check_output(path)
     for workdir in workdirs:  # before any work on the first
-        recorded.read(workdir)
+        read_run(workdir)
     runs = []
     for number, (workdir, label) in enumerate(zip(workdirs, labels(workdirs), strict=True), 1):
         log.info("report: reading %s and running its network, %d of %d", label, number, len(workdirs))

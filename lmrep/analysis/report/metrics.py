@@ -8,9 +8,8 @@ from typing import NamedTuple
 from lmrep import metrics as definitions
 from lmrep.analysis.report.run_data import RunData, unigram_loss
 from lmrep.config.record import flatten_config
-from lmrep.experiment import config as experiments
 from lmrep.experiment import task_sources
-from lmrep.experiment.choices import ALL_OBJECTIVES
+from lmrep.experiment.record import ALL_OBJECTIVES, RESUMABLE_FIELDS
 from lmrep.metrics import COMMON, UNIGRAM_LOSS, Metric, baseline_names, is_token_loss
 
 TIMING = {"tokens_per_second": Metric("Tokens per second", "tokens/s", True)}
@@ -152,7 +151,7 @@ class Cell(NamedTuple):
 
 def group_by_seed(runs: Sequence[RunData]) -> list[Group]:
     """Groups runs whose configs differ in the seed, the name and settings that do not change results."""
-    ignored = ("seed", "name", *(pattern for pattern in experiments.RESUMABLE_FIELDS if pattern != "steps"))
+    ignored = ("seed", "name", *(pattern for pattern in RESUMABLE_FIELDS if pattern != "steps"))
     groups: dict[str, list[RunData]] = {}
     for run in runs:
         settings = {name: value for name, value in flatten_config(run.experiment).items()

@@ -11,8 +11,8 @@ from lmrep.analysis.report.metrics import baseline, baseline_title, declared, he
 from lmrep.analysis.report.predictions import Predictions
 from lmrep.analysis.report.recipes import compare, corpus
 from lmrep.analysis.report.run_data import RunData
-from lmrep.experiment.choices import ALL_OBJECTIVES
 from lmrep.experiment.config import model_def
+from lmrep.experiment.record import ALL_OBJECTIVES
 from lmrep.inference import prompts
 from lmrep.metrics import Metric, beats, is_token_loss
 from lmrep.metrics.judgement import advice

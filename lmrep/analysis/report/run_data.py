@@ -25,10 +25,10 @@ from lmrep.core.errors import RunFault, UserError
 from lmrep.data import tokenizers
 from lmrep.data.formats.base import batch_struct, with_characters
 from lmrep.data.store.prepare import Prepared
-from lmrep.experiment import build, checks, frozen, recorded
+from lmrep.experiment import build, checks, frozen
 from lmrep.experiment import config as experiments
-from lmrep.experiment.choices import ALL_FORMATS
 from lmrep.experiment.config import Experiment, StagePlan, stage_at
+from lmrep.experiment.record import ALL_FORMATS
 from lmrep.models.base import Model
 from lmrep.objectives.base import FrozenParts, Objective
 from lmrep.planning import flops, run_cost
@@ -176,7 +176,7 @@ def read(directory: Path, label: str, data_dir: Path) -> RunData:
       UserError: there is no run, or its config is not of this version.
       RunFault: its config.json is damaged.
     """
-    (experiment, record), notes = recorded.read(directory), []
+    (experiment, record), notes = experiments.read_run(directory), []
     lines, starts, timing, prepared = [], [], [], None
     if "train" in record["data"]:  # not converted
         lines = _lines(logs.MetricsLine, directory / logs.METRICS, notes)
