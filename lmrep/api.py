@@ -37,7 +37,7 @@ from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, own_tokenizer
 from lmrep.experiment.data import Data
 from lmrep.experiment.task_data import STATISTICS
-from lmrep.inference import feature_cache, labelled, prompts, task_evaluation
+from lmrep.inference import evaluate_task, feature_cache, prompts
 from lmrep.inference.evaluate import evaluate, other_corpus
 from lmrep.inference.load import load
 from lmrep.inference.run import Run
@@ -244,9 +244,9 @@ def _predict_splits(run: Run, data: Data) -> dict[str, Any] | None:
     results = {}
     for split, examples in data.splits.items():
         if split != "train":
-            results[split] = labelled.predict_records(run, data.records[split], split, examples)
-            task_evaluation.write(run, split, data.records[split], results[split])
-    intervals = task_evaluation.write_results(run, results)
+            results[split] = evaluate_task.predict_records(run, data.records[split], split, examples)
+            evaluate_task.write(run, split, data.records[split], results[split])
+    intervals = evaluate_task.write_results(run, results)
     if "validation" not in results:
         return None
     return {"after": results["validation"].metrics, "best_step": run.step, "intervals": intervals["validation"],
@@ -301,7 +301,7 @@ def _write_record(directory: Path, record: dict, data: Data, command: Sequence[s
     workdir.write_config(directory, record)
     if data.records:
         workdir.write_json(directory / STATISTICS, inspection.label_statistics(data))
-        (directory / task_evaluation.RESULTS).unlink(missing_ok=True)  # it is written at the end
+        (directory / evaluate_task.RESULTS).unlink(missing_ok=True)  # it is written at the end
     try:
         data.tokenizer.save(directory / "tokenizer")
     except OSError as error:

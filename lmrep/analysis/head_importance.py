@@ -19,7 +19,7 @@ from lmrep.core.sharding import make_mesh, replicated, shardings
 from lmrep.data import loader, records
 from lmrep.experiment import build, checks, task_data, task_sources
 from lmrep.experiment.config import stage_at
-from lmrep.inference import labelled
+from lmrep.inference import evaluate_task
 from lmrep.inference.evaluate import objective_params, own_corpus
 from lmrep.inference.run import Run
 from lmrep.models.base import Encoded, Inputs, Model, check_heads, with_gates
@@ -95,11 +95,11 @@ def _gated_task(
     make = partial(build.objective, stage, vocabulary=run.tokenizer.vocabulary, frozen=run.frozen)
     objective = gated_objective(make, run.model)
     step = importance_step(make, run.model, run.experiment.evaluation.seed)
-    batches, metric = [*labelled.batches(train)], run.experiment.checkpoint.best or task.best
+    batches, metric = [*evaluate_task.batches(train)], run.experiment.checkpoint.best or task.best
 
     def score(gates: np.ndarray) -> float:
         other = dataclasses.replace(run, objective=objective, params=run.params | {GATES: jnp.asarray(gates)})
-        return labelled.predict_records(other, own, split, held_out).metrics[metric]
+        return evaluate_task.predict_records(other, own, split, held_out).metrics[metric]
 
     return Gated(run, lambda gates: importance(step, run.params, batches, gates, normalize), score, metric,
                  checks.best_direction(run.experiment) == "max",

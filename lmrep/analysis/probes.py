@@ -34,8 +34,8 @@ from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment
 from lmrep.experiment.data import Data
 from lmrep.experiment.task_data import tokenized
-from lmrep.inference import labelled
-from lmrep.inference.task_evaluation import finite_or_text, intervals
+from lmrep.inference import evaluate_task
+from lmrep.inference.evaluate_task import finite_or_text, intervals
 from lmrep.interop import checkpoint_config, init_from
 from lmrep.models.base import Context, Model, model_inputs
 from lmrep.models.layer_choice import outputs
@@ -217,7 +217,7 @@ def vectors(params: Tree, model: Model, c: Any, examples: Examples) -> Vectors:
         return jnp.stack([jnp.pad(x, ((0, 0), (0, 0), (0, width - x.shape[-1]))) for x in found])
 
     parts = []
-    for batch in labelled.batches(examples):
+    for batch in evaluate_task.batches(examples):
         labels = batch["tag" if tagging else "label"]
         row, column = np.nonzero(labels >= 0)
         x = np.asarray(every(params, batch))[:, row, column]

@@ -9,7 +9,7 @@ from lmrep.experiment.config import Experiment, resolve_stages
 from lmrep.experiment.data import Data
 from lmrep.experiment.inspection import label_statistics
 from lmrep.experiment.task_sources import data_of, task_of
-from lmrep.inference.task_evaluation import read_files
+from lmrep.inference.evaluate_task import read_files
 
 
 def examples(experiment: Experiment) -> Result:

@@ -35,10 +35,10 @@ from lmrep.experiment.config import own_tokenizer, stage_at
 from lmrep.inference import pairs as minimal_pairs
 from lmrep.inference import perplexity as sliding
 from lmrep.inference.encode import BATCH, BATCH_ELSEWHERE
+from lmrep.inference.evaluate_task import evaluate_records, finite_or_text
 from lmrep.inference.load import load, with_teachers
 from lmrep.inference.perplexity import Perplexity
 from lmrep.inference.run import Run
-from lmrep.inference.task_evaluation import evaluate_task, finite_or_text
 from lmrep.models.base import Context
 from lmrep.objectives.base import Objective
 from lmrep.storage import remote_workdir, workdir
@@ -146,7 +146,7 @@ def measure(
             if value is not None:
                 raise UserError(f"{name} is {value}, and {run.directory} was trained for a task, not to predict text; "
                                 "leave it out")
-        number, values, intervals, write_predictions = evaluate_task(run, split, files, examples, source)
+        number, values, intervals, write_predictions = evaluate_records(run, split, files, examples, source)
         subject = {"files": files} if files else {"split": split or "validation"}
         subject |= {"source": source} if source else {}
         settings = {"examples": number, **search}

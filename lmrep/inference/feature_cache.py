@@ -25,7 +25,7 @@ from lmrep.core.remote_cache import local_data_dir
 from lmrep.data.records.examples import Examples
 from lmrep.experiment import config as experiments
 from lmrep.experiment.data import Data
-from lmrep.inference import labelled
+from lmrep.inference import evaluate_task
 from lmrep.objectives.base import FrozenPart, FrozenParts
 from lmrep.tasks import frozen_features, heads
 
@@ -129,7 +129,7 @@ def _vectors(
     params = jax.device_put(unflatten({path.removeprefix("encoder/"): value for path, value in part.values.items()
                                        if path.startswith("encoder/")}), jax.local_devices()[0])
     offsets = examples.units.offsets
-    for batch in labelled.batches(examples):
+    for batch in evaluate_task.batches(examples):
         flat = heads.ungrouped(batch)
         found = np.asarray(compute(params, {name: flat[name] for name in (
             "tokens", "segment_ids", "positions", "token_type_ids", "characters") if name in flat}))  # [n, b, t, d]

@@ -16,7 +16,7 @@ from lmrep.experiment import build, checks, frozen
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import stage_at
 from lmrep.experiment.record import ALL_OBJECTIVES
-from lmrep.inference import labelled
+from lmrep.inference import evaluate_task
 from lmrep.inference.run import Run
 from lmrep.objectives.base import FrozenParts
 from lmrep.storage import averaging, remote_workdir
@@ -64,7 +64,7 @@ def load(
         if step is None:
             step = frozen.chosen_step(checkpoints, experiment)
         params = averaging.parameters(checkpoints, step, experiment.evaluation.averaged)
-    experiment = labelled.with_tuned(experiment, directory, step)
+    experiment = evaluate_task.with_tuned(experiment, directory, step)
     parts = frozen.load(experiment, tokenizer.tokens, teachers=False)
     checks.check_fingerprints(directory, record, frozen.fingerprints(parts), experiment)
     objective = build.objective(stage_at(experiment, step), model, tokenizer.vocabulary, parts)

@@ -24,7 +24,7 @@ from lmrep.experiment.config import Experiment, stage_at
 from lmrep.experiment.record import ALL_OBJECTIVES
 from lmrep.experiment.record import capability as find_capability
 from lmrep.experiment.task_data import layout_of
-from lmrep.inference import encode, generate, labelled, pair_attention, special_tokens, vectors
+from lmrep.inference import encode, evaluate_task, generate, pair_attention, special_tokens, vectors
 from lmrep.inference.encode import EncodedText
 from lmrep.inference.pair_attention import PairAttention
 from lmrep.models import layer_choice
@@ -334,8 +334,8 @@ class Run:
         """The objective's `predict` of a batch, compiled; `static` are its static arguments."""
         return jax.device_get(self._predict(self.params, self.completed(batch), **static))
 
-    score_records = labelled.predict_records
-    task_config = labelled.task_config
+    score_records = evaluate_task.predict_records
+    task_config = evaluate_task.task_config
 
     @functools.cached_property
     def _predict(self) -> Callable:

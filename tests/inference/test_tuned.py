@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from lmrep.experiment import config as experiments
-from lmrep.inference.labelled import with_tuned
+from lmrep.inference.evaluate_task import with_tuned
 from tests.tasks import tiny
 
 

@@ -13,7 +13,7 @@ from lmrep.cli.arguments import Arguments
 from lmrep.core.errors import UserError
 from lmrep.core.params import flatten
 from lmrep.data.records import Record
-from lmrep.inference import labelled, task_evaluation
+from lmrep.inference import evaluate_task
 from tests import given, runs, small
 from tests.tasks import tiny
 
@@ -84,10 +84,10 @@ def test_submissions_have_the_names_that_the_benchmark_wants(trained, tmp_path):
     mnli = dataclasses.replace(run.experiment, name="mnli", data=data)
     run = dataclasses.replace(run, directory=tmp_path, experiment=mnli)
     own = [Record({"text": "cat good dog"}, "7", "test_matched.tsv, line 2")]
-    result = labelled.predict_records(run, own)
+    result = evaluate_task.predict_records(run, own)
     for name, file in (("test", "MNLI-m.tsv"), ("test_mismatched", "MNLI-mm.tsv"), ("diagnostic", "AX.tsv"),
                        ("ax", "AX.tsv"), ("validation", "validation.tsv")):
-        path = task_evaluation.write(run, name, own, result)[-1]
+        path = evaluate_task.write(run, name, own, result)[-1]
         assert path.name == file and path.read_text() == f"index\tprediction\n7\t{result.predictions[0]['label']}\n"
 
 
@@ -109,20 +109,20 @@ def test_a_split_in_tfds_is_evaluated_in_place_of_files(trained, tmp_path):
     writer.close_all()
     workdir = runs.copy("classification", tmp_path / "run")
     run = lmrep.load(workdir)
-    count, metrics, _, write = task_evaluation.evaluate_task(run, None, f"tfds:{directory}:validation", None)
+    count, metrics, _, write = evaluate_task.evaluate_records(run, None, f"tfds:{directory}:validation", None)
     assert count == 12 and metrics["accuracy"] > 0.5
     write()
-    count, metrics, _, write = task_evaluation.evaluate_task(run, None, f"tfds:{directory}:test", None)
+    count, metrics, _, write = evaluate_task.evaluate_records(run, None, f"tfds:{directory}:test", None)
     assert count == 12 and not metrics
     write()
     names = {path.name for path in (workdir / "predictions").iterdir()}
     assert {"reviews-validation.jsonl", "reviews.jsonl"} <= names
     with pytest.raises(UserError, match="'tfds:glue'; expected a TFDS data set and a split of it"):
-        task_evaluation.evaluate_task(run, None, "tfds:glue", None)
+        evaluate_task.evaluate_records(run, None, "tfds:glue", None)
 
 
 def test_the_diagnostic_set_in_tfds_has_the_columns_of_mnli_there(trained):
-    data = task_evaluation.other_files(lmrep.load(trained).experiment.data, "tfds:glue/ax:test", "mnli")
+    data = evaluate_task.other_files(lmrep.load(trained).experiment.data, "tfds:glue/ax:test", "mnli")
     assert (data.tfds, data.test, data.columns["text2"]) == ("glue/ax", "test", "hypothesis")
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from lmrep.core.errors import UserError
 from lmrep.data import tokenizers
-from lmrep.inference import task_evaluation
+from lmrep.inference import evaluate_task
 from lmrep.metrics import answers as qa
 from lmrep.tasks import span_extraction as qas
 from lmrep.tasks.answers import answer_tokens, max_context, of_starts, tokens_of
@@ -238,7 +238,7 @@ def test_intervals_follow_the_script_of_the_figures():
         c = Config(unanswerable=unanswerable, threshold=1e9)
         found = qas.score(c, [record], units, outputs_of(units, **at))
         assert found.predicted == ["the"] and found.metrics["exact_match"] == exact
-        intervals = task_evaluation.intervals(found)
+        intervals = evaluate_task.intervals(found)
         assert intervals == {name: [found.metrics[name]] * 2 for name in ("exact_match", "answer_f1")}
 
 

@@ -11,7 +11,7 @@ import pytest
 import lmrep
 from lmrep.cli import predict as predict_command
 from lmrep.core.errors import UserError
-from lmrep.inference.task_evaluation import intervals
+from lmrep.inference.evaluate_task import intervals
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.metrics.translation import bleu
 from lmrep.models.base import Context, model_inputs

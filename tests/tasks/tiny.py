@@ -15,7 +15,7 @@ from lmrep.data.records import Record
 from lmrep.data.records.encoding import Units, input_layout
 from lmrep.data.records.examples import Examples, arrange
 from lmrep.experiment.fine_tuning import compose_task
-from lmrep.inference import labelled
+from lmrep.inference import evaluate_task
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS
 from lmrep.objectives.base import Carry, Keys
@@ -124,7 +124,7 @@ class Tiny:
             chosen = np.where(numbers < examples.examples, numbers, -1).reshape(-1, batch_size)
             batches = [examples.gather(each, examples.batch_length(each)) for each in chosen]
         else:
-            batches = labelled.batches(examples)
+            batches = evaluate_task.batches(examples)
         return collate([{**jax.device_get(self.predict(self.params, batch)), **{
             name: batch[name] for name in ("unit", "first", "last")}} for batch in batches], examples.units)
 

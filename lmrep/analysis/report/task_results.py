@@ -23,7 +23,7 @@ from lmrep.data.records.values import SPANS
 from lmrep.experiment.config import Experiment, resolve_stages
 from lmrep.experiment.task_data import STATISTICS
 from lmrep.experiment.task_sources import task_of
-from lmrep.inference.task_evaluation import FOLDER, RESULTS
+from lmrep.inference.evaluate_task import FOLDER, RESULTS
 from lmrep.tasks.base import Comparison
 from lmrep.tasks.target_words import marked
 
