@@ -113,11 +113,14 @@ def train(
         name it and exit with code 3.
       Stopped: by SIGTERM or Ctrl-C, with everything saved.
     """
+    # The config.
     check_address_space()
     check_backend()
     experiment = experiments.parse(_load_config(config, overrides))
     sizes = experiments.check_mesh(experiment, jax.device_count())  # before anything is downloaded
     checks.check_processes(sizes, jax.device_count(), jax.process_count())
+
+    # The workdir, of which a local copy is trained where it is in a remote store.
     url, data_dir = remote.as_url(as_path(directory)), Path((data_dir and as_path(data_dir)) or default_data_dir())
     with remote_workdir.training(url) if url else contextlib.nullcontext() as there:
         directory, open_checkpoints = (there.directory, there.checkpoints) if url else (
@@ -126,7 +129,7 @@ def train(
                                        experiment.checkpoint.keep_best, checks.best_direction(experiment))
         steps = checkpoints.steps()
 
-        # Everything that can be refused is refused before the first write; all processes agree, or none starts.
+        # Checks, data and stages: what can be refused is refused before the first write, by all processes or none.
         with agreement():
             if experiment.init and not steps:
                 init_from.directory_of(experiment.init)
@@ -152,6 +155,7 @@ def train(
             record = checks.run_record(data, stages, frozen.fingerprints(parts))
         checks.check_same_record(record)
 
+        # The lock and the record.
         with Watch(experiment.faults.patience) as watch, contextlib.ExitStack() as stack:
             if not url:
                 by_first_process(lambda: bool(stack.enter_context(workdir.lock(directory))))
@@ -162,6 +166,8 @@ def train(
             by_first_process(lambda: _write_record(directory, record, data, command))
             if not url:
                 agreed(lambda: checks.check_shared(directory))
+
+            # Training.
             metrics = progress = None
             if jax.process_index() == 0:
                 metrics = logs.MetricsLog(directory, [make(resumed) for make in writers])

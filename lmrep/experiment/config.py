@@ -178,36 +178,6 @@ def build_model(experiment: Experiment, vocab_size: int = 0, backend: str = "") 
                                    dataclasses.replace(execution, attention=backend), experiment.name)
 
 
-def with_model_fields(experiment: Experiment, fields: Mapping[str, Any]) -> Experiment:
-    """The experiment with other `evaluation_fields` of its network. Raises UserError for others."""
-    definition, name = model_def(experiment.model), experiment.model.get("name", "transformer")
-    if refused := sorted(fields.keys() - set(definition.evaluation_fields)):
-        known = ", ".join(definition.evaluation_fields)
-        raise UserError(f"{refused[0]} of the network {name!r} cannot differ from the run's; "
-                        + (f"these can: {known}" if known else "it has no field that can; leave it out"))
-    experiment = dataclasses.replace(experiment, model={**experiment.model, **fields})
-    build_model(experiment)  # checks them
-    return experiment
-
-
-def with_objective_fields(experiment: Experiment, fields: Mapping[str, Any]) -> Experiment:
-    """The experiment with other `evaluation_fields` of its objective; a record's fields are merged with the run's.
-    Raises UserError for others."""
-    name = experiment.objective["name"]
-    definition = ALL_OBJECTIVES[name]
-    if refused := sorted(fields.keys() - set(definition.evaluation_fields)):
-        value = fields[refused[0]]
-        given = ", ".join(value) if isinstance(value, Mapping) else refused[0]
-        raise UserError(f"{given} is given, and the run was trained with objective {name!r}, which has no such choice; "
-                        "leave it out")
-    merged = {key: {**experiment.objective.get(key, {}), **value} if isinstance(value, Mapping) else value
-              for key, value in fields.items()}
-    experiment = dataclasses.replace(experiment, objective={**experiment.objective, **merged})
-    for stage in resolve_stages(experiment):
-        ALL_OBJECTIVES[stage.objective_name].check(stage.objective)
-    return experiment
-
-
 def attention_choice(experiment: Experiment, stage: StagePlan, platform: str | None = None) -> Choice | None:
     """The implementation of attention of a stage, or None for a network without attention. The platform is not checked
     where it is None, and `auto` is then xla.

@@ -1,16 +1,20 @@
-"""From the config of a page to that of an experiment: what it takes from a checkpoint, and the overrides.
+"""From the config of a page to that of an experiment: what it takes from a checkpoint, and the overrides; and from the
+experiment of a run to that of an evaluation.
 
 All functions are pure: they return new configs, and read nothing but their arguments.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import ml_collections
 
 from lmrep.config.loading import apply_overrides
+from lmrep.core.errors import UserError
 from lmrep.experiment import fine_tuning
-from lmrep.experiment.config import model_def
+from lmrep.experiment.config import build_model, model_def, resolve_stages
+from lmrep.experiment.record import ALL_OBJECTIVES, Experiment
 from lmrep.tasks import TASKS, networks
 
 
@@ -99,6 +103,36 @@ def with_features(config: Mapping[str, Any], facts: CheckpointFacts) -> ml_colle
     fields = {"context": "both"} | {name: facts.head[name] for name in ("context", "pooling") if name in facts.head}
     config.objective.update(_head_fields(config, fields))
     return _shortened(config)
+
+
+def with_model_fields(experiment: Experiment, fields: Mapping[str, Any]) -> Experiment:
+    """The experiment with other `evaluation_fields` of its network. Raises UserError for others."""
+    definition, name = model_def(experiment.model), experiment.model.get("name", "transformer")
+    if refused := sorted(fields.keys() - set(definition.evaluation_fields)):
+        known = ", ".join(definition.evaluation_fields)
+        raise UserError(f"{refused[0]} of the network {name!r} cannot differ from the run's; "
+                        + (f"these can: {known}" if known else "it has no field that can; leave it out"))
+    experiment = dataclasses.replace(experiment, model={**experiment.model, **fields})
+    build_model(experiment)  # checks them
+    return experiment
+
+
+def with_objective_fields(experiment: Experiment, fields: Mapping[str, Any]) -> Experiment:
+    """The experiment with other `evaluation_fields` of its objective; a record's fields are merged with the run's.
+    Raises UserError for others."""
+    name = experiment.objective["name"]
+    definition = ALL_OBJECTIVES[name]
+    if refused := sorted(fields.keys() - set(definition.evaluation_fields)):
+        value = fields[refused[0]]
+        given = ", ".join(value) if isinstance(value, Mapping) else refused[0]
+        raise UserError(f"{given} is given, and the run was trained with objective {name!r}, which has no such choice; "
+                        "leave it out")
+    merged = {key: {**experiment.objective.get(key, {}), **value} if isinstance(value, Mapping) else value
+              for key, value in fields.items()}
+    experiment = dataclasses.replace(experiment, objective={**experiment.objective, **merged})
+    for stage in resolve_stages(experiment):
+        ALL_OBJECTIVES[stage.objective_name].check(stage.objective)
+    return experiment
 
 
 def _copy(config: Mapping[str, Any]) -> ml_collections.ConfigDict:

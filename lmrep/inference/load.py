@@ -12,7 +12,7 @@ import jax
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import unflatten
 from lmrep.data import tokenizers
-from lmrep.experiment import build, checks, frozen
+from lmrep.experiment import build, checks, frozen, resolve
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import stage_at
 from lmrep.experiment.record import ALL_OBJECTIVES
@@ -48,8 +48,8 @@ def load(
     """
     directory = remote_workdir.local_copy(directory, step)
     experiment, record = experiments.read_run(directory)
-    experiment = experiments.with_model_fields(experiment, model)
-    experiment = experiments.with_objective_fields(experiment, objective)
+    experiment = resolve.with_model_fields(experiment, model)
+    experiment = resolve.with_objective_fields(experiment, objective)
     tokenizer = tokenizers.load(directory / "tokenizer")
     if tokenizer.fingerprint != record["data"]["tokenizer"]:
         raise RunFault(f"{directory / 'tokenizer'} is not the tokenizer that the run was trained with; restore it")

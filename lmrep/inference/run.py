@@ -18,8 +18,7 @@ from lmrep.data import tokenized_text, tokenizers
 from lmrep.data.characters import add_characters
 from lmrep.data.records.encoding import InputLayout
 from lmrep.data.tokenized_text import TokenizedText
-from lmrep.experiment import build
-from lmrep.experiment import config as experiments
+from lmrep.experiment import build, resolve
 from lmrep.experiment.config import Experiment, stage_at
 from lmrep.experiment.record import ALL_OBJECTIVES
 from lmrep.experiment.record import capability as find_capability
@@ -307,7 +306,7 @@ class Run:
         """The run with other `evaluation_fields` of its objective, as `load` takes them. Equal ones share programs.
         Raises UserError for other fields, or values that do not fit each other."""
         if (key := repr(sorted(fields.items()))) not in self._variants:
-            experiment = experiments.with_objective_fields(self.experiment, fields)
+            experiment = resolve.with_objective_fields(self.experiment, fields)
             objective = build.objective(stage_at(experiment, self.step), self.model, self.tokenizer.vocabulary,
                                         self.frozen)
             self._variants[key] = dataclasses.replace(self, experiment=experiment, objective=objective)
