@@ -8,8 +8,8 @@ from ml_collections import ConfigDict
 
 from lmrep.config.loading import load
 from lmrep.experiment import fields
-from lmrep.experiment.config import TaskExperiment, default_config
-from lmrep.experiment.record import ALL_FORMATS, ALL_OBJECTIVES
+from lmrep.experiment.config import default_config
+from lmrep.experiment.record import ALL_FORMATS, ALL_OBJECTIVES, TaskExperiment
 from lmrep.models import MODELS
 from tests import small
 
