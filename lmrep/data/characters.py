@@ -104,10 +104,10 @@ class WordCharacters:
     def split(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """`known` ids, and the characters int32[..., LENGTH] of all words."""
         tokens = self.known(ids)
-        found = self.table[tokens].astype(np.int32)
+        rows = self.table[tokens].astype(np.int32)
         others = ids >= len(self._words)
-        found[others] = self._rows[ids[others] - len(self._words)]
-        return tokens, found
+        rows[others] = self._rows[ids[others] - len(self._words)]
+        return tokens, rows
 
 
 def known_ids(ids: np.ndarray, vocabulary: Vocabulary) -> np.ndarray:
@@ -121,7 +121,7 @@ def add_characters(batch: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> d
     characters is returned as it is."""
     if vocabulary.characters is None:
         return dict(batch)
-    tokens, found = vocabulary.characters.split(batch["tokens"])
-    found[batch["segment_ids"] == 0] = 0
+    tokens, rows = vocabulary.characters.split(batch["tokens"])
+    rows[batch["segment_ids"] == 0] = 0
     targets = {"targets": known_ids(batch["targets"], vocabulary)} if "targets" in batch else {}
-    return {**batch, **targets, "tokens": tokens, "characters": found}
+    return {**batch, **targets, "tokens": tokens, "characters": rows}

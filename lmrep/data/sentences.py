@@ -12,7 +12,7 @@ By the rules:
 4. A full stop does not end a sentence after an abbreviation (`ABBREVIATIONS`; those of `BEFORE_NUMBERS` only before a
    digit), after an initial ("J. Smith"), within letters and dots ("e.g. This", "U.S. Army"), or after the number of a
    list item ("2. Then").
-5. The marks of other scripts (`sentence_marks.UNSPACED`: the danda, the Arabic question mark, the full stops of Chinese
+5. The marks of other scripts (`UNSPACED`: the danda, the Arabic question mark, the full stops of Chinese
    and Japanese and others) end a sentence with or without a space, as in Unicode's UAX 29. A full-width full stop
    before a digit or a Latin letter does not.
 6. A sentence of more than `MAX_LENGTH` characters is split, at white space if there is any in its second half, which
@@ -23,10 +23,9 @@ By lines, each line is a sentence, of which rule 6 holds too.
 All characters but white space survive, in order. Time is linear in the text.
 """
 
+import itertools
 import re
-from collections.abc import Iterator
-
-from lmrep.data.sentence_marks import SPACED, SUPPLEMENTARY, UNSPACED, character_class
+from collections.abc import Iterable, Iterator
 
 VERSION = "rules-2"  # names the rules in fingerprints; change it when a change of the code moves a boundary
 
@@ -48,6 +47,31 @@ _BEFORE_A_NUMBER = _ALWAYS | frozenset(BEFORE_NUMBERS.split())
 
 BLANK_LINE = re.compile(r"\n[^\S\n]*\n\s*")
 LIST_ITEM = re.compile(r"\n(?=[^\S\n]*(?:[-*+•–]|\d{1,3}[.)])[^\S\n])")
+
+
+# The characters that end sentences: the property Sentence_Terminal of Unicode 17 (PropList.txt), in two sets, since
+# some scripts put no space after a sentence, and the signs that Latin scripts share are used inside of sentences, too.
+
+# Of many scripts, such as the danda (U+0964), U+061F, U+06D4, the Armenian, Ethiopic, Khmer and Burmese full stops and
+# those of Chinese and Japanese. The Tibetan shads (U+0F0D, U+0F0E), which the property lacks, are added.
+UNSPACED = """
+    0589 061D-061F 06D4 0700-0702 07F9 0837 0839 083D-083E 0964-0965 0F0D-0F0E 104A-104B 1362 1367-1368 166E 1735-1736
+    17D4-17D5 1803 1809 1944-1945 1AA8-1AAB 1B4E-1B4F 1B5A-1B5B 1B5E-1B5F 1B7D-1B7F 1C3B-1C3C 1C7E-1C7F 2CF9-2CFB 3002
+    A4FF A60E-A60F A6F3 A6F7 A876-A877 A8CE-A8CF A92F A9C8-A9C9 AA5D-AA5F AAF0-AAF1 ABEB FE12 FE15-FE16 FE56-FE57 FF01
+    FF0E FF1F FF61
+"""
+SUPPLEMENTARY = """
+    10A56-10A57 10F55-10F59 10F86-10F89 11047-11048 110BE-110C1 11141-11143 111C5-111C6 111CD 111DE-111DF 11238-11239
+    1123B-1123C 112A9 113D4-113D5 1144B-1144C 115C2-115C3 115C9-115D7 11641-11642 1173C-1173E 11944 11946 11A42-11A43
+    11A9B-11A9C 11C41-11C42 11EF7-11EF8 11F43-11F44 16A6E-16A6F 16AF5 16B37-16B38 16B44 16D6E-16D6F 16E98 1BC9F 1DA88
+"""
+# Shared by Latin scripts, with the ellipsis, which the property lacks.
+SPACED = "0021 002E 003F 2024 2026 203C-203D 2047-2049 2E2E 2E3C 2E53-2E54 2E60-2E61 FE52"
+
+
+def character_class(ranges: str) -> str:
+    """The characters of hexadecimal ranges, for a set [...] of a regular expression."""
+    return "".join("-".join(rf"\U{int(end, 16):08x}" for end in bounds.split("-")) for bounds in ranges.split())
 
 
 def _candidate(unspaced: str) -> re.Pattern:
@@ -170,3 +194,49 @@ def _abbreviates(match: re.Match, following: str, start: int) -> bool:
     if "." in word and all(len(letter) == 1 and letter.isalpha() for letter in word.split(".")):
         return True
     return word.lower() in (_BEFORE_A_NUMBER if following.isdigit() else _ALWAYS)
+
+
+# One sentence a line
+
+MIN_LINES = 16  # line breaks that tell something
+MARKED = 0.5  # of the line breaks after marks
+DIVIDED, DIVIDED_UNMARKED = 1.25, 1.02  # sentences that the rules find in a line, less than
+FULL = 0.5  # of the line breaks of hard-wrapped text before a word that did not fit
+LONG_WORD = 12  # characters of a word, at most: some scripts have no spaces
+
+END = re.compile(rf"[{character_class(SPACED + UNSPACED + SUPPLEMENTARY)}]['\"’”»)\]*_」』）\s]*\Z")
+
+
+def one_a_line(texts: Iterable[str]) -> tuple[bool, str]:
+    """(whether documents have one sentence a line, as the inputs of the scripts of BERT, ALBERT and NVIDIA, and why, as
+    text for people).
+
+    Only line breaks that another line follows, without a blank line between, tell. A text has one sentence a line if
+
+    - half of these line breaks or more follow the mark that ends a sentence (0.9 and more in such text, 0.03 to 0.2 in
+      hard-wrapped novels), and the rules seldom divide a line, or
+    - they find nothing to divide, and lines end where the next word would have fitted, as in text without punctuation;
+      those of hard-wrapped text end where it would not.
+
+    Other texts, of which each line is a paragraph or a part of one, are split by the rules.
+    """
+    breaks, marked, lines, divided = [], 0, 0, 0
+    for text in texts:
+        for block in BLANK_LINE.split(text):
+            every = [line.strip() for line in block.strip().split("\n")]
+            lines += len(every)
+            divided += sum(len(split(line)) for line in every)
+            marked += sum(END.search(line[-20:]) is not None for line in every[:-1])
+            breaks += [(len(line), len(line) + 1 + min(len(following.split(" ", 1)[0]), LONG_WORD))
+                       for line, following in itertools.pairwise(every)]
+    count = len(breaks)
+    if count < MIN_LINES:
+        return False, f"{count} line breaks within paragraphs"
+    width = sorted(length for length, _ in breaks)[int(0.95 * (count - 1))]
+    full = sum(needed > width for _, needed in breaks) / count
+    why = f"{marked / count:.0%} of line breaks follow the end of a sentence, {divided / lines:.2f} sentences in a line"
+    if marked >= MARKED * count:
+        return divided < DIVIDED * lines, why
+    if full >= FULL:
+        return False, f"{why}, wrapped near {width} characters"
+    return divided < DIVIDED_UNMARKED * lines, f"{why}, not wrapped to one width"

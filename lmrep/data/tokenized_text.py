@@ -54,22 +54,23 @@ def tokenize_words(
     Raises:
       UserError: it is not Unicode text, or a word has no token and the tokenizer none for unknown words.
     """
-    found = list(re.finditer(r"\S+", text))
+    matches = list(re.finditer(r"\S+", text))
     try:
-        ids = tokenizer.encode_words([match[0] for match in found])
+        ids = tokenizer.encode_words([match[0] for match in matches])
     except (TypeError, UnicodeEncodeError):
         raise UserError(f"{name or repr(text[:60])} is not UTF-8 text; convert it") from None
     unknown = tokenizer.vocabulary.specials.get("unk")
-    if unknown is None and (empty := [match[0] for match, each in zip(found, ids, strict=True) if not len(each)]):
+    empty = [match[0] for match, word_ids in zip(matches, ids, strict=True) if not len(word_ids)]
+    if unknown is None and empty:
         raise UserError(f"{name or repr(text[:60])}: the tokenizer has no token for the word {empty[0][:60]!r}; remove "
                         "it")
-    ids = [each if len(each) else np.array([unknown], np.int32) for each in ids]
+    ids = [word_ids if len(word_ids) else np.array([unknown], np.int32) for word_ids in ids]
     (before, after), none = special_tokens_around(tokenizer) if around is None else around, (0, 0)
     every = np.concatenate([np.array(before, np.int32), *ids, np.array(after, np.int32)])
-    word = [i for i, each in enumerate(ids) for _ in each]
+    word = [i for i, word_ids in enumerate(ids) for _ in word_ids]
     return TokenizedText(
         every, list(map(tokenizer.id_to_token, every.tolist())),
-        [none] * len(before) + [found[i].span() for i in word] + [none] * len(after),
+        [none] * len(before) + [matches[i].span() for i in word] + [none] * len(after),
         [None] * len(before) + word + [None] * len(after), text)
 
 

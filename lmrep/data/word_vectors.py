@@ -2,6 +2,7 @@
 spaces. The first line may be that of word2vec's text format, the numbers of words and of dimensions."""
 
 import os
+import re
 from collections.abc import Container, Sequence
 from typing import NamedTuple
 
@@ -31,22 +32,22 @@ def read(path: str | os.PathLike, words: Container[str] | None = None) -> WordVe
       UserError: the file cannot be read, is not UTF-8, or has no vectors; a line has other than the first line's number
         of values, or one that is not a finite number. The message has file and line.
     """
-    found: dict[str, np.ndarray] = {}
+    vectors: dict[str, np.ndarray] = {}
     size = 0
     for number, line in enumerate(text_files.lines(path), 1):
         text = line.rstrip()
-        if not text or (number == 1 and _is_header(text)):
+        if not text or (number == 1 and re.fullmatch(r"\d+ \d+", text)):  # word2vec's header
             continue
         size = size or text.count(" ")
         word, *values = text.rsplit(" ", size) if size else [text]
         if not size or len(values) != size or not word:
             raise UserError(f"{path}:{number}: expected a word and {size or 'its'} numbers between single spaces; got "
                             f"{text[:60]!r}")
-        if word not in found and (words is None or word in words):
-            found[word] = _parse(values, f"{path}:{number}")
+        if word not in vectors and (words is None or word in words):
+            vectors[word] = _parse(values, f"{path}:{number}")
     if not size:
         raise UserError(f"{path} has no vectors; expected a word and its numbers on each line")
-    return WordVectors(list(found), np.stack([*found.values()]) if found else np.zeros((0, size), np.float32))
+    return WordVectors(list(vectors), np.stack([*vectors.values()]) if vectors else np.zeros((0, size), np.float32))
 
 
 def table(path: str | os.PathLike, tokens: Sequence[str], shape: tuple[int, int]) -> tuple[np.ndarray, int]:
@@ -60,22 +61,17 @@ def table(path: str | os.PathLike, tokens: Sequence[str], shape: tuple[int, int]
     Raises:
       UserError: as `read`; the file's vectors have another width, or it has no token.
     """
-    found, known = read(path, set(tokens)), np.zeros(shape, np.float32)
-    if found.vectors.shape[1] != shape[1]:
-        width = found.vectors.shape[1]
+    given, known = read(path, set(tokens)), np.zeros(shape, np.float32)
+    if given.vectors.shape[1] != shape[1]:
+        width = given.vectors.shape[1]
         raise UserError(f"{path} has vectors of {width} numbers, and the table's are of {shape[1]}; give the model's "
                         f"embeddings the width of the file, such as config.model.embedding={width}")
-    if not found.words:
+    if not given.words:
         raise UserError(f"{path} has none of the tokenizer's {len(tokens):,} tokens; expected words, as those of "
                         "tokenizer.name=words")
     ids = {token: i for i, token in enumerate(tokens)}
-    known[[ids[word] for word in found.words]] = found.vectors
-    return known, len(found.words)
-
-
-def _is_header(text: str) -> bool:
-    fields = text.split(" ")
-    return len(fields) == 2 and all(field.isdecimal() for field in fields)
+    known[[ids[word] for word in given.words]] = given.vectors
+    return known, len(given.words)
 
 
 def _parse(values: list[str], where: str) -> np.ndarray:

@@ -7,9 +7,16 @@ import time
 import pytest
 import regex  # a dependency of sacrebleu
 
-from lmrep.data.sentence_lines import one_a_line
-from lmrep.data.sentence_marks import SPACED, SUPPLEMENTARY, UNSPACED
-from lmrep.data.sentences import MAX_LENGTH, MAX_WRAPPED_LINE, split, split_verbatim
+from lmrep.data.sentences import (
+    MAX_LENGTH,
+    MAX_WRAPPED_LINE,
+    SPACED,
+    SUPPLEMENTARY,
+    UNSPACED,
+    one_a_line,
+    split,
+    split_verbatim,
+)
 
 
 def squeeze(text):

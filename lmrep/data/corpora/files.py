@@ -49,20 +49,16 @@ def describe(sources: list[Source], pattern: str) -> str:
 
 
 def _local(pattern: str, example: str) -> list[Source]:
-    found = [name for name in paths.matches(pattern)
-             if (os.path.exists(name) and not os.path.isdir(name)) or _in_annex(name)]
-    if not found:
+    # Links without a target are ignored, but for those of git-annex, whose content is not there.
+    names = [name for name in paths.matches(pattern) if (os.path.exists(name) and not os.path.isdir(name)) or (
+        os.path.islink(name) and not os.path.exists(name) and "annex/objects/" in os.readlink(name))]
+    if not names:
         raise UserError(_no_match(pattern, "", os.path.isdir(pattern) and os.path.join(pattern, "**", example),
                                   paths.why_no_match(pattern)))
-    for match in found:
+    for match in names:
         input_files.check_regular(match)
-    top = os.path.commonpath([os.path.dirname(match) for match in found])
-    return [Source(match, os.path.relpath(match, top or ".")) for match in found]
-
-
-def _in_annex(path: str) -> bool:
-    """Whether a path is a link of git-annex to content that is not there. Other links without a target are ignored."""
-    return os.path.islink(path) and not os.path.exists(path) and "annex/objects/" in os.readlink(path)
+    top = os.path.commonpath([os.path.dirname(match) for match in names])
+    return [Source(match, os.path.relpath(match, top or ".")) for match in names]
 
 
 def _remote(pattern: str, example: str) -> list[Source]:

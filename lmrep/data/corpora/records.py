@@ -20,7 +20,7 @@ def _open(name: str, read: Callable[[files.Source, Config, Counter[str]], Iterat
         raise UserError("data.text_field is empty; expected the name of the field or column that holds the text")
 
     return Corpus(name, f"{files.describe(sources, config.files)}, the {config.text_field!r} of each record",
-                  tuple(Reader(each.path, partial(_documents, read, each, config)) for each in sources),
+                  tuple(Reader(source.path, partial(_documents, read, source, config)) for source in sources),
                   lambda: files.fingerprint(sources, name, config.text_field),
                   f"data.files {config.files!r} holds no text: {len(sources)} files, no record with text in "
                   f"{config.text_field!r}")

@@ -30,7 +30,7 @@ def open_corpus(config: Config) -> Corpus:
         unit = "blank_line" if len(sources) == 1 else "file"
     name = files.describe(sources, config.files)
     return Corpus("text_files", f"{name}, {UNIT_NAMES[unit]}",
-                  tuple(Reader(each.path, partial(_read, each, unit, config.undecodable)) for each in sources),
+                  tuple(Reader(source.path, partial(_read, source, unit, config.undecodable)) for source in sources),
                   lambda: files.fingerprint(sources, unit),
                   f"data.files {config.files!r} holds no text: {len(sources)} files, all of them blank")
 

@@ -69,11 +69,12 @@ def sample(
     """
     count = len(documents) - 1
     sizes = np.diff(documents[selected.start : selected.stop + 1])
-    own = np.repeat(np.arange(selected.start, selected.stop), sizes - 1)
-    a = documents[selected.start] + np.arange(len(own)) + own - selected.start  # all but the last of each document
+    document = np.repeat(np.arange(selected.start, selected.stop), sizes - 1)
+    # All sentences but the last of each document.
+    a = documents[selected.start] + np.arange(len(document)) + document - selected.start
     coin, document_draw, sentence_draw = (uniform((*entropy, draw), a) for draw in range(3))
     other = (document_draw * max(count - 1, 1)).astype(np.int64)
-    other += (other >= own) & (count > 1)
+    other += (other >= document) & (count > 1)
     random = coin < 0.5
     drawn = documents[other] + (sentence_draw * (documents[other + 1] - documents[other])).astype(np.int64)
     b = np.where(random, drawn, a + 1)

@@ -159,9 +159,10 @@ class SentenceStreamPlan(Dataset):
             "reset": np.zeros(len(numbers), np.int32)}
         if self.vocabulary.characters is not None:
             shape = stream["tokens"].shape
-            found = self.store.characters(stream["tokens"].reshape(-1), source[:, :-1].reshape(-1)).astype(np.int32)
-            found[~real[:, :-1].reshape(-1)] = 0
-            stream["characters"] = found.reshape(*shape, -1)
+            flat = stream["tokens"].reshape(-1), source[:, :-1].reshape(-1)
+            characters = self.store.characters(*flat).astype(np.int32)
+            characters[~real[:, :-1].reshape(-1)] = 0
+            stream["characters"] = characters.reshape(*shape, -1)
         return stream
 
     def _passes_of(
@@ -172,8 +173,8 @@ class SentenceStreamPlan(Dataset):
         if corpus.any():
             yield corpus, None
         number = np.where(real & shuffled[:, None], position // self.positions, -1)
-        for each in np.unique(number[number >= 0]).tolist():
-            yield number == each, each
+        for pass_ in np.unique(number[number >= 0]).tolist():
+            yield number == pass_, pass_
 
     def _source(self, one: Pass, position: np.ndarray, backward: bool) -> np.ndarray:
         """The tokens of the store at positions of a pass; -1 at marks."""

@@ -167,12 +167,13 @@ class StreamPairPlan(Dataset):
         backward = batch_size // 2 if self.directions == 2 else 0  # of a batch
         numbers = np.empty_like(positions)
         for direction, first, size in ((0, 0, batch_size - backward), (1, batch_size - backward, backward)):
-            own = (index >= first) & (index < first + size)
-            if own.any():
-                found = contiguous_numbers(self.rows, self.config.duplicates, size,
-                                           (step * size + index - first)[own], seed + direction)
-                passed, window = np.divmod(found, self.rows)
-                numbers[own] = np.where(found < 0, -1, (passed * self.directions + direction) * self.rows + window)
+            selected = (index >= first) & (index < first + size)
+            if selected.any():
+                examples = contiguous_numbers(self.rows, self.config.duplicates, size,
+                                           (step * size + index - first)[selected], seed + direction)
+                passed, window = np.divmod(examples, self.rows)
+                rows = (passed * self.directions + direction) * self.rows + window
+                numbers[selected] = np.where(examples < 0, -1, rows)
         return numbers
 
     def evaluation_numbers(self, positions: np.ndarray, batch_size: int, count: int) -> np.ndarray:
@@ -233,9 +234,11 @@ class StreamPairPlan(Dataset):
         # A random text: some tokens of the stream, and the rest of the sentences that they begin and end in.
         least = np.clip(self.capacity - (a_end - a_begin), 1, end)
         start = (place * (end - least + 1)).astype(np.int64)
-        b_begin = np.where(is_random, self._sentence_begin(start, backward), a_end)
+        before = self._boundaries_up_to(start, backward) - 1
+        b_begin = np.where(is_random, self._boundary(before, backward), a_end)
         # also the text that follows A, which may thereby cost A some tokens
-        b_end = self._sentence_end(np.where(is_random, start + least, full) - 1, backward)
+        after = self._boundaries_up_to(np.where(is_random, start + least, full) - 1, backward)
+        b_end = self._boundary(after, backward)
 
         # Without the tokens that are too many.
         a, b = a_end - a_begin, b_end - b_begin
@@ -261,8 +264,8 @@ class StreamPairPlan(Dataset):
         inside = np.clip(position, 0, self.positions - 1)
         document = np.searchsorted(self.starts, inside, side="right") - 1
         # A document's end has the offset of the next one's first sentence, which thereby counts for it.
-        found = np.searchsorted(self.store.sentences, inside - document, side="right") + document
-        return np.where(position < 0, 0, found + (position >= self.positions))
+        boundaries = np.searchsorted(self.store.sentences, inside - document, side="right") + document
+        return np.where(position < 0, 0, boundaries + (position >= self.positions))
 
     def _boundary(self, number: np.ndarray, backward: np.ndarray) -> np.ndarray:
         """The positions of boundaries."""
@@ -271,12 +274,6 @@ class StreamPairPlan(Dataset):
         position = np.asarray(self.store.sentences[np.minimum(number - document, len(self.store.sentences) - 1)])
         position = np.where(number == self._boundaries, self.positions, position + document)
         return np.where(backward, self.positions - position, position)
-
-    def _sentence_begin(self, position: np.ndarray, backward: np.ndarray) -> np.ndarray:
-        return self._boundary(self._boundaries_up_to(position, backward) - 1, backward)
-
-    def _sentence_end(self, position: np.ndarray, backward: np.ndarray) -> np.ndarray:
-        return self._boundary(self._boundaries_up_to(position, backward), backward)
 
     def _tokens(self, source: np.ndarray, backward: np.ndarray) -> np.ndarray:
         """The tokens i32[b, t] at positions of each example's stream."""
@@ -299,9 +296,9 @@ class StreamPairPlan(Dataset):
 
 def layout(config: StreamPair, vocabulary: Vocabulary) -> PairLayout:
     """The special tokens: <eod> ends a document, or what serves as such."""
-    found = make_layout(vocabulary, 2, ("cls",), ("sep",))
+    specials = make_layout(vocabulary, 2, ("cls",), ("sep",))
     end = next(vocabulary.specials[role] for role in ("eod", "eos", "sep") if role in vocabulary.specials)
-    return PairLayout(found.tail, found.lead, found.pad, end)
+    return PairLayout(specials.tail, specials.lead, specials.pad, end)
 
 
 def fields(config: StreamPair) -> tuple[str, ...]:

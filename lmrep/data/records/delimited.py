@@ -66,11 +66,6 @@ def read(job: Job, split_lines: Callable[[Job], Lines]) -> Iterator[Record | Use
         else:
             widths.setdefault(len(cells), [0, number])[0] += 1
             yield _record(layout, cells, f"{job.path}, line {number}")
-    _report_widths(job, widths)
-
-
-def _report_widths(job: Job, widths: dict[int, list[int]]) -> None:
-    """Says how many rows have other numbers of cells than most."""
     usual = max(widths, key=lambda width: widths[width][0], default=0)
     if others := [value for width, value in widths.items() if width != usual]:
         log.warning("%s: %s of %s rows have other numbers of cells than %d, the first in line %d; columns are given by "
@@ -143,7 +138,7 @@ def _missing(job: Job, field: str, spec: str, first: list[str]) -> UserError:
     if job.config.header == "no":
         return UserError(f"{job.path}: config.data.columns names {short(spec)} for the field {field!r}, but header is "
                          "no; give the column's number, from 0")
-    if len(first) == 1 and (separator := next((each for each in SEPARATORS if each in first[0]), "")):
+    if len(first) == 1 and (separator := next((mark for mark in SEPARATORS if mark in first[0]), "")):
         return UserError(f"{job.path}, line 1 has one column, {short(first[0])}; its columns seem to be separated by "
                          f"{separator!r}: set config.data.separator={_name(separator)!r}")
     error = missing_column(f"{job.path}, line 1", field, spec, first)
@@ -210,16 +205,15 @@ def find_separator(beginning: str) -> str:
     """The separator of a CSV file: the one by which most of its first lines have as many cells as line 1, two or more;
     of equal ones the first of `SEPARATORS`."""
     lines = [f"{line}\n" for line in beginning.split("\n")]
-    return max(SEPARATORS, key=lambda separator: _agreement(lines, separator))  # the first of equal ones
 
+    def agreement(separator: str) -> float:
+        widths = []
+        with contextlib.suppress(csv.Error):  # not valid CSV, or the end of the beginning
+            widths.extend(len(cells) for cells in itertools.islice(
+                csv.reader(lines, strict=True, delimiter=separator), SAMPLE) if cells)
+        return widths.count(widths[0]) / len(widths) if widths and widths[0] > 1 else 0.0
 
-def _agreement(lines: list[str], separator: str) -> float:
-    """The fraction of the first examples with as many cells as the first one; 0 where that has one cell."""
-    widths = []
-    with contextlib.suppress(csv.Error):  # not valid CSV, or the end of the beginning
-        widths.extend(len(cells) for cells in itertools.islice(
-            csv.reader(lines, strict=True, delimiter=separator), SAMPLE) if cells)
-    return widths.count(widths[0]) / len(widths) if widths and widths[0] > 1 else 0.0
+    return max(SEPARATORS, key=agreement)  # the first of equal ones
 
 
 TSV = ReaderDef(lambda job: read(job, tsv_lines), (".tsv",))

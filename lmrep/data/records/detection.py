@@ -62,7 +62,8 @@ def _lines(beginning: str) -> list[str]:
 
 def _guess(path: Path, lines: list[str], config: Config, needed: Collection[str]) -> str:
     """The format of a file whose name says nothing."""
-    if "words" in needed and is_columns(lines):
+    widths = {len(line.split()) for line in lines if not line.startswith(("#", "-DOCSTART-"))}
+    if "words" in needed and len(widths) == 1 and 2 <= max(widths) <= 12:
         return "columns"
     named = {spec for field in needed for spec in config.columns.get(field, field).split(",")} or {*FIELDS}
     heads = {mark: {cell.strip() for cell in (lines or [""])[0].split(mark)} for mark in "\t,;|"}
@@ -84,16 +85,10 @@ def _guess(path: Path, lines: list[str], config: Config, needed: Collection[str]
                     f"one of {', '.join(READERS)}")
 
 
-def is_columns(lines: list[str]) -> bool:
-    """Whether lines that are not blank, and no comments, have the same number of columns, from 2 to 12."""
-    widths = {len(line.split()) for line in lines if not line.startswith(("#", "-DOCSTART-"))}
-    return len(widths) == 1 and 2 <= max(widths) <= 12
-
-
 def has_labels(lines: list[str]) -> bool:
     """Whether each line begins with a label: all first words are numbers, fastText's labels or capitals, as TREC's; or
     there are few of them."""
     words = [line.split(maxsplit=1) for line in lines]
-    first = {each[0] for each in words}
-    return (len(first) > 1 and all(len(each) > 1 for each in words) and (
+    first = {cells[0] for cells in words}
+    return (len(first) > 1 and all(len(cells) > 1 for cells in words) and (
         (all(map(LABEL.fullmatch, first)) and len(first) < len(lines)) or REPEATED * len(first) <= len(lines)))

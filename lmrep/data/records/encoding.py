@@ -185,8 +185,8 @@ def assemble(
     if words is None:
         return unit
     numbers = np.full(len(unit.ids), -1, np.int32)
-    for first, own in zip((unit.first, unit.second), words, strict=False):
-        numbers[first : first + len(own)] = own
+    for first, text_words in zip((unit.first, unit.second), words, strict=False):
+        numbers[first : first + len(text_words)] = text_words
     return unit._replace(words=numbers)
 
 

@@ -55,13 +55,13 @@ def _find_remote(pattern: str, split: str) -> list[Path]:
 def beside(job: Job, ending: str, other: str, field: str) -> Path | None:
     """The file that has a field of the examples of `job.path`: its name has `other` in place of `ending`. None for test
     data without such a file. Raises UserError where it is missing, or the name does not have the ending."""
-    before, found, after = job.path.name.rpartition(ending)
+    before, matched, after = job.path.name.rpartition(ending)
     path = job.path.with_name(f"{before}{other}{after}")
-    if found and (remote.as_url(path) or path.exists()):
+    if matched and (remote.as_url(path) or path.exists()):
         return path
     if job.optional(field):
         return None
-    if not found:
+    if not matched:
         raise UserError(f"{job.path} has no {field}, which is in a second file: expected one whose name ends with "
                         f"{ending}, and beside it one that ends with {other}")
     raise UserError(f"{path} is missing, which has the {field} of {job.path}; expected both files side by side")
@@ -121,7 +121,10 @@ def _decoded(path: Path, content: bytes, codec: str, config: Config, first: int,
     except UnicodeDecodeError as error:
         number = first + content.count(b"\n", 0, error.start)
         if config.undecodable == "refuse":
-            raise UserError(_undecodable(path, number, error, config.encoding)) from error
+            raise UserError(
+                f"{path}, line {number} is not {config.encoding.upper()} (byte 0x{error.object[error.start]:02x}); "
+                "convert the file to UTF-8, set config.data.encoding, such as latin-1 or cp1252, or replace such bytes "
+                "with --config.data.undecodable=replace") from error
         replaced.append(number)
         return content.decode(codec, "replace")
 
@@ -138,12 +141,6 @@ def _check_mark(path: Path, content: bytes, encoding: str) -> None:
     if marked and not _codec(encoding).startswith(("utf-16", "utf-32")):
         raise UserError(f"{path} begins with the byte order mark of {marked}, and config.data.encoding is "
                         f"{encoding!r}; set it to {marked.lower()}")
-
-
-def _undecodable(path: Path, number: int, error: UnicodeDecodeError, encoding: str) -> str:
-    return (f"{path}, line {number} is not {encoding.upper()} (byte 0x{error.object[error.start]:02x}); convert the "
-            "file to UTF-8, set config.data.encoding, such as latin-1 or cp1252, or replace such bytes with "
-            "--config.data.undecodable=replace")
 
 
 def _codec(encoding: str) -> str:

@@ -18,21 +18,21 @@ def read(job: Job) -> Iterator[Record | UserError]:
     Raises:
       UserError: a suffix is not given, a file is missing, or files have different numbers of lines.
     """
-    own = job.columns.get("text", "text")
-    if own == "text":
+    suffix = job.columns.get("text", "text")
+    if suffix == "text":
         raise UserError(f"{job.path} is to be read with format=parallel, and config.data.columns does not say which "
                         "suffix the file of each field has; set it, such as {'text': 'de', 'target': 'en'}")
-    paths = {field: _beside(job, field, own) for field in job.columns if field != "id"}
+    paths = {field: _beside(job, field, suffix) for field in job.columns if field != "id"}
     if job.split == "test":
         paths = {field: path for field, path in paths.items()
                  if not job.optional(field) or remote.as_url(path) or path.exists()}
     lines = {field: list(files.lines(path, job.config)) for field, path in paths.items()}
-    for field, found in lines.items():
-        if len(found) != len(lines["text"]):
-            raise UserError(f"{paths[field]} has {counted(len(found), 'line')}, and {job.path} {len(lines['text']):,}; "
+    for field, texts in lines.items():
+        if len(texts) != len(lines["text"]):
+            raise UserError(f"{paths[field]} has {counted(len(texts), 'line')}, and {job.path} {len(lines['text']):,}; "
                             "expected as many: line i of one is the translation of line i of the other")
     for number in range(len(lines["text"])):
-        fields = {field: found[number].strip() for field, found in lines.items()}
+        fields = {field: texts[number].strip() for field, texts in lines.items()}
         where = f"{job.path}, line {number + 1}"
         if all(fields.values()):
             yield Record(fields, "", where)
@@ -41,15 +41,15 @@ def read(job: Job) -> Iterator[Record | UserError]:
             yield UserError(f"{where}: the same line of {empty} is empty; {CORRECT}")
 
 
-def _beside(job: Job, field: str, own: str) -> Path:
+def _beside(job: Job, field: str, suffix: str) -> Path:
     """The file of a field."""
     name, end = job.path.name, job.path.suffix
     packed = end if end.lower() in input_files.COMPRESSED else ""
     stem = name.removesuffix(packed)
-    if not stem.endswith(f".{own}"):
-        raise UserError(f"{job.path} is the file of 'text', whose suffix is {short(own)} by config.data.columns; give "
-                        f"a file whose name ends with .{own}")
-    return job.path.with_name(f"{stem.removesuffix(own)}{job.columns[field]}{packed}")
+    if not stem.endswith(f".{suffix}"):
+        raise UserError(f"{job.path} is the file of 'text', whose suffix is {short(suffix)} by config.data.columns; "
+                        f"give a file whose name ends with .{suffix}")
+    return job.path.with_name(f"{stem.removesuffix(suffix)}{job.columns[field]}{packed}")
 
 
 DEFINITION = ReaderDef(read)

@@ -35,7 +35,10 @@ def read(config: Config, split: str, needed: Collection[str] = ()) -> list[Recor
         raise UserError(f"there are no {split} files: set config.data.{split} to a path or a glob")
     if config.held_out and split != "test":
         return _parted(config, split, needed)
-    explicit = _explicit_columns(config, split, needed)
+    explicit = (split == "test" and config.test_columns) or config.columns
+    for field in (*explicit, *needed):
+        if field != "id":
+            choose(FIELDS, field, "a field of columns")
     records, labels, damaged, replaced, count = [], set(), [], [], -1
     for count, item in enumerate(_items(config, split, pattern, explicit, needed)):
         if not isinstance(item, UserError):
@@ -94,14 +97,6 @@ def fingerprint(records: Iterable[Record]) -> str:
     return digest.hexdigest()
 
 
-def _explicit_columns(config: Config, split: str, needed: Collection[str]) -> dict[str, str]:
-    columns = (split == "test" and config.test_columns) or config.columns
-    for field in (*columns, *needed):
-        if field != "id":
-            choose(FIELDS, field, "a field of columns")
-    return columns
-
-
 def _items(config: Config, split: str, pattern: str, explicit: Mapping[str, str],
            needed: Collection[str]) -> Iterator[Record | UserError]:
     if config.tfds and config.format not in ("auto", "tfds"):
@@ -155,9 +150,9 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names[:8])) + ", ..." * (len(names) > 8)
 
 
-def spread(own: Sequence[Record], count: int | None) -> Sequence[Record]:
+def spread(records: Sequence[Record], count: int | None) -> Sequence[Record]:
     """`count` of the records at equal distances, so that files with one class after another keep all of them; all
     records where there are fewer, or `count` is 0 or None."""
-    if not count or count >= len(own):
-        return own
-    return [own[i * len(own) // count] for i in range(count)]
+    if not count or count >= len(records):
+        return records
+    return [records[i * len(records) // count] for i in range(count)]

@@ -22,11 +22,11 @@ def read(job: Job) -> Iterator[Record | UserError]:
         for path_, paragraph in _items(article, "paragraphs", path):
             context = _get(paragraph, "context", str, path_)
             for path__, question in _items(paragraph, "qas", path_):
-                found = _record(job, context, question, path__)
-                if isinstance(found, Record) and found.id and seen.setdefault(found.id, path__) != path__:
-                    found = UserError(f"{path__} has the id {short(found.id)}, which {seen[found.id]} has too; "
-                                      f"{CORRECT}")
-                yield found
+                record = _record(job, context, question, path__)
+                if isinstance(record, Record) and record.id and seen.setdefault(record.id, path__) != path__:
+                    record = UserError(f"{path__} has the id {short(record.id)}, which {seen[record.id]} has too; "
+                                       f"{CORRECT}")
+                yield record
 
 
 def _record(job: Job, context: str, question: Any, where: str) -> Record | UserError:
@@ -67,9 +67,9 @@ def _get(value: Any, key: str, type_: type, path: str) -> Any:
     if not isinstance(value, dict):
         raise UserError(f"{path} is {json_type(value)}; expected an object with {key!r}, as in SQuAD")
     if not isinstance(value.get(key), type_):
-        found = f"has {json_type(value[key])} in {key!r}" if key in value else \
+        problem = f"has {json_type(value[key])} in {key!r}" if key in value else \
             f"has no {key!r}, only {listed(value) or 'nothing'}"
-        raise UserError(f"{path} {found}; expected {json_type(type_())} there, as in SQuAD")
+        raise UserError(f"{path} {problem}; expected {json_type(type_())} there, as in SQuAD")
     return value[key]
 
 

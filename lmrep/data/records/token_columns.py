@@ -24,7 +24,9 @@ def read(job: Job) -> Iterator[Record | UserError]:
     """The sentences of a file whose columns are numbered, between tabs if its first line has one, or else white space.
     Lines of -DOCSTART- and comments are skipped. Every line has as many columns as the first. Raises UserError where
     the column of words holds numbers or tags."""
-    separator = "\t" if _has_tabs(job) else "[ \t]+"
+    skipped = ("-DOCSTART-", job.config.comment or "#")
+    filled = (line for line in files.lines(job.path, job.config) if line.strip(" \t"))
+    separator = "\t" if "\t" in next((line for line in filled if not line.startswith(skipped)), "") else "[ \t]+"
 
     def split(text: str) -> list[str]:
         return re.split(separator, text if separator == "\t" else text.strip(" \t"))
@@ -58,17 +60,17 @@ def _check_words(items: Sequence[Record | UserError]) -> None:
     records = [item for item in items if isinstance(item, Record)]
     words = [record.fields["words"] for record in records]
     tags = [tag for record in records for tag in record.fields.get("tags", ())]
-    if any(len(each) > 1 for each in words) and all(each == [str(i + int(each[0] == "1")) for i in range(len(each))]
-                                                    for each in words):
-        found, columns = "the numbers of words", "{'words': '1'}"
-    elif words and all(TAG.fullmatch(word) for each in words for word in each) and any(
-            word != "O" for each in words for word in each) and tags and not all(map(TAG.fullmatch, tags)):
-        found, columns = "tags", "{'words': '1', 'tags': '0'}"
-    elif sum(map(len, words)) >= CHECKED and len({word for each in words for word in each}) == 1:
-        found, columns = "the same text in every line", "{'words': '1'}"
+    if any(len(sentence) > 1 for sentence in words) and all(
+            sentence == [str(i + int(sentence[0] == "1")) for i in range(len(sentence))] for sentence in words):
+        content, columns = "the numbers of words", "{'words': '1'}"
+    elif words and all(TAG.fullmatch(word) for sentence in words for word in sentence) and any(
+            word != "O" for sentence in words for word in sentence) and tags and not all(map(TAG.fullmatch, tags)):
+        content, columns = "tags", "{'words': '1', 'tags': '0'}"
+    elif sum(map(len, words)) >= CHECKED and len({word for sentence in words for word in sentence}) == 1:
+        content, columns = "the same text in every line", "{'words': '1'}"
     else:
         return
-    raise UserError(f"{records[0].where}: the first column, which words are read from, has {found} "
+    raise UserError(f"{records[0].where}: the first column, which words are read from, has {content} "
                     f"({short(words[0])}); set --config.data.columns=\"{columns}\", or to other columns, by number "
                     "from 0 (tags are those of the last one unless it names another)")
 
@@ -84,7 +86,7 @@ def _comments(job: Job, split: Callable[[str], list[str]]) -> Callable[[str, boo
     cells = [split(line) for block in blocks for line in block if not line.startswith(("#", "-DOCSTART-"))]
     width = Counter(map(len, cells)).most_common(1)[0][0] if cells else 0
     above = [block[0] for block in blocks if block[0].startswith(("# ", "#\t"))]
-    always = len(above) == len(blocks) > 1 and not {split(line)[-1] for line in above} & {each[-1] for each in cells}
+    always = len(above) == len(blocks) > 1 and not {split(line)[-1] for line in above} & {row[-1] for row in cells}
     return lambda text, first: first and text.startswith("#") and (always or len(split(text)) != width)
 
 
@@ -139,12 +141,6 @@ def _number(job: Job, field: str, name: str, width: int) -> int:
         raise UserError(f"{job.path} has {counted(width, 'column')}; the column {short(name)} for the field {field!r} "
                         f"is not one of 0 to {width - 1}, or -1 for the last")
     return int(name) % width
-
-
-def _has_tabs(job: Job) -> bool:
-    skipped = ("-DOCSTART-", job.config.comment or "#")
-    lines = (line for line in files.lines(job.path, job.config) if line.strip(" \t"))
-    return "\t" in next((line for line in lines if not line.startswith(skipped)), "")
 
 
 def detects(beginning: str) -> bool:

@@ -60,9 +60,9 @@ def missing_column(where: str, field: str, name: str, names: Any, what: str = "c
     """The error about a field that is not in the file; `names` are those that are there."""
     needed = "" if field == name else f" for the field {field!r}"
     there = listed(names) or "none"
-    example = field if field in names else next((each for each in names if each not in FIELDS), "name")
+    example = field if field in names else next((other for other in names if other not in FIELDS), "name")
     example = example if len(example) <= 80 else "name"
-    alike = [*itertools.islice((each for each in names if len(each) <= 80), 200)]
+    alike = [*itertools.islice((other for other in names if len(other) <= 80), 200)]
     return UserError(f"{where} has no {short(name)}{needed}{suggestion(name, alike)}; it has the {what} {there}: set "
                      f"config.data.columns, such as {{{field!r}: {example!r}}}")
 

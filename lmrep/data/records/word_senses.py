@@ -40,7 +40,7 @@ def read(job: Job) -> Iterator[Record | UserError]:
 
 def _keys(path: Path, job: Job, instances: Mapping[str, Record]) -> dict[str, list[str]]:
     """The keys of each instance: lines of its id and one key or several, with spaces between them."""
-    found: dict[str, list[str]] = {}
+    senses: dict[str, list[str]] = {}
     for number, line in enumerate(files.lines(path, job.config), 1):
         if not line.strip():
             continue
@@ -50,10 +50,10 @@ def _keys(path: Path, job: Job, instances: Mapping[str, Record]) -> dict[str, li
         if name not in instances:
             raise UserError(f"{where} has keys of {short(name)}, and {job.path} has no such instance; expected the "
                             "file of its keys")
-        if name in found:
+        if name in senses:
             raise UserError(f"{where} has keys of {short(name)} again; expected one line for each instance")
-        found[name] = [*dict.fromkeys(keys)]
-    return found
+        senses[name] = [*dict.fromkeys(keys)]
+    return senses
 
 
 class _Parser:

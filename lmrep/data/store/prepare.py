@@ -40,7 +40,7 @@ from lmrep.core.errors import RunFault, UserError
 from lmrep.core.files import MANIFEST, digest, open_lock, seal
 from lmrep.core.messages import byte_size
 from lmrep.core.sealed_cache import find_damage
-from lmrep.data import corpora, sentence_lines, sentences, tokenizers
+from lmrep.data import corpora, sentences, tokenizers
 from lmrep.data.store import scan, statistics, token_store, tokenize, unfinished
 from lmrep.data.store.scan import CorpusScan, Progress, Report
 from lmrep.data.store.tokenize import Batch, Tokenized
@@ -127,8 +127,8 @@ def choose_sentences(data: corpora.Config, corpus: corpora.Corpus) -> tuple[corp
     if data.sentences == "auto" and known != "auto":
         data, why = dataclasses.replace(data, sentences=known), data.corpus
     if data.sentences == "auto":
-        found, why = sentence_lines.one_a_line(corpus.beginnings())
-        data = dataclasses.replace(data, sentences="line" if found else "split")
+        by_line, why = sentences.one_a_line(corpus.beginnings())
+        data = dataclasses.replace(data, sentences="line" if by_line else "split")
     lines = data.sentences == "line"
     files = lines and data.documents == "auto" and corpora.CORPORA[data.corpus].has_units and len(corpus.readers) > 1
     hint = "; each file is a document: data.documents=blank_line divides them at blank lines" if files else ""
@@ -309,7 +309,7 @@ def _tokenize(parts: list[pathlib.Path], corpus: corpora.Corpus, survey: CorpusS
     processes = host.cores() if total - done > SMALL else 0
     with contextlib.closing(tokenize.tokenize_batches(tokenizer, parts[0].parents[1] / "tokenizer", batches(documents),
                                                     processes, keep, lines)) as stream:
-        for number, tokenized in itertools.groupby(stream, lambda each: each[0].part):
+        for number, tokenized in itertools.groupby(stream, lambda item: item[0].part):
             with unfinished.complete(parts[number]) as temporary:
                 before = parts[number - 1] if number else None
                 with contextlib.ExitStack() as stack:
@@ -341,7 +341,7 @@ def splits_of(survey: CorpusScan) -> list[str]:
 def batches(documents: Iterable[tuple[int, int, str]], size: int = 0) -> Iterator[Batch]:
     """Batches of about `size` (0: BATCH) characters from (part, split, text) of each document."""
     size = size or BATCH
-    for part, group in itertools.groupby(documents, lambda each: each[0]):
+    for part, group in itertools.groupby(documents, lambda item: item[0]):
         waiting = {split: Batch(int(part), split, [], 0) for split in corpora.SPLITS}
         for _, i, text in group:
             batch = waiting[corpora.SPLITS[i]]
@@ -357,6 +357,6 @@ def batches(documents: Iterable[tuple[int, int, str]], size: int = 0) -> Iterato
 def _statistics(parts: list[pathlib.Path]) -> dict[str, dict[str, float]]:
     tallies: dict[str, Counter[str]] = {}
     for part in parts:
-        for split, each in json_files.read(Numbers, part / "tallies.json").items():
-            tallies.setdefault(split, Counter()).update(each)
+        for split, tally in json_files.read(Numbers, part / "tallies.json").items():
+            tallies.setdefault(split, Counter()).update(tally)
     return {split: statistics.with_rates(total) for split, total in tallies.items()}

@@ -284,10 +284,10 @@ class Store:
     def characters(self, tokens: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """The characters int16[n, c] of tokens, of which those outside of the vocabulary are at `positions` int64[n] of
         the stream. Only for tokenizers with characters."""
-        found = self.vocabulary.characters.table[tokens]
+        rows = self.vocabulary.characters.table[tokens]
         unknown = np.flatnonzero(tokens == self.vocabulary.specials["unk"])
-        found[unknown] = self.unknown.take(positions[unknown])
-        return found
+        rows[unknown] = self.unknown.take(positions[unknown])
+        return rows
 
     def _slots_of(self, record: np.ndarray) -> np.ndarray | None:
         """The slots of these records in the cache. Reads those that are missing, in place of the least recently used

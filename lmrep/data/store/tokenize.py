@@ -150,7 +150,12 @@ def _children(directory: Path, processes: int, keep_whitespace: bool, lines: boo
             response = _receive(child.stdout)
         idle.put(child)
         if response is None:
-            raise RunFault(_exit_message(child.wait()))
+            code, fix = child.wait(), "its error is shown above"
+            end = f"exited with code {code}"
+            if code < 0:
+                end = f"was killed by signal {-code} ({signal.Signals(-code).name})"
+                fix = "if the machine is out of memory, run with fewer cores (taskset)"
+            raise RunFault(f"a tokenizing process {end}; {fix}; the next run continues where this one stopped")
         return response
 
     started = []
@@ -169,12 +174,6 @@ def _children(directory: Path, processes: int, keep_whitespace: bool, lines: boo
             for pipe in (child.stdin, child.stdout):
                 with contextlib.suppress(OSError):  # unwritten data
                     pipe.close()
-
-
-def _exit_message(code: int) -> str:
-    end = f"was killed by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"exited with code {code}"
-    fix = "if the machine is out of memory, run with fewer cores (taskset)" if code < 0 else "its error is shown above"
-    return f"a tokenizing process {end}; {fix}; the next run continues where this one stopped"
 
 
 def serve() -> None:

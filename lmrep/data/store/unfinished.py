@@ -28,8 +28,8 @@ def resume(folder: Path, key: str, progress: Callable[[str], None]) -> None:
                 verified(piece, missing="*.array_record-*" if joining else "")  # records are moved
         except Damaged as damage:
             progress(f"{piece} is damaged: {damage}; building it again")
-            for each in (*pieces[min(number, 1) if joining else number:], folder / "done"):
-                remove(each)
+            for path in (*pieces[min(number, 1) if joining else number:], folder / "done"):
+                remove(path)
             return
 
 

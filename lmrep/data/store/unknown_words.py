@@ -76,7 +76,7 @@ class UnknownTable:
         starts = self._offsets[row]
         lengths = self._offsets[row + 1] - starts
         ends = np.cumsum(lengths)
-        found = characters.from_utf8(self._bytes[np.arange(ends[-1]) + np.repeat(starts - ends + lengths, lengths)],
+        ids = characters.from_utf8(self._bytes[np.arange(ends[-1]) + np.repeat(starts - ends + lengths, lengths)],
                                      lengths)
-        found[self._positions[row] != positions] = self._unknown
-        return found
+        ids[self._positions[row] != positions] = self._unknown
+        return ids

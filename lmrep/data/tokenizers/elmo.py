@@ -68,8 +68,8 @@ class Elmo(Tokenizer):
     def encode_known(self, texts: Sequence[str]) -> tuple[list[np.ndarray], list[str]]:
         get, unknown = self._words.get, self._unknown
         words = list(map(self._split, texts))
-        ids = [np.array([get(word, unknown) for word in each], np.int32) for each in words]
-        return ids, [word for each in words for word in each if word not in self._words]
+        ids = [np.array([get(word, unknown) for word in text_words], np.int32) for text_words in words]
+        return ids, [word for text_words in words for word in text_words if word not in self._words]
 
     def _encode(self, words: Sequence[str], known: Mapping[str, int]) -> np.ndarray:
         ids = np.array([known.get(word, -1) for word in words], np.int32)
@@ -84,10 +84,10 @@ class Elmo(Tokenizer):
         return ids.astype(np.int32)
 
     def encode(self, text: str, specials: bool = False) -> Encoding:
-        found = list((self._pattern_of_specials if specials else self._pattern).finditer(text))
-        words = [match[0] for match in found]
+        matches = list((self._pattern_of_specials if specials else self._pattern).finditer(text))
+        words = [match[0] for match in matches]
         ids = self._encode(words, self.ids if specials else self._words)
-        return Encoding(ids, words, [match.span() for match in found], list(range(len(words))))
+        return Encoding(ids, words, [match.span() for match in matches], list(range(len(words))))
 
     def id_to_token(self, token: int) -> str:
         return self.tokens[token] if token < self.size else self.word_characters.word(token)

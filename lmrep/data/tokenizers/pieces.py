@@ -87,7 +87,7 @@ def family_of(model_config: Path, config: Mapping[str, Any], pieces: Sequence[st
         return model_type
     if list(pieces[:3]) == ["<pad>", "</s>", "<unk>"]:
         return "t5"
-    return next((name for name, each in FAMILIES.items() if each.marks and set(each.marks) <= set(pieces)), "any")
+    return next((name for name, family in FAMILIES.items() if family.marks and set(family.marks) <= set(pieces)), "any")
 
 
 class Pieces(Tokenizer):

@@ -11,15 +11,17 @@ import io
 import os
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 import sentencepiece
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from lmrep.core.errors import UserError
-from lmrep.data.tokenizers import spiece_model, xlnet_json
+from lmrep.data.tokenizers import spiece_model
 from lmrep.data.tokenizers.base import SENTINEL, AddedToken, Encoding
 from lmrep.data.tokenizers.pieces import FAMILIES, SPACE, SPECIALS, T5_SPECIALS, XLNET_SPECIALS, Pieces
 
@@ -227,16 +229,54 @@ class SentencePiece(Pieces):
         if cleaning:
             saved |= {"do_lower_case": cleaning.lowercase, "keep_accents": cleaning.keep_accents, "remove_space": True}
         if self.added:
-            saved["added_tokens_decoder"] = {str(first + i): asdict(each) for i, each in enumerate(self.added)}
+            saved["added_tokens_decoder"] = {str(first + i): asdict(token) for i, token in enumerate(self.added)}
         return saved
 
     def save_vocabulary(self, directory: Path) -> None:
         (directory / "spiece.model").write_bytes(self.model)
         if self.name == "sentencepiece_xlnet" and self.cleaning:
             pieces = range(len(self._processor))
-            (directory / "tokenizer.json").write_text(xlnet_json.content(
+            (directory / "tokenizer.json").write_text(xlnet_json(
                 self.tokens[: len(pieces)], [self._processor.get_score(i) for i in pieces], self.specials,
                 self.lowercase, self._characters_table), encoding="utf8")
+
+
+def xlnet_json(
+    tokens: Sequence[str], scores: Sequence[float], specials: Mapping[str, str], lowercase: bool, characters: bytes
+) -> str:
+    """The tokenizer.json of an XLNet vocabulary, for other libraries. From a spiece.model alone, transformers 5 makes
+    added tokens of the marks that XLNet's training names, and puts a space after each: `"At` is `"` and `▁At`.
+
+    Args:
+      tokens, scores: the pieces of a unigram model.
+      specials: role -> text.
+      lowercase: whether text is lower-cased.
+      characters: the model's table of characters, `precompiled_charsmap`; empty for none.
+
+    Raises:
+      UserError: the table is damaged.
+    """
+    cleaning = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"'), normalizers.NFKD(),
+                normalizers.StripAccents(), *[normalizers.Lowercase()][: int(lowercase)]]
+    space = {"replacement": SPACE, "prepend_scheme": "always"}
+    tokenizer = tokenizers.Tokenizer(models.Unigram(
+        list(zip(tokens, scores, strict=True)), tokens.index(specials["unk"]), byte_fallback=False))
+    try:
+        tokenizer.normalizer = normalizers.Sequence(
+            cleaning + ([normalizers.Precompiled(characters)] if characters else []))
+    except Exception as error:  # the library has no class for it
+        raise UserError(f"the table of characters of the SentencePiece model is damaged: {error}") from None
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(**space)])
+    tokenizer.decoder = decoders.Metaspace(**space)
+    sep, cls = specials["sep"], specials["cls"]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A:0 {sep}:0 {cls}:2", pair=f"$A:0 {sep}:0 $B:1 {sep}:1 {cls}:2",
+        special_tokens=[(token, tokens.index(token)) for token in (sep, cls)])
+    tokenizer.add_special_tokens([
+        tokenizers.AddedToken(specials[role], lstrip=role == "mask", special=True, normalized=False)
+        for role in XLNET_SPECIALS if role in specials])
+    return tokenizer.to_str(pretty=True)
 
 
 # Training

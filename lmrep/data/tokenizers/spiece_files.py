@@ -35,7 +35,10 @@ def load(files: PublishedFiles) -> SentencePiece | unigram.Unigram | None:
             names = {role: name for role, name in names.items() if role in specials}
         if family == "any" and config.get("tokenizer_class") != FAMILIES[family].name:  # that class names all of them
             specials = declared.specials
-        added = _added(config, declared.tokens, _sentinels(config) if family == "t5" else [])
+        number = config.get("extra_ids", SENTINELS) if family == "t5" else 0
+        if type(number) is not int or not 0 <= number <= 10**5:
+            raise UserError(f"extra_ids of {CONFIG} is {str(number)[:60]}; expected a number of tokens")
+        added = _added(config, declared.tokens, sentinels(number))
         return SentencePiece(model, specials | names, _cleaning(config, family), added)
     except UserError as error:
         raise UserError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None
@@ -51,7 +54,7 @@ def _cleaning(config: dict[str, Any], family: str) -> Cleaning | None:
     allowed = (both, both, (True,)) if default else ((False,), (True,), (False,))
     for key, expected in zip(("do_lower_case", "keep_accents", "remove_space"), allowed, strict=True):
         value = config.get(key)
-        if value is not None and not any(value is each for each in expected):
+        if value is not None and not any(value is option for option in expected):
             raise UserError(f"{key} of {CONFIG} is {str(value)[:60]}, which would split text differently; expected "
                             f"{' or '.join(map(str, expected))}")
     if default is None:
@@ -60,27 +63,21 @@ def _cleaning(config: dict[str, Any], family: str) -> Cleaning | None:
                       (("do_lower_case", default.lowercase), ("keep_accents", default.keep_accents))))
 
 
-def _sentinels(config: dict[str, Any]) -> list[AddedToken]:
-    number = config.get("extra_ids", SENTINELS)
-    if type(number) is not int or not 0 <= number <= 10**5:
-        raise UserError(f"extra_ids of {CONFIG} is {str(number)[:60]}; expected a number of tokens")
-    return sentinels(number)
-
-
 def _added(config: dict[str, Any], pieces: list[str], default: list[AddedToken]) -> list[AddedToken]:
     """The tokens that tokenizer_config.json adds to a model. Special ones are matched only if special tokens are
     requested. Others would be matched before the text is split, which is refused."""
     listed = config.get("added_tokens_decoder") or {}
-    if not (isinstance(listed, dict) and all(re.fullmatch(r"\d{1,9}", key) and isinstance(each, dict)
-                                             and isinstance(each.get("content"), str) for key, each in listed.items())):
+    if not (isinstance(listed, dict) and all(
+            re.fullmatch(r"\d{1,9}", key) and isinstance(entry, dict) and isinstance(entry.get("content"), str)
+            for key, entry in listed.items())):
         raise UserError(f"added_tokens_decoder of {CONFIG} is not an object of ids and tokens")
     added, known = list(default), {*pieces, *(token.content for token in default)}
-    for i, each in sorted((int(key), each) for key, each in listed.items()):
-        content = each["content"]
+    for i, entry in sorted((int(key), entry) for key, entry in listed.items()):
+        content = entry["content"]
         names = [*pieces, *(token.content for token in added)]
         if i < len(names) and names[i] == content:
             continue
-        if i != len(names) or content in known or not (content and each.get("special")):
+        if i != len(names) or content in known or not (content and entry.get("special")):
             raise UserError(f"{CONFIG} adds {content[:60]!r} as id {i}, and the model has {len(names):,} pieces; "
                             "expected special tokens that follow them, each id once")
         added.append(AddedToken(content, special=True, normalized=False))

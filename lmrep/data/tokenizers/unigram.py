@@ -46,9 +46,9 @@ class Unigram(Pieces, LibraryTokenizer):
     def __init__(self, content: Mapping[str, Any], config: Mapping[str, Any], tokens: Sequence[str],
                  added: Sequence[AddedToken], specials: Mapping[str, str]):
         self.content, self.config = {"version": "1.0", **{name: content.get(name) for name in USED}}, dict(config)
-        self.lowercase = any(each["type"] == "Lowercase" for each in _components(content, "normalizer"))
-        scheme = next(each.get("prepend_scheme", "always") for each in _components(content, "pre_tokenizer")
-                      if each["type"] == "Metaspace")
+        self.lowercase = any(part["type"] == "Lowercase" for part in _components(content, "normalizer"))
+        scheme = next(part.get("prepend_scheme", "always") for part in _components(content, "pre_tokenizer")
+                      if part["type"] == "Metaspace")
         self.sentence_separator = "" if scheme == "always" else " "
         super().__init__(tokens, added, specials)
         self.set_family("unigram")
@@ -121,8 +121,8 @@ def load(files: PublishedFiles) -> Unigram | None:
     content = files.tokenizer_json | {"added_tokens": files.added_entries()}
     config = {name: value for name, value in files.config.items() if name != "auto_map"}
     try:
-        found = Unigram(content, config, tokens, files.added_tokens(specials), specials)
-        found.encode("A b,\u00e9\u4e00 1.", specials=True)  # damaged rules raise only when used
+        tokenizer = Unigram(content, config, tokens, files.added_tokens(specials), specials)
+        tokenizer.encode("A b,\u00e9\u4e00 1.", specials=True)  # damaged rules raise only when used
     except UserError:
         raise
     except BaseException as error:  # what the library raises where it panics is no Exception
@@ -130,12 +130,12 @@ def load(files: PublishedFiles) -> Unigram | None:
             raise
         raise UserError(f"{path} is not a tokenizer: {str(error).partition(chr(10))[0][:200]}") from None
     if family in ("albert", "xlnet"):  # whose classes in other libraries follow the config
-        check_value(files.directory / CONFIG, "do_lower_case", config.get("do_lower_case"), None, found.lowercase)
-    for token in found.added:
-        if not token.special and found._plain.token_to_id(token.content) != found.ids[token.content]:
+        check_value(files.directory / CONFIG, "do_lower_case", config.get("do_lower_case"), None, tokenizer.lowercase)
+    for token in tokenizer.added:
+        if not token.special and tokenizer._plain.token_to_id(token.content) != tokenizer.ids[token.content]:
             raise UserError(f"{path} adds the special tokens before {token.content[:60]!r} after others that are not "
                             "special; expected all special tokens first")
-    return found
+    return tokenizer
 
 
 def _pieces(model: Mapping[str, Any], path: str) -> list[str]:

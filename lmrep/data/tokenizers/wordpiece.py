@@ -108,7 +108,9 @@ def train(vocab_size: int, lowercase: bool, texts: Callable[[], Iterator[str]]) 
     """
     tokenizer = _library_tokenizer({}, lowercase)
     alphabet = frequent_characters(tokenizer, texts(), vocab_size)
-    continuing = ["##" + c for c in alphabet if _continues_words(tokenizer, c)]
+    # Those that may be within a word, which punctuation and CJK characters cannot.
+    split, normalize = tokenizer.pre_tokenizer.pre_tokenize_str, tokenizer.normalizer.normalize_str
+    continuing = ["##" + c for c in alphabet if len(split(normalize("a" + c))) == 1]
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size, min_frequency=2, show_progress=False, continuing_subword_prefix="##",
         special_tokens=[*SPECIALS.values(), *alphabet, *continuing], initial_alphabet=alphabet,
@@ -128,11 +130,6 @@ def frequent_characters(tokenizer: tokenizers.Tokenizer, texts: Iterable[str], v
     covered = np.cumsum([0] + [n for n, _ in ranked])
     needed = int(np.searchsorted(covered, COVERAGE * covered[-1]))
     return sorted(c for _, c in ranked[: min(needed, (vocab_size - len(SPECIALS)) // 3)])
-
-
-def _continues_words(tokenizer: tokenizers.Tokenizer, character: str) -> bool:
-    """Whether the character can stand within a word, which punctuation and CJK characters cannot."""
-    return len(tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str("a" + character))) == 1
 
 
 def _library_tokenizer(ids: dict[str, int], lowercase: bool, max_word_length: int = MAX_WORD_LENGTH,

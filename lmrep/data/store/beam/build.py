@@ -112,8 +112,8 @@ def _build(work: Folder, done: Folder, content: str, corpus: corpora.Corpus, dat
     tokenized = pipelines.tokenize(survey, tokenizer, keep, data.sentences == "line")
     splits = prepare.splits_of(survey)
     totals = {split: Counter() for split in splits}
-    for each in tokenized:
-        totals[each.split].update(each.tally)
+    for block in tokenized:
+        totals[block.split].update(block.tally)
     facts = {split: statistics.with_rates(total) for split, total in totals.items()}
     try:
         statistics.check(facts, config, progress)
@@ -133,7 +133,7 @@ def _finish(done: Folder, work: Folder, files: list[File], tokenized: list[Token
     with work.temporary() as temporary:
         for split in facts:
             (temporary / split).mkdir()
-            tokens = workers.tokens_of_parts((each for each in tokenized if each.split == split), parts)
+            tokens = workers.tokens_of_parts((block for block in tokenized if block.split == split), parts)
             shards = [records for records in token_store.records_of_parts(tokens) if records]
             size = sum(file.size for file in files if file.name.startswith(f"{split}/tokens-"))
             token_store.write_info(temporary / split, split, tokenizer.size, shards, size)
@@ -167,7 +167,7 @@ class Pipelines:
         scans = self._once("scan.json", lambda name: self._map(
             "reading", self._readers, partial(workers.measure, work=self.work), name, "scan"))
         self._documents = [documents for _, documents, _ in sorted(scans)]
-        tally = sum((Counter(each) for *_, each in scans), Counter())
+        tally = sum((Counter(counts) for *_, counts in scans), Counter())
         if not any(self._documents):
             raise UserError(self.corpus.empty_message)
         if tally["damaged_lines"] > data.damaged_lines:
@@ -250,20 +250,20 @@ class Pipelines:
                         lambda amount: scan.describe_amount(amount, total), self.progress)
 
         total = int(survey.lengths.sum())
-        return [Tokens(*each) for each in self._once("tokens.json", run)]
+        return [Tokens(*row) for row in self._once("tokens.json", run)]
 
     def _tokenized_characters(self) -> int:
         return sum(int(name.rpartition("-")[2]) for name in self.work.names("tokens"))
 
     def write(self, done: Folder, splits: list[str], tokenized: list[Tokens], size: int) -> list[File]:
         """Writes the records and indices to `done`."""
-        parts = 1 + max(each.part for each in tokenized)
+        parts = 1 + max(block.part for block in tokenized)
         shards = [(split, part) for split in splits for part, records in enumerate(token_store.records_of_parts(
-            workers.tokens_of_parts((each for each in tokenized if each.split == split), parts))) if records]
+            workers.tokens_of_parts((block for block in tokenized if block.split == split), parts))) if records]
         indices = list(itertools.product(splits, token_store.INDICES))
         work = partial(_write, work=self.work, done=done, parts=parts, size=size)
         files = self._once("files.json", lambda name: self._map("writing records", [*shards, *indices], work, name))
-        return [File(*each) for each in files]
+        return [File(*row) for row in files]
 
     def _once(self, name: str, run: Callable[[str], Any]) -> Any:
         """The JSON of the file `name`, which `run(name)` writes in the end, unless an earlier build did."""
@@ -298,10 +298,11 @@ def _write(item: tuple[str, int | str], work: Folder, done: Folder, parts: int, 
 
 def write_results(results: list[Any], work: Folder, name: str) -> None:
     """Writes the results of all workers, sorted."""
-    work.write(name, json.dumps(sorted(results, key=lambda each: each if isinstance(each, int) else each[0])).encode())
+    results = sorted(results, key=lambda result: result if isinstance(result, int) else result[0])
+    work.write(name, json.dumps(results).encode())
 
 
 def write_tokens(blocks: list[Tokens], counts: bytes, work: Folder, name: str) -> None:
     """Writes what all blocks hold."""
     work.write("counts", counts)
-    work.write(name, json.dumps(sorted(blocks, key=lambda each: each[:4])).encode())
+    work.write(name, json.dumps(sorted(blocks, key=lambda block: block[:4])).encode())

@@ -58,7 +58,7 @@ def parse(name: str, options: str) -> Runner:
     not know the runner or the options."""
     if importlib.util.find_spec("apache_beam") is None:
         raise UserError(f"--beam_runner={name} needs Apache Beam, which is not installed: {EXTRA}")
-    given = [option.removeprefix("--") for option in filter(None, (each.strip() for each in options.split(",")))]
+    given = [option.removeprefix("--") for option in filter(None, (part.strip() for part in options.split(",")))]
     if name == LOCAL:
         names = {option.partition("=")[0] for option in given}
         if "direct_running_mode" not in names:

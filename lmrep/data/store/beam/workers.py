@@ -127,22 +127,22 @@ def load_tokenizer(work: Folder, key: str) -> tokenizers.Tokenizer:
 def sum_counts(counts: Iterable[bytes]) -> bytes:
     """The sum of arrays int64[v], as bytes, of which empty ones count as zero."""
     total = np.zeros(1, np.int64)
-    for each in counts:
-        total = total + np.frombuffer(each, np.int64) if each else total
+    for block in counts:
+        total = total + np.frombuffer(block, np.int64) if block else total
     return total.tobytes() if len(total) > 1 else b""
 
 
 def read_tokens(work: Folder, split: str) -> list[Tokens]:
     """What the tokenized blocks of a split hold, in the order of the corpus."""
-    tokenized = (Tokens(*each) for each in json.loads(work.read("tokens.json")))
-    return sorted((each for each in tokenized if each.split == split), key=lambda each: each[:4])
+    tokenized = (Tokens(*block) for block in json.loads(work.read("tokens.json")))
+    return sorted((block for block in tokenized if block.split == split), key=lambda block: block[:4])
 
 
 def tokens_of_parts(tokenized: Iterable[Tokens], parts: int) -> list[int]:
     """The number of tokens of each part of a split."""
     tokens = [0] * parts
-    for each in tokenized:
-        tokens[each.part] += each.tally["tokens"]
+    for block in tokenized:
+        tokens[block.part] += block.tally["tokens"]
     return tokens
 
 
@@ -151,16 +151,17 @@ def write_shard(item: tuple[str, int], work: Folder, done: Folder, parts: int, v
     split, part = item
     tokenized = read_tokens(work, split)
     tokens = tokens_of_parts(tokenized, parts)
-    rest = _last_tokens(work, [each for each in tokenized if each.part < part], sum(tokens[:part]) % token_store.RECORD)
+    before = [block for block in tokenized if block.part < part]
+    rest = _last_tokens(work, before, sum(tokens[:part]) % token_store.RECORD)
     number = sum(records > 0 for records in token_store.records_of_parts(tokens)[:part])
     with work.temporary() as temporary:
         (temporary / "before").mkdir()
         np.save(temporary / "before" / "rest.npy", rest.astype(token_store.dtype(vocabulary_size)))
         with token_store.Writer(temporary / "part", split, vocabulary_size, temporary / "before",
                                 part == parts - 1) as writer:
-            for each in tokenized:
-                if each.part == part:
-                    with work.arrays(each.name) as arrays:
+            for block in tokenized:
+                if block.part == part:
+                    with work.arrays(block.name) as arrays:
                         writer.add(arrays["tokens"], arrays["sentences"], arrays["documents"])
         name = f"{split}/{token_store.shard_name(split, number)}"
         return File(name, *done.put(temporary / "part" / token_store.shard_name(split, 0), name))
@@ -169,10 +170,10 @@ def write_shard(item: tuple[str, int], work: Folder, done: Folder, parts: int, v
 def _last_tokens(work: Folder, tokenized: list[Tokens], number: int) -> np.ndarray:
     """The last tokens of blocks."""
     last: list[np.ndarray] = [np.zeros(0, np.uint16)]
-    for each in reversed(tokenized):
+    for block in reversed(tokenized):
         if not number:
             break
-        with work.arrays(each.name) as arrays:
+        with work.arrays(block.name) as arrays:
             last.append(arrays["tokens"][-number:])
         number -= len(last[-1])
     return np.concatenate(last[::-1])
@@ -187,8 +188,8 @@ def write_index(item: tuple[str, str], work: Folder, done: Folder) -> File:
 
 
 def _lengths(work: Folder, split: str, name: str) -> Iterator[np.ndarray]:
-    for each in read_tokens(work, split):
-        with work.arrays(each.name) as arrays:
+    for block in read_tokens(work, split):
+        with work.arrays(block.name) as arrays:
             yield arrays[name]
 
 
