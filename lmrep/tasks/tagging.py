@@ -152,7 +152,7 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
     ids, numbers = word_ids(records, encoder), {label: i for i, label in enumerate(c.labels)}
     units: list[Encoded] = []
     owners, columns, long = [], {"word": [], "tag": [], "representative": []}, 0
-    forms = {word: i for i, word in enumerate(ids)}
+    distinct = {word: i for i, word in enumerate(ids)}
     for number, record in enumerate(records):
         words = [ids[word] for word in record.fields["words"]]
         tags = np.array([numbers.get(tag, -1) for tag in tags_of(c, record)] or [-1] * len(words))
@@ -168,7 +168,7 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
             word = np.repeat(np.where(chosen, np.arange(start, end), -1), sizes[start:end])
             around = len(encoder.layout.lead), len(encoder.layout.tail)
             word = np.pad(word, around, constant_values=-1)
-            numbered = np.repeat([forms[word] for word in record.fields["words"][start:end]], sizes[start:end])
+            numbered = np.repeat([distinct[word] for word in record.fields["words"][start:end]], sizes[start:end])
             units.append(assemble(encoder.layout, np.concatenate(words[start:end]), words=[numbered]))
             owners.append(number)
             columns["word"].append(word)
@@ -176,7 +176,7 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
             every = np.pad(np.repeat(np.arange(start, end), sizes[start:end]), around, constant_values=-1)
             marks = representatives(every, c.pieces) * np.where(every == len(words) - 1, 2, 1)
             columns["representative"].append(np.where(every >= 0, marks, -1))
-    return collect(units, owners, token_columns=columns, forms=forms), long
+    return collect(units, owners, token_columns=columns, distinct=distinct), long
 
 
 def _report(c: Config, records: Sequence[Record]) -> None:

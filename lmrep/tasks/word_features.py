@@ -63,12 +63,12 @@ def columns(c: Any, units: Units, frozen: FrozenParts) -> Units:
 
     Args:
       c: the config.
-      units: with the details `forms`, the distinct words, and `form` [n], the number of each token's word or -1.
+      units: with the details `distinct`, the different words, and `number` [n], of each token's word, or -1.
       frozen: the word vectors.
     """
     if not fields(c):
         return units
-    words, columns = units.details["forms"], {}
+    words, columns = units.details["distinct"], {}
     if c.words.lookup:
         rows, lookup = {word: i for i, word in enumerate(frozen[NAME].tokens)}, LOOKUPS[c.words.lookup]
         columns["vector"] = np.array([next((rows[form] for form in lookup(word) if form in rows), UNKNOWN)
@@ -82,7 +82,7 @@ def columns(c: Any, units: Units, frozen: FrozenParts) -> Units:
             row[: len(values)] = values.astype(np.int32) + 1
     special = {"vector": SPECIAL, "word_bytes": 0}
     added = {name: np.concatenate([values, np.full_like(values, special[name], shape=(1, *values.shape[1:]))])[
-        units.details["form"]] for name, values in columns.items()}  # -1 takes the last
+        units.details["number"]] for name, values in columns.items()}  # -1 takes the last
     return units._replace(columns=units.columns | added, token_columns=(*units.token_columns, *added))
 
 

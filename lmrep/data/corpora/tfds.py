@@ -57,8 +57,8 @@ def _texts(directory: str, first: int, last: int, config: Config, tally: Counter
 
 @contextlib.contextmanager
 def _examples(builder: Any, config: Config, first: int) -> Iterator[tuple[Callable[[range], Any], int]]:
-    """Yields (a function from numbers to examples, the number of the example that it calls 0). Of a remote dataset they
-    are those of the file that begins with example `first`, which is downloaded."""
+    """Yields (a function from numbers to examples, the number of the example that it calls 0). A remote dataset
+    gives the examples of the file that begins with example `first`, which is downloaded."""
     import tensorflow_datasets as tfds
     from array_record.python import array_record_data_source
 

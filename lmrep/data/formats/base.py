@@ -70,7 +70,7 @@ PAIR_FIELDS = (*TEXT_FIELDS, "pair_label")
 
 
 def with_characters(fields: Iterable[str]) -> tuple[str, ...]:
-    """The fields of a batch whose tokenizer has characters, given those of other tokenizers."""
+    """Adds the fields of characters to the fields of a batch, for tokenizers that have them."""
     names = {"tokens": "characters", "backward_tokens": "backward_characters"}
     fields = tuple(fields)
     return (*fields, *(names[name] for name in fields if name in names))

@@ -72,7 +72,7 @@ class PairLayout(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """What some examples hold, int64[b] each. Positions are those of the stream that the example reads."""
+    """What some examples hold, int64[b] each. Positions count in the direction that the example reads."""
 
     begin: np.ndarray  # of the reused tokens and A
     a_end: np.ndarray
@@ -85,8 +85,8 @@ class Pairs(NamedTuple):
 class StreamPairPlan(Dataset):
     """The examples of a split.
 
-    Examples 0 to `rows` - 1 are the windows of the stream, in its order; then come those of the reversed stream, if
-    there are any, and then the repetitions of all of them.
+    Examples 0 to `rows` - 1 are the windows of the stream, in its order; then come the windows of the reversed stream,
+    if half of a batch reads it, and then the repetitions of both.
 
     Attributes:
       store: holds the tokens.
@@ -215,7 +215,7 @@ class StreamPairPlan(Dataset):
         return numbers // self.rows % self.directions == 1
 
     def pairs(self, numbers: np.ndarray) -> Pairs:
-        """The texts of examples; those of an empty example are any."""
+        """The texts of examples; the texts of an empty example have no meaning."""
         numbers = np.maximum(numbers, 0)
         backward, end = self._backward(numbers), self.positions
         random, cut, place = (uniform((self.seed, use), numbers) for use in (RANDOM, CUT, PLACE))

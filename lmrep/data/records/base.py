@@ -16,7 +16,7 @@ class Record(NamedTuple):
     """A labelled example as a reader gives it.
 
     Attributes:
-      fields: name -> value; the names are those of `FIELDS`. A field that the file lacks is absent.
+      fields: name -> value, where the name is one of `FIELDS`. A field that the file lacks is absent.
       id: as in the file, or else the example's number in its split, from 0.
       where: file and line (or file and number), for messages: "dev.tsv, line 12".
       lines: the line of each word, where words have lines of their own.
@@ -123,7 +123,7 @@ class ReaderDef(NamedTuple):
     """An entry of `READERS`: a file format of labelled examples.
 
     Attributes:
-      read: Job -> the examples of the file in order. An id of "" stands for a number. An example that cannot be read is
+      read: Job -> the examples of the file in order. An id of "" means a number. An example that cannot be read is
         returned as the UserError, with file and line, that says why; an unreadable file raises it.
       suffixes: of names of files that may have this format, decompressed: (".tsv",). Of several readers with a suffix,
         the first one that detects the file reads it, or else the last.

@@ -197,7 +197,7 @@ def _name(separator: str) -> str:
 
 
 def _separator(job: Job) -> str:
-    """That of the config; "" for auto."""
+    """The separator that the config names; "" for auto."""
     return {"auto": "", "tab": "\t"}.get(job.config.separator, job.config.separator)
 
 

@@ -212,16 +212,16 @@ def windows(length: int, capacity: int, stride: int) -> list[tuple[int, int]]:
 
 def collect(
     parts: Sequence[Encoded], example: Sequence[int], columns: Mapping[str, Sequence] = {},
-    token_columns: Mapping[str, Sequence[np.ndarray]] = {}, forms: Mapping[str, int] | None = None,
+    token_columns: Mapping[str, Sequence[np.ndarray]] = {}, distinct: Mapping[str, int] | None = None,
 ) -> Units:
     """Units of encoded texts; `columns` has a value for each unit, `token_columns` an array for each, with a value for
-    each of its tokens. `forms` are the distinct words with their numbers, where parts have `words`; `details` then has
-    `forms`, the words in that order, and `form` int32[n], the number of each token's word, or -1."""
+    each of its tokens. `distinct` has the number of each different word, where parts have `words`; `details` then has
+    `distinct`, the words in that order, and `number` int32[n], the number of each token's word, or -1."""
     lengths = [len(part.ids) for part in parts]
     arrays = {name: np.asarray(values) for name, values in columns.items()}
     arrays |= {name: np.concatenate(values) for name, values in token_columns.items()}
-    details = {} if forms is None else {
-        "forms": np.array([*forms], object), "form": np.concatenate([part.words for part in parts])}
+    details = {} if distinct is None else {
+        "distinct": np.array([*distinct], object), "number": np.concatenate([part.words for part in parts])}
     return Units(
         np.concatenate([part.ids for part in parts]), np.concatenate([part.types for part in parts]),
         np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), np.asarray(example, np.int32), arrays,

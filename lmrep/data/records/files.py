@@ -68,7 +68,7 @@ def beside(job: Job, ending: str, other: str, field: str) -> Path | None:
 
 
 def suffix(path: Path) -> str:
-    """The last suffix of the name of a file's content, in lower case: .tsv of A.TSV.gz, or of a zip archive of it."""
+    """The suffix of a decompressed file's name, in lower case: .tsv for A.TSV.gz and for a zip archive of A.TSV."""
     return Path(input_files.content_name(path)).suffix.lower()
 
 
@@ -136,7 +136,7 @@ def _report(path: Path, replaced: list[int], encoding: str) -> None:
 
 
 def _check_mark(path: Path, content: bytes, encoding: str) -> None:
-    """Refuses a file whose byte order mark is that of UTF-16 or UTF-32, where that is not the encoding."""
+    """Refuses a file with the byte order mark of UTF-16 or UTF-32, if the encoding is another one."""
     marked = text_files.byte_order(content)
     if marked and not _codec(encoding).startswith(("utf-16", "utf-32")):
         raise UserError(f"{path} begins with the byte order mark of {marked}, and config.data.encoding is "

@@ -67,7 +67,7 @@ def read(config: Config, split: str, needed: Collection[str] = ()) -> list[Recor
 
 
 def files_of(config: Config, split: str) -> str:
-    """The files that a split is read from: those of training where validation examples are held out of them."""
+    """The files that a split is read from: the training files, where validation examples are held out of them."""
     return config.train if split == "validation" and config.held_out else getattr(config, split)
 
 

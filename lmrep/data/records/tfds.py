@@ -35,7 +35,7 @@ def read(job: Job) -> Iterator[Record | UserError]:
 
 
 def check_present(config: Config) -> None:
-    """Raises UserError if the examples are those of a data set that reading would first download and prepare."""
+    """Raises UserError if reading would first download and prepare the data set."""
     if config.tfds:
         prepared.open_builder(config.tfds, config.tfds_dir, download=False)
 

@@ -271,7 +271,7 @@ def _finish(done: pathlib.Path, parts: list[pathlib.Path], facts: dict[str, dict
 
 def write_facts(done: pathlib.Path, facts: dict[str, dict[str, float]], text: dict[str, int],
                 tokenizer: tokenizers.Tokenizer) -> None:
-    """Writes statistics and the files of the tokenizer. `text` is that of the scan."""
+    """Writes statistics and the files of the tokenizer. `text` has the anomalies that the scan counted."""
     content = json.dumps({**facts, "text": text}, indent=2)
     (done / "statistics.json").write_text(content + "\n", encoding="utf8")
     tokenizer.save(done / "tokenizer")

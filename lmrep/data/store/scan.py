@@ -73,7 +73,7 @@ def describe_anomalies(counts: Mapping[str, int]) -> str:
 
 
 def reread(corpus: corpora.Corpus, scanned: CorpusScan) -> Iterator[str]:
-    """The documents. Raises RunFault if they are not those of the first time."""
+    """The documents. Raises RunFault if they changed since the first time."""
     return unchanged(corpus.documents(), scanned.positions)
 
 

@@ -25,13 +25,13 @@ CLASSES = ("Roberta", "GPT2", "Bart", "Longformer")  # tokenizer classes of othe
 
 
 def _bytes() -> dict[str, int]:
-    """Printable bytes of Latin-1 stand for themselves; the 68 others are U+0100 and up."""
+    """Maps printable characters of Latin-1 to their byte, and U+0100 and up to the 68 other bytes."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
 
 
-BYTES = _bytes()  # character of a token -> the byte that it stands for
+BYTES = _bytes()  # character of a token -> its byte
 SPACE = next(character for character, byte in BYTES.items() if byte == 0x20)
 
 

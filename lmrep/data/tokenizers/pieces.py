@@ -93,7 +93,7 @@ def family_of(model_config: Path, config: Mapping[str, Any], pieces: Sequence[st
 class Pieces(Tokenizer):
     """Base class of tokenizers whose pieces begin with "▁" where a word starts."""
 
-    byte_pieces: set[int]  # the ids of pieces that stand for a byte
+    byte_pieces: set[int]  # the ids of pieces that represent a byte
 
     def set_family(self, algorithm: str) -> None:
         """Names the tokenizer for its special tokens and its algorithm, "unigram" or "bpe"."""
@@ -103,7 +103,7 @@ class Pieces(Tokenizer):
         self.one_separator = "cls" not in self.specials  # T5 has the end of a text alone
 
     def sentinels(self, before: str = "") -> Iterator[int]:
-        """As in the base class; those of mT5 are pieces of its model."""
+        """As in the base class; the sentinels of mT5 are pieces of its model."""
         return iter([*super().sentinels(before)] or [*super().sentinels(SPACE)])
 
     def decode(self, ids: Iterable[int]) -> str:

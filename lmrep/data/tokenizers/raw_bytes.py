@@ -13,7 +13,7 @@ TOKENS = [*SPECIALS.values(), *sorted(BYTES, key=BYTES.__getitem__)]
 
 
 class Bytes(ByteLevel):
-    """Byte-level BPE without a merge: its files are those of a `byte_level_bpe`."""
+    """Byte-level BPE without a merge: its files are the same as for `byte_level_bpe`."""
 
     name = "bytes"
     rules = "bytes-1"

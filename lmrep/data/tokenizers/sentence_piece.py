@@ -81,7 +81,7 @@ class Cleaning:
 
 
 def sentinels(number: int = SENTINELS) -> list[AddedToken]:
-    """T5's sentinels, which stand for masked spans. They follow the ids of the model, highest number first."""
+    """T5's sentinels, which represent masked spans. They follow the ids of the model, highest number first."""
     return [AddedToken(SENTINEL.format(i), special=True, normalized=False) for i in reversed(range(number))]
 
 
@@ -285,8 +285,8 @@ def xlnet_json(
 def train(algorithm: str, vocab_size: int, lowercase: bool, texts: Callable[[], Iterator[str]]) -> SentencePiece:
     """Trains "unigram", "bpe", "xlnet": unigrams with XLNet's special tokens and marks, or "t5": unigrams with T5's
     special tokens and, after all others, its sentinels. The special tokens are the first ids. If `lowercase`, text is
-    cleaned as for ALBERT; otherwise it is not cleaned, or as for XLNet, and that for T5 never is. Raises UserError if
-    the text is empty, has fewer different pieces than `vocab_size`, or more characters."""
+    cleaned as for ALBERT; otherwise it is cleaned for XLNet alone, and for T5 never. Raises UserError if the text is
+    empty, has fewer different pieces than `vocab_size`, or more characters."""
     roles = {"xlnet": XLNET_SPECIALS, "t5": T5_SPECIALS}.get(algorithm, SPECIALS)
     specials = list(roles.values())
     cleaning = Cleaning(lowercase) if lowercase or algorithm == "xlnet" else None

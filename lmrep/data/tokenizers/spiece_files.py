@@ -45,7 +45,7 @@ def load(files: PublishedFiles) -> SentencePiece | unigram.Unigram | None:
 
 
 def _cleaning(config: dict[str, Any], family: str) -> Cleaning | None:
-    """The cleaning that do_lower_case, keep_accents and remove_space determine; by default that of the family."""
+    """The cleaning that do_lower_case, keep_accents and remove_space determine; by default, what the family does."""
     lowercase = FAMILIES[family].lowercase
     default = None if lowercase is None else Cleaning(lowercase)
     if family == "any" and config.get("remove_space") is True:

@@ -1,8 +1,8 @@
 """Unigram models of pieces (Kudo 2018) that a tokenizer.json holds, without the spiece.model that it was made from.
 
 T5, ALBERT and XLNet directories that version 5 of transformers saves have only this file. It also holds the rules that
-are applied to a text, and the `tokenizers` library applies them, so that texts get the ids that they get there. These
-differ from those of the published code (`sentence_piece.py`): the comma of a number is not split off, and a file may
+are applied to a text, and the `tokenizers` library applies them, so that texts get the ids that they get there. The
+published code (`sentence_piece.py`) gives others: here the comma of a number is not split off, and a file may
 add tokens, such as "(" for ALBERT, after which a new word starts.
 """
 

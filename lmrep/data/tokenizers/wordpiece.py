@@ -121,7 +121,7 @@ def train(vocab_size: int, lowercase: bool, texts: Callable[[], Iterator[str]]) 
 
 
 def frequent_characters(tokenizer: tokenizers.Tokenizer, texts: Iterable[str], vocab_size: int) -> list[str]:
-    """The most frequent characters of the normalized text, sorted: those that cover COVERAGE of it, but no more than a
+    """The most frequent characters of the normalized text, sorted: as many as cover COVERAGE of it, but no more than a
     third of the vocabulary."""
     counts: Counter[str] = Counter()
     for text in texts:

@@ -19,7 +19,7 @@ from lmrep.data.store.tokenize import Batch, tokenize
 
 
 class Block(NamedTuple):
-    """Consecutive documents of one reader, split and part; `number` counts those of the reader."""
+    """Consecutive documents of one reader, split and part; `number` counts the blocks of the reader."""
 
     reader: int
     number: int
