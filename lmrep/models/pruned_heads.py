@@ -2,6 +2,7 @@
 layer 3. Layers and heads are numbered from 0, as before any was removed."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -55,9 +56,16 @@ def kept(text: str, layers: int, heads: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(head for head in range(heads) if head not in pruned.get(layer, ())) for layer in range(layers))
 
 
+def counts(text: str, layers: int, heads: int) -> Counter[int]:
+    """{number of heads: how many layers keep as many}, without a list of all layers. Raises UserError as `parse`."""
+    pruned = parse(text, layers, heads)
+    return +Counter({heads: layers - len(pruned)}) + Counter(heads - len(removed) for removed in pruned.values())
+
+
 def check(text: str, layers: int, heads: int, share: str) -> None:
     """Raises UserError as `parse`, and where layers that share parameters (`model.share`) lack different heads."""
-    if len(set(kept(text, layers, heads))) > 1 and share != "none":
+    pruned = parse(text, layers, heads)
+    if share != "none" and pruned and (len(pruned) < layers or len({*pruned.values()}) > 1):
         raise UserError(f"model.pruned_heads is {text}, and layers share parameters (model.share={share}); remove the "
                         "same heads from every layer")
 

@@ -3,6 +3,7 @@
 All systems share this code; they differ in `Config`, whose published values are in `presets.py`.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -85,6 +86,11 @@ class Config:
         return pruned_heads.kept(self.pruned_heads, self.layers, self.heads)
 
     @property
+    def head_counts(self) -> Counter[int]:
+        """{number of heads: how many layers have as many}."""
+        return pruned_heads.counts(self.pruned_heads, self.layers, self.heads)
+
+    @property
     def max_tokens(self) -> int:
         """Tokens of a sequence at most: the number of positions; 0, for any, without positions."""
         return 0 if self.positions == "none" else self.max_length
@@ -114,10 +120,11 @@ def check(c: Config) -> None:
 def build(c: Config, execution: stack.Execution = stack.Execution(), name: str = "transformer") -> Model:
     """The model of config `c`."""
     check(c)
+    run = partial(encode, c=c, execution=execution)
     return Model(
         name=name,
         specs=specs(c),
-        encode=pruned_heads.by_number(partial(encode, c=c, execution=execution), c.kept_heads, c.heads),
+        encode=pruned_heads.by_number(run, c.kept_heads, c.heads) if c.pruned_heads else run,
         width=c.width,
         vocab_size=c.vocab,
         max_length=c.max_tokens,
@@ -137,7 +144,7 @@ def sizes(c: Config) -> Sizes:
     """The numbers of published formulas: each layer has four projections of the attention and two of the block after
     it, 4 d h k + 2 d f."""
     projection = c.table_width * c.width if c.table_width != c.width else 0
-    attention = c.head_width * sum(map(len, c.kept_heads))
+    attention = c.head_width * sum(heads * layers for heads, layers in c.head_counts.items())
     whole = attention == c.layers * c.width  # that script counts layers of one size
     return Sizes(4 * c.width * attention + 2 * c.layers * c.width * c.mlp + projection, attention,
                  TransformerSizes(c.layers, c.width, c.heads, c.mlp, c.table_width, c.vocab) if whole else None)
@@ -187,13 +194,14 @@ def layer_specs(c: Config) -> Tree | list[Tree]:
     init = initializer(c)
     scale = (2 * c.layers) ** -0.5 if c.residual_init == "scaled" else 1.0
     adding = initializer(c, scale * c.init_stddev)
+    different = len(c.head_counts) > 1
     layers = [{
-        "attention": attention_layer.specs(c.width, len(heads), init, adding, c.head_width),
+        "attention": attention_layer.specs(c.width, heads, init, adding, c.head_width),
         "attention_norm": norm.specs(c.width),
         "mlp": mlp.specs(c.width, c.mlp, init, adding),
         "mlp_norm": norm.specs(c.width),
-    } for heads in c.kept_heads]
-    return layers if len(set(map(len, c.kept_heads))) > 1 else layers[0]
+    } for heads in (map(len, c.kept_heads) if different else c.head_counts)]
+    return layers if different else layers[0]
 
 
 def encode(
@@ -286,8 +294,7 @@ def start_cache(
     """An empty cache for `length` tokens. Raises ValueError if the model has fewer positions."""
     if 0 < c.max_tokens < length:
         raise ValueError(f"a cache of {length} tokens was requested; the model has positions for {c.max_length}")
-    heads = max(map(len, c.kept_heads))
-    empty = jnp.zeros((c.layers, batch_size, heads, length, c.head_width), execution.dtype)
+    empty = jnp.zeros((c.layers, batch_size, max(c.head_counts), length, c.head_width), execution.dtype)
     return Cache(KVCache(empty, empty), jnp.int32(0))
 
 
