@@ -143,7 +143,6 @@ def test_report_shows_heads_that_were_measured_without_a_curve():
         assert page.count("<title>layer ") == 2 and "<polyline" not in page
 
 
-@slow
 def test_a_pruned_run_is_the_run_without_these_heads(home, run, tmp_path):
     """And a second removal counts heads as the first did."""
     answer = small.command("prune", f"--workdir={home}/run", f"--output={tmp_path}/one", "--heads=0:0")

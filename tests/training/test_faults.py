@@ -206,7 +206,6 @@ def test_going_back_skips_the_batches_since_the_checkpoint(tmp_path, optimizer, 
     assert_same(state, expected)
 
 
-@pytest.mark.slow
 def test_a_run_that_went_back_repeats_it_when_killed(tmp_path, optimizer):
     """Killed before the fault, after going back and before the next checkpoint, and later."""
     stages = [stage(optimizer, {NAN_BATCH + 1: np.inf, 12: np.inf})]

@@ -63,7 +63,6 @@ def test_the_optimizer_counts_over_stages_that_continue():
 # What it starts from
 
 
-@pytest.mark.slow
 def test_two_stages_that_continue_equal_one_and_resume_before_at_and_after_their_boundary(tmp_path):
     """Parameters, moments and the position in the schedule."""
     expected, stages = train([stage(8)], tmp_path / "one"), [stage(3), stage(5, after=3)]
