@@ -98,11 +98,13 @@ def components() -> Iterator[str]:
     from lmrep.interop.huggingface import FAMILIES
     from lmrep.models import MODELS
     from lmrep.objectives import OBJECTIVES
+    from lmrep.optimizers import OPTIMIZERS
     from lmrep.tasks import TASKS
 
     tables: Mapping[str, Mapping] = {
         "Networks": MODELS, "Objectives": OBJECTIVES, "Tasks": TASKS, "Input formats": FORMATS,
-        "Tokenizers": TOKENIZERS, "Labelled files": READERS, "Published checkpoints": FAMILIES}
+        "Tokenizers": TOKENIZERS, "Labelled files": READERS, "Optimizers": OPTIMIZERS,
+        "Published checkpoints": FAMILIES}
     yield "# Components\n"
     yield "The rows of the tables from which a config chooses. [Extend](../extend/index.md) shows how to add one.\n"
     for title, rows in tables.items():

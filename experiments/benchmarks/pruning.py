@@ -30,11 +30,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import lmrep
+from lmrep import optimizers
 from lmrep.analysis import head_importance, heads, pruning
 from lmrep.core.host import keep_memory, processor
 from lmrep.core.params import count
 from lmrep.experiment.config import stage_at
-from lmrep.training import optimizers
 from lmrep.training.state import TrainState, trainable
 from lmrep.training.step import train_step
 

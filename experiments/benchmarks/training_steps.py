@@ -12,12 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lmrep import optimizers
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS, name_of, transformer
 from lmrep.objectives import OBJECTIVES
 from lmrep.planning import flops
-from lmrep.training import optimizers, state
+from lmrep.training import state
 from lmrep.training.step import prepare_keys, train_step
 
 SPECIALS = {"pad": 0, "unk": 100, "cls": 101, "sep": 102, "mask": 103}
@@ -54,7 +55,7 @@ def build(system, execution=Execution()):
         vocabulary = replace(vocabulary, specials=T5_SPECIALS, sentinels=tuple(ids))
     network = MODELS[name].build(system.config, execution, name)
     objective = definition.build(definition.config(**system.fields), network, vocabulary)
-    return objective, optimizers.build(optimizers.RECIPES[system.recipe], objective.specs, 1_000_000)
+    return objective, optimizers.build(optimizers.recipes()[system.recipe], objective.specs, 1_000_000)
 
 
 def compiled_step(objective, optimizer, batch):

@@ -24,11 +24,11 @@ import numpy as np
 from timing import alternate, print_times
 from training_steps import SPECIALS, ObjectiveSteps, lmrep_batch
 
+from lmrep import optimizers
 from lmrep.core.host import keep_memory
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.models import MODELS
 from lmrep.objectives import causal
-from lmrep.training import optimizers
 
 
 def steps(name, o, batch, **fields):
@@ -37,7 +37,7 @@ def steps(name, o, batch, **fields):
                                  max_length=o.length, dropout=0.0, attention_dropout=0.0, activation="relu", **fields)
     vocabulary = Vocabulary(o.words, SPECIALS, np.ones(o.words, bool), np.ones(o.words, np.int64))
     objective = causal.build(causal.Config(), MODELS[name].build(config), vocabulary)
-    return ObjectiveSteps(objective, optimizers.build(optimizers.RECIPES["adamw"], objective.specs, 1000), [batch])
+    return ObjectiveSteps(objective, optimizers.build(optimizers.recipes()["adamw"], objective.specs, 1000), [batch])
 
 
 def main():

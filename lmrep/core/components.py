@@ -9,12 +9,13 @@ from typing import Any
 from lmrep.core.errors import RunFault, Stopped, UserError
 
 
-def described(kind: str, name: str, config: type) -> str:
-    """A component for messages, "objective 'masked' (lmrep/objectives/masked.py)"; `config` is its record."""
+def described(kind: str, name: str, config: Any) -> str:
+    """A component for messages, "objective 'masked' (lmrep/objectives/masked.py)"; `config` is its record or
+    function."""
     return f"{kind} {name!r} ({_file(config)})"
 
 
-def _file(config: type) -> str:
+def _file(config: Any) -> str:
     try:
         return inspect.getsourcefile(config) or config.__module__
     except TypeError:  # defined in an interactive session
@@ -38,7 +39,7 @@ def check_built(what: str, built: Any, expected: type) -> None:
 
 
 @contextlib.contextmanager
-def faults_of(what: str, config: type) -> Iterator[None]:
+def faults_of(what: str, config: Any) -> Iterator[None]:
     """Turns an exception of a component's code into a UserError that names `what` and the line of its file. The errors
     of lmrep pass."""
     try:

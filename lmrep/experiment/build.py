@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from lmrep import optimizers
 from lmrep.core.components import check_built, described
 from lmrep.core.errors import UserError
 from lmrep.core.progress import ProgressReporter
@@ -37,7 +38,6 @@ from lmrep.objectives.base import FrozenParts, Objective
 from lmrep.objectives.outputs import with_network_losses
 from lmrep.tasks import word_features
 from lmrep.tasks.base import collate
-from lmrep.training import optimizers, schedules
 from lmrep.training.inputs import HostBatch
 from lmrep.training.stages import Stage, check, locate_stage
 from lmrep.training.state import FROZEN
@@ -235,7 +235,7 @@ def _stage(
         validation=held_out and (lambda indices: loader.evaluation_batches(
             held_out, batch_size=stage.batch_size, indices=indices, limit=limit)),
         schedule=optimizers.schedule(stage.optimizer, schedule_steps),
-        plateau=schedules.plateau_rule(stage.optimizer.schedule), start=stage.start, score=score,
+        validation_rule=optimizers.validation_rule(stage.optimizer), start=stage.start, score=score,
         init_values=frozen_values(built, frozen), metrics=metrics, batch_struct=struct, fingerprint=train.fingerprint)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import ml_collections
 
+from lmrep import optimizers
 from lmrep.config.record import choose, read
 from lmrep.core.errors import UserError
 from lmrep.core.messages import byte_size
@@ -37,7 +38,6 @@ from lmrep.models.base import Context, Model, ModelDef, check_context
 from lmrep.objectives.base import Capability
 from lmrep.storage.workdir import CONFIG, RunRecord, read_config
 from lmrep.tasks import TASKS
-from lmrep.training import optimizers, schedules
 from lmrep.training.faults import check as check_faults
 from lmrep.training.stages import locate_stage
 
@@ -61,7 +61,7 @@ def default_config(
       preset: a name in `lmrep.models.PRESETS`, or a network of `MODELS` with its defaults.
       objective: a name in `lmrep.objectives.OBJECTIVES`.
       format: a name in `lmrep.data.formats.FORMATS`.
-      optimizer: a name in `lmrep.training.optimizers.RECIPES`.
+      optimizer: a recipe of a row of `lmrep.optimizers.OPTIMIZERS`.
       layout: of the mesh, as `parse_mesh` takes it.
     """
     def section(name: str, record: Any) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def default_config(
         "model": model,
         "objective": section(objective, choose(ALL_OBJECTIVES, objective, "objective").config()),
         "format": section(format, choose(ALL_FORMATS, format, "format").config()),
-        "optimizer": dataclasses.asdict(choose(optimizers.RECIPES, optimizer, "optimizer")),
+        "optimizer": dataclasses.asdict(choose(optimizers.recipes(), optimizer, "optimizer")),
         "mesh": parse_mesh(layout),
     }
     carried, form = MODELS[model["name"]].carried_field, ALL_FORMATS[format]
@@ -94,6 +94,8 @@ def parse(config: Mapping[str, Any]) -> Experiment:
       UserError: a field is unknown, of the wrong type or out of range, or fields do not fit each other.
     """
     mapping = config.to_dict() if hasattr(config, "to_dict") else dict(config)
+    if "optimizer" in mapping:
+        mapping["optimizer"] = optimizers.read_config(mapping["optimizer"], "config.optimizer")
     experiment = read(record_of(mapping), mapping, "config")
     network = build_model(experiment)
     if experiment.size_cap and not experiment.temperature:
@@ -112,7 +114,7 @@ def parse(config: Mapping[str, Any]) -> Experiment:
             raise UserError(f"format {stage.format_name!r} is configured so that examples continue those of the "
                             "previous batch, and the examples of a mixture alternate between its sources; choose "
                             "another format or format.order=shuffled, or train on one corpus: --config.sources='()'")
-        schedules.check(stage.optimizer.schedule, schedule_steps(stages, i), last=i == len(stages) - 1)
+        optimizers.check(stage.optimizer, schedule_steps(stages, i), last=i == len(stages) - 1)
         _check_decoder(experiment, stage)
         _check_stage(stage, network)
         _check_characters(experiment.tokenizer, stage, network)
@@ -259,17 +261,14 @@ def _plan(experiment: Experiment, stage: StageConfig, i: int, steps: int) -> Sta
     where = f"config.stages.{i}" if experiment.stages else "config"
     objective_name, objective = _choice(ALL_OBJECTIVES, experiment.objective, stage.objective, f"{where}.objective")
     format_name, form = _choice(formats_for(objective_name), experiment.format, stage.format, f"{where}.format")
-    optimizer = dataclasses.asdict(experiment.optimizer)
-    for key, value in stage.optimizer.items():
-        nested = isinstance(value, Mapping) and isinstance(optimizer.get(key), Mapping)
-        optimizer[key] = optimizer[key] | value if nested else value
     return StagePlan(
         name=stage.name, steps=steps,
         length=stage.length or experiment.length,
         batch_size=stage.batch_size or experiment.batch_size,
         microbatches=stage.microbatches or experiment.microbatches,
         format_name=format_name, format=form, objective_name=objective_name, objective=objective,
-        optimizer=read(optimizers.Config, optimizer, f"{where}.optimizer"), start=stage.start,
+        optimizer=optimizers.read_changes(experiment.optimizer, stage.optimizer, f"{where}.optimizer"),
+        start=stage.start,
     )
 
 
@@ -306,7 +305,6 @@ def _check_stage(stage: StagePlan, network: Model) -> None:
     objective = ALL_OBJECTIVES[stage.objective_name]
     objective.check(stage.objective)
     check_context(network, objective.conditions_on(stage.objective), f"objective {stage.objective_name!r}")
-    optimizers.check(stage.optimizer)
     form, masks = ALL_FORMATS[stage.format_name], "attention_mask" in network.inputs
     needed = set(objective.batch_fields(stage.objective))
     fitting = ", ".join(

@@ -1,6 +1,7 @@
 """The fields of an experiment's config with their values, types, bounds and meanings."""
 
 import dataclasses
+import functools
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -11,7 +12,11 @@ from lmrep.data.formats import FORMATS
 from lmrep.experiment.record import ALL_FORMATS, ALL_OBJECTIVES, EXAMPLES, TaskExperiment, record_of
 from lmrep.models import MODELS
 from lmrep.objectives import OBJECTIVES
+from lmrep.optimizers import OPTIMIZERS, SCHEDULES
 from lmrep.tasks import TASKS
+
+# Fields that choose a row of a table, whose config is a subclass of the section's record.
+RECORDS: Mapping[str, Mapping[str, Any]] = {"optimizer.name": OPTIMIZERS, "optimizer.schedule.name": SCHEDULES}
 
 
 class Field(NamedTuple):
@@ -53,7 +58,14 @@ def listed(config: Mapping[str, Any] | None) -> Iterator[Field]:
             for name in [chosen] if value else table:
                 yield from _of_record(table[name].config, f"{field.path}.", value or {}, f"{field.path} {name}")
         else:
-            yield field
+            rows = RECORDS.get(field.path)
+            yield field._replace(bounds=dataclasses.replace(field.bounds, choices=tuple(rows))) if rows else field
+    for path, rows in RECORDS.items():  # what single rows add
+        section = path.removesuffix(".name")
+        given = functools.reduce(lambda node, key: node.get(key, {}), section.split("."), config or {})
+        for name in rows.keys() & {given.get("name")} if given else rows:
+            yield from (field for field in _of_record(rows[name].config, f"{section}.", given, f"{section} {name}")
+                        if field.path not in seen)
     if config is None:
         yield from (field._replace(choice="tasks") for field in _of_record(TaskExperiment, "", {})
                     if seen.get(field.path) != field.type_name)

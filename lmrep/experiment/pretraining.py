@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import ml_collections
 
+from lmrep import optimizers
 from lmrep.config import loading
 from lmrep.core.params import flatten
 from lmrep.data.formats import FORMATS
@@ -23,7 +24,7 @@ from lmrep.experiment.config import default_config
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS, PRESETS, pretrained_models
 from lmrep.objectives import OBJECTIVES
-from lmrep.training import optimizers
+from lmrep.optimizers import OPTIMIZERS
 
 CORPORA = {"python_docs": "python_docs", "files": "text_files", "jsonl": "jsonl", "parquet": "parquet", "tfds": "tfds"}
 
@@ -62,7 +63,7 @@ def choices(
       sizes: {size: preset}; the first is the default. A size "tiny" is added, the first one's network scaled down for
         two cores.
       objective, format: the default of the tables; or a tuple of the only names that may be chosen, default first.
-      optimizer: the default, one of `lmrep.training.optimizers.RECIPES` or a name for what the page sets itself.
+      optimizer: the default, a recipe of a row of `OPTIMIZERS` or a name for what the page sets itself.
       **others: the page's further choices, as `lmrep.config.loading.parse_argument` takes them.
 
     Returns:
@@ -82,7 +83,7 @@ def choices(
         argument, size=(default, tuple(presets)), model=("", ("", *PRESETS, *pretrained_models())),
         objective=among(objective, OBJECTIVES), format=among(format, FORMATS),
         data=("python_docs", tuple(CORPORA)),
-        optimizer=(optimizer, tuple(dict.fromkeys((optimizer, *optimizers.RECIPES)))), **others, mesh="data", init="")
+        optimizer=(optimizer, tuple(dict.fromkeys((optimizer, *optimizers.recipes())))), **others, mesh="data", init="")
     chosen.base = presets[chosen.size]
     chosen.preset = chosen.model or chosen.base
     chosen.family = PRESETS.get(chosen.preset, PRESETS[chosen.base]).family
@@ -100,7 +101,7 @@ def start(chosen: SimpleNamespace) -> ml_collections.ConfigDict:
     for it alone, since runs on other text are tried with that text. `init` is set here; whoever loads the page makes it
     take that checkpoint's network and tokenizer (`lmrep.interop.checkpoint_config.load_config`).
     """
-    optimizer = chosen.optimizer if chosen.optimizer in optimizers.RECIPES else "adamw"
+    optimizer = chosen.optimizer if chosen.optimizer in optimizers.recipes() else optimizers.DEFAULT_RECIPE
     config = default_config(chosen.preset, chosen.objective, chosen.format, optimizer, chosen.mesh)
     config.name = f"tiny_{chosen.preset}" if chosen.size == "tiny" else chosen.preset
     config.init, config.data.corpus = chosen.init, CORPORA[chosen.data]
@@ -165,7 +166,7 @@ def scale_down(config: ml_collections.ConfigDict, steps: int = 400) -> None:
     if "embedding" in config.model and "embedding" not in tiny:
         config.model.embedding = min(config.model.embedding, 64)
     config.tokenizer.vocab_size = 2048
-    config.optimizer.learning_rate = 1e-2 if config.optimizer.name == "lamb" else 2e-3
+    config.optimizer.learning_rate = OPTIMIZERS[config.optimizer.name].tiny_rate
     config.optimizer.schedule.update({"warmup": 0, "warmup_fraction": 0.1})
     config.checkpoint.every = config.evaluation.every = max(1, steps // 4)
 

@@ -19,9 +19,9 @@ from lmrep.data.formats.base import FormatDef
 from lmrep.layers.stack import Execution
 from lmrep.objectives import OBJECTIVES
 from lmrep.objectives.base import Capability, ObjectiveDef
+from lmrep.optimizers import OptimizerConfig
 from lmrep.tasks import TASKS
 from lmrep.tasks.base import FORMAT
-from lmrep.training import optimizers
 from lmrep.training.config import CheckpointConfig, CostConfig, EvaluationConfig, LogConfig
 from lmrep.training.faults import FaultsConfig
 
@@ -135,7 +135,7 @@ class Experiment:
     size_cap: int = setting(0, "K: with a temperature, a source counts as if it had at most so many tokens, or, of a "
                             "task, examples (T5's artificial limit, with temperature=1); 0: no limit", at_least=0)
     tokenizer: tokenizers.Config = setting(tokenizers.Config(), "the tokenizer")
-    optimizer: optimizers.Config = setting(optimizers.Config(), "the optimizer and its schedule")
+    optimizer: OptimizerConfig = setting(OptimizerConfig(), "the optimizer and its schedule")
     mesh: MeshConfig = setting(MeshConfig(), "the layout over devices")
     execution: Execution = setting(Execution(), "precision, rematerialization, attention")
     checkpoint: CheckpointConfig = setting(CheckpointConfig(), "saving")
@@ -186,7 +186,7 @@ class StagePlan:
     format: Any
     objective_name: str
     objective: Any
-    optimizer: optimizers.Config
+    optimizer: OptimizerConfig
     start: dict[str, str] | None
 
 

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
+from lmrep import optimizers
 from lmrep.core.errors import UserError
 from lmrep.core.sharding import batch_sharding, platform
 from lmrep.core.vocabulary import Vocabulary
@@ -20,7 +21,6 @@ from lmrep.experiment.config import Experiment
 from lmrep.experiment.record import ALL_FORMATS, ALL_OBJECTIVES
 from lmrep.objectives.base import FrozenParts
 from lmrep.tasks import TASKS, word_features
-from lmrep.training import optimizers
 from lmrep.training.stages import Stage
 from lmrep.training.stages import check as check_stages
 from lmrep.training.state import TrainState, abstract
@@ -70,7 +70,7 @@ def without_data(experiment: Experiment, vocabulary: Vocabulary | None, mesh: Me
 
 
 def check_contracts(experiment: Experiment, parts: FrozenParts) -> None:
-    """Checks that the network, the objectives and the formats of an experiment of pretraining keep their contracts.
+    """Checks that the components of an experiment of pretraining keep their contracts.
 
     Args:
       experiment: as it was parsed.
@@ -96,6 +96,9 @@ def check_contracts(experiment: Experiment, parts: FrozenParts) -> None:
         if best in metrics and best not in measured:
             raise UserError(f"checkpoint.best is {best!r}, which objective {plan.objective_name!r} as configured does "
                             f"not measure; it measures {', '.join(sorted(measured))}")
+    for i, plan in enumerate(stages):
+        specs = build.objective(plan, network, vocabulary, parts).specs
+        optimizers.build(plan.optimizer, specs, experiments.schedule_steps(stages, i))
 
 
 def batch(one: StageShapes, mesh: Mesh) -> Mapping[str, jax.ShapeDtypeStruct]:

@@ -24,8 +24,9 @@ from lmrep.core.sharding import batch_sharding, use_mesh
 from lmrep.distributed.agreement import Stop, should_stop, stop_flag
 from lmrep.distributed.watchdog import COMPILING, Watch
 from lmrep.objectives.base import Batch, Metrics
+from lmrep.optimizers import averaged, plateau
 from lmrep.storage.checkpoints import Checkpoints
-from lmrep.training import optimizers, plateau, stage_state
+from lmrep.training import stage_state
 from lmrep.training import state as states
 from lmrep.training.config import TrainerConfig
 from lmrep.training.evaluation import Evaluator, MetricSums, Predictor
@@ -103,9 +104,9 @@ class Trainer:
                                    config.checkpoint.best)
         self._sign = 1 if direction == "max" else -1
         for stage in stages:
-            if stage.plateau is not None and stage.validation is None:
-                raise UserError(f"optimizer.schedule of stage {stage.name!r} is plateau, which follows the validation "
-                                "loss, and there is no validation data; give some, or choose another schedule")
+            if stage.validation_rule is not None and stage.validation is None:
+                raise UserError(f"optimizer.schedule of stage {stage.name!r} follows the validation loss, and "
+                                "there is no validation data; give some, or choose another schedule")
         self._stages, self._mesh, self._seed, self._config, self._peak_flops = stages, mesh, seed, config, peak_flops
         self._checkpoints, self._metrics, self._progress = outputs.checkpoints, outputs.metrics, outputs.progress
         self._watch, self._cost = outputs.watch or Watch(), outputs.cost
@@ -167,7 +168,7 @@ class Trainer:
         if first == end - stage.steps and self._loop.validated < first:
             state = validate(first, state)
         self._rate_scale = plateau.scale(state.opt_state)
-        if first >= end or plateau.is_over(state.opt_state, stage.plateau):
+        if first >= end or plateau.is_over(state.opt_state, stage.validation_rule):
             return state
         self._watch.mark(f"{COMPILING} stage {stage.name!r}")
         for step, batch in enumerate(self._batches(index, first), first + 1):
@@ -184,7 +185,7 @@ class Trainer:
             stopping = step < self._ends[-1] and should_stop(stop, next(self._stop_checks))
             if step == end or step % self._config.evaluation.every == 0:
                 state = validate(step, state)
-            if over := plateau.is_over(state.opt_state, stage.plateau):
+            if over := plateau.is_over(state.opt_state, stage.validation_rule):
                 self._end_early(step, index)
             if step == end or over or stopping or step % self._config.checkpoint.every == 0 or (
                     self._config.checkpoint.keep_best and self._is_best(step)):
@@ -200,7 +201,7 @@ class Trainer:
 
     def _end_early(self, step: int, index: int) -> None:
         """Logs that the run ends at `step`, and the metrics since the last line."""
-        final = self._stages[index].plateau.final
+        final = self._stages[index].validation_rule.final
         log.info("the learning rate is %.3g of its peak, below optimizer.schedule.final (%.3g): training ends at step "
                  "%s of %s", self._rate_scale, final, f"{step:,}", f"{self._ends[-1]:,}")
         if step % self._config.log.every and step != self._ends[-1]:
@@ -318,7 +319,7 @@ class Trainer:
         if evaluator is None:
             return state
         stage, config = self._stages[index], self._config
-        params = optimizers.averaged(state.params, state.opt_state) if config.evaluation.averaged else state.params
+        params = averaged(state.params, state.opt_state) if config.evaluation.averaged else state.params
         batches = self._watch.through(stage.validation(evaluator.indices), "validation")
         values = evaluator(params, batches, state.carry.shared)
         if not np.isfinite(values["loss"]):
@@ -334,9 +335,9 @@ class Trainer:
         figures = "  ".join(f"{name} {text}" for name, text in format_metrics(values, stage.metrics).items())
         log.info("validation at step %s: %s", f"{step:,}", figures)
         self._throughput.clear()
-        if stage.plateau is None:
+        if stage.validation_rule is None:
             return state
-        opt_state = plateau.after_validation(state.opt_state, values["loss"], stage.plateau)
+        opt_state = plateau.after_validation(state.opt_state, values["loss"], stage.validation_rule)
         self._rate_scale = plateau.scale(opt_state)
         return state.replace(opt_state=opt_state)
 

@@ -13,8 +13,8 @@ from lmrep.core.errors import UserError
 from lmrep.core.params import Array, ParamSpec, Tree, abstract, flatten, map_paths
 from lmrep.metrics import COMMON, Metric
 from lmrep.objectives.base import Objective
+from lmrep.optimizers import Rule
 from lmrep.training.inputs import HostBatch
-from lmrep.training.plateau import Rule
 from lmrep.training.state import FROZEN
 
 
@@ -34,7 +34,7 @@ class Stage:
       microbatches: how many chunks of a batch gradients are accumulated over.
       validation: indices -> host batches of `batch_size`, the last one filled with empty examples; or None.
       schedule: the learning rate of a step (of the optimizer's own count), for logs.
-      plateau: what validation does to the learning rate, where the optimizer's schedule depends on it. Only the last
+      validation_rule: what a validation does to the learning rate, where the schedule depends on it. Only the last
         stage of a run may end early.
       start: None: continue with the previous stage's parameters and moments. Otherwise where parameters start, by path:
         {"encoder": "objective/generator"} takes the previous stage's generator; all others are initialized.
@@ -56,7 +56,7 @@ class Stage:
     microbatches: int = 1
     validation: Callable[[np.ndarray], Iterator[HostBatch]] | None = None
     schedule: optax.Schedule | None = None
-    plateau: Rule | None = None
+    validation_rule: Rule | None = None
     start: Mapping[str, str] | None = None
     init_values: Mapping[str, np.ndarray] = field(default_factory=dict)
     score: Callable[[list[dict]], dict[str, float]] | None = None

@@ -13,7 +13,7 @@ from lmrep.core import params as P
 from lmrep.core.params import Array, Tree
 from lmrep.core.sharding import batch_sharding, replicated, shardings
 from lmrep.objectives.base import Carry, Objective
-from lmrep.training import optimizers
+from lmrep.optimizers import state_shardings
 
 SHARED = "shared"  # the subtree that has `carry.shared` where predictions read it
 FROZEN = "frozen"  # the subtree of parameters that no update changes and no checkpoint holds
@@ -50,7 +50,7 @@ def layout(objective: Objective, optimizer: optax.GradientTransformation, batch_
     return TrainState(
         step=replicated(mesh),
         params=shardings(specs_of(objective), mesh),
-        opt_state=optimizers.state_shardings(optimizer, objective.specs, mesh),
+        opt_state=state_shardings(optimizer, objective.specs, mesh),
         carry=_carry_layout(objective, batch_size, mesh),
     )
 

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 import lmrep
+from lmrep import optimizers
 from lmrep.analysis import report
 from lmrep.analysis.report import attention, metrics, page, predictions, prose, recipes, run_data
 from lmrep.core.errors import UserError
 from lmrep.experiment import config as experiments
 from lmrep.experiment import inspection
 from lmrep.storage.workdir import write_config
-from lmrep.training import optimizers
 from lmrep.training.state import create
 from tests import small
 

@@ -8,7 +8,7 @@ from lmrep.analysis.report import recipes, run_data
 from lmrep.config import loading
 from lmrep.experiment import config as experiments
 from lmrep.models import PRESETS
-from lmrep.training.schedules import warmup_steps
+from lmrep.optimizers import warmup_steps
 
 
 def published(argument, page="bert", **changes):

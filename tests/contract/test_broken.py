@@ -5,6 +5,7 @@ import dataclasses
 import inspect
 
 import jax.numpy as jnp
+import optax
 import pytest
 
 import lmrep
@@ -15,8 +16,9 @@ from lmrep.metrics import Metric, accuracy_metric
 from lmrep.models import MODELS
 from lmrep.models.base import Encoded
 from lmrep.objectives import OBJECTIVES
+from lmrep.optimizers import OPTIMIZERS, SCHEDULES
 from tests import small
-from tests.contract import characters, convolution, endings, skip, test_plugins
+from tests.contract import characters, convolution, endings, muon, skip, test_plugins
 
 
 def objective(**fields):
@@ -54,6 +56,10 @@ def network(change):
 
 def unreadable(c, *_):
     return c.chanels
+
+
+def lost(*_):
+    return optax.GradientTransformation(lambda params: jnp.zeros(3), lambda grads, state, params: (grads, state))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,6 +132,10 @@ BROKEN = {
         (FORMATS, "endings", ENDINGS._replace(plan=endings.spans)), "endings", "its plan takes"),
     "a format's config without duplicates": (
         (FORMATS, "endings", ENDINGS._replace(config=NoDuplicates)), "endings", "'duplicates'"),
+    "an optimizer whose state belongs to no parameter": (
+        (OPTIMIZERS, "muon", muon.DEFINITION._replace(direction=lost)), "muon", "belongs to no parameter"),
+    "a schedule that gives no scalar": (
+        (SCHEDULES, "stable", muon.STABLE._replace(decay=lambda *_: lambda step: jnp.ones(2))), "stable", "float32[2]"),
 }
 
 
@@ -136,6 +146,8 @@ def texts(tmp_path, monkeypatch):
     monkeypatch.setitem(OBJECTIVES, "skip", skip.DEFINITION)
     monkeypatch.setitem(FORMATS, "endings", endings.DEFINITION)
     monkeypatch.setitem(TOKENIZERS, "characters", characters.DEFINITION)
+    monkeypatch.setitem(OPTIMIZERS, "muon", muon.DEFINITION)
+    monkeypatch.setitem(SCHEDULES, "stable", muon.STABLE)
     return small.corpus(tmp_path / "texts")
 
 
@@ -151,5 +163,6 @@ def test_it_is_refused(row, name, problem, texts, tmp_path, monkeypatch):
     with pytest.raises(UserError) as refused:
         lmrep.train(c, tmp_path / "run", data_dir=tmp_path / "data")
     message = str(refused.value)
-    assert f"'{name}' ({inspect.getsourcefile(definition.config)})" in message
+    code = getattr(definition, "direction", getattr(definition, "decay", definition.config))
+    assert f"'{name}' ({inspect.getsourcefile(code)})" in message
     assert problem in message and not (tmp_path / "run").exists()

@@ -1,4 +1,4 @@
-"""A network, an objective, a tokenizer and a format that lmrep does not know are each one file and one table entry:
+"""A network, an objective, a tokenizer, a format, an optimizer and a schedule that lmrep does not know are each a row:
 with them, every command works."""
 
 import dataclasses
@@ -13,8 +13,9 @@ from lmrep.data.formats import FORMATS
 from lmrep.data.tokenizers import TOKENIZERS
 from lmrep.models import MODELS
 from lmrep.objectives import OBJECTIVES
+from lmrep.optimizers import OPTIMIZERS, SCHEDULES, recipes
 from tests import small
-from tests.contract import characters, convolution, endings, skip
+from tests.contract import characters, convolution, endings, muon, skip
 
 EXPERIMENT = """
 from pathlib import Path
@@ -33,9 +34,10 @@ def config(texts):
     c.objective = {"name": "skip", **dataclasses.asdict(skip.Config())}
     c.format = {"name": "endings", **dataclasses.asdict(endings.Endings())}
     c.tokenizer.update({"name": "characters", "lowercase": False})
+    c.optimizer = dataclasses.asdict(recipes()["muon"])
     c.lock()
     c.steps, c.log.report, c.checkpoint.best, c.samples = 4, True, "top3", ("The old",)
-    c.optimizer.decay_skip, c.optimizer.learning_rate = (), 0.01
+    c.optimizer.decay_skip, c.optimizer.learning_rate = (), 0.1
     return c
 
 
@@ -48,6 +50,8 @@ def home(tmp_path_factory):
         patch.setitem(OBJECTIVES, "skip", skip.DEFINITION)
         patch.setitem(FORMATS, "endings", endings.DEFINITION)
         patch.setitem(TOKENIZERS, "characters", characters.DEFINITION)
+        patch.setitem(OPTIMIZERS, "muon", muon.DEFINITION)
+        patch.setitem(SCHEDULES, "stable", muon.STABLE)
         small.corpus(home / "texts")
         (home / "plugins.py").write_text(EXPERIMENT.format(texts=str(home / "texts")))
         for steps in (4, 8):
@@ -122,9 +126,17 @@ def test_report_and_samples(home):
     command("report", str(home / "run"), f"--data_dir={home}/data", f"--output={home}/page.html")
 
 
+def test_sweep_and_plan(home):
+    command("sweep", f"--config={home}/plugins.py", f"--workdir={home}/sweep", f"--data_dir={home}/data",
+            "--grid=optimizer.newton_steps=1,2", "--config.steps=2")
+    assert len(list((home / "sweep").glob("*/metrics.jsonl"))) == 2
+    assert "optimizer state" in command("plan", f"--config={home}/plugins.py")
+
+
 def test_the_command_line_knows_them(home):
     fields = command("fields", f"--config={home}/plugins.py")
-    for field in ("model.channels", "objective.distance", "format.tokens"):
+    for field in ("model.channels", "objective.distance", "format.tokens", "optimizer.newton_steps",
+                  "optimizer.schedule.decay_fraction"):
         assert field in fields
     command("doctor", f"--config={home}/plugins.py", f"--workdir={home}/new", f"--data_dir={home}/data")
     answer = small.command("train", f"--config={home}/plugins.py", f"--workdir={home}/new",

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+from lmrep import optimizers
 from lmrep.core.sharding import batch_sharding, make_mesh, use_mesh
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats import FORMATS
@@ -16,7 +17,7 @@ from lmrep.data.formats.base import with_characters
 from lmrep.experiment import compatibility
 from lmrep.models import MODELS, PRESETS
 from lmrep.objectives import OBJECTIVES
-from lmrep.training import optimizers, state
+from lmrep.training import state
 from lmrep.training.step import train_step
 from tests import small
 from tests.reference import random_params
@@ -197,7 +198,7 @@ def test_two_steps_change_every_parameter_and_devices_do_not_matter(network, obj
     name, fields = compatibility.settings(objective)
     model = MODELS[PRESETS[network].model].build(smallest(PRESETS[network].config))
     built = OBJECTIVES[name].build(OBJECTIVES[name].config(**fields), model, VOCABULARY)
-    optimizer = optimizers.build(optimizers.Config(learning_rate=1e-3), built.specs, 10)
+    optimizer = optimizers.build(optimizers.OptimizerConfig(learning_rate=1e-3), built.specs, 10)
     struct = jax.eval_shape(partial(state.create, built, optimizer, 8), 0)
     zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), struct)  # of the optimizer; nothing is compiled
     start = zeros.replace(params=random_params(built.specs, stddev=0.1))

@@ -11,7 +11,7 @@ from lmrep.experiment import config as experiments
 from lmrep.experiment.config import check_mesh, default_config, parse, resolve_stages
 from lmrep.experiment.record import MeshConfig, parse_mesh
 from lmrep.models import PRESETS
-from lmrep.training.optimizers import RECIPES
+from lmrep.optimizers import recipes
 from tests import small
 
 
@@ -34,7 +34,7 @@ def refused(config, message, **fields):
 def test_config_spells_out_every_field_and_reads_back_as_itself():
     """Nothing is decided by fields that a config lacks."""
     for preset in PRESETS:
-        for optimizer in RECIPES:
+        for optimizer in recipes():
             own = {"elmo": ("bidirectional", "sentence_stream"), "transformer_xl": ("causal", "stream"),
                    **dict.fromkeys(("t5", "transformer", "cove"), ("span_corruption", "stream"))}
             config = default_config(preset, *own.get(PRESETS[preset].family, ("masked", "segment_pair")), optimizer)
@@ -42,7 +42,7 @@ def test_config_spells_out_every_field_and_reads_back_as_itself():
             config.steps = 20_000  # more than the longest warm-up
             record = parse(config)
             assert experiments.model_config(record) == PRESETS[preset].config
-            assert record.optimizer == RECIPES[optimizer]
+            assert record.optimizer == recipes()[optimizer]
             assert record.format.keys() == resolve_stages(record)[0].format.__dict__.keys() | {"name"}
             assert record.objective.keys() == resolve_stages(record)[0].objective.__dict__.keys() | {"name"}
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lmrep import optimizers
 from lmrep.config import loading
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.tokenizers import SPECIALS
 from lmrep.experiment import build
 from lmrep.experiment import config as experiments
-from lmrep.training import optimizers
 
 ROOT = Path(__file__).parents[2]
 FILES = {str(file.relative_to(ROOT / "experiments")): file for file in sorted((ROOT / "experiments").rglob("*.py"))

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
+from lmrep import optimizers
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.models import bilstm
 from lmrep.models.base import Inputs
 from lmrep.objectives import bidirectional
 from lmrep.objectives.base import Keys
-from lmrep.training import optimizers
 from lmrep.training.state import create
 from lmrep.training.step import train_step
 from tests import reference
@@ -164,7 +164,7 @@ def test_each_direction_is_reset_by_its_own_field():
 @pytest.mark.slow
 def test_a_skipped_update_resets_the_states_of_both_directions():
     _, objective, _ = build(negatives=7)
-    optimizer = optimizers.build(optimizers.Config(name="sgd"), objective.specs, 5)
+    optimizer = optimizers.build(optimizers.OptimizerConfig(name="sgd"), objective.specs, 5)
     state = create(objective, optimizer, B, 0)
     state = state.replace(carry=jax.tree.map(lambda x: x + 0.5, state.carry))
     step = jax.jit(lambda state, batch, limit: train_step(

@@ -211,10 +211,10 @@ FAULTS = (
     Fault("a resumed run shows batches again that it had skipped", "lmrep/training/loop_state.py",
           'skipped = list(fields.get("skipped_batches", ()))', "skipped = []",
           ("tests/training/test_faults.py", "tests/training/test_loop.py")),
-    Fault("a gradient that is clipped is scaled twice", "lmrep/training/optimizers.py",
+    Fault("a gradient that is clipped is scaled twice", "lmrep/optimizers/base.py",
           "limit / jnp.maximum(optax.tree.norm(grads), limit / scale)",
           "scale * limit / jnp.maximum(optax.tree.norm(grads), limit / scale)",
-          ("tests/training/test_optimizers.py", "tests/training/test_optimizer_equations.py")),
+          ("tests/optimizers/test_optimizers.py", "tests/optimizers/test_equations.py")),
     # analysis
     Fault("pruning leaves a layer with one head less than it must keep", "lmrep/analysis/heads.py",
           "if left[head[0]] > at_least:", "if left[head[0]] >= at_least:",

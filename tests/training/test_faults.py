@@ -16,13 +16,13 @@ import numpy as np
 import optax
 import pytest
 
+from lmrep import optimizers
 from lmrep.core.errors import RunFault, Stopped
 from lmrep.core.sharding import make_mesh
 from lmrep.objectives.base import Carry, Objective
 from lmrep.objectives.outputs import normalize_weights
 from lmrep.storage.averaging import mean, parameters
 from lmrep.storage.checkpoints import Checkpoints
-from lmrep.training import optimizers
 from lmrep.training.config import CheckpointConfig, EvaluationConfig, LogConfig, TrainerConfig
 from lmrep.training.faults import FaultsConfig, Losses
 from lmrep.training.loop import RunOutputs, Trainer
@@ -61,7 +61,7 @@ def batches(bad):
 @pytest.fixture(scope="module")
 def optimizer():
     specs = objective().specs
-    return optimizers.build(optimizers.Config(learning_rate=0.01, ema=0.9, bias_correction=True), specs, STEPS)
+    return optimizers.build(optimizers.OptimizerConfig(learning_rate=0.01, ema=0.9, bias_correction=True), specs, STEPS)
 
 
 def stage(optimizer, bad, steps=STEPS, **more):

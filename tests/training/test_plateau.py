@@ -8,18 +8,20 @@ import numpy as np
 import optax
 import pytest
 
+from lmrep import optimizers
 from lmrep.core.params import init
 from lmrep.core.sharding import make_mesh
+from lmrep.optimizers import OptimizerConfig, ScheduleConfig, plateau
 from lmrep.storage.checkpoints import Checkpoints
-from lmrep.training import loop, optimizers, plateau, schedules
+from lmrep.training import loop
 from lmrep.training import state as states
 from tests.contract import objectives as toys
 from tests.training.test_loop import STEPS, run, stage
 
 
 def sgd(**fields):
-    return optimizers.Config("sgd", learning_rate=0.5, weight_decay=0.0, clip=0.0,
-                             schedule=schedules.Config("plateau", **fields))
+    return OptimizerConfig("sgd", learning_rate=0.5, weight_decay=0.0, clip=0.0,
+                             schedule=ScheduleConfig("plateau", **fields))
 
 
 def staged(final=0.0, **more):
@@ -27,7 +29,8 @@ def staged(final=0.0, **more):
     config = sgd(final=final)
     objective = toys.cloze("encoder")
     return stage(objective, optimizers.build(config, objective.specs, STEPS),
-                 plateau=schedules.plateau_rule(config.schedule), schedule=optimizers.schedule(config, STEPS), **more)
+                 validation_rule=optimizers.validation_rule(config),
+                 schedule=optimizers.schedule(config, STEPS), **more)
 
 
 def losses(monkeypatch, values):
@@ -47,7 +50,7 @@ def losses(monkeypatch, values):
 def test_the_rate_falls_after_each_loss_that_is_not_the_lowest_so_far():
     state, scales = optimizers.build(sgd(), {}, 10).init({}), []
     for loss in (3.0, 2.0, 2.0, 1.0, 1.5, 1.2, 0.9):
-        state = plateau.after_validation(state, loss, plateau.Rule(0.5, 0.0))
+        state = plateau.after_validation(state, loss, optimizers.Rule(0.5, 0.0))
         scales.append(plateau.scale(state))
     assert scales == [1, 1, 0.5, 0.5, 0.25, 0.125, 0.125]
     assert float(plateau.find(state).lowest) == np.float32(0.9)
@@ -62,9 +65,9 @@ def test_updates_are_those_of_the_rate_that_it_has_now(fields):
     falling = optimizers.build(dataclasses.replace(sgd(), **fields), specs, 10)
     state = falling.init(params)
     for loss in (1.0, 1.0, 2.0):
-        state = plateau.after_validation(state, loss, plateau.Rule(0.5, 0.0))
+        state = plateau.after_validation(state, loss, optimizers.Rule(0.5, 0.0))
     constant = optimizers.build(dataclasses.replace(
-        sgd(), learning_rate=0.125, schedule=schedules.Config("constant"), **fields), specs, 10)
+        sgd(), learning_rate=0.125, schedule=ScheduleConfig("constant"), **fields), specs, 10)
     expected, _ = constant.update(gradient, constant.init(params), params)
     got, state = falling.update(gradient, state, params)
     for name, tree in expected.items():
@@ -75,7 +78,7 @@ def test_updates_are_those_of_the_rate_that_it_has_now(fields):
 
 def test_other_optimizers_have_no_such_state():
     assert plateau.find(optax.adam(0.1).init({"x": jnp.ones(2)})) is None
-    assert schedules.plateau_rule(schedules.Config("linear")) is None
+    assert optimizers.validation_rule(OptimizerConfig()) is None
 
 
 def test_a_run_logs_its_rate_and_ends_below_the_final_one(tmp_path, monkeypatch):

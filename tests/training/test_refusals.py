@@ -1,4 +1,4 @@
-"""What optimizers, schedules, stages and the loop refuse before the first step, and the field that messages name."""
+"""What stages and the loop refuse before the first step, and the field that messages name."""
 
 import numpy as np
 import optax
@@ -7,7 +7,7 @@ import pytest
 from lmrep.core.errors import UserError
 from lmrep.core.sharding import make_mesh
 from lmrep.storage.checkpoints import Checkpoints
-from lmrep.training import faults, optimizers, schedules
+from lmrep.training import faults
 from lmrep.training.config import CheckpointConfig, TrainerConfig
 from lmrep.training.faults import FaultsConfig
 from lmrep.training.loop import RunOutputs, Trainer
@@ -15,15 +15,6 @@ from lmrep.training.stages import Stage, check, copy_params, set_params
 from tests.contract import objectives as toys
 from tests.training import test_loop, test_plateau, test_stages
 from tests.training.test_stages import stage, tree
-from tests.training.updates import STACKED
-
-
-def optimizer(**fields):
-    return lambda tmp_path: optimizers.build(optimizers.Config(**fields), STACKED, 100)
-
-
-def schedule(*fields, last=True, **more):
-    return lambda tmp_path: schedules.check(schedules.Config(*fields, **more), 100, last=last)
 
 
 def start(paths):
@@ -44,20 +35,6 @@ def best(tmp_path):
 
 
 REFUSALS = {  # what is called -> what the message names
-    "decay is skipped where nothing is": (
-        optimizer(decay_skip=("*/biases",)), ("optimizer.decay_skip", "*/biases", "encoder/embedding/token")),
-    "a multiplier of a layer that is missing": (
-        optimizer(multipliers={"*/layers/8/*": 0.5}), ("optimizer.multipliers", "*/layers/8/*")),
-    "a multiplier of layers that are partly missing": (
-        optimizer(multipliers={"*/layers/5-8/*": 0.5}), ("optimizer.multipliers", "*/layers/8/*")),
-    "decay is skipped in layers in the wrong order": (
-        optimizer(decay_skip=("*/layers/5-2/*",)), ("optimizer.decay_skip", "*/layers/5-2/*")),
-    "one beta": (optimizer(betas=(0.9,)), ("betas", "two")),
-    "more steps of warm-up than steps": (
-        lambda _: schedules.build(schedules.Config("linear", warmup=101), 1.0, 100), ("warmup", "101", "100")),
-    "warm-up twice": (lambda _: schedules.build(schedules.Config(warmup=10, warmup_fraction=0.1), 1.0, 100),
-                      ("warmup=10", "warmup_fraction=0.1")),
-    "a stage but the last that ends early": (schedule("plateau", final=0.1, last=False), ("last stage",)),
     "a plateau without validation data": (
         lambda tmp_path: test_loop.run(tmp_path, test_plateau.staged(validation=False)), ("validation",)),
     "a start of no parameters": (start({"decoder": "encoder"}), ("'decoder'", "encoder/a", "objective/g")),
@@ -88,4 +65,3 @@ def test_it_is_refused(act, names, tmp_path):
 
 def test_what_fits_is_not_refused():
     check([stage(3), stage(2), stage(4, start={"encoder": "encoder"})])
-    assert schedules.warmup_steps(schedules.Config(warmup_fraction=0.06), 33112) == 1986

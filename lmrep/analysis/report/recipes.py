@@ -18,8 +18,8 @@ from lmrep.experiment.config import Experiment, StagePlan, model_config
 from lmrep.experiment.fields import listed
 from lmrep.experiment.pretraining import Paper
 from lmrep.models import PRESETS
+from lmrep.optimizers import warmup_steps
 from lmrep.tasks.known import KNOWN
-from lmrep.training.schedules import warmup_steps
 
 WARMUP = "warm-up steps"
 

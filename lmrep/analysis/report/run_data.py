@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from lmrep import optimizers
 from lmrep.analysis import heads, probes
 from lmrep.analysis.heads import HeadsRecord
 from lmrep.analysis.probes import ProbeRecord
@@ -37,7 +38,6 @@ from lmrep.planning.record import PlanRecord
 from lmrep.planning.run_cost import Cost
 from lmrep.storage import provenance
 from lmrep.training import metrics_log as logs
-from lmrep.training import optimizers
 
 NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}  # in metrics.jsonl
 

@@ -40,7 +40,7 @@ class Pretraining(NamedTuple):
       objective: of a checkpoint without a language model's head.
       fields: of the objective's config.
       pairs: `format.pairs` of checkpoints with a sentence-pair head; "" for the format's default.
-      optimizer: of `optimizers.RECIPES`.
+      optimizer: a recipe of a row of `OPTIMIZERS`.
       preset: the family's name in `lmrep.models.PRESETS`.
       without_head: what a user should know about a checkpoint that has no head that predicts tokens.
       networks: (config, params, objective config) -> {name: a function that gives (config, params)} of the networks of

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lmrep import optimizers
 from lmrep.core.params import ParamSpec, abstract
-from lmrep.training import optimizers, schedules
-from lmrep.training.optimizers import Config
-from tests.training.updates import (
+from lmrep.optimizers import OptimizerConfig, ScheduleConfig
+from tests.optimizers.updates import (
     CONSTANT,
     STEPS,
     numpy_of,
@@ -46,14 +46,14 @@ def bert_moments(slot, g, beta1=0.9, beta2=0.999):
 
 def test_bert_adam_weight_decay():
     """No bias correction; decay inside the rate, not on biases; clip 1.0; rate 0 at the first step of warm-up."""
-    schedule = schedules.Config("linear", warmup=2, decay_from="start")
+    schedule = ScheduleConfig("linear", warmup=2, decay_from="start")
 
     def reference(name, step, w, g, slot):
         m, v = bert_moments(slot, g)
         update = m / (np.sqrt(v) + 1e-6) + (0.01 * w if name != "bias" else 0)
         return w - 0.1 * (step / 2 if step < 2 else 1 - step / 100) * update
 
-    check_against(reference, Config(learning_rate=0.1, decay_skip=("*bias",), schedule=schedule), steps=4)
+    check_against(reference, OptimizerConfig(learning_rate=0.1, decay_skip=("*bias",), schedule=schedule), steps=4)
 
 
 def test_elmo_adagrad_divides_by_the_root_of_the_sum_of_squares_and_clips_the_scaled_gradient():
@@ -61,7 +61,7 @@ def test_elmo_adagrad_divides_by_the_root_of_the_sum_of_squares_and_clips_the_sc
         slot["v"] = (slot["v"] if step else 1.0) + g**2
         return w - 0.2 * g / np.sqrt(slot["v"])
 
-    config = optimizers.RECIPES["elmo"]
+    config = optimizers.recipes()["elmo"]
     check_against(reference, dataclasses.replace(config, clip=3.0))
     params, gradients = values(SPECS, 0), [values(SPECS, 1, scale=1e-3)]
     (after,), _ = train(config, SPECS, params, gradients)  # not clipped
@@ -76,7 +76,7 @@ def test_roberta_adamw_is_bias_corrected_decays_everything_and_does_not_clip():
         corrected = m / (1 - 0.9 ** (step + 1)) / (np.sqrt(v / (1 - 0.98 ** (step + 1))) + 1e-6)
         return w - 0.1 * (corrected + 0.01 * w)
 
-    check_against(reference, Config(learning_rate=0.1, betas=(0.9, 0.98), bias_correction=True, clip=0.0,
+    check_against(reference, OptimizerConfig(learning_rate=0.1, betas=(0.9, 0.98), bias_correction=True, clip=0.0,
                                     schedule=CONSTANT))
 
 
@@ -89,11 +89,11 @@ def test_lamb_trusts_the_norms_but_not_where_decay_is_skipped():
         update = update + 0.01 * w
         return w - 0.1 * np.linalg.norm(w) / np.linalg.norm(update) * update
 
-    check_against(reference, Config("lamb", learning_rate=0.1, decay_skip=("bias",), schedule=CONSTANT))
+    check_against(reference, OptimizerConfig("lamb", learning_rate=0.1, decay_skip=("bias",), schedule=CONSTANT))
 
 
 def test_lamb_ratio_is_one_where_a_norm_is_zero():
-    config = Config("lamb", learning_rate=0.1, clip=0.0, schedule=CONSTANT)
+    config = OptimizerConfig("lamb", learning_rate=0.1, clip=0.0, schedule=CONSTANT)
     zero, gradient = jax.tree.map(jnp.zeros_like, values(SPECS, 0)), values(SPECS, 1)
     moved = train(config, SPECS, zero, [gradient])[0][0]
     adam = train(dataclasses.replace(config, name="adamw"), SPECS, zero, [gradient])[0][0]
@@ -117,7 +117,7 @@ def test_t5_adafactor(factor_from):
         update = update / max(1, np.sqrt(np.mean(update**2)))
         return w - 0.1 * max(1e-3, np.sqrt(np.mean(w**2))) * update
 
-    check_against(reference, Config("adafactor", learning_rate=0.1, weight_decay=0.0, clip=0.0,
+    check_against(reference, OptimizerConfig("adafactor", learning_rate=0.1, weight_decay=0.0, clip=0.0,
                                     factor_from=factor_from, schedule=CONSTANT))
 
 
@@ -127,18 +127,18 @@ def test_sgd(momentum):
         slot["m"] = momentum * slot["m"] + g
         return w - 0.1 * (slot["m"] + 0.01 * w)
 
-    check_against(reference, Config("sgd", learning_rate=0.1, momentum=momentum, clip=0.5, schedule=CONSTANT))
+    check_against(reference, OptimizerConfig("sgd", learning_rate=0.1, momentum=momentum, clip=0.5, schedule=CONSTANT))
 
 
 def test_a_small_gradient_is_not_clipped():
     small = values(SPECS, 1, scale=1e-5)
-    config = Config("sgd", learning_rate=0.1, schedule=CONSTANT)
+    config = OptimizerConfig("sgd", learning_rate=0.1, schedule=CONSTANT)
     clipped, free = (train(dataclasses.replace(config, clip=c), SPECS, values(SPECS, 0), [small])[0] for c in (1, 0))
     jax.tree.map(np.testing.assert_array_equal, clipped, free)
 
 
 def test_schedule_is_the_rate_that_build_uses():
-    config = Config("sgd", learning_rate=0.1, weight_decay=0.0, clip=0.0, schedule=schedules.Config(warmup=2))
+    config = OptimizerConfig("sgd", learning_rate=0.1, weight_decay=0.0, clip=0.0, schedule=ScheduleConfig(warmup=2))
     ones = jax.tree.map(lambda s: jnp.ones(s.shape), abstract(SPECS))
     history, _ = train(config, SPECS, jax.tree.map(jnp.zeros_like, ones), [ones] * 4)
     rates = [float(optimizers.schedule(config, 100)(step)) for step in range(4)]

@@ -8,14 +8,15 @@ import numpy as np
 import optax
 import pytest
 
+from lmrep import optimizers
 from lmrep.core.params import ParamSpec, flatten, map_paths
 from lmrep.core.sharding import make_mesh, shardings
 from lmrep.layers import linear
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS
-from lmrep.training import optimizers, schedules
-from lmrep.training.optimizers import Config
-from tests.training.updates import (
+from lmrep.optimizers import OptimizerConfig, ScheduleConfig, parameters
+from lmrep.optimizers.base import SKIP, parameter_path
+from tests.optimizers.updates import (
     CONSTANT,
     LAYERS,
     STACKED,
@@ -47,31 +48,31 @@ def test_a_stacked_update_equals_the_unstacked_one(config):
 
 def test_patterns_address_parameters_layers_and_ranges_of_layers():
     kernel, bias, token = "encoder/layers/mlp/kernel", "encoder/layers/mlp/bias", "encoder/embedding/token"
-    masks = optimizers.matches(("*/layers/2-4/mlp/kernel", "*/layers/7/*", "*token"), STACKED)
+    masks = parameters.matches(("*/layers/2-4/mlp/kernel", "*/layers/7/*", "*token"), STACKED)
     assert np.flatnonzero(masks[kernel]).tolist() == [2, 3, 4, 7]
     assert np.flatnonzero(masks[bias]).tolist() == [7]
     assert masks[token].shape == () and masks[token]
-    all_layers = optimizers.matches(("encoder/layers/mlp/*",), STACKED)
+    all_layers = parameters.matches(("encoder/layers/mlp/*",), STACKED)
     assert all_layers[kernel].all() and all_layers[bias].all() and not all_layers["encoder/layers/norm/scale"].any()
-    assert not any(hit.any() for hit in optimizers.matches((), STACKED).values())
+    assert not any(hit.any() for hit in parameters.matches((), STACKED).values())
 
 
 def test_the_patterns_of_recipes_may_match_nothing():
     specs = {"encoder": {"kernel": ParamSpec((2, 2), (None, None))}}
-    assert optimizers.matches(optimizers.SKIP, specs, optional=optimizers.SKIP) == {"encoder/kernel": False}
-    for recipe in optimizers.RECIPES.values():
+    assert parameters.matches(SKIP, specs, optional=SKIP) == {"encoder/kernel": False}
+    for recipe in optimizers.recipes().values():
         optimizers.build(recipe, specs, 100_000)
 
 
 def test_multipliers_of_several_patterns_multiply():
-    factors = optimizers.multipliers({"*layers*": 0.5, "*/layers/0/*": 0.5, "*/bias": 4.0}, STACKED)
+    factors = parameters.multipliers({"*layers*": 0.5, "*/layers/0/*": 0.5, "*/bias": 4.0}, STACKED)
     np.testing.assert_array_equal(factors["encoder/layers/mlp/bias"], [1.0] + [2.0] * (LAYERS - 1))
     np.testing.assert_array_equal(factors["encoder/layers/mlp/kernel"], [0.25] + [0.5] * (LAYERS - 1))
     np.testing.assert_array_equal(factors["encoder/embedding/token"], 1.0)
 
 
 def test_a_multiplier_scales_the_update():
-    config = Config(learning_rate=0.1, schedule=CONSTANT)
+    config = OptimizerConfig(learning_rate=0.1, schedule=CONSTANT)
     params, gradient = values(STACKED, 0), [values(STACKED, 1)]
     plain = numpy_of(train(config, STACKED, params, gradient)[0])[0]
     scaled = numpy_of(train(dataclasses.replace(config, multipliers={"*/layers/1/*": 0.25}),
@@ -85,7 +86,7 @@ def test_a_multiplier_scales_the_update():
 def state_by_parameter(state):
     """{(place in the state, parameter's path): leaf} of what belongs to a parameter."""
     leaves = jax.tree_util.tree_leaves_with_path(state)
-    owned = {jax.tree_util.keystr(keys): (optimizers._parameter_path(keys), np.asarray(x)) for keys, x in leaves}
+    owned = {jax.tree_util.keystr(keys): (parameter_path(keys, flatten(STACKED)), np.asarray(x)) for keys, x in leaves}
     return {key: (path, x) for key, (path, x) in owned.items() if path}
 
 
@@ -132,7 +133,7 @@ def test_moments_have_the_layout_of_their_parameters(config):
     parameters, specs = flatten(shardings(STACKED, mesh)), flatten(STACKED)
     moments = 0
     for (keys, layout), leaf in zip(jax.tree_util.tree_leaves_with_path(layouts), jax.tree.leaves(state), strict=True):
-        path = optimizers._parameter_path(keys)
+        path = parameter_path(keys, specs)
         if path and leaf.shape == specs[path].shape:
             assert layout == parameters[path]
             moments += leaf.size
@@ -171,13 +172,13 @@ def test_averages_are_of_the_parameters_after_each_update_and_change_none(config
 
 def test_before_the_first_update_the_parameters_are_their_averages():
     """They may have been replaced since the optimizer was made, by those that a run starts from."""
-    config = Config(ema=0.9)
+    config = OptimizerConfig(ema=0.9)
     state = optimizers.build(config, STACKED, 100).init(values(STACKED, 0))
     params = values(STACKED, 1)
     assert optimizers.averaged(params, state) is params
     history, state = train(config, STACKED, params, [values(STACKED, 2)])
     jax.tree.map(np.testing.assert_array_equal, optimizers.averaged(params, state), history[0])
-    plain = optimizers.build(Config(), STACKED, 100).init(params)
+    plain = optimizers.build(OptimizerConfig(), STACKED, 100).init(params)
     assert optimizers.averaged(params, plain) is params
 
 
@@ -187,11 +188,11 @@ def test_layer_decay_follows_depth():
     config = dataclasses.replace(model.config(), vocab=11, layers=3, width=8, heads=2, mlp=8)
     specs = {"encoder": model.build(config, Execution(), "model").specs,
              "objective": {"classification": linear.specs(8, 2, (None, None))}}
-    factors = optimizers.layer_factors(0.8, specs)
+    factors = parameters.layer_factors(0.8, specs)
     np.testing.assert_allclose(factors["encoder/layers/mlp/in/kernel"], [0.8**4, 0.8**3, 0.8**2], rtol=1e-6)
     np.testing.assert_allclose(factors["encoder/embedding/token"], 0.8**5, rtol=1e-6)
     assert factors["objective/classification/kernel"] == 1
-    assert all((factor == 1).all() for factor in optimizers.layer_factors(1.0, specs).values())
+    assert all((factor == 1).all() for factor in parameters.layer_factors(1.0, specs).values())
 
 
 def test_layer_decay_of_gradients_spares_what_is_in_no_layer():
@@ -200,16 +201,16 @@ def test_layer_decay_of_gradients_spares_what_is_in_no_layer():
     config = dataclasses.replace(model.config(), vocab=11, layers=3, width=8, heads=2, mlp=8)
     specs = {"encoder": model.build(config, Execution(), "model").specs,
              "objective": {"classification": linear.specs(8, 2, (None, None))}}
-    factors = optimizers.gradient_factors(0.75, specs)
+    factors = parameters.gradient_factors(0.75, specs)
     np.testing.assert_allclose(factors["encoder/layers/mlp/in/kernel"], [0.75**2, 0.75, 1], rtol=1e-6)
     assert factors["encoder/embedding/token"] == factors["objective/classification/kernel"] == 1
-    rule = Config(name="sgd", learning_rate=1.0, weight_decay=0.0, clip=1.0, layer_decay=0.5, layer_decay_of="gradient",
-                  schedule=schedules.Config("constant"))
+    rule = OptimizerConfig(name="sgd", learning_rate=1.0, weight_decay=0.0, clip=1.0, layer_decay=0.5,
+                           layer_decay_of="gradient", schedule=ScheduleConfig("constant"))
     params, grads = values(specs, 1), values(specs, 2)
     optimizer = optimizers.build(rule, specs, 10)
     updates = flatten(optimizer.update(grads, optimizer.init(params), params)[0])
     factor = 1 / max(1.0, float(optax.tree.norm(grads)))
-    for path, scale in optimizers.gradient_factors(0.5, specs).items():
+    for path, scale in parameters.gradient_factors(0.5, specs).items():
         expected = -factor * np.asarray(flatten(grads)[path])
         np.testing.assert_allclose(
             updates[path], expected * scale.reshape(scale.shape + (1,) * (expected.ndim - scale.ndim)), rtol=1e-5)

@@ -4,12 +4,14 @@ import jax
 import numpy as np
 import pytest
 
-from lmrep.training import schedules
-from lmrep.training.schedules import Config
+from lmrep import optimizers
+from lmrep.optimizers import OptimizerConfig
+from lmrep.optimizers import ScheduleConfig as Config
 
 
 def rates(config, steps, learning_rate=1.0, total=100):
-    return np.array(jax.vmap(schedules.build(config, learning_rate, total))(np.asarray(steps)))
+    optimizer = OptimizerConfig(learning_rate=learning_rate, schedule=config)
+    return np.array(jax.vmap(optimizers.schedule(optimizer, total))(np.asarray(steps)))
 
 
 def test_bert_decays_from_step_zero_and_drops_where_the_warmup_ends():

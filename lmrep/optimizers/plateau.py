@@ -1,5 +1,5 @@
-"""A learning rate that falls when validation does not improve (`schedule.name=plateau`), as for SGD in recurrent
-translation models (Luong et al., 2015), and where such a run ends.
+"""A learning rate that falls when validation does not improve, as for SGD in recurrent translation models (Luong et
+al., 2015), and where such a run ends.
 
 The factor of the rate is in the optimizer's state, so that it is saved and restored with the moments.
 """
@@ -11,7 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
+from lmrep.optimizers.schedules import Rule, ScheduleConfig, ScheduleDef, constant
 
 
 class Plateau(NamedTuple):
@@ -24,18 +26,6 @@ class Plateau(NamedTuple):
 
     scale: Array
     lowest: Array
-
-
-class Rule(NamedTuple):
-    """What a validation does.
-
-    Attributes:
-      factor: `scale` is multiplied by it where the loss is not below the lowest so far.
-      final: training ends when `scale` is below it; 0: it does not.
-    """
-
-    factor: float
-    final: float
 
 
 def scale_by_plateau() -> optax.GradientTransformation:
@@ -78,3 +68,13 @@ def is_over(opt_state: Any, rule: Rule | None) -> bool:
 
 def _is_plateau(node: Any) -> bool:
     return isinstance(node, Plateau)
+
+
+def check(config: ScheduleConfig, last: bool) -> None:
+    """Raises UserError if training would end before the last stage."""
+    if config.final and not last:
+        raise UserError(f"optimizer.schedule.final is {config.final:g}, which ends training before the last stage "
+                        "begins; leave it to the last stage, and set it to 0 in the others")
+
+
+DEFINITION = ScheduleDef(constant, check=check, rule=lambda config: Rule(config.factor, config.final))

@@ -8,12 +8,12 @@ import numpy as np
 import optax
 import pytest
 
+from lmrep import optimizers
 from lmrep.core.params import ParamSpec, flatten, map_paths, stacked, unflatten
-from lmrep.training import optimizers, schedules
-from lmrep.training.optimizers import Config
+from lmrep.optimizers import OptimizerConfig, ScheduleConfig
 
 LAYERS, STEPS = 8, 3
-CONSTANT = schedules.Config("constant")
+CONSTANT = ScheduleConfig("constant")
 LAYER = {
     "mlp": {"kernel": ParamSpec((4, 6), ("embed", "mlp")), "bias": ParamSpec((6,), ("mlp",))},
     "norm": {"scale": ParamSpec((4,), (None,))},
@@ -22,13 +22,13 @@ TOKEN = {"token": ParamSpec((10, 4), ("vocab", "embed"))}
 STACKED = {"encoder": {"embedding": TOKEN, "layers": stacked(LAYER, LAYERS)}}
 UNSTACKED = {"encoder": {"embedding": TOKEN, "layers": {str(i): LAYER for i in range(LAYERS)}}}
 CONFIGS = {
-    "adamw": Config(decay_skip=("*/bias", "*norm/*", "*/layers/2/*")),
-    "adamw_corrected": Config(betas=(0.9, 0.98), bias_correction=True, clip=0.0),
-    "lamb": Config("lamb", decay_skip=("*/bias", "*norm/*", "*/layers/2/*"), weight_decay=0.1),
-    "adafactor": Config("adafactor", factor_from=4),
-    "adafactor_unfactored": Config("adafactor", parameter_scale=False),
-    "adagrad": Config("adagrad"),
-    "sgd": Config("sgd", momentum=0.9),
+    "adamw": OptimizerConfig(decay_skip=("*/bias", "*norm/*", "*/layers/2/*")),
+    "adamw_corrected": OptimizerConfig(betas=(0.9, 0.98), bias_correction=True, clip=0.0),
+    "lamb": OptimizerConfig("lamb", decay_skip=("*/bias", "*norm/*", "*/layers/2/*"), weight_decay=0.1),
+    "adafactor": OptimizerConfig("adafactor", factor_from=4),
+    "adafactor_unfactored": OptimizerConfig("adafactor", parameter_scale=False),
+    "adagrad": OptimizerConfig("adagrad"),
+    "sgd": OptimizerConfig("sgd", momentum=0.9),
 }
 every = pytest.mark.parametrize("config", [
     dataclasses.replace(c, learning_rate=0.1, schedule=CONSTANT) for c in CONFIGS.values()], ids=CONFIGS)

@@ -1,0 +1,171 @@
+"""Optimizers as optax chains, one file each, and schedules of the learning rate, looked up by name in `OPTIMIZERS` and
+`SCHEDULES`."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from lmrep.config.record import choose, read
+from lmrep.core.components import check_build, described, faults_of
+from lmrep.core.errors import UserError
+from lmrep.core.params import Array, Tree
+from lmrep.optimizers import adafactor, adagrad, adamw, lamb, plateau, schedules, sgd
+from lmrep.optimizers.base import (
+    SKIP,
+    OptimizerConfig,
+    OptimizerDef,
+    averaged,
+    averaging,
+    check_rule,
+    clip,
+    multiplied,
+    scaled,
+    state_shardings,
+    weight_decay,
+)
+from lmrep.optimizers.parameters import gradient_factors, layer_factors, matches, multipliers
+from lmrep.optimizers.schedules import Rule, ScheduleConfig, ScheduleDef, warmup_steps
+
+__all__ = ["DEFAULT_RECIPE", "OPTIMIZERS", "SCHEDULES", "OptimizerConfig", "OptimizerDef", "Rule", "ScheduleConfig",
+           "ScheduleDef", "averaged", "build", "check", "read_changes", "read_config", "recipes", "schedule",
+           "state_shardings", "validation_rule", "warmup_steps"]
+
+OPTIMIZERS: dict[str, OptimizerDef] = {
+    "adamw": adamw.DEFINITION,
+    "lamb": lamb.DEFINITION,
+    "adafactor": adafactor.DEFINITION,
+    "adagrad": adagrad.DEFINITION,
+    "sgd": sgd.DEFINITION,
+}
+SCHEDULES: dict[str, ScheduleDef] = {
+    "constant": ScheduleDef(schedules.constant),
+    "linear": ScheduleDef(schedules.linear),
+    "polynomial": ScheduleDef(schedules.polynomial),
+    "cosine": ScheduleDef(schedules.cosine),
+    "inverse_sqrt": ScheduleDef(schedules.inverse_sqrt, after_warmup=True),
+    "plateau": plateau.DEFINITION,
+}
+DEFAULT_RECIPE = "adamw"  # of pages that set an optimizer's numbers themselves
+
+
+def recipes() -> dict[str, OptimizerConfig]:
+    """{a page's choice `optimizer=NAME`: settings}, of all rows."""
+    return {recipe: read_config({"name": name, **fields}, f"{_described(name)}: recipes.{recipe}")
+            for name, row in OPTIMIZERS.items() for recipe, fields in row.recipes.items()}
+
+
+def read_config(fields: Mapping[str, Any], where: str = "optimizer") -> OptimizerConfig:
+    """The settings of an optimizer and its schedule, of the types that their rows have. Raises UserError as `read`."""
+    def row(table: Mapping[str, Any], default: type, fields: Any, where: str) -> Any:
+        return choose(table, fields.get("name", default.name) if isinstance(fields, Mapping) else default.name,
+                      f"{where}.name")
+
+    optimizer = row(OPTIMIZERS, OptimizerConfig, fields, where)
+    if isinstance(fields, Mapping) and "schedule" in fields:
+        decay, at = fields["schedule"], f"{where}.schedule"
+        fields = {**fields, "schedule": read(row(SCHEDULES, ScheduleConfig, decay, at).config, decay, at)}
+    return read(optimizer.config, fields, where)
+
+
+def read_changes(config: OptimizerConfig, changes: Mapping[str, Any], where: str) -> OptimizerConfig:
+    """The settings, with some changed. With another rule or schedule, those stay that it has too."""
+    def changed(old: dict[str, Any], new: Any, table: Mapping[str, Any] | None = None) -> Any:
+        if not isinstance(new, Mapping):
+            return new
+        row = table and table.get(new.get("name", old["name"]))
+        known = {field.name for field in dataclasses.fields(row.config)} if row else old
+        return {key: value for key, value in old.items() if key in known} | new
+
+    old = dataclasses.asdict(config)
+    nested = {key: changed(old[key], value, SCHEDULES if key == "schedule" else None)
+              for key, value in changes.items() if isinstance(old.get(key), dict)}
+    return read_config(changed(old, {**changes, **nested}, OPTIMIZERS), where)
+
+
+def check(config: OptimizerConfig, total_steps: int, last: bool = True) -> None:
+    """Raises UserError if the settings of an optimizer or its schedule contradict each other or `total_steps`, or if
+    training would end before the `last` stage."""
+    OPTIMIZERS[config.name].check(config)
+    rate = config.schedule
+    SCHEDULES[rate.name].check(rate, last)
+    if rate.warmup and rate.warmup_fraction:
+        raise UserError(f"optimizer.schedule has both warmup={rate.warmup} and warmup_fraction="
+                        f"{rate.warmup_fraction:g}; set one of them to 0")
+    if rate.warmup > total_steps:
+        raise UserError(f"optimizer.schedule.warmup is {rate.warmup}, more than the {total_steps} steps of the run; "
+                        f"set it to {total_steps:,} at most, or to 0 beside optimizer.schedule.warmup_fraction")
+
+
+def validation_rule(config: OptimizerConfig) -> Rule | None:
+    """What a validation does to the learning rate; None: nothing."""
+    return SCHEDULES[config.schedule.name].rule(config.schedule)
+
+
+def schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
+    """The learning rate f32[] before multipliers, as a function of the number of updates made so far.
+
+    The first update is at step 0. After `total_steps` the rate stays at its last value.
+
+    Raises:
+      UserError: as `check`; or the schedule gives no scalar.
+    """
+    check(config, total_steps)
+    shape, peak, row = config.schedule, config.learning_rate, SCHEDULES[config.schedule.name]
+    warmup, both = warmup_steps(shape, total_steps), shape.decay_from == "both"
+    start, unit = warmup if shape.decay_from == "warmup" or row.after_warmup else 0, max(1, warmup)
+    what = described("schedule", shape.name, row.decay)
+    check_build(what, row.decay, ("config", "peak", "steps", "warmup"), "decay")
+    with faults_of(what, row.decay):
+        decay = row.decay(shape, peak, max(1, total_steps - start), unit)
+        rate = jax.eval_shape(lambda step: jnp.asarray(decay(step)), jax.ShapeDtypeStruct((), jnp.int32))
+    if rate.shape or not jnp.issubdtype(rate.dtype, jnp.floating):
+        raise UserError(f"{what}: its rate is {rate.dtype}{list(rate.shape)}; expected float32[], a scalar; correct "
+                        "this component")
+
+    def ramp(step: Array, top: Array | float) -> Array:  # optax's loses precision at the first small rates
+        return top * (shape.warmup_from + (1 - shape.warmup_from) * step / unit)
+
+    return lambda step: jnp.where(
+        step < warmup, ramp(step, decay(step - start) if both else peak), decay(step - start))
+
+
+def build(config: OptimizerConfig, specs: Tree, total_steps: int) -> optax.GradientTransformation:
+    """The optimizer of the parameters of `specs`, over `total_steps` updates.
+
+    Its `update(gradients, state, params)` takes and returns trees with the structure of `specs`; the caller adds the
+    updates to the parameters.
+
+    Raises:
+      UserError: as `check`; a pattern matches no parameter; or the update rule breaks its contract.
+    """
+    rate, row, what = schedule(config, total_steps), OPTIMIZERS[config.name], _described(config.name)
+    skip = matches(config.decay_skip, specs, "optimizer.decay_skip", optional=SKIP)
+    decayed = {path: ~skipped for path, skipped in skip.items()}
+    check_build(what, row.direction, ("config", "specs"), "direction")
+    with faults_of(what, row.direction):
+        direction = row.direction(config, specs)
+        rescale = [row.rescale(config, specs, decayed)] if row.rescale else []
+        for rule in (direction, *rescale):
+            check_rule(rule, specs, what)
+    of_gradient = config.layer_decay_of == "gradient"
+    rule = optax.chain(
+        clip(config.clip, config.gradient_scale) if config.clip else optax.scale(config.gradient_scale),
+        *([scaled(gradient_factors(config.layer_decay, specs))] if of_gradient else []),
+        direction,
+        weight_decay(config.weight_decay, decayed),
+        *rescale,
+        optax.scale_by_learning_rate(rate),
+        *([plateau.scale_by_plateau()] if validation_rule(config) else []),
+    )
+    factors = multipliers(config.multipliers, specs)
+    decays = layer_factors(1.0 if of_gradient else config.layer_decay, specs)
+    rule = multiplied(rule, {path: factor * decays[path] for path, factor in factors.items()})
+    return averaging(rule, config.ema) if config.ema else rule
+
+
+def _described(name: str) -> str:
+    return described("optimizer", name, OPTIMIZERS[name].direction)

@@ -1,0 +1,113 @@
+"""Parameters chosen by patterns on their paths, and by their depth in the network.
+
+A pattern is a glob on a path, in which `*` matches any text, including slashes. It can address one layer of a stack, or
+a range of layers: `encoder/layers/11/*`, `*/layers/0-5/attention/*`.
+"""
+
+import fnmatch
+import itertools
+import re
+from collections.abc import Iterable
+
+import numpy as np
+
+from lmrep.config.record import suggestion
+from lmrep.core.errors import UserError
+from lmrep.core.params import ParamSpec, Tree, flatten
+
+
+def matches(
+    patterns: Iterable[str], specs: Tree, where: str = "patterns", optional: Iterable[str] = ()
+) -> dict[str, np.ndarray]:
+    """Which parameters at least one pattern matches. Patterns in `optional` may match none.
+
+    Returns:
+      {path: bool[]}, or bool[l] for a stacked parameter.
+
+    Raises:
+      UserError: a pattern matches no parameter; `where` is the config field that holds it.
+    """
+    addresses = {path: _addresses(path, spec) for path, spec in flatten(specs).items()}
+    matched = {path: np.zeros(len(names) or (), bool) for path, names in addresses.items()}
+    for pattern in itertools.chain.from_iterable(map(_expand, patterns)):
+        glob = re.compile(fnmatch.translate(pattern))
+        new = {path: np.array([bool(glob.match(n)) for n in names] or False) | bool(glob.match(path))
+               for path, names in addresses.items()}
+        if pattern not in optional and not any(mask.any() for mask in new.values()):
+            known = [name for path, names in addresses.items() for name in (path, *names)]
+            some = ", ".join(list(addresses)[:: max(1, len(addresses) // 4)][:4])
+            raise UserError(f"{where}: {pattern!r} matches no parameter{suggestion(pattern, known)}; "
+                            f"there are, for example, {some} (* matches any text)")
+        matched = {path: matched[path] | new[path] for path in matched}
+    return matched
+
+
+def multipliers(factors: dict[str, float], specs: Tree) -> dict[str, np.ndarray]:
+    """{path: f32[], or f32[l] for a stacked parameter}: the product of the factors of all patterns that match it."""
+    product = {path: np.ones_like(mask, np.float32) for path, mask in matches((), specs).items()}
+    for pattern, factor in factors.items():
+        for path, mask in matches((pattern,), specs, "optimizer.multipliers").items():
+            product[path] = np.where(mask, np.float32(factor) * product[path], product[path])
+    return product
+
+
+def layer_factors(decay: float, specs: Tree) -> dict[str, np.ndarray]:
+    """{path: f32[], or f32[l] for a stacked parameter}: those of `optimizer.layer_decay`.
+
+    Depths are those of ELECTRA's code: 0 for embeddings, i + 1 for layer i, n + 2 for the head. What follows the layers
+    of the encoder, such as a final norm, has n + 1.
+    """
+    n, depths = _depths(specs)
+    return {path: np.float32(decay) ** (n + 2 - depth).astype(np.float32) for path, depth in depths.items()}
+
+
+def gradient_factors(decay: float, specs: Tree) -> dict[str, np.ndarray]:
+    """As `layer_factors`, where `optimizer.layer_decay_of` is "gradient": the last layer, and what is in no
+    layer, has 1.
+
+    The released code keeps the biases of attention and the vectors of segments outside of layers, and does not scale
+    their gradients; here they are in the layers.
+    """
+    n, depths = _depths(specs)
+    return {path: np.float32(decay) ** np.where((depth > 0) & (depth <= n), n - depth, 0).astype(np.float32)
+            for path, depth in depths.items()}
+
+
+def _depths(specs: Tree) -> tuple[int, dict[str, np.ndarray]]:
+    """(the number n of the encoder's layers, path -> i32[] or i32[l], the depth that `layer_factors` defines)."""
+    flat = flatten(specs)
+    stacked = [spec.shape[0] for path, spec in flat.items() if path.startswith("encoder/") and is_stacked(spec)]
+    numbers = {path: int(found[1]) for path in flat if (found := re.match(r"encoder/layers/(\d+)/", path))}
+    n = max([*stacked, *(number + 1 for number in numbers.values())], default=0)
+
+    def depth(path: str, spec: ParamSpec) -> np.ndarray:
+        if not path.startswith("encoder/"):
+            return np.array(n + 2)
+        if is_stacked(spec):
+            return np.arange(spec.shape[0]) + 1
+        if path in numbers:
+            return np.array(numbers[path] + 1)
+        return np.array(n + 1 if path.startswith("encoder/final") else 0)
+
+    return n, {path: depth(path, spec) for path, spec in flat.items()}
+
+
+def is_stacked(spec: ParamSpec) -> bool:
+    """Whether a parameter is a stack of layers, in its first dimension."""
+    return spec.axes[:1] == ("layers",)
+
+
+def _addresses(path: str, spec: ParamSpec) -> list[str]:
+    """The paths that a parameter's layers would have without stacking; [] if it is not stacked."""
+    head, stack, tail = f"/{path}".partition("/layers/")
+    layers = spec.shape[0] if stack and is_stacked(spec) else 0
+    return [f"{head}{stack}{i}/{tail}"[1:] for i in range(layers)]
+
+
+def _expand(pattern: str) -> list[str]:
+    """`layers/0-5/*` as `layers/0/*` to `layers/5/*`."""
+    span = re.search(r"(?<![^/])(\d+)-(\d+)(?![^/])", pattern)
+    if not span:
+        return [pattern]
+    numbers = range(int(span[1]), int(span[2]) + 1)
+    return [f"{pattern[:span.start()]}{i}{pattern[span.end():]}" for i in numbers] or [pattern]

@@ -1,0 +1,106 @@
+"""Learning rates as functions of the step: a linear warm-up, then a decay, a row of SCHEDULES.
+
+The published schedules are settings of one record; `r` is the learning rate, `w` the warm-up steps, `n` all steps:
+
+| recipe | settings | rate at step s, counted from 0 |
+| --- | --- | --- |
+| BERT | linear, decay_from="start" | r s/w for s < w, then r (1 - s/n): it drops a little as the warm-up ends |
+| ELECTRA | linear, decay_from="both" | r min(1, s/w) (1 - s/n) |
+| RoBERTa | linear | r s/w, then r (n - s)/(n - w) |
+| Vaswani et al. | inverse_sqrt, r = (d w)^-1/2 | r min(s/w, (w/s)^1/2) |
+| T5 | inverse_sqrt, warmup_from=1, r = 0.01, w = 10000 | 1 / max(s, w)^1/2 |
+| XLNet | polynomial or cosine, final=0.001 | as RoBERTa's, down to r/1000 |
+| ULMFiT | linear, warmup_fraction=0.1, warmup_from=final=1/32 | slanted triangle |
+| CoVe | plateau, r = 1, factor=0.5, final=0.03 | r, halved where validation is not the best so far |
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import optax
+
+from lmrep.config.record import setting
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """The shape of the learning rate over a run; its peak is `optimizer.learning_rate`. A schedule with more settings
+    adds them in a subclass."""
+
+    name: str = setting("linear", "shape of the decay after warm-up, a row of SCHEDULES")
+    warmup: int = setting(0, "steps of linear warm-up", at_least=0)
+    warmup_fraction: float = setting(0.0, "warm-up as a fraction of all steps, in place of `warmup`", at_least=0,
+                                    at_most=1)
+    warmup_from: float = setting(0.0, "where the warm-up begins, as a fraction of the peak", at_least=0, at_most=1)
+    decay_from: str = setting("warmup", "the step from which the decay counts: warmup, the end of the warm-up; start, "
+                              "step 0, but only the steps after the warm-up decay (BERT); both, step 0, warm-up "
+                              "included (ELECTRA). inverse_sqrt always uses warmup",
+                              choices=("warmup", "start", "both"))
+    power: float = setting(1.0, "exponent of the polynomial decay", above=0)
+    final: float = setting(0.0, "where linear, polynomial and cosine end, as a fraction of the peak; plateau: training "
+                          "ends when the rate is below it", at_least=0, at_most=1)
+    factor: float = setting(0.5, "plateau: the rate is multiplied by it after each validation whose loss is not below "
+                           "the lowest so far", above=0, below=1)
+
+
+class Rule(NamedTuple):
+    """What a validation does to the learning rate.
+
+    Attributes:
+      factor: the rate is multiplied by it where the loss is not below the lowest so far.
+      final: training ends when the rate is below this fraction of its peak; 0: it does not.
+    """
+
+    factor: float
+    final: float
+
+
+class ScheduleDef(NamedTuple):
+    """A row of SCHEDULES.
+
+    Attributes:
+      decay: (config, peak, steps, warmup) -> the rate f32[] as a function of the decay's step, from 0 to `steps`;
+        `warmup` is the number of steps of the warm-up, at least 1.
+      config: its settings: `ScheduleConfig`, or a subclass that adds some.
+      check: (config, whether it is that of the run's last stage), which raises UserError if settings do not fit.
+      rule: (config) -> what a validation does to the rate, whose factor is in the optimizer's state; None: nothing.
+      after_warmup: whether the decay always begins at the end of the warm-up, whatever `decay_from` is.
+    """
+
+    decay: Callable[[Any, float, int, int], optax.Schedule]
+    config: type[ScheduleConfig] = ScheduleConfig
+    check: Callable[[Any, bool], None] = lambda config, last: None
+    rule: Callable[[Any], Rule | None] = lambda config: None
+    after_warmup: bool = False
+
+
+def warmup_steps(config: ScheduleConfig, total_steps: int) -> int:
+    """The length of the warm-up; a fraction of all steps is rounded down, as in BERT's fine-tuning."""
+    return config.warmup or int(config.warmup_fraction * total_steps)
+
+
+def constant(config: ScheduleConfig, peak: float, steps: int, warmup: int) -> optax.Schedule:
+    """The peak at all steps."""
+    return optax.constant_schedule(peak)
+
+
+def linear(config: ScheduleConfig, peak: float, steps: int, warmup: int) -> optax.Schedule:
+    """A line to `final`."""
+    return optax.linear_schedule(peak, config.final * peak, steps)
+
+
+def polynomial(config: ScheduleConfig, peak: float, steps: int, warmup: int) -> optax.Schedule:
+    """A power of the remaining fraction of the steps, to `final`."""
+    return optax.polynomial_schedule(peak, config.final * peak, config.power, steps)
+
+
+def cosine(config: ScheduleConfig, peak: float, steps: int, warmup: int) -> optax.Schedule:
+    """Half a period of a cosine, to `final`."""
+    return optax.cosine_decay_schedule(peak, steps, alpha=config.final)
+
+
+def inverse_sqrt(config: ScheduleConfig, peak: float, steps: int, warmup: int) -> optax.Schedule:
+    """One over the square root of the step, in units of the warm-up."""
+    return lambda step: peak * jnp.sqrt(warmup / (warmup + jnp.maximum(step, 0)))

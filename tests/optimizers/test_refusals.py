@@ -1,0 +1,54 @@
+"""What optimizers and schedules refuse before the first step, and the field that messages name."""
+
+import pytest
+
+from lmrep import optimizers
+from lmrep.core.errors import UserError
+from lmrep.optimizers import OptimizerConfig, ScheduleConfig
+from tests.optimizers.updates import STACKED
+
+
+def optimizer(**fields):
+    return lambda: optimizers.build(OptimizerConfig(**fields), STACKED, 100)
+
+
+def schedule(last=True, **fields):
+    return lambda: optimizers.check(OptimizerConfig(schedule=ScheduleConfig(**fields)), 100, last=last)
+
+
+def settings(**fields):
+    return lambda: optimizers.read_config(fields)
+
+
+REFUSALS = {  # what is called -> what the message names
+    "decay is skipped where nothing is": (
+        optimizer(decay_skip=("*/biases",)), ("optimizer.decay_skip", "*/biases", "encoder/embedding/token")),
+    "a multiplier of a layer that is missing": (
+        optimizer(multipliers={"*/layers/8/*": 0.5}), ("optimizer.multipliers", "*/layers/8/*")),
+    "a multiplier of layers that are partly missing": (
+        optimizer(multipliers={"*/layers/5-8/*": 0.5}), ("optimizer.multipliers", "*/layers/8/*")),
+    "decay is skipped in layers in the wrong order": (
+        optimizer(decay_skip=("*/layers/5-2/*",)), ("optimizer.decay_skip", "*/layers/5-2/*")),
+    "one beta": (optimizer(betas=(0.9,)), ("betas", "two")),
+    "more steps of warm-up than steps": (
+        schedule(warmup=101), ("warmup", "101", "100")),
+    "warm-up twice": (schedule(warmup=10, warmup_fraction=0.1),
+                      ("warmup=10", "warmup_fraction=0.1")),
+    "a stage but the last that ends early": (schedule(name="plateau", final=0.1, last=False), ("last stage",)),
+    "an optimizer that is unknown": (settings(name="adamww"), ("optimizer.name", "did you mean 'adamw'")),
+    "a schedule that is unknown": (
+        settings(schedule={"name": "cosin"}), ("optimizer.schedule.name", "did you mean 'cosine'")),
+    "settings that are no table": (lambda: optimizers.read_config("adamw"), ("optimizer", "expected a mapping")),
+    "a schedule that is no table": (settings(schedule="linear"), ("optimizer.schedule", "expected a mapping")),
+}
+
+
+@pytest.mark.parametrize(("act", "names"), REFUSALS.values(), ids=REFUSALS)
+def test_it_is_refused(act, names):
+    with pytest.raises(UserError) as refused:
+        act()
+    assert all(name in str(refused.value) for name in names), refused.value
+
+
+def test_a_fraction_of_the_steps_is_rounded_down():
+    assert optimizers.warmup_steps(ScheduleConfig(warmup_fraction=0.06), 33112) == 1986
