@@ -47,7 +47,8 @@ def text_form(task: str, known: str = "", tfds: bool = False) -> TextForm:
     columns = ((published.tfds or published.data).get("columns", {})) if published else {}
     inputs = [name for name in (*reads.fields, *(name for name in reads.optional if name in columns))
               if name in text_templates.INPUTS]
-    template = " ".join([known or task, *(text_templates.named(name, columns.get(name, name)) for name in inputs)])
+    template = " ".join([known or task, *(  # choices have names of their own
+        "{choices}" if name == "choices" else f"{columns.get(name, name)}: {{{name}}}" for name in inputs)])
     objective = {"template": template, **FORMS[task]}
     if not published:
         return TextForm(objective, {})

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -13,14 +12,12 @@ from lmrep.config.record import setting
 from lmrep.core.errors import UserError
 from lmrep.core.numbers import parse_number
 from lmrep.core.params import Array, Tree
-from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats.base import Field
 from lmrep.data.records import Record, values
 from lmrep.data.records.encoding import Units
 from lmrep.metrics import accuracy_metric
 from lmrep.metrics.tasks import TASK_METRICS
-from lmrep.models.base import Model
-from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, Objective
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics
 from lmrep.objectives.outputs import normalize_weights
 from lmrep.tasks import networks, unseen
 from lmrep.tasks.base import Outputs, Reads, Result, TaskDef, TextEncoder, figures, glue_submission, mean_by_example
@@ -29,6 +26,10 @@ from lmrep.tasks.capability import Predict
 from lmrep.tasks.networks import Network
 
 METRICS = ("accuracy", "f1", "macro_f1", "matthews")
+MEASURED = {
+    **{name: TASK_METRICS[name].metric for name in METRICS},
+    "accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
+    "majority_accuracy": accuracy_metric("Accuracy of the most frequent class", headline=False)}
 Logits = Callable[..., tuple[Array, Carry | None]]  # as `networks.outputs`
 WRITTEN = 10  # classes of a prediction, the most probable ones; and that of the record
 
@@ -94,12 +95,6 @@ def class_numbers(c: Classes, records: Sequence[Record]) -> np.ndarray:
     return np.array([numbers.get(record.fields.get("label"), -1) for record in records], np.int32)
 
 
-def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
-    """A classifier on one vector of each text."""
-    net = networks.bind(c, model, "classification", frozen)
-    return networks.objective(net, len(c.labels) or 2, prepare, loss, predict)
-
-
 def prepare(keys: Keys, batch: Batch) -> Batch:
     """With `weights` f32[b, n], which add to 1 over the units that have a label."""
     return batch | {"weights": normalize_weights((batch["unit"] >= 0) & (batch["label"] >= 0))}
@@ -130,7 +125,9 @@ def score(c: Classes, records: Sequence[Record], units: Units, outputs: Outputs)
     gold = [record.fields.get("label") for record in records]
     numbers, options = {label: i for i, label in enumerate(c.labels)}, {"f1": {"positive": c.positive or c.labels[1]}}
     predictions: list[dict[str, Any]] = [
-        {"label": label, "probabilities": {c.labels[i]: float(row[i]) for i in _written(row, numbers.get(right))}}
+        {"label": label, "probabilities": {c.labels[i]: float(row[i]) for i in dict.fromkeys(
+            range(len(row)) if len(row) <= WRITTEN else
+            [*np.argsort(-row, kind="stable")[:WRITTEN].tolist(), numbers.get(right, row.argmax())])}}
         for label, row, right in zip(chosen, probabilities, gold, strict=True)]
     if None in gold:
         return Result({}, predictions)
@@ -140,14 +137,6 @@ def score(c: Classes, records: Sequence[Record], units: Units, outputs: Outputs)
                "majority_accuracy": float(np.bincount(true, minlength=1).max() / len(gold)),
                **figures(dict.fromkeys(("accuracy", *c.metrics)), gold, chosen, options)}
     return Result(metrics, predictions, gold, chosen, options)
-
-
-def _written(row: np.ndarray, right: int | None) -> list[int]:
-    """The numbers of the classes whose probabilities a prediction has."""
-    if len(row) <= WRITTEN:
-        return list(range(len(row)))
-    likeliest = np.argsort(-row, kind="stable")[:WRITTEN].tolist()
-    return likeliest if right is None or right in likeliest else [*likeliest, right]
 
 
 def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str, str]:
@@ -161,11 +150,9 @@ def show(prediction: dict[str, Any]) -> str:
 
 
 DEFINITION = TaskDef(
-    networks.definition(Config, build, {
-        **{name: TASK_METRICS[name].metric for name in METRICS},
-        "accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
-        "majority_accuracy": accuracy_metric("Accuracy of the most frequent class", headline=False),
-    }, (Predict("classify", "classifies texts", ("text",), show, ("text2",)),), teachable=True),
+    networks.definition(
+        Config, networks.builder("classification", lambda c: len(c.labels) or 2, prepare, loss, predict), MEASURED,
+        (Predict("classify", "classifies texts", ("text",), show, ("text2",)),), teachable=True),
     Reads(("text",), ("label",), ("text2",)), resolve=resolve, encode=encode, score=score, best="accuracy",
     columns=lambda c: {"label": Field("bn", np.int32, "number of the class; -1 where it is not known")},
     submission=submission, initial={"objective/classification/dense": "objective/pair/pooler"},

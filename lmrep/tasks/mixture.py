@@ -62,8 +62,10 @@ def mixed(task: TaskDef, configs: Mapping[str, Any]) -> TaskDef:
     metrics = {SCORE: Metric("Score, the mean over sources", "score", True, ".2f", headline=True)}
     metrics |= {name: metric._replace(headline=False) for name, metric in task.objective.metrics.items()}
     for source, config in configs.items():
-        metrics |= {f"{source}/{name}": _of_source(source, metric, name in config.metrics)
-                    for name, metric in task.objective.metrics.items()}
+        for name, metric in task.objective.metrics.items():
+            baseline = "".join(f"{metric.baseline.removesuffix(one)}{source}/{one}" for one in baseline_names(metric))
+            metrics[f"{source}/{name}"] = metric._replace(
+                title=f"{source}: {metric.title}", headline=name in config.metrics, perplexity=False, baseline=baseline)
     return task._replace(
         objective=task.objective._replace(metrics=metrics), resolve=resolve, check=check,
         compare=compare, score=score,
@@ -74,11 +76,6 @@ def mixed(task: TaskDef, configs: Mapping[str, Any]) -> TaskDef:
 def config_of_source(configs: Mapping[str, Any], source: str, base: Any) -> Any:
     """The config of a source, or `base` for the name "". Raises UserError where there is no such source."""
     return choose(configs, source, "the source") if source else base
-
-
-def _of_source(source: str, metric: Metric, headline: bool) -> Metric:
-    baseline = "".join(f"{metric.baseline.removesuffix(name)}{source}/{name}" for name in baseline_names(metric))
-    return metric._replace(title=f"{source}: {metric.title}", headline=headline, perplexity=False, baseline=baseline)
 
 
 def _by_source(records: Sequence[Record]) -> dict[str, list[int]]:

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,14 +12,12 @@ import optax
 from lmrep.config.record import setting
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
-from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats.base import Field
 from lmrep.data.records import Record, values
 from lmrep.data.records.encoding import Units
 from lmrep.metrics import Metric, accuracy_metric, multilabel
 from lmrep.metrics.tasks import TASK_METRICS
-from lmrep.models.base import Model
-from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, Objective
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics
 from lmrep.objectives.outputs import normalize_weights
 from lmrep.tasks import networks, unseen
 from lmrep.tasks.base import Comparison, Outputs, Reads, Result, TaskDef, TextEncoder, figures, mean_by_example
@@ -64,12 +61,6 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
     labels = np.array([[label in record.fields["labels"] if "labels" in record.fields else -1 for label in c.labels]
                        for record in records], np.int32)
     return encoder.units(records, {"labels": labels})
-
-
-def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
-    """A logit for each label from one vector of each text."""
-    net = networks.bind(c, model, "multilabel", frozen)
-    return networks.objective(net, len(c.labels) or 1, prepare, loss, predict)
 
 
 def prepare(keys: Keys, batch: Batch) -> Batch:
@@ -131,7 +122,7 @@ def shown(labels: Sequence[str]) -> str:
 
 
 DEFINITION = TaskDef(
-    networks.definition(Config, build, {
+    networks.definition(Config, networks.builder("multilabel", lambda c: len(c.labels) or 1, prepare, loss, predict), {
         **{name: TASK_METRICS[name].metric for name in METRICS},
         "micro_f1": TASK_METRICS["micro_f1"].metric._replace(headline=True, baseline="constant_micro_f1"),
         "subset_accuracy": accuracy_metric("Texts with all labels right", baseline="constant_subset_accuracy"),

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -11,13 +10,11 @@ import numpy as np
 
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
-from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats.base import Field
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import Encoded, Units
 from lmrep.metrics import accuracy_metric
-from lmrep.models.base import Model
-from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, Objective
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics
 from lmrep.objectives.outputs import normalize_weights
 from lmrep.tasks import networks
 from lmrep.tasks.base import Outputs, Reads, Result, TaskDef, TextEncoder, figures
@@ -58,11 +55,6 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
     columns = {"label": np.repeat(labels, k), "choice": (np.arange(k) < counts[:, None]).ravel().astype(np.int32)}
     truncated = set(np.searchsorted(ends, long, "right").tolist())
     return encoder.collect(units, np.repeat(np.arange(len(records)), k), columns), len(truncated)
-
-
-def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
-    """A score for each choice from one vector of its pair, and a softmax over the choices."""
-    return networks.objective(networks.bind(c, model, "multiple_choice", frozen), 1, prepare, loss, predict)
 
 
 def prepare(keys: Keys, batch: Batch) -> Batch:
@@ -122,7 +114,7 @@ def show(prediction: dict[str, Any]) -> str:
 
 
 DEFINITION = TaskDef(
-    networks.definition(Config, build, {
+    networks.definition(Config, networks.builder("multiple_choice", lambda c: 1, prepare, loss, predict), {
         "accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
         "majority_accuracy": accuracy_metric("Accuracy of the most frequent position", headline=False),
     }, (Predict("choose", "chooses between texts", ("text", "choices"), show, from_text=from_text),), teachable=True),

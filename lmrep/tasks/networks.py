@@ -8,6 +8,7 @@ each word. A text is then represented by one vector, as `pooling` says.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -17,6 +18,7 @@ from lmrep.config.record import setting
 from lmrep.core import prng
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
+from lmrep.core.vocabulary import Vocabulary
 from lmrep.layers import attention_pooling, dropout, recurrent
 from lmrep.metrics import Metric
 from lmrep.models.base import Context, Model, check_context, model_inputs
@@ -174,12 +176,11 @@ def input_width(net: Network) -> int:
     return net.model.width + word_features.width(net.c, net.words) + _features_width(net, "input")
 
 
-def _has_features(net: Network, place: str) -> bool:
-    return net.features is not None and place in frozen_features.PLACES[net.c.features.placement]
-
-
 def _features_width(net: Network, place: str) -> int:
-    return frozen_features.width(net.c.features, net.features) if _has_features(net, place) else 0
+    """The width of the frozen encoder's vectors at a place; 0 where there are none."""
+    if net.features is None or place not in frozen_features.PLACES[net.c.features.placement]:
+        return 0
+    return frozen_features.width(net.c.features, net.features)
 
 
 def output_width(net: Network) -> int:
@@ -235,6 +236,17 @@ def objective(
         carry=lambda batch_size: Carry(shared=bcn.statistics(c.bcn)) if c.network == BCN else Carry(),
         uses=Uses(Context(c.context), networks=(NetworkUse(net.model.sizes),)))
     return auxiliary.with_language_model(built, c, net.model) if getattr(c, "auxiliary", 0) else built
+
+
+def builder(
+    name: str, outputs: Callable[[Any], int], prepare: Callable[[Keys, Batch], Batch], loss: Callable[..., Any],
+    predict: Callable[..., Any], *, vectors: int = 1
+) -> Callable[..., Objective]:
+    """`ObjectiveDef.build` of task `name`: `objective` with as many outputs as `outputs` gives for the config."""
+    def build(c: Any, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
+        return objective(bind(c, model, name, frozen), outputs(c), prepare, loss, predict, vectors=vectors)
+
+    return build
 
 
 def definition(
@@ -296,7 +308,7 @@ def token_vectors(
 
     def placed(place: str, key: Array | None) -> list[Array]:
         """The features, where they belong there."""
-        if not _has_features(net, place):
+        if not _features_width(net, place):
             return []
         vectors = frozen_features.apply(c.features, weights.get("mix", {}), place, layers, real, key)
         return [combine(vectors.astype(x.dtype))]

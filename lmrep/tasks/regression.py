@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,15 +12,13 @@ from lmrep.config.record import setting
 from lmrep.core.errors import UserError
 from lmrep.core.numbers import parse_number
 from lmrep.core.params import Array, Tree
-from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats.base import Field
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import Units
 from lmrep.data.records.values import short
 from lmrep.metrics import Metric
 from lmrep.metrics.tasks import TASK_METRICS
-from lmrep.models.base import Model
-from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, Objective
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics
 from lmrep.objectives.outputs import normalize_weights
 from lmrep.tasks import networks
 from lmrep.tasks.base import (
@@ -66,11 +63,6 @@ def number(record: Record) -> float:
 def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[Units, int]:
     """A unit for each text or pair, several for texts that are read in windows."""
     return encoder.units(records, {"label": np.array([number(record) for record in records], np.float32)})
-
-
-def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
-    """A number from one vector of each text."""
-    return networks.objective(networks.bind(c, model, "regression", frozen), 1, prepare, loss, predict)
 
 
 def prepare(keys: Keys, batch: Batch) -> Batch:
@@ -120,7 +112,7 @@ def compare(c: Config, record: Record, prediction: Mapping[str, Any]) -> Compari
 
 
 DEFINITION = TaskDef(
-    networks.definition(Config, build, {
+    networks.definition(Config, networks.builder("regression", lambda c: 1, prepare, loss, predict), {
         **{name: TASK_METRICS[name].metric._replace(headline=True) for name in METRICS},
         "mean_squared_error": Metric("Mean squared error", headline=True, baseline="variance"),
         "variance": Metric("Mean squared error of predicting the mean"),

@@ -147,7 +147,9 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
     if encoder.format.long == "truncate":
         raise UserError("config.format.long is truncate, and the words after the cut would have no tag, although each "
                         "one counts; set it to windows, or to refuse")
-    _report(c, records)
+    unseen.report(c.labels, records, _describe, partial(tags_of, c))
+    if c.scheme != "none" and not c.repair:
+        schemes.report(c.scheme, records, lambda record: record.fields.get("tags", ()), c.labels)
     capacity = encoder.length - encoder.layout.special(False)
     ids, numbers = word_ids(records, encoder), {label: i for i, label in enumerate(c.labels)}
     units: list[Encoded] = []
@@ -177,13 +179,6 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
             marks = representatives(every, c.pieces) * np.where(every == len(words) - 1, 2, 1)
             columns["representative"].append(np.where(every >= 0, marks, -1))
     return collect(units, owners, token_columns=columns, distinct=distinct), long
-
-
-def _report(c: Config, records: Sequence[Record]) -> None:
-    """Warns of tags that the training data lacks, and of those that break the scheme."""
-    unseen.report(c.labels, records, _describe, partial(tags_of, c))
-    if c.scheme != "none" and not c.repair:
-        schemes.report(c.scheme, records, lambda record: record.fields.get("tags", ()), c.labels)
 
 
 # The objective

@@ -59,11 +59,6 @@ def text(values: Mapping[str, Any], name: str) -> str:
     return value if isinstance(value, str) else " ".join(value)
 
 
-def named(field: str, name: str) -> str:
-    """A field in a template after its name; choices have names of their own."""
-    return "{choices}" if field == "choices" else f"{name}: {{{field}}}"
-
-
 def from_texts(template: str, texts: Sequence[str]) -> dict[str, Any]:
     """The fields of a template from texts in their order; choices take all that are left. Raises ValueError, with what
     was expected, where there are more texts than fields."""

@@ -5,7 +5,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -13,14 +12,10 @@ import jax.numpy as jnp
 from lmrep.config.record import setting
 from lmrep.core import prng
 from lmrep.core.params import Array, Tree
-from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import Units
 from lmrep.data.records.word_in_context import parse
-from lmrep.metrics import accuracy_metric
-from lmrep.metrics.tasks import TASK_METRICS
-from lmrep.models.base import Model
-from lmrep.objectives.base import Batch, Carry, FrozenParts, Objective
+from lmrep.objectives.base import Batch, Carry
 from lmrep.tasks import classification, heads, networks, target_words
 from lmrep.tasks.base import Reads, Result, TaskDef, TextEncoder
 from lmrep.tasks.capability import PredictWord
@@ -44,14 +39,6 @@ class Config(classification.Classes, networks.PooledConfig):
 def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[Units, int]:
     """A unit for each pair."""
     return target_words.encode(records, encoder, {"label": classification.class_numbers(c, records)})
-
-
-def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
-    """A classifier on three vectors side by side."""
-    net = networks.bind(c, model, "word_in_context", frozen)
-    return networks.objective(
-        net, len(c.labels) or 2, classification.prepare, partial(classification.loss, logits=logits),
-        partial(classification.predict, logits=logits), vectors=3)
 
 
 def logits(
@@ -83,13 +70,13 @@ def renamed(example: Mapping[str, Any]) -> dict[str, Any]:
 
 
 DEFINITION = TaskDef(
-    networks.definition(Config, build, {
-        **{name: TASK_METRICS[name].metric for name in classification.METRICS},
-        "accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
-        "majority_accuracy": accuracy_metric("Accuracy of the most frequent class", headline=False),
-    }, (PredictWord(
-        "compare", "compares a word in two texts", ("text", "text2", "span", "span2"), classification.show,
-        ("lemma", "pos"), parse=parse, renamed=renamed),), teachable=True),
+    networks.definition(
+        Config, networks.builder("word_in_context", lambda c: len(c.labels) or 2, classification.prepare,
+                                 partial(classification.loss, logits=logits),
+                                 partial(classification.predict, logits=logits), vectors=3),
+        classification.MEASURED, (PredictWord(
+            "compare", "compares a word in two texts", ("text", "text2", "span", "span2"), classification.show,
+            ("lemma", "pos"), parse=parse, renamed=renamed),), teachable=True),
     Reads(("text", "text2", "span", "span2"), ("label",), ("lemma", "pos"), texts=("text", "text2")),
     resolve=classification.resolve, encode=encode, score=classification.score, best="accuracy",
     columns=lambda c: {**classification.DEFINITION.columns(c), **target_words.COLUMNS}, submission=submission,

@@ -3,7 +3,6 @@ of the other pairs of a batch (in-batch negatives)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -12,12 +11,10 @@ import numpy as np
 
 from lmrep.config.record import setting
 from lmrep.core.params import Array, Tree
-from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import Units
 from lmrep.metrics import accuracy_metric
-from lmrep.models.base import Model
-from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, Objective
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics
 from lmrep.objectives.outputs import normalize_weights
 from lmrep.tasks import networks
 from lmrep.tasks.base import Outputs, Reads, Result, TaskDef, TextEncoder, figures
@@ -38,11 +35,6 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
     texts = [record.fields[name] for record in records for name in ("text", "text2")]
     units, owners, long = encoder.texts(texts, [None] * len(texts), [r.where for r in records for _ in range(2)])
     return encoder.collect(units, np.array(owners) // 2), len(long)
-
-
-def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
-    """A vector of each text."""
-    return networks.objective(networks.bind(c, model, "similarity", frozen), c.width, prepare, loss, predict)
 
 
 def prepare(keys: Keys, batch: Batch) -> Batch:
@@ -90,6 +82,7 @@ def show(prediction: Mapping[str, Any]) -> str:
 
 DEFINITION = TaskDef(
     networks.definition(
-        Config, build, {"accuracy": accuracy_metric("Texts whose nearest text is the right one")},
+        Config, networks.builder("similarity", lambda c: c.width, prepare, loss, predict),
+        {"accuracy": accuracy_metric("Texts whose nearest text is the right one")},
         (Predict("compare_texts", "measures how similar two texts are", ("text", "text2"), show),)),
     Reads(("text", "text2"), (), grouped=True), encode=encode, score=score, best="accuracy")

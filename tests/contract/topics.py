@@ -3,7 +3,6 @@ predictions, are its own too."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -14,14 +13,12 @@ import optax
 from lmrep.config.record import setting
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
-from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats.base import Field
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import Units
 from lmrep.metrics import Metric
 from lmrep.metrics.tasks import TaskMetric
-from lmrep.models.base import Model
-from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, Names, Objective
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Names
 from lmrep.objectives.outputs import normalize_weights, sums
 from lmrep.tasks import networks
 from lmrep.tasks.base import Outputs, Reads, Result, TaskDef, TextEncoder, mean_by_example
@@ -63,11 +60,6 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
     labels = [[int(topic in record.fields["tags"]) if "tags" in record.fields else -1 for topic in c.topics]
               for record in records]
     return encoder.units(records, {"topics": np.array(labels, np.int32)})
-
-
-def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
-    """A logit for each topic from one vector of each text."""
-    return networks.objective(networks.bind(c, model, "topics", frozen), len(c.topics) or 2, prepare, loss, predict)
 
 
 def prepare(keys: Keys, batch: Batch) -> Batch:
@@ -132,7 +124,7 @@ class NameTopics(Predict):
 
 
 DEFINITION = TaskDef(
-    networks.definition(Config, build, {
+    networks.definition(Config, networks.builder("topics", lambda c: len(c.topics) or 2, prepare, loss, predict), {
         "micro_f1": METRIC.metric, "exact": Metric("Texts without error", "accuracy", True, ".2%"),
     }, (NameTopics("name_topics", "names the topics of texts", ("text",),
                    lambda prediction: " ".join(prediction["topics"]) or "none"),)),
