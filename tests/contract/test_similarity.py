@@ -162,6 +162,6 @@ def test_every_command_works(home):
     page = f"--config={home}/page.py:model=bert_tiny"
     assert "similarity" in command("plan", page, "--topology=cpu:1", f"--output={home}/plan.json") or (
         home / "plan.json").exists()
-    command("sweep", page, f"--workdir={home}/sweep", "--noreport", "--seeds=1", "--grid=optimizer.learning_rate=1e-3,1e-4",
-            "--config.steps=2", "--config.log.report=false")
+    command("sweep", page, f"--workdir={home}/sweep", "--noreport", "--seeds=1",
+            "--grid=optimizer.learning_rate=1e-3,1e-4", "--config.steps=2", "--config.log.report=false")
     assert len([*(home / "sweep").glob("*/seed=*")]) == 2
