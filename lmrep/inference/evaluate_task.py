@@ -24,7 +24,7 @@ from lmrep.experiment.config import Experiment, stage_at
 from lmrep.inference.encode import BATCH, BATCH_ELSEWHERE
 from lmrep.metrics.bootstrap import bootstrap
 from lmrep.metrics.tasks import TASK_METRICS
-from lmrep.tasks import TASKS, networks
+from lmrep.tasks import TASKS, frozen_features
 from lmrep.tasks.base import Result, collate
 from lmrep.tasks.known import KNOWN
 from lmrep.training.metrics_log import validations
@@ -258,7 +258,7 @@ def write_results(run: Any, results: Mapping[str, Result]) -> dict[str, dict[str
                         name: each for name, each in found[split].items() if all(map(math.isfinite, each))}}
                    for split, result in results.items() if result.metrics]
     c = stage_at(run.experiment, run.step).objective
-    mixes = networks.mixes(run.params, c, run.objective.name, run.frozen)
+    mixes = frozen_features.mixes(run.params, c, run.objective.name, run.frozen)
     write_json(run.directory / RESULTS, {"evaluations": evaluations, **({"mixes": mixes} if mixes else {})})
     return found
 

@@ -15,7 +15,7 @@ from lmrep.core.params import Array, Tree
 from lmrep.layers import dropout, scalar_mix
 from lmrep.models.base import model_inputs
 from lmrep.models.layer_choice import Layers, combine, outputs, parse_layers, widths
-from lmrep.objectives.base import Batch, FrozenPart
+from lmrep.objectives.base import Batch, FrozenPart, FrozenParts
 
 NAME = "features"  # in config.frozen, and of the field of a batch that has them
 JOINS = ("sum", "concat", "mix")
@@ -93,10 +93,12 @@ def apply(
     return dropout.apply(key, x, c.dropout)
 
 
-def mixed(c: Config, part: FrozenPart, mixes: Mapping[str, Tree]) -> list[dict[str, Any]]:
-    """What each mix has learned, for reports: `place`, `layers` (their numbers), `weights` softmax(s), `gamma`."""
-    return [{"place": place, "layers": list(choice(c, part).numbers), "gamma": float(mix["gamma"]),
-             "weights": scalar_mix.weights(mix).tolist()} for place, mix in mixes.items()]
+def mixes(params: Tree, c: Any, name: str, frozen: FrozenParts) -> list[dict[str, Any]]:
+    """What the mixes of a run of task `name` have learned, for reports: `place`, `layers` (their numbers), `weights`
+    softmax(s), `gamma`; [] for a task without any. `params` are those of the run, and `c` is the task's config."""
+    learned = params.get("objective", {}).get(name, {}).get("network", {}).get("mix", {})
+    return [{"place": place, "layers": list(choice(c.features, frozen[NAME]).numbers), "gamma": float(mix["gamma"]),
+             "weights": scalar_mix.weights(mix).tolist()} for place, mix in learned.items()]
 
 
 def penalty(c: Config, mixes: Mapping[str, Tree]) -> Array:

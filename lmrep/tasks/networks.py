@@ -272,13 +272,6 @@ def definition(
         parts=parts, teachers=(TEACHER,) if teachable else (), capabilities=tuple(capabilities))
 
 
-def mixes(params: Tree, c: Any, name: str, frozen: FrozenParts) -> list[dict[str, Any]]:
-    """What the mixes of frozen layers have learned, as `frozen_features.mixed`, for the parameters and the config of
-    task `name`; [] for a task without any."""
-    learned = params.get("objective", {}).get(name, {}).get("network", {}).get("mix")
-    return frozen_features.mixed(c.features, frozen[frozen_features.NAME], learned) if learned else []
-
-
 def own_params(params: Tree, net: Network) -> Tree:
     """The parameters of the network; {} for none."""
     return params["objective"][net.name].get("network", {})
