@@ -91,7 +91,8 @@ def nested(times):
     return content
 
 
-@pytest.mark.parametrize("name, content, message", [
+# Named by the file: content has the time at which it was compressed, which differs between workers.
+@pytest.mark.parametrize("name, content, message", [pytest.param(*row, id=row[0]) for row in [
     ("two.zip", zipped(("a.txt", b"1"), ("b.txt", b"2")), r"holds a\.txt, b\.txt; .*unpack it"),
     ("two.tar.gz", gzip.compress(tar(("a.txt", TEXT), ("b.txt", b"2"))), r"holds a\.txt, b\.txt; .*unpack it"),
     ("many.tar", tar(*((f"{i}.txt", b"") for i in range(9))), r"holds 0\.txt, .*4\.txt, \.\.\.; .*unpack it"),
@@ -102,7 +103,7 @@ def nested(times):
     ("plain.gz", b"plain", r"not an intact gzip file \(its first bytes"), ("plain.tgz", gzip.compress(b"plain"), "tar"),
     ("cut.zip", READABLE["b.zip"][:-9], "not an intact zip file"), ("cut.tar", READABLE["b.tar"][:3000], "middle"),
     ("nested.gz", nested(5), "more than 4 times"), ("zip.gz", gzip.compress(READABLE["b.zip"]), "unpack it"),
-])  # fmt: skip
+]])  # fmt: skip
 def test_other_content_is_refused_with_what_to_do(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=rf"{name} .*{message}"), input_files.open_input(tmp_path / name) as file:
