@@ -129,7 +129,7 @@ def test_report_and_samples(home):
 def test_sweep_and_plan(home):
     command("sweep", f"--config={home}/plugins.py", f"--workdir={home}/sweep", f"--data_dir={home}/data",
             "--grid=optimizer.newton_steps=1,2", "--config.steps=2")
-    assert len(list((home / "sweep").glob("*/metrics.jsonl"))) == 2
+    assert len(list((home / "sweep").rglob("metrics.jsonl"))) == 2
     assert "optimizer state" in command("plan", f"--config={home}/plugins.py")
 
 
