@@ -164,4 +164,4 @@ def test_every_command_works(home):
         home / "plan.json").exists()
     command("sweep", page, f"--workdir={home}/sweep", "--noreport", "--seeds=1",
             "--grid=optimizer.learning_rate=1e-3,1e-4", "--config.steps=2", "--config.log.report=false")
-    assert len([*(home / "sweep").glob("*/seed=*")]) == 2
+    assert len([*(home / "sweep").glob("*/seed=*/metrics.jsonl")]) == 2
