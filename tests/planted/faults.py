@@ -211,6 +211,10 @@ FAULTS = (
     Fault("a resumed run shows batches again that it had skipped", "lmrep/training/loop_state.py",
           'skipped = list(fields.get("skipped_batches", ()))', "skipped = []",
           ("tests/training/test_faults.py", "tests/training/test_loop.py")),
+    # optimizers
+    Fault("LAMB takes one norm for all layers of a stack", "lmrep/optimizers/lamb.py",
+          "axes = tuple(range(is_stacked(spec), update.ndim))", "axes = tuple(range(update.ndim))",
+          ("tests/optimizers",)),
     Fault("a gradient that is clipped is scaled twice", "lmrep/optimizers/base.py",
           "limit / jnp.maximum(optax.tree.norm(grads), limit / scale)",
           "scale * limit / jnp.maximum(optax.tree.norm(grads), limit / scale)",
