@@ -19,7 +19,7 @@ current run is saved.
 Settings are compared by the validation metric that checkpoint.best names, at the last validation of each run or, with
 checkpoint.load=best, at its best one. The results are in results.tsv, results.json and report.html. A run has failed if
 a fault stopped it, or if it ends at or below the baseline of the trivial predictor (such as the most frequent class),
-where that is measured. The exit code is 3 if all runs of this process failed, 130 or 143 if it was stopped."""
+where that is measured. The exit code is 3 if no run of this process finished, 130 or 143 if it was stopped."""
 
 import os
 import sys
@@ -98,7 +98,7 @@ def run(arguments: Arguments) -> int:
     if flags.report and not {analysis.RUNNING, analysis.UNFINISHED} & {each.state for each in results}:
         _report(directory, found, plan.metrics[metric], Path(plan.data_dir or default_data_dir()))
     states = {each.state for each in results[flags.task :: flags.tasks]}
-    return RunFault.exit_code if states == {analysis.FAILED} else 0
+    return 0 if not states or states & {analysis.FINISHED, analysis.RUNNING} else RunFault.exit_code
 
 
 def _plan(arguments: Arguments, previous: Any) -> Any:

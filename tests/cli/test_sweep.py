@@ -151,7 +151,7 @@ def test_failed_runs_are_trained_again_only_on_request(home):
 
 
 def test_refused_runs_are_tried_again_and_all_failures_are_an_error(home):
-    assert run_sweep(home, f"--grid={RATE}=9", "--seeds=0", name="refused").code == 0
+    assert run_sweep(home, f"--grid={RATE}=9", "--seeds=0", name="refused").code == 3
     assert "there is no text" in run_sweep(home, name="refused").out
     assert len(calls(home, "refused")) == 2
     result = run_sweep(home, f"--grid={RATE}=8", "--seeds=0-1")
