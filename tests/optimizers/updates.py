@@ -10,7 +10,7 @@ import pytest
 
 from lmrep import optimizers
 from lmrep.core.params import ParamSpec, flatten, map_paths, stacked, unflatten
-from lmrep.optimizers import OptimizerConfig, ScheduleConfig
+from lmrep.optimizers import OPTIMIZERS, OptimizerConfig, ScheduleConfig
 
 LAYERS, STEPS = 8, 3
 CONSTANT = ScheduleConfig("constant")
@@ -30,6 +30,8 @@ CONFIGS = {
     "adagrad": OptimizerConfig("adagrad"),
     "sgd": OptimizerConfig("sgd", momentum=0.9),
 }
+CONFIGS |= {name: row.config(name=name) for name, row in OPTIMIZERS.items()
+            if name not in {config.name for config in CONFIGS.values()}}
 every = pytest.mark.parametrize("config", [
     dataclasses.replace(c, learning_rate=0.1, schedule=CONSTANT) for c in CONFIGS.values()], ids=CONFIGS)
 
