@@ -68,6 +68,7 @@ def alive(content: dict) -> bool | None:
 
 
 def holder(content: dict) -> str:
+    """The process that holds a lease, for messages."""
     return f"process {content.get('process')} on {content.get('host')}"
 
 

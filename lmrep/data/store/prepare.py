@@ -175,6 +175,7 @@ def _open(directory: pathlib.Path, content: str, damaged_records: int) -> Prepar
 
 
 def remove(directory: pathlib.Path) -> None:
+    """Removes a damaged token store, if it is there. Raises UserError where that is not permitted."""
     try:
         if directory.exists():
             shutil.rmtree(directory)
