@@ -7,6 +7,14 @@ prediction.
 This is the recipe of the released code: batches of 4,096 sequences of 512 tokens for 125,000 steps, LAMB at 1.76e-3
 after 3,125 steps of warm-up; forty static masks for each example; a SentencePiece vocabulary of 30,000.
 
+The networks, in fields of config.model, with all parameters of pretraining:
+
+    size     layers  width  embedding  heads     mlp   vocab  dropout   parameters
+    base         12    768        128     12    3072  30,000      0.1   11,813,810
+    large        24   1024        128     16    4096  30,000      0.1   17,847,474
+    xlarge       24   2048        128     16    8192  30,000      0.1   59,021,490
+    xxlarge      12   4096        128     64  16,384  30,000      0.0  223,158,450
+
 Cost: in the paper, 32 hours for xxlarge. Expected, on the development sets after fine-tuning:
 
              MNLI   SQuAD 1.1 F1   SQuAD 2.0 F1
@@ -63,6 +71,7 @@ def get_config(argument=""):
     if chosen.optimizer == "lamb":  # biases and norms have neither weight decay nor a trust ratio
         config.optimizer.update({"learning_rate": 1.76e-3, "betas": (0.9, 0.999), "eps": 1e-6, "bias_correction": False,
                                  "weight_decay": 0.01, "clip": 1.0})
+        config.optimizer.schedule.update({"name": "linear", "decay_from": "start"})
     if chosen.optimizer != "adafactor":  # which has its schedule too
         config.optimizer.schedule.warmup_fraction = 3_125 / 125_000
     return finish(config, chosen)

@@ -4,7 +4,20 @@
         --config.data.files='/data/books-and-wikipedia/*.txt' --config.data.documents=blank_line
 
 This is the recipe of the released code: batches of 256 for a million steps, 90 % of them on 128 tokens and the rest on
-512; ten static masks for each example; Adam without bias correction at 1e-4 after 10,000 steps of warm-up.
+512; ten static masks for each example; Adam without bias correction at 1e-4 after 10,000 steps of warm-up, then linear
+to 0, with weight decay 0.01 but for biases and norms, and gradients clipped at 1.
+
+The networks, in fields of config.model, with all parameters of pretraining:
+
+    size         layers  width  heads   mlp  max_length   vocab  dropout   parameters
+    base             12    768     12  3072         512  30,522      0.1  110,106,428
+    mini              4    256      4  1024         512  30,522      0.1   11,267,900
+    small             4    512      8  2048         512  30,522      0.1   29,058,876
+    medium            8    512      8  2048         512  30,522      0.1   41,668,412
+    base_cased       12    768     12  3072         512  28,996      0.1  108,932,934
+    large            24   1024     16  4096         512  30,522      0.1  336,226,108
+    large_cased      24   1024     16  4096         512  28,996      0.1  334,661,958
+    bert_tiny         2    128      2   512         512  30,522      0.1    4,433,468
 
 Cost: in the paper, four days on 4 Cloud TPUs (base) or 16 (large). Expected: GLUE 79.6 (base) and 82.1 (large), test
 averages after fine-tuning.
@@ -58,6 +71,7 @@ def get_config(argument=""):
     if chosen.optimizer == "bert":  # Adam; biases and norms have no weight decay
         config.optimizer.update({"learning_rate": 1e-4, "betas": (0.9, 0.999), "eps": 1e-6, "bias_correction": False,
                                  "weight_decay": 0.01, "clip": 1.0})
+        config.optimizer.schedule.update({"name": "linear", "decay_from": "start"})
     if chosen.optimizer == "lamb":
         config.optimizer.learning_rate = 1.76e-3  # ALBERT's, for 4,096 sequences
     if chosen.optimizer != "adafactor":  # which has its schedule too

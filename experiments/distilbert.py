@@ -10,6 +10,11 @@ distribution over all tokens, at a temperature of 2, twice the masked-LM loss, a
 hidden states. Rare tokens are masked more often. Adam at 5e-4, with 5 % of warm-up and no weight decay, on batches of
 4,000 sequences; steps are those of three passes over Books and Wikipedia.
 
+The network, in fields of config.model, with all parameters of pretraining:
+
+    size  layers  width  heads   mlp  max_length   vocab  dropout  parameters
+    base       6    768     12  3072         512  30,522      0.1  66,985,530
+
 Cost: in the paper, about 90 hours on 8 V100s of 16 GB. Expected: GLUE 77.0 on the development sets, where BERT-base has
 79.5; IMDb 92.82; SQuAD 1.1 77.7 exact match and 85.8 F1.
 
@@ -63,6 +68,7 @@ def get_config(argument=""):
     if chosen.optimizer == "distilbert":  # Adam
         config.optimizer.update({"betas": (0.9, 0.98), "eps": 1e-6, "bias_correction": True, "weight_decay": 0.0,
                                  "clip": 5.0})
+        config.optimizer.schedule.update({"name": "linear", "decay_from": "warmup"})
     config.optimizer.learning_rate = 5e-4
     config.optimizer.schedule.update({"warmup": 0, "warmup_fraction": 315 / 6_300})
     config = finish(config, chosen)

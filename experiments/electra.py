@@ -7,6 +7,14 @@ These are the recipes of the released code, all with 10,000 steps of warm-up: sm
 tokens for a million steps at 5e-4; base, 256 of 512 for 766,000 at 2e-4; large, 2,048 of 512 for 400,000 at 2e-4.
 small_plus, as released, has a generator as wide as the encoder and four million steps.
 
+The networks, in fields of config.model, with all parameters of pretraining:
+
+    size        layers  width  embedding  heads   mlp   vocab  dropout   parameters
+    small           12    256        128      4  1024  30,522      0.1   14,196,219
+    small_plus      12    256        128      4  1024  30,522      0.1   23,122,875
+    base            12    768        768     12  3072  30,522      0.1  119,386,427
+    large           24   1024       1024     16  4096  30,522      0.1  354,655,291
+
 Cost: in the paper, about four days on a V100 (small). Expected: GLUE 79.9 (small), 85.1 (base) and 89.0 (large) on the
 development sets after fine-tuning.
 
@@ -91,7 +99,7 @@ def get_config(argument=""):
     if chosen.optimizer == "bert":  # Adam; biases and norms have no weight decay
         config.optimizer.update({"betas": (0.9, 0.999), "eps": 1e-6, "bias_correction": False, "weight_decay": 0.01,
                                  "clip": 1.0})
-        config.optimizer.schedule.decay_from = "both"
+        config.optimizer.schedule.update({"name": "linear", "decay_from": "both"})
     config.optimizer.schedule.update({"warmup": 0, "warmup_fraction": warmup / config.steps})
     config = finish(config, chosen)
     if chosen.size == "tiny" and chosen.objective == "replaced_token" and chosen.optimizer == "bert":

@@ -12,6 +12,13 @@ samples 8,192. Examples have 20 words and continue those of the batch before. Ad
 each of 3 GPUs), ten passes over the text: this page counts the steps of the 1 Billion Word Benchmark, 768,648,884
 words; set --config.steps for other text.
 
+The networks, in fields of config.model, with all parameters of pretraining:
+
+    size      layers  cell  width  highways    vocab  dropout   parameters
+    original       2  4096    512         2  793,471      0.1  500,651,487
+    medium         2  2048    256         1  793,471      0.1  231,949,791
+    small          2  1024    128         1  793,471      0.1  115,951,071
+
 Cost: in the paper, two weeks on three GTX 1080s. Expected: a perplexity per word of 39.7, the mean of both directions
 (the test set of the 1 Billion Word Benchmark); with the vectors, F1 of 92.22 on CoNLL-2003
 (`experiments/tasks/conll2003_features.py`). Neither has been run with this page.

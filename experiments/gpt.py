@@ -6,6 +6,11 @@
 The paper's recipe: batches of 64 sequences of 512 tokens, 100 epochs of BooksCorpus, which are about three million
 steps; Adam at 2.5e-4 with 2,000 steps of warm-up and a cosine down to 0; weight decay 0.01.
 
+The network, in fields of config.model, with all parameters of pretraining:
+
+    size  layers  width  heads   mlp  max_length   vocab  dropout   parameters
+    base      12    768     12  3072         512  40,478      0.1  116,534,784
+
 Cost: in the paper, a month on 8 P600s. Expected: perplexity 18.4 per token; GLUE 75.2 after fine-tuning (test, by its
 average in the BERT paper).
 

@@ -8,6 +8,14 @@ vocabulary of 50,257. The rate, which was tuned by hand for each size, the sched
 Here they are GPT's 2.5e-4 and cosine, with 2,000 steps of warm-up, and 100,000 steps, about five epochs of as much
 text.
 
+The networks, in fields of config.model, with all parameters of pretraining:
+
+    size    layers  width  heads   mlp  max_length   vocab  dropout     parameters
+    small       12    768     12  3072        1024  50,257      0.1    124,439,808
+    medium      24   1024     16  4096        1024  50,257      0.1    354,823,168
+    large       36   1280     20  5120        1024  50,257      0.1    774,030,080
+    xl          48   1600     25  6400        1024  50,257      0.1  1,557,611,200
+
 Expected: the paper has, without further training, perplexities per word of 37.5, 26.4, 22.1 and 17.5 on WikiText-103
 and of 29.4, 22.8, 19.9 and 18.3 on WikiText-2, from small to xl. It does not state the cost.
 

@@ -4,7 +4,14 @@
         --config.data.files='/data/books-and-wikipedia/*.txt' --config.data.documents=blank_line
 
 The final recipe: batches of 8,192 sequences of 512 tokens for 500,000 steps, a byte-level BPE vocabulary of 50,265, and
-rates of 6e-4 (base, 24,000 steps of warm-up) and 4e-4 (large, 30,000).
+rates of 6e-4 (base, 24,000 steps of warm-up) and 4e-4 (large, 30,000), which then fall linearly to 0; Adam with betas
+of 0.9 and 0.98, weight decay 0.01 on all parameters, and no clipping.
+
+The networks, in fields of config.model, with all parameters of pretraining:
+
+    size   layers  width  heads   mlp  max_length   vocab  dropout   parameters
+    base       12    768     12  3072         512  50,265      0.1  124,696,665
+    large      24   1024     16  4096         512  50,265      0.1  355,411,033
 
 Cost: in the paper, large on 1,024 V100s, 100,000 steps in about a day, on 160 GB of text. Expected, on the development
 sets after fine-tuning: MNLI 90.2 and SST-2 96.4 (large), 87.6 and 94.8 (base). On Books and Wikipedia alone (16 GB),
@@ -61,5 +68,6 @@ def get_config(argument=""):
     if chosen.optimizer == "roberta":  # Adam; all parameters have weight decay
         config.optimizer.update({"betas": (0.9, 0.98), "eps": 1e-6, "bias_correction": True, "weight_decay": 0.01,
                                  "clip": 0.0})
+        config.optimizer.schedule.update({"name": "linear", "decay_from": "warmup"})
     config.optimizer.schedule.update({"warmup": 0, "warmup_fraction": warmup / config.steps})
     return finish(config, chosen)

@@ -6,6 +6,12 @@
 This is the recipe of the released command: batches of 256 sequences of 512 tokens for 2.4 million steps; full sentences
 of one document, without pairs; dynamic masks; Adam at 1e-4 after 10,000 steps of warm-up.
 
+The networks, in fields of config.model, with all parameters of pretraining:
+
+    size   layers  width  heads   mlp  max_length   vocab  dropout   parameters
+    base       12    768     12  3072         512  28,996      0.1  110,301,480
+    large      24   1024     16  4096         512  28,996      0.1  336,999,976
+
 Cost: in the paper, 15 days on 32 V100s, on BERT's text. Expected after fine-tuning: base has SQuAD 1.1 F1 92.4 and
 SQuAD 2.0 F1 83.6 (development sets), where BERT has 88.5 and 76.5; large has 94.6 and 88.7 (test), where BERT has 91.3
 and 83.3.
@@ -53,6 +59,7 @@ def get_config(argument=""):
     if chosen.optimizer == "spanbert":  # Adam
         config.optimizer.update({"betas": (0.9, 0.999), "eps": 1e-8, "bias_correction": True, "weight_decay": 0.01,
                                  "decay_skip": (), "clip": 1.0})
+        config.optimizer.schedule.update({"name": "linear", "decay_from": "warmup"})
     config.optimizer.learning_rate = 1e-4
     config.optimizer.schedule.update({"warmup": 0, "warmup_fraction": 10_000 / 2_400_000})
     return finish(config, chosen)

@@ -7,6 +7,20 @@ This is the baseline of the paper's study, with the last models' spans: sequence
 targets of 114; 128 of them in a batch, for 524,288 steps; Adafactor at 1 / sqrt(max(step, 10,000)); a SentencePiece
 vocabulary of 32,000 and 100 sentinels, in a table of 32,128.
 
+The networks, in fields of config.model, with all parameters of pretraining:
+
+    size       layers  width  heads  head_width     mlp   vocab  dropout      parameters
+    base           12    768     12          64    3072  32,128      0.1     222,903,552
+    small           6    512      8          64    2048  32,128      0.1      60,506,624
+    large          24   1024     16          64    4096  32,128      0.1     737,668,096
+    3b             24   1024     32         128  16,384  32,128      0.1   2,851,598,336
+    11b            24   1024    128         128  65,536  32,128      0.1  11,307,321,344
+    1_1_small       8    512      6          64    1024  32,128      0.0      76,961,152
+    1_1_base       12    768     12          64    2048  32,128      0.0     247,577,856
+    1_1_large      24   1024     16          64    2816  32,128      0.0     783,150,080
+    1_1_xl         24   2048     32          64    5120  32,128      0.0   2,849,757,184
+    1_1_xxl        24   4096     64          64  10,240  32,128      0.0  11,135,332,352
+
 Cost: the paper does not state it. Expected, of the baseline after fine-tuning: GLUE 83.28, SQuAD 80.88 (exact match),
 SuperGLUE 71.36, BLEU 26.98 (English to German).
 

@@ -10,6 +10,12 @@ bias correction, epsilon 1e-6, weight decay 0.01, at 4e-4 after 40,000 steps of 
 sequences of 512 tokens. (The released command has 2,048.) The paper gives this recipe for the large size; the base size
 has it here too.
 
+The networks, in fields of config.model, with all parameters of pretraining:
+
+    size   layers  width  heads   mlp  memory   vocab  dropout   parameters
+    base       12    768     12  3072     384  32,000      0.1  116,750,336
+    large      24   1024     16  4096     384  32,000      0.1  360,300,800
+
 Cost: in the paper, 5.5 days on 512 TPU v3 chips (large). Expected: on the development sets of GLUE, MNLI 89.8, QNLI
 93.9, QQP 91.8, RTE 83.8, SST-2 95.6, MRPC 89.2, CoLA 63.6, STS-B 91.8 (large), and 86.8, 91.7, 91.4, 74.0, 94.7, 88.2,
 60.2, 89.5 (base), as the released code reports. Neither has been run with this page.

@@ -93,6 +93,20 @@ def test_there_are_experiments_with_choices():
     assert set(declared("bert.py")) == {"size", "model", "objective", "format", "data", "optimizer", "mesh"}
 
 
+@pytest.mark.parametrize("page", [page for page, file in FILES.items() if "\nSIZES = " in file.read_text()])
+def test_docstring_has_the_sizes_of_its_networks(page):
+    table = re.search(r"^    size .* parameters\n(    .*\n)+", FILES[page].read_text(), re.MULTILINE)[0]
+    [(_, *names), *rows] = map(str.split, table.replace(",", "").splitlines())
+    assert {size for size, *_ in rows} == {*declared(page)["size"]} - {"tiny"}
+    for size, *values in rows:
+        experiment = load(page, f"size={size}")
+        preset = PRESETS[experiment.name]
+        network = {**experiment.model, "vocab": preset.config.vocab, "parameters": preset.pretraining}
+        if "embedding" in names:
+            network["embedding"] = network["embedding"] or network["width"]
+        assert [*map(float, values)] == [network[name] for name in names], size
+
+
 @pytest.mark.parametrize("page", FILES)
 def test_docstring_has_the_command_that_runs_it(page):
     text = FILES[page].read_text()
