@@ -163,15 +163,18 @@ def scaled(factors: dict[str, np.ndarray]) -> optax.GradientTransformation:
 
 
 def each_layer(rule: optax.GradientTransformation, specs: Tree) -> optax.GradientTransformation:
-    """`rule` applied to every tensor, and every layer of a stack, separately. Its state is a tree of rule states."""
+    """`rule` applied to every tensor, and every layer of a stack, separately. Its state is a tree of rule states. In
+    `optax.partition`, it gets some of the parameters of `specs`."""
+    stacked = {path: is_stacked(spec) for path, spec in flatten(specs).items()}
+
     def each(function: Callable) -> Callable:
-        return lambda path, spec, *leaves: (jax.vmap(function) if is_stacked(spec) else function)(*leaves)
+        return lambda path, *leaves: (jax.vmap(function) if stacked[path] else function)(*leaves)
 
     def update(updates: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
-        pairs = map_paths(each(rule.update), specs, updates, state, params)
-        return tuple(map_paths(lambda path, spec, pair, i=i: pair[i], specs, pairs) for i in (0, 1))
+        pairs = map_paths(each(rule.update), updates, state, params)
+        return tuple(map_paths(lambda path, leaf, pair, i=i: pair[i], updates, pairs) for i in (0, 1))
 
-    return optax.GradientTransformation(lambda params: map_paths(each(rule.init), specs, params), update)
+    return optax.GradientTransformation(lambda params: map_paths(each(rule.init), params), update)
 
 
 def multiplied(rule: optax.GradientTransformation, factors: dict[str, np.ndarray]) -> optax.GradientTransformation:

@@ -13,13 +13,15 @@ import pytest
 from lmrep import optimizers
 from lmrep.config import loading
 from lmrep.core.errors import UserError
-from lmrep.core.params import ParamSpec, abstract
+from lmrep.core.params import ParamSpec, abstract, map_paths
 from lmrep.core.sharding import make_mesh, shardings
 from lmrep.experiment import config as experiments
 from lmrep.experiment import fields
 from lmrep.experiment.page_files import installed
+from lmrep.layers import stack
 from lmrep.optimizers import OPTIMIZERS, SCHEDULES, OptimizerConfig, ScheduleConfig, ScheduleDef
 from lmrep.optimizers.base import OptimizerDef
+from lmrep.optimizers.parameters import is_stacked
 from tests.contract import muon, test_contract
 from tests.contract import objectives as toys
 from tests.optimizers import updates
@@ -171,6 +173,21 @@ def test_the_rate_is_the_peak_until_the_last_steps():
     config = OptimizerConfig(learning_rate=2.0, schedule=muon.StableConfig("stable", warmup=2))
     rate = optimizers.schedule(config, 10)
     np.testing.assert_allclose([rate(step) for step in range(11)], [0, 1, 2, 2, 2, 2, 2, 2, 2, 1, 0])
+
+
+def test_each_layer_in_a_partition_updates_its_parameters_as_alone():
+    layer = {"kernel": ParamSpec((8, 4), ("embed", "mlp")), "bias": ParamSpec((4,), ("mlp",))}
+    specs = {"layers": stack.specs(layer, 2), "token": ParamSpec((6, 8), ("vocab", "embed"))}
+    rule = muon.direction(muon.Config(momentum=0.9), specs)
+    parts = optax.partition({"muon": rule, "adam": optax.scale_by_adam()}, map_paths(
+        lambda path, spec: "muon" if len(spec.shape) == 2 + is_stacked(spec) and "vocab" not in spec.axes else "adam",
+        specs))
+    grads, params = updates.values(specs, 1), updates.values(specs, 0)
+    whole, adam, split = (each.update(grads, each.init(params), params)[0]
+                          for each in (rule, optax.scale_by_adam(), parts))
+    np.testing.assert_array_equal(split["layers"]["kernel"], whole["layers"]["kernel"])
+    np.testing.assert_array_equal(split["layers"]["bias"], adam["layers"]["bias"])
+    np.testing.assert_array_equal(split["token"], adam["token"])
 
 
 def test_optax_partitions_are_laid_out_and_frozen_with_their_parameters(monkeypatch):
