@@ -93,7 +93,7 @@ def _anchor(name: str) -> str:
 
 def components() -> Iterator[str]:
     from lmrep.data.formats import FORMATS
-    from lmrep.data.records import READERS
+    from lmrep.data.records import FIELDS, READERS
     from lmrep.data.tokenizers import TOKENIZERS
     from lmrep.interop.huggingface import FAMILIES
     from lmrep.models import MODELS
@@ -115,6 +115,8 @@ def components() -> Iterator[str]:
         yield from table(("name", "what it is", "defined in"), (
             (", ".join(names), _first_sentence(module), f"`{module}`" if module else "")
             for module, names in modules.items()))
+    yield "\n## Fields of records\n\nWhat readers of labelled files give, and tasks read."
+    yield from table(("field", "what it is"), ((f"`{name}`", text) for name, text in FIELDS.items()))
 
 
 def _module(name: str, row) -> str:
