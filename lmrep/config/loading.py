@@ -47,22 +47,23 @@ def load(file: str | Path, argument: str = "", overrides: Sequence[tuple[str, st
     file, declared = Path(file), {}
     token = _DECLARED.set(declared)
     try:
-        config = _call(file, "get_config", argument, f"expected {SIGNATURE} that returns a ConfigDict")
+        get_config = _function(file, "get_config", f"expected {SIGNATURE} that returns a ConfigDict")
+        config = get_config(argument)
     finally:
         _DECLARED.reset(token)
     if not isinstance(config, ml_collections.ConfigDict | dict):
         raise UserError(f"{file}: get_config returned {config!r}; expected an ml_collections.ConfigDict")
-    _check_choices(file, argument, declared)
+    _check_choices(get_config, argument, declared)
     return apply_overrides(config, overrides)
 
 
-def _check_choices(file: Path, argument: str, declared: Mapping[str, tuple[Any, Sequence[Any]]]) -> None:
+def _check_choices(get_config: Callable, argument: str, declared: Mapping[str, tuple[Any, Sequence[Any]]]) -> None:
     """Refuses a choice that changes nothing beside the others: one whose config, but for its name, is that without it.
     Where it states the default, or may, since that is "", it is one whose config is that of every other value."""
     @functools.cache
     def fields(parts: tuple[str, ...]) -> dict[str, Any] | None:
         try:
-            config = _call(file, "get_config", ",".join(parts), "")
+            config = get_config(",".join(parts))
         except UserError:
             return None
         return {key: value for key, value in ml_collections.ConfigDict(config).to_dict().items() if key != "name"}
@@ -92,7 +93,7 @@ def load_sweep(file: str | Path, argument: str = "") -> Any:
       UserError: the file cannot be executed, or defines no such function.
     """
     expected = 'expected `def get_sweep(argument=""):` that returns {field: values}'
-    return _call(Path(file), "get_sweep", argument, expected)
+    return _function(Path(file), "get_sweep", expected)(argument)
 
 
 def apply_overrides(config: Mapping, overrides: Sequence[tuple[str, str]]) -> ml_collections.ConfigDict:
@@ -185,18 +186,18 @@ def _listing(declared: Mapping[str, tuple[Any, Sequence[Any]]]) -> str:
     return "\n".join(lines)
 
 
-def _call(file: Path, name: str, argument: str, expected: str) -> Any:
-    """The result of the function `name` of an experiment file."""
+def _function(file: Path, name: str, expected: str) -> Callable[[str], Any]:
+    """The function `name` of an experiment file, of one argument."""
     function = _guarded(file, lambda: getattr(load_module(file), name, None))
     if not callable(function):
         raise UserError(f"{file} defines no function {name}; {expected}")
     signature = inspect.signature(function)
     try:
-        signature.bind(argument)
+        signature.bind("")
     except TypeError:
         raise UserError(f"{file} defines {name}{signature}, not of one argument; "
                         f"{expected.partition(' that')[0]}") from None
-    return _guarded(file, lambda: function(argument))
+    return lambda argument: _guarded(file, lambda: function(argument))
 
 
 def load_module(file: Path) -> ModuleType:

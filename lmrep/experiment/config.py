@@ -76,7 +76,7 @@ def default_config(
         "model": model,
         "objective": section(objective, choose(ALL_OBJECTIVES, objective, "objective").config()),
         "format": section(format, choose(ALL_FORMATS, format, "format").config()),
-        "optimizer": dataclasses.asdict(choose(optimizers.recipes(), optimizer, "optimizer")),
+        "optimizer": dataclasses.asdict(optimizers.recipe(optimizer)),
         "mesh": parse_mesh(layout),
     }
     carried, form = MODELS[model["name"]].carried_field, ALL_FORMATS[format]

@@ -83,7 +83,8 @@ def choices(
         argument, size=(default, tuple(presets)), model=("", ("", *PRESETS, *pretrained_models())),
         objective=among(objective, OBJECTIVES), format=among(format, FORMATS),
         data=("python_docs", tuple(CORPORA)),
-        optimizer=(optimizer, tuple(dict.fromkeys((optimizer, *optimizers.recipes())))), **others, mesh="data", init="")
+        optimizer=(optimizer, tuple(dict.fromkeys((optimizer, *optimizers.recipe_rows())))), **others, mesh="data",
+        init="")
     chosen.base = presets[chosen.size]
     chosen.preset = chosen.model or chosen.base
     chosen.family = PRESETS.get(chosen.preset, PRESETS[chosen.base]).family
@@ -101,7 +102,7 @@ def start(chosen: SimpleNamespace) -> ml_collections.ConfigDict:
     for it alone, since runs on other text are tried with that text. `init` is set here; whoever loads the page makes it
     take that checkpoint's network and tokenizer (`lmrep.interop.checkpoint_config.load_config`).
     """
-    optimizer = chosen.optimizer if chosen.optimizer in optimizers.recipes() else optimizers.DEFAULT_RECIPE
+    optimizer = chosen.optimizer if chosen.optimizer in optimizers.recipe_rows() else optimizers.DEFAULT_RECIPE
     config = default_config(chosen.preset, chosen.objective, chosen.format, optimizer, chosen.mesh)
     config.name = f"tiny_{chosen.preset}" if chosen.size == "tiny" else chosen.preset
     config.init, config.data.corpus = chosen.init, CORPORA[chosen.data]

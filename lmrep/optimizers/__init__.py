@@ -31,8 +31,8 @@ from lmrep.optimizers.parameters import gradient_factors, layer_factors, matches
 from lmrep.optimizers.schedules import Rule, ScheduleConfig, ScheduleDef, warmup_steps
 
 __all__ = ["DEFAULT_RECIPE", "OPTIMIZERS", "SCHEDULES", "OptimizerConfig", "OptimizerDef", "Rule", "ScheduleConfig",
-           "ScheduleDef", "averaged", "build", "check", "read_changes", "read_config", "recipes", "schedule",
-           "state_shardings", "validation_rule", "warmup_steps"]
+           "ScheduleDef", "averaged", "build", "check", "read_changes", "read_config", "recipe", "recipe_rows",
+           "recipes", "schedule", "state_shardings", "validation_rule", "warmup_steps"]
 
 OPTIMIZERS: dict[str, OptimizerDef] = {
     "adamw": adamw.DEFINITION,
@@ -52,10 +52,20 @@ SCHEDULES: dict[str, ScheduleDef] = {
 DEFAULT_RECIPE = "adamw"  # of pages that set an optimizer's numbers themselves
 
 
+def recipe_rows() -> dict[str, str]:
+    """{a page's choice `optimizer=NAME`: the row that has this recipe}."""
+    return {recipe: name for name, row in OPTIMIZERS.items() for recipe in row.recipes}
+
+
+def recipe(choice: str) -> OptimizerConfig:
+    """The settings of a page's choice `optimizer=NAME`. Raises UserError where no row has it."""
+    name = choose(recipe_rows(), choice, "optimizer")
+    return read_config({"name": name, **OPTIMIZERS[name].recipes[choice]}, f"{_described(name)}: recipes.{choice}")
+
+
 def recipes() -> dict[str, OptimizerConfig]:
     """{a page's choice `optimizer=NAME`: settings}, of all rows."""
-    return {recipe: read_config({"name": name, **fields}, f"{_described(name)}: recipes.{recipe}")
-            for name, row in OPTIMIZERS.items() for recipe, fields in row.recipes.items()}
+    return {choice: recipe(choice) for choice in recipe_rows()}
 
 
 def read_config(fields: Mapping[str, Any], where: str = "optimizer") -> OptimizerConfig:

@@ -1,5 +1,6 @@
 """The experiment files, what they declare, and combinations of their choices."""
 
+import functools
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from lmrep import optimizers
 from lmrep.config import loading
+from lmrep.core.params import flatten
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.tokenizers import SPECIALS
 from lmrep.experiment import build
@@ -18,6 +20,8 @@ ROOT = Path(__file__).parents[2]
 FILES = {str(file.relative_to(ROOT / "experiments")): file for file in sorted((ROOT / "experiments").rglob("*.py"))
          if "def get_config(" in file.read_text()}
 TASKS = [page for page in FILES if page.startswith("tasks/") or page in ("taglm.py", "transformer_mt.py", "cove.py")]
+FUNCTION = loading._function
+OPTIMIZED = set()  # (optimizer, parameters, steps) that `build_shapes` has built
 MESHES = ("data", "fsdp", "1x1x2", "2x2x2")
 
 
@@ -39,9 +43,19 @@ def declared(page: str) -> dict[str, tuple]:
     return found
 
 
+@functools.cache
+def get_config(file: Path, *rest: str) -> Callable:
+    """The function of a page, which keeps what it returns while the loader compares choices."""
+    function = FUNCTION(file, *rest)
+    compared = functools.cache(function)
+    return lambda argument: (function if loading._DECLARED.get() is not None else compared)(argument)
+
+
 def load(page: str, argument: str) -> experiments.Experiment:
     """The experiment of a page and its argument. Raises UserError where they do not fit."""
-    config = loading.load(FILES[page], argument)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loading, "_function", get_config)
+        config = loading.load(FILES[page], argument)
     if page in TASKS:
         config.data.train = "train.tsv"
     experiment = experiments.parse(config)
@@ -64,7 +78,11 @@ def build_shapes(experiment: experiments.Experiment) -> list:
     stages = experiments.resolve_stages(experiment)
     for i, stage in enumerate(stages):
         objectives.append(build.objective(stage, network, tokens))
-        optimizers.build(stage.optimizer, objectives[-1].specs, experiments.schedule_steps(stages, i))
+        specs, steps = objectives[-1].specs, experiments.schedule_steps(stages, i)
+        parameters = tuple((path, spec.shape, spec.axes) for path, spec in flatten(specs).items())
+        if (key := (repr(stage.optimizer), parameters, steps)) not in OPTIMIZED:  # it is traced
+            optimizers.build(stage.optimizer, specs, steps)
+            OPTIMIZED.add(key)
     return objectives
 
 
