@@ -108,7 +108,7 @@ def test_draws_depend_on_the_example_and_the_seed_only():
     assert other["drawn"] != pytest.approx(metrics[0]["drawn"], rel=1e-6)
 
 
-@pytest.mark.parametrize("name", ["masked", "causal"])
+@pytest.mark.parametrize("name", [pytest.param("masked", marks=pytest.mark.slow), "causal"])
 def test_text_without_targets_is_an_error(name):
     """Words longer than the budget of whole words; texts of one token."""
     case, vocabulary = rows.CASES[name], rows.VOCABULARY

@@ -4,6 +4,7 @@ The batch of `NAN_BATCH` makes a loss of NaN; that of `SPIKE_BATCH` a loss far a
 """
 
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -34,6 +35,7 @@ BATCH, STEPS, NAN_BATCH, SPIKE_BATCH = 8, 12, 5, 8  # the batches, from 0, of st
 PER_EXAMPLE = ".carry.per_example"
 
 
+@functools.cache  # runs of one objective share their programs
 def objective():
     """The squared distance of a parameter from x, one number per example. x = inf gives a loss of NaN; `carry` counts
     batches."""

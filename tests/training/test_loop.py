@@ -21,6 +21,7 @@ from lmrep.training.stages import Stage, best_direction
 from tests.contract import objectives as toys
 
 BATCH, STEPS = 16, 10
+CLOZE, ADAM = toys.cloze("encoder"), optax.adam(0.05)  # runs of one objective share their programs
 
 
 def host_batches(rows, first, last):
@@ -33,7 +34,7 @@ def host_batches(rows, first, last):
 
 
 def stage(objective=None, optimizer=None, validation=True, **more):
-    return Stage("main", STEPS, objective or toys.cloze("encoder"), optimizer or optax.adam(0.05), host_batches, BATCH,
+    return Stage("main", STEPS, objective or CLOZE, optimizer or ADAM, host_batches, BATCH,
                  validation=(lambda rows: host_batches(rows, 100, 102)) if validation else None, **more)
 
 
@@ -128,13 +129,12 @@ F1 = {"f1": Metric("F1", "fraction", higher_is_better=True), **COMMON}
 
 def with_f1():
     """`cloze`, with a metric "f1" that rises with the loss."""
-    plain = toys.cloze("encoder")
 
     def loss(params, batch, key, carry):
-        total, (metrics, carry) = plain.loss(params, batch, key, carry)
+        total, (metrics, carry) = CLOZE.loss(params, batch, key, carry)
         return total, (metrics | {"f1": metrics["nll"]}, carry)
 
-    return plain._replace(loss=loss)
+    return CLOZE._replace(loss=loss)
 
 
 def test_the_best_checkpoint_has_the_highest_value_of_a_metric_that_should_be_high(tmp_path):
@@ -195,17 +195,17 @@ def test_progress_shows_headline_metrics_in_their_formats(tmp_path):
 
 
 def test_validation_draws_depend_on_the_evaluation_seed_and_not_on_the_run_s(tmp_path):
-    plain = toys.cloze("encoder")
-
     def loss(params, batch, key, carry):
-        total, (metrics, carry) = plain.loss(params, batch, key, carry)
+        total, (metrics, carry) = CLOZE.loss(params, batch, key, carry)
         return total, (metrics | {"position": (batch["position"].sum(), len(batch["position"]))}, carry)
+
+    objective = CLOZE._replace(loss=loss)
 
     def positions(seed, evaluation_seed):
         recorder, checkpoints = Recorder(), Checkpoints(tmp_path / f"{seed}-{evaluation_seed}")
         config = TrainerConfig(evaluation=EvaluationConfig(seed=evaluation_seed))
         try:
-            Trainer([stage(plain._replace(loss=loss))], make_mesh(1, 1, 1), seed,
+            Trainer([stage(objective)], make_mesh(1, 1, 1), seed,
                     RunOutputs(checkpoints, recorder.metrics), config).run()
         finally:
             checkpoints.close()

@@ -1,6 +1,7 @@
 """The learning rate that validation lowers: its rule, where training ends, and that runs resume exactly."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from lmrep.storage.checkpoints import Checkpoints
 from lmrep.training import loop
 from lmrep.training import state as states
 from tests.contract import objectives as toys
-from tests.training.test_loop import STEPS, run, stage
+from tests.training.test_loop import CLOZE, STEPS, run, stage
 
 
 def sgd(**fields):
@@ -24,12 +25,15 @@ def sgd(**fields):
                              schedule=ScheduleConfig("plateau", **fields))
 
 
+@functools.cache
+def optimizer(final):
+    return optimizers.build(sgd(final=final), CLOZE.specs, STEPS)
+
+
 def staged(final=0.0, **more):
     """A stage with the rule; SGD at a rate at which its loss goes up and down."""
     config = sgd(final=final)
-    objective = toys.cloze("encoder")
-    return stage(objective, optimizers.build(config, objective.specs, STEPS),
-                 validation_rule=optimizers.validation_rule(config),
+    return stage(None, optimizer(final), validation_rule=optimizers.validation_rule(config),
                  schedule=optimizers.schedule(config, STEPS), **more)
 
 

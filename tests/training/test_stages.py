@@ -1,5 +1,7 @@
 """Runs of several stages: where each begins, what it starts from, and that it continues where the previous one ends."""
 
+import functools
+
 import jax
 import numpy as np
 import optax
@@ -16,6 +18,8 @@ from tests import small
 from tests.contract import objectives as toys
 
 BATCH = 16
+CLOZE = functools.cache(toys.cloze)  # runs of one objective share their programs
+ADAM = optax.adam(optax.linear_schedule(0.1, 0.0, 8))
 
 
 def host_batches(rows, first, last):
@@ -28,8 +32,7 @@ def host_batches(rows, first, last):
 
 def stage(steps, after=0, part="encoder", **more):
     """A stage on the batches after the first `after` ones; its optimizer has moments and a schedule of 8 steps."""
-    optimizer = optax.adam(optax.linear_schedule(0.1, 0.0, 8))
-    return Stage("main", steps, toys.cloze(part), optimizer,
+    return Stage("main", steps, CLOZE(part), ADAM,
                  lambda rows, first, last: host_batches(rows, after + first, after + last), BATCH, **more)
 
 
