@@ -11,23 +11,30 @@ from lmrep import api
 from lmrep.core.errors import UserError
 from lmrep.core.params import count, flatten
 from lmrep.doctor import machine
+from lmrep.experiment import build, checks, frozen
 from lmrep.experiment import config as experiments
-from lmrep.experiment import frozen
 from lmrep.inference.load import load
 from lmrep.interop import checkpoint_config, conversion
 from lmrep.planning import hardware, plan
 from lmrep.storage.checkpoints import Checkpoints
+from lmrep.storage.workdir import write_config
 from lmrep.training.state import saved
 from tests import runs as shared
 from tests import small
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """(folder with `teacher`, `student` and `texts`, the student's config)."""
+def folder(tmp_path_factory):
+    """A folder with `teacher` and `texts`."""
     folder = tmp_path_factory.mktemp("frozen")
     shutil.copytree(shared.folder("masked") / "texts", folder / "texts")
     shared.copy("masked", folder / "teacher")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(folder):
+    """(folder with `teacher`, `student` and `texts`, the student's config)."""
     config = student(folder, **{"objective.draw": "batch"})
     api.train(config, folder / "student", data_dir=folder / "data")
     return folder, config
@@ -116,20 +123,23 @@ def test_a_trained_run_needs_no_teacher(runs, tmp_path):
         shutil.move(folder / "elsewhere", folder / "teacher")
 
 
-def test_a_changed_teacher_is_refused_and_a_moved_one_is_not(runs, tmp_path):
-    folder, config = runs
-    shutil.copytree(folder / "student", tmp_path / "student")
+def test_a_changed_teacher_is_refused_and_a_moved_one_is_not(folder, tmp_path):
+    def config_record(teacher):
+        experiment = experiments.parse(student(folder, **{"frozen.teacher": str(teacher)}))
+        data = build.prepare(experiment, folder / "data")
+        parts = frozen.load(experiment, data.tokenizer.tokens)
+        stages = build.stages(data, folder / "data", parts)
+        return checks.run_record(data, stages, frozen.fingerprints(parts)), data.experiment
+
+    write_config(tmp_path, config_record(folder / "teacher")[0])
     shutil.copytree(folder / "teacher", tmp_path / "moved")
-    moved = student(folder, **{"objective.draw": "batch", "frozen.teacher": str(tmp_path / "moved")})
-    api.train(moved, tmp_path / "student", data_dir=folder / "data")
+    checks.check_resumable(tmp_path, [12], *config_record(tmp_path / "moved"))
     shutil.rmtree(tmp_path / "moved/checkpoints/12")
     with pytest.raises(UserError, match=r"config.frozen.teacher .* other parameters than those"):
-        api.train(moved, tmp_path / "student", data_dir=folder / "data")
-    assert config.frozen.teacher == str(folder / "teacher")
+        checks.check_resumable(tmp_path, [12], *config_record(tmp_path / "moved"))
 
 
-def test_a_teacher_of_another_tokenizer_is_refused(runs, tmp_path):
-    folder, _ = runs
+def test_a_teacher_of_another_tokenizer_is_refused(folder, tmp_path):
     other = student(folder, **{"tokenizer.vocab_file": "", "tokenizer.vocab_size": 80})
     with pytest.raises(UserError, match=r"has another tokenizer than this run: it has .* tokens"):
         api.train(other, tmp_path / "run", data_dir=folder / "data")
@@ -145,8 +155,7 @@ def test_a_teacher_of_another_tokenizer_is_refused(runs, tmp_path):
     ({"teacher": "{texts}/none"}, "distillation", "which does not exist"),
     ({"teacher": "{vectors}"}, "distillation", "a file of word vectors; expected a run"),
 ])
-def test_wrong_parts_are_refused(runs, tmp_path, parts, objective, message):
-    folder, _ = runs
+def test_wrong_parts_are_refused(folder, tmp_path, parts, objective, message):
     (tmp_path / "vectors.txt").write_text("the 1 2\ncat 3 4\n")
     config = small.config(folder / "texts", objective)
     config.frozen = {name: path.format(teacher=folder / "teacher", texts=folder / "texts",
@@ -157,9 +166,8 @@ def test_wrong_parts_are_refused(runs, tmp_path, parts, objective, message):
 
 
 @pytest.mark.slow
-def test_parts_by_type(runs, tmp_path):
+def test_parts_by_type(folder, tmp_path):
     """A run, the same run as a published directory, and word vectors."""
-    folder, _ = runs
     conversion.to_published(folder / "teacher", tmp_path / "published")
     (tmp_path / "vectors.txt").write_text("2 2\nthe 1 2\ncat 3 4\n")
 
@@ -180,8 +188,7 @@ def test_parts_by_type(runs, tmp_path):
 
 
 @pytest.mark.slow
-def test_stages_with_and_without_a_teacher(runs, tmp_path):
-    folder, _ = runs
+def test_stages_with_and_without_a_teacher(folder, tmp_path):
     config = student(folder)
     config.objective = {"name": "masked"}
     config.stages = ({"name": "alone", "fraction": 0.5}, {
@@ -210,8 +217,7 @@ def test_doctor_and_plans_count_a_teacher_apart(runs):
     assert planned.memory.frozen == 4 * count(teacher.specs)
 
 
-def test_paths_become_absolute(runs, tmp_path, monkeypatch):
-    folder, _ = runs
+def test_paths_become_absolute(folder, tmp_path, monkeypatch):
     page = small.experiment_file(tmp_path, folder / "texts")
     monkeypatch.chdir(folder)
     config = checkpoint_config.load_config(page, "", [("frozen", "{'teacher': 'teacher', 'other': 'gs://bucket/run'}")])
