@@ -1,10 +1,32 @@
-"""`lmrep score` on files that a test writes."""
+"""`lmrep score` on files that a test writes; and commands on one run, which load it once."""
 
+import functools
 import json
+from pathlib import Path
 
 import pytest
 
+from lmrep import api
 from lmrep.cli import main as shell
+
+
+@functools.lru_cache(maxsize=8)
+def loaded(directory, step, files):
+    """A run with its compiled programs, as long as its `files` do not change."""
+    return LOAD(directory, step)
+
+
+LOAD = api.load
+
+
+@pytest.fixture(autouse=True)
+def load_once(monkeypatch):
+    def load(directory, step=None):
+        files = [path for path in Path(directory).rglob("*") if path.name != ".lock"]
+        state = {(str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in files if path.is_file()}
+        return loaded(directory, step, frozenset(state))
+
+    monkeypatch.setattr(api, "load", load)
 
 
 @pytest.fixture
