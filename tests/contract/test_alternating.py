@@ -1,7 +1,8 @@
 """A network with rotary positions, layers that alternate and norms without a bias, under every execution."""
 
+import functools
+
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -14,37 +15,46 @@ from tests.contract import alternating
 
 C = alternating.Config(vocab=11)
 RNG = np.random.default_rng(0)
-TOKENS = jnp.asarray(RNG.integers(0, C.vocab, (2, 9)), jnp.int32)
+TOKENS = RNG.integers(0, C.vocab, (2, 9)).astype(np.int32)
+ORDER, ONES = np.broadcast_to(np.arange(9), TOKENS.shape), np.ones_like(TOKENS)
 WEIGHTS = RNG.normal(size=(*TOKENS.shape, C.width)).astype(np.float32)
 PARAMS = reference.random_params(alternating.specs(C), seed=1, stddev=0.4)
 PLAIN = Execution(scan=False)
-EXECUTIONS = [PLAIN, Execution(scan=True), Execution(scan=False, remat="full"),
-              Execution(scan=True, remat="dots", attention="chunked")]
+EXECUTIONS = [PLAIN, Execution(scan=True), Execution(scan=True, remat="dots", attention="chunked")]
 
 
-def encode(execution=PLAIN, causal=False, segments=None, **options):
-    positions = options.pop("positions", None)
-    mask = AttentionMask(jnp.ones_like(TOKENS) if segments is None else segments, causal)
+@functools.cache
+def program(execution, causal=False, layers=False):
+    """(parameters, tokens, positions, segments, at) -> what the network computes."""
     model = alternating.build(C, execution)
-    return jax.jit(lambda params: model.encode(params, Inputs(TOKENS, positions=positions, attention_mask=mask),
-                                               **options))(PARAMS)
+    return jax.jit(lambda params, tokens, positions, segments, at=None: model.encode(
+        params, Inputs(tokens, positions=positions, attention_mask=AttentionMask(segments, causal)), at=at,
+        layers=layers))
+
+
+def encode(execution=PLAIN, causal=False, layers=False, at=None, segments=ONES, positions=ORDER):
+    return program(execution, causal, layers)(PARAMS, TOKENS, positions, segments, at)
+
+
+@functools.cache
+def gradient(execution):
+    model = alternating.build(C, execution)
+    return jax.jit(jax.grad(lambda params: (model.encode(params, Inputs(TOKENS)).hidden * WEIGHTS).sum()))(PARAMS)
 
 
 @pytest.mark.parametrize("execution", EXECUTIONS[1:], ids=str)
 def test_every_execution_gives_the_same_values_and_gradients(execution):
-    def loss(params, execution):
-        return (alternating.build(C, execution).encode(params, Inputs(TOKENS)).hidden * WEIGHTS).sum()
-
-    found, expected = (jax.jit(jax.grad(loss), static_argnums=1)(PARAMS, each) for each in (execution, PLAIN))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), found, expected)
+    np.testing.assert_allclose(encode(execution).hidden, encode().hidden, rtol=1e-3, atol=1e-4)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), gradient(execution),
+                 gradient(PLAIN))
 
 
-@pytest.mark.parametrize("execution", EXECUTIONS, ids=str)
+@pytest.mark.parametrize("execution", EXECUTIONS[:2], ids=str)
 def test_chosen_positions_and_layers(execution):
-    at, encoded = jnp.asarray([[8, 0, 3], [2, 2, 7]]), encode(execution, layers=True)
+    at, encoded = np.array([[8, 0, 3], [2, 2, 7]]), encode(execution, layers=True)
     assert len(encoded.layers) == C.layers + 1
     np.testing.assert_allclose(encode(execution, at=at).hidden, np.take_along_axis(
-        np.asarray(encoded.hidden), np.asarray(at)[..., None], 1), atol=1e-5)
+        np.asarray(encoded.hidden), at[..., None], 1), atol=1e-5)
 
 
 @pytest.mark.parametrize("execution", EXECUTIONS[:2], ids=str)
@@ -54,24 +64,24 @@ def test_decodes_as_it_encodes(execution):
     for part in (TOKENS[:, :4], TOKENS[:, 4:5], TOKENS[:, 5:]):
         hidden, cache = decode(PARAMS, part, cache)
         outputs.append(hidden)
-    np.testing.assert_allclose(jnp.concatenate(outputs, 1), encode(execution, causal=True).hidden, atol=1e-5)
+    np.testing.assert_allclose(np.concatenate(outputs, 1), encode(execution, causal=True).hidden, atol=1e-5)
 
 
 def test_positions_act_by_their_distances():
-    order = jnp.broadcast_to(jnp.arange(9), TOKENS.shape)
-    expected = encode().hidden
-    np.testing.assert_allclose(encode(positions=order + 20).hidden, expected, atol=1e-4)
-    assert np.abs(encode(positions=2 * order).hidden - expected).max() > 1e-2
-    packed = encode(segments=jnp.asarray([[1] * 4 + [2] * 5] * 2), positions=jnp.where(order < 4, order, order - 4))
-    np.testing.assert_allclose(packed.hidden, encode(segments=jnp.asarray([[1] * 4 + [2] * 5] * 2)).hidden, atol=1e-4)
+    expected, segments = encode().hidden, np.array([[1] * 4 + [2] * 5] * 2)
+    np.testing.assert_allclose(encode(positions=ORDER + 20).hidden, expected, atol=1e-4)
+    assert np.abs(encode(positions=2 * ORDER).hidden - expected).max() > 1e-2
+    packed = encode(segments=segments, positions=np.where(ORDER < 4, ORDER, ORDER - 4))
+    np.testing.assert_allclose(packed.hidden, encode(segments=segments).hidden, atol=1e-4)
 
 
 def test_local_layers_read_a_window():
     c = alternating.Config(vocab=C.vocab, layers=2)
     params = reference.random_params(alternating.specs(c), seed=2)
     params["layers"]["attention"]["output"]["kernel"][0] = 0  # the global layer reads nothing
-    other = TOKENS.at[:, 0].set((TOKENS[:, 0] + 1) % C.vocab)
-    a, b = (alternating.build(c).encode(params, Inputs(tokens)).hidden for tokens in (TOKENS, other))
+    other = np.where(np.arange(9) == 0, (TOKENS + 1) % C.vocab, TOKENS)
+    hidden = jax.jit(lambda params, tokens: alternating.build(c).encode(params, Inputs(tokens)).hidden)
+    a, b = (np.asarray(hidden(params, tokens)) for tokens in (TOKENS, other))
     np.testing.assert_array_equal(np.any(np.abs(a - b) > 1e-6, axis=(0, 2)), np.arange(9) < c.window)
 
 
@@ -80,7 +90,8 @@ def test_the_norm_is_a_choice():
              ("layer", "layer_without_bias", "rms")}
     assert {name: "bias" in model.specs["final_norm"] for name, model in built.items()} == {
         "layer": True, "layer_without_bias": False, "rms": False}
-    found = [built[name].encode(PARAMS, Inputs(TOKENS)).hidden for name in ("layer_without_bias", "rms")]
+    found = jax.jit(lambda: [built[name].encode(PARAMS, Inputs(TOKENS)).hidden
+                             for name in ("layer_without_bias", "rms")])()
     assert not np.allclose(*found, atol=1e-2)
 
 

@@ -1,5 +1,6 @@
 """Four objectives that the trainer does not know train, resume and shard."""
 
+import functools
 import json
 
 import jax
@@ -37,6 +38,7 @@ def stage(objective, microbatches=1, name="main", steps=STEPS, **more):
                  validation=lambda examples: host_batches(examples, 100, 102), schedule=lambda step: 0.05, **more)
 
 
+@functools.cache
 def stages_of(name, microbatches=1):
     if name == "two_stages":
         return [stage(toys.cloze("generator"), microbatches, "generator"),
@@ -49,6 +51,9 @@ class Killed(Exception):
     pass
 
 
+COMPILED = {}  # by the identity of the stages and the layout: (the stages, what a trainer has compiled for them)
+
+
 def train(stages, workdir, layout=(1, 1, 1), *, killed_after=None):
     """Runs, or resumes; with `killed_after`, dies when that step has been logged."""
     workdir.mkdir(exist_ok=True)
@@ -59,6 +64,7 @@ def train(stages, workdir, layout=(1, 1, 1), *, killed_after=None):
     metrics.resume(newest)
     config = TrainerConfig(CheckpointConfig(every=2), EvaluationConfig(every=3), LogConfig(every=2))
     trainer = Trainer(stages, make_mesh(*layout), 3, RunOutputs(checkpoints, metrics), config)
+    _, trainer._compiled = COMPILED.setdefault((id(stages), layout), (stages, trainer._compiled))
     if killed_after is not None:
         write = metrics.write
 

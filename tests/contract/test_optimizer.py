@@ -2,6 +2,7 @@
 and resumed runs have them. `test_plugins.py` trains with them."""
 
 import dataclasses
+import functools
 import json
 
 import jax
@@ -37,6 +38,7 @@ def built(specs, **changes):
     return optimizers.build(dataclasses.replace(optimizers.recipes()["muon"], **changes), specs, test_contract.STEPS)
 
 
+@functools.cache
 def stages(microbatches=1):
     objective = toys.cloze("encoder")
     return [dataclasses.replace(test_contract.stage(objective, microbatches),

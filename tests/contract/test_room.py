@@ -20,16 +20,17 @@ BATCH = {"tokens": np.arange(1, 7, dtype=np.int32)[None], "segment_ids": np.ones
          "example": np.zeros(1, np.int32)}
 
 
-def lines_of(objective, directory, split="train", microbatches=1, layout=(1, 1, 1)):
+def lines_of(objective, directory, microbatches=1, layout=(1, 1, 1)):
+    """The lines of training, and of validation."""
     _, lines = test_contract.train([test_contract.stage(objective, microbatches)], directory, layout)
-    return [line for line in lines if line["split"] == split]
+    return ([line for line in lines if line["split"] == split] for split in ("train", "validation"))
 
 
 def test_a_masking_rate_falls_during_training_and_is_constant_on_validation(tmp_path):
     steps = test_contract.STEPS
-    train = lines_of(toys.fading(steps), tmp_path / "train")
+    train, validation = lines_of(toys.fading(steps), tmp_path / "run")
     assert [line["rate"] for line in train] == pytest.approx([1 - (i + 0.5) / steps for i in range(0, steps, 2)])
-    assert {line["rate"] for line in lines_of(toys.fading(steps), tmp_path / "again", "validation")} == {1.0}
+    assert {line["rate"] for line in validation} == {1.0}
 
 
 def test_the_step_is_that_of_the_state_and_0_for_static_draws():
@@ -46,8 +47,8 @@ def with_penalty(penalty, microbatches=1):
 
 
 def test_the_loss_of_a_network_is_added_and_measured_over_every_mesh_and_microbatch_count(tmp_path):
-    plain, one = (lines_of(with_penalty(penalty), tmp_path / str(penalty)) for penalty in (0.0, 3.0))
-    split = lines_of(with_penalty(3.0, 2), tmp_path / "split", microbatches=2, layout=(2, 2, 2))
+    (plain, _), (one, _) = (lines_of(with_penalty(penalty), tmp_path / str(penalty)) for penalty in (0.0, 3.0))
+    split, _ = lines_of(with_penalty(3.0, 2), tmp_path / "split", microbatches=2, layout=(2, 2, 2))
     for a, b in zip(one, split, strict=True):
         assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)
         assert a["loss"] == pytest.approx(a["skip_loss"] + 3 * a["network_activation"], rel=1e-5)

@@ -74,9 +74,15 @@ def test_no_word_is_unknown_to_it(run):
 TEXTS = ["the cat sat", "a mat", "", "the zyxxquz cat sat on the mat again and again and again", "sat", "on it", "x"]
 
 
-def one_after_another(run, texts):
+@pytest.fixture(scope="module")
+def apply(run):
+    """The network with all its layers, compiled."""
+    return jax.jit(partial(run.apply, layers=True))
+
+
+def one_after_another(run, apply, texts):
     """Hidden states of all layers, with the state of each text carried to the next."""
-    carry, found, apply = run.model.state.carry(1), [], jax.jit(partial(run.apply, layers=True))
+    carry, found = run.model.state.carry(1), []
     for text in texts:
         inputs = run.inputs([text], length=64)
         encoded = apply(run.params, inputs._replace(carry=carry))
@@ -86,13 +92,13 @@ def one_after_another(run, texts):
 
 
 @pytest.mark.parametrize("streams", [3, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 9))])
-def test_a_stream_carries_its_state_from_text_to_text(run, streams):
+def test_a_stream_carries_its_state_from_text_to_text(run, apply, streams):
     found = run.encode(TEXTS, "all", streams=streams)
     assert [each.text for each in found] == TEXTS
     for stream in range(min(streams, len(TEXTS))):
-        for computed, expected in zip(found[stream::streams], one_after_another(run, TEXTS[stream::streams]),
-                                      strict=True):
-            np.testing.assert_allclose(computed.hidden, expected, rtol=0, atol=1e-5)
+        expected = one_after_another(run, apply, TEXTS[stream::streams])
+        for computed, hidden in zip(found[stream::streams], expected, strict=True):
+            np.testing.assert_allclose(computed.hidden, hidden, rtol=0, atol=1e-5)
     alone = run.encode(TEXTS, "all")
     np.testing.assert_allclose(found[0].hidden, alone[0].hidden, rtol=0, atol=1e-5)
     if streams < len(TEXTS):

@@ -26,7 +26,7 @@ REFUSALS = {  # what is called -> what the message names
     "a multiplier of a layer that is missing": (
         optimizer(multipliers={"*/layers/8/*": 0.5}), ("optimizer.multipliers", "*/layers/8/*")),
     "a multiplier of layers that are partly missing": (
-        optimizer(multipliers={"*/layers/5-8/*": 0.5}), ("optimizer.multipliers", "*/layers/8/*")),
+        optimizer(multipliers={"*/layers/1-4/*": 0.5}), ("optimizer.multipliers", "*/layers/4/*")),
     "decay is skipped in layers in the wrong order": (
         optimizer(decay_skip=("*/layers/5-2/*",)), ("optimizer.decay_skip", "*/layers/5-2/*")),
     "one beta": (optimizer(betas=(0.9,)), ("betas", "two")),

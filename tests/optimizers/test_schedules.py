@@ -10,8 +10,9 @@ from lmrep.optimizers import ScheduleConfig as Config
 
 
 def rates(config, steps, learning_rate=1.0, total=100):
+    """Of arrays of one shape, so that few operations are compiled."""
     optimizer = OptimizerConfig(learning_rate=learning_rate, schedule=config)
-    return np.array(jax.vmap(optimizers.schedule(optimizer, total))(np.asarray(steps)))
+    return np.array(jax.vmap(optimizers.schedule(optimizer, total))(np.resize(steps, 128)))[: len(steps)]
 
 
 def test_bert_decays_from_step_zero_and_drops_where_the_warmup_ends():

@@ -3,7 +3,6 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -12,7 +11,7 @@ from lmrep import optimizers
 from lmrep.core.params import ParamSpec, flatten, map_paths, stacked, unflatten
 from lmrep.optimizers import OPTIMIZERS, OptimizerConfig, ScheduleConfig
 
-LAYERS, STEPS = 8, 3
+LAYERS, STEPS = 4, 3
 CONSTANT = ScheduleConfig("constant")
 LAYER = {
     "mlp": {"kernel": ParamSpec((4, 6), ("embed", "mlp")), "bias": ParamSpec((6,), ("mlp",))},
@@ -41,7 +40,7 @@ def values(specs, seed, scale=1.0):
     def draw(path, spec):
         rng = np.random.default_rng([seed, *path.encode()])
         sizes = np.logspace(-2, 2, spec.shape[0]).reshape(-1, *[1] * (len(spec.shape) - 1))
-        return jnp.asarray(scale * sizes * rng.normal(size=spec.shape), jnp.float32)
+        return (scale * sizes * rng.normal(size=spec.shape)).astype(np.float32)
     return map_paths(draw, specs)
 
 
@@ -50,18 +49,22 @@ def unstack(tree):
     leaves = {}
     for path, x in flatten(tree).items():
         head, stack, tail = path.partition("/layers/")
-        leaves.update({f"{head}/layers/{i}/{tail}": x[i] for i in range(LAYERS)} if stack else {path: x})
+        leaves.update({f"{head}/layers/{i}/{tail}": np.asarray(x)[i] for i in range(LAYERS)} if stack else {path: x})
     return unflatten(leaves)
 
 
 def train(config, specs, params, gradients):
     """Parameters after each update, and the last state."""
     optimizer = optimizers.build(config, specs, 100)
-    state, history = optimizer.init(params), []
-    update = jax.jit(optimizer.update)
+    state, history = jax.jit(optimizer.init)(params), []
+
+    @jax.jit
+    def update(params, state, grads):
+        updates, state = optimizer.update(grads, state, params)
+        return optax.apply_updates(params, updates), state
+
     for grads in gradients:
-        updates, state = update(grads, state, params)
-        params = optax.apply_updates(params, updates)
+        params, state = update(params, state, grads)
         history.append(params)
     return history, state
 

@@ -13,6 +13,7 @@ from lmrep.objectives.base import Carry, Keys
 from lmrep.tasks import TASKS
 from tests.tasks import examples
 from tests.tasks.examples import build, result, step
+from tests.tasks.losses import CLOSED_FORMS
 
 SLOW = ("lstm decoder", "left context of words", "attention pooling", "frozen features", "crf")  # much as others
 every_case = pytest.mark.parametrize("name", [
@@ -25,13 +26,25 @@ def test_every_task_has_examples():
 
 
 @every_case
-def test_packed_examples_in_microbatches_on_a_mesh_have_the_gradient_of_separate_ones(name):
-    """And the loss is the mean that predictions have, of the examples with targets alone."""
+def test_packed_examples_in_microbatches_on_a_mesh_have_the_loss_of_separate_ones(name):
+    """It is the mean that predictions have, of the examples with targets alone, and that of a closed form."""
     gradient, metrics = step(name)
     assert metrics["loss"][0] == pytest.approx(result(name)[0].metrics["loss"], rel=1e-5)
     assert metrics.keys() - {*COMMON, "targets"} <= build(name).task.objective.metrics.keys()
     assert any(np.any(value) for value in jax.tree.leaves(gradient))
-    other, measured = step(name, not build(name).task.reads.grouped, (2, 2, 2), 2)
+    if name in CLOSED_FORMS:
+        loss, bias = CLOSED_FORMS[name](name)
+        np.testing.assert_allclose(metrics["loss"], [loss, 1], rtol=1e-5)
+        if bias is not None:
+            found = gradient["objective"][build(name).objective.name]["out"]["bias"]
+            np.testing.assert_allclose(found, bias, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["classification", "text_to_text", *(
+    pytest.param(name, marks=pytest.mark.slow) for name in ("conditioned ends", "frozen features", "crf"))])
+def test_packed_examples_in_microbatches_on_a_mesh_have_the_gradient_of_separate_ones(name):
+    gradient, metrics = step(name, False, (1, 1, 1), 1)
+    other, measured = step(name)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-5), other, gradient)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4), measured, metrics)
 
@@ -43,8 +56,9 @@ def close(found, expected):
     return all(x == (pytest.approx(y, rel=1e-4, abs=1e-5) if isinstance(y, float) else y) for x, y in pairs)
 
 
-@pytest.mark.parametrize("name", [name for name, (task, *_) in examples.CASES.items()
-                                  if task not in ("multiple_choice", "text_to_text")])
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name, (task, *_) in examples.CASES.items()
+    if task not in ("multiple_choice", "text_to_text")])
 def test_packed_examples_have_the_predictions_of_separate_ones(name):
     assert build(name, packed=True).examples().slots > 1
     assert close(result(name, packed=True)[0], result(name)[0])
@@ -66,9 +80,9 @@ def test_dropout_repeats_by_its_key_and_uses_no_key_twice(name, monkeypatch):
     loss = jax.jit(lambda key: task.objective.loss(task.params, batch, key, Carry())[0])
     with jax.debug_key_reuse(True):  # of JAX's own generator
         first = float(loss(jax.random.key(1)))
-    jax.effects_barrier()
-    assert seen and len(seen) == len({*seen})
-    again, other = (float(loss(jax.random.key(seed))) for seed in (1, 2))
+        jax.effects_barrier()
+        assert seen and len(seen) == len({*seen})
+        again, other = (float(loss(jax.random.key(seed))) for seed in (1, 2))
     assert first == again != other
 
 
