@@ -22,7 +22,7 @@ Published are the network (the preset `cove`, but that its vocabulary is of one 
 0.2, batches of 64 and the optimizer: SGD at rate 1, halved when validation worsens, to the end below 0.03. Here a
 validation that is not the best so far halves it; it is measured every 5,000 steps, in the paper after each epoch.
 Expected: errors of 8.2 on IMDb and 4.2 on TREC-6 (as Howard and Ruder, 2018, quote them), with 7 million pairs of WMT
-2017 and the paper's character n-grams; this page has not been run on them. Cost: the paper does not state it.
+2017 and the paper's character n-grams; this file has not been run on them. Cost: the paper does not state it.
 
 On two cores, in less than an hour, on the 29,000 pairs of Multi30k, with Adam:
 

@@ -9,7 +9,7 @@ the characters of a word, two highway layers (one in the smaller sizes) and a pr
 directions read. Each direction has two LSTM layers with projections, the second with a residual connection, and
 predicts the next word of its stream of sentences by a softmax over the 793,471 most frequent words, of which training
 samples 8,192. Examples have 20 words and continue those of the batch before. Adagrad at 0.2 on batches of 384 (128 on
-each of 3 GPUs), ten passes over the text: this page counts the steps of the 1 Billion Word Benchmark, 768,648,884
+each of 3 GPUs), ten passes over the text: this file counts the steps of the 1 Billion Word Benchmark, 768,648,884
 words; set --config.steps for other text.
 
 The networks, in fields of config.model, with all parameters of pretraining:
@@ -21,7 +21,7 @@ The networks, in fields of config.model, with all parameters of pretraining:
 
 Cost: in the paper, two weeks on three GTX 1080s. Expected: a perplexity per word of 39.7, the mean of both directions
 (the test set of the 1 Billion Word Benchmark); with the vectors, F1 of 92.22 on CoNLL-2003
-(`experiments/tasks/conll2003_features.py`). Neither has been run with this page.
+(`experiments/tasks/conll2003_features.py`). Neither has been run with this file.
 
 On two cores, in minutes, on the documentation that comes with Python:
 

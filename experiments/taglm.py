@@ -15,7 +15,7 @@ by 0.
 Cost: 14,041 sentences an epoch; with `cache_features` the language model runs over them once. Expected: in the paper F1
 of 91.93 on eng.testb (mean of 10 runs), 90.87 without language models, 88.17 without LSTM layers of the task; a
 backward language model beside the forward one adds about 0.2, a large forward one in place of a small one about 0.3.
-This page has not been run on that data.
+This file has not been run on that data.
 
 On two cores, in minutes, on any files with a word and its tag on each line:
 

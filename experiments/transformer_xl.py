@@ -29,7 +29,7 @@ where the tokenizer here has 261 tokens.
 
 Expected: the released code states perplexities per word of 18.3 on WikiText-103 (ends of lines count), 21.8 on
 the 1 Billion Word Benchmark, and 0.99 bits per byte on enwik8, each of the largest size. Of this base and this enwik8,
-24.0 and 1.06 are reported; we have not verified these. Nothing of this has been run with this page. Blank lines are
+24.0 and 1.06 are reported; we have not verified these. Nothing of this has been run with this file. Blank lines are
 left out here and count there. The paper does not state the cost.
 
 On two cores, in minutes, on the documentation that comes with Python:

@@ -18,7 +18,7 @@ The networks, in fields of config.model, with all parameters of pretraining:
 
 Cost: in the paper, 5.5 days on 512 TPU v3 chips (large). Expected: on the development sets of GLUE, MNLI 89.8, QNLI
 93.9, QQP 91.8, RTE 83.8, SST-2 95.6, MRPC 89.2, CoLA 63.6, STS-B 91.8 (large), and 86.8, 91.7, 91.4, 74.0, 94.7, 88.2,
-60.2, 89.5 (base), as the released code reports. Neither has been run with this page.
+60.2, 89.5 (base), as the released code reports. Neither has been run with this file.
 
 On two cores, in minutes, on the documentation that comes with Python:
 

@@ -70,7 +70,7 @@ def shared_runs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def small_home(tmp_path_factory) -> Path:
-    """A folder of the module's own with the corpus in `texts`, the experiment file `small.py` and a run of it in `run`
+    """A folder of the module's own with the corpus in `texts`, the config file `small.py` and a run of it in `run`
     (checkpoints 4, 8 and 12), its stores in `data`, and what `lmrep train` printed in `printed`."""
     from lmrep.storage import workdir
     from tests import runs, small

@@ -71,7 +71,7 @@ def get_config(argument=""):
 
 
 def experiment_file(directory: Path, texts: Path) -> Path:
-    """Writes an experiment file of `config(texts)`, whose choices are `format` and `mesh`."""
+    """Writes a config file of `config(texts)`, whose choices are `format` and `mesh`."""
     path = directory / "small.py"
     path.write_text(EXPERIMENT.format(texts=str(texts)))
     return path

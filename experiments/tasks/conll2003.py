@@ -5,7 +5,7 @@
 `data` is the folder of the published files eng.train, eng.testa and eng.testb, whose tags are IOB1; B- tags that follow
 no entity of their type begin one, and are counted. Choose a cased network. Cost: 14,041 sentences. Expected on
 eng.testb: F1 of 92.4 with BERT base, 92.8 with BERT large (Devlin et al., 2019), which read the document around each
-sentence; this page gives sentences alone.
+sentence; this file gives sentences alone.
 """
 
 from lmrep.experiment.fine_tuning import compose_known

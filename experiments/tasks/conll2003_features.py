@@ -14,7 +14,7 @@ exchanged: --config.objective.features.layers=last (or 0, sum:all, concat:3,4),
 Cost: 14,041 sentences an epoch; with `cache_features` the encoder runs over them once, and its vectors take 4 bytes x
 tokens x layers x width on the disk. Expected: F1 of 92.22 on eng.testb with ELMo (Peters et al., 2018;
 `experiments/elmo.py`), and 96.1 on eng.testa with the last four layers of BERT base (Devlin et al., 2019, section 5.3:
-features.layers=concat:9,10,11,12, two layers of width 768, no CRF); neither has been run with this page.
+features.layers=concat:9,10,11,12, two layers of width 768, no CRF); neither has been run with this file.
 """
 
 from lmrep.experiment.fine_tuning import compose_known

@@ -10,7 +10,7 @@
 is a published network with random parameters. The encoder reads `objective.template`, and `objective.target` is
 generated: texts with the fields of an example in braces, such as `question: {question} context: {context}` and
 `{answers}`. Without them an example has the fields text and target. Numbers are rounded by `objective.round_to` (STS-B
-as T5: 0.2). Every other page of this folder takes `as_text=true`, which sets templates and metrics for its task:
+as T5: 0.2). Every other config file of this folder takes `as_text=true`, which sets templates and metrics for its task:
 
     lmrep train --config=experiments/tasks/squad1.py:as_text=true,size=tiny,data=squad --workdir=runs/squad-text
 

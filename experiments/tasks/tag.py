@@ -16,7 +16,7 @@ sentence.
 
 Cost: three epochs of a pretrained network; `size=tiny` without `init` trains a small network from nothing, which takes
 some minutes on two cores. Expected with cased BERT base on CoNLL-2003: F1 of 92.4 on eng.testb (Devlin et al., 2019,
-with the document around each sentence as context, which this page does not give).
+with the document around each sentence as context, which this file does not give).
 """
 
 from lmrep.experiment.fine_tuning import compose_task

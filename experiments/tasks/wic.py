@@ -8,7 +8,7 @@ reads the vector of the pair and, beside it, those of the word in both contexts,
 SuperGLUE's BERT baseline (Wang et al., 2019, section 4.1). Predictions are lines of T and F, or SuperGLUE's JSON Lines.
 
 Cost: 5,428 short pairs. Expected: accuracy of about 69.5 on the test set with BERT large (Wang et al., 2019); half of
-the examples are of each class. It has not been run with this page.
+the examples are of each class. It has not been run with this file.
 """
 
 from lmrep.experiment.fine_tuning import compose_known

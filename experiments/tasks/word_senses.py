@@ -17,7 +17,7 @@ second compares the vectors of a frozen encoder with the mean vector of each sen
 Cost: 226,036 words of SemCor, each read with its sentence. Expected: F1 of 69.0 on ALL with the second layer of ELMo,
 where the first sense of WordNet has 65.9 (Peters et al., 2018). They answer WordNet's first sense for lemmas that
 SemCor lacks, so that no word stays without an answer.
-It has not been run with this page.
+It has not been run with this file.
 """
 
 from lmrep.experiment.fine_tuning import compose_known

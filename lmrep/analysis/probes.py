@@ -140,8 +140,8 @@ def _adopted(config: Any, source: str | os.PathLike) -> tuple[Experiment, init_f
         raise UserError("probing needs the config of a task, which names labelled examples: "
                         "--config=experiments/tasks/ud_pos.py:data=UD_English-EWT")
     if config.objective.name not in ("tagging", "classification"):
-        raise UserError(f"the task is {config.objective.name}; probes are classifiers: give a page of tagging or "
-                        "classification")
+        raise UserError(f"the task is {config.objective.name}; probes are classifiers: give a config file of tagging "
+                        "or classification")
     config = resolve.with_checkpoint(config, checkpoint_config.facts(source, config.objective.name), new_head=True)
     if 0 < config.model.get("max_length", 0) < config.length:
         config.length = config.model.max_length

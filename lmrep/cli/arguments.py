@@ -45,7 +45,7 @@ class Flag(NamedTuple):
 
 # Flags that many commands take. `--config.FIELD=VALUE` comes with --config.
 COMMON = {
-    "config": Flag(None, "the experiment file, with choices after a colon: FILE.py:key=value,...", as_path),
+    "config": Flag(None, "the config file, with choices after a colon: FILE.py:key=value,...", as_path),
     "workdir": Flag(None, "the directory of the run", as_path),
 }
 

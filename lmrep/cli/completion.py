@@ -1,4 +1,4 @@
-"""Prints a completion script of lmrep for a shell: commands, flags, experiment files and fields of the config.
+"""Prints a completion script of lmrep for a shell: commands, flags, config files and fields of the config.
 
     eval "$(lmrep completion bash)"                                    # in ~/.bashrc
     lmrep completion zsh > "${fpath[1]}/_lmrep"                        # then start a new shell

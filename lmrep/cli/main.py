@@ -73,8 +73,8 @@ COMMANDS = {
         "label texts, fill in masked words, continue texts, or find replaced words",
         'lmrep predict --workdir=runs/quickstart "The [MASK] of a list is an integer."', words="[TEXT ...]"),
     "pages": Command(
-        "list the experiment files that come with lmrep, or copy one",
-        "lmrep pages bert.py --copy", (), "[PAGE ...]", computes=False),
+        "list the config files that come with lmrep, or copy one",
+        "lmrep pages bert.py --copy", (), "[FILE ...]", computes=False),
     "fields": Command(
         "list the fields of a config: default, bounds and meaning",
         "lmrep fields learning_rate --config=experiments/quickstart.py", ("config",), "[WORD ...]", computes=False),

@@ -1,4 +1,4 @@
-"""Lists the experiment files that come with lmrep, each with what it trains. With the name of one, prints its
+"""Lists the config files that come with lmrep, each with what it trains. With the name of one, prints its
 description: the command, the cost, the expected figures and its choices; with --copy, writes the file into the current
 directory.
 
@@ -24,10 +24,11 @@ def run(arguments: Arguments) -> int:
     from lmrep.experiment import page_files
 
     known = page_files.installed()
-    files = [choose(known, name if name.endswith(".py") else f"{name}.py", "the page") for name in arguments.words]
+    files = [choose(known, name if name.endswith(".py") else f"{name}.py", "the config file")
+             for name in arguments.words]
     if arguments.flags.copy:
         if not files:
-            raise UserError("--copy needs the name of a page: lmrep pages bert.py --copy")
+            raise UserError("--copy needs the name of a config file: lmrep pages bert.py --copy")
         if existing := [file.name for file in files if Path(file.name).exists()]:
             raise UserError(f"{existing[0]} exists in this directory; remove or rename it first")
         for file in files:

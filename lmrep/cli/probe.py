@@ -1,6 +1,6 @@
 """Trains a linear classifier on every layer of a network, and prints its accuracy by layer with 95 % intervals.
 
---config is the page of a task, tagging or classification, which says what is predicted from which data; --workdir is a
+--config is a config file of tagging or classification, which says what is predicted from which data; --workdir is a
 run or a published directory, whose network and tokenizer are used. The network's vectors are computed once, and the
 classifiers of all layers are trained together; the network does not change. --untrained probes a network of the same
 config with random parameters too, since much can be read from the words alone.
@@ -29,7 +29,7 @@ def run(arguments: Arguments) -> int:
     """The command."""
     workdir, flags = arguments.required_workdir(), arguments.flags
     if not arguments.config_file:
-        raise UserError("lmrep probe needs the page of a task, which says what is predicted: "
+        raise UserError("lmrep probe needs the config file of a task, which says what is predicted: "
                         "--config=experiments/tasks/ud_pos.py:data=UD_English-EWT")
 
     from lmrep.analysis import probes

@@ -4,15 +4,15 @@
         --grid='optimizer.learning_rate=1e-4,3e-4;batch_size=16,32'
 
 A value in brackets or quotes may have commas: optimizer.betas=(0.9,0.98),(0.9,0.999). A field that begins with a colon
-is a choice of the experiment file, as in --grid=':size=tiny,mini'. --grid=bert, bert_small, roberta or electra is the
-grid that the paper searched when fine-tuning, and --grid=paper what get_sweep of the experiment file returns.
+is a choice of the config file, as in --grid=':size=tiny,mini'. --grid=bert, bert_small, roberta or electra is the
+grid that the paper searched when fine-tuning, and --grid=paper what get_sweep of the config file returns.
 --list=FILE reads one setting per line, as "optimizer.learning_rate=1e-4 batch_size=16". Without either, the config
 itself is trained with every seed. All configs are checked before the first run starts.
 
 Each run is an `lmrep train` in a process of its own, in WORKDIR/SETTING/seed=N; its output is in seed=N.log. The runs
 share compiled programs (see --compilation_cache). The same command continues: finished runs are kept, interrupted ones
 resumed, failed ones trained again with --retry only. It may add settings and seeds. lmrep sweep --workdir=WORKDIR
-continues too, with --config where the experiment file does not come with lmrep. Several processes can work on one sweep
+continues too, with --config where the config file does not come with lmrep. Several processes can work on one sweep
 at the same time; --task=I --tasks=N takes every Nth run, for array jobs (see launch/slurm_sweep.sh). After Ctrl-C the
 current run is saved.
 

@@ -1,4 +1,4 @@
-"""Loads a config from an experiment file, the argument after its colon, and `--config.` overrides.
+"""Loads a config from a config file, the argument after its colon, and `--config.` overrides.
 
 An experiment is a Python file that defines `get_config(argument) -> ml_collections.ConfigDict`. The argument chooses
 components (`size=tiny,objective=masked`, read by `parse_argument`); overrides then set single existing fields. All
@@ -33,7 +33,7 @@ SIGNATURE = '`def get_config(argument=""):`'
 
 
 def load(file: str | Path, argument: str = "", overrides: Sequence[tuple[str, str]] = ()) -> ml_collections.ConfigDict:
-    """The config of an experiment file.
+    """The config of a config file.
 
     Args:
       file: a Python file that defines `get_config`. It is executed.
@@ -87,7 +87,7 @@ def _check_choices(get_config: Callable, argument: str, declared: Mapping[str, t
 
 
 def load_sweep(file: str | Path, argument: str = "") -> Any:
-    """What `get_sweep(argument)` of an experiment file returns: the settings that its paper searched.
+    """What `get_sweep(argument)` of a config file returns: the settings that its paper searched.
 
     Raises:
       UserError: the file cannot be executed, or defines no such function.
@@ -187,7 +187,7 @@ def _listing(declared: Mapping[str, tuple[Any, Sequence[Any]]]) -> str:
 
 
 def _function(file: Path, name: str, expected: str) -> Callable[[str], Any]:
-    """The function `name` of an experiment file, of one argument."""
+    """The function `name` of a config file, of one argument."""
     function = _guarded(file, lambda: getattr(load_module(file), name, None))
     if not callable(function):
         raise UserError(f"{file} defines no function {name}; {expected}")
@@ -201,10 +201,10 @@ def _function(file: Path, name: str, expected: str) -> Callable[[str], Any]:
 
 
 def load_module(file: Path) -> ModuleType:
-    """The module of an experiment file, which is executed."""
+    """The module of a config file, which is executed."""
     if not file.exists():
         similar = suggestion(file.name, [f.name for f in file.parent.glob("*.py") if f.name != "setup.py"])
-        raise UserError(f"there is no experiment file {file}{similar or '; `lmrep pages` lists those of the package'}")
+        raise UserError(f"there is no config file {file}{similar or '; `lmrep pages` lists those of the package'}")
     spec = importlib.util.spec_from_file_location(f"experiment_{file.stem}", file)
     if file.is_dir() or spec is None or spec.loader is None:
         raise UserError(f"{file} is not a Python file; expected one that ends in .py and defines get_config")
@@ -219,7 +219,7 @@ def load_module(file: Path) -> ModuleType:
 
 
 def _guarded(file: Path, action: Callable[[], Any]) -> Any:
-    """The result of `action()`. Errors of the experiment file become one line with the line number."""
+    """The result of `action()`. Errors of the config file become one line with the line number."""
     try:
         return action()
     except UserError:

@@ -1,4 +1,4 @@
-"""The experiment files ("pages") that come with the package."""
+"""The config files that come with the package (in names of the code: pages)."""
 
 import ast
 from pathlib import Path
@@ -8,7 +8,7 @@ FOLDERS = (Path(__file__).with_name("pages"), Path(__file__).parents[2] / "exper
 
 
 def installed() -> dict[str, Path]:
-    """{name: file} of every experiment file of the package; a name is the path inside the folder of pages."""
+    """{name: file} of every config file of the package; a name is the path inside their folder."""
     folder = next((folder for folder in FOLDERS if (folder / "quickstart.py").is_file()), None)
     files = sorted(folder.rglob("*.py")) if folder else []
     return {file.relative_to(folder).as_posix(): file for file in files
@@ -16,7 +16,7 @@ def installed() -> dict[str, Path]:
 
 
 def find(name: str | Path) -> Path:
-    """The experiment file of that path, or else of that name (`bert.py`, `bert`) in the package, or else `name`."""
+    """The config file of that path, or else of that name (`bert.py`, `bert`) in the package, or else `name`."""
     if Path(name).exists():
         return Path(name)
     short = Path(name).as_posix().removeprefix("experiments/").removesuffix(".py")
@@ -24,10 +24,10 @@ def find(name: str | Path) -> Path:
 
 
 def is_page(name: str | Path) -> bool:
-    """Whether `find(name)` is an experiment file of the package."""
+    """Whether `find(name)` is a config file of the package."""
     return find(name).resolve() in {file.resolve() for file in installed().values()}
 
 
 def docstring(file: Path) -> str:
-    """What an experiment file says of itself."""
+    """What a config file says of itself."""
     return ast.get_docstring(ast.parse(file.read_text(encoding="utf8"))) or ""

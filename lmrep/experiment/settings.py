@@ -1,4 +1,4 @@
-"""Settings and seeds of a sweep as users write them: a grid, a list, what an experiment file returns."""
+"""Settings and seeds of a sweep as users write them: a grid, a list, what a config file returns."""
 
 import itertools
 import re
@@ -83,7 +83,7 @@ def published(grid: Any, source: str | Path) -> list[Fields]:
     """The settings of a published grid, {field: values}, or a list of {field: value} for each setting.
 
     Args:
-      grid: what `get_sweep` of an experiment file returned, or one of `GRIDS`.
+      grid: what `get_sweep` of a config file returned, or one of `GRIDS`.
       source: for messages.
 
     Raises:

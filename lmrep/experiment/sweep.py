@@ -45,7 +45,7 @@ class Setting(NamedTuple):
 
     Attributes:
       name: of its directory.
-      fields: what it sets, as texts. A name that begins with a colon is a choice of the experiment file's argument.
+      fields: what it sets, as texts. A name that begins with a colon is a choice of the config file's argument.
       changes: {path: value} of its config where it differs from the sweep's base config; None for a path that it lacks.
     """
 
@@ -112,7 +112,7 @@ def make(load: Load, file: str, argument: str, overrides: Fields, settings: Sequ
     """A plan, of which every config was made and checked.
 
     Args:
-      load: (argument, overrides) -> config of the experiment file.
+      load: (argument, overrides) -> config of the config file.
       file, argument, overrides: the experiment.
       settings: the fields of each; `((),)` for the experiment as it is.
       seeds: none for the config's own.

@@ -25,7 +25,7 @@ from lmrep.tasks import TASKS, heads
 def load_config(
     file: str | os.PathLike, argument: str = "", overrides: Sequence[tuple[str, str]] = ()
 ) -> ml_collections.ConfigDict:
-    """The config of an experiment file, or of one that comes with the package, with the overrides.
+    """The config of a config file, or of one that comes with the package, with the overrides.
 
     Where `get_config` sets `init`, the config takes network and tokenizer of that checkpoint, and its head if both are
     of one task, before the overrides; where it sets `frozen["features"]` of a task instead, the tokenizer of that one.

@@ -12,7 +12,7 @@ from lmrep.models.base import Context, Encoded, Inputs, Model, ModelDef, Output,
 
 @dataclass(frozen=True)
 class Config:
-    """What texts look like; a page sets it to what the frozen encoder reads."""
+    """What texts look like; a config file sets it to what the frozen encoder reads."""
 
     vocab: int = setting(0, "size of the vocabulary; 0: the tokenizer's size", at_least=0)
     max_length: int = setting(0, "tokens of a sequence at most; 0: any", at_least=0)

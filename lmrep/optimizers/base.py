@@ -72,12 +72,12 @@ class OptimizerDef(NamedTuple):
       direction: (config, specs) -> an optax transformation of the clipped gradient of all parameters into their updates
         at rate 1, before weight decay. The arrays of its state are in trees with the structure of `specs`, so that they
         are laid out and frozen with their parameters; its other state is scalars.
-      recipes: {a page's choice `optimizer=NAME`: the settings that differ from the defaults}. Learning rate and warm-up
-        go with a batch size and are the page's.
+      recipes: {the choice `optimizer=NAME` of config files: the settings that differ from the defaults}. Learning rate
+        and warm-up go with a batch size, and are the config file's.
       config: its settings: `OptimizerConfig`, or a subclass that adds some.
       check: (config), which raises UserError if settings do not fit each other.
       rescale: (config, specs, {path: where it has weight decay}) -> a transformation of the update after weight decay.
-      tiny_rate: the learning rate of the tiny size of a page.
+      tiny_rate: the learning rate of `size=tiny`.
     """
 
     direction: Callable[[Any, Tree], optax.GradientTransformation]

@@ -22,11 +22,11 @@ from lmrep.objectives.base import ObjectiveDef
 class Format:
     """How labelled examples become sequences."""
 
-    long: str = setting("auto", "what is done with texts longer than config.length. auto, on every page: truncate, as "
-                        "published code does, but windows for tagging and span_extraction, where each word or answer "
-                        "counts. refuse: stop, with file and line. truncate: cut their end, of a pair that of the "
-                        "longer text first. windows: read them in overlapping parts (of a pair the longer text; the "
-                        "other one keeps at most half of the length)",
+    long: str = setting("auto", "what is done with texts longer than config.length. auto, in every config file: "
+                        "truncate, as published code does, but windows for tagging and span_extraction, where each "
+                        "word or answer counts. refuse: stop, with file and line. truncate: cut their end, of a pair "
+                        "that of the longer text first. windows: read them in overlapping parts (of a pair the longer "
+                        "text; the other one keeps at most half of the length)",
                         choices=("auto", "refuse", "truncate", "windows"))
     stride: int = setting(128, "tokens between the starts of two windows", at_least=1)
     packed: bool = setting(False, "several examples in a sequence of config.length tokens, which do not attend to each "

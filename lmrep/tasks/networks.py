@@ -84,7 +84,7 @@ class PooledConfig(TaskConfig, heads.Head):
 class TextConfig(PooledConfig):
     """The base of the config of a task on one vector of each text (`unit_vectors`): all that tasks have in common, a
     language model of the texts beside it, too. A config that inherits it takes `features=`, `vectors=`, `network=` and
-    `model=none` on pages, and `--config.objective.pooling`."""
+    `model=none` in config files, and `--config.objective.pooling`."""
 
     auxiliary: float = setting(0.0, "context left: weight of the language-model loss of the texts (GPT: 0.5)",
                                at_least=0)

@@ -1,4 +1,4 @@
-"""`lmrep completion`: scripts that complete commands, flags, experiment files and config fields."""
+"""`lmrep completion`: scripts that complete commands, flags, config files and config fields."""
 
 import re
 import shutil

@@ -78,7 +78,7 @@ INVALID = {
     "length": (["--config.length=64"], "length is 64, and the model has positions for 32"),
     "warm-up": (["--config.optimizer.schedule.warmup=13"], "warmup is 13, more than the 12 steps of the run"),
     "fractions": (["--config.objective.mask=0.5"], "mask + keep + random is 0.7", "must add to 1"),
-    "no such file": ({"file": "smal.py"}, "there is no experiment file", "did you mean 'small.py'?"),
+    "no such file": ({"file": "smal.py"}, "there is no config file", "did you mean 'small.py'?"),
     "syntax": ({"file": "syntax.py"}, "syntax.py:2: SyntaxError"),
     "fails": ({"file": "fails.py"}, "fails.py:2: ZeroDivisionError"),
     "no files": (["--config.data.files=nowhere/*.txt"], "data.files 'nowhere/*.txt' matches no file"),

@@ -48,7 +48,7 @@ lines = [{"step": step, "split": "validation", "loss": loss, "mlm_accuracy": min
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """A folder with an experiment file `small.py`, which publishes a grid; `STUB` trains."""
+    """A folder with a config file `small.py`, which publishes a grid; `STUB` trains."""
     file = small.experiment_file(tmp_path, tmp_path / "texts")
     file.write_text(file.read_text() + "\n\ndef get_sweep(argument):\n    return {'optimizer.learning_rate': [1, 2], "
                     "'batch_size': (4, 8) if 'pair' in argument else (2,)}\n")

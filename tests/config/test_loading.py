@@ -1,4 +1,4 @@
-"""Experiment files, arguments and overrides: what they give, and one clear message for each way to fail."""
+"""Config files, arguments and overrides: what they give, and one clear message for each way to fail."""
 
 import sys
 
@@ -99,7 +99,7 @@ def test_user_error_of_the_file_is_passed_on_unchanged(write):
 def test_missing_and_non_python_files_are_refused(write, tmp_path):
     file = write(EXPERIMENT, "quickstart.py")
     assert refusal(lambda: load(tmp_path / "quikstart.py")).endswith("quikstart.py; did you mean 'quickstart.py'?")
-    assert "no experiment file" in refusal(lambda: load(tmp_path / "nowhere" / "a.py"))
+    assert "no config file" in refusal(lambda: load(tmp_path / "nowhere" / "a.py"))
     assert "is not a Python file" in refusal(lambda: load(tmp_path))
     assert "is not a Python file" in refusal(lambda: load(write("{}", "config.json")))
     assert "size is 'huge'; expected one of tiny, base" in refusal(lambda: load(file, "size=huge"))

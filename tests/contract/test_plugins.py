@@ -48,7 +48,7 @@ def config(texts):
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A folder with the corpus, an experiment file, and a run of four steps, extended to eight."""
+    """A folder with the corpus, a config file, and a run of four steps, extended to eight."""
     home = tmp_path_factory.mktemp("plugins")
     with pytest.MonkeyPatch.context() as patch:
         for table, name, row in ROWS:

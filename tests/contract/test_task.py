@@ -34,7 +34,7 @@ def examples(count, seed):
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A folder with the data, an experiment file, and a run that was resumed and made longer."""
+    """A folder with the data, a config file, and a run that was resumed and made longer."""
     home = tmp_path_factory.mktemp("task")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(TASKS, "topics", topics.DEFINITION)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A folder with the corpus in `texts` and an experiment file."""
+    """A folder with the corpus in `texts` and a config file."""
     home = tmp_path_factory.mktemp("processes")
     small.experiment_file(home, small.corpus(home / "texts"))
     return home

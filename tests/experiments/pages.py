@@ -1,4 +1,4 @@
-"""The experiment files, what they declare, and combinations of their choices."""
+"""The config files, what they declare, and combinations of their choices."""
 
 import functools
 import itertools

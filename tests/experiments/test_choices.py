@@ -1,4 +1,4 @@
-"""A choice of an experiment file that changes nothing beside the others is refused, whatever the file."""
+"""A choice of a config file that changes nothing beside the others is refused, whatever the file."""
 
 import pytest
 

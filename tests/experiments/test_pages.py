@@ -1,4 +1,4 @@
-"""Every experiment file builds by shapes, with every pair of its choices; documented commands are valid."""
+"""Every config file builds by shapes, with every pair of its choices; documented commands are valid."""
 
 import functools
 import itertools

@@ -1,4 +1,4 @@
-"""Students of a teacher: the experiment file of DistilBERT, from a run and from a published directory."""
+"""Students of a teacher: the config file of DistilBERT, from a run and from a published directory."""
 
 import re
 from pathlib import Path

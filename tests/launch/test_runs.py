@@ -19,7 +19,7 @@ STEPS = 30
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A folder with the corpus in `texts`, an experiment file, and programs in `bin`."""
+    """A folder with the corpus in `texts`, a config file, and programs in `bin`."""
     home = tmp_path_factory.mktemp("launch")
     small.experiment_file(home, small.corpus(home / "texts"))
     return home
@@ -98,7 +98,7 @@ def test_input_unreadable_on_one_process_stops_both(home, tmp_path):
         forked.Child(forked.lmrep, "train", f"--config={config}:mesh=2x1x1", f"--workdir={tmp_path}/run",
                      environment=environment)
         for config, environment in zip(configs, forked.addresses(2), strict=True)])
-    message = f"there is no experiment file {tmp_path}/small.py; `lmrep pages` lists those of the package\n"
+    message = f"there is no config file {tmp_path}/small.py; `lmrep pages` lists those of the package\n"
     assert (zero.code, one.code) == (2, 2), (zero, one)
     assert zero.err.endswith(f"lmrep: error: process 1 on {socket.gethostname()}: {message}")
     assert one.err.endswith(f"lmrep: error: {message}")

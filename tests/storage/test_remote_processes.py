@@ -23,7 +23,7 @@ STEPS, EVERY, HANGS_AT = 6, 2, 4
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A folder with the corpus in `texts`, an experiment file, and a run of two processes on its disk in `run`."""
+    """A folder with the corpus in `texts`, a config file, and a run of two processes on its disk in `run`."""
     home = tmp_path_factory.mktemp("remote")
     small.experiment_file(home, small.corpus(home / "texts"))
     for answer in map(small.finish, pair(home, home / "run")):

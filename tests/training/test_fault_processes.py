@@ -30,7 +30,7 @@ FIELDS = {"steps": STEPS, "checkpoint.every": 20, "evaluation.every": 50, "model
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A folder with the corpus in `texts` and an experiment file."""
+    """A folder with the corpus in `texts` and a config file."""
     home = tmp_path_factory.mktemp("faults")
     small.experiment_file(home, small.corpus(home / "texts"))
     return home
