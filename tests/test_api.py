@@ -199,15 +199,13 @@ def test_evaluation_refuses_a_changed_corpus(home, run, tmp_path):
 
 
 def test_other_files_are_evaluated_with_the_run_s_tokenizer(home, run, tmp_path):
-    """All of them: the run's own documents, as other files, give what its splits give together."""
+    """The run's own documents, as other files, give about what most of them give as its split."""
     found = lmrep.evaluate(home / "run", files=f"{home}/texts/*.txt", data_dir=home / "data")
-    splits = [lmrep.evaluate(home / "run", split=split, data_dir=home / "data")
-              for split in ("train", "validation", "test")]
-    low, high = (end(s["mlm_loss"] for s in splits) for end in (min, max))
-    assert low - 0.1 < found["mlm_loss"] < high + 0.1
+    train = lmrep.evaluate(home / "run", split="train", data_dir=home / "data")
+    assert found["mlm_loss"] == pytest.approx(train["mlm_loss"], abs=0.1)
     (tmp_path / "strange.txt").write_text("Small mouse mouse mouse small. " * 300)
     strange = lmrep.evaluate(home / "run", files=str(tmp_path / "strange.txt"), data_dir=home / "data")
-    assert strange["mlm_loss"] > high + 0.1
+    assert strange["mlm_loss"] > found["mlm_loss"] + 0.2
     assert json.loads((home / "run/eval.json").read_text())["files"] == str(tmp_path / "strange.txt")
     with pytest.raises(UserError, match=r"nothing\.txt"):
         lmrep.evaluate(home / "run", files=str(tmp_path / "nothing.txt"), data_dir=home / "data")

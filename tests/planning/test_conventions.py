@@ -96,6 +96,12 @@ def of(config):
     return compute.of_experiment(experiments.parse(config))
 
 
+@pytest.fixture
+def untraced(monkeypatch):
+    """The exact figure is 1, without tracing a step."""
+    monkeypatch.setattr(flops, "of_train_step", lambda *_: 1.0)
+
+
 def test_the_compute_of_an_experiment(tmp_path):
     config = experiment(tmp_path)
     [stage] = of(config)
@@ -117,6 +123,7 @@ def test_more_of_what_is_computed_counts_more_in_the_exact_convention_alone(tmp_
     assert all(after.figures[name] == before.figures[name] for name in ("electra_script", "six_n"))
 
 
+@pytest.mark.usefixtures("untraced")
 def test_each_stage_has_its_length(tmp_path):
     config = experiment(tmp_path)
     config.stages = ({"name": "short", "fraction": 0.5, "length": 16}, {"name": "long", "fraction": 0.5})
@@ -125,12 +132,14 @@ def test_each_stage_has_its_length(tmp_path):
     assert 2 * short.figures["six_n"].flops < long.figures["six_n"].flops
 
 
+@pytest.mark.usefixtures("untraced")
 def test_electra_counts_its_generator(tmp_path):
     [stage] = of(experiment(tmp_path, "replaced_token"))
     [encoder] = of(experiment(tmp_path))
     assert stage.figures["six_n"].flops > encoder.figures["six_n"].flops
 
 
+@pytest.mark.usefixtures("untraced")
 @pytest.mark.parametrize(("objective", "model", "reason"), [
     ("causal", {"name": "lstm", "width": 8, "layers": 1}, "counts Transformers"),
     ("span_boundary", {}, "does not have the head"), ("classification", {}, "does not have the head"),
@@ -148,6 +157,7 @@ def test_a_convention_that_does_not_exist_is_not_guessed(tmp_path, objective, mo
     assert reason in compute.table("run", [stage])
 
 
+@pytest.mark.usefixtures("untraced")
 @pytest.mark.parametrize("networks", [(), (NetworkUse(None, "masked"),)])
 def test_a_network_that_states_no_sizes_has_an_exact_figure_alone(tmp_path, networks, monkeypatch):
     parsed = experiments.parse(experiment(tmp_path))
@@ -163,6 +173,7 @@ def test_a_network_that_states_no_sizes_has_an_exact_figure_alone(tmp_path, netw
     assert all(stage.figures[name].flops is None and stage.figures[name].reason for name in ("electra_script", "six_n"))
 
 
+@pytest.mark.usefixtures("untraced")
 def test_the_command(tmp_path):
     file = small.experiment_file(tmp_path, tmp_path)
     command = partial(small.command, "flops")

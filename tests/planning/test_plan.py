@@ -21,12 +21,17 @@ from tests.tasks import tiny
 CHIP = hardware.Chip("chip", 10 * 2**20, 1e12, 1e11, 1e10, 1e9, 0, 1, 100.0)
 
 
+def causal():
+    """The experiment that most tests plan."""
+    return small.config("texts", "causal")
+
+
 def on(count, chip=CHIP):
     return hardware.Hardware(f"cpu:{count}", chip, jax.devices()[:count])
 
 
 def planned(count=4, chip=CHIP, **fields):
-    config = search.with_fields(small.config("texts"), fields)
+    config = search.with_fields(causal(), fields)
     return plan.plan(experiments.parse(config), on(count, chip))[0]
 
 
@@ -91,7 +96,7 @@ def test_every_stage_is_planned_and_equal_ones_are_compiled_once(monkeypatch):
     compiled = []
     compile_ = plan._compile
     monkeypatch.setattr(plan, "_compile", lambda lowered: compiled.append(lowered) or compile_(lowered))
-    config = small.config("texts")
+    config = causal()
     config.stages = tuple({"name": name, "fraction": 0.25, "length": length}
                           for name, length in (("a", 16), ("b", 32), ("c", 32), ("d", 32)))
     plans = plan.plan(experiments.parse(config), on(1))
@@ -110,7 +115,7 @@ def test_what_does_not_fit_is_said():
 def test_a_change_that_makes_it_fit_is_found_by_compiling_it():
     whole = planned(2, **{"mesh.data": 2})
     chip = CHIP._replace(memory=int(whole.memory.needed * 0.9))
-    config = search.with_fields(small.config("texts"), {"mesh.data": 2})
+    config = search.with_fields(causal(), {"mesh.data": 2})
     plans = plan.plan(experiments.parse(config), on(2, chip))
     assert not plans[0].fits
     found = search.first_that_fits(config, plans, on(2, chip))
@@ -140,7 +145,7 @@ def estimate(experiment, hardware):
 
 def test_search_ranks_by_estimates(monkeypatch):
     monkeypatch.setattr(search, "plan", estimate)
-    found = search.search(small.config("texts"), on(2, CHIP._replace(memory=55)), limit=40)
+    found = search.search(causal(), on(2, CHIP._replace(memory=55)), limit=40)
     fitting = [choice.fields for choice in found if choice.fits]
     assert [(fields["mesh.fsdp"], fields["microbatches"], fields["execution.remat"]) for fields in fitting] == [
         (2, 1, "full"), (1, 2, "full"), (1, 2, "full")]
@@ -158,20 +163,20 @@ def test_search_ranks_by_estimates(monkeypatch):
 def test_the_smallest_change_that_makes_it_fit(monkeypatch, memory, fields):
     """Sharding comes first where state takes more than half of the memory."""
     monkeypatch.setattr(search, "plan", estimate)
-    config, there = search.with_fields(small.config("texts"), {"mesh.data": 2}), on(2, CHIP._replace(memory=memory))
+    config, there = search.with_fields(causal(), {"mesh.data": 2}), on(2, CHIP._replace(memory=memory))
     found = search.first_that_fits(config, estimate(experiments.parse(config), there), there)
     assert (found and found.fields) == fields
 
 
 def test_search_sends_only_gradients_between_slices():
     """Slices are along the data axis."""
-    assert {sizes[0] for sizes in search._meshes(small.config("texts"), on(8)._replace(slices=2))} == {2, 4, 8}
-    assert search._planned(small.config("texts"), {"mesh.data": 1, "mesh.fsdp": 8}, on(8)._replace(slices=2)) is None
+    assert {sizes[0] for sizes in search._meshes(causal(), on(8)._replace(slices=2))} == {2, 4, 8}
+    assert search._planned(causal(), {"mesh.data": 1, "mesh.fsdp": 8}, on(8)._replace(slices=2)) is None
 
 
 def test_the_command_prints_and_keeps_the_plan(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(hardware, "_measured", lambda: (1e12, 1e11))
-    words = ["plan", "--config=experiments/bert.py:size=tiny", "--topology=cpu:2", "--config.stages=()",
+    words = ["plan", "--config=experiments/gpt2.py:size=tiny", "--topology=cpu:2", "--config.stages=()",
              f"--output={tmp_path / 'plan.json'}", "--config.cost.price_per_hour=3"]
     assert main.main(words) == 0
     printed = capsys.readouterr().out
@@ -186,7 +191,7 @@ def test_the_command_prints_and_keeps_the_plan(tmp_path, capsys, monkeypatch):
 @pytest.mark.slow
 def test_the_command_compares_topologies(capsys, monkeypatch):
     monkeypatch.setattr(hardware, "_measured", lambda: (1e12, 1e11))
-    words = ["plan", "--config=experiments/bert.py:size=tiny,mesh=fsdp", "--topology=cpu:1,cpu:4", "--config.stages=()"]
+    words = ["plan", "--config=experiments/gpt2.py:size=tiny,mesh=fsdp", "--topology=cpu:1,cpu:4", "--config.stages=()"]
     assert main.main(words) == 0
     head, _, one, four = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()]
     assert (one[0], one[1], four[0], four[1]) == ("1", "1 x 1 x 1", "4", "1 x 4 x 1")
@@ -216,7 +221,7 @@ def test_what_xla_needs_is_read_from_its_message():
 
 def test_flops_and_batch_are_those_of_the_traced_step(sharded):
     mesh = make_mesh(1)
-    [one] = shapes.without_data(experiments.parse(small.config("texts")), None, mesh)
+    [one] = shapes.without_data(experiments.parse(causal()), None, mesh)
     batch = shapes.batch(one, mesh)
     assert sharded.flops == flops.of_train_step(one.stage.objective, one.stage.optimizer, batch)
     assert 4 * sharded.memory.batch == sum(math.prod(x.shape) * x.dtype.itemsize for x in batch.values())

@@ -1,5 +1,6 @@
 """The training step: what it computes, against closed forms, and which random keys it passes on."""
 
+import functools
 from functools import partial
 
 import jax
@@ -13,10 +14,12 @@ from lmrep.objectives.base import Carry, Objective
 from lmrep.objectives.outputs import normalize_weights
 from lmrep.training.state import create
 from lmrep.training.step import evaluation_step, prepare_keys, train_step
+from tests.training.conftest import shared
 
 BATCH, WIDTH, RATE = 8, 3, 0.1
 
 
+@functools.cache  # steps of one objective share their programs
 def objective(**more):
     """The mean over examples of |w - x|^2, whose gradient is 2 (w - mean x). Metrics show the random draws."""
     def prepare(keys, batch):
@@ -44,11 +47,21 @@ def batch(seed=0):
     return {"x": x, "segment_ids": segments, "example": np.arange(100, 100 + BATCH, dtype=np.int32)}
 
 
+SGD = optax.sgd(RATE, momentum=0.5)
+
+
+def train(objective, seed, microbatches):
+    return jax.jit(partial(train_step, objective=objective, optimizer=SGD, seed=seed, microbatches=microbatches))
+
+
+def evaluation(objective, seed):
+    return jax.jit(partial(evaluation_step, objective=objective, seed=seed))
+
+
 def stepped(objective, examples=None, steps=1, seed=0, microbatches=1):
     """(first state, last state, metrics of each step) of steps on the same batch."""
-    optimizer = optax.sgd(RATE, momentum=0.5)
-    first = state = create(objective, optimizer, BATCH, seed)
-    step = jax.jit(partial(train_step, objective=objective, optimizer=optimizer, seed=seed, microbatches=microbatches))
+    first = state = create(objective, SGD, BATCH, seed)
+    step = shared(train, objective, seed, microbatches)
     lines = []
     for _ in range(steps):
         state, metrics = step(state, examples or batch())
@@ -183,8 +196,7 @@ def test_dropout_is_new_at_each_step_and_each_microbatch():
 
 def evaluated(objective, examples, seed=0):
     params = create(objective, optax.sgd(RATE), BATCH, 0).params
-    metrics, _ = jax.jit(partial(evaluation_step, objective=objective, seed=seed))(
-        params, examples, objective.carry(BATCH))
+    metrics, _ = shared(evaluation, objective, seed)(params, examples, objective.carry(BATCH))
     return {name: float(total) for name, (total, _) in metrics.items()}
 
 
