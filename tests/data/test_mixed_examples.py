@@ -66,7 +66,7 @@ def test_given_weights_multiply_the_rates():
 @pytest.mark.parametrize("packed", [0, 64])
 def test_after_any_number_of_sequences_proportions_are_exact_to_within_one(packed):
     mixture = mix(("a", "b", "c"), parts(packed)).with_counts(COUNTS)
-    sources, _ = sources_of(mixture, mixture.numbers(np.arange(3000), 8, seed=3))
+    sources, _ = sources_of(mixture, mixture.numbers(np.arange(1500), 8, seed=3))
     assert max_deviation(sources, COUNTS) < 1
 
 
@@ -91,7 +91,7 @@ def test_sources_of_the_same_examples_have_independent_orders():
 
 def test_the_position_alone_determines_the_example(mixture):
     """In any order, and far away; `test_format_properties.py` has resumed runs on several hosts."""
-    positions = np.arange(2000)
+    positions = np.arange(1000)
     numbers = mixture.numbers(positions, 8, seed=3)
     other = mix(("a", "b", "c"), parts()).with_counts(COUNTS)
     draw = np.random.default_rng(0).permutation(positions)

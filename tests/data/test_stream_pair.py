@@ -92,7 +92,7 @@ def test_half_of_the_pairs_are_random_where_sentences_are_short(make_store):
 
 @pytest.mark.parametrize("bidirectional", [True, False])
 def test_examples_continue_after_the_reused_tokens(bidirectional, random_store):
-    made = make(random_store(5, 60), 20, reuse=8, bidirectional=bidirectional)
+    made = make(random_store(5, 40), 20, reuse=8, bidirectional=bidirectional)
     tokens, _ = stream_of(made.store)
     steps = 2 * made.rows // 3
     found = list(batches(made, batch_size=6, indices=np.arange(6), seed=0, first_step=0, last_step=steps))

@@ -75,14 +75,14 @@ def table(ready):
 
 
 def test_table_depends_neither_on_parts_nor_on_interruptions(tmp_path, monkeypatch):
-    data = write(tmp_path, documents(120))
+    data = write(tmp_path, documents(80))
 
     def content(name):
         return table(prepare(data, TOKENIZER, tmp_path / name))
 
     expected = content("one")
-    monkeypatch.setattr(preparing, "PART", 4000)
-    monkeypatch.setattr(preparing, "BATCH", 700)
+    monkeypatch.setattr(preparing, "PART", 2500)
+    monkeypatch.setattr(preparing, "BATCH", 500)
     assert content("parts") == expected
     wrote, calls = preparing._write, []
 
@@ -100,7 +100,7 @@ def test_table_depends_neither_on_parts_nor_on_interruptions(tmp_path, monkeypat
 
 @pytest.mark.slow
 def test_table_does_not_depend_on_processes(prepared, tmp_path, monkeypatch):
-    monkeypatch.setattr(preparing, "PART", 4000)
+    monkeypatch.setattr(preparing, "PART", 2500)
     monkeypatch.setattr(preparing, "SMALL", 0)
     monkeypatch.setattr(preparing.host, "cores", lambda: 2)
     assert table(prepare(write(tmp_path, documents()), TOKENIZER, tmp_path / "data")) == table(prepared)
