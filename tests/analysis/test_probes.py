@@ -33,13 +33,20 @@ def command(home, task="tag", suffix="conll", *flags):
         "--config.length=32", *flags)
 
 
-@pytest.mark.slow
-def test_words_are_read_from_every_layer_of_a_run(home, tmp_path):
+@pytest.fixture(scope="module")
+def probed(home):
+    """What `lmrep probe` prints of the tags of words, and its result in the workdir."""
     answer = command(home, "tag", "conll")
     assert answer.code == 0, answer.err
+    [result] = probes.read(home / "run/probes.json")
+    return answer, result
+
+
+@pytest.mark.slow
+def test_words_are_read_from_every_layer_of_a_run(home, probed, tmp_path):
+    answer, result = probed
     *_, first, second, third = answer.out.splitlines()
     assert first.startswith("0 (embeddings)") and second.startswith("1 ") and third.startswith("2 ")
-    [result] = json.loads((home / "run/probes.json").read_text())["probes"]
     assert len(result["layers"]) == 3
     for entry in result["layers"]:  # unknown words have several tokens, the first of which is
         low, high = entry["intervals"]["token_accuracy"]     # read
@@ -53,7 +60,7 @@ def test_words_are_read_from_every_layer_of_a_run(home, tmp_path):
 
 
 @pytest.mark.slow
-def test_texts_are_probed_and_results_of_other_data_are_kept(home):
+def test_texts_are_probed_and_results_of_other_data_are_kept(home, probed):
     before = len(probes.read(home / "run/probes.json"))
     answer = command(home, "classify", "jsonl", "--examples=40", "--untrained")
     assert answer.code == 0 and "untrained network" in answer.out, answer.err
@@ -85,15 +92,14 @@ def test_entity_tags_are_probed_and_damaged_results_are_kept(home, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_published_directory_is_probed_as_its_run_is(home):
+def test_a_published_directory_is_probed_as_its_run_is(home, probed):
     assert small.command("convert", home / "run", home / "published", "--to=huggingface").code == 0
     answer = small.command("probe", "--config=experiments/tasks/tag.py", f"--workdir={home}/published",
                            f"--config.data.train={home}/train.conll", f"--config.data.validation={home}/dev.conll",
                            "--config.length=32", f"--output={home}/published.json")
     assert answer.code == 0, answer.err
-    assert command(home, "tag", "conll", f"--output={home}/own.json").code == 0
-    [found], [run] = (probes.read(home / f"{name}.json") for name in ("published", "own"))
-    for one, other in zip(found["layers"], run["layers"], strict=True):
+    [found] = probes.read(home / "published.json")
+    for one, other in zip(found["layers"], probed[1]["layers"], strict=True):
         assert one["metrics"] == pytest.approx(other["metrics"], abs=1e-3)
     assert not (home / "published/probes.json").exists()
 
