@@ -66,7 +66,8 @@ def _check_choices(get_config: Callable, argument: str, declared: Mapping[str, t
             config = get_config(",".join(parts))
         except UserError:
             return None
-        return {key: value for key, value in ml_collections.ConfigDict(config).to_dict().items() if key != "name"}
+        config = config.to_dict() if isinstance(config, ml_collections.ConfigDict) else config
+        return {key: value for key, value in config.items() if key != "name"}
 
     def applies(parts: tuple[str, ...], part: str) -> bool:
         name, _, text = part.partition("=")

@@ -45,10 +45,24 @@ def declared(page: str) -> dict[str, tuple]:
 
 @functools.cache
 def get_config(file: Path, *rest: str) -> Callable:
-    """The function of a page, which keeps what it returns while the loader compares choices."""
+    """The function of a page, which runs once for each argument."""
     function = FUNCTION(file, *rest)
-    compared = functools.cache(function)
-    return lambda argument: (function if loading._DECLARED.get() is not None else compared)(argument)
+
+    @functools.cache
+    def once(argument):
+        token = loading._DECLARED.set(declared := {})
+        try:
+            return function(argument).to_dict(), declared
+        finally:
+            loading._DECLARED.reset(token)
+
+    def call(argument):
+        config, found = once(argument)
+        if (declared := loading._DECLARED.get()) is not None:
+            declared.update(found)
+        return config
+
+    return call
 
 
 def load(page: str, argument: str) -> experiments.Experiment:
@@ -79,8 +93,8 @@ def build_shapes(experiment: experiments.Experiment) -> list:
     for i, stage in enumerate(stages):
         objectives.append(build.objective(stage, network, tokens))
         specs, steps = objectives[-1].specs, experiments.schedule_steps(stages, i)
-        parameters = tuple((path, spec.shape, spec.axes) for path, spec in flatten(specs).items())
-        if (key := (repr(stage.optimizer), parameters, steps)) not in OPTIMIZED:  # it is traced
+        parameters = tuple((path, spec.axes) for path, spec in flatten(specs).items())
+        if (key := (repr(stage.optimizer), parameters, steps)) not in OPTIMIZED:  # it is traced, for any sizes
             optimizers.build(stage.optimizer, specs, steps)
             OPTIMIZED.add(key)
     return objectives
