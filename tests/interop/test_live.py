@@ -20,14 +20,14 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.slow
 
-SIZES = {"vocab_size": 67, "hidden_size": 36, "num_hidden_layers": 3, "num_attention_heads": 3, "intermediate_size": 70,
+SIZES = {"vocab_size": 67, "hidden_size": 36, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 70,
          "max_position_embeddings": 41}
 NARROW = SIZES | {"embedding_size": 26}
-DISTILBERT = {"vocab_size": 67, "dim": 36, "n_layers": 3, "n_heads": 3, "hidden_dim": 70, "max_position_embeddings": 41}
-GPT = {"vocab_size": 67, "n_embd": 36, "n_layer": 3, "n_head": 3, "n_positions": 41, "bos_token_id": 0,
+DISTILBERT = {"vocab_size": 67, "dim": 36, "n_layers": 2, "n_heads": 3, "hidden_dim": 70, "max_position_embeddings": 41}
+GPT = {"vocab_size": 67, "n_embd": 36, "n_layer": 2, "n_head": 3, "n_positions": 41, "bos_token_id": 0,
        "eos_token_id": 2}
 LEFT, UNTIED = {"is_decoder": True}, {"tie_word_embeddings": False}
-XLNET = {"vocab_size": 67, "d_model": 36, "n_layer": 3, "n_head": 3, "d_inner": 70}
+XLNET = {"vocab_size": 67, "d_model": 36, "n_layer": 2, "n_head": 3, "d_inner": 70}
 CASES = {
     "BertModel": SIZES, "BertForMaskedLM": SIZES | {"hidden_act": "gelu_new"},
     "BertForPreTraining": SIZES | {"type_vocab_size": 3},

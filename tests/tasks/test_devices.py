@@ -32,16 +32,18 @@ def home(tmp_path_factory):
 
 
 def config(home, mesh="1x1x1", **fields):
+    """Batches of 5 sequences of 8 tokens, or 2 of 16. Microbatches draw other dropout masks than full batches."""
     return tiny.config("classification", home / "train.jsonl", home / "dev.jsonl", f"mesh={mesh}", batch_size=8,
-                       epochs=1.5, optimizer__learning_rate=3e-3, evaluation__every=4, **fields)
+                       epochs=1.5, optimizer__learning_rate=3e-3, evaluation__every=4, format__batch_tokens=40,
+                       objective__dropout=0.0, **fields)
 
 
 def one_of_two(home):
-    """A process of a run on a mesh of two devices; it writes what the run returns. Then a run whose processes have read
-    other examples is refused."""
+    """A process of a run on a mesh of two devices, in microbatches; it writes what the run returns. Then a run whose
+    processes have read other examples is refused."""
     process_group.start()
     assert jax.device_count() == 2 and jax.local_device_count() == 1
-    outcome = lmrep.train(config(home, "2x1x1"), home / "two")
+    outcome = lmrep.train(config(home, "2x1x1", microbatches=2), home / "two")
     (home / f"outcome-{jax.process_index()}.json").write_text(json.dumps(outcome._asdict()))
     other = config(home, "2x1x1")
     if jax.process_index() == 1:
@@ -51,57 +53,32 @@ def one_of_two(home):
     assert not (home / "refused").exists()
 
 
-def assert_same_run(run, expected):
+@pytest.mark.slow
+def test_two_processes_fine_tune_in_microbatches_as_one_does(home):
     """Metrics, checkpoints and predictions are equal; float32 rounding aside."""
+    outcome = lmrep.train(config(home), home / "one")
+    pair = [forked.Child(one_of_two, home, environment=environment) for environment in forked.addresses(2)]
+    for answer in map(small.finish, pair):
+        assert answer.code == 0, answer
+    both = home / "two", home / "one"
     for split in ("train", "validation"):
-        lines, reference = (small.lines(workdir, split) for workdir in (run, expected))
+        lines, reference = (small.lines(workdir, split) for workdir in both)
         assert [line["step"] for line in lines] == [line["step"] for line in reference]
         for line, other in zip(lines, reference, strict=True):
             del line["split"], other["split"]
             assert line == pytest.approx(other, rel=1e-5, abs=1e-6)
-    best = [Checkpoints(workdir / "checkpoints").steps() for workdir in (run, expected)]
+    best = [Checkpoints(workdir / "checkpoints").steps() for workdir in both]
     assert best[0] == best[1]
     found, reference = ([json.loads(line) for line in (workdir / "predictions/validation.jsonl").open()]
-                        for workdir in (run, expected))
+                        for workdir in both)
     assert [line["id"] for line in found] == [str(i) for i in range(21)]
     for line, other in zip(found, reference, strict=True):
         assert line["prediction"]["label"] == other["prediction"]["label"]
         assert line["prediction"]["probabilities"] == pytest.approx(other["prediction"]["probabilities"], abs=1e-5)
-
-
-@pytest.fixture(scope="module")
-def outcome(home):
-    """That of a run on one device in `home / "one"`."""
-    return lmrep.train(config(home), home / "one")
-
-
-@pytest.mark.slow
-def test_two_processes_fine_tune_as_one_does(home, outcome):
-    pair = [forked.Child(one_of_two, home, environment=environment) for environment in forked.addresses(2)]
-    for answer in map(small.finish, pair):
-        assert answer.code == 0, answer
-    assert_same_run(home / "two", home / "one")
     for index in range(2):
         found = json.loads((home / f"outcome-{index}.json").read_text())
         assert found["best_step"] == outcome.best_step
         assert found["after"] == pytest.approx(outcome.after, rel=1e-5)
-
-
-# 5 sequences of 8 tokens, or 2 of 16; microbatches draw other dropout masks than full batches.
-LIMITED = {"format__batch_tokens": 40, "objective__dropout": 0.0}
-
-
-@pytest.fixture(scope="module")
-def limited(home):
-    """A run on one device with batches of limited tokens."""
-    lmrep.train(config(home, **LIMITED), home / "limited")
-    return home / "limited"
-
-
-@pytest.mark.slow
-def test_batches_of_limited_tokens_give_the_same_run_on_two_devices_in_microbatches(home, limited, tmp_path):
-    lmrep.train(config(home, "2x1x1", microbatches=2, **LIMITED), tmp_path)
-    assert_same_run(tmp_path, limited)
 
 
 def test_predictions_on_all_devices_are_those_of_one(monkeypatch):

@@ -37,7 +37,7 @@ def questions(count, seed):
     """The answer is the word after that of the question."""
     draw, found = random.Random(seed), []
     for _ in range(count):
-        words = [draw.choice(WORDS) for _ in range(draw.randint(8, 24))]
+        words = [draw.choice(WORDS) for _ in range(draw.choice((16, 20)))]  # windows of 20 tokens with the question
         at = draw.randrange(len(words) - 1)
         found.append({"question": words[at], "context": " ".join(words), "answers": [
             {"text": words[at + 1], "answer_start": len(" ".join([*words[: at + 1], ""]))}]})
