@@ -312,6 +312,13 @@ class Run:
             self._variants[key] = dataclasses.replace(self, experiment=experiment, objective=objective)
         return self._variants[key]
 
+    def with_params(self, params: Tree, step: int) -> "Run":
+        """The run with the parameters of another step of its stage; both share their compiled programs."""
+        other = dataclasses.replace(self, params=params, step=step)
+        for name in ("pair_probabilities", "states", "_generate", *(["_predict"] if self.objective.predict else [])):
+            other.__dict__[name] = getattr(self, name)
+        return other
+
     @functools.cached_property
     def _variants(self) -> dict[str, "Run"]:
         return {}

@@ -253,6 +253,7 @@ def test_run_without_a_valid_checkpoint_does_not_start_over(home, copy):
         k: v for k, v in before.items() if k != ".lock"}
 
 
+@pytest.mark.slow
 def test_loss_that_is_not_finite_exits_3(home, tmp_path, compilations):
     changes = ["--config.optimizer.learning_rate=1e38", "--config.optimizer.clip=0", "--config.data.validation=0",
                "--config.model.layers=1"]

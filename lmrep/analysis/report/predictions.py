@@ -149,6 +149,8 @@ def _untrained(data: RunData, now: Run | None, notes: list[str]) -> Run | None:
     if now is not None:
         if FROZEN in now.params:
             params = params | {FROZEN: now.params[FROZEN]}
+        if len(network.objectives) == 1:
+            return now.with_params(params, 0)
         return dataclasses.replace(now, step=0, objective=objective, params=params)
     return Run(data.directory, 0, experiment, network.tokenizer, network.model, objective, params)
 
@@ -275,13 +277,13 @@ def _next_tokens(data: RunData, runs: Pair, batch: dict[str, np.ndarray], notes:
     inputs, last = model_inputs(model, padded, conditions_on=Context.LEFT), np.zeros(len(padded["tokens"]), np.int32)
     last[: len(texts)] = [len(text) - 1 for text in texts]
 
-    def predict(params: Tree, objective: Objective) -> tuple[Array, Array]:
+    @partial(jax.jit, static_argnums=1)
+    def predict(params: Tree, logits: Callable) -> tuple[Array, Array]:
         hidden = model.encode(params["encoder"], inputs, None, at=last[:, None]).hidden
-        probabilities = jax.nn.softmax(objective.uses.next_token.logits(params, hidden)[:, 0])
+        probabilities = jax.nn.softmax(logits(params, hidden)[:, 0])
         return jax.lax.top_k(probabilities[:, : tokenizer.size], min(5, tokenizer.size))
 
-    predictions = [run and jax.device_get(jax.jit(partial(predict, objective=run.objective))(run.params))
-                   for run in runs]
+    predictions = [run and jax.device_get(predict(run.params, run.objective.uses.next_token.logits)) for run in runs]
     found = []
     for i, ((example, m), text) in enumerate(zip(middle.items(), texts, strict=True)):
         text = text[~np.isin(text, list(specials.values()))]
