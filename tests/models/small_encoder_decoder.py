@@ -12,7 +12,7 @@ from lmrep.models.base import Inputs
 from tests import reference
 
 V, B, T, S = 31, 3, 7, 9
-T5 = encoder_decoder.Config(vocab=V, width=12, layers=2, decoder_layers=3, heads=2, head_width=5, mlp=20, buckets=8,
+T5 = encoder_decoder.Config(vocab=V, width=12, layers=1, decoder_layers=2, heads=2, head_width=5, mlp=20, buckets=8,
                             max_distance=6)
 VASWANI = replace(T5, head_width=0, positions="sinusoidal", max_length=10, norm="post", rms_norm=False, mlp_bias=True,
                   scaled_attention=True, scaled_embedding=True, scaled_output=False, shared_dropout=False,

@@ -45,7 +45,7 @@ def build(objective_module, config):
     model = transformer.build(C)
     objective = objective_module.build(config, model, VOCABULARY)
     params = reference.random_params(objective.specs)
-    batch = objective.prepare(Keys(jax.random.split(KEY, B), KEY), {
+    batch = jax.jit(objective.prepare)(Keys(jax.random.split(KEY, B), KEY), {
         "tokens": jnp.asarray(TOKENS), "segment_ids": jnp.ones((B, T), jnp.int32), "example": jnp.arange(B)})
     return model, objective, {**params, "encoder": silent(params["encoder"])}, batch
 
