@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lmrep.core import params as P
 from lmrep.layers import distinct, highway_cnn
+from tests import reference
 
 RNG = np.random.default_rng(0)
 C, FILL = 30, 9
@@ -53,7 +53,7 @@ def test_words_of_one_hash_are_told_apart(monkeypatch):
 def test_values_and_gradients_are_those_of_every_word_by_itself(n, kinds, longest, chunks_of_8):
     given = jnp.asarray(words(n, kinds, longest))
     specs = highway_cnn.specs(10, 3, (4, 5, 6), 1, 7)
-    params = P.init(specs, jax.random.key(0))
+    params = reference.random_params(specs)
     weights = jnp.asarray(RNG.normal(size=(n, 7)), jnp.float32)
 
     def plain(params, given):
@@ -71,7 +71,7 @@ def test_values_and_gradients_are_those_of_every_word_by_itself(n, kinds, longes
 @pytest.mark.slow
 def test_gradients_of_characters_that_are_read_thousands_of_times_are_right_in_bfloat16():
     """A sum of thousands of terms in bfloat16 stops growing at a few hundred."""
-    params = P.init(highway_cnn.specs(10, 3, (4, 5), 0, 7), jax.random.key(0))
+    params = reference.random_params(highway_cnn.specs(10, 3, (4, 5), 0, 7))
     given = np.full((200, C), 5, np.int32)
     given[:, :3] = np.stack(np.unravel_index(np.arange(200), (9, 9, 9)), 1)
 

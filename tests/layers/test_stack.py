@@ -75,8 +75,9 @@ def windowed(p, x, key, window):
     return (x[:, :window].sum() + x if window else x), output  # a Python value, on which a layer may branch
 
 
-@pytest.mark.parametrize("pattern", [(0, 2, 3), (0, 2), (0, 2, 0, 2, 0), (0, 2, 2) * 2 + (0,)], ids=str)
-@pytest.mark.parametrize("execution", [EXECUTIONS[0], EXECUTIONS[2]], ids=str)
+@pytest.mark.parametrize(("pattern", "execution"), [
+    ((0, 2, 3), EXECUTIONS[0]), ((0, 2), EXECUTIONS[2]), ((0, 2, 0, 2, 0), EXECUTIONS[0]),
+    ((0, 2, 2) * 2 + (0,), EXECUTIONS[2])], ids=str)
 def test_layers_may_differ(pattern, execution):
     """They are scanned by periods, unrolled where none repeats, and compute what they do one after another."""
     kinds = {window: partial(windowed, window=window) for window in pattern}
