@@ -22,7 +22,7 @@ from tests.objectives.toys import jitted
 V, B, T, CHUNKS = 40, 4, 5, 6
 START, END, UNK = 0, 1, 2
 VOCABULARY = Vocabulary(V, {"bos": START, "eos": END, "unk": UNK}, np.ones(V, bool), np.arange(V)[::-1])
-NETWORK = bilstm.Config(vocab=V, reads="words", layers=2, cell=10, width=8, dropout=0.0)
+NETWORK = bilstm.Config(vocab=V, reads="words", layers=1, cell=10, width=8, dropout=0.0)
 CHARACTERS = bilstm.Config(vocab=V, layers=1, cell=10, width=8, filters=(4, 6), highways=1, dropout=0.0)
 
 

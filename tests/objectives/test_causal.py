@@ -17,11 +17,11 @@ from lmrep.objectives.base import Carry, Keys
 from tests import reference
 
 V, T = 37, 12
-GPT2 = transformer.Config(vocab=V, width=16, layers=3, heads=4, mlp=32, max_length=T, token_types=0,
+GPT2 = transformer.Config(vocab=V, width=16, layers=2, heads=4, mlp=32, max_length=T, token_types=0,
                           embedding_norm=False, norm="pre", norm_eps=1e-5, residual_init="scaled", position_stddev=0.01)
 NETWORKS = {
     "gpt2": GPT2,
-    "gpt": transformer.Config(vocab=V, width=16, layers=2, heads=2, mlp=24, max_length=T, token_types=0,
+    "gpt": transformer.Config(vocab=V, width=16, layers=1, heads=2, mlp=24, max_length=T, token_types=0,
                               embedding_norm=False, norm_eps=1e-5),
     "albert": transformer.Config(vocab=V, width=16, embedding=8, layers=2, heads=2, mlp=24, max_length=T, share="all"),
 }

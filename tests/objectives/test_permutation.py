@@ -19,7 +19,7 @@ from tests.objectives.toys import CLS, MASK, SEP, SPECIALS, V, jitted, prepare
 
 B, T, M = 4, 16, 8
 XLNET = transformer_xl.Config(
-    vocab=V, width=12, layers=2, heads=2, mlp=20, memory=M, reuse=-1, dropout=0.0, causal=False, segments=True,
+    vocab=V, width=12, layers=1, heads=2, mlp=20, memory=M, reuse=-1, dropout=0.0, causal=False, segments=True,
     untie=True, scale_embedding=False, norm_eps=1e-12, activation="gelu_tanh")
 VOCABULARY = Vocabulary(V, SPECIALS, np.arange(V) % 3 != 0, np.arange(V))
 TEXTS = np.random.default_rng(0).integers(5, V, (B, 5 * T)).astype(np.int32)
@@ -58,13 +58,13 @@ def some_carry(model, b=B):
 def test_no_target_depends_on_itself_nor_on_what_comes_later_in_the_order(fields):
     """By the gradient of each target's loss with respect to the embedding of each position, over many orders: it is 0
     exactly where the order says so, through both streams, all layers and the memory."""
-    orders = 24
-    _, objective, params = build(**fields)
+    orders, config = 24, replace(XLNET, layers=2)
+    _, objective, params = build(config, **fields)
     tokens = np.arange(orders * T).reshape(orders, T) % (V - 5) + 5
     prepared = prepare(objective, batch(tokens))
     # A vocabulary with a token of its own at each position, so that a row of the table belongs to one position.
     shown = np.tile(np.arange(T, dtype=np.int32), (orders, 1))
-    network = transformer_xl.build(replace(XLNET, vocab=T))
+    network = transformer_xl.build(replace(config, vocab=T))
     table = np.random.default_rng(1).normal(0, 0.3, (T, XLNET.width)).astype(np.float32)
     order = Factorization(prepared["revealed"], prepared["sees"])
 
@@ -149,7 +149,7 @@ def test_in_the_order_of_the_text_it_is_a_left_to_right_language_model():
 def test_a_query_stream_that_starts_as_the_content_before_it_has_the_causal_loss():
     """With one layer, one token and no distances, both predict the next token alike: the query stream of a position and
     the content stream of the position before see the same keys, and start from the same vector."""
-    network = replace(XLNET, layers=1, memory=0, segments=False)
+    network = replace(XLNET, memory=0, segments=False)
     model, objective, params = build(network)
     # All tokens of the text have the vector that queries start from, and no distance matters.
     p = jax.tree.map(np.asarray, params)
@@ -223,7 +223,7 @@ def windows(texts, length=T):
 def test_a_memory_gives_the_losses_of_one_long_text():
     """With one layer, what a window remembers are embeddings, so that the second part of a window has the loss that it
     has in a longer window, in which the text before it is given."""
-    network = replace(XLNET, layers=1, memory=T)
+    network = replace(XLNET, memory=T)
     _, objective, params = build(network)
     carry, losses = objective.carry(B), []
     for window in windows(TEXTS[:, : 3 * T]):
@@ -244,7 +244,7 @@ def test_a_memory_gives_the_losses_of_one_long_text():
 @pytest.mark.parametrize("name", ["permutation", "masked"])
 def test_what_is_remembered_does_not_depend_on_what_the_next_example_predicts(name):
     """The second half of a window is the first half of the next one."""
-    model = transformer_xl.build(XLNET)
+    model = transformer_xl.build(replace(XLNET, layers=2))
     objective = {"permutation": permutation, "masked": masked}[name]
     objective = objective.build(objective.Config(), model, VOCABULARY)
     params = reference.random_params(objective.specs, seed=2)

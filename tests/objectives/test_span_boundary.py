@@ -268,7 +268,7 @@ def test_a_batch_without_content_has_no_weight():
 
 
 def test_without_the_boundary_only_masks_remain():
-    plain, full = sample(rate=0.35, boundary=False), sample(rate=0.35)
+    plain, full = (prepare(build(rate=0.35, **fields), batch([EXAMPLE] * 100)) for fields in ({"boundary": False}, {}))
     for name in ("inputs", "predicted", "targets", "weights"):
         np.testing.assert_array_equal(plain[name], full[name])
     assert plain["needed"].shape[1] == plain["predicted"].shape[1]
