@@ -89,11 +89,11 @@ def test_large_logits_do_not_overflow():
 
 def test_dropout_acts_on_the_probabilities():
     """Each position attends to itself alone, with value 1, through the identity: the output is the mask."""
-    identity = {"kernel": jnp.eye(D), "bias": jnp.zeros(D)}
-    ones = {"kernel": jnp.zeros((D, D)), "bias": jnp.ones(D)}
-    params = PARAMS | {"value": ones, "output": identity}
-    alone = jnp.broadcast_to(jnp.eye(T, dtype=bool), (B, T, T))
-    y, probabilities = attention.apply(params, X, attention.dense(alone), HEADS, rate=0.5, key=jax.random.key(1))
+    identity = {"kernel": np.eye(D, dtype=np.float32), "bias": np.zeros(D, np.float32)}
+    ones = {"kernel": np.zeros((D, D), np.float32), "bias": np.ones(D, np.float32)}
+    params, alone = PARAMS | {"value": ones, "output": identity}, np.broadcast_to(np.eye(T, dtype=bool), (B, T, T))
+    y, probabilities = jax.jit(lambda params, key: attention.apply(
+        params, X, attention.dense(alone), HEADS, rate=0.5, key=key))(params, jax.random.key(1))
     heads = np.asarray(y).reshape(B, T, HEADS, D // HEADS)
     assert {0.0, 2.0} == set(np.unique(heads))
     assert (heads == heads[..., :1]).all()  # one draw per head and pair of positions

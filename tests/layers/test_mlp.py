@@ -16,11 +16,11 @@ X = np.random.default_rng(0).normal(size=(2, 3, 6)).astype(np.float32)
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_and_their_gradients(name):
     x = np.linspace(-12, 12, 961)
-    f = reference.ACTIVATIONS[name]
-    np.testing.assert_allclose(ACTIVATIONS[name](jnp.asarray(x, jnp.float32)), f(x), atol=2e-6)
-    gradient = jax.grad(lambda x: ACTIVATIONS[name](x).sum())(jnp.asarray(x + 1e-3, jnp.float32))  # beside relu's kink
+    f, computed = reference.ACTIVATIONS[name], jax.jit(ACTIVATIONS[name])
+    np.testing.assert_allclose(computed(x.astype(np.float32)), f(x), atol=2e-6)
+    gradient = jax.jit(jax.grad(lambda x: ACTIVATIONS[name](x).sum()))((x + 1e-3).astype(np.float32))  # beside a kink
     np.testing.assert_allclose(gradient, (f(x + 1e-3 + 1e-6) - f(x + 1e-3 - 1e-6)) / 2e-6, atol=1e-5)
-    assert ACTIVATIONS[name](jnp.ones(2, jnp.bfloat16)).dtype == jnp.bfloat16
+    assert jax.eval_shape(computed, jax.ShapeDtypeStruct((2,), jnp.bfloat16)).dtype == jnp.bfloat16
 
 
 def test_gelu_keeps_small_values_in_bfloat16():
@@ -43,9 +43,9 @@ def test_is_two_dense_layers_with_an_activation_between(name):
 
 
 def test_dropout_acts_between_the_layers():
-    out = {"kernel": jnp.eye(10, 6), "bias": jnp.zeros(6)}
-    plain = mlp.apply(PARAMS | {"out": out}, X, "relu", rate=0.5)
-    dropped = mlp.apply(PARAMS | {"out": out}, X, "relu", rate=0.5, key=jax.random.key(0))
+    params = PARAMS | {"out": {"kernel": np.eye(10, 6, dtype=np.float32), "bias": np.zeros(6, np.float32)}}
+    plain, dropped = map(np.asarray, jax.jit(lambda params, key: [
+        mlp.apply(params, X, "relu", rate=0.5, key=each) for each in (None, key)])(params, jax.random.key(0)))
     dropped_out = dropped == 0
     np.testing.assert_allclose(dropped, np.where(dropped_out, 0, 2 * plain), rtol=1e-6)
     assert 0 < (dropped_out & (plain > 0)).sum() < (plain > 0).sum()
