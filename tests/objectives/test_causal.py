@@ -40,7 +40,7 @@ def build(c=causal.Config(), network=GPT2):
 
 
 def prepare(objective):
-    return objective.prepare(Keys(jax.random.split(jax.random.key(0), 4), jax.random.key(1)), BATCH)
+    return jax.jit(objective.prepare)(Keys(jax.random.split(jax.random.key(0), 4), jax.random.key(1)), BATCH)
 
 
 def test_every_token_but_the_first_of_a_document_is_a_target_once():

@@ -1,5 +1,7 @@
 """ELECTRA: which tokens are masked, what replaces them, what is predicted, and where gradients flow."""
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -39,6 +41,7 @@ def texts(batch_size, t=T, min_length=6):
 BATCH = texts(B)
 
 
+@cache
 def build(**fields):
     c = electra.Config(**fields)
     objective = electra.build(c, transformer.build(NETWORK), VOCABULARY)
@@ -230,7 +233,8 @@ def test_no_gradient_passes_through_the_samples_and_tied_tables_get_both():
 
     @jax.jit
     def gradient(params, generator_weight, weight):
-        _, objective, _ = build(generator_weight=generator_weight, weight=weight)
+        c = electra.Config(generator_weight=generator_weight, weight=weight)
+        objective = electra.build(c, transformer.build(NETWORK), VOCABULARY)
         return jax.grad(lambda p: objective.loss(p, batch, None, Carry())[0])(params)
 
     only_encoder, only_generator, both = (
