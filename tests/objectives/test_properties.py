@@ -29,14 +29,16 @@ DETERMINISTIC = ("causal", "bidirectional", "causal_distillation")  # they draw 
 UNUSED = {"masked, memory": {"encoder/query"}}  # of the stream that predicts in a given order
 
 
-def cases(quick):
+def cases(quick, names=CASES):
     return pytest.mark.parametrize("name", [
-        name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in CASES])
+        name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names])
 
 
 every = cases(ROWS)
-# Compiling a step takes seconds; the other rows share their heads and sums with these.
-some = cases(("masked", "span_corruption"))
+# Compiling a step takes seconds; other rows share their heads and sums with the quick ones, and the variants that are
+# left out have the sums of their row.
+some = cases(("masked", "span_corruption"), [*ROWS, "masked, memory", "causal, carried", "causal, across",
+                                             "bidirectional, full", "replaced_token, all_tokens_mlm"])
 
 
 # Sums
