@@ -19,7 +19,7 @@ from lmrep.models.base import Inputs
 from lmrep.models.transformer import Config
 from tests import runs
 
-MODEL = transformer.build(Config(vocab=30, width=12, layers=2, heads=3, mlp=20, max_length=10, dropout=0.5))
+MODEL = transformer.build(Config(vocab=30, width=12, layers=1, heads=3, mlp=20, max_length=10, dropout=0.5))
 PARAMS = P.init(MODEL.specs, jax.random.key(3))
 INPUTS = Inputs(tokens=jnp.arange(16).reshape(2, 8), attention_mask=AttentionMask(jnp.ones((2, 8), jnp.int32)))
 KEY = jax.random.key(7)
@@ -106,7 +106,7 @@ def test_layers_and_attention_are_returned_on_request():
     linen = modules.linen(MODEL, PARAMS)
     encoded = jax.jit(lambda: linen.apply(linen.init(KEY, INPUTS), INPUTS, layers=True, attention=True))()
     also = nnx.jit(lambda module: module(INPUTS, layers=True, attention=True))(modules.nnx(MODEL, PARAMS))
-    assert np.stack(encoded.layers).shape == (3, 2, 8, 12) and encoded.attention.shape == (2, 2, 3, 8, 8)
+    assert np.stack(encoded.layers).shape == (2, 2, 8, 12) and encoded.attention.shape == (1, 2, 3, 8, 8)
     equal(np.stack(encoded.layers), np.stack(also.layers))
 
 

@@ -72,14 +72,13 @@ def test_choices(home):
 
 
 @pytest.mark.slow
-def test_what_is_taken_is_logged(home, tmp_path, caplog):
+def test_what_is_taken_is_logged(home, caplog):
     argument = f"size=tiny,head=random,teacher={home / 'run'}"
-    config = checkpoint_config.load_config(PAGE, argument, flags(home, steps=1))
+    config = checkpoint_config.load_config(PAGE, argument, flags(home))
     with caplog.at_level("INFO", "lmrep"):
-        lmrep.train(config, tmp_path / "run", data_dir=home / "data")
+        started.stages(config, home / "data")
     assert re.search(r"(encoder/layers/attention/\w+/kernel) from \1\[0,3\]", caplog.text)
     assert "initialized (4): objective/masked/norm/bias" in caplog.text
-    assert "frozen teacher: " in caplog.text
 
 
 def test_training_needs_a_teacher(home, tmp_path):
@@ -90,9 +89,11 @@ def test_training_needs_a_teacher(home, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_student_becomes_a_published_directory(home, published, tmp_path):
+def test_a_student_becomes_a_published_directory(home, published, tmp_path, caplog):
+    caplog.set_level("INFO", "lmrep")
     lmrep.train(checkpoint_config.load_config(PAGE, f"size=tiny,teacher={published}", flags(home, steps=1)),
                 tmp_path / "run", data_dir=home / "data")
+    assert "frozen teacher: " in caplog.text
     conversion.to_published(tmp_path / "run", tmp_path / "out")
     run, again = lmrep.load(tmp_path / "run"), init_from.load(tmp_path / "out")
     for path, value in flatten(run.params).items():
@@ -101,15 +102,14 @@ def test_a_student_becomes_a_published_directory(home, published, tmp_path):
 
 @pytest.mark.slow
 def test_a_student_of_a_causal_teacher(home, tmp_path):
-    teaching = small.config(home / "texts", "causal", "stream")
-    teaching.model.update({"norm": "pre", "embedding_norm": False, "token_types": 0, "layers": 2})
-    lmrep.train(teaching, tmp_path / "teacher", data_dir=home / "data")
-    argument = f"size=tiny,objective=causal_distillation,format=stream,teacher={tmp_path / 'teacher'}"
-    lmrep.train(checkpoint_config.load_config(PAGE, argument, flags(home)), tmp_path / "run", data_dir=home / "data")
-    assert {"lm_loss", "distillation_loss", "cosine_loss"} <= small.lines(tmp_path / "run", "validation")[-1].keys()
-    run = lmrep.load(tmp_path / "run")
+    teacher = given.workdir(tmp_path, "causal", format="stream", layers=2, norm="pre", embedding_norm=False,
+                            token_types=0)
+    argument = f"size=tiny,objective=causal_distillation,format=stream,teacher={teacher}"
+    lmrep.train(checkpoint_config.load_config(PAGE, argument, flags(home)), tmp_path / "student", data_dir=tmp_path)
+    assert {"lm_loss", "distillation_loss", "cosine_loss"} <= small.lines(tmp_path / "student", "validation")[-1].keys()
+    run = lmrep.load(tmp_path / "student")
     assert run.model.name and run.generate(["The cat"], tokens=3) and run.experiment.model["layers"] == 1
-    wrong = checkpoint_config.load_config(PAGE, f"size=tiny,teacher={tmp_path / 'teacher'}", flags(home))
+    wrong = checkpoint_config.load_config(PAGE, f"size=tiny,teacher={teacher}", flags(home))
     with pytest.raises(UserError, match="has objective 'causal' and no head that predicts the student's tokens; "
                        "expected a masked language model"):
         lmrep.train(wrong, tmp_path / "wrong", data_dir=home / "data")
