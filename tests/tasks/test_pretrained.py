@@ -56,7 +56,7 @@ def pretrain(home, page, **fields):
 
 def fine_tune(home, task, init, name="", **fields):
     data, workdir = home / f"{task}.jsonl", home / (name or f"{task}-{Path(init).name}")
-    config = tiny.config(task, data, data, f"mesh=1x1x1,init={init}", steps=2, **fields)
+    config = tiny.config(task, data, None, f"mesh=1x1x1,init={init}", steps=2, checkpoint__best="", **fields)
     lmrep.train(config, workdir)
     return lmrep.load(workdir)
 
@@ -79,10 +79,15 @@ def t5(home):
     return pretrain(home, "t5.py")
 
 
+@pytest.fixture(scope="module")
+def classifier(home, t5):
+    return fine_tune(home, "classification", t5)
+
+
 @pytest.mark.parametrize("task", [name for name in FIELDS if name != "text_to_text"])
-def test_tasks_read_texts_with_the_encoder_of_t5_alone(home, t5, task):
+def test_tasks_read_texts_with_the_encoder_of_t5_alone(home, t5, classifier, task):
     """The decoder is no part of their runs: it has no gradient, no optimizer state, and is not saved."""
-    run = fine_tune(home, task, t5)
+    run = classifier if task == "classification" else fine_tune(home, task, t5)
     pretrained, end = lmrep.load(t5), run.tokenizer.vocabulary.specials["eos"]
     assert run.params["encoder"].keys() == {"embedding", "encoder"} == pretrained.params["encoder"].keys() - {"decoder"}
     assert run.objective.uses.conditions_on == "both" and run.special_tokens == ([], [end])
@@ -102,14 +107,13 @@ def test_pairs_have_one_end_between_them_as_in_t5(home, t5):
     assert ids == [*run.tokenizer.encode("the cat").ids, end, *run.tokenizer.encode("a dog").ids, end]
 
 
-def test_texts_from_texts_by_the_encoder_alone_need_a_decoder(home, t5):
+def test_texts_from_texts_by_the_encoder_alone_need_a_decoder(home, classifier):
     """Which starts anew."""
-    alone = fine_tune(home, "classification", t5, "alone")
     with pytest.raises(UserError, match=r"'text_to_text' generates texts with a decoder, and the network of "
-                       "init=.*/alone is an encoder alone; set --config.model.stacks=both for a decoder that starts "
-                       "with random parameters, or start from a checkpoint that has one$"):
-        fine_tune(home, "text_to_text", alone.directory, objective__max_target=8)
-    both = fine_tune(home, "text_to_text", alone.directory, "both", objective__max_target=8, model__stacks="both")
+                       "init=.*/classification-t5.py is an encoder alone; set --config.model.stacks=both for a decoder "
+                       "that starts with random parameters, or start from a checkpoint that has one$"):
+        fine_tune(home, "text_to_text", classifier.directory, objective__max_target=8)
+    both = fine_tune(home, "text_to_text", classifier.directory, "both", objective__max_target=8, model__stacks="both")
     assert both.params["encoder"].keys() == {"embedding", "encoder", "decoder"}
     assert both.predict(["the cat"])[0].keys() == {"text", "score"}
 
