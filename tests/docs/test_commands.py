@@ -28,6 +28,7 @@ REASONS = {
     r"^(sbatch|docker|launch/|TPU=|GPUS=|IMAGE=)": "needs a cluster",
 }
 COMMANDS = [(block, command) for block, command in commands()]
+FIRST = {command: block.page for block, command in reversed(COMMANDS)}  # the first page that has a command
 
 
 def reason(command: str) -> str:
@@ -70,10 +71,12 @@ def home():
 @pytest.mark.slow
 @pytest.mark.parametrize("page", sorted({block.page for block, command in COMMANDS if not reason(command)}))
 def test_commands_of_a_page_run_in_their_order(page, home, tmp_path, monkeypatch):
+    """A run that an earlier page trains is that of the world."""
     copy = Path(shutil.copytree(home, tmp_path / "world", symlinks=True))
     world.use(copy, monkeypatch)
     for block, command in COMMANDS:
-        if block.page == page and not reason(command):
+        trained = FIRST[command] != page and command.startswith(("lmrep train", "lmrep probe"))
+        if block.page == page and not reason(command) and not trained:
             words = world.tiny(shlex.split(command)[1:])
             if words[0] == "train" and "--config=" in command:
                 target = next(word for word in words if word.startswith("--workdir=")).removeprefix("--workdir=")
