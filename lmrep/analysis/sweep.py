@@ -17,8 +17,7 @@ from lmrep.config.json_files import Number
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.files import MANIFEST, write_json, write_text
 from lmrep.experiment.sweep import Plan, Run, Setting
-from lmrep.metrics import Metric
-from lmrep.metrics.judgement import judged
+from lmrep.metrics import Metric, judged
 from lmrep.storage.workdir import holder, read_config
 from lmrep.training.metrics_log import validations
 

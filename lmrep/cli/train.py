@@ -21,7 +21,17 @@ from lmrep.core.errors import UserError
 from lmrep.core.host import check_backend
 from lmrep.core.messages import show_messages
 from lmrep.distributed import process_group
-from lmrep.metrics import COMMON, UNIGRAM_LOSS, Metric, baseline, baseline_title, beats, is_token_loss, judgement
+from lmrep.metrics import (
+    COMMON,
+    UNIGRAM_LOSS,
+    Metric,
+    advice,
+    baseline,
+    baseline_title,
+    beats,
+    is_token_loss,
+    judged,
+)
 
 FLAGS = {
     "data_dir": DATA_DIR,
@@ -111,7 +121,7 @@ def summary(outcome: Any, metrics: Mapping[str, Metric]) -> str:
     def known(name: str) -> float | None:
         return outcome.unigram_loss or None if name == UNIGRAM_LOSS else after.get(name)
 
-    judged = judgement.judged(metrics, known)
+    judgements = judged(metrics, known)
     perplexities = [name for name, metric in metrics.items() if name in after and metric.perplexity]
     for name, metric in metrics.items():
         if name not in after:
@@ -127,15 +137,15 @@ def summary(outcome: Any, metrics: Mapping[str, Metric]) -> str:
             lines += [f"{metric.title} on held-out text:", line(baseline_title(metric, metrics), trivial, metric)]
             lines += [line(f"this model {first}", before[name], metric)] if name in before else []
             lines.append(line("this model now", now, metric) + (interval(name, metric) or ratio))
-            if not judged[name].better:
+            if not judgements[name].better:
                 lines.append("  This run failed by this figure: it is no better than the baseline.")
         elif metric.headline or metric.unit == "fraction" or name in outcome.intervals:
             text = change(name, lambda value, form=metric.format: format(value, form))
             lines.append(f"{metric.title} on held-out text: {text}{interval(name, metric)}")
-    if worse := [one for one in judged.values() if not one.better]:
+    if worse := [one for one in judgements.values() if not one.better]:
         losses = [str(one) for one in worse if is_token_loss(one.metric)]
         lines += [f"This run is no better than a trivial predictor by {' and '.join(losses)}."] if losses else []
-        lines.append(judgement.advice(before.get("loss"), after.get("loss")))
+        lines.append(advice(before.get("loss"), after.get("loss")))
     below = [f"{metric.title.lower()} ({before[name]:{metric.format}} {first}, now {after[name]:{metric.format}})"
              for name, metric in {**COMMON, **(metrics if outcome.best_step else {})}.items()  # those of tasks
              if metric.headline and name in before and name in after and beats(metric, before[name], after[name])]

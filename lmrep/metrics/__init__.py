@@ -16,30 +16,21 @@ NO_BASELINE = "none"
 class Metric(NamedTuple):
     """A figure of a run.
 
-    Attributes:
-      title: for people.
-      unit: "accuracy", "nats" (of a loss), "fraction", or another word for an axis.
-      higher_is_better: which of two values is the better one.
-      format: how a value is printed.
-      headline: whether it is shown while training, beside the loss.
-      baseline: the metric whose value the trivial predictor has, if there is one: "1 - name" for its complement,
-        and UNIGRAM_LOSS, which is not measured, for the entropy of the training text's token frequencies. Of a metric
-        that is the fraction p of one of two classes, "majority of name", max(p, 1 - p), and "entropy of name", in nats,
-        are the accuracy and the loss of a constant prediction. NO_BASELINE says that there is none, and a comment why.
-      perplexity: whether it is a mean loss per token of a language model, shown to people as exp(loss).
-      maximum: of a metric of which more is better, the value of perfect predictions.
-      optional: whether the config decides if it is measured.
+    `baseline` is the metric whose value the trivial predictor has, if there is one: "1 - name" for its complement, and
+    UNIGRAM_LOSS, which is not measured, for the entropy of the training text's token frequencies. Of a metric that is
+    the fraction p of one of two classes, "majority of name", max(p, 1 - p), and "entropy of name", in nats, are the
+    accuracy and the loss of a constant prediction. NO_BASELINE says that there is none, and a comment why.
     """
 
-    title: str
-    unit: str = ""
+    title: str  # for people
+    unit: str = ""  # "accuracy", "nats" (of a loss), "fraction", or another word for an axis
     higher_is_better: bool = False
     format: str = ".4g"
-    headline: bool = False
+    headline: bool = False  # whether it is shown while training, beside the loss
     baseline: str = ""
-    perplexity: bool = False
-    maximum: float = 1.0
-    optional: bool = False
+    perplexity: bool = False  # whether it is a mean loss per token of a language model, shown to people as exp(loss)
+    maximum: float = 1.0  # of a metric of which more is better, the value of perfect predictions
+    optional: bool = False  # whether the config decides if it is measured
 
 
 def accuracy_metric(title: str, baseline: str = "", headline: bool = True, optional: bool = False) -> Metric:
@@ -120,3 +111,49 @@ def baseline_title(metric: Metric, known: Mapping[str, Metric]) -> str:
     name = metric.baseline.removeprefix(COMPLEMENT)
     title = known.get(name, Metric(name)).title
     return f"Chance ({COMPLEMENT}{title.lower()})" if metric.baseline.startswith(COMPLEMENT) else title
+
+
+# Whether a run learned
+
+RISE, FALL = 0.02, 0.05  # relative changes of a loss: above the one it rose, below the other it hardly fell
+
+
+class Judgement(NamedTuple):
+    """A metric whose trivial predictor is known."""
+
+    metric: Metric
+    value: float  # of the run
+    trivial: float  # of the trivial predictor
+    against: str  # what that predictor is
+
+    @property
+    def better(self) -> bool:
+        """Whether the run is better than the trivial predictor."""
+        return beats(self.metric, self.value, self.trivial)
+
+    def __str__(self) -> str:
+        form = self.metric.format
+        return f"{self.metric.title.lower()} ({self.value:{form}}, against {self.trivial:{form}} for {self.against})"
+
+
+def judged(metrics: Mapping[str, Metric], value: Callable[[str], float | None]) -> dict[str, Judgement]:
+    """The metrics whose trivial predictor is known. `value` is as in `baseline`."""
+    found = {}
+    for name, metric in metrics.items():
+        now, trivial = value(name), baseline(metric, value)
+        if now is not None and trivial is not None:
+            found[name] = Judgement(metric, now, trivial, baseline_title(metric, metrics).lower())
+    return found
+
+
+def advice(first: float | None, last: float | None) -> str:
+    """What to change in a run that is no better than a trivial predictor, by its first and last loss."""
+    if first is None or last is None or not math.isfinite(first):
+        return "Train longer, and compare learning rates."
+    change = f"from {first:.4g} to {last:.4g}"
+    if not last <= first * (1 + RISE):
+        return f"The loss rose {change}: lower optimizer.learning_rate, or lengthen its warm-up."
+    if last > first * (1 - FALL):
+        return (f"The loss hardly fell, {change}: train longer or raise optimizer.learning_rate; a narrow network also "
+                "needs larger initial weights (about 1 / sqrt(width)).")
+    return f"The loss fell {change}: train longer."

@@ -62,16 +62,6 @@ def f1_scores(gold: Sequence[Sequence[str]], predicted: Sequence[str], version: 
     return _best(overlap_or_empty if version == "2.0" else overlap, gold, predicted, version)
 
 
-def exact_match(gold: Sequence[Sequence[str]], predicted: Sequence[str], version: str = "2.0") -> float:
-    """The mean of `exact_scores`."""
-    return float(exact_scores(gold, predicted, version).mean())
-
-
-def answer_f1(gold: Sequence[Sequence[str]], predicted: Sequence[str], version: str = "2.0") -> float:
-    """The mean of `f1_scores`."""
-    return float(f1_scores(gold, predicted, version).mean())
-
-
 def exact_sums(gold: Sequence[Sequence[str]], predicted: Sequence[str], version: str = "2.0") -> np.ndarray:
     """float64 [n, 2]: the exact match of each question, and 1."""
     return np.stack([exact_scores(gold, predicted, version), np.ones(len(gold))], 1)

@@ -13,8 +13,6 @@ from typing import NamedTuple
 import numpy as np
 
 from lmrep.core.errors import UserError
-from lmrep.metrics import inputs
-from lmrep.metrics.sums import f1_of, mean_of, precision_of, recall_of
 
 # Names of seqeval's schemes.
 SCHEMES = ("IOB1", "IOB2", "IOE1", "IOE2", "IOBES", "BILOU")
@@ -23,8 +21,9 @@ ALIASES = {"BIO": "IOB2", "BIOES": "IOBES"}
 Tags = Sequence[Sequence[str]]
 
 
-def entity_precision(gold: Tags, predicted: Tags, scheme: str = "IOB2", strict: bool = True) -> float:
-    """The fraction of predicted entities whose type and boundaries are gold; 0 where none is predicted.
+def entity_sums(gold: Tags, predicted: Tags, scheme: str = "IOB2", strict: bool = True) -> np.ndarray:
+    """float64 [n, 3]: correct, gold and predicted entities of each sequence, as seqeval finds them. An entity is
+    correct if its type and its boundaries are.
 
     Args:
       gold, predicted: a list of tags for each sequence.
@@ -32,43 +31,8 @@ def entity_precision(gold: Tags, predicted: Tags, scheme: str = "IOB2", strict: 
       strict: False: seqeval's default mode, which repairs tags as `conlleval` does, but knows S- tags too.
 
     Raises:
-      UserError: other numbers of sequences or tags, or a tag that the scheme does not have.
+      UserError: other numbers of tags, or a tag that the scheme does not have.
     """
-    return float(precision_of(entity_sums(gold, predicted, scheme, strict).sum(0)))
-
-
-def entity_recall(gold: Tags, predicted: Tags, scheme: str = "IOB2", strict: bool = True) -> float:
-    """The fraction of gold entities that are predicted. Arguments as of `entity_precision`."""
-    return float(recall_of(entity_sums(gold, predicted, scheme, strict).sum(0)))
-
-
-def entity_f1(gold: Tags, predicted: Tags, scheme: str = "IOB2", strict: bool = True) -> float:
-    """The harmonic mean of entity precision and recall. Arguments as of `entity_precision`."""
-    return float(f1_of(entity_sums(gold, predicted, scheme, strict).sum(0)))
-
-
-def conll_precision(gold: Tags, predicted: Tags) -> float:
-    """As `entity_precision`, with the repairs of `conlleval`, for any of the tags B, I, E and O."""
-    return float(precision_of(conll_sums(gold, predicted).sum(0)))
-
-
-def conll_recall(gold: Tags, predicted: Tags) -> float:
-    """As `entity_recall`, with the repairs of `conlleval`."""
-    return float(recall_of(conll_sums(gold, predicted).sum(0)))
-
-
-def conll_f1(gold: Tags, predicted: Tags) -> float:
-    """As `entity_f1`, with the repairs of `conlleval`."""
-    return float(f1_of(conll_sums(gold, predicted).sum(0)))
-
-
-def token_accuracy(gold: Tags, predicted: Tags) -> float:
-    """The fraction of tokens whose tag is predicted, over all sequences; O counts as any other tag."""
-    return float(mean_of(token_sums(gold, predicted).sum(0)))
-
-
-def entity_sums(gold: Tags, predicted: Tags, scheme: str = "IOB2", strict: bool = True) -> np.ndarray:
-    """float64 [n, 3]: correct, gold and predicted entities of each sequence, as seqeval finds them."""
     _check(gold, predicted)
     find = _strict_entities(scheme) if strict else _default_entities
     sets = [(find(a), find(b)) for a, b in zip(gold, predicted, strict=True)]
@@ -83,7 +47,7 @@ def conll_sums(gold: Tags, predicted: Tags) -> np.ndarray:
 
 
 def token_sums(gold: Tags, predicted: Tags) -> np.ndarray:
-    """float64 [n, 2]: correct tags and tags of each sequence."""
+    """float64 [n, 2]: correct tags and tags of each sequence; O counts as any other tag."""
     _check(gold, predicted)
     return np.asarray([(sum(map(str.__eq__, a, b)), len(a)) for a, b in zip(gold, predicted, strict=True)], np.float64)
 
@@ -178,7 +142,6 @@ def _default_entities(tags: Sequence[str]) -> set:
 
 
 def _check(gold: Tags, predicted: Tags) -> None:
-    inputs.check_lengths(gold, predicted)
     for number, (a, b) in enumerate(zip(gold, predicted, strict=True), 1):
         if len(a) != len(b):
             raise UserError(f"sequence {number:,} has {len(a)} gold and {len(b)} predicted tags; expected one for each "

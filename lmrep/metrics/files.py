@@ -14,19 +14,12 @@ from lmrep.core.numbers import parse_number
 
 
 class Values(NamedTuple):
-    """The values of a file.
-
-    Attributes:
-      path: the file.
-      values: as text.
-      lines: the line of each, from 1.
-      ids: of each, where the file has them.
-    """
+    """The values of a file."""
 
     path: str
     values: list[str]
-    lines: list[int]
-    ids: list[str] | None = None
+    lines: list[int]  # the line of each, from 1
+    ids: list[str] | None = None  # of each, where the file has them
 
     def where(self, number: int) -> str:
         """File and line of value `number`."""
@@ -203,20 +196,9 @@ def floats(values: Values) -> list[float]:
     return numbers
 
 
-class Columns(NamedTuple):
-    """The last columns of a file of tokens.
-
-    Attributes:
-      path: the file.
-      sentences: for each sentence its tokens as (line, cells).
-    """
-
-    path: str
-    sentences: list[list[tuple[int, list[str]]]]
-
-
-def read_columns(path: str, min_columns: int) -> Columns:
-    """Reads a line per token with columns between spaces or tabs; empty lines and lines with -X- end a sentence.
+def read_columns(path: str, min_columns: int) -> list[list[tuple[int, list[str]]]]:
+    """The tokens of each sentence as (line, cells), from a file with a line per token and columns between spaces or
+    tabs; empty lines and lines with -X- end a sentence.
 
     Args:
       path: the file.
@@ -227,8 +209,7 @@ def read_columns(path: str, min_columns: int) -> Columns:
     """
     sentences, sentence, width = [], [], 0
     for number, line in enumerate(lines(path), 1):
-        cells = line.replace("\t", " ").strip(" ").split(" ")
-        cells = [cell for cell in cells if cell]
+        cells = [cell for cell in line.replace("\t", " ").split(" ") if cell]
         if not cells or cells[0] == "-X-":
             if sentence:
                 sentences.append(sentence)
@@ -243,7 +224,7 @@ def read_columns(path: str, min_columns: int) -> Columns:
     sentences += [sentence] if sentence else []
     if not sentences:
         raise UserError(f"{path} has no tokens; expected a line per token, with its tag in the last column")
-    return Columns(path, sentences)
+    return sentences
 
 
 def read_tags(gold_path: str | None, predicted_path: str | None) -> tuple[list[list[str]], list[list[str]]]:
@@ -253,11 +234,11 @@ def read_tags(gold_path: str | None, predicted_path: str | None) -> tuple[list[l
       UserError: as `read_columns`; or the files differ in tokens or sentences, with file and line.
     """
     if not gold_path or not predicted_path:
-        one = read_columns(gold_path or predicted_path, 2).sentences
+        one = read_columns(gold_path or predicted_path, 2)
         return ([[cells[-2] for _, cells in sentence] for sentence in one],
                 [[cells[-1] for _, cells in sentence] for sentence in one])
     gold, predicted = read_columns(gold_path, 1), read_columns(predicted_path, 1)
-    for number, (a, b) in enumerate(zip(gold.sentences, predicted.sentences, strict=False), 1):
+    for number, (a, b) in enumerate(zip(gold, predicted, strict=False), 1):
         if len(a) != len(b):
             raise UserError(f"sentence {number:,} has {len(a)} tokens in {gold_path}, line {a[0][0]}, and {len(b)} in "
                             f"{predicted_path}, line {b[0][0]}; expected the same sentences")
@@ -265,11 +246,10 @@ def read_tags(gold_path: str | None, predicted_path: str | None) -> tuple[list[l
             if len(cells) > 1 and len(others) > 1 and cells[0] != others[0]:
                 raise UserError(f"{predicted_path}, line {other_line} has the token {others[0]!r}; {gold_path}, line "
                                 f"{line} has {cells[0]!r}; expected the same tokens")
-    if len(gold.sentences) != len(predicted.sentences):
-        raise UserError(f"{gold_path} has {len(gold.sentences):,} sentences and {predicted_path} has "
-                        f"{len(predicted.sentences):,}; expected the same sentences")
-    return tuple([[cells[-1] for _, cells in sentence] for sentence in source.sentences]
-                 for source in (gold, predicted))
+    if len(gold) != len(predicted):
+        raise UserError(f"{gold_path} has {len(gold):,} sentences and {predicted_path} has {len(predicted):,}; "
+                        "expected the same sentences")
+    return tuple([[cells[-1] for _, cells in sentence] for sentence in source] for source in (gold, predicted))
 
 
 def read_squad(path: str) -> dict[str, list[str]]:

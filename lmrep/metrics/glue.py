@@ -19,21 +19,13 @@ BINARY = ("0", "1")
 
 
 class GlueTask(NamedTuple):
-    """A task.
+    """A task."""
 
-    Attributes:
-      metrics: names in `TASK_METRICS`.
-      labels: as in the files; empty where they are numbers.
-      column: the name of the label's column in the header line.
-      file: the published file that has labels.
-      without_header: the label's column, from 0, in files that have no header line; None: they all have one.
-    """
-
-    metrics: tuple[str, ...]
-    labels: tuple[str, ...]
-    column: str = "label"
-    file: str = "dev.tsv"
-    without_header: int | None = None
+    metrics: tuple[str, ...]  # names in `TASK_METRICS`
+    labels: tuple[str, ...]  # as in the files; empty where they are numbers
+    column: str = "label"  # the name of the label's column in the header line
+    file: str = "dev.tsv"  # the published file that has labels
+    without_header: int | None = None  # the label's column, from 0, in files without header line; None: all have one
 
 
 TASKS = {

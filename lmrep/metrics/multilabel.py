@@ -1,46 +1,24 @@
-"""Metrics of multi-label classification: gold and predicted values are a list of labels for each example.
-
-Values are those of scikit-learn, over the labels that are gold or predicted at least once.
-"""
+"""Metrics of sets of labels: of multi-label classification, and of the senses of words. Gold and predicted values are
+a list of labels for each example."""
 
 from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
-from lmrep.metrics import inputs
-from lmrep.metrics.classification import macro_f1_of
-from lmrep.metrics.sums import f1_of, mean_of
-
 LabelSets = Sequence[Sequence[str]]
 
 
-def micro_f1(gold: LabelSets, predicted: LabelSets) -> float:
-    """F1 of all pairs of an example and a label; 0 where there is none. Raises UserError where there are no examples,
-    or other numbers of gold and predicted values."""
-    return float(f1_of(micro_sums(gold, predicted).sum(0)))
-
-
-def macro_f1(gold: LabelSets, predicted: LabelSets) -> float:
-    """The mean of F1 over labels. Errors as of `micro_f1`."""
-    return float(macro_f1_of(label_sums(gold, predicted).sum(0)))
-
-
-def subset_accuracy(gold: LabelSets, predicted: LabelSets) -> float:
-    """The fraction of examples with all labels right. Errors as of `micro_f1`."""
-    return float(mean_of(subset_sums(gold, predicted).sum(0)))
-
-
 def micro_sums(gold: LabelSets, predicted: LabelSets) -> np.ndarray:
-    """float64 [n, 3]: the numbers of true positives, of gold and of predicted labels."""
-    inputs.check_lengths(gold, predicted)
+    """float64 [n, 3]: the numbers of true positives, of gold and of predicted labels. Micro-averaged F1 is that of
+    scikit-learn; 0 without labels."""
     pairs = [({*a}, {*b}) for a, b in zip(gold, predicted, strict=True)]
     return np.array([[len(a & b), len(a), len(b)] for a, b in pairs], np.float64)
 
 
 def label_sums(gold: LabelSets, predicted: LabelSets) -> np.ndarray:
-    """float64 [n, 3 c], c labels: whether each is a true positive, gold, predicted, for each label in turn."""
-    inputs.check_lengths(gold, predicted)
+    """float64 [n, 3 c], c labels that are gold or predicted at least once: whether each is a true positive, gold,
+    predicted, for each label in turn. Macro-averaged F1 is that of scikit-learn."""
     names = sorted({label for labels in (*gold, *predicted) for label in labels})
     a, b = (np.array([[name in labels for name in names] for labels in values], bool).reshape(len(gold), -1)
             for values in (gold, predicted))
@@ -49,7 +27,6 @@ def label_sums(gold: LabelSets, predicted: LabelSets) -> np.ndarray:
 
 def subset_sums(gold: LabelSets, predicted: LabelSets) -> np.ndarray:
     """float64 [n, 2]: whether all labels are right, and 1."""
-    inputs.check_lengths(gold, predicted)
     return np.array([[{*a} == {*b}, 1] for a, b in zip(gold, predicted, strict=True)], np.float64)
 
 
@@ -64,3 +41,13 @@ def constant_micro_f1(gold: LabelSets) -> float:
 def constant_subset_accuracy(gold: LabelSets) -> float:
     """The fraction of examples with the most frequent set of labels."""
     return max(Counter(frozenset(labels) for labels in gold).values()) / len(gold)
+
+
+def sense_sums(gold: LabelSets, predicted: LabelSets) -> np.ndarray:
+    """float64 [n, 3]: the fraction of a word's answers that are right, 1, and whether there is an answer.
+
+    Precision, recall and F1 are those of the scorer of Raganato et al. (2017): an answer that is one of the right
+    senses is right; of several answers each counts for its share. Words without an answer lower recall alone.
+    """
+    answers = [({*right}, {*given}) for right, given in zip(gold, predicted, strict=True)]
+    return np.array([[len(right & given) / max(1, len(given)), 1, bool(given)] for right, given in answers], np.float64)

@@ -1,5 +1,6 @@
 """Scores files of predictions that any program made, in the formats of the tasks' official scripts."""
 
+import json
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,7 @@ from lmrep.config.record import suggestion
 from lmrep.core.errors import UserError
 from lmrep.core.messages import counted
 from lmrep.metrics import files, glue, rouge, scripts, translation
+from lmrep.metrics.answers import squad2_figures
 from lmrep.metrics.bootstrap import bootstrap
 from lmrep.metrics.tasks import TASK_METRICS
 
@@ -28,26 +30,17 @@ class Sample(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """The result of `score`.
+    """The result of `score`."""
 
-    Attributes:
-      text: as the official script prints it.
-      figures: name -> value, in the units of the text.
-      samples: figure -> what its interval is computed from.
-    """
-
-    text: str
-    figures: dict[str, Any]
-    samples: dict[str, Sample]
+    text: str  # as the official script prints it
+    figures: dict[str, Any]  # name -> value, in the units of the text
+    samples: dict[str, Sample]  # figure -> what its interval is computed from
 
     def intervals(self, resamples: int, seed: int = 0) -> dict[str, tuple[float, float]]:
         """The 95 % bootstrap interval of each figure of `samples`."""
-        found = {}
-        for name, sample in self.samples.items():
-            bounds = bootstrap(TASK_METRICS[sample.metric], sample.gold, sample.predicted, resamples, seed,
-                               **sample.options)
-            found[name] = tuple(sample.scale * bound for bound in bounds)
-        return found
+        return {name: tuple(sample.scale * bound for bound in bootstrap(
+            TASK_METRICS[sample.metric], sample.gold, sample.predicted, resamples, seed, **sample.options))
+            for name, sample in self.samples.items()}
 
 
 def score(metric: str, gold: str | None, predictions: str | None, **options: Any) -> Scores:
@@ -93,8 +86,7 @@ def score(metric: str, gold: str | None, predictions: str | None, **options: Any
 
 def _squad(gold: str, predictions: str) -> Scores:
     answers, predicted = _read_squad(gold, predictions, "will receive score 0")
-    text, figures = scripts.squad1(answers, predicted)
-    return Scores(text, figures, _answer_samples(
+    return Scores(*scripts.squad1(answers, predicted), _answer_samples(
         ("exact_match", "f1"), list(answers.values()), [predicted.get(key, "") for key in answers], "1.1"))
 
 
@@ -105,9 +97,10 @@ def _squad2(gold: str, predictions: str, null_scores: str, na_prob_thresh: float
     if null is not None and (missing := [key for key in ids if key not in null]):
         raise UserError(f"{null_scores} has no null score for {len(missing):,} questions, such as {missing[0]!r}; "
                         "expected a number for each prediction")
-    text, figures = scripts.squad2(answers, predicted, null, na_prob_thresh)
+    figures = squad2_figures(answers, predicted, null, na_prob_thresh)
     kept = ["" if null and null[key] > na_prob_thresh else predicted[key] for key in ids]
-    return Scores(text, figures, _answer_samples(("exact", "f1"), [answers[key] for key in ids], kept, "2.0"))
+    return Scores(json.dumps(figures, indent=2), figures,
+                  _answer_samples(("exact", "f1"), [answers[key] for key in ids], kept, "2.0"))
 
 
 def _answer_samples(names: Sequence[str], gold: Sequence, predicted: Sequence, version: str) -> dict[str, Sample]:
@@ -207,7 +200,9 @@ def _labels(gold: files.Values, predicted: files.Values, names: Sequence[str], o
     lines, figures, samples = [], {"total": len(a)}, {}
     for name in names:
         metric = TASK_METRICS[name]
-        if name in ("matthews", *NUMBERS) and (constant := _constant(a, b)):
+        constant = " and ".join(kind for kind, values in (("gold values", a), ("predictions", b))
+                                if len({*values}) == 1)
+        if constant and name in ("matthews", *NUMBERS):
             _log.warning("the %s are constant: the %s is not defined, and reported as 0", constant, metric.metric.title)
         figures[name] = metric.function(a, b, **options[name])
         lines.append(f"{metric.metric.title}: {figures[name]:{metric.metric.format}}")
@@ -236,12 +231,6 @@ def _translation(
 
 def _rouge(gold: str, predictions: str, gold_field: str, prediction_field: str, stemmer: bool) -> Scores:
     return Scores(*rouge.printed(*_texts(gold, predictions, gold_field, prediction_field), stemmer), {})
-
-
-def _constant(gold: Sequence, predicted: Sequence) -> str:
-    """Which of the values are constant, for a message; "" where neither are."""
-    return " and ".join(name for name, values in (("gold values", gold), ("predictions", predicted))
-                        if len(set(values)) == 1)
 
 
 ENTITY_TAG = re.compile(r"O|[BIESUL](-.*)?|[][.]-?.*")

@@ -9,7 +9,7 @@ import numpy as np
 
 from lmrep.core.errors import UserError
 from lmrep.metrics import entities
-from lmrep.metrics.answers import exact_scores, f1_scores, squad2_figures
+from lmrep.metrics.answers import exact_scores, f1_scores
 
 Tags = Sequence[Sequence[str]]
 
@@ -30,20 +30,13 @@ def squad1(gold: Mapping[str, Sequence[str]], predicted: Mapping[str, str]) -> t
     return json.dumps(totals), totals
 
 
-def squad2(gold: Mapping[str, Sequence[str]], predicted: Mapping[str, str],
-           null_scores: Mapping[str, float] | None, threshold: float) -> tuple[str, dict[str, float]]:
-    """The figures of `squad2_figures`, and the JSON that SQuAD 2.0's script prints."""
-    figures = squad2_figures(gold, predicted, null_scores, threshold)
-    return json.dumps(figures, indent=2), figures
-
-
 def conlleval(gold: Tags, predicted: Tags) -> tuple[str, dict[str, Any]]:
     """The figures and the text of `conlleval` (version of 2004), for each type of entity and for all."""
     by_type: dict[str, np.ndarray] = {}
     for a, b in zip(gold, predicted, strict=True):
         for type_, counts in entities.conll_counts(a, b).items():
             by_type[type_] = by_type.get(type_, 0) + counts
-    correct, found_gold, found = (int(sum(counts[column] for counts in by_type.values())) for column in range(3))
+    correct, found_gold, found = map(int, sum(by_type.values(), np.zeros(3)))
     right, tokens = entities.token_sums(gold, predicted).sum(0)
     total = _percentages(correct, found_gold, found)
     lines = [f"processed {int(tokens)} tokens with {found_gold} phrases; found: {found} phrases; correct: {correct}.",

@@ -4,33 +4,24 @@ from collections.abc import Sequence
 
 import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
-from sacrebleu.metrics.base import Metric
 
 from lmrep.metrics import inputs
 
 References = Sequence[str | Sequence[str]]  # of each text, one or several, the same number for all
 
 
-def bleu(gold: References, predicted: Sequence[str], tokenize: str = "13a", lowercase: bool = False) -> float:
-    """BLEU of a corpus, 0 to 100.
+def bleu_sums(
+    gold: References, predicted: Sequence[str], tokenize: str = "13a", lowercase: bool = False
+) -> np.ndarray:
+    """float64 [n, 10]: of each text the n-grams that match for n from 1 to 4, all of them, and the lengths of text and
+    reference, of several the one of the closest length.
 
     Args:
       gold: the references.
       predicted: the texts, without tokenization.
       tokenize: sacreBLEU's tokenization of both, such as "13a", "intl" or "char".
       lowercase: whether case is ignored.
-
-    Raises:
-      UserError: there are no texts, or other numbers of texts and references.
     """
-    return _score(_bleu(tokenize, lowercase), gold, predicted)
-
-
-def bleu_sums(
-    gold: References, predicted: Sequence[str], tokenize: str = "13a", lowercase: bool = False
-) -> np.ndarray:
-    """float64 [n, 10]: of each text the n-grams that match for n from 1 to 4, all of them, and the lengths of text and
-    reference, of several the one of the closest length."""
     metric = _bleu(tokenize, lowercase)
     scores = [metric.corpus_score([text], _streams([references]))
               for references, text in zip(gold, predicted, strict=True)]
@@ -38,7 +29,7 @@ def bleu_sums(
 
 
 def bleu_of(sums: np.ndarray) -> np.ndarray:
-    """BLEU of sums of `bleu_sums` [..., 10]."""
+    """BLEU, 0 to 100, of sums of `bleu_sums` [..., 10]."""
     def score(row: np.ndarray) -> float:
         counts = [int(value) for value in row]
         return BLEU.compute_bleu(counts[:4], counts[4:8], *counts[8:], smooth_method="exp").score
@@ -46,26 +37,17 @@ def bleu_of(sums: np.ndarray) -> np.ndarray:
     return np.apply_along_axis(score, -1, sums)
 
 
-def chrf(gold: References, predicted: Sequence[str], word_order: int = 0) -> float:
-    """chrF of a corpus, 0 to 100: F2 of character n-grams, n from 1 to 6, and of word n-grams, n up to `word_order` (2:
-    chrF++). Other arguments and errors as of `bleu`."""
-    return _score(CHRF(word_order=word_order), gold, predicted)
-
-
 def chrf_sums(gold: References, predicted: Sequence[str], word_order: int = 0) -> np.ndarray:
     """float64 [n, 18 + 3 word_order]: for each n the n-grams of text and reference, and those that match; of several
-    references those of the best one."""
+    references those of the best one. chrF is F2 of character n-grams, n from 1 to 6, and of word n-grams, n up to
+    `word_order` (2: chrF++)."""
     return np.array(CHRF(word_order=word_order)._extract_corpus_statistics(list(predicted), _streams(gold)), float)
 
 
 def chrf_of(sums: np.ndarray) -> np.ndarray:
-    """chrF of sums of `chrf_sums` [..., 3 n]."""
-    grams = sums.reshape(*sums.shape[:-1], -1, 3)
-    present = (grams[..., 0] > 0) & (grams[..., 1] > 0)
-    count = np.maximum(present.sum(-1), 1)
-    precision, recall = (np.where(present, grams[..., 2] / np.maximum(grams[..., i], 1), 0).sum(-1) / count
-                         for i in (0, 1))
-    return 500 * precision * recall / np.maximum(4 * precision + recall, np.finfo(float).tiny)
+    """chrF, 0 to 100, of sums of `chrf_sums` [..., 18 + 3 word_order]."""
+    metric = CHRF(word_order=sums.shape[-1] // 3 - 6)
+    return np.apply_along_axis(lambda row: metric._compute_f_score(row.astype(int).tolist()), -1, sums)
 
 
 def signature(tokenize: str = "13a", lowercase: bool = False) -> str:
@@ -94,8 +76,3 @@ def _streams(gold: References) -> list[list[str]]:
 
 def _bleu(tokenize: str, lowercase: bool) -> BLEU:
     return BLEU(tokenize=tokenize, lowercase=lowercase)
-
-
-def _score(metric: Metric, gold: References, predicted: Sequence[str]) -> float:
-    inputs.check_lengths(gold, predicted)
-    return metric.corpus_score(list(predicted), _streams(gold)).score

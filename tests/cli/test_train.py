@@ -14,7 +14,7 @@ from lmrep.core import params as P
 from lmrep.core.errors import UserError
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats import FIELDS
-from lmrep.metrics.judgement import advice, judged
+from lmrep.metrics import advice, judged
 from lmrep.models import bilstm, encoder_decoder, transformer, transformer_xl
 from lmrep.objectives import OBJECTIVES, replaced_token
 from lmrep.objectives.base import Carry, Keys

@@ -9,6 +9,7 @@ from lmrep.core.errors import UserError
 from lmrep.data import tokenizers
 from lmrep.inference import evaluate_task
 from lmrep.metrics import answers as qa
+from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.tasks import span_extraction as qas
 from lmrep.tasks.answers import answer_tokens, max_context, of_starts, tokens_of
 from lmrep.tasks.span_extraction import Config
@@ -191,7 +192,7 @@ def test_figures_are_those_of_the_official_script_on_the_written_files():
     assert 100 * metrics["exact_match_at_0"] == pytest.approx(at_zero["exact"])
     unanswerable = np.mean([not record.fields["answers"] for record in records])
     assert metrics["always_empty_f1"] == pytest.approx(unanswerable)
-    assert qa.answer_f1(found.gold, found.predicted) == pytest.approx(metrics["answer_f1"])
+    assert TASK_METRICS["answer_f1"].function(found.gold, found.predicted) == pytest.approx(metrics["answer_f1"])
 
 
 def test_a_given_threshold_is_used_and_not_tuned():

@@ -11,7 +11,7 @@ import lmrep
 from lmrep.core.errors import UserError
 from lmrep.experiment.config import default_config
 from lmrep.interop import conversion
-from lmrep.metrics import answers as qa
+from lmrep.metrics.tasks import TASK_METRICS
 from tests import small
 from tests.tasks.questions import CITIES, NAMES
 
@@ -75,7 +75,7 @@ def test_a_run_predicts_with_the_threshold_of_its_checkpoint(home):
         assert (each["answer"] == "") == (each["null_score"] - each["score"] > threshold)
     gold = [[text for text, _ in line["answers"]] for line in lines]
     predicted = [line["prediction"]["answer"] for line in lines]
-    assert qa.answer_f1(gold, predicted) == pytest.approx(metrics["answer_f1"], abs=1e-6)
+    assert TASK_METRICS["answer_f1"].function(gold, predicted) == pytest.approx(metrics["answer_f1"], abs=1e-6)
 
 
 @pytest.mark.parametrize("threshold", [-1e6, 1e6])

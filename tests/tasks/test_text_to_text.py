@@ -13,7 +13,6 @@ from lmrep.cli import predict as predict_command
 from lmrep.core.errors import UserError
 from lmrep.inference.evaluate_task import intervals
 from lmrep.metrics.tasks import TASK_METRICS
-from lmrep.metrics.translation import bleu
 from lmrep.models.base import Context, model_inputs
 from lmrep.models.decoding import Search
 from lmrep.objectives.outputs import output_table
@@ -113,7 +112,7 @@ def test_generation_continues_with_the_most_probable_token(name, request):
 def test_predictions_have_texts_and_metrics(whole):
     result = whole.score()
     texts = [prediction["text"] for prediction in result.predictions]
-    assert result.metrics["bleu"] == bleu([record["target"] for record in PAIRS], texts)
+    assert result.metrics["bleu"] == TASK_METRICS["bleu"].function([record["target"] for record in PAIRS], texts)
     batch = whole.examples().gather(np.arange(3))
     np.testing.assert_allclose(result.metrics["loss"], whole.loss(batch)[0], rtol=1e-5)
     files = text_to_text.submission(whole.config, whole.records, result)

@@ -14,8 +14,7 @@ from lmrep.analysis.report.run_data import RunData
 from lmrep.experiment.config import model_def
 from lmrep.experiment.record import ALL_OBJECTIVES
 from lmrep.inference import prompts
-from lmrep.metrics import Metric, beats, is_token_loss
-from lmrep.metrics.judgement import advice
+from lmrep.metrics import Metric, advice, beats, is_token_loss
 
 # Training worked where every accuracy is this many times its baseline (or its error this many times smaller), and every
 # perplexity this many times smaller than that of token frequencies; it has begun to from SOME on.

@@ -7,8 +7,7 @@ from typing import NamedTuple
 from lmrep.analysis.report.metrics import baseline, baseline_title, declared
 from lmrep.analysis.report.run_data import RunData
 from lmrep.experiment.task_sources import data_of
-from lmrep.metrics import COMMON, Metric, baseline_names, beats
-from lmrep.metrics.judgement import advice
+from lmrep.metrics import COMMON, Metric, advice, baseline_names, beats
 
 
 class Judged(NamedTuple):
