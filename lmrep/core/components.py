@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from lmrep.core.errors import RunFault, Stopped, UserError
+from lmrep.core.errors import Broken, RunFault, Stopped, UserError
 
 
 def described(kind: str, name: str, config: Any) -> str:
@@ -31,11 +31,20 @@ def check_build(what: str, build: Callable, arguments: Sequence[str], name: str 
                         "correct this component") from None
 
 
-def check_built(what: str, built: Any, expected: type) -> None:
-    """Raises UserError where `build` returned something else."""
+def check_built(what: str, built: Any, expected: type, name: str = "build") -> None:
+    """Raises UserError where `build` of a row, or another function of it, returned something else."""
     if not isinstance(built, expected):
-        raise UserError(f"{what}: build returns {type(built).__name__}; expected {expected.__name__} of "
-                        f"{expected.__module__}; correct this component")
+        raise UserError(f"{what}: its {name} returns {type_of(built)}; expected {expected.__name__} of "
+                        f"{expected.__module__.partition('._')[0]}; correct this component")
+
+
+def type_of(value: Any) -> str:
+    """The type of a value for messages, that of a traced array as of any other: "an array float32[2, 3]"."""
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"an array {value.dtype}{list(value.shape)}"
+    if type(value) is not tuple:
+        return type(value).__name__
+    return f"({', '.join(map(type_of, value))})" if len(value) < 5 else f"a tuple of {len(value)}"
 
 
 @contextlib.contextmanager
@@ -44,6 +53,8 @@ def faults_of(what: str, config: Any) -> Iterator[None]:
     of lmrep pass."""
     try:
         yield
+    except Broken as error:
+        raise UserError(f"{what}: {error}; correct this component") from error
     except (UserError, RunFault, Stopped, MemoryError):
         raise
     except Exception as error:

@@ -31,6 +31,10 @@ class UserError(Exception):
         return readable(super().__str__())
 
 
+class Broken(UserError):
+    """What a component breaks of its contract, found where its name is not known; `components.faults_of` adds it."""
+
+
 class ConfigError(UserError):
     """As UserError, where a change of the config helps; commands that take none replace the advice with their own."""
 

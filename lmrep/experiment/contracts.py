@@ -14,7 +14,7 @@ import numpy as np
 
 from lmrep.config.record import suggestion
 from lmrep.core import params as P
-from lmrep.core.components import check_build, check_built, described, faults_of
+from lmrep.core.components import check_build, check_built, described, faults_of, type_of
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.data.formats import FORMATS, batch_struct
@@ -28,7 +28,7 @@ from lmrep.metrics import COMMON, UNIGRAM_LOSS, Metric, baseline_names
 from lmrep.models import MODELS
 from lmrep.models.base import Encoded, Inputs, Model, ModelDef, NetworkLoss
 from lmrep.objectives.base import Batch, EvaluationKeys, Keys, Metrics, Objective
-from lmrep.objectives.outputs import NETWORK
+from lmrep.objectives.outputs import NETWORK, checked_loss
 from lmrep.objectives.uses import HeldOut
 from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder
 from lmrep.training.state import specs_of
@@ -88,7 +88,7 @@ def checked_task(name: str, row: TaskDef) -> TaskDef:
         with faults_of(what, config):
             encoded, declared = row.encode(c, records, encoder), row.columns(c)
         if not (isinstance(encoded, tuple) and len(encoded) == 2 and isinstance(encoded[0], Units)):
-            raise UserError(f"{what}: encode returns {type(encoded).__name__}; expected (Units, number of texts that "
+            raise UserError(f"{what}: encode returns {type_of(encoded)}; expected (Units, number of texts that "
                             "were too long); correct this component")
         units = encoded[0]
         if (examples := len(np.unique(units.example))) != len(records):
@@ -108,9 +108,7 @@ def checked_task(name: str, row: TaskDef) -> TaskDef:
     def score(c: Any, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
         with faults_of(what, config):
             result = row.score(c, records, units, outputs)
-        if not isinstance(result, Result):
-            raise UserError(f"{what}: score returns {type(result).__name__}; expected Result of lmrep/tasks/base.py; "
-                            "correct this component")
+        check_built(what, result, Result, "score")
         if len(result.predictions) != len(records):
             raise UserError(f"{what}: score gives {len(result.predictions):,} predictions for {len(records):,} "
                             "records; correct this component")
@@ -142,17 +140,16 @@ def checked_network(model: Model, name: str, row: ModelDef) -> Model:
     ) -> Encoded:
         with faults_of(what, row.config):
             encoded = model.encode(params, inputs, key, at=at, **options)
-        if not isinstance(encoded, Encoded):
-            raise UserError(f"{what}: encode returns {type(encoded).__name__}; expected Encoded of "
-                            "lmrep/models/base.py; correct this component")
+        check_built(what, encoded, Encoded, "encode")
         shape = (*(inputs.tokens if at is None else at).shape, model.width)
         if encoded.hidden.shape != shape:
             raise UserError(f"{what}: encode returns hidden states of shape {encoded.hidden.shape}; expected {shape} "
                             "(examples, positions, width); correct this component")
         for name, term in encoded.losses.items():
             if not isinstance(term, NetworkLoss) or jnp.shape(term.sum) != () or jnp.shape(term.count) != ():
-                raise UserError(f"{what}: encode returns the loss {name!r} as {type(term).__name__}; expected "
-                                "NetworkLoss of two scalars and a weight; correct this component")
+                found = f"NetworkLoss{type_of(tuple(term))}" if isinstance(term, NetworkLoss) else type_of(term)
+                raise UserError(f"{what}: its encode returns the loss {name!r} as {found}; expected NetworkLoss of two "
+                                "scalars and a weight; correct this component")
         return encoded
 
     return model._replace(encode=encode)
@@ -212,13 +209,7 @@ def _traced(
         keys = (Keys if training else EvaluationKeys)(jax.random.split(key, examples), key)
         carry = objective.carry(examples)
         prepared = objective.prepare(keys, batch)
-        returned = objective.loss(params, prepared, key if training else None, carry)
-        try:
-            total, (metrics, carried) = returned
-            pairs = {name: (total, count) for name, (total, count) in metrics.items()}
-        except (TypeError, ValueError, AttributeError):
-            raise UserError(f"{what}: its loss returns no (loss, (metrics, carry)) with metrics {{name: (sum, count)}};"
-                            " correct this component") from None
+        total, (pairs, carried) = checked_loss(objective.loss(params, prepared, key if training else None, carry))
         if jnp.shape(total) != ():
             raise UserError(f"{what}: its loss has shape {jnp.shape(total)}; expected a scalar, the sum over examples")
         if jax.tree.map(jnp.shape, carried) != jax.tree.map(jnp.shape, carry):

@@ -6,7 +6,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from lmrep.core.errors import UserError
+from lmrep.core.components import type_of
+from lmrep.core.errors import Broken, UserError
 from lmrep.core.params import Array, ParamSpec, Tree
 from lmrep.core.sharding import look_up
 from lmrep.layers import lm_head
@@ -48,7 +49,7 @@ def with_network_losses(make: Callable[[Model], Objective], model: Model, microb
         params: Tree, batch: Batch, key: Array | None, carry: Carry
     ) -> tuple[Array, tuple[Metrics, Carry]]:
         terms.clear()
-        total, (metrics, carry) = objective.loss(params, batch, key, carry)
+        total, (metrics, carry) = checked_loss(objective.loss(params, batch, key, carry))
         for name, term in terms:
             total += term.weight * term.sum / jnp.maximum(term.count, 1) / microbatches
             summed, count = metrics.get(NETWORK + name, (0, 0))
@@ -57,6 +58,16 @@ def with_network_losses(make: Callable[[Model], Objective], model: Model, microb
         return total, (metrics, carry)
 
     return objective._replace(loss=loss)
+
+
+def checked_loss(returned: Any) -> tuple[Array, tuple[Metrics, Carry]]:
+    """What an objective's `loss` returned. Raises Broken where it is something else."""
+    try:
+        total, (metrics, carry) = returned
+        return total, ({name: (total, count) for name, (total, count) in metrics.items()}, carry)
+    except (TypeError, ValueError, AttributeError):
+        raise Broken(f"its loss returns {type_of(returned)}; expected (loss, (metrics, carry)) with metrics {{name: "
+                     "(sum, count)}") from None
 
 
 def output_specs(model: Model) -> Tree:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from lmrep.config.record import choose, read
-from lmrep.core.components import check_build, described, faults_of
+from lmrep.core.components import check_build, check_built, described, faults_of
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.optimizers import adafactor, adagrad, adamw, lamb, plateau, schedules, sgd
@@ -159,7 +159,8 @@ def build(config: OptimizerConfig, specs: Tree, total_steps: int) -> optax.Gradi
     with faults_of(what, row.direction):
         direction = row.direction(config, specs)
         rescale = [row.rescale(config, specs, decayed)] if row.rescale else []
-        for rule in (direction, *rescale):
+        for name, rule in zip(("direction", "rescale"), (direction, *rescale), strict=False):
+            check_built(what, rule, optax.GradientTransformation, name)
             check_rule(rule, specs, what)
     of_gradient = config.layer_decay_of == "gradient"
     rule = optax.chain(

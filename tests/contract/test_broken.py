@@ -14,7 +14,7 @@ from lmrep.data.formats import FORMATS
 from lmrep.data.tokenizers import TOKENIZERS
 from lmrep.metrics import Metric, accuracy_metric
 from lmrep.models import MODELS
-from lmrep.models.base import Encoded
+from lmrep.models.base import Encoded, NetworkLoss
 from lmrep.objectives import OBJECTIVES
 from lmrep.optimizers import OPTIMIZERS, SCHEDULES
 from tests import small
@@ -90,6 +90,9 @@ BROKEN = {
         declaring(top3=Metric("Top 3", baseline="most_frequent_acuracy")), "skip", "'most_frequent_acuracy'"),
     "a loss of each example": (
         objective(loss=lambda built: lambda *a: (jnp.ones(2), built.loss(*a)[1])), "skip", "(2,)"),
+    "a loss of three values": (
+        objective(loss=lambda built: lambda *a: (1.0, *built.loss(*a)[1])), "skip",
+        "its loss returns (float, dict, Carry)"),
     "a row with another config's field": (
         (OBJECTIVES, "skip", skip.DEFINITION._replace(loss_fields=("distanse",))), "skip", "'distanse'"),
     "a build that reads a field that is missing": (
@@ -99,7 +102,7 @@ BROKEN = {
         "expected (config, model, vocabulary)"),
     "a build that returns parts": (
         (OBJECTIVES, "skip", skip.DEFINITION._replace(build=lambda *a: tuple(skip.build(*a)))), "skip",
-        "build returns tuple; expected Objective"),
+        "build returns a tuple of 11; expected Objective"),
     "held-out tokens without positions": (
         objective(uses=lambda built: built.uses._replace(held_out=lambda batch: batch["targets"])), "skip", "HeldOut"),
     "a network's build of other arguments": (
@@ -110,8 +113,12 @@ BROKEN = {
         "expected Model"),
     "a network's loss of each token": (
         network(lambda encoded: encoded._replace(losses={"activation": encoded.hidden})), "convolution",
-        "'activation'"),
-    "encode returns an array": (network(lambda encoded: encoded.hidden), "convolution", "Encoded"),
+        "'activation' as an array float32[2, "),
+    "a network's loss of two arrays": (
+        network(lambda encoded: encoded._replace(losses={"activation": NetworkLoss(jnp.ones(2), jnp.ones(2), 1.0)})),
+        "convolution", "'activation' as NetworkLoss(an array float32[2], an array float32[2], float)"),
+    "encode returns an array": (
+        network(lambda encoded: encoded.hidden), "convolution", "its encode returns an array float32[2, "),
     "encode returns one vector": (
         network(lambda encoded: Encoded(encoded.hidden[:, 0])), "convolution", "(2, 32)"),
     "a network that reads a field that is missing": (
@@ -132,6 +139,12 @@ BROKEN = {
         (FORMATS, "endings", ENDINGS._replace(plan=endings.spans)), "endings", "its plan takes"),
     "a format's config without duplicates": (
         (FORMATS, "endings", ENDINGS._replace(config=NoDuplicates)), "endings", "'duplicates'"),
+    "an optimizer that returns two functions": (
+        (OPTIMIZERS, "muon", muon.DEFINITION._replace(direction=lambda *a: tuple(muon.direction(*a)))), "muon",
+        "its direction returns (function, function); expected GradientTransformation of optax"),
+    "an optimizer's rescale that returns a function": (
+        (OPTIMIZERS, "muon", muon.DEFINITION._replace(rescale=lambda *_: lost)), "muon",
+        "its rescale returns function"),
     "an optimizer whose state belongs to no parameter": (
         (OPTIMIZERS, "muon", muon.DEFINITION._replace(direction=lost)), "muon", "belongs to no parameter"),
     "a schedule that gives no scalar": (
