@@ -20,26 +20,17 @@ Pair = tuple[np.ndarray, np.ndarray]  # the tokens of a source and of its target
 
 
 class Map(NamedTuple):
-    """The attention probabilities of all layers and heads.
+    """The attention probabilities of all layers and heads."""
 
-    Attributes:
-      name: which attention it is.
-      rows, columns: what queries and keys are, for the axes.
-      queries, keys: their tokens, [t] and [s].
-      first: the query to show first.
-      layers, heads: l and h.
-      weights: uint8[l, h, t, s] in base64, 255 for 1.
-    """
-
-    name: str
-    rows: str
-    columns: str
-    queries: Sequence[str]
-    keys: Sequence[str]
-    first: int
-    layers: int
-    heads: int
-    weights: str
+    name: str  # which attention it is
+    rows: str  # what queries are, for the axis
+    columns: str  # what keys are
+    queries: Sequence[str]  # the tokens of queries, [t]
+    keys: Sequence[str]  # and of keys, [s]
+    first: int  # the query to show first
+    layers: int  # l
+    heads: int  # h
+    weights: str  # uint8[l, h, t, s] in base64, 255 for 1
 
 
 class Attention(NamedTuple):

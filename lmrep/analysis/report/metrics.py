@@ -59,20 +59,13 @@ def baseline_title(run: RunData, metric: Metric) -> str:
 
 
 class Chart(NamedTuple):
-    """One pair of axes.
+    """One pair of axes."""
 
-    Attributes:
-      title, unit: of the metric.
-      lines: {index of a run: name of its metric}.
-      percent: whether values are fractions.
-      baselines: {index of a run: name of its baseline}, drawn dashed.
-    """
-
-    title: str
+    title: str  # of the metric
     unit: str
-    lines: Mapping[int, str]
-    percent: bool
-    baselines: Mapping[int, str]
+    lines: Mapping[int, str]  # {index of a run: name of its metric}
+    percent: bool  # whether values are fractions
+    baselines: Mapping[int, str]  # {index of a run: name of its baseline}, drawn dashed
 
 
 def charts(runs: Sequence[RunData]) -> dict[str, Chart]:
@@ -136,17 +129,11 @@ class Group(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """The values of one metric over a group's runs.
+    """The values of one metric over a group's runs."""
 
-    Attributes:
-      text: mean, with the standard deviation where there are several runs.
-      best: whether no other group's mean is better.
-      note: how it lies to the best group.
-    """
-
-    text: str
-    best: bool = False
-    note: str = ""
+    text: str  # mean, with the standard deviation where there are several runs
+    best: bool = False  # whether no other group's mean is better
+    note: str = ""  # how it lies to the best group
 
 
 def group_by_seed(runs: Sequence[RunData]) -> list[Group]:

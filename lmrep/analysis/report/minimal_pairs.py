@@ -9,20 +9,13 @@ from lmrep.inference.pairs import notes
 
 
 class PairTable(NamedTuple):
-    """The results on one set of pairs.
+    """The results on one set of pairs."""
 
-    Attributes:
-      title: the name of the set.
-      head: headings of columns: "", and one or two for each result.
-      means, paradigms: cells of the mean and of each phenomenon, and of each paradigm.
-      notes: what a reader must know, as sentences.
-    """
-
-    title: str
-    head: list[str]
-    means: list[list[str]]
-    paradigms: list[list[str]]
-    notes: list[str]
+    title: str  # the name of the set
+    head: list[str]  # headings of columns: "", and one or two for each result
+    means: list[list[str]]  # cells of the mean and of each phenomenon
+    paradigms: list[list[str]]  # cells of each paradigm
+    notes: list[str]  # what a reader must know, as sentences
 
 
 def tables(runs: Sequence[RunData]) -> list[PairTable]:

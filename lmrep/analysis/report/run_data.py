@@ -44,74 +44,42 @@ NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}  # in metrics.js
 
 @dataclass(frozen=True)
 class Network:
-    """The network and its objectives, without parameter values.
-
-    Attributes:
-      tokenizer: the tokenizer.
-      model: the network.
-      objectives: of each stage.
-      parameters: number of all trained parameters, heads included.
-      encoder: number of the encoder's parameters.
-      optimizer_bytes: size of the optimizer state in the stage that was reached.
-      flops: floating-point operations of one step, for each stage; () for a task, whose batches differ in
-        length.
-      frozen: a line for each frozen part, which is not trained.
-    """
+    """The network and its objectives, without parameter values."""
 
     tokenizer: tokenizers.Tokenizer
     model: Model
-    objectives: Sequence[Objective]
-    parameters: int
-    encoder: int
-    optimizer_bytes: int
-    flops: Sequence[int]
-    frozen: Sequence[str] = ()
+    objectives: Sequence[Objective]  # of each stage
+    parameters: int  # number of all trained parameters, heads included
+    encoder: int  # number of the encoder's parameters
+    optimizer_bytes: int  # of the optimizer state in the stage that was reached
+    flops: Sequence[int]  # floating-point operations of a step of each stage; () for a task, whose batches differ
+    frozen: Sequence[str] = ()  # a line for each frozen part, which is not trained
 
 
 @dataclass(frozen=True)
 class RunData:
-    """A run.
+    """A run."""
 
-    Attributes:
-      directory: its workdir.
-      label: its name on the page.
-      experiment, stages: the content of config.json, checked and resolved.
-      train, validation: the lines of metrics.jsonl of these splits, by step.
-      timing: the lines of timing.jsonl.
-      starts: the lines of provenance.jsonl, one for each start.
-      step: the last logged step.
-      network: None where the tokenizer is missing.
-      prepared: the token stores; None where they are not on this machine, and for a task.
-      notes: what could not be read, for the page.
-      evaluations: the lines of eval.jsonl.
-      task: what a run of a task reached; empty for pretraining.
-      source: the published directory that a run was converted from; "" for one that was trained.
-      cost: what is recorded in cost.jsonl; None where nothing is.
-      probes: the results of `lmrep probe`.
-      heads, plan: those of `lmrep heads` and `lmrep plan`; None where there are none.
-      epochs: passes over the training text up to `step`; None without `prepared`.
-    """
-
-    directory: Path
-    label: str
-    experiment: Experiment
-    stages: Sequence[StagePlan]
-    train: Sequence[dict]
-    validation: Sequence[dict]
-    timing: Sequence[dict]
-    starts: Sequence[dict]
-    step: int
-    network: Network | None
-    prepared: Prepared | None
-    notes: Sequence[str]
-    source: str = ""
-    evaluations: Sequence[dict] = ()
-    task: TaskResults = TaskResults()
-    cost: Cost | None = None
-    probes: Sequence[ProbeRecord] = ()
-    heads: HeadsRecord | None = None
-    plan: PlanRecord | None = None
-    epochs: float | None = None
+    directory: Path  # its workdir
+    label: str  # its name on the page
+    experiment: Experiment  # the content of config.json, checked
+    stages: Sequence[StagePlan]  # and resolved
+    train: Sequence[dict]  # the lines of metrics.jsonl of this split, by step
+    validation: Sequence[dict]  # likewise
+    timing: Sequence[dict]  # the lines of timing.jsonl
+    starts: Sequence[dict]  # the lines of provenance.jsonl, one for each start
+    step: int  # the last logged step
+    network: Network | None  # None where the tokenizer is missing
+    prepared: Prepared | None  # the token stores; None where they are not on this machine, and for a task
+    notes: Sequence[str]  # what could not be read, for the page
+    source: str = ""  # the published directory that a run was converted from; "" for one that was trained
+    evaluations: Sequence[dict] = ()  # the lines of eval.jsonl
+    task: TaskResults = TaskResults()  # what a run of a task reached; empty for pretraining
+    cost: Cost | None = None  # what is recorded in cost.jsonl; None where nothing is
+    probes: Sequence[ProbeRecord] = ()  # the results of `lmrep probe`
+    heads: HeadsRecord | None = None  # that of `lmrep heads`
+    plan: PlanRecord | None = None  # that of `lmrep plan`
+    epochs: float | None = None  # passes over the training text up to `step`; None without `prepared`
 
     @property
     def stage(self) -> StagePlan:
