@@ -33,23 +33,14 @@ EPS = 1e-20  # added to the norm of a layer's scores, as in the released code
 
 
 class Gated(NamedTuple):
-    """A run whose heads can be gated.
-
-    Attributes:
-      run: the run.
-      importance: gates float32[l, h] -> float64[l, h], on the training examples; see `importance`.
-      score: gates float32[l, h] -> the metric of the validation examples.
-      metric: its name.
-      higher_is_better: of the metric.
-      sizes: the numbers of training examples and of those of the split, by name.
-    """
+    """A run whose heads can be gated."""
 
     run: Run
-    importance: Callable[[np.ndarray], np.ndarray]
-    score: Callable[[np.ndarray], float]
-    metric: str
-    higher_is_better: bool
-    sizes: dict[str, int]
+    importance: Callable[[np.ndarray], np.ndarray]  # gates float32[l, h] -> float64[l, h], on the training examples
+    score: Callable[[np.ndarray], float]  # gates float32[l, h] -> the metric of the validation examples
+    metric: str  # its name
+    higher_is_better: bool  # of the metric
+    sizes: dict[str, int]  # the numbers of training examples and of those of the split, by name
 
 
 def gated(

@@ -48,21 +48,13 @@ class StaticWord:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """The neighbours of a word.
+    """The neighbours of a word."""
 
-    Attributes:
-      query: the word; its cosine is 1.
-      count: its occurrences in the corpus, in any sentence.
-      context: the nearest occurrences of words, nearest first.
-      static: the words whose mean vectors are nearest to its own mean vector; empty where `count` is 0.
-      words: number of words in the static table.
-    """
-
-    query: Occurrence
-    count: int
-    context: list[Occurrence]
-    static: list[StaticWord]
-    words: int
+    query: Occurrence  # the word; its cosine is 1
+    count: int  # its occurrences in the corpus, in any sentence
+    context: list[Occurrence]  # the nearest occurrences of words, nearest first
+    static: list[StaticWord]  # the words whose mean vectors are nearest to its own; empty where `count` is 0
+    words: int  # number of words in the static table
 
 
 def parse(marked: str) -> Occurrence:

@@ -82,19 +82,12 @@ class ProbesFile(TypedDict):
 
 
 class Vectors(NamedTuple):
-    """The vectors of a split that a classifier reads.
+    """The vectors of a split that a classifier reads."""
 
-    Attributes:
-      x: float32 [k, m, d], of k layers for m words or texts; those of narrower layers end with zeros.
-      y: int32 [m], labels.
-      unit: int64 [m], the unit that each is in.
-      position: int64 [m], the token of the unit; 0 for texts.
-    """
-
-    x: np.ndarray
-    y: np.ndarray
-    unit: np.ndarray
-    position: np.ndarray
+    x: np.ndarray  # float32 [k, m, d], of k layers for m words or texts; those of narrower layers end with zeros
+    y: np.ndarray  # int32 [m], labels
+    unit: np.ndarray  # int64 [m], the unit that each is in
+    position: np.ndarray  # int64 [m], the token of the unit; 0 for texts
 
 
 def probe(config: Any, source: str | os.PathLike, examples: int = 0, untrained: bool = False) -> dict[str, Any]:

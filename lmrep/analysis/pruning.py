@@ -28,19 +28,12 @@ TOLERANCE = 1e-4  # relative; a larger difference from the gated network is not 
 
 
 class Pruned(NamedTuple):
-    """A run without some of its heads.
+    """A run without some of its heads."""
 
-    Attributes:
-      removed: {layer: the heads that were removed now}, by their first numbers.
-      pruned_heads: all heads that the network lacks, as `model.pruned_heads`.
-      parameters: of the encoder, before and after.
-      difference: the largest absolute difference from the outputs of the gated network, for random tokens.
-    """
-
-    removed: Mapping[int, Sequence[int]]
-    pruned_heads: str
-    parameters: tuple[int, int]
-    difference: float
+    removed: Mapping[int, Sequence[int]]  # {layer: the heads that were removed now}, by their first numbers
+    pruned_heads: str  # all heads that the network lacks, as `model.pruned_heads`
+    parameters: tuple[int, int]  # of the encoder, before and after
+    difference: float  # the largest absolute difference from the outputs of the gated network, for random tokens
 
 
 def least_important(

@@ -43,41 +43,25 @@ Candidates = list[tuple[str, float]]  # tokens and their probabilities, the most
 
 
 class Sample(NamedTuple):
-    """Predictions for one prompt.
+    """Predictions for one prompt."""
 
-    Attributes:
-      view: the macro of templates/predictions.html.j2 that shows them.
-      prompt: the text before the predicted position, what is in its place, and the text after.
-      before, now: of the untrained and of the trained network; None where there is no such network.
-      target: what the text has there, where it is known.
-    """
-
-    view: str
-    prompt: tuple[str, str, str]
-    before: Any
-    now: Any
-    target: str | None = None
+    view: str  # the macro of templates/predictions.html.j2 that shows them
+    prompt: tuple[str, str, str]  # the text before the predicted position, what is in its place, and the text after
+    before: Any  # of the untrained network; None where there is none
+    now: Any  # of the trained one
+    target: str | None = None  # what the text has there, where it is known
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """What one run's network predicts.
+    """What one run's network predicts."""
 
-    Attributes:
-      step: of the checkpoint; None where there is none.
-      samples: for the config's sample texts, or else sentences of the run's text.
-      held_out: {macro of templates/predictions.html.j2: predictions for validation text}.
-      attention: of some of these texts.
-      notes: what could not be predicted, for people.
-      complete: whether the checkpoint has all parameters of its objective; a converted one may lack a head.
-    """
-
-    step: int | None = None
-    samples: Sequence[Sample] = ()
-    held_out: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    attention: Sequence[Attention] = ()
-    notes: Sequence[str] = ()
-    complete: bool = False
+    step: int | None = None  # of the checkpoint; None where there is none
+    samples: Sequence[Sample] = ()  # for the config's sample texts, or else sentences of the run's text
+    held_out: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # {view: predictions for validation text}
+    attention: Sequence[Attention] = ()  # of some of these texts
+    notes: Sequence[str] = ()  # what could not be predicted, for people
+    complete: bool = False  # whether the checkpoint has all parameters of its objective; a converted one may not
 
 
 def predict(data: RunData, attention_bytes: int) -> Predictions:

@@ -25,21 +25,13 @@ WARMUP = "warm-up steps"
 
 
 class Recipe(NamedTuple):
-    """A page that reproduces a paper, at one of its sizes.
+    """A page that reproduces a paper, at one of its sizes."""
 
-    Attributes:
-      page: its name, "bert.py".
-      module: the page.
-      objective: that it trains with.
-      size: as its argument names it.
-      paper: that it reproduces at this size.
-    """
-
-    page: str
-    module: ModuleType
-    objective: str
-    size: str
-    paper: Paper
+    page: str  # its name, "bert.py"
+    module: ModuleType  # the page
+    objective: str  # that it trains with
+    size: str  # as its argument names it
+    paper: Paper  # that it reproduces at this size
 
 
 @cache
@@ -58,21 +50,13 @@ def recipes() -> Mapping[str, Recipe]:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A run compared with the closest published recipe.
+    """A run compared with the closest published recipe."""
 
-    Attributes:
-      preset: its network's name in PRESETS; "" for fine-tuning.
-      page: the page with the recipe; "" for fine-tuning.
-      paper: authors and year; for fine-tuning the name of the recipe.
-      differing: (field, the run's value, the paper's, help text of the field).
-      same: names of the fields that agree.
-    """
-
-    preset: str
-    page: str
-    paper: str
-    differing: Sequence[tuple[str, Any, Any, str]]
-    same: Sequence[str]
+    preset: str  # its network's name in PRESETS; "" for fine-tuning
+    page: str  # the page with the recipe; "" for fine-tuning
+    paper: str  # authors and year; for fine-tuning the name of the recipe
+    differing: Sequence[tuple[str, Any, Any, str]]  # (field, the run's value, the paper's, help text of the field)
+    same: Sequence[str]  # names of the fields that agree
 
 
 def compare(run: RunData) -> Comparison | None:

@@ -18,19 +18,12 @@ CLOSING = frozenset(".,;:!?)]}'-")  # not preceded by a space, where the tokeniz
 
 
 class ShadedToken(NamedTuple):
-    """A token of a text.
+    """A token of a text."""
 
-    Attributes:
-      gap: the text between it and the token before.
-      word: its characters.
-      probability: that it was replaced.
-      original: the token of the text, where this one replaced it.
-    """
-
-    gap: str
-    word: str
-    probability: float
-    original: str | None = None
+    gap: str  # the text between it and the token before
+    word: str  # its characters
+    probability: float  # that it was replaced
+    original: str | None = None  # the token of the text, where this one replaced it
 
 
 class ShadedText(NamedTuple):
