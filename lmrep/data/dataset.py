@@ -1,6 +1,6 @@
 """What the loader reads: the numbered examples of a split, from which a position of a run determines one in O(1)."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -9,6 +9,7 @@ from lmrep.core.vocabulary import Vocabulary
 Batch = dict[str, np.ndarray]
 
 
+@runtime_checkable
 class Dataset(Protocol):
     """Examples numbered 0, 1, ... and gathered a batch at a time; example -1 is empty: all padding.
 

@@ -11,6 +11,8 @@ import pytest
 import lmrep
 from lmrep.core.errors import UserError
 from lmrep.data.formats import FORMATS
+from lmrep.data.formats.base import Spans
+from lmrep.data.formats.plans import table
 from lmrep.data.tokenizers import TOKENIZERS
 from lmrep.metrics import Metric, accuracy_metric
 from lmrep.models import MODELS
@@ -19,6 +21,8 @@ from lmrep.objectives import OBJECTIVES
 from lmrep.optimizers import OPTIMIZERS, SCHEDULES
 from tests import small
 from tests.contract import characters, convolution, endings, muon, skip, test_plugins
+
+ENDINGS = endings.DEFINITION
 
 
 def objective(**fields):
@@ -54,6 +58,11 @@ def network(change):
     return MODELS, "convolution", convolution.DEFINITION._replace(build=build)
 
 
+def spans(change):
+    """The row of `endings`, whose spans are changed."""
+    return FORMATS, "endings", ENDINGS._replace(plan=table(lambda *a: map(change, endings.spans(*a))))
+
+
 def unreadable(c, *_):
     return c.chanels
 
@@ -77,7 +86,6 @@ class NoLength:
     channels: int = 32
 
 
-ENDINGS = endings.DEFINITION
 BROKEN = {
     "a misspelt term": (objective(terms=lambda _: {"skp_loss": 1.0}), "skip", "'skp_loss'"),
     "a metric without a declaration": (measuring(lambda m: m | {"top5": m["top3"]}), "skip", "'top5'"),
@@ -137,6 +145,19 @@ BROKEN = {
         "endings", "'pair_label'"),
     "a format whose plan is a function of spans": (
         (FORMATS, "endings", ENDINGS._replace(plan=endings.spans)), "endings", "its plan takes"),
+    "a format whose spans lack the end of the last example": (
+        spans(lambda each: each._replace(offsets=each.offsets[:-1])), "endings", "offsets[-1] is 43; expected 44"),
+    "a format whose spans lack a length": (
+        spans(lambda each: each._replace(lengths=each.lengths[1:])), "endings", "len(lengths) is 43; expected 44"),
+    "a format whose spans have a column of spans": (
+        spans(lambda each: each._replace(columns={"pair_label": each.starts[1:]})), "endings",
+        "len(columns['pair_label']) is 43; expected 44"),
+    "a format whose spans lack columns": (
+        spans(lambda each: Spans(*each[:3])), "endings", "missing 1 required positional argument: 'columns'"),
+    "a format whose spans are a tuple of arrays": (spans(lambda each: tuple(each)), "endings", "expected Spans"),
+    "a format whose plan is a table": (
+        (FORMATS, "endings", ENDINGS._replace(plan=lambda *_: [])), "endings",
+        "its plan returns list; expected Dataset"),
     "a format's config without duplicates": (
         (FORMATS, "endings", ENDINGS._replace(config=NoDuplicates)), "endings", "'duplicates'"),
     "an optimizer that returns two functions": (

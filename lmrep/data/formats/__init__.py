@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from lmrep.core.components import check_built, described, faults_of
 from lmrep.core.errors import UserError
 from lmrep.core.files import digest
+from lmrep.data.dataset import Dataset
 from lmrep.data.formats import (
     doc_sentences,
     full_sentences,
@@ -67,7 +69,10 @@ def plan(
         raise UserError("the split holds no tokens; expected at least one document: give the corpus more text, or "
                         "this split a larger fraction of it")
     fingerprint = digest([store.fingerprint, definition.version, asdict(config), length, seed])[:16]
-    result = definition.plan(config, store, length, seed, layout, fingerprint, cache_dir, progress)
+    what = described("format", name, definition.config)
+    with faults_of(what, definition.config):
+        result = definition.plan(config, store, length, seed, layout, fingerprint, cache_dir, progress)
+    check_built(what, result, Dataset, "plan")
     if result.examples > np.iinfo(FIELDS["example"].dtype).max:
         raise UserError(f"the plan has {result.examples:,} examples; expected fewer than 2^31: lower duplicates")
     return result

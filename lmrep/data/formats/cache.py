@@ -2,12 +2,14 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from lmrep.core import sealed_cache
+from lmrep.core.components import type_of
+from lmrep.core.errors import Broken
 from lmrep.core.files import Damaged, manifest
 from lmrep.data.formats.base import Spans
 from lmrep.data.store.offsets import growing_array
@@ -25,12 +27,29 @@ def cached(build: Callable[[], Iterable[Spans]], fingerprint: str, cache_dir: st
     A table that does not match its manifest is logged and built again.
 
     Raises:
+      Broken: a chunk is no table.
       RunFault: the table cannot be written, or is damaged again each time.
     """
     if cache_dir is None:
-        return _concatenate(list(build()))
-    return sealed_cache.cached(Path(cache_dir) / f"plan-{fingerprint}", lambda directory: _save(build(), directory),
-                               _load, {"plan": fingerprint}, "the plan")
+        return _concatenate(list(_checked(build())))
+    return sealed_cache.cached(Path(cache_dir) / f"plan-{fingerprint}", lambda directory: _save(
+        _checked(build()), directory), _load, {"plan": fingerprint}, "the plan")
+
+
+def _checked(chunks: Iterable[Spans]) -> Iterator[Spans]:
+    """The chunks. Raises Broken for one whose arrays do not fit each other: examples would hold other text."""
+    for chunk in chunks:
+        if not isinstance(chunk, Spans):
+            raise Broken(f"its spans give {type_of(chunk)}; expected Spans of lmrep.data.formats.base")
+        examples, spans = len(chunk.offsets) - 1, len(chunk.starts)
+        for name, found, expected in (
+                ("offsets[0]", chunk.offsets[0], 0), ("offsets[-1]", chunk.offsets[-1], spans),
+                ("len(lengths)", len(chunk.lengths), spans),
+                *((f"len(columns[{name!r}])", len(column), examples) for name, column in chunk.columns.items())):
+            if found != expected:
+                raise Broken(f"its Spans have offsets of {examples:,} examples and starts of {spans:,} spans, and "
+                             f"{name} is {found:,}; expected {expected:,}")
+        yield chunk
 
 
 def _concatenate(chunks: Sequence[Spans]) -> Spans:
