@@ -11,19 +11,13 @@ from lmrep.metrics import COMMON, Metric, advice, baseline_names, beats
 
 
 class Judged(NamedTuple):
-    """A validation metric that has a baseline.
+    """A validation metric that has a baseline."""
 
-    Attributes:
-      metric: its definition.
-      value, base: of the run and of the baseline.
-      low, high: the 95 % interval; None where it was not computed.
-    """
-
-    metric: Metric
-    value: float
-    base: float
-    low: float | None
-    high: float | None
+    metric: Metric  # its definition
+    value: float  # of the run
+    base: float  # of the baseline
+    low: float | None  # the 95 % interval begins here; None where it was not computed
+    high: float | None  # and ends here
 
     @property
     def better(self) -> bool:

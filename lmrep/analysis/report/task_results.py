@@ -91,15 +91,10 @@ class Example(NamedTuple):
 
 
 class Confusion(NamedTuple):
-    """How often each class was predicted for each.
+    """How often each class was predicted for each."""
 
-    Attributes:
-      classes: all of them, in the order of the config where it has one.
-      counts: (gold, predicted) -> number.
-    """
-
-    classes: Sequence[str]
-    counts: Mapping[tuple[str, str], int]
+    classes: Sequence[str]  # all of them, in the order of the config where it has one
+    counts: Mapping[tuple[str, str], int]  # (gold, predicted) -> number
 
     @property
     def errors(self) -> list[tuple[str, str, int, int]]:
@@ -114,32 +109,18 @@ class Confusion(NamedTuple):
 
 @dataclass(frozen=True)
 class TaskResults:
-    """What is known of a run of a task.
+    """What is known of a run of a task."""
 
-    Attributes:
-      splits: split -> statistics of its examples (`lmrep.experiment.inspection.label_statistics`).
-      evaluations: `step`, `split` or `files`, `examples`, `metrics` and `intervals` of each evaluation, the newest of
-        equal ones; those at the end of training first.
-      best_step: of the best checkpoint, which these are of; None before the end.
-      examples: number of validation predictions.
-      step: of the checkpoint that made them; None where it is not known.
-      confusion: None for a task without classes.
-      mixes: `place`, `layers`, `weights` and `gamma` of each learned mix of frozen layers.
-      texts: (source, text) of the first examples that are a single text; the source is "" but in a mixture.
-      records: the first examples.
-      worst: the examples with the largest losses, the largest first.
-    """
-
-    splits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    evaluations: Sequence[Mapping[str, Any]] = ()
-    best_step: int | None = None
-    examples: int = 0
-    step: int | None = None
-    confusion: Confusion | None = None
-    worst: Sequence[Example] = ()
-    texts: Sequence[tuple[str, str]] = ()
-    records: Sequence[Record] = ()
-    mixes: Sequence[Mapping[str, Any]] = ()
+    splits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # split -> statistics of its examples
+    evaluations: Sequence[Mapping[str, Any]] = ()  # the newest of equal ones; those at the end of training first
+    best_step: int | None = None  # of the best checkpoint, which these are of; None before the end
+    examples: int = 0  # number of validation predictions
+    step: int | None = None  # of the checkpoint that made them; None where it is not known
+    confusion: Confusion | None = None  # None for a task without classes
+    worst: Sequence[Example] = ()  # the examples with the largest losses, the largest first
+    texts: Sequence[tuple[str, str]] = ()  # (source, or "") and text of the first examples that are a single text
+    records: Sequence[Record] = ()  # the first examples
+    mixes: Sequence[Mapping[str, Any]] = ()  # a `Mix` for each learned mix of frozen layers
 
     def interval(self, step: int, metric: str) -> Sequence[float] | None:
         """The 95 % interval of a metric of the checkpoint `step` on all validation data."""
