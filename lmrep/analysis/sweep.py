@@ -64,26 +64,25 @@ class Result(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """The results of a setting.
+    """The results of a setting, one for each seed."""
 
-    Attributes:
-      setting: of the plan.
-      results: for each seed.
-      mean, deviation, least, greatest: of the values of its finished runs; None where there are none. The standard
-        deviation is that of a sample, None for fewer than two runs.
-    """
-
-    setting: Setting
+    setting: Setting  # of the plan
     results: Sequence[Result]
-    mean: float | None
-    deviation: float | None
-    least: float | None
-    greatest: float | None
 
     @property
     def values(self) -> list[float]:
         """Of its finished runs."""
         return [each.value for each in self.results if each.state == FINISHED and each.value is not None]
+
+    @property
+    def mean(self) -> float | None:
+        """The mean of `values`; None without any."""
+        return statistics.fmean(self.values) if self.values else None
+
+    @property
+    def deviation(self) -> float | None:
+        """Their standard deviation, that of a sample; None for fewer than two."""
+        return statistics.stdev(self.values) if len(self.values) > 1 else None
 
     def count(self, state: str) -> int:
         """The number of runs in a state."""
@@ -178,14 +177,7 @@ def _against_baseline(
 
 def summaries(plan: Plan, results: Sequence[Result]) -> list[Summary]:
     """The results of each setting, in the order of the plan."""
-    found = []
-    for setting in plan.settings:
-        own = [each for each in results if each.run.setting is setting]
-        values = Summary(setting, own, None, None, None, None).values
-        found.append(Summary(setting, own, statistics.fmean(values) if values else None,
-                             statistics.stdev(values) if len(values) > 1 else None,
-                             min(values, default=None), max(values, default=None)))
-    return found
+    return [Summary(setting, [each for each in results if each.run.setting is setting]) for setting in plan.settings]
 
 
 def leading(found: Sequence[Summary], metric: Metric) -> Summary | None:
@@ -235,7 +227,8 @@ def table(found: Sequence[Summary], metric: Metric) -> str:
     rows = [("setting", "mean", "std", "min", "max", "runs", "failed", "")]
     for one in found:
         failed = one.count(FAILED) + one.at_baseline
-        rows.append((one.setting.name, text(one.mean), text(one.deviation), text(one.least), text(one.greatest),
+        rows.append((one.setting.name, text(one.mean), text(one.deviation), text(min(one.values, default=None)),
+                     text(max(one.values, default=None)),
                      f"{one.count(FINISHED)}/{len(one.results)}", str(failed or ""), marks.get(id(one), "")))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(
@@ -248,8 +241,8 @@ def write(directory: Path, found: Sequence[Summary], name: str, metric: Metric) 
     near = within_noise(leader, found) if leader else []
     text = io.StringIO()
     lines = csv.writer(text, delimiter="\t", lineterminator="\n")
-    statistics_of = {"mean": lambda one: one.mean, "std": lambda one: one.deviation, "min": lambda one: one.least,
-                     "max": lambda one: one.greatest}
+    statistics_of = {"mean": lambda one: one.mean, "std": lambda one: one.deviation,
+                     "min": lambda one: min(one.values, default=None), "max": lambda one: max(one.values, default=None)}
     counts_of = {"runs": lambda one: len(one.results), "finished": lambda one: one.count(FINISHED),
                  "faults": lambda one: one.count(FAILED), "at_baseline": lambda one: one.at_baseline,
                  "best": lambda one: int(one is leader and not near)}
