@@ -39,3 +39,15 @@ def test_damaged_lines_and_labels_are_handled_as_of_any_format(tmp_path):
     assert [record.fields["label"] for record in records.read(data, "validation")] == ["good", "bad"]
     with pytest.raises(UserError, match=r"dev\.bars, line 2 has no bar"):
         records.read(Config(validation=data.validation), "validation")
+
+
+@pytest.mark.parametrize(("example", "problem"), [
+    (lambda fields: fields, "its read gives dict; expected Record"),
+    (lambda fields: Record(fields), "missing 2 required positional arguments: 'id' and 'where' (line "),
+    (lambda fields: fields["txt"], "KeyError: 'txt' (line ")])
+def test_what_is_no_record_is_refused_by_the_name_and_the_file_of_the_reader(example, problem, tmp_path, monkeypatch):
+    monkeypatch.setitem(READERS, "bars", ReaderDef(lambda job: iter([example({"text": "the cat"})]), (".bars",)))
+    (tmp_path / "dev.bars").write_text("the cat\n")
+    with pytest.raises(UserError) as refused:
+        records.read(Config(validation=str(tmp_path / "dev.bars")), "validation")
+    assert f"reader 'bars' ({__file__})" in str(refused.value) and problem in str(refused.value)

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from lmrep.config.record import choose
-from lmrep.core.errors import UserError
+from lmrep.core.components import described, faults_of, type_of
+from lmrep.core.errors import Broken, UserError
 from lmrep.data.records import files, values
 from lmrep.data.records.base import FIELDS, Config, Job, Record
 from lmrep.data.records.detection import READERS, detect
@@ -103,12 +104,17 @@ def _items(config: Config, split: str, pattern: str, explicit: Mapping[str, str]
         raise UserError(f"config.data.tfds is {config.tfds!r} and config.data.format is {config.format!r}; "
                         "set one of them alone")
     if config.tfds or config.format == "tfds":
-        sources = [(Path(pattern), READERS["tfds"])]
+        sources = [(Path(pattern), "tfds")]
     else:
-        sources = ((path, READERS[detect(path, config, needed)]) for path in files.find(pattern, split))
-    for path, reader in sources:
+        sources = ((path, detect(path, config, needed)) for path in files.find(pattern, split))
+    for path, name in sources:
+        reader = READERS[name]
         columns = {**{field: field for field in needed}, **reader.columns, **explicit}
-        yield from reader.read(Job(path, split, columns, config))
+        with faults_of(described("reader", name, reader.read), reader.read):
+            for item in reader.read(Job(path, split, columns, config)):
+                if not isinstance(item, Record | UserError):
+                    raise Broken(f"its read gives {type_of(item)}; expected Record of lmrep.data.records or UserError")
+                yield item
 
 
 def _relabel(record: Record, config: Config, labels: set[str]) -> Record | UserError | None:
