@@ -241,6 +241,7 @@ def test_each_mask_has_its_own_predictions(run):
         assert 0 < sum(probabilities) <= 1
 
 
+@pytest.mark.slow
 def test_predictions_do_not_depend_on_other_texts(run):
     together = run.fill_masks(TEXTS * 20)
     alone = [run.fill_masks([text])[0] for text in TEXTS] * 20

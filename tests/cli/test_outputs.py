@@ -14,6 +14,7 @@ def run(small_home, tmp_path):
     return shutil.copytree(small_home / "run", tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_figures_are_printed_where_they_cannot_be_written(small_home, run):
     (run / "eval.json").mkdir()
     result = small.command("evaluate", f"--workdir={run}", f"--data_dir={small_home}/data")

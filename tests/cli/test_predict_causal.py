@@ -37,6 +37,7 @@ def test_text_is_continued_like_the_training_texts(home):
     assert noun in small.NOUNS and article == "the" and adjective in small.ADJECTIVES
 
 
+@pytest.mark.slow
 def test_run_without_samples_is_tried_with_its_own_text(home):
     result = small.command("train", f"--workdir={home}/run", f"--data_dir={home}/data")
     prompts = printed_prompts(result, "causal", " |")
@@ -54,6 +55,7 @@ def test_samples_do_not_depend_on_how_many_are_generated_at_a_time(home, monkeyp
     assert refused.code == 2 and "--samples is 1000000000; expected" in refused.err
 
 
+@pytest.mark.slow
 def test_seed_repeats_its_samples(home):
     words = ("the old", "a red", "--samples=3", "--tokens=6", "--top_k=8")
     result = predict(home, *words)

@@ -231,6 +231,7 @@ def largest_file(checkpoint):
     return max((path for path in checkpoint.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
 
 
+@pytest.mark.slow
 def test_damaged_checkpoint_is_skipped_with_the_same_final_result(home, copy):
     lines = (copy / "metrics.jsonl").read_text()
     flip_bit(largest_file(copy / "checkpoints/12"))

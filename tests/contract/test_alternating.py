@@ -20,7 +20,8 @@ ORDER, ONES = np.broadcast_to(np.arange(9), TOKENS.shape), np.ones_like(TOKENS)
 WEIGHTS = RNG.normal(size=(*TOKENS.shape, C.width)).astype(np.float32)
 PARAMS = reference.random_params(alternating.specs(C), seed=1, stddev=0.4)
 PLAIN = Execution(scan=False)
-EXECUTIONS = [PLAIN, Execution(scan=True), Execution(scan=True, remat="dots", attention="chunked")]
+SCANNED = pytest.param(Execution(scan=True), marks=pytest.mark.slow)
+REMAT = Execution(scan=True, remat="dots", attention="chunked")
 
 
 @functools.cache
@@ -42,14 +43,15 @@ def gradient(execution):
     return jax.jit(jax.grad(lambda params: (model.encode(params, Inputs(TOKENS)).hidden * WEIGHTS).sum()))(PARAMS)
 
 
-@pytest.mark.parametrize("execution", EXECUTIONS[1:], ids=str)
+@pytest.mark.parametrize("execution", [SCANNED, REMAT], ids=str)
 def test_every_execution_gives_the_same_values_and_gradients(execution):
     np.testing.assert_allclose(encode(execution).hidden, encode().hidden, rtol=1e-3, atol=1e-4)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), gradient(execution),
                  gradient(PLAIN))
 
 
-@pytest.mark.parametrize("execution", EXECUTIONS[:2], ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("execution", [PLAIN, SCANNED], ids=str)
 def test_chosen_positions_and_layers(execution):
     at, encoded = np.array([[8, 0, 3], [2, 2, 7]]), encode(execution, layers=True)
     assert len(encoded.layers) == C.layers + 1
@@ -57,7 +59,7 @@ def test_chosen_positions_and_layers(execution):
         np.asarray(encoded.hidden), at[..., None], 1), atol=1e-5)
 
 
-@pytest.mark.parametrize("execution", EXECUTIONS[:2], ids=str)
+@pytest.mark.parametrize("execution", [PLAIN, SCANNED], ids=str)
 def test_decodes_as_it_encodes(execution):
     model = alternating.build(C, execution)
     cache, outputs, decode = model.state.cache(PARAMS, len(TOKENS), 9), [], jax.jit(model.state.decode)

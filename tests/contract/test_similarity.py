@@ -56,7 +56,8 @@ def known():
         yield
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", [
+    "LSTM", *(pytest.param(name, marks=pytest.mark.slow) for name in NETWORKS if name != "LSTM")])
 def test_every_network_and_input_is_read(name):
     model, fields = NETWORKS[name]
     task = tiny.Tiny("similarity", PAIRS, model, **examples.made(fields))

@@ -12,12 +12,18 @@ FIELDS = {"models.base.Inputs.tokens": "i32[b, t]", "models.base.Context.LEFT": 
           "optimizers.base.OptimizerConfig.clip": "largest global norm of the gradient; 0: no limit (default `1.0`; at"}
 
 
-@pytest.mark.parametrize("path", FIELDS)
-def test_field_is_described(path):
+@pytest.fixture(scope="module")
+def package():
     griffe = pytest.importorskip("griffe")
+    return griffe.load("lmrep", search_paths=[ROOT], docstring_parser="google", try_relative_path=False,
+                       extensions=griffe.load_extensions(ROOT / "docs/record_fields.py"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", FIELDS)
+def test_field_is_described(path, package):
     module, name, field = path.rsplit(".", 2)
-    found = griffe.load(f"lmrep.{module}", search_paths=[ROOT], docstring_parser="google", try_relative_path=False,
-                        extensions=griffe.load_extensions(ROOT / "docs/record_fields.py"))
+    found = package[module]
     sections = found[name].docstring.parsed
     described = {each.name: each.description for section in sections if section.kind.value == "attributes"
                  for each in section.value}

@@ -152,7 +152,7 @@ def test_cudnn_is_lowered_for_cuda(shape, causal, sizes, monkeypatch):
 # Splash attention
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("causal", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_splash_attention_equals_dense_attention(causal):
     """In the interpreter, with packed segments, padding, a narrow head and a length that blocks do not divide."""
     segments, x = np.sort(RNG.integers(1, 4, (2, 140)), axis=1).astype(np.int32), arrays(2, 140, 1, 16)

@@ -49,7 +49,8 @@ def test_words_of_one_hash_are_told_apart(monkeypatch):
     assert check_groups(words(100, 37)).count >= 37
 
 
-@pytest.mark.parametrize(("n", "kinds", "longest"), [(50, 21, C), (40, 8, 6)])
+@pytest.mark.parametrize(("n", "kinds", "longest"), [
+    (50, 21, C), pytest.param(40, 8, 6, marks=pytest.mark.slow)])
 def test_values_and_gradients_are_those_of_every_word_by_itself(n, kinds, longest, chunks_of_8):
     given = jnp.asarray(words(n, kinds, longest))
     specs = highway_cnn.specs(10, 3, (4, 5, 6), 1, 7)

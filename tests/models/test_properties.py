@@ -237,6 +237,7 @@ def test_decoding_equals_encoding(network):
     close(np.concatenate(outputs, 1), network.outputs(batch)[context])
 
 
+@slow
 def test_bfloat16_is_near_float32(network):
     model, context = network.build(Execution("bfloat16")), network.contexts[0]
     found = jax.jit(lambda params, batch: model.encode(params, network.inputs(model, batch, context)).hidden)(

@@ -78,6 +78,7 @@ def test_ngrams_are_chosen_as_published(prepared):
     assert p_sets(counts, exact(WORDS, 4, SEGMENTS)) == 0
 
 
+@pytest.mark.slow
 def test_the_maximum_length_is_a_field():
     counts = sets(prepare(objective(rate=0.33, ngram=2), batch([EXAMPLE] * EXAMPLES)))
     assert p_sets(counts, exact(WORDS, 5, SEGMENTS, weights=(1, 1 / 2))) > REJECT

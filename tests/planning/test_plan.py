@@ -66,6 +66,7 @@ def test_parameters_are_gathered_over_their_axis(sharded):
     assert ("all-gather", ("fsdp",)) in kinds and all(each.axes == ("fsdp",) for each in sharded.transfers)
 
 
+@pytest.mark.slow
 def test_the_table_and_its_gradient_are_sent_once():
     """For the output layer; the lookup exchanges activations. Gradients of kernels are scattered, too."""
     found = planned(4, CHIP._replace(interconnect=1e3), **{"mesh.data": 1, "mesh.fsdp": 4, "model.vocab": 16384})
@@ -77,6 +78,7 @@ def test_the_table_and_its_gradient_are_sent_once():
     assert found.limit == "communication"  # the network is slow
 
 
+@pytest.mark.slow
 def test_a_recurrent_network_sends_nothing_at_each_time_step():
     config = experiments.default_config("lstm", "causal", "stream", layout="1x4x1")
     config.update_from_flattened_dict({"model.vocab": 64, "model.width": 32, "model.layers": 1, "length": 80})

@@ -137,6 +137,7 @@ def with_f1():
     return CLOZE._replace(loss=loss)
 
 
+@pytest.mark.slow
 def test_the_best_checkpoint_has_the_highest_value_of_a_metric_that_should_be_high(tmp_path):
     """Its direction is that of the metric; here the lowest loss is elsewhere."""
     recorder, checkpoints = Recorder(), Checkpoints(tmp_path, keep=99, best=best_direction(F1, "f1"))

@@ -85,6 +85,7 @@ def test_other_optimizers_have_no_such_state():
     assert optimizers.validation_rule(OptimizerConfig()) is None
 
 
+@pytest.mark.slow
 def test_a_run_logs_its_rate_and_ends_below_the_final_one(tmp_path, monkeypatch):
     """Validated at steps 0, 2, 4, ...; the rate is below 0.3 of its peak after step 6."""
     losses(monkeypatch, [9.0, 5.0, 6.0, 7.0])

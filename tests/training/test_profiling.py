@@ -43,6 +43,7 @@ def test_updates_are_passed_on_and_steps_traced_after_a_warm_up(tmp_path, caplog
     assert line.updates[0] == (8, {"loss": 1.0}, 2.0, None) and len(line.updates) == WARM_UP + 3
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_during_the_trace_has_a_shorter_one(tmp_path):
     with Profile(Line(), tmp_path, 100, resumed=0) as profile:
         steps(profile, 1, WARM_UP + 1)
@@ -55,6 +56,7 @@ def test_a_run_that_ends_before_the_trace_gets_a_warning(tmp_path, caplog):
     assert f"no profile: tracing begins after step {10 + WARM_UP}, and the last step was 12" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_trace_that_cannot_be_written_is_a_warning(tmp_path, caplog):
     (tmp_path / "file").touch()
     with Profile(Line(), tmp_path / "file/profile", 1, resumed=0) as profile:
