@@ -287,7 +287,8 @@ def test_tokens_are_joined_as_in_the_text(name, size):
 def test_no_prediction_before_training_if_the_first_stage_had_another_objective(electra, detected):
     network = electra.network
     objective = OBJECTIVES["masked"].build(OBJECTIVES["masked"].config(), network.model, network.tokenizer.vocabulary)
-    first = dataclasses.replace(electra, network=dataclasses.replace(network, objectives=[objective]))
+    first = dataclasses.replace(
+        electra, network=dataclasses.replace(network, objectives=[objective, *network.objectives]))
     found = predictions.predict(first, 0)
     assert [sample.before for sample in found.samples] == [None, None]
     assert found.held_out["replaced"].before is None

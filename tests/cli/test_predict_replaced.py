@@ -156,7 +156,8 @@ def test_invalid_line_is_reported_by_number(home, record, message):
     assert result.code == 2 and message in result.err and result.err.count("\n") == 1, result
 
 
-@pytest.fixture(scope="module", params=["masked", "replace_mlm", pytest.param("all_tokens_mlm", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[
+    "masked", "replace_mlm", pytest.param("all_tokens_mlm", marks=pytest.mark.slow)])
 def other(request, tmp_path_factory):
     """A run of random parameters whose encoder finds words."""
     home = tmp_path_factory.mktemp(request.param)

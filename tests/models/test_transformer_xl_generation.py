@@ -66,8 +66,8 @@ def read_one_by_one(model, params):
     return np.concatenate(outputs, 1)
 
 
-@pytest.mark.parametrize("name", ["xlnet", *(
-    pytest.param(name, marks=slow) for name in ("same length, clamped", "memory", "no memory", "pre norm", "adaptive"))])
+@pytest.mark.parametrize("name", ["xlnet", *(pytest.param(name, marks=slow) for name in (
+    "same length, clamped", "memory", "no memory", "pre norm", "adaptive"))])
 def test_a_cached_token_is_the_same_as_one_read_with_the_memory(name):
     model, params = network(name)
     if CONFIGS[name].memory:
