@@ -36,7 +36,7 @@ from lmrep.metrics import COMMON
 from lmrep.models.base import Model
 from lmrep.objectives.base import FrozenParts, Objective
 from lmrep.objectives.outputs import with_network_losses
-from lmrep.tasks import word_features
+from lmrep.tasks import TASKS, word_features
 from lmrep.tasks.base import collate
 from lmrep.training.inputs import HostBatch
 from lmrep.training.stages import Stage, check, locate_stage
@@ -107,7 +107,7 @@ def objective(
     def make(model: Model) -> Objective:
         built = definition.build(stage.objective, model, vocabulary, *([read] if read else []))
         check_built(described("objective", stage.objective_name, definition.config), built, Objective)
-        return built
+        return contracts.checked_predict(built, stage.objective_name) if stage.objective_name in TASKS else built
 
     return with_network_losses(make, network, stage.microbatches)
 

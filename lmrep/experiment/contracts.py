@@ -30,6 +30,7 @@ from lmrep.models.base import Encoded, Inputs, Model, ModelDef, NetworkLoss
 from lmrep.objectives.base import Batch, EvaluationKeys, Keys, Metrics, Objective
 from lmrep.objectives.outputs import NETWORK, checked_loss
 from lmrep.objectives.uses import HeldOut
+from lmrep.tasks import TASKS
 from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder
 from lmrep.training.state import specs_of
 
@@ -116,6 +117,29 @@ def checked_task(name: str, row: TaskDef) -> TaskDef:
         return result
 
     return row._replace(encode=encode, score=score)
+
+
+def checked_predict(objective: Objective, name: str) -> Objective:
+    """The objective of the task `name`, whose `predict` is checked where it is traced: it gives values of units and of
+    tokens."""
+    config = TASKS[name].objective.config
+    what = described("task", name, config)
+
+    def predict(params: Tree, batch: Batch) -> dict[str, dict[str, Array]]:
+        with faults_of(what, config):
+            outputs = objective.predict(params, batch)
+        mapping = isinstance(outputs, Mapping)
+        if not (mapping and outputs and {*outputs} <= {"units", "tokens"}):
+            found = f"{{{', '.join(map(repr, outputs))}}}" if mapping else type_of(outputs)
+            raise UserError(f"{what}: its predict returns {found}; expected {{'units': {{name: [b, n, ...]}}, 'tokens':"
+                            " {name: [b, t, ...]}}, or one of the two; correct this component")
+        for name, value in outputs.get("units", {}).items():
+            if jnp.shape(value)[:2] != batch["unit"].shape:
+                raise UserError(f"{what}: its predict returns {name!r} of units as {type_of(value)}; expected a value "
+                                f"for each of {list(batch['unit'].shape)} units; correct this component")
+        return outputs
+
+    return objective._replace(predict=predict)
 
 
 def _fields(config: type) -> set[str]:

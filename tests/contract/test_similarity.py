@@ -3,7 +3,9 @@ word vectors, networks, poolings, and every command. Its mistakes are refused by
 
 import json
 import random
+from types import SimpleNamespace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import lmrep
 from lmrep.core.errors import UserError
 from lmrep.core.params import flatten
 from lmrep.data.formats.base import Field
+from lmrep.experiment.build import objective as build_objective
 from lmrep.experiment.contracts import checked_task
 from lmrep.tasks import TASKS
 from lmrep.tasks.base import Reads
@@ -108,6 +111,27 @@ def test_a_mistake_is_refused_by_the_name_and_the_file_of_the_task(row, problem,
     with pytest.raises(UserError) as refused:
         monkeypatch.setitem(TASKS, "similarity", checked_task("similarity", row))
         trained().score()
+    assert f"task 'similarity' ({similarity.__file__})" in str(refused.value) and problem in str(refused.value)
+
+
+@pytest.mark.parametrize(("change", "problem"), [
+    (lambda outputs: outputs["units"], "its predict returns {'vector'}; expected {'units': "),
+    (lambda outputs: outputs["units"]["vector"], "its predict returns an array float32["),
+    (lambda outputs: {"units": {"vector": outputs["units"]["vector"][:, 0]}}, "'vector' of units as an array float32["),
+    (lambda outputs: outputs["unit"], "KeyError: 'unit'")])
+def test_predictions_are_of_units_or_tokens(change, problem, monkeypatch):
+    row = similarity.DEFINITION
+
+    def build(*arguments):
+        built = row.objective.build(*arguments)
+        return built._replace(predict=lambda *a: change(built.predict(*a)))
+
+    monkeypatch.setitem(TASKS, "similarity", row._replace(objective=row.objective._replace(build=build)))
+    task = trained()
+    stage = SimpleNamespace(objective_name="similarity", objective=task.config, microbatches=1)
+    objective = build_objective(stage, task.model, task.tokenizer.vocabulary, task.frozen)
+    with pytest.raises(UserError) as refused:
+        jax.eval_shape(objective.predict, task.params, task.examples().gather(np.arange(2), 32))
     assert f"task 'similarity' ({similarity.__file__})" in str(refused.value) and problem in str(refused.value)
 
 
