@@ -21,7 +21,7 @@ from typing import Any
 import ml_collections
 
 from lmrep.config.record import NAMES, convert, suggestion
-from lmrep.core.errors import UserError
+from lmrep.core.errors import Broken, UserError
 
 # Tables of a config to which overrides may add keys, and the type of their values.
 OPEN_TABLES = {
@@ -223,6 +223,8 @@ def _guarded(file: Path, action: Callable[[], Any]) -> Any:
     """The result of `action()`. Errors of the config file become one line with the line number."""
     try:
         return action()
+    except Broken as error:
+        raise UserError(f"{file}: {error}") from None
     except UserError:
         raise
     except SyntaxError as error:

@@ -16,6 +16,8 @@ import ml_collections
 
 from lmrep import optimizers
 from lmrep.config import loading
+from lmrep.config.record import suggestion
+from lmrep.core.errors import Broken
 from lmrep.core.params import flatten
 from lmrep.data.formats import FORMATS
 from lmrep.data.tokenizers import TOKENIZERS
@@ -72,11 +74,17 @@ def choices(
       default of another network.
 
     Raises:
-      UserError: a choice does not exist.
+      UserError: a choice does not exist, or the page names another preset, objective or format than those of lmrep.
     """
     def among(names: str | tuple[str, ...], table: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
         return (names, tuple(table)) if isinstance(names, str) else (names[0], names)
 
+    for what, names, table in (("a preset", tuple(sizes.values()), PRESETS), ("a format", format, FORMATS),
+                               ("an objective", objective, OBJECTIVES)):
+        for name in (names,) if isinstance(names, str) else names:
+            if name not in table:
+                raise Broken(f"its `choices` name {name!r} as {what}, which does not exist"
+                             f"{suggestion(name, table) or '; expected one of ' + ', '.join(table)}; correct it")
     default = next(iter(sizes))
     presets = {**sizes, "tiny": sizes[default]}
     chosen = loading.parse_argument(

@@ -77,4 +77,20 @@ def test_unknown_choice_is_refused():
         page("bert", "model=lstn")
     with pytest.raises(UserError, match=r"objective is 'masked'; expected one of causal"):
         page("lstm_lm", "objective=masked")
+
+
+@pytest.mark.parametrize(("sizes", "objective", "format", "problem"), [
+    ({"base": "gpt9"}, "causal", "stream", "'gpt9' as a preset"),
+    ({"base": "gpt"}, "causl", "stream", "'causl' as an objective, which does not exist; did you mean 'causal'"),
+    ({"base": "gpt"}, "causal", ("stream", "packd"), "'packd' as a format")])
+def test_a_page_that_names_something_unknown_is_refused_by_its_file(sizes, objective, format, problem, tmp_path):
+    (tmp_path / "page.py").write_text(
+        "from lmrep.experiment.pretraining import choices\n"
+        f"get_config = lambda argument: choices(argument, {sizes}, {objective!r}, {format!r}, 'gpt')\n")
+    with pytest.raises(UserError) as refused:
+        loading.load(tmp_path / "page.py")
+    assert str(refused.value).startswith(f"{tmp_path}/page.py: its `choices` name ") and problem in str(refused.value)
+
+
+def test_a_page_has_choices_of_its_own():
     assert choices("mine=b", {"base": "bert_base"}, "masked", "packed", "bert", mine=("a", ("a", "b"))).mine == "b"
