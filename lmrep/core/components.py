@@ -1,12 +1,36 @@
 """Components, the entries of tables such as `MODELS` and `OBJECTIVES`: what messages call them, and their faults."""
 
 import contextlib
+import functools
 import inspect
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from lmrep.core.errors import Broken, RunFault, Stopped, UserError
+
+Row = TypeVar("Row", bound=tuple)
+
+
+def row(table_row: type[Row]) -> type[Row]:
+    """Decorates a named tuple, the row of a table: one without a field that it needs, or with another field, raises
+    Broken, which names the file and the line that makes it."""
+    make = table_row.__new__
+
+    @functools.wraps(make)
+    def checked(cls: type[Row], *values: Any, **fields: Any) -> Row:
+        try:
+            return make(cls, *values, **fields)
+        except TypeError as error:
+            made = sys._getframe(1)
+            needed = [name for name in cls._fields if name not in cls._field_defaults]
+            raise Broken(f"{made.f_code.co_filename}, line {made.f_lineno}: {str(error).replace('.__new__()', '')}; "
+                         f"expected {', '.join(needed)}, and optionally {', '.join(cls._field_defaults)}; correct this "
+                         "component") from None
+
+    table_row.__new__ = checked
+    return table_row
 
 
 def described(kind: str, name: str, config: Any) -> str:

@@ -5,6 +5,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from lmrep.core.components import row
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Initializer, Tree, normal
 from lmrep.layers.attention import AttentionMask
@@ -221,6 +222,7 @@ class Model(NamedTuple):
     sizes: Sizes | None = None
 
 
+@row
 class ModelDef(NamedTuple):
     """A row of `MODELS`: a network as a choice of an experiment config.
 

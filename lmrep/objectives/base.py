@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from lmrep.core.components import row
 from lmrep.core.params import Array, Tree
 from lmrep.metrics import Metric
 from lmrep.models.base import Context, Model
@@ -158,6 +159,7 @@ class Capability(Protocol):
         """A prediction for people."""
 
 
+@row
 class ObjectiveDef(NamedTuple):
     """A row of `OBJECTIVES`: an objective as a choice of an experiment config.
 

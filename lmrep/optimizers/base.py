@@ -17,6 +17,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 
 from lmrep.config.record import setting
+from lmrep.core.components import row
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree, abstract, flatten, map_paths
 from lmrep.core.sharding import replicated, shardings
@@ -65,6 +66,7 @@ class OptimizerConfig:
     schedule: ScheduleConfig = setting(ScheduleConfig(), "learning rate over the steps")
 
 
+@row
 class OptimizerDef(NamedTuple):
     """A row of OPTIMIZERS.
 

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import optax
 
 from lmrep.config.record import setting
+from lmrep.core.components import row
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Rule(NamedTuple):
     final: float
 
 
+@row
 class ScheduleDef(NamedTuple):
     """A row of SCHEDULES.
 

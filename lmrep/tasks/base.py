@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lmrep.config.record import setting
+from lmrep.core.components import row
 from lmrep.core.errors import UserError
 from lmrep.data.formats.base import TEXT_FIELDS, Field, FormatDef, single_text
 from lmrep.data.records import TARGETS, Record
@@ -284,6 +285,7 @@ class Templates(NamedTuple):
     source_fields: tuple[str, ...] = ()
 
 
+@row
 class TaskDef(NamedTuple):
     """A row of `TASKS`: what a network is fine-tuned for, as a choice of an experiment config.
 

@@ -3,13 +3,15 @@ with them, every command works."""
 
 import dataclasses
 import json
+import re
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 import lmrep
-from lmrep.data.formats import FORMATS
+from lmrep.core.errors import UserError
+from lmrep.data.formats import FORMATS, FormatDef
 from lmrep.data.tokenizers import TOKENIZERS
 from lmrep.models import MODELS
 from lmrep.objectives import OBJECTIVES
@@ -143,3 +145,13 @@ def test_the_command_line_knows_them(home):
     answer = small.command("train", f"--config={home}/plugins.py", f"--workdir={home}/new",
                            "--config.checkpoint.best=top4")
     assert answer.code == 2 and "did you mean 'top3'" in answer.err and not (home / "new").exists()
+
+
+@pytest.mark.parametrize(("fields", "problem"), [
+    ({"config": None}, "FormatDef missing 3 required positional arguments: 'version', 'layout', and 'plan'; expected "
+                       "config, version, layout, plan, and optionally fields, advance, packed"),
+    ({**endings.DEFINITION._asdict(), "pack": True}, "FormatDef got an unexpected keyword argument 'pack'")])
+def test_a_row_of_other_fields_is_refused_by_its_file_and_line(fields, problem):
+    with pytest.raises(UserError) as refused:
+        FormatDef(**fields)
+    assert re.match(f"{re.escape(__file__)}, line [0-9]+: ", str(refused.value)) and problem in str(refused.value)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from lmrep.config.record import choose, setting
+from lmrep.core.components import row
 from lmrep.core.errors import UserError
 from lmrep.core.paths import as_path
 
@@ -104,6 +105,7 @@ class Corpus:
                     break
 
 
+@row
 class CorpusDef(NamedTuple):
     """An entry of CORPORA.
 

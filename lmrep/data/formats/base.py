@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from lmrep.core.components import row
 from lmrep.core.errors import UserError
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data import characters
@@ -171,6 +172,7 @@ class Spans(NamedTuple):
 PLAN_ARGUMENTS = ("config", "store", "length", "seed", "layout", "fingerprint", "cache_dir", "progress")
 
 
+@row
 class FormatDef(NamedTuple):
     """A row of `FORMATS`: an input format as a choice of an experiment config.
 

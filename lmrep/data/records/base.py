@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lmrep.config.record import setting
+from lmrep.core.components import row
 from lmrep.core.errors import UserError
 from lmrep.core.paths import as_path, as_paths
 
@@ -119,6 +120,7 @@ class Job(NamedTuple):
         return field == "id" or (self.split == "test" and field in TARGETS)
 
 
+@row
 class ReaderDef(NamedTuple):
     """An entry of `READERS`: a file format of labelled examples.
 

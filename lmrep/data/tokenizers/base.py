@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from lmrep.core.components import row
 from lmrep.core.errors import UserError
 from lmrep.core.vocabulary import Vocabulary, WordCharacters
 
@@ -223,6 +224,7 @@ class Trained(NamedTuple):
         return len(self.specials) + self.reserved
 
 
+@row
 class TokenizerDef(NamedTuple):
     """An entry of TOKENIZERS.
 
