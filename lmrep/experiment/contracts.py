@@ -151,7 +151,7 @@ def _check_names(what: str, problem: str, names: Any, known: Any) -> None:
         if name not in known:
             near = "" if "lacks" in problem else suggestion(name, known)
             verb = "" if "lacks" in problem else ", which does not exist"
-            raise UserError(f"{what}: {problem} {name!r}{verb}{near}; correct this component")
+            raise UserError(f"{what}: {problem} {name!r}{verb}; correct this component{near}")
 
 
 def checked_network(model: Model, name: str, row: ModelDef) -> Model:
@@ -206,19 +206,19 @@ def check_objective(
         _check_held_out(objective, prepared, what)
     for name in (*training, *measured):
         if name not in metrics and not name.startswith(NETWORK):
-            raise UserError(f"{what}: its loss measures {name!r}, which its row does not declare"
-                            f"{suggestion(name, metrics)}; add it to ObjectiveDef.metrics")
+            raise UserError(f"{what}: its loss measures {name!r}, which its row does not declare; add it to "
+                            f"ObjectiveDef.metrics{suggestion(name, metrics)}")
         if name in COMMON or name == TARGETS:
             raise UserError(f"{what}: its loss measures {name!r}, the name of a figure of the trainer; rename it")
     for name in objective.terms:
         if name not in measured:
             raise UserError(f"{what}: its terms name {name!r}, which its loss does not measure on validation data"
-                            f"{suggestion(name, measured)}; it measures {', '.join(measured) or 'nothing'}")
+                            f"; it measures {', '.join(measured) or 'nothing'}{suggestion(name, measured)}")
     missing = [name for name, metric in metrics.items() if not metric.optional and name not in measured]
     if every and missing:
         raise UserError(f"{what}: its row declares {missing[0]!r}, which its loss does not measure on validation data"
-                        f"{suggestion(missing[0], measured)}; return it, or declare it with optional=True where the "
-                        "config decides")
+                        "; return it, or declare it with optional=True where the config decides"
+                        f"{suggestion(missing[0], measured)}")
     return set(measured)
 
 

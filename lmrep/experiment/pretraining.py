@@ -84,7 +84,7 @@ def choices(
         for name in (names,) if isinstance(names, str) else names:
             if name not in table:
                 raise Broken(f"its `choices` name {name!r} as {what}, which does not exist"
-                             f"{suggestion(name, table) or '; expected one of ' + ', '.join(table)}; correct it")
+                             f"{suggestion(name, table) or '; expected one of ' + ', '.join(table)}")
     default = next(iter(sizes))
     presets = {**sizes, "tiny": sizes[default]}
     chosen = loading.parse_argument(

@@ -309,8 +309,8 @@ def to_published(source: Path, target: Path, step: int | None = None) -> Convert
     run = load(source, step)
     config = experiments.model_config(run.experiment, run.tokenizer.size)
     if not isinstance(config, bilstm.Config):
-        raise UserError(f"the network is {run.model.name}; ELMo's files hold networks of model.name=bilstm. For a "
-                        "Transformer, use --to=huggingface")
+        raise UserError(f"the network is {run.experiment.model['name']}; ELMo's files hold networks of "
+                        "model.name=bilstm. For a Transformer, use --to=huggingface")
     check(config)
     every = {path: np.asarray(value) for path, value in flatten(jax.device_get(trainable(run.params))).items()}
     params = {path: value for path, value in every.items() if path.startswith("encoder/")}

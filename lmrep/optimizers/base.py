@@ -38,11 +38,12 @@ class OptimizerConfig:
 
     name: str = setting("adamw", "update rule, a row of OPTIMIZERS")
     learning_rate: float = setting(1e-4, "peak learning rate", above=0)
-    betas: tuple[float, ...] = setting((0.9, 0.999), "decay rates of adamw's and lamb's moments", at_least=0, below=1)
-    eps: float = setting(1e-6, "added to the square root of the second moment of adamw and lamb", above=0)
+    betas: tuple[float, ...] = setting((0.9, 0.999), "decay rates of the moments, as of adamw and lamb", at_least=0,
+                                       below=1)
+    eps: float = setting(1e-6, "added to the square root of the second moment, as of adamw", above=0)
     bias_correction: bool = setting(False, "divide the moments by 1 - beta^step (neither BERT nor ALBERT does)")
-    accumulator: float = setting(1.0, "adagrad: the sum of squared gradients before the first step", above=0)
-    momentum: float = setting(0.0, "sgd: decay rate of the momentum", at_least=0, below=1)
+    accumulator: float = setting(1.0, "the sum of squared gradients before the first step, as of adagrad", above=0)
+    momentum: float = setting(0.0, "decay rate of the momentum, as of sgd", at_least=0, below=1)
     weight_decay: float = setting(0.01, "decoupled weight decay, multiplied by the learning rate", at_least=0)
     decay_skip: tuple[str, ...] = setting((), "patterns of parameters without weight decay and lamb's trust ratio")
     gradient_scale: float = setting(1.0, "factor of the gradient, before it is clipped", above=0)

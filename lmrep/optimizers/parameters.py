@@ -36,8 +36,8 @@ def matches(
         if pattern not in optional and not any(mask.any() for mask in new.values()):
             known = [name for path, names in addresses.items() for name in (path, *names)]
             some = ", ".join(list(addresses)[:: max(1, len(addresses) // 4)][:4])
-            raise UserError(f"{where}: {pattern!r} matches no parameter{suggestion(pattern, known)}; "
-                            f"there are, for example, {some} (* matches any text)")
+            raise UserError(f"{where}: {pattern!r} matches no parameter; there are, for example, "
+                            f"{some} (* matches any text){suggestion(pattern, known)}")
         matched = {path: matched[path] | new[path] for path in matched}
     return matched
 

@@ -21,7 +21,7 @@ def check(
         for i, label in enumerate(labels_of(record)):
             if label not in known:
                 raise UserError(f"{describe(record, i)}, and config.objective.labels has {listed(labels)}"
-                                f"{suggestion(label, labels)}; correct it, or list all labels")
+                                f"; correct it, or list all labels{suggestion(label, labels)}")
 
 
 def report(
@@ -43,6 +43,6 @@ def report(
         unseen += [(record, i, label) for i, label in enumerate(given) if label not in known]
     if unseen:
         record, i, label = unseen[0]
-        log.warning("%s, which the training data lacks%s: %s of %s labels here are such; they count as errors in "
-                    "metrics, and the loss leaves them out", describe(record, i), suggestion(label, labels),
-                    f"{len(unseen):,}", f"{total:,}")
+        log.warning("%s, which the training data lacks: %s of %s labels here are such; they count as errors in "
+                    "metrics, and the loss leaves them out%s", describe(record, i), f"{len(unseen):,}", f"{total:,}",
+                    suggestion(label, labels))

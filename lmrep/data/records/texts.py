@@ -47,8 +47,8 @@ def read_folders(job: Job) -> Iterator[Record | UserError]:
     folders = {path.name: path for path in sorted(job.path.iterdir()) if path.is_dir() and _texts(path)}
     for name in job.config.classes:
         if name not in folders:
-            raise UserError(f"{job.path} has no subfolder {name!r} with .txt files{suggestion(name, folders)}; it has "
-                            f"{', '.join(folders) or 'none'}: correct config.data.classes")
+            raise UserError(f"{job.path} has no subfolder {name!r} with .txt files; it has "
+                            f"{', '.join(folders) or 'none'}: correct config.data.classes{suggestion(name, folders)}")
     single = _texts(job.path) if job.split == "test" and not folders else []
     for path in single:
         yield _record(job, path, {})

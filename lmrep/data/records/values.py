@@ -63,8 +63,8 @@ def missing_column(where: str, field: str, name: str, names: Any, what: str = "c
     example = field if field in names else next((other for other in names if other not in FIELDS), "name")
     example = example if len(example) <= 80 else "name"
     alike = [*itertools.islice((other for other in names if len(other) <= 80), 200)]
-    return UserError(f"{where} has no {short(name)}{needed}{suggestion(name, alike)}; it has the {what} {there}: set "
-                     f"config.data.columns, such as {{{field!r}: {example!r}}}")
+    return UserError(f"{where} has no {short(name)}{needed}; it has the {what} {there}: set config.data.columns, "
+                     f"such as {{{field!r}: {example!r}}}{suggestion(name, alike)}")
 
 
 def _follow(value: Any, path: str) -> Any:
@@ -183,7 +183,7 @@ def check(record: Record, split: str, needed: Collection[str] = ()) -> UserError
     for field in needed:
         if field not in fields and not (split == "test" and field in TARGETS):
             return UserError(f"{where} has no {field}, only {', '.join(fields)}; set config.data.columns, or "
-                             "check config.data.format")
+                             "config.data.format, which chooses the reader")
     for field in TEXTS:
         if field in fields and not any(map(_visible, fields[field])):
             return UserError(f"{where}: the {field} is empty; {CORRECT}")

@@ -156,7 +156,7 @@ def choose(
     if not families:
         known = ", ".join(dict.fromkeys(family.network_name for family in FAMILIES.values()))
         raise UserError(f"the network is of {name!r}, and only those of {known} can be written as a published "
-                        "checkpoint")
+                        "checkpoint; for another one, add a family (docs/extend/family.md)")
     if getattr(config, "pruned_heads", ""):
         raise UserError(f"heads were removed from the network (model.pruned_heads is {config.pruned_heads}), and "
                         "published layouts have the same heads in every layer; convert the run that it was made from")
