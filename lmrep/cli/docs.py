@@ -44,7 +44,7 @@ def run(arguments: Arguments) -> int:
     pages = {path.relative_to(source / "docs").with_suffix("").as_posix(): path for path in
              sorted((source / "docs").rglob("*.md"))} | dict.fromkeys(GENERATED)
     page = next(iter(arguments.words), "index").removesuffix(".md").removesuffix(".html")
-    page = next((name for name in pages if name.endswith(f"/{page}")), page)
+    page = next((name for name in (page, *pages) if name in pages and f"/{name}".endswith(f"/{page}")), page)
     choose(pages, page, "the page")
     if arguments.flags.output:
         from lmrep.storage.workdir import new_directory

@@ -264,7 +264,9 @@ def check_plan(stage: StagePlan, plan: Any) -> None:
     what = described("format", stage.format_name, form.config)
     with faults_of(what, form.config):
         promised, batch = form.fields(stage.format), plan.gather(np.array([-1]), plan.batch_length(np.array([-1])))
-    _check_names(what, "its row promises the batch field", promised, batch)
+    if missing := [name for name in promised if name not in batch]:
+        raise UserError(f"{what}: its row promises the batch field {missing[0]!r}, which its plan does not give; "
+                        "correct this component")
     for name, struct in batch_struct(plan.fields, b=1, t=stage.length).items():
         given = batch.get(name)
         if given is None or given.shape != struct.shape or given.dtype != struct.dtype:

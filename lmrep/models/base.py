@@ -340,9 +340,9 @@ def check_heads(model: Model, subject: str) -> None:
 def check_context(model: Model, context: str, subject: str) -> None:
     """Raises UserError where `model` cannot be conditioned on `context`; messages start with `subject`."""
     if context not in model.conditions_on:
+        possible = (f"{each} ({Context(each).meaning})" for each in sorted(model.conditions_on))
         raise UserError(f"{subject} conditions on {Context(context).meaning}, and the network {model.name!r} can "
-                        f"be conditioned on: {', '.join(sorted(model.conditions_on))}; choose another objective or "
-                        "network")
+                        f"be conditioned on: {', '.join(possible)}; choose another objective or network")
 
 
 def check_inputs(inputs: Inputs, supported: frozenset[str]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lmrep.config.record import choose
+from lmrep.config.record import choose, suggestion
 from lmrep.core.components import described, faults_of, type_of
 from lmrep.core.errors import Broken, UserError
 from lmrep.data.records import files, values
@@ -114,6 +114,9 @@ def _items(config: Config, split: str, pattern: str, explicit: Mapping[str, str]
             for item in reader.read(Job(path, split, columns, config)):
                 if not isinstance(item, Record | UserError):
                     raise Broken(f"its read gives {type_of(item)}; expected Record of lmrep.data.records or UserError")
+                if unknown := [] if isinstance(item, UserError) else item.fields.keys() - FIELDS.keys():
+                    raise Broken(f"its read gives the field {min(unknown)!r}, which does not exist"
+                                 f"{suggestion(min(unknown), FIELDS)}")
                 yield item
 
 
