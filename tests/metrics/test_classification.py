@@ -36,6 +36,11 @@ def test_metrics_equal_those_of_scikit_learn(classes):
         reference.f1_score(gold == 0, predicted == 0))
 
 
+def test_macro_f1_counts_a_class_that_is_predicted_and_never_gold():
+    gold, predicted = [0, 0, 1], [0, 2, 1]
+    assert value("macro_f1", gold, predicted) == pytest.approx(reference.f1_score(gold, predicted, average="macro"))
+
+
 def test_names_give_the_same_values_as_numbers():
     gold, predicted = random_labels(classes=3)
     names = np.asarray(["neutral", "entailment", "contradiction"])
