@@ -141,9 +141,8 @@ def _missing(job: Job, field: str, spec: str, first: list[str]) -> UserError:
     if len(first) == 1 and (separator := next((mark for mark in SEPARATORS if mark in first[0]), "")):
         return UserError(f"{job.path}, line 1 has one column, {short(first[0])}; its columns seem to be separated by "
                          f"{separator!r}: set config.data.separator={_name(separator)!r}")
-    error = missing_column(f"{job.path}, line 1", field, spec, first)
     numbers = f"; in a file without a header, by number from 0, such as {{{field!r}: '0'}}"
-    return UserError(f"{error}{numbers}") if job.config.header == "auto" else error
+    return missing_column(f"{job.path}, line 1", field, spec, first, advice=numbers * (job.config.header == "auto"))
 
 
 def _is_number(spec: str) -> bool:

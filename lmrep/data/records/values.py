@@ -56,15 +56,17 @@ def from_object(value: Any, job: Job, where: str) -> Record | UserError:
     return Record(fields, fields.pop("id", ""), where)
 
 
-def missing_column(where: str, field: str, name: str, names: Any, what: str = "columns") -> UserError:
-    """The error about a field that is not in the file; `names` are those that are there."""
+def missing_column(
+    where: str, field: str, name: str, names: Any, what: str = "columns", advice: str = ""
+) -> UserError:
+    """The error about a field that is not in the file; `names` are those that are there. `advice` begins with ";"."""
     needed = "" if field == name else f" for the field {field!r}"
     there = listed(names) or "none"
     example = field if field in names else next((other for other in names if other not in FIELDS), "name")
     example = example if len(example) <= 80 else "name"
     alike = [*itertools.islice((other for other in names if len(other) <= 80), 200)]
     return UserError(f"{where} has no {short(name)}{needed}; it has the {what} {there}: set config.data.columns, "
-                     f"such as {{{field!r}: {example!r}}}{suggestion(name, alike)}")
+                     f"such as {{{field!r}: {example!r}}}{advice}{suggestion(name, alike)}")
 
 
 def _follow(value: Any, path: str) -> Any:
