@@ -22,7 +22,7 @@ from lmrep.cli import streams
 from lmrep.cli.arguments import COMMON, COMPILATION_CACHE, Flag, parse
 from lmrep.config.record import suggestion
 from lmrep.core import compilation_cache
-from lmrep.core.errors import RunFault, Stopped, UserError, readable
+from lmrep.core.errors import FAULTS, RunFault, Stopped, UserError, readable
 from lmrep.core.host import check_address_space, keep_memory
 from lmrep.core.messages import show_messages, shown
 from lmrep.distributed import process_group
@@ -125,9 +125,6 @@ COMMANDS = {
         'eval "$(lmrep completion bash)"', (), "SHELL", computes=False),
 }
 
-# Errors of the system that no command foresees everywhere, and that are not errors of lmrep.
-FAULTS = {errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ELOOP, errno.EMFILE, errno.ENFILE, errno.ENODEV,
-          errno.ENOSPC, errno.EPERM, errno.EROFS, errno.ESTALE}
 TERMINATED = 143  # the exit code after SIGTERM
 
 

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from lmrep.core.errors import Broken, RunFault, Stopped, UserError
+from lmrep.core.errors import FAULTS, Broken, RunFault, Stopped, UserError
 
 Row = TypeVar("Row", bound=tuple)
 
@@ -82,6 +82,8 @@ def faults_of(what: str, config: Any) -> Iterator[None]:
     except (UserError, RunFault, Stopped, MemoryError):
         raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in FAULTS:
+            raise
         frames = traceback.extract_tb(error.__traceback__)
         frame = next((frame for frame in reversed(frames) if frame.filename == _file(config)), frames[-1])
         lines = str(error).strip().splitlines() or [""]

@@ -1,5 +1,7 @@
 """A format of labelled files that lmrep does not know is one function and one entry of `READERS`."""
 
+import errno
+
 import pytest
 
 from lmrep.core.errors import UserError
@@ -52,3 +54,13 @@ def test_what_is_no_record_is_refused_by_the_name_and_the_file_of_the_reader(exa
     with pytest.raises(UserError) as refused:
         records.read(Config(validation=str(tmp_path / "dev.bars")), "validation")
     assert f"reader 'bars' ({__file__})" in str(refused.value) and problem in str(refused.value)
+
+
+def test_a_fault_of_the_machine_is_not_the_reader_s(tmp_path, monkeypatch):
+    def read(job):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setitem(READERS, "bars", ReaderDef(read, (".bars",)))
+    (tmp_path / "dev.bars").write_text("the cat\n")
+    with pytest.raises(OSError, match="Input/output error"):
+        records.read(Config(validation=str(tmp_path / "dev.bars")), "validation")
