@@ -36,6 +36,8 @@ def build(home: Path) -> Path:
     for name, count in (("train", 24), ("dev", 12), ("test", 12)):
         records = runs.labelled_texts(count, len(name))
         table(home / f"{name}.tsv", ("text", "label"), [(each["text"], each["label"]) for each in records])
+        (home / f"topics_{name}.jsonl").write_text("".join(
+            json.dumps({"text": each["text"], "labels": [each["label"], "words"]}) + "\n" for each in records))
         for language in ("de", "en"):
             (home / f"{name}.{language}").write_text("".join(f"{each['text']}\n" for each in records))
     shutil.copy(home / "test.en", home / "output.en")
