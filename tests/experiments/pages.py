@@ -21,7 +21,7 @@ FILES = {str(file.relative_to(ROOT / "experiments")): file for file in sorted((R
          if "def get_config(" in file.read_text()}
 TASKS = [page for page in FILES if page.startswith("tasks/") or page in ("taglm.py", "transformer_mt.py", "cove.py")]
 FUNCTION = loading._function
-OPTIMIZED = set()  # (optimizer, parameters, steps) that `build_shapes` has built
+OPTIMIZED = set()  # (rule, patterns, parameters) that `build_shapes` has built
 MESHES = ("data", "fsdp", "1x1x2", "2x2x2")
 
 
@@ -69,6 +69,7 @@ def load(page: str, argument: str) -> experiments.Experiment:
     """The experiment of a page and its argument. Raises UserError where they do not fit."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loading, "_function", get_config)
+        patch.setattr(loading, "_check_choices", lambda *_: None)  # which loads the page again for each choice
         config = loading.load(FILES[page], argument)
     if page in TASKS:
         config.data.train = "train.tsv"
@@ -93,9 +94,11 @@ def build_shapes(experiment: experiments.Experiment) -> list:
     for i, stage in enumerate(stages):
         objectives.append(build.objective(stage, network, tokens))
         specs, steps = objectives[-1].specs, experiments.schedule_steps(stages, i)
-        parameters = tuple((path, spec.axes) for path, spec in flatten(specs).items())
-        if (key := (repr(stage.optimizer), parameters, steps)) not in OPTIMIZED:  # it is traced, for any sizes
-            optimizers.build(stage.optimizer, specs, steps)
+        optimizer = stage.optimizer
+        optimizers.check(optimizer, steps)
+        key = optimizer.name, optimizer.decay_skip, repr(optimizer.multipliers), *flatten(specs)
+        if key not in OPTIMIZED:  # it is traced, for any sizes and numbers
+            optimizers.build(optimizer, specs, steps)
             OPTIMIZED.add(key)
     return objectives
 

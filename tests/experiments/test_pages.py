@@ -16,8 +16,6 @@ from lmrep.models import PRESETS
 from tests import given
 from tests.experiments.pages import FILES, ROOT, TASKS, build_shapes, covering, declared, load
 
-# Choices that are refused by themselves: they say how a teacher is followed, or the page has one size.
-WITHOUT_EFFECT = {("distilbert.py", "start"), ("distilbert.py", "head"), ("quickstart.py", "size")}
 COMMON = ("model", "objective", "format", "data", "optimizer", "mesh")  # choices that pages share
 # On other pages, pairs of common choices are the same code.
 ALL_PAIRS = ("bert.py", "quickstart.py", "tasks/classify.py")
@@ -56,7 +54,7 @@ def test_every_pair_of_choices_builds_or_is_refused(page):
     defaults = declared(page)
     choices = {name: [value for value in values[1:] if value and (
         name != "model" or value in NETWORKS.get(page, ("gpt2", "elmo_small", "xlnet_base", "t5_small")))]
-        for name, values in defaults.items() if (page, name) not in WITHOUT_EFFECT}
+        for name, values in defaults.items()}
     beginnings = [{name: value for name, value in row.items() if value != defaults[name][0]}
                   for row in BEGINNINGS if row.keys() <= defaults.keys()]
     beginnings = [row for row in beginnings if all(value in choices[name] for name, value in row.items())]
