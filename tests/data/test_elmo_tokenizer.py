@@ -1,7 +1,5 @@
 """The tokenizer of words with characters."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -111,16 +109,6 @@ def test_pretokenized_words_of_subword_tokenizers_have_their_tokens():
     np.testing.assert_array_equal(found.ids, expected.ids)
     assert sorted(set(found.words)) == [0, 1, 2]
     assert [text[a:b] for a, b in found.word_offsets] == text.split()
-
-
-def test_saved_tokenizer_is_loaded(tmp_path):
-    tokenizer = trained()
-    tokenizer.save(tmp_path)
-    assert (tmp_path / "vocabulary.txt").read_text(encoding="utf8").split("\n")[:4] == ["<S>", "</S>", "<UNK>", "the"]
-    assert json.loads((tmp_path / "tokenizer_config.json").read_text())["unk_token"] == "<UNK>"
-    for loaded in (tokenizers.load(tmp_path),
-                   tokenizers.from_vocab_file(Config(name="elmo", vocab_file=str(tmp_path / "vocabulary.txt")))):
-        assert loaded.name == "elmo" and loaded.fingerprint == tokenizer.fingerprint
 
 
 def test_released_vocabulary_is_loaded(tmp_path):

@@ -343,14 +343,14 @@ def assert_parts(full, parts, indices):
 def test_runs_resumed_at_any_step_on_several_hosts_show_the_same_batches(name, random_store):
     full = run(dataset(name, random_store))
     again = dataset(name, random_store)
-    for first in (15, 16, 33):  # the loader finds the examples of 16 steps together
-        for host in HOSTS:
-            assert_parts(full[first:], run(again, first, indices=host), host)
+    for first, host in zip((15, 16, 33), itertools.cycle(HOSTS), strict=False):  # the loader finds 16 steps together
+        assert_parts(full[first:], run(again, first, indices=host), host)
     assert len({batch["example"].tobytes() for batch in full}) > 1
 
 
-@pytest.mark.parametrize("name", [*CASES, "mixture", "labelled"])
-@pytest.mark.parametrize("limit", [None, 10])
+@pytest.mark.parametrize(("name", "limit"), [
+    *((name, None) for name in (*CASES, "mixture", "labelled", "mixed labelled")),
+    *((name, 10) for name in ("packed", "stream in order", "sentence_stream", "stream_pair", "mixture", "labelled"))])
 def test_an_evaluation_shows_every_example_once_on_any_number_of_hosts(name, limit, random_store):
     plan = dataset(name, random_store)
     count = min(limit or plan.evaluation_examples, plan.evaluation_examples)

@@ -9,26 +9,8 @@ from lmrep.data import formats
 from lmrep.data.formats import FORMATS
 from lmrep.data.formats.base import split_texts
 from lmrep.data.formats.doc_sentences import DocSentences
-from lmrep.data.formats.full_sentences import example_starts
 
 LENGTHS = (6, 17, 40)  # sentences have up to 30 tokens: longer and shorter than an example
-
-
-def examples_of(name, store, length, **settings):
-    """The tokens and segment ids of each example, without padding, in the order of the table."""
-    plan = formats.plan(name, record.read(FORMATS[name].config, settings), store, length, 0)
-    batch = plan.gather(np.arange(plan.examples))
-    for tokens, segments, positions in zip(batch["tokens"], batch["segment_ids"], batch["positions"], strict=True):
-        real = segments > 0
-        for segment in range(1, segments.max() + 1):
-            np.testing.assert_array_equal(positions[segments == segment], np.arange((segments == segment).sum()))
-        yield tokens[real], segments[real]
-
-
-def positions_in(store, tokens):
-    """The positions of the ordinary tokens in the store, and which tokens are special."""
-    special = tokens < store.stream[0]
-    return tokens[~special] - store.stream[0], special
 
 
 def examples_by_hand(store, capacity, across):
@@ -49,55 +31,16 @@ def examples_by_hand(store, capacity, across):
     return examples
 
 
-@pytest.mark.parametrize("across", [True, False])
+@pytest.mark.parametrize("name", ["full_sentences", "doc_sentences"])
 @pytest.mark.parametrize(("seed", "length"), enumerate(LENGTHS))
-def test_examples_take_sentences_as_long_as_they_fit(seed, length, across, random_store):
+def test_examples_take_sentences_as_long_as_they_fit(seed, length, name, random_store):
+    """The first token of each example, or of each text of packed ones; `test_format_properties.py` has the rest."""
     store = random_store(seed, 30)
-    starts = example_starts(store.sentences, store.documents, length - 2, across)
-    expected = examples_by_hand(store, length - 2, across)
-    assert starts.tolist() == [chunks[0][0] for chunks in expected]
-
-
-@pytest.mark.parametrize(("seed", "length"), enumerate(LENGTHS))
-def test_full_sentences_fill_examples_across_documents(seed, length, random_store):
-    store = random_store(seed, 30)
-    cls, sep = store.vocabulary.specials["cls"], store.vocabulary.specials["sep"]
-    document_of = np.repeat(np.arange(30), np.diff(store.sentences[store.documents]))
-    seen, crossings = [], 0
-    for (tokens, segments), chunks in zip(examples_of("full_sentences", store, length),
-                                          examples_by_hand(store, length - 2, True), strict=True):
-        assert (segments == 1).all() and len(tokens) <= length
-        assert tokens[0] == cls and tokens[-1] == sep
-        positions, special = positions_in(store, tokens)
-        assert (positions[0], positions[-1] + 1) == (chunks[0][0], chunks[-1][1])
-        changes = np.flatnonzero(np.diff(document_of[positions])) + 1
-        inner = np.flatnonzero(special[1:-1])  # indices among the tokens between the first and the last
-        np.testing.assert_array_equal(inner - np.arange(len(inner)), changes)  # one separator at each change
-        assert (tokens[1:-1][inner] == sep).all()
-        crossings += len(changes)
-        seen.extend(positions.tolist())
-    assert seen == list(range(store.tokens))
-    assert crossings > 0 or length == 6
-
-
-@pytest.mark.parametrize("pack", [True, False])
-@pytest.mark.parametrize("length", LENGTHS)
-def test_doc_sentences_end_with_their_document(length, pack, random_store):
-    store = random_store(5, 30)
-    document_of = np.repeat(np.arange(30), np.diff(store.sentences[store.documents]))
-    texts, count = [], 0
-    for tokens, segments in examples_of("doc_sentences", store, length, pack=pack):
-        count += 1
-        assert pack or (segments == 1).all()
-        for segment in range(1, segments.max() + 1):
-            own = tokens[segments == segment]
-            positions, special = positions_in(store, own)
-            np.testing.assert_array_equal(np.flatnonzero(special), [0, len(own) - 1])
-            assert (np.diff(positions) == 1).all() and len(set(document_of[positions])) == 1
-            texts.append((positions[0], positions[-1] + 1))
-    expected = [(chunks[0][0], chunks[-1][1]) for chunks in examples_by_hand(store, length - 2, False)]
-    assert sorted(texts) == expected and (pack or texts == expected)
-    assert count == len(expected) if not pack else count < len(expected) or length == 6
+    expected = examples_by_hand(store, length - 2, name == "full_sentences")
+    for settings in ({}, {"pack": False})[: 1 + (name == "doc_sentences")]:
+        starts, offsets = formats.plan(name, record.read(FORMATS[name].config, settings), store, length, 0).spans[1::-1]
+        texts = starts.tolist() if name == "doc_sentences" else starts[offsets[:-1]].tolist()
+        assert (texts if settings or name == "full_sentences" else sorted(texts)) == [c[0][0] for c in expected]
 
 
 def test_packed_steps_have_about_as_many_tokens_as_full_sentences(random_store):
@@ -112,14 +55,3 @@ def test_packed_steps_have_about_as_many_tokens_as_full_sentences(random_store):
 
 def test_texts_are_split_into_chunks():
     assert split_texts(np.array([0, 0, 3, 10, 11, 11]), 3).tolist() == [0, 3, 6, 9, 10, 11]
-
-
-@pytest.mark.parametrize("name", ["full_sentences", "doc_sentences"])
-def test_examples_with_a_smaller_capacity_are_rejected(name, random_store, monkeypatch):
-    """Planted error: examples hold one token less than their capacity."""
-    store = random_store(1, 30)
-    monkeypatch.setattr(f"lmrep.data.formats.{name}.example_starts", lambda sentences, documents, capacity, **options:
-                        example_starts(sentences, documents, capacity - 1, **options))
-    plan = formats.plan(name, FORMATS[name].config(), store, 40, 0)
-    expected = examples_by_hand(store, 38, name == "full_sentences")
-    assert sorted(plan.spans.starts[plan.spans.offsets[:-1]].tolist()) != [chunks[0][0] for chunks in expected]

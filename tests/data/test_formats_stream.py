@@ -82,19 +82,6 @@ def test_following_is_the_next_token_of_the_text(seed, length, isolate, random_s
     np.testing.assert_array_equal(following, [*expected, *expected, -1])
 
 
-def test_every_token_but_the_first_is_a_target_once_in_a_walk(random_store):
-    stream_plan = plan("stream", Stream(order="contiguous"), random_store(2, 20), 20, 0)
-    steps = -(-stream_plan.rows // 4)
-    targets = []
-    walk = {"first_step": steps, "last_step": 2 * steps}
-    for batch in batches(stream_plan, batch_size=4, indices=np.arange(4), seed=0, **walk):
-        shifted = np.column_stack([batch["tokens"][:, 1:], batch["following"]])
-        real = np.column_stack([batch["segment_ids"][:, 1:] > 0, batch["following"] >= 0])
-        targets.append(shifted[real])
-    expected = stream_of(stream_plan.store)[1:]
-    np.testing.assert_array_equal(np.sort(np.concatenate(targets)), np.sort(expected))
-
-
 def test_a_following_id_outside_of_the_vocabulary_is_refused(random_store):
     stream_plan = plan("stream", Stream(order="contiguous"), random_store(2, 20), 16, 0)
     first = stream_plan.spans.starts[stream_plan.spans.offsets[1]]
@@ -138,15 +125,6 @@ def test_walks_combine_other_examples_in_their_batches():
     assert (other_seed != walks[0].ravel()).mean() > 0.9
     starts = walks[:, 0, :] % (n // batch_size)
     assert len(np.unique(starts)) > 60  # of 100, in 200 draws
-
-
-def test_a_position_has_its_example_whatever_else_is_requested():
-    positions = np.arange(2000)
-    together = contiguous_numbers(77, 3, 6, positions, 5)
-    np.testing.assert_array_equal(np.concatenate([contiguous_numbers(77, 3, 6, positions[i : i + 1], 5)
-                                                  for i in positions]), together)
-    far = contiguous_numbers(77, 3, 6, 10**15 + positions, 5)
-    assert far.max() < 3 * 77 and (far >= 0).mean() > 0.9
 
 
 # --- Batches ---

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from lmrep.data import loader
 from lmrep.data.mixture import BLOCK, block_counts, mixing_weights
 from lmrep.data.records.encoding import Source, Units, join, take
 from lmrep.data.records.examples import POOL, arrange
@@ -126,13 +125,6 @@ def test_batches_consist_of_the_sources_units(packed):
         known = expected["known"][0]
         np.testing.assert_array_equal(batch["known"][index][: len(known)], known)
     assert (batch["source_segment_ids"][[3, 20]] == 0).all()
-
-
-def test_evaluation_shows_every_example_once(mixture):
-    own = mix(mixture.names, parts())
-    numbers = np.concatenate([batch["example"] for batch in loader.evaluation_batches(
-        own, batch_size=16, indices=np.arange(16))])
-    assert sorted(numbers[numbers >= 0].tolist()) == list(range(sum(SIZES)))
 
 
 def test_different_mixtures_have_different_fingerprints(mixture):

@@ -31,12 +31,6 @@ def test_padding_is_under_two_percent(length):
     assert padding_fraction(pack_documents(bounds, length), length) < 0.02
 
 
-def test_without_best_fit_padding_is_over_two_percent(monkeypatch):
-    monkeypatch.setattr("lmrep.data.formats.packed.best_fit", lambda sizes, *_: np.arange(len(sizes)))
-    sizes = np.random.default_rng(0).lognormal(6, 1, 3000).astype(np.int64)
-    assert padding_fraction(pack_documents(np.concatenate([[0], np.cumsum(sizes)]), 128), 128) > 0.02
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_best_fit_matches_a_search_of_all_bins(seed):
     rng = np.random.default_rng(seed)

@@ -120,7 +120,7 @@ def test_time_is_linear_whatever_the_text(text):
         split("\n" + text * (size // len(text)))
         return time.process_time() - start
 
-    assert min(seconds(200_000) for _ in range(2)) < 8 * max(min(seconds(50_000) for _ in range(3)), 0.005)
+    assert min(seconds(100_000) for _ in range(2)) < 8 * max(min(seconds(25_000) for _ in range(3)), 0.0025)
 
 
 def test_the_marks_are_those_of_unicode():

@@ -5,6 +5,7 @@ import os
 import pytest
 
 from lmrep.data.store import prepare, unfinished
+from tests.cases import slow_after
 from tests.data.test_prepare import SETTINGS, texts, write
 from tests.data.test_prepare_resumed import on_disk
 
@@ -43,12 +44,13 @@ def piped(content):
     return os.mkfifo
 
 
-@pytest.mark.parametrize("file, damage, kept", [
-    ("key.json", flipped, 0), ("tokenizer/vocab.txt", flipped, 0), ("tokenizer/manifest.json", removed, 0),
-    ("parts/00000/counts.npy", cut, 0), ("parts/00001/train/sentences.npy", flipped, 1),
+@pytest.mark.parametrize("file, damage, kept", slow_after(8, [
+    ("key.json", flipped, 0), ("tokenizer/vocab.txt", flipped, 0), ("parts/00001/train/sentences.npy", flipped, 1),
     ("parts/00002/train/tokens-train.array_record-00000", flipped, 2), ("parts/00002/tallies.json", removed, 2),
-    ("key.json", piped, 0), ("parts/00002/manifest.json", piped, 2),
-    *((f"parts/00002/{name}", removed, "joining") for name in ("tallies.json", "counts.npy", "train/rest.npy"))])
+    ("key.json", piped, 0), ("parts/00002/train/rest.npy", removed, "joining"),
+    ("parts/00000/counts.npy", cut, 0), ("tokenizer/manifest.json", removed, 0),
+    ("parts/00002/manifest.json", piped, 2),
+    *((f"parts/00002/{name}", removed, "joining") for name in ("tallies.json", "counts.npy"))]))
 def test_damaged_pieces_are_built_again(interrupted, tmp_path, monkeypatch, file, damage, kept):
     ready, config, partial = interrupted
     monkeypatch.setattr(prepare, "PART", 3000)
