@@ -15,7 +15,7 @@ PARTS = [
     "<unk>", "[MASK]", "</s>", "\U0001d4b3", "\u1100\u1161", "x" * 60]
 
 
-def texts(seed, number=300):
+def texts(seed, number=200):
     draw = random.Random(seed)
     return ["", " ", *("".join(draw.choices(PARTS, k=draw.randint(1, 15))) for _ in range(number))]
 

@@ -79,7 +79,7 @@ def tokenizer():
 
 def test_ids_equal_those_of_a_plain_implementation(tokenizer):
     draw = random.Random(0)
-    texts = ["", " ", *("".join(draw.choices(PARTS, k=draw.randint(1, 30))) for _ in range(500))]
+    texts = ["", " ", *("".join(draw.choices(PARTS, k=draw.randint(1, 30))) for _ in range(250))]
     for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
         assert ids.dtype == np.int32
         assert [TOKENS[i] for i in ids] == reference(text), text

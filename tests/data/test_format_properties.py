@@ -185,7 +185,7 @@ def test_special_tokens_segments_positions_and_types_are_those_of_the_format(nam
     case = CASES[name]
     names = {SPECIALS["cls"]: "C", SPECIALS["sep"]: "S"}
     for length in (min(case.lengths), 45):
-        batch = everything(make(name, random_store(length, 25), length))
+        batch = everything(make(name, random_store(length, 12), length))
         for tokens, segments, positions, types in zip(*(batch[field] for field in (
                 "tokens", "segment_ids", "positions", "token_type_ids")), strict=True):
             size = np.count_nonzero(segments)

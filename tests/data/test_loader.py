@@ -80,7 +80,7 @@ def test_orders_that_only_rotate_are_rejected():
 
 
 def test_consecutive_examples_are_independent():
-    n, seeds = 1009, 3000
+    n, seeds = 1009, 1500
     pairs = np.array([example_numbers(n, seed, np.array([n, n + 1])) for seed in range(seeds)])
     tenths = pairs * 10 // n
     expected = np.bincount(np.arange(n) * 10 // n) * seeds / n

@@ -146,7 +146,7 @@ def test_spans_of_xlnet_start_where_its_code_says():
 
 @pytest.mark.parametrize("cleaning", [Cleaning(True), Cleaning(False), Cleaning(True, True), Cleaning(False, True)])
 def test_cleaning_and_its_trace_match_the_description(cleaning):
-    for text in texts(7, 1500):
+    for text in texts(7, 700):
         clean, starts, ends = cleaning.trace(text)
         assert clean == cleaning.apply(text) == cleaned(text, cleaning.lowercase, cleaning.keep_accents), repr(text)
         assert len(clean) == len(starts) == len(ends)

@@ -50,7 +50,7 @@ def test_ids_equal_those_of_a_plain_implementation(lowercase):
              "ж", "7", "in", "ing", "\0", "\x07", "\u200b", "\ufeff", "\ufffd",
              "\u00ad", " ", "   ", "\t", "\n", "\r\n", "\u00a0", "\u3000", ".", ",", "!!", "'s", "(in)", "--", "$", "^",
              "`", "“", "…", "\U0001f600", "a" * 50, "x" * 200, "x" * 201]
-    texts = ["".join(draw.choices(parts, k=draw.randint(1, 30))) for _ in range(500)]
+    texts = ["".join(draw.choices(parts, k=draw.randint(1, 30))) for _ in range(250)]
     tokenizer = WordPiece(TOKENS, lowercase)
     for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
         assert ids.dtype == np.int32
