@@ -129,6 +129,7 @@ def test_report_and_samples(home):
     command("report", str(home / "run"), f"--data_dir={home}/data", f"--output={home}/page.html")
 
 
+@pytest.mark.slow
 def test_sweep_and_plan(home):
     command("sweep", f"--config={home}/plugins.py", f"--workdir={home}/sweep", f"--data_dir={home}/data",
             "--grid=optimizer.newton_steps=2", "--config.steps=2")

@@ -46,6 +46,7 @@ def with_penalty(penalty, microbatches=1):
     return with_network_losses(lambda model: skip.build(skip.Config(), model, WORDS), network, microbatches)
 
 
+@pytest.mark.slow
 def test_the_loss_of_a_network_is_added_and_measured_over_every_mesh_and_microbatch_count(tmp_path):
     (plain, _), (one, _) = (lines_of(with_penalty(penalty), tmp_path / str(penalty)) for penalty in (0.0, 3.0))
     split, _ = lines_of(with_penalty(3.0, 2), tmp_path / "split", microbatches=2, layout=(2, 2, 2))

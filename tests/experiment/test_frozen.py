@@ -62,19 +62,6 @@ def test_a_checkpoint_has_no_frozen_parameter(runs):
 
 
 @pytest.mark.slow
-def test_a_stopped_run_ends_as_one_that_was_not(runs, tmp_path):
-    folder, config = runs
-    shutil.copytree(folder / "student", tmp_path / "run")
-    for later in (8, 12):
-        shutil.rmtree(tmp_path / "run/checkpoints" / str(later))
-    api.train(config, tmp_path / "run", data_dir=folder / "data")
-    there, here = values(folder / "student"), values(tmp_path / "run")
-    assert there.keys() == here.keys()
-    for path in there:
-        assert np.asarray(there[path]).tobytes() == np.asarray(here[path]).tobytes(), path
-
-
-@pytest.mark.slow
 def test_the_teachers_losses_are_logged_and_validated(runs):
     folder, _ = runs
     for split in ("train", "validation"):

@@ -10,7 +10,6 @@ import pytest
 
 from lmrep import optimizers
 from lmrep.config import loading
-from lmrep.core.params import flatten
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.tokenizers import SPECIALS
 from lmrep.experiment import build
@@ -20,8 +19,7 @@ ROOT = Path(__file__).parents[2]
 FILES = {str(file.relative_to(ROOT / "experiments")): file for file in sorted((ROOT / "experiments").rglob("*.py"))
          if "def get_config(" in file.read_text()}
 TASKS = [page for page in FILES if page.startswith("tasks/") or page in ("taglm.py", "transformer_mt.py", "cove.py")]
-FUNCTION = loading._function
-OPTIMIZED = set()  # (rule, patterns, parameters) that `build_shapes` has built
+TRACED = set()  # (optimizer, network) whose update rule `build_shapes` has traced
 MESHES = ("data", "fsdp", "1x1x2", "2x2x2")
 
 
@@ -44,35 +42,17 @@ def declared(page: str) -> dict[str, tuple]:
 
 
 @functools.cache
-def get_config(file: Path, *rest: str) -> Callable:
-    """The function of a page, which runs once for each argument."""
-    function = FUNCTION(file, *rest)
-
-    @functools.cache
-    def once(argument):
-        token = loading._DECLARED.set(declared := {})
-        try:
-            return function(argument).to_dict(), declared
-        finally:
-            loading._DECLARED.reset(token)
-
-    def call(argument):
-        config, found = once(argument)
-        if (declared := loading._DECLARED.get()) is not None:
-            declared.update(found)
-        return config
-
-    return call
+def get_config(file: Path) -> Callable:
+    """The function of a page, which runs once for each argument and gives a dict."""
+    function = loading._function(file, "get_config", "")
+    return functools.cache(lambda argument: function(argument).to_dict())
 
 
 def load(page: str, argument: str) -> experiments.Experiment:
     """The experiment of a page and its argument. Raises UserError where they do not fit."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loading, "_function", get_config)
-        patch.setattr(loading, "_check_choices", lambda *_: None)  # which loads the page again for each choice
-        config = loading.load(FILES[page], argument)
+    config = get_config(FILES[page])(argument)
     if page in TASKS:
-        config.data.train = "train.tsv"
+        config = {**config, "data": {**config["data"], "train": "train.tsv"}}
     experiment = experiments.parse(config)
     experiments.check_mesh(experiment, 8)
     return experiment
@@ -94,12 +74,11 @@ def build_shapes(experiment: experiments.Experiment) -> list:
     for i, stage in enumerate(stages):
         objectives.append(build.objective(stage, network, tokens))
         specs, steps = objectives[-1].specs, experiments.schedule_steps(stages, i)
-        optimizer = stage.optimizer
-        optimizers.check(optimizer, steps)
-        key = optimizer.name, optimizer.decay_skip, repr(optimizer.multipliers), *flatten(specs)
-        if key not in OPTIMIZED:  # it is traced, for any sizes and numbers
-            optimizers.build(optimizer, specs, steps)
-            OPTIMIZED.add(key)
+        with pytest.MonkeyPatch.context() as patch:
+            if (rule := (stage.optimizer.name, experiment.model["name"])) in TRACED:
+                patch.setattr(optimizers, "check_rule", lambda *_: None)
+            optimizers.build(stage.optimizer, specs, steps)
+        TRACED.add(rule)
     return objectives
 
 
