@@ -17,6 +17,7 @@ from lmrep.layers import attention, fused_attention
 from lmrep.layers import attention_backends as backends
 from lmrep.layers.attention import AttentionMask, KVCache
 from lmrep.layers.attention_backends import ATTENTION, FASTER, Needs
+from tests.cases import slow_after
 
 EASY = Needs(64, dtype="bfloat16", length=4096, packed=False)  # what every backend honours
 RNG = np.random.default_rng(0)
@@ -152,7 +153,7 @@ def test_cudnn_is_lowered_for_cuda(shape, causal, sizes, monkeypatch):
 # Splash attention
 
 
-@pytest.mark.parametrize("causal", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("causal", slow_after(1, [True, False]))
 def test_splash_attention_equals_dense_attention(causal):
     """In the interpreter, with packed segments, padding, a narrow head and a length that blocks do not divide."""
     segments, x = np.sort(RNG.integers(1, 4, (2, 140)), axis=1).astype(np.int32), arrays(2, 140, 1, 16)

@@ -77,6 +77,7 @@ def test_keys_are_independent():
                  for a, b in itertools.pairwise(masks)) > REJECT
 
 
+@pytest.mark.slow
 def test_wrong_masks_are_detected():
     draws = np.random.default_rng(0).random(SHAPE)
     good = draws >= RATE

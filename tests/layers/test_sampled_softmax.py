@@ -13,6 +13,7 @@ from lmrep.core.params import ParamSpec
 from lmrep.core.sharding import make_mesh, shardings, use_mesh
 from lmrep.layers import lm_head, sampled_softmax
 from lmrep.layers.sampled_softmax import ALL, Negatives
+from tests.cases import slow_after
 
 slow = pytest.mark.slow
 V, E, B, T, K = 48, 6, 8, 3, 16
@@ -44,7 +45,7 @@ def total(table, bias, x, negatives=NEGATIVES):
     return sampled_softmax.cross_entropy(table, x, jnp.asarray(TARGETS), jnp.asarray(WEIGHTS), negatives, bias)
 
 
-@pytest.mark.parametrize(("k", "vocab"), [(1, 3), (16, V), (47, V), (300, 1000)])
+@pytest.mark.parametrize(("k", "vocab"), slow_after(1, [(47, V), (1, 3), (300, 1000)]))
 def test_a_draw_has_distinct_words_of_the_vocabulary_and_is_a_function_of_its_key(k, vocab):
     sample = jax.jit(partial(sampled_softmax.draw, k=k, vocab=vocab))
     words, draws = sample(jax.random.key(3))
@@ -52,6 +53,7 @@ def test_a_draw_has_distinct_words_of_the_vocabulary_and_is_a_function_of_its_ke
     np.testing.assert_array_equal(words, sample(jax.random.key(3)).words)
 
 
+@slow
 def test_draws_are_log_uniform_even_for_the_rarest_of_many_words():
     vocab, n = 800_000, 2**21
     ids, accepted = jax.jit(partial(sampled_softmax._candidates, n=n, vocab=vocab))(jax.random.key(0))
@@ -153,23 +155,8 @@ def test_the_expected_gradient_is_zero_with_the_correct_logits_and_nears_that_of
 
 
 @slow
-def test_the_gradient_converges_to_that_of_the_full_softmax():
-    full = jax.grad(lambda x: lm_head.chunked_cross_entropy(
-        TABLE, x, jnp.asarray(TARGETS), jnp.asarray(WEIGHTS), jnp.asarray(BIAS))[0])(X)
-
-    def distance(k):
-        grads = jax.jit(jax.vmap(lambda key: jax.grad(lambda x: total(TABLE, BIAS, x, sampled_softmax.draw(
-            key, k, V))[0])(X)))(jax.random.split(jax.random.key(5), 64))
-        return float(jnp.sqrt(jnp.square(grads - full).sum((1, 2, 3))).mean() / jnp.sqrt(jnp.square(full).sum()))
-
-    distances = [distance(k) for k in (4, 16, 40, V)]
-    assert distances == sorted(distances, reverse=True) and distances[-1] < 1e-5, distances
-
-
 @pytest.mark.usefixtures("no_compilation_cache")
-@pytest.mark.parametrize(("sizes", "k"), [
-    ((2, 2, 2), 13), *(pytest.param(sizes, k, marks=slow) for sizes, k in (
-        ((8, 1, 1), 16), ((1, 8, 1), 13), ((1, 2, 4), 16)))])
+@pytest.mark.parametrize(("sizes", "k"), [((2, 2, 2), 13), ((1, 8, 1), 13)])
 def test_every_mesh_gives_the_loss_and_gradients_of_one_device(capfd, sizes, k):
     table = RNG.normal(size=(V, 8)).astype(np.float32)
     x = RNG.normal(size=(B, T, 8)).astype(np.float32)

@@ -13,6 +13,7 @@ from lmrep.layers import dropout, linear, stack
 from lmrep.layers.stack import REMAT, Execution
 from lmrep.planning import flops
 from tests import reference
+from tests.cases import slow_after
 
 D, L = 6, 3
 LAYER = {"one": linear.specs(D, D, ("embed", None)), "two": linear.specs(D, D, ("embed", None))}
@@ -61,8 +62,7 @@ def expected():
 
 
 @pytest.mark.parametrize("shared", [(), ("one",)], ids=["own", "shared"])
-@pytest.mark.parametrize("execution", [*EXECUTIONS[1:4], *(
-    pytest.param(execution, marks=slow) for execution in EXECUTIONS[4:])], ids=str)
+@pytest.mark.parametrize("execution", slow_after(1, [EXECUTIONS[2], EXECUTIONS[3], EXECUTIONS[1]]), ids=str)
 def test_every_execution_gives_the_same_values_and_gradients_with_dropout(execution, shared, expected):
     f = jax.value_and_grad(partial(loss, execution=execution, shared=shared))
     value, grads = jax.jit(f)(SHARED if shared else PARAMS, X, KEYS)
@@ -75,9 +75,8 @@ def windowed(p, x, key, window):
     return (x[:, :window].sum() + x if window else x), output  # a Python value, on which a layer may branch
 
 
-@pytest.mark.parametrize(("pattern", "execution"), [
-    ((0, 2, 3), EXECUTIONS[0]), ((0, 2), EXECUTIONS[2]), ((0, 2, 0, 2, 0), EXECUTIONS[0]),
-    ((0, 2, 2) * 2 + (0,), EXECUTIONS[2])], ids=str)
+@pytest.mark.parametrize(("pattern", "execution"), slow_after(1, [
+    ((0, 2, 0, 2, 0), EXECUTIONS[2]), ((0, 2, 3), EXECUTIONS[0]), ((0, 2, 2) * 2 + (0,), EXECUTIONS[0])]), ids=str)
 def test_layers_may_differ(pattern, execution):
     """They are scanned by periods, unrolled where none repeats, and compute what they do one after another."""
     kinds = {window: partial(windowed, window=window) for window in pattern}

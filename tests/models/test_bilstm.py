@@ -14,6 +14,7 @@ from lmrep.models import bilstm
 from lmrep.models.base import Inputs
 from lmrep.planning import hlo
 from tests import reference
+from tests.cases import slow_after
 
 slow = pytest.mark.slow
 V, T, B, C = 23, 10, 2, 9
@@ -107,8 +108,8 @@ def network_reference(c, params, tokens, characters):
     return [np.concatenate(each, -1) for each in zip(*directions, strict=True)], states
 
 
-@pytest.mark.parametrize("name", ["characters", "three_layers", "two_models", *(
-    pytest.param(name, marks=slow) for name in ("words", "forward", "tanh", "two_tables"))])
+@pytest.mark.parametrize("name", slow_after(2, ["characters", "two_models", "three_layers", "forward", "tanh",
+                                                "two_tables"]))
 def test_outputs_equal_the_published_equations(name):
     c, (model, params) = bilstm.Config(**(SMALL | CONFIGS[name])), network(name)
     found = encode(model, params, inputs(), layers=True)
@@ -189,32 +190,7 @@ def test_a_text_split_into_examples_with_carried_state_equals_the_unsplit_text()
 
 
 @slow
-@pytest.mark.parametrize("sizes", [(2, 2, 2), (8, 1, 1)])
-def test_mesh_gives_the_same_where_directions_read_two_texts(sizes):
-    """Outputs, states and gradients, with padding and a carried state."""
-    model, params = network("characters", cell=8)
-    rng, b = np.random.default_rng(4), 8
-    tokens, characters = rng.integers(0, V, (b, T)), rng.integers(1, 262, (b, T, C)).astype(np.int32)
-    segment_ids = np.array([[1] * 4 + [2] * 3 + [0] * 3, [1] + [2] * 9] * 4, np.int32)
-    other = inputs(tokens[:, ::-1], characters[:, ::-1], segment_ids)
-    given = inputs(tokens, characters, segment_ids, backward=other,
-                   carry=jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape) / 9, x.dtype),
-                                      model.state.carry(b)))
-
-    def loss(params, given):
-        found = model.encode(params, given)
-        return (found.hidden**2).sum() / b, (found.hidden, found.carry)
-
-    step = jax.value_and_grad(loss, has_aux=True)
-    expected, mesh = jax.jit(step)(params, given), sharding.make_mesh(*sizes)
-    with sharding.use_mesh(mesh):
-        computed = jax.jit(step)(jax.device_put(params, sharding.shardings(model.specs, mesh)),
-                                 jax.device_put(given, sharding.batch_sharding(mesh)))
-    jax.tree.map(lambda x, y: close(x, y, 1e-5), computed, expected)
-
-
-@pytest.mark.parametrize("sizes", [(2, 4, 1), pytest.param((8, 1, 1), marks=slow)])
-def test_each_device_computes_its_share_of_a_step(sizes):
+def test_each_device_computes_its_share_of_a_step():
     """Also of the products that stand for all time steps, whose gradients are sums over examples."""
     model, params = network("two_tables", cell=64, width=32)
     tokens = np.zeros((16, 9), np.int32)
@@ -223,7 +199,7 @@ def test_each_device_computes_its_share_of_a_step(sizes):
         step = jax.value_and_grad(lambda params: (model.encode(params, Inputs(tokens)).hidden**2).sum())
         return hlo.Program(jax.jit(step).lower(params).compile().as_text()).flops()
 
-    expected, mesh = program(params, tokens), sharding.make_mesh(*sizes)
+    expected, mesh = program(params, tokens), sharding.make_mesh(2, 4, 1)
     with sharding.use_mesh(mesh):
         found = program(jax.device_put(params, sharding.shardings(model.specs, mesh)),
                         jax.device_put(tokens, sharding.batch_sharding(mesh)))

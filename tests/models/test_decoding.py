@@ -67,7 +67,7 @@ def test_one_beam_is_greedy_search(seed):
 
 
 @pytest.mark.parametrize("penalty, length_penalty", [
-    ("power", 1.0), ("gnmt", 0.6), pytest.param("power", 0.0, marks=slow)])
+    ("gnmt", 0.6), pytest.param("power", 1.0, marks=slow)])
 def test_with_many_beams_the_best_of_all_texts_is_found(penalty, length_penalty):
     search = Search(beams=V ** (N - 1), length_penalty=length_penalty, penalty=penalty)
     found = generate(tables(0), search)
@@ -94,7 +94,7 @@ def test_examples_do_not_depend_on_each_other():
 
 
 @pytest.mark.parametrize("search", [
-    Search(beams=2), Search(temperature=1.0, samples=2), pytest.param(Search(), marks=slow)], ids=str)
+    Search(beams=2), pytest.param(Search(temperature=1.0, samples=2), marks=slow)], ids=str)
 def test_nothing_is_generated_for_examples_that_are_skipped(search):
     every, found = generate(tables(2), search), generate(tables(2), search, skip=[False, True, False])
     skipped = np.repeat([False, True, False], search.samples)
@@ -109,7 +109,7 @@ def test_penalties_are_those_of_the_papers():
     np.testing.assert_allclose(decoding.penalty(lengths, Search(length_penalty=0.6, penalty="gnmt")), [1, 2**0.6])
 
 
-@pytest.mark.parametrize(("v", "k"), [(1000, 1), (1024, 7), (300, 3), (128, 4)])
+@pytest.mark.parametrize(("v", "k"), [(1024, 7), (300, 3)])
 def test_the_largest_values_are_those_of_jax(v, k):
     """With many ties."""
     x = np.random.default_rng(0).integers(-20, 20, (6, v)).astype(np.float32)
@@ -127,8 +127,7 @@ def draws(table, tokens=N, examples=None, **fields):
 
 
 @pytest.mark.parametrize("fields", [
-    {"temperature": 3.0, "top_k": 1}, {"temperature": 1.0, "top_p": 1e-6},
-    pytest.param({"temperature": 1e-6}, marks=slow)], ids=str)
+    {"temperature": 3.0, "top_k": 1}, pytest.param({"temperature": 1.0, "top_p": 1e-6}, marks=slow)], ids=str)
 def test_draws_among_one_token_are_greedy_search(fields):
     expected, found = generate(tables(0), Search()), draws(tables(0), samples=3, **fields)
     np.testing.assert_array_equal(found.tokens, np.repeat(expected.tokens, 3, 0))
@@ -136,8 +135,7 @@ def test_draws_among_one_token_are_greedy_search(fields):
 
 
 @pytest.mark.parametrize("fields", [
-    {"temperature": 0.5, "top_k": 3}, pytest.param({}, marks=slow), pytest.param({"temperature": 2.0}, marks=slow)],
-    ids=str)
+    {"temperature": 0.5, "top_k": 3}, pytest.param({}, marks=slow)], ids=str)
 def test_texts_are_drawn_as_often_as_their_probabilities_say(fields):
     """The probability of a text is the product of those of its tokens, up to its end or the last token."""
     n, limits = 3000, {"temperature": 1.0, "top_k": 0} | fields

@@ -8,6 +8,7 @@ import pytest
 from lmrep.layers import attention as attention_layer
 from lmrep.layers.attention import KVCache
 from tests import reference
+from tests.cases import slow_after
 from tests.layers.test_relative_bias import bucket
 from tests.models.small_encoder_decoder import (
     CONFIGS,
@@ -111,8 +112,7 @@ def expected_encoding(c, params):
         for b in range(B)), strict=True)]
 
 
-@pytest.mark.parametrize("name", ["t5_1_1", "vaswani", *(
-    pytest.param(name, marks=pytest.mark.slow) for name in ("t5", "learned", "none"))])
+@pytest.mark.parametrize("name", slow_after(1, ["t5_1_1", "vaswani", "t5", "learned", "none"]))
 def test_outputs_equal_the_published_equations(name):
     c = CONFIGS[name]
     model, params = network(c)

@@ -47,10 +47,10 @@ def run(model, params, gates=None, key=None, at=None, causal=False):
 
 
 @slow
-@pytest.mark.parametrize(("name", "execution"), [
-    ("post", {}), ("shared", {"remat": "full"}), ("post", {"attention": "chunked"}),
-    ("pre", {"scan": True, "dtype": "bfloat16"})], ids=str)
-def test_gates_of_ones_change_no_bit(name, execution):
+@pytest.mark.parametrize(("name", "execution", "of_tokens"), [
+    ("post", {}, True), ("post", {"attention": "chunked"}, False),
+    ("pre", {"scan": True, "remat": "full", "dtype": "bfloat16"}, False)], ids=str)
+def test_gates_of_ones_change_no_bit(name, execution, of_tokens):
     """Of outputs and gradients, with dropout; those of heads at some positions, those of tokens at all."""
     model, params = make(replace(CONFIGS[name], layers=2), **execution)
     key = jax.random.key(0)
@@ -61,13 +61,13 @@ def test_gates_of_ones_change_no_bit(name, execution):
             return hidden.astype(jnp.float32).sum(), hidden
         return jax.jit(jax.grad(loss, has_aux=True))(params)
 
-    for shape, at, causal in (((2, 3), AT, True), ((2, B, T, 3), None, False)):
-        jax.tree.map(np.testing.assert_array_equal, outputs(jnp.ones(shape), at, causal), outputs(None, at, causal))
+    shape, at, causal = ((2, B, T, 3), None, False) if of_tokens else ((2, 3), AT, True)
+    jax.tree.map(np.testing.assert_array_equal, outputs(jnp.ones(shape), at, causal), outputs(None, at, causal))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "at"), [
-    ("post", AT), pytest.param("pre", None, marks=slow), pytest.param("shared", AT, marks=slow)], ids=str)
+    ("post", AT), ("shared", None)], ids=str)
 def test_gradients_by_gates_of_tokens_add_up_and_equal_differences(name, at):
     c = CONFIGS[name]
     model, params = make(c)
@@ -130,12 +130,10 @@ def gates_of(c):
     return jnp.asarray(gates)
 
 
-@pytest.mark.parametrize(("name", "text"), [
-    ("post", REMOVED["uneven"]), pytest.param("pre", REMOVED["even"], marks=slow)])
-@pytest.mark.slow
-def test_pruned_network_equals_the_gated_one(name, text):
+@slow
+def test_pruned_network_equals_the_gated_one():
     """Its outputs, gradients by kept parameters, layers and attention; its specs have the shapes of what is kept."""
-    c = CONFIGS[name]
+    c, text = CONFIGS["post"], REMOVED["uneven"]
     model, params = make(c)
     smaller, pruned = prune(c, text, params)
     other, _ = make(smaller)
@@ -170,7 +168,8 @@ def test_removing_heads_one_after_another_is_removing_them_at_once():
     jax.tree.map(np.testing.assert_array_equal, twice, once["layers"])
 
 
-@pytest.mark.parametrize("text", [pytest.param(REMOVED["even"], marks=slow), REMOVED["uneven"]])
+@slow
+@pytest.mark.parametrize("text", REMOVED.values())
 def test_gates_of_a_pruned_network_are_those_of_its_heads(text):
     c = CONFIGS["post"]
     model, params = make(c)

@@ -18,6 +18,7 @@ from lmrep.core import sharding
 from lmrep.layers import dropout
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS, model_inputs, pretrained_models
+from tests.cases import slow_after
 
 slow = pytest.mark.slow
 V, T, S, RATE = 31, 10, 7, 0.2
@@ -31,9 +32,9 @@ AT = RNG.integers(0, T, (len(ROWS), 3)).astype(np.int32)
 
 # Choices of a config that run other code than the tiny one.
 VARIANTS = {
-    "gpt2": ("transformer", {"norm": "pre", "embedding_norm": False, "token_types": 0}),
     "albert": ("transformer", {"embedding": 32, "share": "all"}),
-    "sinusoidal": ("transformer", {"positions": "sinusoidal", "norm": "pre", "attention_by_layer": True}),
+    "pre_norm": ("transformer", {"norm": "pre", "embedding_norm": False, "token_types": 0, "positions": "sinusoidal",
+                                 "attention_by_layer": True}),
     "xlnet": ("transformer_xl", {"causal": False, "segments": True, "untie": True, "scale_embedding": False}),
     "rnn": ("lstm", {"cell": "rnn", "layers": 2}),
     "word_tables": ("bilstm", {"reads": "words", "shared": False}),
@@ -43,12 +44,11 @@ VARIANTS = {
         "scaled_attention": True, "scaled_embedding": True, "shared_dropout": False, "tied": "output"}),
     "t5_1_1": ("encoder_decoder", {"gated": True, "activation": "gelu_tanh", "tied": "embeddings", "head_width": 24}),
     "t5_same_text": ("encoder_decoder", {"stacks": "same_text"}),
-    "t5_encoder": ("encoder_decoder", MODELS["encoder_decoder"].encoder),
     "dot_attention": ("seq2seq_lstm", {"attention": "dot", "input_feeding": False, "layers": 2}),
     "cove": ("seq2seq_lstm", MODELS["seq2seq_lstm"].encoder),
 }
-FEW = ("transformer_xl", "lstm")
-CASES = [*(pytest.param((name, {}), id=name) for name in pretrained_models()),
+QUICK = ("transformer", "transformer_xl")
+CASES = [*(pytest.param((name, {}), id=name, marks=[slow] * (name not in QUICK)) for name in pretrained_models()),
          *(pytest.param(case, id=name, marks=slow) for name, case in VARIANTS.items())]
 
 
@@ -239,6 +239,8 @@ def test_decoding_equals_encoding(network):
 
 @slow
 def test_bfloat16_is_near_float32(network):
+    if network.is_variant:
+        return
     model, context = network.build(Execution("bfloat16")), network.contexts[0]
     found = jax.jit(lambda params, batch: model.encode(params, network.inputs(model, batch, context)).hidden)(
         network.params, BATCH)
@@ -278,18 +280,13 @@ def test_no_key_draws_two_masks(network):
     assert len(set(network.keys)) == len(network.keys) >= 2
 
 
-@pytest.mark.parametrize(("execution", "sizes"), [
-    (Execution(scan=True, remat="full"), (2, 2, 2)), *(pytest.param(*case, marks=slow) for case in (
-        (Execution(remat="full"), ()), (Execution(scan=True, remat="dots"), ()),
-        (Execution(), (2, 2, 2)), (Execution(), (1, 2, 2, 2))))], ids=str)
+@pytest.mark.parametrize(("execution", "sizes"), slow_after(1, [
+    (Execution(scan=True, remat="full"), (2, 2, 2)), (Execution(remat="dots"), (1, 2, 2, 2))]), ids=str)
 def test_neither_execution_nor_mesh_changes_outputs_or_gradients(network, execution, sizes):
-    """Both at once for variants and, quickly, for some networks; one after another for those of `MODELS`."""
-    both = execution.scan and execution.remat == "full"
-    if both != network.is_variant and not (both and network.name in FEW):
+    """Sequences are sharded for the networks of `MODELS` whose attention can be."""
+    if len(sizes) == 4 and (network.is_variant or network.definition.attention(network.config) is None):
         return
-    if len(sizes) == 4 and network.definition.attention(network.config) is None:
-        return  # its sequences are never sharded
-    mesh = sharding.make_mesh(*sizes or (1, 1, 1))
+    mesh = sharding.make_mesh(*sizes)
     with sharding.use_mesh(mesh):
         params = jax.device_put(network.params, sharding.shardings(network.model.specs, mesh))
         found = network.training(execution)(params, jax.device_put(BATCH, sharding.batch_sharding(mesh)), KEY)

@@ -12,6 +12,7 @@ from lmrep.layers.stack import Execution
 from lmrep.models import MODELS, seq2seq_lstm
 from lmrep.models.base import Context, Inputs
 from lmrep.models.seq2seq_lstm import Config
+from tests.cases import slow_after
 from tests.reference import random_params
 
 V, E, D = 11, 6, 8
@@ -85,9 +86,9 @@ def by_hand(params, source, target, attention="general", feeding=True, masks=Non
     return x, np.array(decoded), np.array(probabilities)
 
 
-@pytest.mark.parametrize("fields", [
-    {}, {"attention": "dot", "tied": "embeddings"}, {"attention": "none", "input_feeding": False},
-    {"input_feeding": False, "layers": 1}])
+@pytest.mark.parametrize("fields", slow_after(1, [
+    {}, {"input_feeding": False, "layers": 1}, {"attention": "dot", "tied": "embeddings"},
+    {"attention": "none", "input_feeding": False}]))
 def test_outputs_and_attention_equal_a_loop_over_time(fields):
     model, params = network(**fields)
     attends = fields.get("attention") != "none"

@@ -13,12 +13,12 @@ from lmrep.core.vocabulary import Vocabulary
 from lmrep.inference import generate
 from lmrep.inference.run import Run
 from lmrep.layers.attention import AttentionMask
-from lmrep.layers.stack import Execution
 from lmrep.models import transformer_xl
 from lmrep.models.base import Factorization, Inputs, State
 from lmrep.models.decoding import Sampling
 from lmrep.objectives import causal, permutation
 from tests import reference
+from tests.cases import slow_after
 from tests.programs import products
 
 slow = pytest.mark.slow
@@ -66,8 +66,7 @@ def read_one_by_one(model, params):
     return np.concatenate(outputs, 1)
 
 
-@pytest.mark.parametrize("name", ["xlnet", *(pytest.param(name, marks=slow) for name in (
-    "same length, clamped", "memory", "no memory", "pre norm", "adaptive"))])
+@pytest.mark.parametrize("name", slow_after(1, ["xlnet", "same length, clamped", "no memory", "pre norm", "adaptive"]))
 def test_a_cached_token_is_the_same_as_one_read_with_the_memory(name):
     model, params = network(name)
     if CONFIGS[name].memory:
@@ -79,9 +78,8 @@ def test_a_cached_token_is_the_same_as_one_read_with_the_memory(name):
     np.testing.assert_allclose(decoded(model, params, [6, 1, 3, 1], padding=4), expected, atol=2e-5)
 
 
-@pytest.mark.parametrize(("name", "sizes"), [
-    ("xlnet without memory", [6, 1, 3, 1]), *(pytest.param(name, sizes, marks=slow) for name, sizes in (
-        ("xlnet", [6, 1, 3, 1]), ("xlnet", [1] * T), ("xlnet without memory", [T])))], ids=str)
+@pytest.mark.parametrize(("name", "sizes"), slow_after(1, [
+    ("xlnet without memory", [6, 1, 3, 1]), ("xlnet", [6, 1, 3, 1])]), ids=str)
 def test_the_query_stream_is_at_the_position_after_each_token(name, sizes):
     model, params = network(name)
     found = decoded(model, params, sizes, padding=4, query=True)
@@ -117,14 +115,6 @@ def test_the_cache_is_no_longer_than_the_memory_or_the_text(name, length, expect
     assert cache.keys.shape == (2, B, expected, 2, 6)
 
 
-@slow
-def test_bfloat16_is_near_float32():
-    model, params = network("memory")
-    rounded, _ = network("memory", execution=Execution(dtype="bfloat16"))
-    np.testing.assert_allclose(decoded(rounded, params, [6, *[1] * 5]).astype(np.float32),
-                               decoded(model, params, [6, *[1] * 5]), atol=0.15)
-
-
 def test_a_step_of_one_token_multiplies_no_positions():
     """Those are distances x d^2 products of each layer; the cache has their keys."""
     model, params = network("memory")
@@ -135,9 +125,8 @@ def test_a_step_of_one_token_multiplies_no_positions():
 
 
 @slow
-@pytest.mark.parametrize(("name", "objective"), [
-    ("xlnet without memory", permutation), ("adaptive", causal), ("xlnet without memory", causal)],
-    ids=["permutation", "transformer_xl", "xlnet"])
+@pytest.mark.parametrize(("name", "objective"), [("xlnet without memory", permutation), ("adaptive", causal)],
+                         ids=["permutation", "transformer_xl"])
 def test_the_most_probable_continuation_is_that_of_the_network_without_a_cache(name, objective):
     c = replace(CONFIGS[name], memory=0)
     model = transformer_xl.build(c)
@@ -159,7 +148,7 @@ def test_the_most_probable_continuation_is_that_of_the_network_without_a_cache(n
         hidden = model.encode(params["encoder"], Inputs(tokens, attention_mask=mask)).hidden
         return built.uses.next_token.logits(params, hidden)[:, -1]
 
-    for i in range(4):
+    for i in range(2):
         chosen = next_logits(jnp.asarray(text)).argmax(-1)
         np.testing.assert_array_equal(found[:, i], chosen)
         text = np.concatenate([text, np.asarray(chosen)[:, None]], 1)

@@ -1,6 +1,5 @@
 """What follows from the equations of Transformer-XL and XLNet: memory, orders, distances; meshes and dtypes."""
 
-import re
 from dataclasses import replace
 
 import jax
@@ -9,13 +8,12 @@ import numpy as np
 import pytest
 
 from lmrep.core import params as P
-from lmrep.core import sharding
 from lmrep.layers.attention import AttentionMask
 from lmrep.layers.stack import Execution
 from lmrep.models import transformer_xl
 from lmrep.models.base import Factorization, Inputs
 from tests import programs
-from tests.models.test_transformer_xl import TOKENS, TYPES, XL, XLNET, B, T, V, close, encode, network, order
+from tests.models.test_transformer_xl import TOKENS, TYPES, XL, XLNET, B, T, V, close, encode, network
 
 slow = pytest.mark.slow
 ONE_TEXT = np.ones((B, T), np.int32)
@@ -36,10 +34,7 @@ def in_parts(model, params, **options):
 
 
 @pytest.mark.parametrize("changed", [
-    {"memory": 3 * T, "clamp": 4}, *(pytest.param(changed, marks=slow) for changed in (
-        {"memory": 4 * T, "norm": "pre", "untie": True}, {"memory": T + 2, "same_length": True},
-        {"memory": 2, "same_length": True}))],
-    ids=str)
+    {"memory": 3 * T, "clamp": 4}, pytest.param({"memory": 2, "same_length": True}, marks=slow)], ids=str)
 def test_a_text_in_parts_equals_the_whole_text(changed):
     """From left to right, where nothing that is attended to is forgotten: a memory of all parts before; or the same
     number of positions for each token, which remembers as many."""
@@ -144,12 +139,11 @@ def embedding_gradients(model, params, at, own_stream, **options):
     return np.abs(np.asarray(jacobian)).max((1, 3))[:, np.asarray(tokens[0])]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("layers", [pytest.param(1, marks=slow), 3])
-def test_each_stream_depends_on_its_part_of_the_order_alone(layers):
+@slow
+def test_each_stream_depends_on_its_part_of_the_order_alone():
     """Given tokens (-1) are known to all. The query stream does not know the token of its own position, nor those that
     follow in the order, whatever the number of layers; the content stream knows its own."""
-    model, params = network(replace(XLNET, layers=layers, memory=0))
+    model, params = network(replace(XLNET, layers=2, memory=0))
     revealed = np.array([-1, 3, 0, -1, 2, 1, -1])
     factorization = Factorization(jnp.asarray(revealed)[None], jnp.maximum(jnp.asarray(revealed), 0)[None])
     at = [4, 2, 1, 5]
@@ -172,63 +166,12 @@ def test_an_order_from_left_to_right_gives_a_causal_content_stream():
 # --- programs
 
 
-@slow
-@pytest.mark.usefixtures("no_compilation_cache")
-@pytest.mark.parametrize(("name", "sizes"), [
-    ("transformer_xl", (2, 2, 2)), ("xlnet", (2, 1, 1, 4))])
-def test_a_mesh_of_eight_devices_gives_the_same(name, sizes, capfd):
-    """Outputs, memory and gradients, with a memory and, of XLNet, two streams; without a tensor that the partitioner
-    replicates."""
-    changed = {"width": 16, "heads": 4, "mlp": 24, "vocab": 32, "memory": 8}
-    model, params = network(replace({"transformer_xl": XL, "xlnet": XLNET}[name], **changed))
-    rng, b, t = np.random.default_rng(4), 8, 8
-    segments = np.array([[1] * 8, [1] * 5 + [0] * 3, [1, 1, 2, 2, 2, 2, 3, 0], [1] * 7 + [0]] * 2, np.int32)
-    carry = model.state.carry(b)
-    carry = {"layers": jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape), x.dtype), carry["layers"]),
-             "filled": jnp.asarray(rng.random((b, 8)) < 0.5, jnp.int32)}
-    given, at = Inputs(jnp.asarray(rng.integers(0, 32, (b, t)), jnp.int32), carry=carry,
-                       attention_mask=AttentionMask(jnp.asarray(segments), causal=name != "xlnet")), None
-    if name == "xlnet":
-        places = jnp.asarray(np.stack([rng.permutation(t) for _ in range(b)]) - 3, jnp.int32)
-        at = jnp.asarray(rng.integers(0, t, (b, 4)), jnp.int32)
-        given = given._replace(
-            factorization=Factorization(places, places), token_type_ids=jnp.asarray(segments % 3),
-            reversed=jnp.asarray(rng.integers(0, 2, b), jnp.int32))
-
-    def loss(params, given, at):
-        found = model.encode(params, given, at=at)
-        return (found.hidden**2).sum() / b, (found.hidden, found.carry)
-
-    causal = given.attention_mask.causal
-
-    @jax.jit
-    def step(params, given, at):
-        given = given._replace(attention_mask=AttentionMask(given.attention_mask.segment_ids, causal))
-        return jax.value_and_grad(loss, has_aux=True)(params, given, at)
-
-    given = given._replace(attention_mask=AttentionMask(given.attention_mask.segment_ids, None))
-    expected, mesh = step(params, given, at), sharding.make_mesh(*sizes)
-    with sharding.use_mesh(mesh):
-        computed = jax.jit(lambda *x: step(*x))(
-            jax.device_put(params, sharding.shardings(model.specs, mesh)),
-            *jax.device_put((given, at), sharding.batch_sharding(mesh)))
-    jax.tree.map(lambda x, y: close(x, y, 5e-5), computed, expected)
-    assert not re.findall(r".*rematerial.*", capfd.readouterr().err, re.IGNORECASE)
-
-
-@slow
-def test_bfloat16_is_close_to_float32():
-    options = {"factorization": order(), "token_type_ids": jnp.asarray(TYPES)}
-    (half, params), (single, _) = (network(XLNET, execution=Execution(dtype=dtype)) for dtype in
-                                   ("bfloat16", "float32"))
-    first, expected = (encode(model, params, **options) for model in (half, single))
-    assert first.hidden.dtype == jnp.bfloat16
-    assert {x.dtype for x in jax.tree.leaves(first.carry["layers"])} == {jnp.dtype("float32")}
-    second, other = (encode(model, params, carry=found.carry, **options)
-                     for model, found in ((half, first), (single, expected)))
-    for computed, exact in ((first, expected), (second, other)):
-        error = np.asarray(computed.hidden, np.float64) - exact.hidden
-        assert error.std() < 0.02 * np.std(exact.hidden)  # a few roundings of 2^-9
+def test_memory_is_float32_under_bfloat16():
+    model = transformer_xl.build(XLNET, Execution("bfloat16"))
+    inputs = Inputs(TOKENS, attention_mask=AttentionMask(ONE_TEXT), carry=model.state.carry(B))
+    found = jax.eval_shape(model.encode, P.abstract(model.specs), inputs)
+    assert found.hidden.dtype == jnp.bfloat16
+    assert {x.dtype for x in jax.tree.leaves(found.carry["layers"])} == {jnp.dtype("float32")}
 
 
 @pytest.mark.parametrize(("streams", "changed"), [

@@ -3,10 +3,8 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
-from lmrep.core import params as P
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.layers.attention import AttentionMask
 from lmrep.models import lstm, transformer
@@ -14,6 +12,7 @@ from lmrep.models.base import Inputs
 from lmrep.objectives import causal
 from lmrep.objectives.base import Carry, Keys
 from tests import reference
+from tests.cases import slow_after
 from tests.objectives.toys import jitted
 
 V, B, T, CHUNKS = 23, 4, 6, 5
@@ -58,19 +57,6 @@ def test_split_texts_have_the_loss_of_unsplit_ones(network):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), carry, last)
 
 
-def test_hidden_states_of_split_texts_equal_those_of_unsplit_ones():
-    model, _, params = build()
-    state, found = model.state.carry(B), []
-    encode = jax.jit(lambda batch, state: causal.encode(params, batch, model, causal.Config(), state=state))
-    for batch in batches(TEXTS, T):
-        batch = jax.tree.map(jnp.asarray, batch)
-        encoded = encode(batch, causal.initial_state(batch, Carry(state), model))
-        state = encoded.carry
-        found.append(encoded.hidden)
-    expected = jax.jit(model.encode)(params["encoder"], Inputs(tokens=TEXTS)).hidden
-    np.testing.assert_allclose(np.concatenate(found, 1), expected, atol=1e-6)
-
-
 def test_the_state_is_reset_where_an_example_continues_none():
     model, objective, _ = build()
     batch, = batches(TEXTS[:, :T], T)
@@ -81,7 +67,7 @@ def test_the_state_is_reset_where_an_example_continues_none():
         np.testing.assert_array_equal(x, np.array([0, 0.5, 0, 0.5])[:, None] * np.ones(8))
 
 
-@pytest.mark.parametrize("missing", ["reset", "carry"])
+@pytest.mark.parametrize("missing", slow_after(1, ["reset", "carry"]))
 def test_without_reset_or_a_carry_texts_start_from_the_initial_state(missing):
     _, objective, params = build()
     batch = prepare(objective, next(batches(TEXTS, T)))
@@ -139,36 +125,6 @@ def test_packed_texts_have_the_loss_of_texts_alone(head):
         return objective.loss(params, batch, None, Carry())[1][0]["lm_loss"][0]
 
     assert float(nll(TEXTS[:1], packed)) == pytest.approx(sum(float(nll(*text)) for text in alone), rel=1e-6)
-
-
-@pytest.mark.slow
-def test_a_carried_state_predicts_what_an_example_alone_cannot():
-    """Each text repeats its own token after a marker, "2 k 2 k 2 k ...", split into examples "2 k 2 k"."""
-    own = np.random.default_rng(1).integers(3, 7, 64)
-    texts = np.stack([np.full_like(own, 2), own] * 8, 1).astype(np.int32)
-    model = lstm.build(lstm.Config(vocab=V, width=32, layers=1, tied=False, dropout=0.0, init_range=0.3))
-    objective = causal.build(causal.Config(), model, VOCABULARY)
-    optimizer = optax.adam(0.01)
-
-    def train(carried):
-        @jax.jit
-        def step(params, state, batch, carry):
-            batch = prepare(objective, batch)
-            grads, (metrics, carry) = jax.grad(lambda p: objective.loss(p, batch, None, carry), has_aux=True)(params)
-            updates, state = optimizer.update(grads, state)
-            return optax.apply_updates(params, updates), state, carry, metrics["lm_loss"]
-
-        params = P.init(objective.specs, jax.random.key(0))
-        state, carry = optimizer.init(params), objective.carry(64)
-        for _ in range(60):
-            for batch in batches(texts, 4):
-                if not carried:
-                    batch["reset"] = np.ones(64, np.int32)
-                params, state, carry, (nll, _) = step(params, state, batch, carry)
-        return float(nll) / 64  # for each of the last examples
-
-    assert train(carried=True) < 0.4
-    assert train(carried=False) > 1.3  # the first k is any of 4 tokens: ln(4) = 1.386 nats
 
 
 def test_a_mask_is_made_for_a_network_that_reads_from_left_to_right():

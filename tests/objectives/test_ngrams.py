@@ -85,6 +85,7 @@ def test_the_maximum_length_is_a_field():
     assert p_sets(counts, exact(WORDS, 5, SEGMENTS)) < REJECT
 
 
+@pytest.mark.slow
 def test_an_ngram_ends_with_its_packed_segment():
     packed = example(16, ([5, 20, 6],), ([7, 8, 21],), ([9, 10],))  # 14 tokens have 5 targets
     words, segments = [(1, 2), (3,), (6,), (7, 8), (11,), (12,)], [1, 1, 2, 2, 3, 3]

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from lmrep.objectives import OBJECTIVES, masking, span_boundary
+from tests.cases import slow_after
 from tests.chance import REJECT, fits, independent, uniform
 from tests.objectives.toys import CLS, FREQUENT, MASK, SPECIALS, UNK, VOCABULARY, V, batch, example, model, prepare
 
@@ -101,7 +102,7 @@ def test_spans_are_chosen_as_published():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fields", [{"p": 0.5, "max_span_length": 2}, {"p": 1.0}, {"p": 0.01, "max_span_length": 3}])
+@pytest.mark.parametrize("fields", [{"p": 0.5, "max_span_length": 2}, {"p": 1.0}])
 def test_lengths_are_fields(fields):
     prepared = sample(rate=0.35, **fields)
     assert p_sets(prepared, exact(TEXTS, 4, **({"max_span_length": 1} if fields["p"] == 1 else fields))) > REJECT
@@ -109,14 +110,14 @@ def test_lengths_are_fields(fields):
 
 
 def test_packed_segments_are_texts_of_their_own():
+    """Also where no special tokens are between them."""
     packed = example(16, ([5, 20, 6, 7],), ([22, 9, 20],))
-    adjacent = np.pad(np.delete(packed, [0, 5, 6, 10], axis=1), ((0, 0), (0, 4)))  # no special tokens between them
+    adjacent = np.pad(np.delete(packed, [0, 5, 6, 10], axis=1), ((0, 0), (0, 4)))
     assert adjacent[1].tolist() == [1, 1, 1, 1, 2, 2, 2] + [0] * 9
-    for arrays, texts in ((packed, [[(1, 2), (3,), (4,)], [(7,), (8, 9)]]),
-                         (adjacent, [[(0, 1), (2,), (3,)], [(4,), (5, 6)]])):
-        prepared = prepare(build(rate=0.4), batch([arrays] * EXAMPLES))
-        assert p_sets(prepared, exact(texts, 3)) > REJECT
-        assert p_sets(prepared, exact([texts[0] + texts[1]], 3)) == 0
+    texts = [[(0, 1), (2,), (3,)], [(4,), (5, 6)]]
+    prepared = prepare(build(rate=0.4), batch([adjacent] * EXAMPLES))
+    assert p_sets(prepared, exact(texts, 3)) > REJECT
+    assert p_sets(prepared, exact([texts[0] + texts[1]], 3)) == 0
 
 
 def test_lengths_have_the_published_distribution():
@@ -183,6 +184,7 @@ def actions(prepared):
     return np.where(shown == MASK, 0, np.where(shown == prepared["targets"][:, :4], 1, 2))
 
 
+@pytest.mark.slow
 def test_tokens_can_be_replaced_independently():
     prepared = actions(sample(rate=0.35, other_words=True, replace="token"))
     assert fits(np.bincount(prepared.ravel()), [0.8, 0.1, 0.1]) > REJECT
@@ -225,8 +227,8 @@ BATCH = batch([EXAMPLE, example(16, ([5, 6, 7, 20],), ([8, 9, 10, 20],)), exampl
               pair_label=np.tile([0, 1, 0, 0, 1, 1], 40))
 
 
-@pytest.mark.parametrize("fields", [{}, {"max_targets": 2, "sentence_pair": True}, *(
-    pytest.param(fields, marks=pytest.mark.slow) for fields in ({"rate": 0.6}, {"rate": 1.0}))], ids=str)
+@pytest.mark.parametrize("fields", slow_after(1, [{"max_targets": 2, "sentence_pair": True}, {}, {"rate": 1.0}]),
+                         ids=str)
 def test_a_span_inside_its_text_is_predicted_from_its_neighbours(fields):
     fields = {"rate": 0.3} | fields
     prepared = prepare(build(**fields), BATCH)
