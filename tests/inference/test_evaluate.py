@@ -101,7 +101,7 @@ def test_text_of_one_window_has_the_network_s_loss(run, log_probabilities, text,
     assert found.tokens == len(ids) - 1 < LENGTH and found.nll == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("stride", [1, 7, LENGTH - 1])
+@pytest.mark.parametrize("stride", [1, 7])
 def test_long_text_has_the_loss_of_its_windows(run, log_probabilities, stride):
     text = " ".join(f"the {kind} {noun} {verb} the cat." for kind, noun, verb in zip(
         itertools.cycle(small.ADJECTIVES), itertools.cycle(small.NOUNS), small.VERBS * 5, strict=False))
@@ -145,7 +145,7 @@ def test_words_and_bytes_are_counted_in_the_raw_text(home, data, run, tmp_path):
     assert found["tokens"] == sum(len(run.tokenizer.encode(text).ids) for text in texts)
 
 
-@pytest.mark.parametrize("limit", [20, 25, 40])
+@pytest.mark.parametrize("limit", [20, 25])
 def test_chunked_tokenization_equals_tokenization_of_the_full_text(run, limit):
     text = "the cat  sees\nthe\u00a0dog , it's a b 12 345 6   \n\n x y z " * 3
     bytes_ = byte_level.train(300, False, lambda: iter([text, "the the cat cat sees sees"]))

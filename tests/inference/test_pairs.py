@@ -26,8 +26,6 @@ from tests.interop.test_published import GOLDEN
 from tests.reference import random_params
 
 OBJECTIVES = ("masked", "causal", "replaced_token", "span_boundary")
-every_objective = pytest.mark.parametrize("objective", [OBJECTIVES[0], *(
-    pytest.param(name, marks=pytest.mark.slow) for name in OBJECTIVES[1:])])
 SENTENCES = ["The old cat sees the dog.", "cat", "the bluebirds finds fishes", "the red horse likes the small mouse.",
              "dogs eat.", "The mousetrap"]  # some of their words are several tokens
 LINE = {"sentence_good": "The cat sees.", "sentence_bad": "The cat see.", "UID": "agreement",
@@ -158,7 +156,7 @@ def test_replaced_token_score_adds_up_originals(runs):
 
 
 @pytest.mark.slow
-@every_objective
+@pytest.mark.parametrize("objective", ["masked", "causal"])
 def test_scores_do_not_depend_on_batches(runs, objective):
     run, some = runs[objective], SENTENCES[1:5]
     expected = [scores(run, [sentence])[0] for sentence in some]
@@ -225,10 +223,9 @@ def test_a_model_prefers_what_it_is_biased_to(runs):
     assert pairs.evaluate(biased, [pair(each.bad, each.good) for each in some])["accuracy"] == 0
 
 
-@every_objective
-def test_ties_count_one_half(runs, objective):
+def test_ties_count_one_half(runs):
     """A model without parameters gives all tokens the same probability."""
-    run = replaced(runs[objective])
+    run = replaced(runs["masked"])
     some = [pair("the cat sees the dog.", "dog the the sees cat."), pair("The dog", "the dog"),
             pair("the old mouse", "the red fish")]
     found = pairs.evaluate(run, some)

@@ -24,7 +24,7 @@ from tests.interop.test_published import GOLDEN, LEFT, NAMES, copy, files, rewri
 slow = pytest.mark.slow
 
 
-QUICK = ("bert_tanh", "roberta", "electra_discriminator", "albert", "xlnet", "gpt", "gpt2")  # one a family
+QUICK = ("bert_tanh", "roberta", "electra_discriminator", "gpt", "gpt2")
 
 
 def some(names, *quick):
@@ -62,7 +62,7 @@ def test_unmatched_and_missing_tensors_are_reported(converted):
     assert ("a discriminator without its generator" in result.out) == (directory.name == "electra_discriminator")
 
 
-@pytest.mark.parametrize("converted", some(["bert", "roberta", "electra_generator"], "roberta"), indirect=True)
+@pytest.mark.parametrize("converted", some(["roberta", "electra_generator"], "roberta"), indirect=True)
 def test_converted_run_fills_masks_like_the_checkpoint(converted):
     directory, workdir, _ = converted
     checkpoint, run = read(directory), lmrep.load(workdir)
@@ -92,7 +92,7 @@ def test_converted_run_is_evaluated_if_it_has_the_heads(converted, tmp_path):
     assert result.code == 2 and "was converted, not trained" in result.err
 
 
-@pytest.mark.parametrize("converted", some(["bert", "roberta", "albert", "gpt2"], "gpt2"), indirect=True)
+@pytest.mark.parametrize("converted", some(["albert", "gpt2"], "gpt2"), indirect=True)
 def test_converted_run_has_the_vectors_of_the_checkpoint(converted):
     """Vectors of a causal network depend on the preceding tokens only."""
     directory, workdir, _ = converted
@@ -110,7 +110,7 @@ def test_leftovers_of_a_killed_conversion_are_removed(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"{name}.1", "run"]
 
 
-@pytest.mark.parametrize("converted", some(NAMES, "bert_tanh", "gpt2"), indirect=True)
+@pytest.mark.parametrize("converted", some(NAMES[1:], "bert_tanh", "gpt2"), indirect=True)
 def test_round_trip_changes_nothing(converted, tmp_path):
     directory, workdir, _ = converted
     target = tmp_path / "back"
@@ -124,6 +124,7 @@ def test_round_trip_changes_nothing(converted, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("converted", ["bert_half", "albert", "xlnet", "gpt2"], indirect=True)
 def test_run_is_exported_with_the_reference_names(converted, tmp_path):
     directory, workdir, _ = converted
     own = tmp_path / "own"
