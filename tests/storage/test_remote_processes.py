@@ -1,4 +1,4 @@
-"""Runs of two processes in object stores, which emulators stand for: killed, refused, continued on another machine."""
+"""A run of two processes in an object store, which an emulator stands for: killed, refused, continued elsewhere."""
 
 import time
 
@@ -57,10 +57,10 @@ def pair(home, workdir, hangs=False, **environment):
             for own in forked.addresses(2)]
 
 
-@pytest.fixture(params=[emulators.S3, emulators.GoogleCloudStorage], ids=["s3", "gs"])
-def emulator(request, tmp_path, monkeypatch):
-    """An emulator that runs, whose variables are set."""
-    emulator = emulators.started(request.param, tmp_path / "emulator")
+@pytest.fixture
+def emulator(tmp_path, monkeypatch):
+    """An emulator that runs, whose variables are set. `test_emulated_stores.py` compares stores."""
+    emulator = emulators.started(emulators.S3, tmp_path / "emulator")
     monkeypatch.setenv("LMREP_DATA_DIR", str(tmp_path / "here"))
     for name, value in emulator.environment.items():
         monkeypatch.setenv(name, value)

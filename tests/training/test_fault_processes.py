@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
@@ -121,11 +122,22 @@ def watched(directory, ending):
             time.sleep(0.02)
 
 
-@pytest.mark.parametrize(("index", "number", "ending", "reason"), [
-    (0, signal.SIGSTOP, "", "has not answered for|has been silent for"),  # whichever is late first
-    (1, signal.SIGSTOP, "", "has been silent for"), (1, signal.SIGKILL, "", "silent for"),
-    (1, 0, "hangs", "has stood still for"), (1, 0, "fails", "ended: record 7 is damaged")])
-def test_a_process_that_stops_hangs_or_fails_alone_is_named(tmp_path, index, number, ending, reason):
-    pair = [forked.Child(watched, tmp_path, ending, environment=environment) for environment in forked.addresses(2)]
-    small.until(lambda: (tmp_path / str(index)).exists(), pair[1 - index])
-    assert_named(result_of_the_other(pair, index, number), index, reason)
+def test_a_process_that_stops_hangs_or_fails_alone_is_named(tmp_path):
+    cases = [  # the process, the signal that it gets, or how it ends, and the reason that the other gives
+        (0, signal.SIGSTOP, "", "has not answered for|has been silent for"),  # whichever is late first
+        (1, signal.SIGSTOP, "", "has been silent for"), (1, signal.SIGKILL, "", "silent for"),
+        (1, 0, "hangs", "has stood still for"), (1, 0, "fails", "ended: record 7 is damaged")]
+    started = []
+    for number, (_, _, ending, _) in enumerate(cases):  # all at the same time: they wait
+        (folder := tmp_path / str(number)).mkdir()
+        started.append((folder, [forked.Child(watched, folder, ending, environment=environment)
+                                 for environment in forked.addresses(2)]))
+
+    def check(case, folder, pair):
+        index, number, _, reason = case
+        small.until(lambda: (folder / str(index)).exists(), pair[1 - index])
+        assert_named(result_of_the_other(pair, index, number), index, reason)
+
+    with ThreadPoolExecutor(len(cases)) as pool:
+        for checked in [pool.submit(check, case, *pair) for case, pair in zip(cases, started, strict=True)]:
+            checked.result()
