@@ -23,11 +23,8 @@ DTYPE = np.int16
 
 
 def utf8(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """The bytes of words, cut to MAX_BYTES, one word after another, uint8; and how many each has, int64[n].
-
-    Raises:
-      TypeError: a word is not Unicode text (lone surrogates).
-    """
+    """The bytes of words, cut to MAX_BYTES, one word after another, uint8; and how many each has, int64[n]. Raises
+    TypeError if a word is not Unicode text (lone surrogates)."""
     try:
         encoded = [word.encode()[:MAX_BYTES] for word in words]
     except UnicodeEncodeError as error:

@@ -185,10 +185,7 @@ def block_counts(weights: Sequence[float]) -> tuple[int, ...]:
 
     The counts are exactly proportional if a block of at most BLOCK examples allows it: 3 and 1, or 0.7 and 0.3. Other
     weights are rounded to multiples of 1 / BLOCK; those with the largest remainders are rounded up (Hamilton's method).
-
-    Raises:
-      UserError: a weight is rounded to 0.
-    """
+    Raises UserError if a weight is rounded to 0."""
     exact = [Fraction(repr(float(weight))) for weight in weights]
     scale = math.lcm(*(weight.denominator for weight in exact))
     integers = [int(weight * scale) for weight in exact]

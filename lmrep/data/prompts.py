@@ -47,11 +47,8 @@ def tokenize_masked(
     around: tuple[list[int], list[int]] | None = None,
 ) -> list[np.ndarray]:
     """The ids int32[t] of texts with masks, with the ids `around` each, by default [CLS] and [SEP]. `max_length` is the
-    model's, 0 for any length; messages call the texts `names`.
-
-    Raises:
-      UserError: a text has no [MASK], has more than `max_length` tokens, or is not Unicode text.
-    """
+    model's, 0 for any length; messages call the texts `names`. Raises UserError if a text has no [MASK], has more than
+    `max_length` tokens, or is not Unicode text."""
     mask, name = tokenizer.vocabulary.specials["mask"], tokenizer.mask_token
     tokenized = tokenize_prompts([text.replace("[MASK]", name) for text in texts], tokenizer, max_length, names,
                                  around)

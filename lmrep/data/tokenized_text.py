@@ -26,11 +26,8 @@ def tokenize_text(
     text: str, tokenizer: Tokenizer, name: str | None = None, around: tuple[list[int], list[int]] | None = None
 ) -> TokenizedText:
     """Tokenizes a text and adds the ids `around` it, by default [CLS] and [SEP], if the tokenizer has them. The names
-    of special tokens in the text, such as [MASK], become these tokens. Messages call the text `name`.
-
-    Raises:
-      UserError: it is not Unicode text.
-    """
+    of special tokens in the text, such as [MASK], become these tokens. Messages call the text `name`. Raises UserError
+    if it is not Unicode text."""
     try:
         encoding = tokenizer.encode(text, specials=True)
     except TypeError:  # lone surrogates, by which Python represents undecodable bytes of an argument
@@ -49,11 +46,8 @@ def tokenize_words(
 ) -> TokenizedText:
     """As `tokenize_text`, for a text that is split into words, which white space separates. A word is never split into
     two words, and has one token at least: the unknown one, where the tokenizer gives none. Tokens have the offsets of
-    their word.
-
-    Raises:
-      UserError: it is not Unicode text, or a word has no token and the tokenizer none for unknown words.
-    """
+    their word. Raises UserError if it is not Unicode text, or a word has no token and the tokenizer none for unknown
+    words."""
     matches = list(re.finditer(r"\S+", text))
     try:
         ids = tokenizer.encode_words([match[0] for match in matches])

@@ -150,11 +150,8 @@ def _text(value: Any) -> str:
 def align(gold: Values, predicted: Values) -> list[int]:
     """For each gold value the number of its prediction: by id where both files have ids, else by position.
 
-    Predictions numbered 0, 1, ... are those of the gold examples in their order, whatever ids these have.
-
-    Raises:
-      UserError: an id is missing, is not gold or is there twice, or other numbers of values.
-    """
+    Predictions numbered 0, 1, ... are those of the gold examples in their order, whatever ids these have. Raises
+    UserError if an id is missing, is not gold or is there twice, or other numbers of values."""
     if gold.ids is None or predicted.ids is None:
         if len(gold.values) != len(predicted.values):
             raise UserError(f"{gold.path} has {len(gold.values):,} examples and {predicted.path} has "
@@ -228,11 +225,8 @@ def read_columns(path: str, min_columns: int) -> list[list[tuple[int, list[str]]
 
 
 def read_tags(gold_path: str | None, predicted_path: str | None) -> tuple[list[list[str]], list[list[str]]]:
-    """The gold and predicted tags of each sentence, from the last columns of two files or the last two of one.
-
-    Raises:
-      UserError: as `read_columns`; or the files differ in tokens or sentences, with file and line.
-    """
+    """The gold and predicted tags of each sentence, from the last columns of two files or the last two of one. Raises
+    UserError as `read_columns`; or the files differ in tokens or sentences, with file and line."""
     if not gold_path or not predicted_path:
         one = read_columns(gold_path or predicted_path, 2)
         return ([[cells[-2] for _, cells in sentence] for sentence in one],

@@ -82,11 +82,8 @@ def find(name: str) -> str:
 
 
 def read_gold(path: str, name: str) -> Values:
-    """The labels of a published file (dev.tsv, train.tsv; diagnostic-full.tsv of AX), with the ids of its index.
-
-    Raises:
-      UserError: there is no column of labels, or a label is not one of the task's, with file and line.
-    """
+    """The labels of a published file (dev.tsv, train.tsv; diagnostic-full.tsv of AX), with the ids of its index. Raises
+    UserError if there is no column of labels, or a label is not one of the task's, with file and line."""
     task, values, lines, ids = TASKS[name], [], [], []
     column, index, width = None, None, 0
     for number, cells in files.table(path):
@@ -108,11 +105,8 @@ def read_gold(path: str, name: str) -> Values:
 
 
 def read_predictions(path: str, name: str) -> Values:
-    """Predictions in the form of submissions (a line `index<tab>prediction`, then these), or one label per line.
-
-    Raises:
-      UserError: as `read_gold`.
-    """
+    """Predictions in the form of submissions (a line `index<tab>prediction`, then these), or one label per line. Raises
+    UserError as `read_gold`."""
     rows = list(files.table(path))
     if rows and len(rows[0][1]) == 2 and rows[0][1][0].lower() in files.ID_FIELDS:
         rows = rows[1:]

@@ -63,11 +63,8 @@ def _line(values: Mapping[str, float]) -> str:
 
 
 def seqeval(gold: Tags, predicted: Tags, strict: bool, scheme: str) -> tuple[str, dict[str, Any]]:
-    """seqeval's `classification_report`, as text and as figures between 0 and 1.
-
-    Raises:
-      UserError: in strict mode a tag is not of the scheme; or there is no entity at all.
-    """
+    """seqeval's `classification_report`, as text and as figures between 0 and 1. Raises UserError if in strict mode a
+    tag is not of the scheme; or there is no entity at all."""
     from seqeval import scheme as schemes
     from seqeval.metrics import classification_report
 

@@ -126,11 +126,8 @@ def make_layout(
     """The layout that uses, for lead and tail, the first of these roles that the tokenizer has a token for.
 
     Single texts have no lead where the tokenizer has no token for it, or where that token is the tail (GPT-2's end of
-    text). Without a padding token the tail is used; padding is masked in any case.
-
-    Raises:
-      UserError: the tokenizer has no token for the tail or, for pairs, for the lead.
-    """
+    text). Without a padding token the tail is used; padding is masked in any case. Raises UserError if the tokenizer
+    has no token for the tail or, for pairs, for the lead."""
     def first(roles: Sequence[str]) -> int | None:
         return next((vocabulary.specials[role] for role in roles if role in vocabulary.specials), None)
 

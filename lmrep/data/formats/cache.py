@@ -76,11 +76,8 @@ def _save(chunks: Iterable[Spans], directory: Path) -> None:
 
 
 def _load(directory: Path) -> Spans:
-    """The memory-mapped table in `directory`, whose files were verified.
-
-    Raises:
-      Damaged: it has other files than those of a table.
-    """
+    """The memory-mapped table in `directory`, whose files were verified. Raises Damaged if it has other files than
+    those of a table."""
     try:
         arrays = {Path(name).stem: np.asarray(np.load(directory / name, mmap_mode="r", allow_pickle=False))
                   for name in manifest(directory)["files"]}

@@ -38,11 +38,8 @@ class SentencePair:
 def spans(
     config: SentencePair, store: Store, length: int, seed: int, layout: Layout, progress: Progress | None = None
 ) -> Iterator[Spans]:
-    """The pairs of all passes, pass by pass, in the order of the corpus.
-
-    Raises:
-      UserError: no document has two sentences.
-    """
+    """The pairs of all passes, pass by pass, in the order of the corpus. Raises UserError if no document has two
+    sentences."""
     if np.diff(store.documents).max() < 2:
         raise UserError("no document of the split has two sentences, which format 'sentence_pair' needs to make a "
                         "pair; give the corpus longer documents, or choose another format")

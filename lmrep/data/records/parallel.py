@@ -13,11 +13,8 @@ from lmrep.data.records.values import CORRECT, short
 
 def read(job: Job) -> Iterator[Record | UserError]:
     """A record for each line. `columns` has the suffix of each field's file, {"text": "de", "target": "en"}: the others
-    are beside the file of `text`, train.en beside train.de. Lines that are empty in all files are left out.
-
-    Raises:
-      UserError: a suffix is not given, a file is missing, or files have different numbers of lines.
-    """
+    are beside the file of `text`, train.en beside train.de. Lines that are empty in all files are left out. Raises
+    UserError if a suffix is not given, a file is missing, or files have different numbers of lines."""
     suffix = job.columns.get("text", "text")
     if suffix == "text":
         raise UserError(f"{job.path} is to be read with format=parallel, and config.data.columns does not say which "

@@ -15,11 +15,8 @@ LINE = "a word, its part of speech, its places as 2-5 (numbers of words between 
 
 
 def read(job: Job) -> Iterator[Record | UserError]:
-    """A record for each line of train.data.txt, whose label is in the same line of train.gold.txt, T or F.
-
-    Raises:
-      UserError: there are no labels of training or validation data, or another number of them.
-    """
+    """A record for each line of train.data.txt, whose label is in the same line of train.gold.txt, T or F. Raises
+    UserError if there are no labels of training or validation data, or another number of them."""
     lines = _lines(job.path, job)
     gold = files.beside(job, "data.txt", "gold.txt", "label")
     labels = [] if gold is None else _lines(gold, job)

@@ -18,13 +18,10 @@ EXPECTED = "expected sentence elements of wf and instance, as in semcor.data.xml
 
 
 def read(job: Job) -> Iterator[Record | UserError]:
-    """A record for each instance of NAME.data.xml, whose keys, all of which are right, are in NAME.gold.key.txt.
-
-    Raises:
-      UserError: the file is not well-formed, declares a document type (entities and external files are never read), has
-        another structure or no instance; the keys of training or validation data are missing, or are of an instance
-        that is not there.
-    """
+    """A record for each instance of NAME.data.xml, whose keys, all of which are right, are in NAME.gold.key.txt. Raises
+    UserError if the file is not well-formed, declares a document type (entities and external files are never read), has
+    another structure or no instance; the keys of training or validation data are missing, or are of an instance that is
+    not there."""
     parsed = _Parser(job.path)
     parsed.parse(files.text(job.path, job.config))
     path = files.beside(job, "data.xml", "gold.key.txt", "senses")

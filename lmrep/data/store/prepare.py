@@ -88,13 +88,9 @@ def prepare(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | 
 
     Tokenization uses all cores, a few hundred megabytes of memory, and 17 bytes per document. If it is interrupted, the
     next call continues it. If several processes need the same stores, one builds them and the others wait. `progress`
-    is called with messages for people.
-
-    Raises:
-      UserError: the corpus, the vocabulary or the data directory cannot be used.
-      RunFault: the disk is full, a file exceeds the system's limit, the corpus changed during the build, or a
-        tokenizing process died.
-    """
+    is called with messages for people. Raises UserError if the corpus, the vocabulary or the data directory cannot be
+    used. Raises RunFault if the disk is full, a file exceeds the system's limit, the corpus changed during the build,
+    or a tokenizing process died."""
     progress = progress or (lambda line: None)
     corpus = corpora.open_corpus(data)
     data, described = choose_sentences(data, corpus)

@@ -70,11 +70,8 @@ def keeps_whitespace(config: Config) -> bool:
 
 def train(config: Config, texts: Callable[[], Iterator[str]]) -> Tokenizer:
     """Trains a tokenizer; each call of `texts` streams the training text from its start. The same text gives the same
-    tokenizer in every process. Words of more than MAX_TRAINING_WORD characters are split.
-
-    Raises:
-      UserError: `vocab_size` is too small, or too large for a SentencePiece vocabulary of this text.
-    """
+    tokenizer in every process. Words of more than MAX_TRAINING_WORD characters are split. Raises UserError if
+    `vocab_size` is too small, or too large for a SentencePiece vocabulary of this text."""
     size(dataclasses.replace(config, vocab_file=""))
     long_words = 0
 

@@ -88,11 +88,8 @@ def read(content: bytes, specials: Iterable[str] = ()) -> Declarations:
 
 def check_characters(table: bytes) -> None:
     """Checks the table by which characters are replaced: the size of a double array in bytes, the array, and texts that
-    end in \\0, at which the values of the array point. The libraries follow it unchecked.
-
-    Raises:
-      ValueError: it is damaged.
-    """
+    end in \\0, at which the values of the array point. The libraries follow it unchecked. Raises ValueError if it is
+    damaged."""
     if not table:
         return
     size, texts = int.from_bytes(table[:4], "little"), table[4:]
