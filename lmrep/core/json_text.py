@@ -73,3 +73,9 @@ def _check_depth(value: Any) -> None:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_integer)
+
+
+def type_name(value: Any) -> str:
+    """The JSON type of a value, for messages."""
+    return {dict: "an object", list: "a list", str: "a string", bool: "a Boolean", type(None): "null"}.get(
+        type(value), "a number")

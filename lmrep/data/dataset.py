@@ -5,6 +5,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from lmrep.core.vocabulary import Vocabulary
+from lmrep.data.order import contiguous_numbers
 
 Batch = dict[str, np.ndarray]
 
@@ -53,6 +54,8 @@ class Dataset(Protocol):
 
     def evaluation_numbers(self, positions: np.ndarray, batch_size: int, count: int) -> np.ndarray:
         """The examples at some positions of an evaluation of the first `count` examples, as `numbers`."""
+        if self.contiguous:
+            return contiguous_numbers(count, 1, batch_size, positions)
         return np.where(positions < count, positions, -1)
 
     def continues(self, previous: np.ndarray, numbers: np.ndarray) -> np.ndarray:

@@ -11,9 +11,9 @@ import numpy as np
 from lmrep.config.record import setting
 from lmrep.core.components import row
 from lmrep.core.errors import UserError
-from lmrep.data.formats.base import TEXT_FIELDS, Field, FormatDef, single_text
+from lmrep.data.formats.base import TEXT_FIELDS, Field, FormatDef, single_text, truncate_pair
 from lmrep.data.records import TARGETS, Record
-from lmrep.data.records.encoding import Encoded, InputLayout, Units, assemble, collect, truncate_pair, windows
+from lmrep.data.records.encoding import Encoded, InputLayout, Units, assemble, collect, windows
 from lmrep.data.tokenizers import Tokenizer
 from lmrep.metrics.tasks import TASK_METRICS, TaskMetric
 from lmrep.objectives.base import ObjectiveDef

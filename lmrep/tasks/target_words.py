@@ -9,9 +9,9 @@ import numpy as np
 
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array
-from lmrep.data.formats.base import Field
+from lmrep.data.formats.base import Field, truncate_pair
 from lmrep.data.records import Record
-from lmrep.data.records.encoding import Units, assemble, truncate_pair
+from lmrep.data.records.encoding import Units, assemble
 from lmrep.data.records.values import SPANS
 from lmrep.objectives.base import Batch
 from lmrep.tasks import heads

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.data.records.encoding import assemble, input_layout, truncate_pair, windows
+from lmrep.data.formats.base import truncate_pair
+from lmrep.data.records.encoding import assemble, input_layout, windows
 
 PAD, CLS, SEP, A, B = range(5)
 ROLES = {"pad": PAD, "cls": CLS, "sep": SEP}

@@ -12,7 +12,7 @@ from sklearn.metrics import f1_score
 
 from lmrep.core.errors import UserError
 from lmrep.data import loader
-from lmrep.data.records.encoding import truncate_pair
+from lmrep.data.formats.base import truncate_pair
 from lmrep.experiment import config as experiments
 from lmrep.experiment.task_data import prepare_task
 from lmrep.interop import init_from

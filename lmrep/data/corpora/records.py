@@ -69,18 +69,14 @@ def _field(line: str, keys: list[str]) -> tuple[str, str]:
         return "", f"is not JSON ({error})"
     for key in keys:
         if not isinstance(value, dict):
-            return "", f"has no field {'.'.join(keys)!r}: it is {_json_type(value)} instead of an object with {key!r}"
+            found = json_text.type_name(value)
+            return "", f"has no field {'.'.join(keys)!r}: it is {found} instead of an object with {key!r}"
         if key not in value:
             return "", f"has no field {'.'.join(keys)!r}; it has {', '.join(map(repr, value))[:200] or 'none'}"
         value = value[key]
     if not isinstance(value, str):
-        return "", f"has {_json_type(value)} in {'.'.join(keys)!r} instead of a string"
+        return "", f"has {json_text.type_name(value)} in {'.'.join(keys)!r} instead of a string"
     return value, ""
-
-
-def _json_type(value: Any) -> str:
-    return {dict: "an object", list: "a list", str: "a string", bool: "a Boolean", type(None): "null"}.get(
-        type(value), "a number")
 
 
 def _parquet(source: files.Source, config: Config, tally: Counter[str]) -> Iterator[str]:

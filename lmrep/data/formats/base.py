@@ -217,3 +217,10 @@ def split_texts(bounds: np.ndarray, max_tokens: int) -> np.ndarray:
 def ranges(counts: np.ndarray) -> np.ndarray:
     """0, 1, ..., c-1 for each c of `counts`, concatenated."""
     return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def truncate_pair(a: int, b: int, capacity: int) -> tuple[int, int]:
+    """How many tokens of texts of a and b tokens are kept: tokens are removed from the end of the longer one (of the
+    second, where they are equal) until `capacity` are left, as in BERT's code."""
+    a = min(a, max(capacity - capacity // 2, capacity - b))
+    return a, min(b, capacity - a)

@@ -61,11 +61,6 @@ class Plan(Dataset):
             return contiguous_numbers(self.rows, self.repeats, batch_size, positions, seed)
         return example_numbers(self.examples, seed, positions)
 
-    def evaluation_numbers(self, positions: np.ndarray, batch_size: int, count: int) -> np.ndarray:
-        if self.contiguous:
-            return contiguous_numbers(count, 1, batch_size, positions)
-        return super().evaluation_numbers(positions, batch_size, count)
-
     def continues(self, previous: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         return (previous >= 0) & (numbers >= 0) & (previous % self.rows + 1 == numbers % self.rows)
 

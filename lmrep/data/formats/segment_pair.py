@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lmrep.config.record import setting
-from lmrep.data.formats.base import PAIR_FIELDS, FormatDef, Layout, Progress, Spans, text_pair
+from lmrep.data.formats.base import PAIR_FIELDS, FormatDef, Layout, Progress, Spans, text_pair, truncate_pair
 from lmrep.data.formats.plans import table
 from lmrep.data.store.token_store import Store
 
@@ -126,17 +126,13 @@ def truncate(rng: random.Random, a: Span, b: Span, capacity: int) -> tuple[Span,
     """Removes single tokens from the longer span, or from B if they are equal, until both together have at most
     `capacity` tokens. Each is removed from the front or the back with probability 1/2.
 
-    How many tokens each span loses is not random: first the longer one is reduced to the length of the shorter, then B
-    and A alternate. Of k tokens that a span loses, the number removed from the front is the number of ones in k random
-    bits.
+    How many tokens each span loses is not random (`truncate_pair`). Of k tokens that a span loses, the number removed
+    from the front is the number of ones in k random bits.
     """
-    a_size, b_size = a[1] - a[0], b[1] - b[0]
-    excess = a_size + b_size - capacity
-    if excess <= 0:
+    sizes = a[1] - a[0], b[1] - b[0]
+    if sum(sizes) <= capacity:
         return a, b
-    difference = min(excess, abs(a_size - b_size))
-    from_a = (excess - difference) // 2 + (difference if a_size > b_size else 0)
-    from_b = excess - from_a
+    from_a, from_b = (size - kept for size, kept in zip(sizes, truncate_pair(*sizes, capacity), strict=True))
     front_a, front_b = rng.getrandbits(from_a).bit_count(), rng.getrandbits(from_b).bit_count()
     return (a[0] + front_a, a[1] - from_a + front_a), (b[0] + front_b, b[1] - from_b + front_b)
 

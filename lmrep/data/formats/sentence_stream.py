@@ -31,7 +31,6 @@ from lmrep.config.record import setting
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.dataset import Batch, Dataset
 from lmrep.data.formats.base import TEXT_FIELDS, FormatDef, Layout, make_layout, with_characters
-from lmrep.data.order import contiguous_numbers
 from lmrep.data.store.token_store import Store
 
 PASSES = 3  # examples that are gathered at a time are of two, or, where the readers move on, three
@@ -118,9 +117,6 @@ class SentenceStreamPlan(Dataset):
         step, reader = np.divmod(positions, batch_size)
         steps = max(1, self.positions // (self.length * batch_size))  # until the readers move on
         return self.examples + (step // steps * batch_size + reader) * steps + step % steps
-
-    def evaluation_numbers(self, positions: np.ndarray, batch_size: int, count: int) -> np.ndarray:
-        return contiguous_numbers(count, 1, batch_size, positions)
 
     def continues(self, previous: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         inside = (numbers > self.examples) | (numbers % self.rows != 0)

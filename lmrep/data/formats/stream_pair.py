@@ -176,11 +176,6 @@ class StreamPairPlan(Dataset):
                 numbers[selected] = np.where(examples < 0, -1, rows)
         return numbers
 
-    def evaluation_numbers(self, positions: np.ndarray, batch_size: int, count: int) -> np.ndarray:
-        if self.contiguous:
-            return contiguous_numbers(count, 1, batch_size, positions)
-        return super().evaluation_numbers(positions, batch_size, count)
-
     def continues(self, previous: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         return (previous >= 0) & (numbers == previous + 1) & (numbers % self.rows != 0)
 
@@ -242,10 +237,9 @@ class StreamPairPlan(Dataset):
 
         # Without the tokens that are too many.
         a, b = a_end - a_begin, b_end - b_begin
-        excess = np.maximum(a + b - self.capacity, 0)
-        difference = np.minimum(excess, np.abs(a - b))
-        from_a = (excess - difference) // 2 + np.where(a > b, difference, 0)
-        return Pairs(begin, a_end - from_a, b_begin, b_end - (excess - from_a), is_random.astype(np.int64))
+        kept = np.minimum(a, np.maximum(self.capacity - self.capacity // 2, self.capacity - b))
+        return Pairs(begin, a_end - a + kept, b_begin, b_begin + np.minimum(b, self.capacity - kept),
+                     is_random.astype(np.int64))
 
     # The boundaries of a direction, positions at which a sentence or an end of document begins, are numbered from 0;
     # the last is the end of the stream. Those of the reversed stream are the others' mirror images.

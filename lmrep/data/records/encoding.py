@@ -190,18 +190,6 @@ def assemble(
     return unit._replace(words=numbers)
 
 
-def truncate_pair(a: int, b: int, capacity: int) -> tuple[int, int]:
-    """How many tokens of texts of a and b tokens are kept: tokens are removed from the end of the longer one (of the
-    second, where they are equal) until `capacity` are left, as in BERT's code."""
-    excess = a + b - capacity
-    if excess <= 0:
-        return a, b
-    longer = min(excess, abs(a - b))
-    a, b = (a - longer, b) if a > b else (a, b - longer)
-    rest = excess - longer
-    return a - rest // 2, b - (rest - rest // 2)
-
-
 def windows(length: int, capacity: int, stride: int) -> list[tuple[int, int]]:
     """[start, end) of windows of at most `capacity` tokens that begin `stride` apart and cover `length` tokens."""
     if length <= capacity:

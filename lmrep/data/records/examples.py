@@ -9,6 +9,7 @@ from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.characters import add_characters
 from lmrep.data.dataset import Batch, Dataset
 from lmrep.data.formats.base import ranges
+from lmrep.data.formats.packed import best_fit
 from lmrep.data.order import example_numbers
 from lmrep.data.records.encoding import Units
 
@@ -246,38 +247,17 @@ def arrange(
     """Examples with one unit in a sequence; or `packed`, several up to that many tokens; or grouped, `group` units that
     follow each other; in batches of training of at most `batch_tokens`, where that is not 0."""
     count = len(units.example)
-    if group:
-        rows, order = np.arange(0, count + 1, group), np.arange(count)
-    elif packed:
-        sequences = pack(sizes(units), packed)
-        rows = np.concatenate([[0], np.cumsum([len(sequence) for sequence in sequences])])
-        order = np.concatenate(sequences)
-    else:
-        rows, order = np.arange(count + 1), np.arange(count)
-    examples = Examples(units, rows.astype(np.int64), order.astype(np.int64), 0, pad, vocabulary, fingerprint, group)
-    longest = int(examples.lengths.max())
+    rows, order = np.arange(0, count + 1, group or 1), np.arange(count)
+    longest = int(sizes(units).max())
     length = packed or next((bucket for bucket in BUCKETS if bucket >= longest), longest)
-    return Examples(units, examples.rows, examples.order, length, pad, vocabulary, fingerprint, group, batch_tokens)
+    if packed:
+        longest_first = np.argsort(-sizes(units), kind="stable")
+        sequence = best_fit(sizes(units)[longest_first], packed)
+        rows = np.concatenate([[0], np.cumsum(np.bincount(sequence))])
+        order = longest_first[np.argsort(sequence, kind="stable")]
+    return Examples(units, rows, order, length, pad, vocabulary, fingerprint, group, batch_tokens)
 
 
 def sizes(units: Units) -> np.ndarray:
     """int64[u], the tokens of each unit, or of its source where that is longer."""
     return units.lengths if units.source is None else np.maximum(units.lengths, units.source.lengths)
-
-
-def pack(lengths: np.ndarray, capacity: int) -> list[list[int]]:
-    """Units in sequences of at most `capacity` tokens: in the order of decreasing length, each goes to the sequence
-    with the least space left that holds it (best fit)."""
-    sequences: list[list[int]] = []
-    with_space: dict[int, list[int]] = {}  # tokens left -> sequences
-    for unit in np.argsort(-lengths, kind="stable").tolist():
-        size = int(lengths[unit])
-        space = next((s for s in range(size, capacity + 1) if with_space.get(s)), None)
-        if space is None:
-            sequences.append([])
-            index, space = len(sequences) - 1, capacity
-        else:
-            index = with_space[space].pop()
-        sequences[index].append(unit)
-        with_space.setdefault(space - size, []).append(index)
-    return sequences

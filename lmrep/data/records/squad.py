@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from lmrep.core.errors import UserError
+from lmrep.core.json_text import type_name
 from lmrep.data.records import files
 from lmrep.data.records.base import Job, ReaderDef, Record
 from lmrep.data.records.json_lines import parse
-from lmrep.data.records.values import CORRECT, convert, json_type, listed, short
+from lmrep.data.records.values import CORRECT, convert, listed, short
 
 
 def read(job: Job) -> Iterator[Record | UserError]:
@@ -65,11 +66,11 @@ def _items(value: Any, key: str, path: str) -> Iterator[tuple[str, Any]]:
 def _get(value: Any, key: str, type_: type, path: str) -> Any:
     """`value[key]`. Raises UserError if it is not there or has another type."""
     if not isinstance(value, dict):
-        raise UserError(f"{path} is {json_type(value)}; expected an object with {key!r}, as in SQuAD")
+        raise UserError(f"{path} is {type_name(value)}; expected an object with {key!r}, as in SQuAD")
     if not isinstance(value.get(key), type_):
-        problem = f"has {json_type(value[key])} in {key!r}" if key in value else \
+        problem = f"has {type_name(value[key])} in {key!r}" if key in value else \
             f"has no {key!r}, only {listed(value) or 'nothing'}"
-        raise UserError(f"{path} {problem}; expected {json_type(type_())} there, as in SQuAD")
+        raise UserError(f"{path} {problem}; expected {type_name(type_())} there, as in SQuAD")
     return value[key]
 
 

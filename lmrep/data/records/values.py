@@ -8,6 +8,7 @@ from typing import Any
 
 from lmrep.config.record import suggestion
 from lmrep.core.errors import UserError
+from lmrep.core.json_text import type_name
 from lmrep.core.numbers import parse_number
 from lmrep.data.records.base import FIELDS, TARGETS, Job, Record
 
@@ -26,7 +27,7 @@ def from_object(value: Any, job: Job, where: str) -> Record | UserError:
     between commas. Other fields of `FIELDS` are read where they have their own name and the right type.
     """
     if not isinstance(value, Mapping):
-        return UserError(f"{where} is {json_type(value)}; expected an object with named fields")
+        return UserError(f"{where} is {type_name(value)}; expected an object with named fields")
     fields = {}
     for field, path in job.columns.items():
         content = _follow(value, path)
@@ -267,12 +268,6 @@ def _check_answers(record: Record) -> UserError | None:
     return None
 
 
-def json_type(value: Any) -> str:
-    """The JSON type of a value, for messages."""
-    return {dict: "an object", list: "a list", str: "a string", bool: "a Boolean", type(None): "null"}.get(
-        type(value), "a number")
-
-
 def listed(names: Collection[Any], show: Callable[[Any], str] = str) -> str:
     """The names of a file's columns, the first 20 and shortened, for messages."""
     shown = [text if len(text := show(name)) <= 80 else f"{text[:77]}..." for name in itertools.islice(names, 20)]
@@ -284,5 +279,5 @@ def short(value: Any) -> str:
     try:
         text = repr(value)
     except RecursionError:
-        return f"{json_type(value)} with deep nesting"
+        return f"{type_name(value)} with deep nesting"
     return text if len(text) <= 80 else text[:77] + "..."

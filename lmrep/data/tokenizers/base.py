@@ -197,8 +197,7 @@ class Tokenizer:
         raise NotImplementedError
 
     def save_vocabulary(self, directory: Path) -> None:
-        """Writes the vocabulary in its published format; `save` writes tokenizer_config.json."""
-        raise NotImplementedError
+        """Writes the vocabulary in its published format, unless tokenizer.json holds it; `save` writes the configs."""
 
 
 class Trained(NamedTuple):

@@ -10,7 +10,6 @@ training text; others are <UNK> there. Words are sorted by falling frequency, as
 """
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from lmrep.data import characters
 from lmrep.data.tokenizers.base import CONFIG, Encoding, Tokenizer, TokenizerDef, Trained
 from lmrep.data.tokenizers.files import read_tokens
 from lmrep.data.tokenizers.published import PublishedFiles, check_value
+from lmrep.data.tokenizers.words import most_frequent
 
 SPECIALS = {"bos": "<S>", "eos": "</S>", "unk": "<UNK>"}
 VOCABULARY = "vocabulary.txt"
@@ -125,11 +125,7 @@ class ElmoText(Elmo):
 
 def train(cls: type[Elmo], vocab_size: int, lowercase: bool, texts: Callable[[], Iterator[str]]) -> Elmo:
     """The most frequent words, in the order of their frequency, after the special tokens, ids 0 to 2."""
-    counts: Counter[str] = Counter()
-    for text in texts():
-        counts.update(cls._split(text))
-    words = sorted(counts.keys() - set(SPECIALS.values()), key=lambda word: (-counts[word], word))
-    return cls([*SPECIALS.values(), *words[: vocab_size - len(SPECIALS)]])
+    return cls(most_frequent(map(cls._split, texts()), SPECIALS, vocab_size))
 
 
 def load(files: PublishedFiles) -> Elmo | None:

@@ -12,7 +12,6 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import tokenizers
@@ -94,9 +93,6 @@ class Unigram(Pieces, LibraryTokenizer):
     def tokenizer_json(self) -> str:
         """As it was read: the library changes the last digit of scores."""
         return json.dumps(self.content, ensure_ascii=False, indent=2)
-
-    def save_vocabulary(self, directory: Path) -> None:
-        """tokenizer.json is the vocabulary."""
 
 
 def load(files: PublishedFiles) -> Unigram | None:

@@ -7,7 +7,6 @@ frequent words of the training text are tokens, others are <unk>. Give other tex
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import tokenizers
@@ -69,9 +68,6 @@ class Words(LibraryTokenizer):
     def saved_config(self) -> dict:
         return {"tokenizer_class": "PreTrainedTokenizerFast"}
 
-    def save_vocabulary(self, directory: Path) -> None:
-        """tokenizer.json holds it."""
-
 
 def _normalizer(lowercase: bool) -> normalizers.Normalizer:
     return normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=False, strip_accents=None,
@@ -80,11 +76,18 @@ def _normalizer(lowercase: bool) -> normalizers.Normalizer:
 
 def train(vocab_size: int, lowercase: bool, texts: Callable[[], Iterator[str]]) -> Words:
     """The most frequent words, in the order of their frequency, after the special tokens, ids 0 to 4."""
-    normalizer, counts = _normalizer(lowercase), Counter()
-    for text in texts():
-        counts.update(normalizer.normalize_str(text).split())
-    words = sorted(counts.keys() - set(SPECIALS.values()), key=lambda word: (-counts[word], word))
-    return Words([*SPECIALS.values(), *words[: vocab_size - len(SPECIALS)]], lowercase)
+    normalizer = _normalizer(lowercase)
+    return Words(most_frequent((normalizer.normalize_str(text).split() for text in texts()), SPECIALS, vocab_size),
+                 lowercase)
+
+
+def most_frequent(texts: Iterable[Sequence[str]], specials: Mapping[str, str], size: int) -> list[str]:
+    """The special tokens, and the most frequent words of texts in the order of their frequency, `size` in all."""
+    counts: Counter[str] = Counter()
+    for words in texts:
+        counts.update(words)
+    words = sorted(counts.keys() - set(specials.values()), key=lambda word: (-counts[word], word))
+    return [*specials.values(), *words[: size - len(specials)]]
 
 
 def load(files: PublishedFiles) -> Words | None:
