@@ -27,19 +27,12 @@ BLOCK = 10_000  # the largest block: fractions are rounded to multiples of 1 / B
 
 @dataclass(frozen=True, eq=False)
 class Sources:
-    """One split of each source: what `Store` is to a single corpus.
+    """One split of each source: what `Store` is to a single corpus."""
 
-    Attributes:
-      names: of the sources.
-      stores: their stores.
-      block_counts: examples of each source in a block.
-      vocabulary: of all of them.
-    """
-
-    names: tuple[str, ...]
-    stores: tuple[Store, ...]
-    block_counts: tuple[int, ...]
-    vocabulary: Vocabulary = field(repr=False)
+    names: tuple[str, ...]  # of the sources
+    stores: tuple[Store, ...]  # their stores
+    block_counts: tuple[int, ...]  # examples of each source in a block
+    vocabulary: Vocabulary = field(repr=False)  # of all of them
 
     @property
     def split(self) -> str:
@@ -59,15 +52,10 @@ class Sources:
 class Mixture(Dataset):
     """A dataset composed of the plans of several sources.
 
-    The examples of the first source are numbered first, then those of the second, and so on.
+    The examples of the first source are numbered first, then those of the second, and so on."""
 
-    Attributes:
-      plans: of the sources, all of one format and length.
-      store: their splits and proportions.
-    """
-
-    plans: tuple[Dataset, ...]
-    store: Sources = field(repr=False)
+    plans: tuple[Dataset, ...]  # of the sources, all of one format and length
+    store: Sources = field(repr=False)  # their splits and proportions
 
     def __post_init__(self):
         if any(plan.contiguous for plan in self.plans):

@@ -121,13 +121,9 @@ def interleave(counts: Sequence[int]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Interleaving:
-    """The positions of a run assigned to sources, in blocks of `interleave` that repeat.
+    """The positions of a run assigned to sources, in blocks of `interleave` that repeat."""
 
-    Attributes:
-      counts: examples of each source in a block.
-    """
-
-    counts: tuple[int, ...]
+    counts: tuple[int, ...]  # examples of each source in a block
 
     @functools.cached_property
     def block(self) -> np.ndarray:

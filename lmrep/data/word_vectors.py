@@ -13,15 +13,10 @@ from lmrep.core.errors import UserError
 
 
 class WordVectors(NamedTuple):
-    """Words and their vectors.
+    """Words and their vectors."""
 
-    Attributes:
-      words: distinct.
-      vectors: float32 [v, d].
-    """
-
-    words: list[str]
-    vectors: np.ndarray
+    words: list[str]  # distinct
+    vectors: np.ndarray  # float32 [v, d]
 
 
 def read(path: str | os.PathLike, words: Container[str] | None = None) -> WordVectors:

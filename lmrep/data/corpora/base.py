@@ -60,21 +60,13 @@ class Reader(NamedTuple):
 
 @dataclass(frozen=True)
 class Corpus:
-    """A stream of documents.
+    """A stream of documents."""
 
-    Attributes:
-      name: the name in CORPORA.
-      description: what it is and where it comes from, for people.
-      readers: the documents, in order.
-      fingerprint: identifies the content; it changes if any document does.
-      empty_message: of the error if there are no documents.
-    """
-
-    name: str
-    description: str
-    readers: tuple[Reader, ...]
-    fingerprint: Callable[[], str]
-    empty_message: str
+    name: str  # the name in CORPORA
+    description: str  # what it is and where it comes from, for people
+    readers: tuple[Reader, ...]  # the documents, in order
+    fingerprint: Callable[[], str]  # identifies the content; it changes if any document does
+    empty_message: str  # of the error if there are no documents
 
     def documents(self, tally: Counter[str] | None = None) -> Iterator[str]:
         """Streams the texts from the first, in a fixed order, without blank ones; line breaks are `\n`.
@@ -107,25 +99,17 @@ class Corpus:
 
 @row
 class CorpusDef(NamedTuple):
-    """An entry of CORPORA.
+    """An entry of CORPORA."""
 
-    Attributes:
-      open: Config -> Corpus. Raises UserError if there is no such corpus.
-      describe: Config -> what the corpus is, as a noun phrase for people, without opening it.
-      example: a glob such as "*.txt" if `Config.files` says where the documents are; otherwise "".
-      has_units: whether `Config.documents` says what a document is.
-      sentences: what `Config.sentences=auto` means; auto: what the text says.
-      check_present: raises UserError if opening the corpus would download or prepare it first.
-      prepare: (config, runner, options of Apache Beam) -> None; downloads and prepares what opening the corpus would,
-        where that is a Beam pipeline with this runner.
-    """
-
-    open: Callable[[Config], Corpus]
-    describe: Callable[[Config], str]
-    example: str = ""
-    has_units: bool = False
-    sentences: str = "auto"
+    open: Callable[[Config], Corpus]  # Config -> Corpus. Raises UserError if there is no such corpus.
+    describe: Callable[[Config], str]  # Config -> what the corpus is, as a noun phrase for people, without opening it
+    example: str = ""  # a glob such as "*.txt" if `Config.files` says where the documents are; otherwise ""
+    has_units: bool = False  # whether `Config.documents` says what a document is
+    sentences: str = "auto"  # what `Config.sentences=auto` means; auto: what the text says
+    # raises UserError if opening the corpus would download or prepare it first
     check_present: Callable[[Config], None] = lambda config: None
+    # (config, runner, options of Apache Beam) -> None; downloads and prepares what opening the corpus would, where that
+    # is a Beam pipeline with this runner
     prepare: Callable[[Config, Any, Any], None] = lambda config, runner, options: None
 
 

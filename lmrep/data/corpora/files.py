@@ -17,21 +17,13 @@ from lmrep.core.errors import UserError
 
 @dataclass(frozen=True)
 class Source:
-    """One file.
+    """One file."""
 
-    Attributes:
-      path: with its protocol.
-      name: its path relative to the folder of all files of the corpus.
-      store: the fsspec file system of a remote file, otherwise None.
-      checksum: of a remote file, if the store provides one, otherwise "".
-      size: of a remote file, in bytes.
-    """
-
-    path: str
-    name: str
-    store: Any = field(default=None, repr=False)
-    checksum: str = ""
-    size: int = 0
+    path: str  # with its protocol
+    name: str  # its path relative to the folder of all files of the corpus
+    store: Any = field(default=None, repr=False)  # the fsspec file system of a remote file, otherwise None
+    checksum: str = ""  # of a remote file, if the store provides one, otherwise ""
+    size: int = 0  # of a remote file, in bytes
 
 
 def find(pattern: str, corpus: str, example: str) -> list[Source]:

@@ -22,19 +22,13 @@ Progress = Callable[[int, int], None]  # called with (work done, in total), in a
 
 
 class Field(NamedTuple):
-    """An array of a batch.
+    """An array of a batch."""
 
-    Attributes:
-      axes: a letter per axis: `b` examples, `t` positions, `s` positions of a second text, `n` segments of a packed
-        example, `c` characters of a token, `y` bytes of a word, `l` labels of a task, `k` candidates of an
-        example.
-      dtype: of the array on the host.
-      help: what it holds.
-    """
-
+    # a letter per axis: `b` examples, `t` positions, `s` positions of a second text, `n` segments of a packed example,
+    # `c` characters of a token, `y` bytes of a word, `l` labels of a task, `k` candidates of an example
     axes: str
-    dtype: type
-    help: str
+    dtype: type  # of the array on the host
+    help: str  # what it holds
 
 
 FIELDS = {
@@ -87,20 +81,15 @@ def batch_struct(fields: Iterable[str], **sizes: int) -> "dict[str, jax.ShapeDty
 
 
 class Layout(NamedTuple):
-    """The special tokens around the spans of an example.
+    """The special tokens around the spans of an example."""
 
-    Attributes:
-      lead: precedes the first span of each segment; None for no token.
-      tail: follows every span. After the last span it is left out where the example has no position left for it: the
-        text continues in the next example.
-      pad: fills the rest of the example.
-      spans_per_segment: 1 for single texts; 2 for pairs, whose second span has token type 1; 0 where all spans of an
-        example form one segment.
-    """
-
-    lead: int | None
+    lead: int | None  # precedes the first span of each segment; None for no token
+    # follows every span. After the last span it is left out where the example has no position left for it: the text
+    # continues in the next example.
     tail: int
-    pad: int
+    pad: int  # fills the rest of the example
+    # 1 for single texts; 2 for pairs, whose second span has token type 1; 0 where all spans of an example form one
+    # segment
     spans_per_segment: int = 1
 
     @property
@@ -151,19 +140,12 @@ def text_pair(config: Any, vocabulary: Vocabulary) -> Layout:
 
 
 class Spans(NamedTuple):
-    """A table with a row for each example: the spans of the token stream that the example holds.
+    """A table with a row for each example: the spans of the token stream that the example holds."""
 
-    Attributes:
-      offsets: int64[n+1], the index of each row's first span; last = s.
-      starts: int64[s], the first token of each span.
-      lengths: int32[s], the number of tokens of each span.
-      columns: further fields of a batch by name, with one value per row (`pair_label`).
-    """
-
-    offsets: np.ndarray
-    starts: np.ndarray
-    lengths: np.ndarray
-    columns: dict[str, np.ndarray]
+    offsets: np.ndarray  # int64[n+1], the index of each row's first span; last = s
+    starts: np.ndarray  # int64[s], the first token of each span
+    lengths: np.ndarray  # int32[s], the number of tokens of each span
+    columns: dict[str, np.ndarray]  # further fields of a batch by name, with one value per row (`pair_label`)
 
 
 PLAN_ARGUMENTS = ("config", "store", "length", "seed", "layout", "fingerprint", "cache_dir", "progress")

@@ -21,25 +21,15 @@ class Plan(Dataset):
     """The examples of a split.
 
     The table of spans is repeated `repeats` times: example e shows row e mod n, so that the repetitions differ only in
-    the example's number and in what is derived from it (static masks).
+    the example's number and in what is derived from it (static masks)."""
 
-    Attributes:
-      store: holds the tokens.
-      spans: a table of n rows, each of at most `length` tokens with its special tokens.
-      layout: the special tokens of an example, and which spans attend to each other.
-      length: tokens per example, padding included.
-      fingerprint: of the store, the format, its config, the length and the seed.
-      repeats: how often the table is repeated.
-      contiguous: whether examples are shown in the order of the corpus; see `FormatDef`.
-    """
-
-    store: Store = field(repr=False)
-    spans: Spans = field(repr=False)
-    layout: Layout
-    length: int
-    fingerprint: str
-    repeats: int = 1
-    contiguous: bool = False
+    store: Store = field(repr=False)  # holds the tokens
+    spans: Spans = field(repr=False)  # a table of n rows, each of at most `length` tokens with its special tokens
+    layout: Layout  # the special tokens of an example, and which spans attend to each other
+    length: int  # tokens per example, padding included
+    fingerprint: str  # of the store, the format, its config, the length and the seed
+    repeats: int = 1  # how often the table is repeated
+    contiguous: bool = False  # whether examples are shown in the order of the corpus; see `FormatDef`
 
     @property
     def examples(self) -> int:

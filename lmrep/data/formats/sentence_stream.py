@@ -47,15 +47,10 @@ class SentenceStream:
 
 
 class Pass(NamedTuple):
-    """The order of the sentences in one pass.
+    """The order of the sentences in one pass."""
 
-    Attributes:
-      order: int[n], the sentences; None for the order of the corpus.
-      begins: int64[n+1], the position of each sentence's mark in the pass; last = positions of the pass.
-    """
-
-    order: np.ndarray | None
-    begins: np.ndarray
+    order: np.ndarray | None  # int[n], the sentences; None for the order of the corpus
+    begins: np.ndarray  # int64[n+1], the position of each sentence's mark in the pass; last = positions of the pass
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,23 +58,14 @@ class SentenceStreamPlan(Dataset):
     """The examples of a split.
 
     Example e < `examples` is the one at position e of the corpus in its own order, repeated `duplicates` times. The
-    examples of training follow: number `examples` + k is the k-th of the endless streams of shuffled passes.
+    examples of training follow: number `examples` + k is the k-th of the endless streams of shuffled passes."""
 
-    Attributes:
-      store: holds the tokens.
-      layout: `lead` and `tail` are the marks.
-      length: tokens per example.
-      fingerprint: of the store, the format, its config, the length and the seed.
-      config: of the format.
-      seed: of the orders of the sentences.
-    """
-
-    store: Store = field(repr=False)
-    layout: Layout
-    length: int
-    fingerprint: str
-    config: SentenceStream
-    seed: int
+    store: Store = field(repr=False)  # holds the tokens
+    layout: Layout  # `lead` and `tail` are the marks
+    length: int  # tokens per example
+    fingerprint: str  # of the store, the format, its config, the length and the seed
+    config: SentenceStream  # of the format
+    seed: int  # of the orders of the sentences
     contiguous = True
     _passes: collections.OrderedDict[tuple, Pass] = field(default_factory=collections.OrderedDict, init=False,
                                                           repr=False)

@@ -86,23 +86,14 @@ class StreamPairPlan(Dataset):
     """The examples of a split.
 
     Examples 0 to `rows` - 1 are the windows of the stream, in its order; then come the windows of the reversed stream,
-    if half of a batch reads it, and then the repetitions of both.
+    if half of a batch reads it, and then the repetitions of both."""
 
-    Attributes:
-      store: holds the tokens.
-      layout: the special tokens.
-      length: tokens per example.
-      fingerprint: of the store, the format, its config, the length and the seed.
-      config: of the format.
-      seed: of the texts.
-    """
-
-    store: Store = field(repr=False)
-    layout: PairLayout
-    length: int
-    fingerprint: str
-    config: StreamPair
-    seed: int
+    store: Store = field(repr=False)  # holds the tokens
+    layout: PairLayout  # the special tokens
+    length: int  # tokens per example
+    fingerprint: str  # of the store, the format, its config, the length and the seed
+    config: StreamPair  # of the format
+    seed: int  # of the texts
 
     @property
     def contiguous(self) -> bool:

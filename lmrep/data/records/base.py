@@ -14,22 +14,14 @@ from lmrep.core.paths import as_path, as_paths
 
 
 class Record(NamedTuple):
-    """A labelled example as a reader gives it.
+    """A labelled example as a reader gives it."""
 
-    Attributes:
-      fields: name -> value, where the name is one of `FIELDS`. A field that the file lacks is absent.
-      id: as in the file, or else the example's number in its split, from 0.
-      where: file and line (or file and number), for messages: "dev.tsv, line 12".
-      lines: the line of each word, where words have lines of their own.
-      source: the name of the data set that it is of, in a mixture of several.
-      tokens: of a `text` and a `target` that were made of tokens, the int32 ids of both, with their ends.
-    """
-
-    fields: dict[str, Any]
-    id: str
-    where: str
-    lines: tuple[int, ...] = ()
-    source: str = ""
+    fields: dict[str, Any]  # name -> value, where the name is one of `FIELDS`. A field that the file lacks is absent.
+    id: str  # as in the file, or else the example's number in its split, from 0
+    where: str  # file and line (or file and number), for messages: "dev.tsv, line 12"
+    lines: tuple[int, ...] = ()  # the line of each word, where words have lines of their own
+    source: str = ""  # the name of the data set that it is of, in a mixture of several
+    # of a `text` and a `target` that were made of tokens, the int32 ids of both, with their ends
     tokens: tuple[np.ndarray, ...] = ()
 
     def where_word(self, i: int) -> str:
@@ -101,19 +93,12 @@ class Config:
 
 
 class Job(NamedTuple):
-    """What a reader reads.
+    """What a reader reads."""
 
-    Attributes:
-      path: the file, the folder of a reader of folders, or the split of a TFDS data set.
-      split: one of `SPLITS`.
-      columns: field -> name or number in the file, of the fields that the config or the task names.
-      config: the settings.
-    """
-
-    path: Path
-    split: str
-    columns: Mapping[str, str]
-    config: Config
+    path: Path  # the file, the folder of a reader of folders, or the split of a TFDS data set
+    split: str  # one of `SPLITS`
+    columns: Mapping[str, str]  # field -> name or number in the file, of the fields that the config or the task names
+    config: Config  # the settings
 
     def optional(self, field: str) -> bool:
         """Whether an example may lack this field, although it is one of `columns`."""

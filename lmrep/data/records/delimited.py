@@ -23,22 +23,14 @@ READABLE = [field for field in FIELDS if field not in ("answers", *SPANS)] + ["i
 
 
 class Layout(NamedTuple):
-    """Where the fields of a file are.
+    """Where the fields of a file are."""
 
-    Attributes:
-      header: whether the first line names the columns.
-      single: field -> its column.
-      several: field -> its columns, of a list.
-      names: field of `several` -> the names of its columns.
-      width: the number of columns of the first line.
-      least: how many cells a row must have, where rows may have others than the first line; 0 where they may not.
-    """
-
-    header: bool
-    single: dict[str, int]
-    several: dict[str, list[int]]
-    names: dict[str, list[str]]
-    width: int
+    header: bool  # whether the first line names the columns
+    single: dict[str, int]  # field -> its column
+    several: dict[str, list[int]]  # field -> its columns, of a list
+    names: dict[str, list[str]]  # field of `several` -> the names of its columns
+    width: int  # the number of columns of the first line
+    # how many cells a row must have, where rows may have others than the first line; 0 where they may not
     least: int = 0
 
 

@@ -10,19 +10,12 @@ from lmrep.data.formats.base import ranges
 
 
 class InputLayout(NamedTuple):
-    """The special tokens of a text or a pair of texts, as a network was pretrained to read them.
+    """The special tokens of a text or a pair of texts, as a network was pretrained to read them."""
 
-    Attributes:
-      lead: ids before the first text.
-      between: ids between the texts of a pair.
-      tail: ids after the last text; two where the last one is [CLS], whose token type is then 2.
-      pad: id of padding.
-    """
-
-    lead: tuple[int, ...]
-    between: tuple[int, ...]
-    tail: tuple[int, ...]
-    pad: int
+    lead: tuple[int, ...]  # ids before the first text
+    between: tuple[int, ...]  # ids between the texts of a pair
+    tail: tuple[int, ...]  # ids after the last text; two where the last one is [CLS], whose token type is then 2
+    pad: int  # id of padding
 
     @property
     def cls_last(self) -> bool:
@@ -60,17 +53,11 @@ def input_layout(
 
 
 class Source(NamedTuple):
-    """The texts that others are generated from, tokenized.
+    """The texts that others are generated from, tokenized."""
 
-    Attributes:
-      tokens: int32[n], of all units, one after another, special tokens included.
-      offsets: int64[u+1], the first token of each unit's text; last = n.
-      decode: ids -> text, of the tokenizer.
-    """
-
-    tokens: np.ndarray
-    offsets: np.ndarray
-    decode: Callable[[Iterable[int]], str]
+    tokens: np.ndarray  # int32[n], of all units, one after another, special tokens included
+    offsets: np.ndarray  # int64[u+1], the first token of each unit's text; last = n
+    decode: Callable[[Iterable[int]], str]  # ids -> text, of the tokenizer
 
     @property
     def lengths(self) -> np.ndarray:
@@ -80,27 +67,16 @@ class Source(NamedTuple):
 
 class Units(NamedTuple):
     """Tokenized examples. A unit is what a network reads at once: a text, a pair, a window of a long text, or one of
-    several choices.
+    several choices."""
 
-    Attributes:
-      tokens: int32[n], of all units, one after another, special tokens included.
-      token_types: int8[n], 1 for the second text of a pair.
-      offsets: int64[u+1], the first token of each unit; last = n.
-      example: int32[u], the number of each unit's example, ascending.
-      columns: name -> array [u, ...] of a value for each unit, or [n, ...] of a value for each token.
-      details: arrays that the task alone reads; they are not part of batches.
-      token_columns: the names of the columns with a value for each token.
-      source: of text-to-text tasks, the text that each unit's tokens are generated from.
-    """
-
-    tokens: np.ndarray
-    token_types: np.ndarray
-    offsets: np.ndarray
-    example: np.ndarray
-    columns: dict[str, np.ndarray]
-    details: dict[str, np.ndarray] = {}  # noqa: RUF012
-    token_columns: tuple[str, ...] = ()
-    source: Source | None = None
+    tokens: np.ndarray  # int32[n], of all units, one after another, special tokens included
+    token_types: np.ndarray  # int8[n], 1 for the second text of a pair
+    offsets: np.ndarray  # int64[u+1], the first token of each unit; last = n
+    example: np.ndarray  # int32[u], the number of each unit's example, ascending
+    columns: dict[str, np.ndarray]  # name -> [u, ...], a value for each unit, or [n, ...], a value for each token
+    details: dict[str, np.ndarray] = {}  # noqa: RUF012 - arrays that the task alone reads, which batches do not have
+    token_columns: tuple[str, ...] = ()  # the names of the columns with a value for each token
+    source: Source | None = None  # of text-to-text tasks, the text that each unit's tokens are generated from
 
     @property
     def lengths(self) -> np.ndarray:
@@ -149,20 +125,13 @@ def _taken(offsets: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 class Encoded(NamedTuple):
-    """The tokens of one unit, and where the texts are in it.
+    """The tokens of one unit, and where the texts are in it."""
 
-    Attributes:
-      ids: with special tokens.
-      types: token type of each.
-      first: position of the first text's first token.
-      second: position of the second text's first token; -1 for a single text.
-      words: int32, the number of each token's word, -1 for special tokens; None where they are not needed.
-    """
-
-    ids: np.ndarray
-    types: np.ndarray
-    first: int
-    second: int
+    ids: np.ndarray  # with special tokens
+    types: np.ndarray  # token type of each
+    first: int  # position of the first text's first token
+    second: int  # position of the second text's first token; -1 for a single text
+    # int32, the number of each token's word, -1 for special tokens; None where they are not needed
     words: np.ndarray | None = None
 
 

@@ -23,29 +23,18 @@ class Examples(Dataset):
     """The tokenized examples of a split.
 
     A sequence holds one unit, or, packed, several that do not attend to each other; grouped, it stands for the k units
-    of one example, such as its choices, and arrays have the axes [b, k, t] in place of [b, t].
+    of one example, such as its choices, and arrays have the axes [b, k, t] in place of [b, t]."""
 
-    Attributes:
-      units: the tokens.
-      rows: the sequences: index i holds the units `order[rows[i]:rows[i + 1]]`. int64[r+1].
-      order: int64[u].
-      length: tokens of the longest sequence.
-      pad: id of padding.
-      vocabulary: of the tokenizer.
-      fingerprint: of everything that decides the batches.
-      group: k for grouped units, or 0.
-      batch_tokens: of a batch of training at most, with its padding; 0: batches have `batch_size` sequences.
-    """
-
-    units: Units = field(repr=False)
+    units: Units = field(repr=False)  # the tokens
+    # the sequences: index i holds the units `order[rows[i]:rows[i + 1]]`. int64[r+1].
     rows: np.ndarray = field(repr=False)
-    order: np.ndarray = field(repr=False)
-    length: int
-    pad: int
-    vocabulary: Vocabulary = field(repr=False)
-    fingerprint: str
-    group: int = 0
-    batch_tokens: int = 0
+    order: np.ndarray = field(repr=False)  # int64[u]
+    length: int  # tokens of the longest sequence
+    pad: int  # id of padding
+    vocabulary: Vocabulary = field(repr=False)  # of the tokenizer
+    fingerprint: str  # of everything that decides the batches
+    group: int = 0  # k for grouped units, or 0
+    batch_tokens: int = 0  # of a batch of training at most, with its padding; 0: batches have `batch_size` sequences
     fills = True
 
     @property

@@ -20,16 +20,11 @@ from lmrep.data.records.examples import POOL, Examples
 
 @dataclass(frozen=True, eq=False)
 class MixedExamples(Examples):
-    """As `Examples`, of several sources: the sequences of the first are numbered first, then those of the second.
+    """As `Examples`, of several sources: the sequences of the first are numbered first, then those of the second."""
 
-    Attributes:
-      names: of the sources.
-      bounds: the number of each source's first sequence; last = number of sequences.
-      block_counts: sequences of each source in a block; () where they are shown once, and never mixed.
-    """
-
-    names: tuple[str, ...] = ()
-    bounds: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()  # of the sources
+    bounds: tuple[int, ...] = ()  # the number of each source's first sequence; last = number of sequences
+    # sequences of each source in a block; () where they are shown once, and never mixed
     block_counts: tuple[int, ...] = ()
 
     @functools.cached_property

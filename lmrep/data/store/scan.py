@@ -22,19 +22,12 @@ Progress = Callable[[str], None]
 
 
 class CorpusScan(NamedTuple):
-    """What is known about each document after the first time.
+    """What is known about each document after the first time."""
 
-    Attributes:
-      positions: uint64, its `corpora.hash_position`.
-      lengths: int64, its characters.
-      splits: int8, an index into SPLITS.
-      text: counts of anomalies of the text.
-    """
-
-    positions: np.ndarray
-    lengths: np.ndarray
-    splits: np.ndarray
-    text: dict[str, int]
+    positions: np.ndarray  # uint64, its `corpora.hash_position`
+    lengths: np.ndarray  # int64, its characters
+    splits: np.ndarray  # int8, an index into SPLITS
+    text: dict[str, int]  # counts of anomalies of the text
 
     def of(self, split: str) -> np.ndarray:
         return self.splits == corpora.SPLITS.index(split)

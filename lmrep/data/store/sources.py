@@ -25,17 +25,11 @@ from lmrep.data.store.statistics import with_rates
 
 @dataclass(frozen=True)
 class Source:
-    """One corpus of a mixture.
+    """One corpus of a mixture."""
 
-    Attributes:
-      name: for people.
-      weight: its number of examples, in proportion to the other sources.
-      data: the corpus.
-    """
-
-    name: str
-    weight: float
-    data: corpora.Config
+    name: str  # for people
+    weight: float  # its number of examples, in proportion to the other sources
+    data: corpora.Config  # the corpus
 
 
 def prepare_sources(

@@ -34,21 +34,14 @@ MAX_PENDING = 2**26  # characters that children hold at a time
 
 
 class Tokenized(NamedTuple):
-    """Documents as ids.
+    """Documents as ids."""
 
-    Attributes:
-      tokens: uint16 or uint32 [n], the ids of all documents.
-      sentences: int64, the number of tokens of each sentence, without empty ones.
-      documents: int64, the number of sentences of each document, without empty ones.
-      tally: int64[3]: words (separated by white space), unknown tokens, words of more than LONG_WORD characters.
-      unknown: the words outside of the vocabulary; None for tokenizers without characters.
-    """
-
-    tokens: np.ndarray
-    sentences: np.ndarray
-    documents: np.ndarray
+    tokens: np.ndarray  # uint16 or uint32 [n], the ids of all documents
+    sentences: np.ndarray  # int64, the number of tokens of each sentence, without empty ones
+    documents: np.ndarray  # int64, the number of sentences of each document, without empty ones
+    # int64[3]: words (separated by white space), unknown tokens, words of more than LONG_WORD characters
     tally: np.ndarray
-    unknown: UnknownWords | None = None
+    unknown: UnknownWords | None = None  # the words outside of the vocabulary; None for tokenizers without characters
 
 
 def tokenize(tokenizer: tokenizers.Tokenizer, texts: Sequence[str], keep_whitespace: bool = False,

@@ -21,17 +21,11 @@ POSITIONS, OFFSETS, BYTES = "unknown.npy", "unknown_offsets.npy", "unknown_bytes
 
 
 class UnknownWords(NamedTuple):
-    """The words of some tokens that are outside of the vocabulary.
+    """The words of some tokens that are outside of the vocabulary."""
 
-    Attributes:
-      positions: int64[m], of these words among the tokens, ascending.
-      bytes: uint8, of all words, one after another.
-      lengths: int64[m], bytes of each.
-    """
-
-    positions: np.ndarray
-    bytes: np.ndarray
-    lengths: np.ndarray
+    positions: np.ndarray  # int64[m], of these words among the tokens, ascending
+    bytes: np.ndarray  # uint8, of all words, one after another
+    lengths: np.ndarray  # int64[m], bytes of each
 
 
 def save(directory: pathlib.Path, parts: Sequence[UnknownWords]) -> None:

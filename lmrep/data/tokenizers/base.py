@@ -25,39 +25,25 @@ SENTINEL = "<extra_id_{}>"  # T5's names of the tokens that represent spans
 
 @dataclass(frozen=True)
 class AddedToken:
-    """A token that is matched in the raw text, before the text is split into words.
-
-    Attributes:
-      content: the token.
-      special: whether it is matched only if special tokens are requested.
-      lstrip, rstrip: whether it absorbs the white space before and after it.
-      single_word: whether it is matched only as a separate word.
-      normalized: whether it is matched in the normalized text.
-    """
+    """A token that is matched in the raw text, before the text is split into words."""
 
     content: str
-    special: bool = False
-    lstrip: bool = False
-    rstrip: bool = False
-    single_word: bool = False
-    normalized: bool = True
+    special: bool = False  # whether it is matched only if special tokens are requested
+    lstrip: bool = False  # whether it absorbs the white space before it
+    rstrip: bool = False  # whether it absorbs the white space after it
+    single_word: bool = False  # whether it is matched only as a separate word
+    normalized: bool = True  # whether it is matched in the normalized text
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """One tokenized text of t tokens.
+    """One tokenized text of t tokens."""
 
-    Attributes:
-      ids: int32[t].
-      tokens: the tokens as text.
-      offsets: for each token, the range [start, end) of characters that it comes from.
-      words: for each token, the index of its word, from 0. Words are what the text is split into before subword
-        tokenization; a punctuation mark or a special token is a word.
-    """
-
-    ids: np.ndarray
-    tokens: list[str]
-    offsets: list[tuple[int, int]]
+    ids: np.ndarray  # int32[t]
+    tokens: list[str]  # the tokens as text
+    offsets: list[tuple[int, int]]  # for each token, the range [start, end) of characters that it comes from
+    # for each token, the index of its word, from 0. Words are what the text is split into before subword tokenization;
+    # a punctuation mark or a special token is a word.
     words: list[int | None]
 
 
@@ -201,21 +187,13 @@ class Tokenizer:
 
 
 class Trained(NamedTuple):
-    """What is known of a vocabulary before it is trained.
+    """What is known of a vocabulary before it is trained."""
 
-    Attributes:
-      specials: role -> text of the special tokens, in the order of their ids, from 0.
-      reserved: how many other tokens it has before any is learned.
-      exact_size: whether training fails where the text gives fewer tokens than `vocab_size`.
-      size_is_limit: whether `vocab_size` is a limit that the text often does not reach, as with words.
-      sentinels: how many tokens that represent spans it has, at its end; they are reserved.
-    """
-
-    specials: Mapping[str, str]
-    reserved: int = 0
-    exact_size: bool = False
-    size_is_limit: bool = False
-    sentinels: int = 0
+    specials: Mapping[str, str]  # role -> text of the special tokens, in the order of their ids, from 0
+    reserved: int = 0  # how many other tokens it has before any is learned
+    exact_size: bool = False  # whether training fails where the text gives fewer tokens than `vocab_size`
+    size_is_limit: bool = False  # whether `vocab_size` is a limit that the text often does not reach, as with words
+    sentinels: int = 0  # how many tokens that represent spans it has, at its end; they are reserved
 
     @property
     def min_size(self) -> int:
@@ -225,27 +203,19 @@ class Trained(NamedTuple):
 
 @row
 class TokenizerDef(NamedTuple):
-    """An entry of TOKENIZERS.
+    """An entry of TOKENIZERS."""
 
-    Attributes:
-      train: (vocab_size, lowercase, texts) -> Tokenizer. Each call of `texts` streams the training text from its start.
-        The same text gives the same tokenizer. Raises UserError if it cannot be trained to that size.
-      load: PublishedFiles -> Tokenizer; None if the directory does not hold this tokenizer. Raises UserError if the
-        files are malformed or split text by other rules.
-      rules: names the implementation in fingerprints; change it when a change of the code changes an id or what is
-        trained.
-      trained: what is known of a vocabulary before it is trained.
-      whitespace: "keep" or "collapse", the meaning of `Config.whitespace` = "auto".
-      lowercase: None if `Config.lowercase` decides; otherwise what the tokenizer always does.
-      load_vocabulary: (path, lowercase) -> Tokenizer of a vocabulary file alone; None if it takes other files too.
-      characters: how many ids the characters of each word have in a batch; 0 if batches have none.
-    """
-
+    # (vocab_size, lowercase, texts) -> Tokenizer. Each call of `texts` streams the training text from its start. The
+    # same text gives the same tokenizer. Raises UserError if it cannot be trained to that size.
     train: Callable[[int, bool, Callable[[], Iterator[str]]], Tokenizer]
+    # PublishedFiles -> Tokenizer; None if the directory does not hold this tokenizer. Raises UserError if the files are
+    # malformed or split text by other rules.
     load: Callable[["PublishedFiles"], Tokenizer | None]
+    # names the implementation in fingerprints; change it when a change of the code changes an id or what is trained
     rules: str
-    trained: Trained
-    whitespace: str = "collapse"
-    lowercase: bool | None = None
+    trained: Trained  # what is known of a vocabulary before it is trained
+    whitespace: str = "collapse"  # "keep" or "collapse", the meaning of `Config.whitespace` = "auto"
+    lowercase: bool | None = None  # None if `Config.lowercase` decides; otherwise what the tokenizer always does
+    # (path, lowercase) -> Tokenizer of a vocabulary file alone; None if it takes other files too
     load_vocabulary: Callable[[Path, bool], Tokenizer] | None = None
-    characters: int = 0
+    characters: int = 0  # how many ids the characters of each word have in a batch; 0 if batches have none

@@ -33,15 +33,10 @@ def with_removed_marks(text: str, offsets: Sequence[tuple[int, int]]) -> list[tu
 
 
 class LibraryTokenizer(Tokenizer):
-    """Wraps two tokenizers of the library with the same vocabulary: only the second matches special tokens.
+    """Wraps two tokenizers of the library with the same vocabulary: only the second matches special tokens."""
 
-    Attributes:
-      rules: names the implementation in fingerprints.
-      default_specials: role -> text of the special tokens, unless published files name others.
-    """
-
-    rules: str
-    default_specials: Mapping[str, str]
+    rules: str  # names the implementation in fingerprints
+    default_specials: Mapping[str, str]  # role -> text of the special tokens, unless published files name others
 
     def __init__(self, tokens: Sequence[str], added: Sequence[AddedToken], specials: Mapping[str, str]):
         super().__init__(tokens, added, specials)

@@ -27,20 +27,13 @@ MARKS, LETTERS = frozenset("!\"#$%&()*+,-./:;?@[\\]^_`{|}~"), frozenset(string.a
 
 
 class Family(NamedTuple):
-    """The conventions of one paper's models.
+    """The conventions of one paper's models."""
 
-    Attributes:
-      name: the tokenizer class of other libraries.
-      specials: role -> text.
-      marks: pieces by which its models are recognized.
-      lowercase: whether its text is lower-cased, by default; None if its text is not cleaned.
-      renumbered: whether fairseq's code, which trained it, gave the pieces other ids than those in spiece.model.
-    """
-
-    name: str
-    specials: dict[str, str]
-    marks: tuple[str, ...] = ()
-    lowercase: bool | None = None
+    name: str  # the tokenizer class of other libraries
+    specials: dict[str, str]  # role -> text
+    marks: tuple[str, ...] = ()  # pieces by which its models are recognized
+    lowercase: bool | None = None  # whether its text is lower-cased, by default; None if its text is not cleaned
+    # whether fairseq's code, which trained it, gave the pieces other ids than those in spiece.model
     renumbered: bool = False
 
     @property

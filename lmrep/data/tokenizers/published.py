@@ -39,22 +39,14 @@ ANY_CLASS = ("PreTrainedTokenizerFast", "TokenizersBackend")  # classes that say
 
 @dataclass(frozen=True)
 class PublishedFiles:
-    """The files of a tokenizer's directory.
-
-    Attributes:
-      directory: where they are.
-      names: of all files there.
-      vocab: the name of the vocabulary, if it differs from those listed above.
-      tokenizer_json, config: the content of tokenizer.json and tokenizer_config.json; {} if absent.
-      specials: role -> text of the special tokens that the files name.
-    """
+    """The files of a tokenizer's directory."""
 
     directory: Path
-    names: frozenset[str]
-    vocab: str
-    tokenizer_json: dict[str, Any]
-    config: dict[str, Any]
-    specials: dict[str, str]
+    names: frozenset[str]  # of all files there
+    vocab: str  # the name of the vocabulary, if it differs from those listed above
+    tokenizer_json: dict[str, Any]  # the content of tokenizer.json; {} if absent
+    config: dict[str, Any]  # the content of tokenizer_config.json; {} if absent
+    specials: dict[str, str]  # role -> text of the special tokens that the files name
 
     @classmethod
     def read(cls, directory: Path, vocab: str) -> "PublishedFiles":

@@ -38,14 +38,10 @@ THREADS = 16  # of the trainer, on every machine: the order of its sums depends 
 @dataclass(frozen=True)
 class Cleaning:
     """What ALBERT and XLNet do to a text first: collapse white space, replace `` and '' by ", and what the fields say.
-
-    Attributes:
-      lowercase: lower-case the text.
-      keep_accents: if False, decompose compatibility characters (NFKD) and remove combining marks.
     """
 
-    lowercase: bool
-    keep_accents: bool = False
+    lowercase: bool  # lower-case the text
+    keep_accents: bool = False  # if False, decompose compatibility characters (NFKD) and remove combining marks
 
     def apply(self, text: str) -> str:
         text = " ".join(text.split()).replace("``", '"').replace("''", '"')

@@ -41,23 +41,14 @@ Model, Piece, Training, Normalization = _messages()
 
 
 class Declarations(NamedTuple):
-    """The declarations of a model.
+    """The declarations of a model."""
 
-    Attributes:
-      model: its bytes, changed so that no special token is matched in ordinary text.
-      algorithm: "unigram" or "bpe".
-      dummy_prefix: whether a space is put before a text.
-      characters: the table by which characters are replaced; empty for none.
-      tokens: the pieces, by id.
-      specials: role -> piece of the special tokens that it declares.
-    """
-
-    model: bytes
-    algorithm: str
-    dummy_prefix: bool
-    characters: bytes
-    tokens: list[str]
-    specials: dict[str, str]
+    model: bytes  # its bytes, changed so that no special token is matched in ordinary text
+    algorithm: str  # "unigram" or "bpe"
+    dummy_prefix: bool  # whether a space is put before a text
+    characters: bytes  # the table by which characters are replaced; empty for none
+    tokens: list[str]  # the pieces, by id
+    specials: dict[str, str]  # role -> piece of the special tokens that it declares
 
 
 def read(content: bytes, specials: Iterable[str] = ()) -> Declarations:

@@ -23,13 +23,9 @@ TRANSFERS = 16  # files at a time
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder, which may be pickled. Files appear complete or not at all; their names may have slashes.
+    """A folder, which may be pickled. Files appear complete or not at all; their names may have slashes."""
 
-    Attributes:
-      path: its absolute path or URL.
-    """
-
-    path: str
+    path: str  # its absolute path or URL
 
     @functools.cached_property
     def _store(self) -> remote.Store | None:

@@ -32,15 +32,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Runner:
-    """A runner of Apache Beam.
+    """A runner of Apache Beam."""
 
-    Attributes:
-      name: DirectRunner, DataflowRunner, FlinkRunner, SparkRunner, PortableRunner or another that Beam knows.
-      options: Beam's pipeline options without their dashes, such as "project=my-project".
-    """
-
-    name: str
-    options: tuple[str, ...] = ()
+    name: str  # DirectRunner, DataflowRunner, FlinkRunner, SparkRunner, PortableRunner or another that Beam knows
+    options: tuple[str, ...] = ()  # Beam's pipeline options without their dashes, such as "project=my-project"
 
     @property
     def local(self) -> bool:

@@ -27,21 +27,14 @@ class Block(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """A tokenized block. They are sorted in the order of the corpus.
-
-    Attributes:
-      split: of its documents.
-      part, reader, number: of the block.
-      name: the file with its arrays `tokens`, and the lengths `sentences` and `documents`.
-      tally: what `statistics.tally` counts.
-    """
+    """A tokenized block. They are sorted in the order of the corpus."""
 
     split: str
     part: int
     reader: int
     number: int
-    name: str
-    tally: dict[str, int]
+    name: str  # the file with its arrays `tokens`, and the lengths `sentences` and `documents`
+    tally: dict[str, int]  # what `statistics.tally` counts
 
 
 class File(NamedTuple):
