@@ -17,7 +17,6 @@ from lmrep.analysis.report import (
     prose,
     run_data,
     task_page,
-    task_prose,
 )
 from lmrep.analysis.report.predictions import Predictions
 from lmrep.analysis.report.recipes import compare, meanings
@@ -107,7 +106,7 @@ def _tiles(run: RunData) -> list[tuple[str, str, str]]:
         show = prose.perplexity if is_token_loss(metric) else metric.format
         title = metric.title.removesuffix(" loss") + " perplexity" if is_token_loss(metric) else metric.title
         interval = run.task.interval(run.judged.get("step", 0), name)
-        notes = [*([f"95%: {task_prose.between(interval, metric)}"] if interval else []),
+        notes = [*([f"95%: {prose.between(interval, metric)}"] if interval else []),
                  *([f"baseline: {_optional(base, show)}"] if base is not None else [])]
         tiles.append((title, _optional(run.last("validation", name), show), ", ".join(notes)))
     losses = [_optional(run.last(split, "loss"), ".3f") for split in ("validation", "train")]

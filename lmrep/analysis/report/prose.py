@@ -2,19 +2,20 @@
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from typing import NamedTuple
 
-from lmrep.analysis.report import run_data, task_prose
+from lmrep.analysis.report import run_data
 from lmrep.analysis.report.metrics import baseline, baseline_title, declared, headlines
 from lmrep.analysis.report.predictions import Predictions
 from lmrep.analysis.report.recipes import compare, corpus
 from lmrep.analysis.report.run_data import RunData
 from lmrep.experiment.config import model_def
 from lmrep.experiment.record import ALL_OBJECTIVES
+from lmrep.experiment.task_sources import data_of
 from lmrep.inference import prompts
-from lmrep.metrics import Metric, advice, beats, is_token_loss
+from lmrep.metrics import COMMON, Metric, advice, baseline_names, beats, is_token_loss
 
 # Training worked where every accuracy is this many times its baseline (or its error this many times smaller), and every
 # perplexity this many times smaller than that of token frequencies; it has begun to from SOME on.
@@ -32,6 +33,57 @@ class Verdict(NamedTuple):
     text: str = ""
 
 
+class Judged(NamedTuple):
+    """A validation metric that has a baseline."""
+
+    metric: Metric  # its definition
+    value: float  # of the run
+    base: float  # of the baseline
+    interval: tuple[float, float] | None  # of 95 %; None where it was not computed
+
+    @property
+    def better(self) -> bool:
+        """Whether the run is better than the baseline."""
+        return beats(self.metric, self.value, self.base)
+
+    @property
+    def clearly_better(self) -> bool:
+        """Whether so is the interval's end that is nearest to the baseline."""
+        return self.interval is not None and (
+            self.interval[0] > self.base if self.metric.higher_is_better else self.interval[1] < self.base)
+
+    @property
+    def gain(self) -> float:
+        """How many times as good as the baseline: a ratio of perplexities or of losses; of accuracies, or of their
+        errors where that is larger."""
+        metric, value, base = self[:3]
+        if is_token_loss(metric):
+            return math.exp(min(base - value, 700))
+        if not metric.higher_is_better:
+            return _ratio(base, value)
+        return max(_ratio(value, base), _ratio(metric.maximum - base, metric.maximum - value))
+
+    @property
+    def good(self) -> bool:
+        """Whether the gain is large, and of an accuracy the difference, too."""
+        margin = min(MARGIN, (self.metric.maximum - self.base) / 2) if self.metric.higher_is_better else -math.inf
+        return self.gain >= GOOD and self.value - self.base >= margin
+
+
+def _ratio(better: float, worse: float) -> float:
+    return better / worse if worse > 0 else math.inf if better > 0 else 0.0
+
+
+def judged(run: RunData) -> dict[str, Judged]:
+    """The validation metrics that have a baseline; in pretraining, those by which a run is judged."""
+    found = {}
+    for name, metric in (declared if run.experiment.labelled else headlines)(run).items():
+        value, base = run.last("validation", name), baseline(run, metric)
+        if name not in COMMON and value is not None and base is not None:
+            found[name] = Judged(metric, value, base, run.task.interval(run.judged.get("step", 0), name) or None)
+    return found
+
+
 def subject(run: RunData) -> str:
     """What was trained, on what and for how long."""
     network, experiment = run.network, run.experiment
@@ -43,9 +95,19 @@ def subject(run: RunData) -> str:
         return f"{text}. Its parameters were converted from {run.source}."
     if not run.train and not run.validation:
         return f"{text}. No training step is logged."
-    if run.experiment.labelled:
-        return f"{text}, {task_prose.subject(run)}"
     extent = f"{run.step:,} steps" + ("" if run.step >= experiment.steps else f" of {experiment.steps:,} planned")
+    if experiment.labelled:
+        train = run.task.splits.get("train", {})
+        start = f"the parameters of {experiment.init}" if experiment.init else "random parameters"
+        examples = f"{train['examples']:,} examples of " if train.get("examples") else ""
+        source = experiment.data.tfds or experiment.data.train
+        if experiment.sources:
+            source = f"{len(experiment.sources)} sources ({', '.join(data_of(experiment))})"
+        if train.get("sequences"):
+            sequences = train.get("sequences_per_step", experiment.batch_size)
+            extent += f" ({run.step * sequences / train['sequences']:.1f} epochs)"
+        return (f"{text}, trained for the task {run.stage.objective_name} on {examples}{source} for {extent}, from "
+                f"{start}.")
     if run.tokens:
         extent += f", {number(run.tokens)} tokens"
         if run.epochs:
@@ -80,22 +142,22 @@ def device_hours(run: RunData) -> str:
 
 def verdict(run: RunData) -> Verdict:
     """Whether training worked, by the validation metrics that have a baseline."""
-    if run.experiment.labelled:
-        return Verdict(*task_prose.verdict(run))
-    metrics = headlines(run)
-    pairs = {name: (metric, run.last("validation", name), base) for name, metric in metrics.items()
-             if (base := baseline(run, metric)) is not None}
-    text = " ".join(_sentence(run, name, metric) for name, metric in metrics.items())
-    if pairs:
-        worse = [pair[0].title.lower() for pair in pairs.values() if not beats(*pair)]
-        if len(worse) == len(pairs):
+    return _task_verdict(run) if run.experiment.labelled else _pretraining_verdict(run)
+
+
+def _pretraining_verdict(run: RunData) -> Verdict:
+    known = [*judged(run).values()]
+    text = " ".join(_sentence(run, name, metric) for name, metric in headlines(run).items())
+    if known:
+        worse = [each.metric.title.lower() for each in known if not each.better]
+        if len(worse) == len(known):
             return Verdict("bad", "The model is not better than its baselines.", text)
         if worse:
-            return Verdict("bad", f"The model is better than its baselines by {len(pairs) - len(worse)} of "
-                           f"{len(pairs)} metrics, but not by {' and '.join(worse)}.", text)
-        if all(_is_good(*pair) for pair in pairs.values()):
+            return Verdict("bad", f"The model is better than its baselines by {len(known) - len(worse)} of "
+                           f"{len(known)} metrics, but not by {' and '.join(worse)}.", text)
+        if all(each.good for each in known):
             return Verdict("good", "Training worked: the model is far better than its baselines.", text)
-        if all(_gain(*pair) >= SOME for pair in pairs.values()):
+        if all(each.gain >= SOME for each in known):
             return Verdict("some", "Training has begun to work: the model is slightly better than its baselines.", text)
         return Verdict("some", "Training has hardly begun to work: the model is only just better than its baselines.",
                        text)
@@ -112,23 +174,41 @@ def verdict(run: RunData) -> Verdict:
     return Verdict("unknown", "Its quality has not been measured." if run.source else "It has not been trained.")
 
 
-def _gain(metric: Metric, value: float, base: float) -> float:
-    """How many times as good as the baseline: a ratio of perplexities or of losses; of accuracies, or of their
-    errors where that is larger."""
-    if is_token_loss(metric):
-        return math.exp(min(base - value, 700))
-    if not metric.higher_is_better:
-        return _ratio(base, value)
-    return max(_ratio(value, base), _ratio(metric.maximum - base, metric.maximum - value))
+def _task_verdict(run: RunData) -> Verdict:
+    """By the metric by which checkpoints are compared, where it has a baseline, or else by all that have one."""
+    if not run.validation:
+        return Verdict("unknown", "Nothing was measured on validation data." if run.train else
+                       "It has not been trained.")
+    known, name, first = judged(run), run.experiment.checkpoint.best, run.validation[0]
+    text = " ".join([*_task_sentences(run, known), f"The best checkpoint is that of step {run.judged['step']:,}."])
+    metric, now, before = declared(run).get(name), run.judged.get(name), first.get(name)
+    changed = None not in (metric, now, before) and run.judged is not first
+    if not known and not changed:
+        return Verdict("unknown", "Its metrics have no baseline.", text)
+    if not known:
+        better = now > before if metric.higher_is_better else now < before
+        return Verdict("some" if better else "bad", f"{metric.title} went from {before:{metric.format}} "
+                       f"{_when(first['step'])} to {now:{metric.format}}.", text)
+    if changed and beats(metric, before, now):
+        return Verdict("bad", f"This run ended below its start: {metric.title} was {before:{metric.format}} "
+                       f"{_when(first['step'])} and is {now:{metric.format}}.", text)
+    decisive = [known[name]] if name in known else [*known.values()]
+    worse = sum(not each.better for each in decisive)
+    if worse == len(decisive):
+        when = "This run failed:" if run.step >= run.experiment.steps else "So far"
+        return Verdict("bad", f"{when} the model is no better than its baseline.", text)
+    if worse:
+        return Verdict("some", f"The model is better than its baseline by {len(decisive) - worse} of {len(decisive)} "
+                       "metrics.", text)
+    if all(each.clearly_better for each in decisive):
+        return Verdict("good", "The model is clearly better than its baseline.", text)
+    within = any(each.interval and not each.clearly_better for each in decisive)
+    return Verdict("some", "The model is not clearly better than its baseline, which lies within the 95% interval."
+                   if within else "The model is better than its baseline.", text)
 
 
-def _ratio(better: float, worse: float) -> float:
-    return better / worse if worse > 0 else math.inf if better > 0 else 0.0
-
-
-def _is_good(metric: Metric, value: float, base: float) -> bool:
-    gain = _gain(metric, value, base)
-    return gain >= GOOD and (not metric.higher_is_better or value - base >= min(MARGIN, (metric.maximum - base) / 2))
+def _when(step: int) -> str:
+    return f"at step {step:,}" if step else "before training"
 
 
 def _sentence(run: RunData, name: str, metric: Metric) -> str:
@@ -141,29 +221,79 @@ def _sentence(run: RunData, name: str, metric: Metric) -> str:
     if (base := baseline(run, metric)) is not None:
         others.append(f"{value(base)} for {baseline_title(run, metric)}")
     if isinstance(first.get(name), int | float) and measured > first["step"]:
-        since = f"at step {first['step']:,}" if first["step"] else "before training"
-        others.append(f"{value(first[name])} {since}")
+        others.append(f"{value(first[name])} {_when(first['step'])}")
     when = "" if measured == run.step else f" at step {measured:,}"
     against = f", against {' and '.join(others)}" if others else ""
     return f"{metric.title}{when}: {value(run.last('validation', name))}{against}."
 
 
+def _task_sentences(run: RunData, known: dict[str, Judged]) -> Iterator[str]:
+    """Headline metrics with their intervals and baselines."""
+    for name, metric in declared(run).items():
+        value = run.last("validation", name)
+        if value is None or name in COMMON or not (metric.headline or name in known) or is_baseline(run, name):
+            continue
+        interval = run.task.interval(run.judged.get("step", 0), name)
+        within = f" (95% interval {between(interval, metric)})" if interval else ""
+        against = ""
+        if name in known:
+            against = f", against {known[name].base:{metric.format}} for {baseline_title(run, metric)}"
+        yield f"{metric.title}: {value:{metric.format}}{within}{against}."
+
+
+def is_baseline(run: RunData, name: str) -> bool:
+    """Whether a metric is the baseline of another one."""
+    return any(name in baseline_names(metric) for metric in declared(run).values())
+
+
+def between(interval: tuple[float, float], metric: Metric) -> str:
+    """An interval: 54.7% to 67.7%."""
+    form = ".1%" if metric.format.endswith("%") else metric.format
+    return " to ".join(format(end, form) for end in interval)
+
+
 def next_steps(run: RunData, predictions: Predictions) -> list[tuple[str, str]]:
     """(advice, command or "") in order of importance."""
-    if run.experiment.labelled:
-        usage = [*task_prose.usage(run), _export(run)] if predictions.step is not None else []
-        return [*task_prose.training_advice(run, command(run)), *usage]
-    return [*_training_advice(run), *(_usage(run, predictions) if predictions.step is not None else ())]
-
-
-def _training_advice(run: RunData) -> list[tuple[str, str]]:
-    found, ended = [], run.step >= run.experiment.steps
+    labelled, ended, found = run.experiment.labelled, run.step >= run.experiment.steps, []
     if not ended and run.starts:
         found.append((f"Training stopped at step {run.step:,} of {run.experiment.steps:,}. The same command "
                       "resumes from the latest checkpoint:", command(run)))
     if run.train and not run.validation:
-        found.append(("Hold out validation text, so that the next run can be evaluated: "
+        found.append(("Give validation data, so that the next run can be evaluated and its best checkpoint is kept: "
+                      "--config.data.validation=FILE." if labelled else
+                      "Hold out validation text, so that the next run can be evaluated: "
                       "--config.data.validation=0.05.", ""))
+    found += (_task_advice if labelled else _pretraining_advice)(run, ended)
+    if predictions.step is not None:
+        found += [*(_task_usage(run) if labelled else _usage(run, predictions)), (
+            "Export its vectors:", f"lmrep embed --workdir={shlex.quote(str(run.directory))} --input=texts.txt "
+            "--output=vectors.safetensors")]
+    return found
+
+
+def _task_advice(run: RunData, ended: bool) -> list[tuple[str, str]]:
+    if ended and verdict(run).mark == "bad":
+        losses = [line["loss"] for line in run.validation if isinstance(line.get("loss"), int | float)]
+        text = advice(*(losses[0], losses[-1]) if len(losses) > 1 else (None, None))
+        return [(f"{text} On small data sets, try other seeds and recipe=mosbach, which trains for 20 epochs.", "")]
+    if ended and len(run.validation) > 2 and run.judged == run.validation[-1]:
+        return [(f"{declared(run)[run.experiment.checkpoint.best].title} was best at the last step: train longer, "
+                 "in another workdir, with a larger --config.epochs.", "")]
+    return []
+
+
+def _task_usage(run: RunData) -> list[tuple[str, str]]:
+    workdir, found = shlex.quote(str(run.directory)), []
+    # A quote is what the shell would need quoted.
+    for source, text in sorted(run.task.texts, key=lambda pair: "'" in pair[1])[:1]:
+        option = f" --source={source}" * bool(source)
+        found.append(("Make predictions:", f"lmrep predict --workdir={workdir}{option} {shlex.quote(text)}"))
+    option = " --source=NAME" * bool(run.experiment.sources)
+    return [*found, ("Evaluate on other labelled files:", f"lmrep evaluate --workdir={workdir}{option} --files=FILE")]
+
+
+def _pretraining_advice(run: RunData, ended: bool) -> list[tuple[str, str]]:
+    found = []
     losses = [(line["step"], line["loss"]) for line in run.comparable if "loss" in line]
     late = [(step, loss) for step, loss in losses if step <= 0.75 * run.step]
     best_step, best = min(losses, key=lambda pair: pair[1]) if losses else (0, 0.0)
@@ -203,12 +333,7 @@ def _usage(run: RunData, predictions: Predictions) -> list[tuple[str, str]]:
         page = nearest.page if nearest else "quickstart.py"
         found.append(("Continue training on that text:", f"lmrep train --config=experiments/{page}:data=files,"
                       f"init={workdir} --workdir={workdir}-further --config.data.files='texts/*.txt'"))
-    return [*found, _export(run)]
-
-
-def _export(run: RunData) -> tuple[str, str]:
-    return ("Export its vectors:", f"lmrep embed --workdir={shlex.quote(str(run.directory))} --input=texts.txt "
-            "--output=vectors.safetensors")
+    return found
 
 
 def _recent(run: RunData, name: str) -> float | None:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lmrep.analysis.report import task_prose
+from lmrep.analysis.report import metrics, prose
 from lmrep.analysis.report.metrics import declared
 from lmrep.analysis.report.run_data import RunData
 from lmrep.analysis.report.task_results import MAX_CLASSES, Confusion
@@ -38,7 +38,7 @@ def _evaluations(run: RunData) -> dict[str, list] | None:
                        *([f"{each['examples']:,} examples"] if "examples" in each else [])]) for each in known]
     names = declared(run)
     ordered = sorted((name for name in names if any(name in each["metrics"] for each in known)),
-                     key=lambda name: (name in COMMON, task_prose.is_baseline(run, name)))
+                     key=lambda name: (name in COMMON, prose.is_baseline(run, name)))
     return {"head": ["", *head], "intervals": any(each["intervals"] for each in known),
             "rows": [(names[name].title, *(_cell(each, name, names[name]) for each in known)) for name in ordered]}
 
@@ -47,7 +47,7 @@ def _cell(evaluation: Mapping[str, Any], name: str, metric: Metric) -> str:
     value, interval = evaluation["metrics"].get(name), evaluation["intervals"].get(name)
     if not isinstance(value, int | float):
         return ""
-    within = f" ({task_prose.between(interval, metric)})" if interval and all(map(math.isfinite, interval)) else ""
+    within = f" ({prose.between(interval, metric)})" if interval and all(map(math.isfinite, interval)) else ""
     return format(value, metric.format) + within
 
 
@@ -139,6 +139,6 @@ def _fraction(number: int, total: int) -> str:
 
 def baselines(runs: Sequence[RunData]) -> str:
     """What the dashed lines of the charts are, where all runs are of tasks."""
-    titles = dict.fromkeys(task_prose.baseline_title(run, each.metric) for run in runs
-                           for each in task_prose.judged(run).values() if each.metric.baseline)
+    titles = dict.fromkeys(metrics.baseline_title(run, each.metric) for run in runs
+                           for each in prose.judged(run).values() if each.metric.baseline)
     return " or ".join(titles)
