@@ -113,83 +113,100 @@ def train(
         name it and exit with code 3.
       Stopped: by SIGTERM or Ctrl-C, with everything saved.
     """
-    # The config.
     check_address_space()
     check_backend()
     experiment = experiments.parse(_load_config(config, overrides))
     sizes = experiments.check_mesh(experiment, jax.device_count())  # before anything is downloaded
     checks.check_processes(sizes, jax.device_count(), jax.process_count())
 
-    # The workdir, of which a local copy is trained where it is in a remote store.
+    # A local copy of a workdir in a remote store is trained.
     url, data_dir = remote.as_url(as_path(directory)), Path((data_dir and as_path(data_dir)) or default_data_dir())
     with remote_workdir.training(url) if url else contextlib.nullcontext() as there:
         directory, open_checkpoints = (there.directory, there.checkpoints) if url else (
             Path(as_path(directory)), Checkpoints)
         checkpoints = open_checkpoints(directory / "checkpoints", experiment.checkpoint.keep,
                                        experiment.checkpoint.keep_best, checks.best_direction(experiment))
-        steps = checkpoints.steps()
+        with agreement():  # what can be refused is refused before the first write, by all processes or none
+            prepared = _prepare(experiment, directory, data_dir, checkpoints.steps(), local=not url)
+        checks.check_same_record(prepared.record)
+        reached = _train(prepared, directory, checkpoints, sizes, command, profile, local=not url)
+        return _finish(directory, url, data_dir, prepared.data)._replace(steps=reached)
 
-        # Checks, data and stages: what can be refused is refused before the first write, by all processes or none.
-        with agreement():
-            if experiment.init and not steps:
-                init_from.directory_of(experiment.init)
-            _check_directory(directory, experiment, steps, trying=not url and jax.process_count() == 1)
-            given = experiment.tokenizer
-            if steps and given.vocab_file and not os.path.exists(given.vocab_file):  # the run has its own copy
-                experiment = dataclasses.replace(experiment, tokenizer=own_tokenizer(directory, experiment))
-            checks.check_vocabulary(experiment)
-            frozen.check_present(experiment)
-            writers = _writers(experiment, directory) if jax.process_index() == 0 else []
-            if not experiment.labelled:  # whose shapes depend on the labels
-                shapes.check_contracts(experiment, frozen.load(experiment, values=False))
-            data = build.prepare(experiment, data_dir, log.info)
-            experiment = dataclasses.replace(data.experiment, tokenizer=given)
-            parts = frozen.load(experiment, data.tokenizer.tokens)
-            data = feature_cache.cached(dataclasses.replace(data, experiment=experiment), parts, data_dir)
-            stages = build.stages(data, data_dir, parts)
-            checks.check_samples(experiment, data.tokenizer)
-            if not steps:
-                stages[0] = init_from.initialized(stages[0], experiment, data.tokenizer)
-            if not url and max(steps, default=0) < experiment.steps:
-                trial.check_space(directory, max(map(_checkpoint_size, stages)))
-            record = checks.run_record(data, stages, frozen.fingerprints(parts))
-        checks.check_same_record(record)
 
-        # The lock and the record.
-        with Watch(experiment.faults.patience) as watch, contextlib.ExitStack() as stack:
-            if not url:
-                by_first_process(lambda: bool(stack.enter_context(workdir.lock(directory))))
-            stack.callback(checkpoints.close)
-            checkpoints.clean()
-            agreed(lambda: checks.check_resumable(directory, checkpoints.steps(), record, experiment))
-            resumed = checkpoints.newest()
-            by_first_process(lambda: _write_record(directory, record, data, command))
-            if not url:
-                agreed(lambda: checks.check_shared(directory))
+class _Prepared(NamedTuple):
+    """What a run needs before its first write; `writers` are those of `_writers`."""
 
-            # Training.
-            metrics = progress = None
-            if jax.process_index() == 0:
-                metrics = logs.MetricsLog(directory, [make(resumed) for make in writers])
-                metrics.resume(resumed)
-                stack.callback(metrics.close)
-                progress = stack.enter_context(logs.Progress(experiment.steps))
-                if profile:
-                    progress = stack.enter_context(Profile(progress, directory / "profile", profile, resumed or 0))
-            _announce(data, stages, parts, sizes, resumed)
-            mesh = make_mesh(*sizes)
-            if (peak := flops.peak(mesh.devices.flat[0])) and all(stage.batch_struct for stage in stages):
-                stages = [dataclasses.replace(stage, flops=flops.of_train_step(
-                    stage.objective, stage.optimizer, stage.batch_struct, stage.microbatches)) for stage in stages]
-            meter = stack.enter_context(energy.Meter(energy.find(mesh.local_devices)))
-            costs = run_cost.CostLog(directory, experiment.cost, mesh.devices.flatten().tolist(), meter)
-            stack.callback(costs.close)
-            trainer = Trainer(
-                stages, mesh, experiment.seed, RunOutputs(checkpoints, metrics, progress, watch, costs),
-                TrainerConfig(experiment.checkpoint, experiment.evaluation, experiment.log, experiment.faults),
-                peak and peak * mesh.size)
-            reached = int(trainer.run(resumed).step)
-        return _finish(directory, url, data_dir, data)._replace(steps=reached)
+    data: Data
+    stages: list[Stage]
+    parts: FrozenParts
+    record: dict[str, Any]
+    writers: list
+
+
+def _prepare(experiment: Experiment, directory: Path, data_dir: Path, steps: Sequence[int], local: bool) -> _Prepared:
+    """Checks, data and stages of a run that has checkpoints `steps`. Nothing is written that stays."""
+    if experiment.init and not steps:
+        init_from.directory_of(experiment.init)
+    _check_directory(directory, experiment, steps, trying=local and jax.process_count() == 1)
+    given = experiment.tokenizer
+    if steps and given.vocab_file and not os.path.exists(given.vocab_file):  # the run has its own copy
+        experiment = dataclasses.replace(experiment, tokenizer=own_tokenizer(directory, experiment))
+    checks.check_vocabulary(experiment)
+    frozen.check_present(experiment)
+    writers = _writers(experiment, directory) if jax.process_index() == 0 else []
+    if not experiment.labelled:  # whose shapes depend on the labels
+        shapes.check_contracts(experiment, frozen.load(experiment, values=False))
+    data = build.prepare(experiment, data_dir, log.info)
+    experiment = dataclasses.replace(data.experiment, tokenizer=given)
+    parts = frozen.load(experiment, data.tokenizer.tokens)
+    data = feature_cache.cached(dataclasses.replace(data, experiment=experiment), parts, data_dir)
+    stages = build.stages(data, data_dir, parts)
+    checks.check_samples(experiment, data.tokenizer)
+    if not steps:
+        stages[0] = init_from.initialized(stages[0], experiment, data.tokenizer)
+    if local and max(steps, default=0) < experiment.steps:
+        trial.check_space(directory, max(map(_checkpoint_size, stages)))
+    return _Prepared(data, stages, parts, checks.run_record(data, stages, frozen.fingerprints(parts)), writers)
+
+
+def _train(
+    prepared: _Prepared, directory: Path, checkpoints: Checkpoints, sizes: tuple[int, ...], command: Sequence[str],
+    profile: int, local: bool,
+) -> int:
+    """Locks the workdir, writes the record, and trains from the newest checkpoint. Returns the step that is reached."""
+    data, stages, parts, record, writers = prepared
+    experiment = data.experiment
+    with Watch(experiment.faults.patience) as watch, contextlib.ExitStack() as stack:
+        if local:
+            by_first_process(lambda: bool(stack.enter_context(workdir.lock(directory))))
+        stack.callback(checkpoints.close)
+        checkpoints.clean()
+        agreed(lambda: checks.check_resumable(directory, checkpoints.steps(), record, experiment))
+        resumed = checkpoints.newest()
+        by_first_process(lambda: _write_record(directory, record, data, command))
+        if local:
+            agreed(lambda: checks.check_shared(directory))
+        metrics = progress = None
+        if jax.process_index() == 0:
+            metrics = logs.MetricsLog(directory, [make(resumed) for make in writers])
+            metrics.resume(resumed)
+            stack.callback(metrics.close)
+            progress = stack.enter_context(logs.Progress(experiment.steps))
+            if profile:
+                progress = stack.enter_context(Profile(progress, directory / "profile", profile, resumed or 0))
+        _announce(data, stages, parts, sizes, resumed)
+        mesh = make_mesh(*sizes)
+        if (peak := flops.peak(mesh.devices.flat[0])) and all(stage.batch_struct for stage in stages):
+            stages = [dataclasses.replace(stage, flops=flops.of_train_step(
+                stage.objective, stage.optimizer, stage.batch_struct, stage.microbatches)) for stage in stages]
+        meter = stack.enter_context(energy.Meter(energy.find(mesh.local_devices)))
+        costs = run_cost.CostLog(directory, experiment.cost, mesh.devices.flatten().tolist(), meter)
+        stack.callback(costs.close)
+        trainer = Trainer(
+            stages, mesh, experiment.seed, RunOutputs(checkpoints, metrics, progress, watch, costs),
+            TrainerConfig(experiment.checkpoint, experiment.evaluation, experiment.log, experiment.faults),
+            peak and peak * mesh.size)
+        return int(trainer.run(resumed).step)
 
 
 def _finish(directory: Path, url: str | None, data_dir: Path, data: Data) -> Outcome:

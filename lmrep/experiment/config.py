@@ -305,6 +305,7 @@ def _check_stage(stage: StagePlan, network: Model) -> None:
     objective = ALL_OBJECTIVES[stage.objective_name]
     objective.check(stage.objective)
     check_context(network, objective.conditions_on(stage.objective), f"objective {stage.objective_name!r}")
+    contracts.check_format(stage)  # before a field that it misspells is missed
     form, masks = ALL_FORMATS[stage.format_name], "attention_mask" in network.inputs
     needed = set(objective.batch_fields(stage.objective))
     fitting = ", ".join(

@@ -60,8 +60,8 @@ def build_network(name: str, config: Any, execution: Execution, title: str) -> M
 
 
 def check_rows(stage: StagePlan) -> None:
-    """Checks that the rows of a stage's objective and format name fields and metrics that exist. Raises UserError."""
-    row, form = ALL_OBJECTIVES[stage.objective_name], ALL_FORMATS[stage.format_name]
+    """Checks that the row of a stage's objective names fields and metrics that exist. Raises UserError."""
+    row = ALL_OBJECTIVES[stage.objective_name]
     what = described("objective", stage.objective_name, row.config)
     with faults_of(what, row.config):
         parts = row.parts(stage.objective)
@@ -69,7 +69,12 @@ def check_rows(stage: StagePlan) -> None:
     _check_names(what, "its row names the field", (*row.loss_fields, *row.evaluation_fields), _fields(row.config))
     for name, metric in row.metrics.items():
         _check_names(what, f"the baseline of {name} is", baseline_names(metric), {*row.metrics, UNIGRAM_LOSS})
+
+
+def check_format(stage: StagePlan) -> None:
+    """Checks that the row of a stage's format names batch fields that exist. Raises UserError."""
     if stage.format_name in FORMATS:
+        form = FORMATS[stage.format_name]
         what = described("format", stage.format_name, form.config)
         _check_names(what, "its config lacks the field", ("duplicates",), _fields(form.config))
         check_build(what, form.plan, PLAN_ARGUMENTS, "plan")

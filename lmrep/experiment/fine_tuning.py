@@ -52,20 +52,10 @@ def compose_task(
     Raises:
       UserError: a choice, or the task, does not exist.
     """
-    field = choose(TASKS, task, "the task").objective.config.__dataclass_fields__.get("network")
-    choices = field.metadata["bounds"].choices if field else ("linear",)
-    chosen = loading.parse_argument(
-        argument, init="", size=("base", ("base", "tiny")), model=("", ("", *PRESETS, *MODELS)),
-        recipe=("bert", tuple(fine_tuning_recipes.RECIPES)), head=("auto", ("auto", "new")),
-        network=(network, choices), features="", vectors="", as_text=False, mesh="data",
-        **{"data": ""} if known else {})
+    chosen = _chosen(argument, task, known, network)
     form = None
     if chosen.as_text:
-        form = text_form(task, known, tfds="data" in vars(chosen) and chosen.data == "tfds")
-        task, base = "text_to_text", "encoder_decoder"
-        if chosen.network != "linear":
-            raise UserError(f"as_text=true generates texts, without a head, and network={chosen.network} is below a "
-                            "head; leave one of them out")
+        form, task, base = text_form(task, known, tfds=chosen.data == "tfds"), "text_to_text", "encoder_decoder"
     # The network: that of init, the one that is named, a tiny one, or none below frozen vectors.
     if not (chosen.init or chosen.model or chosen.size == "tiny"):
         chosen.model = "none" if chosen.features or chosen.vectors else model
@@ -86,14 +76,34 @@ def compose_task(
     config.update_from_flattened_dict(fine_tuning_recipes.settings(recipe, known))
     for section, fields in own.items():
         config.update({section: fields})
-    # Where there is no checkpoint, the network and its tokenizer.
     if not chosen.init:
         if form:  # it gives texts back as they were
             config.tokenizer.update({"name": "sentencepiece_unigram", "lowercase": False})
         _from_scratch(config, chosen, built)
-    # What is read beside it, and what is between it and the head.
-    parts = {name: path for name, path in (("features", chosen.features), ("words", chosen.vectors)) if path}
-    for name in parts:
+    _use_head(config, chosen)
+    return config
+
+
+def _chosen(argument: str, task: str, known: str, network: str) -> SimpleNamespace:
+    """The choices of an argument of `compose_task`; `data` is "" where there is no known set."""
+    field = choose(TASKS, task, "the task").objective.config.__dataclass_fields__.get("network")
+    choices = field.metadata["bounds"].choices if field else ("linear",)
+    chosen = loading.parse_argument(
+        argument, init="", size=("base", ("base", "tiny")), model=("", ("", *PRESETS, *MODELS)),
+        recipe=("bert", tuple(fine_tuning_recipes.RECIPES)), head=("auto", ("auto", "new")),
+        network=(network, choices), features="", vectors="", as_text=False, mesh="data",
+        **{"data": ""} if known else {})
+    chosen.data = vars(chosen).get("data", "")
+    if chosen.as_text and chosen.network != "linear":
+        raise UserError(f"as_text=true generates texts, without a head, and network={chosen.network} is below a "
+                        "head; leave one of them out")
+    return chosen
+
+
+def _use_head(config: ml_collections.ConfigDict, chosen: SimpleNamespace) -> None:
+    """What the head reads beside the network, and what is between it and the head."""
+    config.frozen = {name: path for name, path in (("features", chosen.features), ("words", chosen.vectors)) if path}
+    for name in config.frozen:
         if name not in config.objective:
             raise UserError(f"the task {config.objective.name} reads no {'word vectors' if name == 'words' else name}; "
                             "leave them out")
@@ -103,10 +113,8 @@ def compose_task(
         config.objective.words.lookup = "both"
     if chosen.model == "none" and not chosen.features and "pooling" in config.objective:
         config.objective.pooling = "mean"  # special tokens have no vector of their own
-    config.frozen = parts
     if chosen.network != "linear":
         config.objective.update({"network": chosen.network, **networks.FIELDS.get(chosen.network, {})})
-    return config
 
 
 class Reading(NamedTuple):

@@ -137,9 +137,9 @@ BROKEN = {
     "a network's config without max_length": (
         (MODELS, "convolution", convolution.DEFINITION._replace(config=NoLength, tiny={}, architecture_fields=())),
         "convolution", "'max_length'"),
-    "a format that promises a field of its own": (
-        (FORMATS, "endings", ENDINGS._replace(fields=lambda c: ("tokens", "segment_ids", "example", "ends"))),
-        "endings", "'ends'"),
+    "a format that misspells a field": (  # which the objective, which needs it, is not to be blamed for
+        (FORMATS, "endings", ENDINGS._replace(fields=lambda c: ("tokens", "segment_idz", "example"))),
+        "endings", "'segment_idz', which does not exist; correct this component; did you mean 'segment_ids'"),
     "a format that does not give what it promises": (
         (FORMATS, "endings", ENDINGS._replace(fields=lambda c: (*FORMATS["packed"].fields(None), "pair_label"))),
         "endings", "'pair_label'"),
