@@ -14,8 +14,8 @@ from tests.tasks import tags
 
 RUNS = {"mine": "masked", "quickstart": "masked", "gpt2": "causal", "lstm": "recurrent", "sst2": "classification",
         "ner": "tagging", "multi30k": "text_to_text"}
-SIZES = ("--config.length=32 --config.batch_size=8 --config.tokenizer.vocab_size=300 --config.model.vocab=0 "
-         "--config.log.tensorboard=false --config.log.report=false")
+QUIET = "--config.log.tensorboard=false --config.log.report=false"
+SIZES = f"--config.length=32 --config.batch_size=8 --config.tokenizer.vocab_size=300 --config.model.vocab=0 {QUIET}"
 PRETRAIN = ("--config.data.corpus=text_files --config.data.files=texts/*.txt --config.steps=2 --config.stages=() "
             f"--config.checkpoint.every=2 --config.evaluation.every=2 {SIZES}")
 
@@ -126,7 +126,7 @@ def tiny(words: list[str]) -> list[str]:
         steps = "--config.steps=2 --config.optimizer.schedule.warmup=1"
         return [*words, *f"{steps} {SIZES.replace('=300', '=90')}".split()]
     if config.startswith("tasks/"):
-        return [*words, "--config.epochs=1", "--config.batch_size=8", "--config.length=32"]
+        return [*words, "--config.epochs=1", "--config.batch_size=8", "--config.length=32", *QUIET.split()]
     has_text = any(name in word for word in words for name in ("data.files", "sources", "data.corpus"))
     return [*words, *(word for word in PRETRAIN.split() if not (has_text and word.startswith("--config.data.")))]
 
