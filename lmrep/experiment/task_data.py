@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lmrep.core.errors import UserError
@@ -36,8 +36,9 @@ def prepare_task(experiment: Experiment, tokenizer: tokenizers.Config) -> Data:
       UserError: with file and line, for data that the task cannot use.
     """
     task = task_sources.task_of(experiment)
-    examples = {split: task_sources.read_split(experiment, split, _limit(experiment, split))
-        for split in ("train", *(split for split in task_sources.splits(experiment) if split != "train"))}
+    limits = {"validation": experiment.evaluation.examples}
+    examples = {split: task_sources.read_split(experiment, split, limits.get(split))
+                for split in dict.fromkeys(("train", *task_sources.splits(experiment)))}
     stage = experiments.resolve_stages(experiment)[0]
     if experiment.init:
         _check_labels(experiment, task, stage.objective, examples["train"])
@@ -49,7 +50,7 @@ def prepare_task(experiment: Experiment, tokenizer: tokenizers.Config) -> Data:
             task.check(config, record)
     loaded = _tokenizer(experiment, tokenizer, task, config, examples["train"])
     model = experiments.build_model(experiment, loaded.size)
-    examples = {split: labelled(experiment, model, loaded, own, _limit(experiment, split))
+    examples = {split: labelled(experiment, model, loaded, own, limits.get(split))
                 for split, own in examples.items()}
     counts = ", ".join(f"{split} {len(own):,}" for split, own in examples.items())
     log.info("%s examples: %s", experiment.objective["name"], counts)
@@ -62,11 +63,6 @@ def prepare_task(experiment: Experiment, tokenizer: tokenizers.Config) -> Data:
     if experiment.sources:
         stores["train"] = task_sources.with_proportions(experiment, examples["train"], stores["train"])
     return Data(_with_steps(experiment, stores["train"]), loaded, stores, examples)
-
-
-def _limit(experiment: Experiment, split: str) -> int:
-    """The most examples of a split that are used of each source; 0: all."""
-    return experiment.evaluation.examples if split == "validation" else 0
 
 
 def best_metric(experiment: Experiment) -> str:
@@ -136,7 +132,7 @@ def _tokenizer(
 
 
 def labelled(
-    experiment: Experiment, model: Model, tokenizer: Tokenizer, own: Sequence[Record], examples: int | None = 0
+    experiment: Experiment, model: Model, tokenizer: Tokenizer, own: Sequence[Record], examples: int | None = None
 ) -> list[Record]:
     """The records, with examples made of those of sources without targets, of each source at most `examples`, at equal
     distances; 0 or None: all.
@@ -144,13 +140,10 @@ def labelled(
     Raises:
       UserError: the tokenizer or the texts cannot be used so.
     """
-    stage, task = experiments.resolve_stages(experiment)[0], TASKS[experiment.objective["name"]]
     found: list[Record] = []
-    for source, several in itertools.groupby(own, key=lambda record: record.source):
-        group, config = [*several], task_sources.objective_of(experiment, source, stage.objective)
-        encoder = _encoder(dataclasses.replace(stage, objective=config), model, tokenizer)
-        make = task.templates.unlabelled(config)
-        found += records.spread(make(group, encoder), examples) if make else group
+    for _, stage, group in _sources(experiment, own):
+        make = TASKS[stage.objective_name].templates.unlabelled(stage.objective)
+        found += records.spread(make(group, _encoder(stage, model, tokenizer)), examples) if make else group
     return found
 
 
@@ -162,15 +155,20 @@ def tokenized(
     Raises:
       UserError: a text is too long, or not Unicode; a record has an unknown source.
     """
-    stage = experiments.resolve_stages(experiment)[0]
-    groups = [(source, [*group]) for source, group in itertools.groupby(own, key=lambda record: record.source)]
-    parts = []
-    for source, group in groups:
-        config = task_sources.objective_of(experiment, source, stage.objective)
-        named = f"{name} of {source}" if source else name
-        parts.append(_tokenized(dataclasses.replace(stage, objective=config), model, tokenizer, group, named,
+    names, parts = [], []
+    for source, stage, group in _sources(experiment, own):
+        names.append(source)
+        parts.append(_tokenized(stage, model, tokenizer, group, f"{name} of {source}" if source else name,
                                 name == "train"))
-    return mix([source for source, _ in groups], parts) if experiment.sources else parts[0]
+    return mix(names, parts) if experiment.sources else parts[0]
+
+
+def _sources(experiment: Experiment, own: Sequence[Record]) -> Iterator[tuple[str, StagePlan, list[Record]]]:
+    """(source, the stage with the task's config for it, its records), source after source."""
+    stage = experiments.resolve_stages(experiment)[0]
+    for source, group in itertools.groupby(own, key=lambda record: record.source):
+        config = task_sources.objective_of(experiment, source, stage.objective)
+        yield source, dataclasses.replace(stage, objective=config), [*group]
 
 
 def _tokenized(

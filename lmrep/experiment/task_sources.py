@@ -3,12 +3,12 @@ proportions."""
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from lmrep.config.record import choose, read
+from lmrep.config.record import read
 from lmrep.core.errors import UserError
 from lmrep.data import records
 from lmrep.data.mixture import block_counts, mixing_weights
@@ -41,14 +41,20 @@ class TaskSource(NamedTuple):
 
 
 def task_sources(experiment: Experiment) -> list[TaskSource]:
-    """The data sets that are mixed, with every field resolved; none if there is only `data`."""
+    """The data sets that are mixed, with every field resolved; of `data` alone, that one, with the name ""."""
+    if not experiment.sources:
+        return [TaskSource("", 1.0, experiment.data, _objective(experiment, {}, "config.objective"))]
     data = dataclasses.asdict(experiment.data)
-    objective = {name: value for name, value in experiment.objective.items() if name != "name"}
-    config = TASKS[experiment.objective["name"]].objective.config
     return [TaskSource(source.name or str(i), source.weight,
                        read(records.Config, data | source.data, f"config.sources.{i}.data"),
-                       read(config, objective | source.objective, f"config.sources.{i}.objective"))
+                       _objective(experiment, source.objective, f"config.sources.{i}.objective"))
             for i, source in enumerate(experiment.sources)]
+
+
+def _objective(experiment: Experiment, changes: Mapping[str, Any], where: str) -> Any:
+    """The task's config with the fields `changes`, whose path in messages is `where`."""
+    fields = {name: value for name, value in experiment.objective.items() if name != "name"}
+    return read(TASKS[experiment.objective["name"]].objective.config, {**fields, **changes}, where)
 
 
 def check(experiment: Experiment) -> None:
@@ -59,7 +65,8 @@ def check(experiment: Experiment) -> None:
         able = ", ".join(other for other, row in TASKS.items() if row.templates.source_fields)
         raise UserError(f"config.sources is set, and the task {name} has a head for one data set; tasks that data sets "
                         f"can be mixed for: {able}. Remove sources, or give the task's data as config.data")
-    names = [source.name for source in task_sources(experiment)]
+    own = task_sources(experiment)
+    names = [source.name for source in own]
     for i, source in enumerate(experiment.sources):
         if not NAME.fullmatch(names[i]) or names.index(names[i]) < i:
             raise UserError(f"config.sources.{i}.name is {names[i]!r}; expected another name for each source, of "
@@ -67,8 +74,8 @@ def check(experiment: Experiment) -> None:
         if differing := sorted(source.objective.keys() - {*differ}):
             raise UserError(f"config.sources.{i}.objective.{differing[0]} is set, which all sources share; fields that "
                             f"may differ: {', '.join(differ)}. Set config.objective.{differing[0]}")
-        task.objective.check(task_sources(experiment)[i].objective)
-    if all(task.templates.unlabelled(source.objective) for source in task_sources(experiment)):
+        task.objective.check(own[i].objective)
+    if all(task.templates.unlabelled(source.objective) for source in own):
         raise UserError("no source of config.sources has targets, so that there is no task; add one, or pretrain on "
                         "this text with an objective such as span_corruption")
 
@@ -94,9 +101,7 @@ def objective_of(experiment: Experiment, source: str, base: Any) -> Any:
 def config_of(experiment: Experiment, source: str = "") -> Any:
     """The task's config for the records of a source, or of none, where no stage changes it. Raises UserError for an
     unknown one."""
-    fields = {name: value for name, value in experiment.objective.items() if name != "name"}
-    return objective_of(experiment, source,
-                        read(TASKS[experiment.objective["name"]].objective.config, fields, "config.objective"))
+    return objective_of(experiment, source, _objective(experiment, {}, "config.objective"))
 
 
 def metrics(experiment: Any, objective: str) -> dict[str, Any]:
@@ -107,11 +112,9 @@ def metrics(experiment: Any, objective: str) -> dict[str, Any]:
 def data_of(experiment: Experiment, source: str = "") -> dict[str, records.Config]:
     """{source: its data}, of one source or of all; {"": data} where there is only `data`. Raises UserError for an
     unknown one."""
-    own = {each.name: each.data for each in task_sources(experiment)}
     if source:
-        objective_of(experiment, source, None)
-        return {source: choose(own, source, "the source")}
-    return own or {"": experiment.data}
+        objective_of(experiment, source, None)  # refuses an unknown one
+    return {each.name: each.data for each in task_sources(experiment) if source in ("", each.name)}
 
 
 def splits(experiment: Experiment) -> tuple[str, ...]:
@@ -190,8 +193,7 @@ def _texts(task: TaskDef, config: Any, own: Sequence[Record]):
 
 
 def _by_source(experiment: Experiment, own: Sequence[Record]) -> list[list[Record]]:
-    names = [*data_of(experiment)]
-    return [[record for record in own if record.source == name] for name in names]
+    return [[record for record in own if record.source == source.name] for source in task_sources(experiment)]
 
 
 def _weights(experiment: Experiment, counts: Sequence[int]) -> list[float]:
