@@ -7,9 +7,6 @@ Networks with a recurrent state start each example from the initial one.
 from dataclasses import dataclass
 from functools import partial
 
-import jax
-import numpy as np
-
 from lmrep.config.record import setting
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
@@ -21,11 +18,10 @@ from lmrep.objectives.base import (
     FrozenPart,
     FrozenParts,
     Keys,
-    Metrics,
     Objective,
     ObjectiveDef,
 )
-from lmrep.objectives.outputs import check_table, normalize_weights, output_table, sums
+from lmrep.objectives.outputs import check_table, normalize_weights, output_table
 from lmrep.objectives.teaching import TEACHER
 
 STUDENT = causal.Config()
@@ -44,11 +40,14 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
     part = teaching.teacher(c, model, frozen, _has_table_logits,
                             "a causal language model (for a masked one choose objective=distillation)")
     student = causal.build(STUDENT, model, vocabulary)
+    taught = part.config if part else None
+    form = causal.Config(head=taught.head) if isinstance(taught, causal.Config) else STUDENT
     return student._replace(
         name="causal_distillation",
         frozen={TEACHER: part.specs} if part else {},
         prepare=prepare,
-        loss=partial(loss, c=c, model=model, part=part, counts=vocabulary.counts),
+        loss=partial(teaching.loss, c=c, model=model, part=part, counts=vocabulary.counts, name="lm",
+                     weight=c.alpha_clm, encode=encode, logits=logits, teacher_logits=partial(logits, form=form)),
         carry=lambda batch_size: Carry(),
         terms=teaching.terms(c, part, lm_loss=c.alpha_clm),
         uses=student.uses._replace(networks=()) if part else student.uses,
@@ -61,41 +60,23 @@ def _has_table_logits(part: FrozenPart) -> bool:
 
 
 def prepare(keys: Keys, batch: Batch) -> Batch:
-    """As that of `causal`, with `token_weights` float32 [b, t], of the losses that the teacher gives."""
-    return causal.prepare(keys, batch, c=STUDENT) | {"token_weights": normalize_weights(batch["segment_ids"] > 0)}
+    """As that of `causal`, with `teacher_weights` and `token_weights` float32 [b, t], of what the teacher gives."""
+    weights = normalize_weights(batch["segment_ids"] > 0)
+    return causal.prepare(keys, batch, c=STUDENT) | {"teacher_weights": weights, "token_weights": weights}
 
 
-def loss(
-    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, part: FrozenPart | None,
-    counts: np.ndarray,
-) -> tuple[Array, tuple[Metrics, Carry]]:
-    """The weighted sum of the losses."""
-    hidden, student = _logits(params, batch, model, STUDENT, key)
-    states = teacher = None
-    if part:
-        frozen, form = jax.lax.stop_gradient(params["frozen"][TEACHER]), STUDENT
-        if isinstance(part.config, causal.Config):
-            form = causal.Config(head=part.config.head)
-        states, teacher = _logits(frozen, batch, part.model, form, None)
-    teacher = teacher if c.alpha_ce or c.alpha_mse else None
-    losses = teaching.compare(student, teacher, batch["targets"], c.temperature, counts)
-    total = c.alpha_clm * (losses.nll * batch["weights"]).sum()
-    metrics = sums(batch["weights"] > 0, lm_loss=losses.nll, lm_accuracy=losses.correct,
-                   most_frequent_accuracy=batch["targets"] == np.argmax(counts))
-    if part:
-        total, metrics = teaching.add(c, total, metrics, losses, batch["token_weights"], states, hidden,
-                                      batch["token_weights"])
-    return total, (metrics, carry)
+def encode(params: Tree, batch: Batch, model: Model, key: Array | None) -> Array:
+    """The last hidden states [b, t, d]."""
+    return causal.encode(params, batch, model, STUDENT, key).hidden
 
 
-def _logits(
-    params: Tree, batch: Batch, model: Model, form: causal.Config, key: Array | None
-) -> tuple[Array, teaching.Logits]:
-    """(the last hidden states [b, t, d], the logits of the next tokens)."""
-    hidden = causal.encode(params, batch, model, STUDENT, key).hidden
+def logits(
+    params: Tree, batch: Batch, hidden: Array, model: Model, key: Array | None, form: causal.Config = STUDENT
+) -> teaching.Logits:
+    """The logits of the next tokens, of a head as `form` says."""
     head = params.get("objective", {}).get("causal", {})
-    return hidden, teaching.Logits(causal.before_table(params, hidden, model, form),
-                                   output_table(model, params, head, key), head.get("bias"))
+    return teaching.Logits(causal.before_table(params, hidden, model, form), output_table(model, params, head, key),
+                           head.get("bias"))
 
 
 DEFINITION = ObjectiveDef(

@@ -22,17 +22,14 @@ from lmrep.models.base import Model
 from lmrep.objectives import masking, mlm_head, teaching
 from lmrep.objectives.base import (
     Batch,
-    Carry,
     EvaluationKeys,
-    FrozenPart,
     FrozenParts,
     Keys,
-    Metrics,
     Objective,
     ObjectiveDef,
 )
 from lmrep.objectives.capabilities import FillMask
-from lmrep.objectives.outputs import normalize_weights, output_table, sums
+from lmrep.objectives.outputs import normalize_weights, output_table
 from lmrep.objectives.teaching import TEACHER
 from lmrep.objectives.uses import NetworkUse
 
@@ -67,7 +64,8 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
         specs={"encoder": model.specs, "objective": {"masked": mlm_head.specs(model)}},
         frozen={TEACHER: part.specs} if part else {},
         prepare=partial(prepare, c=c, vocabulary=vocabulary),
-        loss=partial(loss, c=c, model=model, part=part, counts=vocabulary.counts),
+        loss=partial(teaching.loss, c=c, model=model, part=part, counts=vocabulary.counts, name="mlm",
+                     weight=c.alpha_mlm, encode=encode, logits=logits, teacher_logits=logits),
         predict=partial(mlm_head.predict, model=model, size=vocabulary.size),
         terms=teaching.terms(c, part, mlm_loss=c.alpha_mlm),
         uses=mlm_head.uses(model, vocabulary, networks=() if part else (NetworkUse(model.sizes, "masked"),)),
@@ -139,37 +137,16 @@ def _everywhere(c: Config) -> bool:
     return c.draw == "batch" or bool((c.alpha_ce or c.alpha_mse) and not c.restrict_ce_to_mask)
 
 
-def loss(
-    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, part: FrozenPart | None,
-    counts: np.ndarray,
-) -> tuple[Array, tuple[Metrics, Carry]]:
-    """The weighted sum of the losses."""
-    hidden, student = _logits(params, batch, model, key)
-    states = teacher = None
-    if part:
-        frozen = jax.lax.stop_gradient(params["frozen"][TEACHER])
-        states, teacher = _logits(frozen, batch, part.model, None, bool(c.alpha_ce or c.alpha_mse))
-    losses = teaching.compare(student, teacher, batch["targets"], c.temperature, counts)
-    total, masked = c.alpha_mlm * (losses.nll * batch["weights"]).sum(), batch["weights"] > 0
-    metrics = sums(masked, mlm_loss=losses.nll, mlm_accuracy=losses.correct,
-                   most_frequent_accuracy=batch["targets"] == np.argmax(counts))
-    if part:
-        total, metrics = teaching.add(c, total, metrics, losses, batch["teacher_weights"], states, hidden,
-                                      batch["token_weights"])
-    return total, (metrics, carry)
+def encode(params: Tree, batch: Batch, model: Model, key: Array | None) -> Array:
+    """The last hidden states [b, t, d]."""
+    return mlm_head.encode(params, batch, batch["inputs"], model, key)
 
 
-def _logits(
-    params: Tree, batch: Batch, model: Model, key: Array | None, head: bool = True
-) -> tuple[Array, teaching.Logits | None]:
-    """(the last hidden states [b, t, d], the logits at the predicted positions, if they are wanted)."""
-    hidden = mlm_head.encode(params, batch, batch["inputs"], model, key)
-    if not head:
-        return hidden, None
-    weights, predicted = params["objective"]["masked"], batch["predicted"]
+def logits(params: Tree, batch: Batch, hidden: Array, model: Model, key: Array | None) -> teaching.Logits:
+    """The logits at the predicted positions."""
+    head, predicted = params["objective"]["masked"], batch["predicted"]
     at = hidden if predicted.shape[1] == hidden.shape[1] else jnp.take_along_axis(hidden, predicted[..., None], axis=1)
-    return hidden, teaching.Logits(
-        mlm_head.transform(weights, at, model), output_table(model, params, weights, key), weights["bias"])
+    return teaching.Logits(mlm_head.transform(head, at, model), output_table(model, params, head, key), head["bias"])
 
 
 DEFINITION = ObjectiveDef(

@@ -11,12 +11,12 @@ import numpy as np
 
 from lmrep.config.record import setting
 from lmrep.core.errors import UserError
-from lmrep.core.params import Array
+from lmrep.core.params import Array, Tree
 from lmrep.core.sharding import gather
 from lmrep.layers import lm_head
 from lmrep.metrics import NO_BASELINE, Metric, optional
 from lmrep.models.base import Model
-from lmrep.objectives.base import FrozenPart, FrozenParts, Metrics
+from lmrep.objectives.base import Batch, Carry, FrozenPart, FrozenParts, Metrics
 from lmrep.objectives.outputs import sums
 
 TEACHER = "teacher"  # the name of the frozen part
@@ -149,22 +149,39 @@ def compare(
     return Losses(*jnp.moveaxis(losses, -1, 0))
 
 
-def add(
-    c: Config, total: Array, metrics: Metrics, losses: Losses, weights: Array, states: Array, hidden: Array,
-    token_weights: Array,
-) -> tuple[Array, Metrics]:
-    """The student's loss and metrics with those that the teacher gives, beside the losses of constant students.
+def loss(
+    params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, part: FrozenPart | None,
+    counts: np.ndarray, name: str, weight: float, encode: Callable, logits: Callable, teacher_logits: Callable,
+) -> tuple[Array, tuple[Metrics, Carry]]:
+    """The student's own loss and, with a teacher, those that it gives, beside the losses of constant students.
 
     Args:
-      c: the weights of the losses.
-      total, metrics: of the student alone.
-      losses: at each position.
-      weights: float32 [b, m], of these positions, which add to 1.
-      states: the teacher's hidden states [b, t, d].
-      hidden: the student's.
-      token_weights: float32 [b, t], of the cosine, which add to 1.
+      params, batch, key, carry: as of any loss; the batch has `targets` and their `weights` [b, m], `teacher_weights`
+        [b, m] of what the teacher's logits give, and `token_weights` [b, t] of the cosine.
+      c: the weights of the teacher's losses.
+      model: the student.
+      part: the teacher, if there is one.
+      counts: as `frequencies` of `compare`.
+      name: the metrics of the student's own loss are `{name}_loss` and `{name}_accuracy`.
+      weight: the weight of that loss.
+      encode: (params, batch, model, key) -> the last hidden states [b, t, d].
+      logits: (params, batch, hidden, model, key) -> the student's logits at the targets, `Logits`.
+      teacher_logits: the same of the teacher.
     """
-    of_logits = 0.0
+    hidden = encode(params, batch, model, key)
+    student, states, teacher = logits(params, batch, hidden, model, key), None, None
+    if part:
+        frozen = jax.lax.stop_gradient(params["frozen"][TEACHER])
+        states = encode(frozen, batch, part.model, None)
+        if c.alpha_ce or c.alpha_mse:
+            teacher = teacher_logits(frozen, batch, states, part.model, None)
+    losses = compare(student, teacher, batch["targets"], c.temperature, counts)
+    total = weight * (losses.nll * batch["weights"]).sum()
+    metrics = sums(batch["weights"] > 0, **{f"{name}_loss": losses.nll, f"{name}_accuracy": losses.correct},
+                   most_frequent_accuracy=batch["targets"] == np.argmax(counts))
+    if part is None:
+        return total, (metrics, carry)
+    weights, token_weights, of_logits = batch["teacher_weights"], batch["token_weights"], 0.0
     if c.alpha_ce:
         of_logits += c.alpha_ce * (losses.divergence * weights).sum()
         metrics |= sums(weights > 0, distillation_loss=losses.divergence,
@@ -177,7 +194,7 @@ def add(
         distance = cosine_distance(states, hidden)
         total += c.alpha_cos * (distance * token_weights).sum()
         metrics |= sums(token_weights > 0, cosine_loss=distance)
-    return total, metrics
+    return total, (metrics, carry)
 
 
 def divergence(teacher: Array, student: Array, temperature: float) -> Array:
