@@ -14,6 +14,7 @@ from lmrep.models.sizes import Sizes
 
 BACKWARD = "backward_"  # precedes the names of a batch's fields that a backward direction reads
 SOURCE = "source_"  # and of those of the text that the others are conditioned on
+DIRECTIONS = ("forward", "backward")
 MAX_CHARACTERS = 50  # of a word, with the marks of its begin and end
 
 
@@ -129,6 +130,11 @@ class Output(NamedTuple):
     table: Callable[..., Array] | None = None
     layer: OutputLayer | None = None
     directions: int = 1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The directions by name."""
+        return DIRECTIONS[: self.directions]
 
 
 class State(NamedTuple):
@@ -316,11 +322,7 @@ def model_inputs(
 
 def with_gates(model: Model, gates: Array) -> Model:
     """`model` with `Inputs.gates`, [l, h] or [l, n, h] for each of the n tokens of an input. Another network that is
-    made from it (`make_generator`) has none.
-
-    Raises:
-      UserError: the network takes no gates.
-    """
+    made from it (`make_generator`) has none. Raises UserError if the network takes no gates."""
     check_heads(model, f"the network {model.name!r}")
 
     def encode(params: Tree, inputs: Inputs, key: Array | None = None, **options: Any) -> Encoded:

@@ -22,6 +22,7 @@ from lmrep.layers.projected_lstm import Clip, Reading
 from lmrep.layers.recurrent import segment_starts
 from lmrep.layers.stack import Execution
 from lmrep.models.base import (
+    DIRECTIONS,
     MAX_CHARACTERS,
     Context,
     Encoded,
@@ -37,7 +38,6 @@ from lmrep.models.sizes import Sizes
 
 CHARACTERS = 262  # ids of characters, 0 for padding after the word
 INPUTS = frozenset({"attention_mask", "carry", "backward"})
-DIRECTIONS = ("forward", "backward")
 
 
 @dataclass(frozen=True)
@@ -135,8 +135,7 @@ def encode(
 
     `layers` are the vectors of words, once for each direction, and the layers' outputs. `hidden` is after dropout.
 
-    Raises:
-      ValueError: a field of `inputs` that the network does not take, or `attention`.
+    Raises ValueError for a field of `inputs` that the network does not take, or `attention`.
     """
     check_inputs(inputs, INPUTS | {"tokens", "characters"})
     if attention:
@@ -190,7 +189,7 @@ def _segment_ids(inputs: Inputs) -> Array:
 def _embed(params: Tree, sources: list[Inputs], c: Config, execution: Execution) -> list[Array]:
     """The vectors of the words of each text, [b, t, d]."""
     tables, layout = params["embedding"], specs(c)["embedding"]
-    if DIRECTIONS[0] in tables:
+    if c.names[0] in tables:
         return [_vectors(tables[name], layout[name], [source], c, execution)[0]
                 for name, source in zip(c.names, sources, strict=True)]
     return _vectors(tables, layout, sources, c, execution)

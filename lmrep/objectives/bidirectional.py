@@ -27,7 +27,7 @@ from lmrep.data.formats import sentence_stream
 from lmrep.layers import lm_head, sampled_softmax
 from lmrep.layers.sampled_softmax import Negatives
 from lmrep.metrics import accuracy_metric, loss_metric
-from lmrep.models.base import BACKWARD, Context, Model, check_context, model_inputs
+from lmrep.models.base import BACKWARD, DIRECTIONS, Context, Model, check_context, model_inputs
 from lmrep.objectives import scoring
 from lmrep.objectives.base import BATCH_FIELDS, Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
 from lmrep.objectives.causal import restart
@@ -35,7 +35,6 @@ from lmrep.objectives.outputs import normalize_weights, output_specs, output_tab
 from lmrep.objectives.scoring import Scoring, Views
 from lmrep.objectives.uses import NetworkUse, Uses
 
-DIRECTIONS = ("forward", "backward")
 PREFIXES = dict(zip(DIRECTIONS, ("", BACKWARD), strict=True))  # of a direction's fields in a batch
 STREAM_FIELDS = ("tokens", "segment_ids", "following", "reset")
 NEGATIVES = "negatives"  # in batch["shared"]
@@ -58,13 +57,10 @@ class Marks(NamedTuple):
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
-    """Predict each word from those before it and, if the network has a backward direction, from those after it.
-
-    Raises:
-      UserError: the network's directions do not each read their own side, or a tied table would not be shared.
-    """
+    """Predict each word from those before it and, if the network has a backward direction, from those after it. Raises
+    UserError if the network's directions do not each read their own side, or a tied table would not be shared."""
     check_context(model, Context.EACH_SIDE, "objective 'bidirectional'")
-    names = DIRECTIONS[: model.output.directions]
+    names = model.output.names
     if not c.shared and model.output.table is not None and len(names) > 1:
         raise UserError("objective.shared is false, and model.tied is true: both directions use the network's table of "
                         "words; set --config.objective.shared=true or --config.model.tied=false")
@@ -103,7 +99,7 @@ def prepare(keys: Keys, batch: Batch, *, c: Config, marks: Marks, model: Model) 
     weights of each direction add to 1 / the number of directions.
     """
     batch = dict(batch)
-    for name, (start, end) in zip(DIRECTIONS[: model.output.directions], (marks, marks[::-1]), strict=False):
+    for name, (start, end) in zip(model.output.names, (marks, marks[::-1]), strict=False):
         tokens, segment_ids, following, _ = (batch[PREFIXES[name] + field] for field in STREAM_FIELDS)
         targets = jnp.concatenate([tokens[:, 1:], following.clip(0)[:, None]], 1)
         last = (following >= 0) & (segment_ids[:, -1] > 0)
@@ -127,7 +123,7 @@ def loss(
     state = initial_state(batch, carry, model)
     inputs = model_inputs(model, batch, conditions_on=Context.EACH_SIDE, carry=state)
     encoded = model.encode(params["encoder"], inputs, key)
-    names = DIRECTIONS[: model.output.directions]
+    names = model.output.names
     hidden = dict(zip(names, jnp.split(encoded.hidden, len(names), -1), strict=True))
     targets, weights = ({name: batch[PREFIXES[name] + field] for name in names} for field in ("targets", "weights"))
     drawn = batch.get("shared", {}).get(NEGATIVES) if key is not None else None
@@ -176,7 +172,7 @@ def initial_state(batch: Batch, carry: Carry, model: Model) -> Tree | None:
         return None
     initial = model.state.carry(batch["reset"].shape[0])
     return {name: restart(batch[PREFIXES[name] + "reset"], carry.per_example[name], initial[name])
-            for name in DIRECTIONS[: model.output.directions]}
+            for name in model.output.names}
 
 
 def views(ids: np.ndarray, words: np.ndarray) -> Views:
@@ -191,7 +187,7 @@ def views(ids: np.ndarray, words: np.ndarray) -> Views:
 def log_probabilities(params: Tree, batch: Batch, *, model: Model) -> Array:
     """The log probability float32 [b, m] of `targets` i32[b, m] at the positions `predicted`; where the network has
     two directions, the first is forward, the second backward, and so on."""
-    names = DIRECTIONS[: model.output.directions]
+    names = model.output.names
     hidden = model.encode(params["encoder"], model_inputs(model, batch, conditions_on=Context.EACH_SIDE)).hidden
     heads = {name: head for group, head in _heads(params, names) for name in group}
     scores = []
@@ -209,7 +205,7 @@ def describe(batch: Batch, tokenizer, *, marks: Marks, model: Model) -> list[str
     examples = []
     for i in range(len(batch["tokens"])):
         lines = []
-        for name, end in zip(DIRECTIONS[: model.output.directions], marks[::-1], strict=False):
+        for name, end in zip(model.output.names, marks[::-1], strict=False):
             tokens, targets, weights = (batch[PREFIXES[name] + field][i] for field in ("tokens", "targets", "weights"))
             real = np.flatnonzero(batch[PREFIXES[name] + "segment_ids"][i])
             words = [tokenizer.id_to_token(int(tokens[j])) + " |" * bool(weights[j] > 0 and targets[j] == end)
