@@ -16,20 +16,7 @@ import pytest
 from lmrep.objectives import OBJECTIVES, masked, masking
 from tests.cases import slow_after
 from tests.chance import REJECT, fits, independent, least, rates, uniform
-from tests.objectives.toys import (
-    CLS,
-    MASK,
-    PAD,
-    SEP,
-    UNK,
-    VOCABULARY,
-    V,
-    batch,
-    example,
-    model,
-    objective,
-    prepare,
-)
+from tests.objectives.toys import CLS, MASK, PAD, SEP, UNK, VOCABULARY, V, batch, example, model, objective, prepare
 
 EXAMPLES = 20_000
 ROBERTA = {"count": "floor", "mask_specials": True, "random_specials": False}

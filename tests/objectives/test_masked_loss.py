@@ -15,17 +15,7 @@ from lmrep.objectives import masked
 from lmrep.objectives.base import Carry
 from lmrep.objectives.outputs import normalize_weights
 from tests import reference
-from tests.objectives.toys import (
-    FREQUENT,
-    MASK,
-    NETWORK,
-    VOCABULARY,
-    V,
-    batch,
-    example,
-    model,
-    prepare,
-)
+from tests.objectives.toys import FREQUENT, MASK, NETWORK, VOCABULARY, V, batch, example, model, prepare
 from tests.programs import largest
 
 T, K = 32, 5

@@ -10,13 +10,7 @@ import pytest
 from lmrep import optimizers
 from lmrep.core.params import ParamSpec, abstract
 from lmrep.optimizers import OptimizerConfig, ScheduleConfig
-from tests.optimizers.updates import (
-    CONSTANT,
-    STEPS,
-    numpy_of,
-    train,
-    values,
-)
+from tests.optimizers.updates import CONSTANT, STEPS, numpy_of, train, values
 
 SPECS = {"kernel": ParamSpec((4, 6), (None, None)), "bias": ParamSpec((6,), (None,))}
 
