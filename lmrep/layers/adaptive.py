@@ -167,15 +167,9 @@ def _clusters(embedding: Tree, head: Tree, x: Array, c: Clusters) -> list[_Clust
 def cross_entropy(
     embedding: Tree, head: Tree, x: Array, targets: Array, weights: Array, c: Clusters
 ) -> tuple[Array, Array, Array]:
-    """The weighted sum of the cross-entropies at all positions, without the logits of all positions at once.
-
-    Args:
-      embedding: parameters as in `embedding_specs`.
-      head: as in `output_specs`, and `bias` [v] if the words have one.
-      x: [b, t, d].
-      targets: i32[b, t], in [0, v).
-      weights: float32 [b, t]; 0 where nothing is predicted.
-      c: the clusters.
+    """The weighted sum of the cross-entropies of `targets` i32[b, t] given x [b, t, d], without the logits of all
+    positions at once. `head` is as in `output_specs`, and has a `bias` [v] if the words have one; `weights` float32
+    [b, t] are 0 where nothing is predicted.
 
     Returns:
       (the sum float32 [], nll float32 [b, t] and correct bool[b, t], both without a gradient). A target counts as

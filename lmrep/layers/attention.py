@@ -63,18 +63,12 @@ def apply(
     at: Array | None = None, rate: float = 0.0, key: Array | None = None, gates: Array | None = None,
     kv: "KVCache | None" = None, rotate: "Rotate | None" = None,
 ) -> tuple[Array, Array | None]:
-    """Self-attention, or attention to another text.
+    """Self-attention of x [b, s, d] with h `heads`, or attention to another text, of the keys and values `kv`.
 
     Args:
-      params: as `specs`.
-      x: [b, s, d].
-      attend: the implementation with the mask.
-      heads: h.
       at: i32[b, t], the positions that attend; by default all.
-      rate: dropout on the attention probabilities.
-      key: for dropout.
+      rate, key: of dropout on the attention probabilities.
       gates: [h] or [b, s, h], factors of the weighted sums of the values; None for 1.
-      kv: the keys and values of another text; by default of x.
       rotate: applied to queries and keys, for positions that act on them, as rotary ones (Su et al., 2021).
 
     Returns:

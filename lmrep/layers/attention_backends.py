@@ -106,11 +106,8 @@ def reasons(name: str, needs: Needs, platform: str | None = None) -> list[str]:
 
 
 def resolve(name: str, needs: Needs, platform: str | None) -> Choice:
-    """The backend that `execution.attention` means on a platform ("cpu", "gpu", "tpu").
-
-    Raises:
-      UserError: a backend is named that does not honour all that is needed.
-    """
+    """The backend that `execution.attention` means on a platform ("cpu", "gpu", "tpu"). Raises UserError if a backend
+    is named that does not honour all that is needed."""
     if name != AUTO:
         if unmet := reasons(name, needs, platform):
             fitting = [other for other in ATTENTION if not reasons(other, needs, platform)]
@@ -142,11 +139,8 @@ def only_dense() -> Iterator[None]:
 
 def bind(name: str, mask: AttentionMask, *, head_width: int, dtype: str, dropout: bool) -> Attend:
     """The implementation `name`, or what `auto` means for these shapes, under a mask. Called while a program is traced.
-
-    Raises:
-      UserError: the backend does not honour the mask, dropout, dtype or width. (Whether sequences are packed cannot be
-        seen here: `auto` takes it that they are.)
-    """
+    Raises UserError if the backend does not honour the mask, dropout, dtype or width. (Whether sequences are packed
+    cannot be seen here: `auto` takes it that they are.)"""
     if _only_dense.get():
         name = "xla"
     needs = Needs(head_width, dtype, mask.segment_ids.shape[1], packed=name == AUTO, causal=mask.causal,

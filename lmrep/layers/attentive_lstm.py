@@ -35,16 +35,13 @@ class _Weights(NamedTuple):
 def apply(
     layers: Tree, attention: Tree, steps: Steps, encoded: Array, last: Array, state: dict[str, Tree]
 ) -> tuple[Array, Array, Array, dict[str, Tree]]:
-    """Runs the steps, from `last` and `state`.
+    """Runs the steps of b texts, from the output `last` [b, d] and `state` on, over the encoder's outputs `encoded`
+    [b, s, d].
 
     Args:
       layers: by name, parameters as of `recurrent.specs`. The first layer reads the last output too if its kernel has
         more rows than the embedding has columns.
       attention: `output` [2 d, d], and `weigh` [d, d] where keys are projected; {} for no attention.
-      steps: of b texts.
-      encoded: [b, s, d], the encoder's outputs.
-      last: [b, d], the output before the first step.
-      state: by layer, as `recurrent.initial_state`.
 
     Returns:
       (outputs [b, t, d], attention probabilities [b, t, s], 0 without attention, the last output, the state).

@@ -21,14 +21,8 @@ def statistics(d: int) -> Tree:
 
 
 def apply(params: Tree, running: Tree, x: Array, mask: Array, training: bool) -> tuple[Array, Tree]:
-    """Normalizes each dimension.
-
-    Args:
-      params: as `specs`.
-      running: as `statistics`.
-      x: [..., d].
-      mask: bool[...], the vectors that count; others are padding.
-      training: whether by this batch, or by `running`, which then stays as it is.
+    """Normalizes each dimension of x [..., d] over the vectors where `mask` bool[...] holds; in `training` by this
+    batch, otherwise by the `running` statistics, which then stay as they are.
 
     Returns:
       (y [..., d] in x's dtype, the running statistics after the batch; their variance is the unbiased estimate).

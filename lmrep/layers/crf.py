@@ -64,14 +64,8 @@ def single(mask: Array) -> Chains:
 
 
 def log_likelihood(scores: Tree, emissions: Array, tags: Array, chains: Chains) -> Array:
-    """The log-probability of tags, as float32 [b, t]: what a position adds to the chain's; 0 without a tag.
-
-    Args:
-      scores: as `constrained` gives them.
-      emissions: [b, t, l].
-      tags: i32[b, t]; anything at positions without a tag.
-      chains: where chains are.
-    """
+    """The log-probability of `tags` i32[b, t], anything where there is none, as float32 [b, t]: what a position adds to
+    the chain's, 0 without a tag. `scores` are as `constrained` gives them, `emissions` [b, t, l]."""
     inside = chains.number > 0
     tags = jnp.maximum(tags, 0)
     score = jnp.take_along_axis(emissions.astype(jnp.float32), tags[..., None], -1)[..., 0]

@@ -55,13 +55,9 @@ def find(words: Array) -> Groups:
 def apply(f: Callable[[Tree, Array], Array], params: Tree, words: Array, reach: int) -> Array:
     """f(params, words) for words i32[n, c] -> [n, d], by one call for each CHUNK of distinct words.
 
-    Args:
-      f: (params, i32[k, m]) -> [k, d], the result of each word by itself. Cutting characters at the end must not change
-        the result, as long as `reach` of those remain that are all equal from there on.
-      params: tree of float arrays. The backward pass computes f again for each chunk; none of its intermediate values
-        are kept.
-      words: characters.
-      reach: how many of the equal characters at the end of a word f has to see.
+    `f` gives the result of each word by itself, (params, i32[k, m]) -> [k, d]. Cutting characters at the end must not
+    change it, as long as `reach` of those remain that are all equal from there on. The backward pass computes f again
+    for each chunk; none of its intermediate values are kept.
     """
     sizes = tuple(sorted({words.shape[1], *(short + reach for short in SHORT if short + reach < words.shape[1])}))
     return _apply(f, min(CHUNK, len(words)), reach, sizes, params, words)

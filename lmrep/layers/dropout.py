@@ -19,14 +19,7 @@ def apply(key: Array | None, x: Array, rate: float, same_along: tuple[int, ...] 
 
 
 def apply_to_rows(key: Array | None, x: Array, ids: Array, rate: float) -> Array:
-    """`apply(key, table, rate)[ids]`, without computing it for the full table [v, d].
-
-    Args:
-      key: as in `apply`.
-      x: [..., d], the rows table[ids].
-      ids: i32[...].
-      rate: as in `apply`.
-    """
+    """`apply(key, table, rate)[ids]` of the rows x = table[ids], without computing it for the full table [v, d]."""
     if key is None or rate == 0:
         return x
     first = ids[..., None].astype(jnp.uint32) * np.uint32(x.shape[-1])
@@ -36,15 +29,8 @@ def apply_to_rows(key: Array | None, x: Array, ids: Array, rate: float) -> Array
 def apply_to_block(
     key: Array | None, x: Array, rate: float, shape: tuple[int, ...], start: tuple[int | Array, ...]
 ) -> Array:
-    """As `apply(key, array, rate)` leaves a block x of an array.
-
-    Args:
-      key: as in `apply`.
-      x: the block.
-      rate: as in `apply`.
-      shape: of the array.
-      start: the index of the block's first element in it.
-    """
+    """As `apply(key, array, rate)` leaves a block x of an array of `shape`, whose first element has the index `start`
+    there."""
     if key is None or rate == 0:
         return x
     return _dropped(x, _hash(key, _number(x.shape, shape, start)), rate)

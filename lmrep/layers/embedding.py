@@ -13,16 +13,8 @@ def specs(
     vocab: int, d: int, *, length: int = 0, token_types: int = 0, init: Initializer = normal(),
     position_init: Initializer | None = None,
 ) -> Tree:
-    """Tables of width d.
-
-    Args:
-      vocab: rows of the token table.
-      d: width.
-      length: rows of the learned position table; 0 for none.
-      token_types: rows of the token-type table; 0 for none.
-      init: initializer of all tables.
-      position_init: initializer of the position table; by default `init`.
-    """
+    """Tables of width d: `vocab` tokens, `length` learned positions and `token_types`, 0 for none of them. Positions
+    are initialized as the others where `position_init` is None."""
     tables = {"token": ParamSpec((vocab, d), ("vocab", "embed"), init)}
     if length:
         tables["position"] = ParamSpec((length, d), (None, "embed"), position_init or init)

@@ -35,14 +35,9 @@ def splash(mask: AttentionMask, interpret: bool = False) -> Attend:
 
 
 def _attend(mask: AttentionMask, kernel: Callable[..., Array], name: str) -> Attend:
-    """Attention under `mask` by `kernel`, on each device for its examples and heads. Queries at chosen positions (`at`)
-    go through `chunked_attention`.
-
-    Args:
-      mask: without `AttentionMask.mask`.
-      kernel: (query, keys, values, all [b, t, h, k], segment_ids [b, t], causal=) -> [b, t, h, k].
-      name: of the kernel, for messages.
-    """
+    """Attention under `mask` by `kernel`, on each device for its examples and heads: (query, keys, values, all
+    [b, t, h, k], segment_ids [b, t], causal=) -> [b, t, h, k]. Queries at chosen positions (`at`) go through
+    `chunked_attention`."""
     if mask.mask is not None:
         raise ValueError(f"{name} takes no mask beside segment ids and causality; use xla or chunked")
 

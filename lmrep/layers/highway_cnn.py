@@ -20,20 +20,9 @@ CARRY_BIAS = -2.0  # initially a highway layer copies most of its input
 def specs(
     characters: int, width: int, filters: Sequence[int], highways: int, d: int, activation: str = "relu"
 ) -> Tree:
-    """The parameters.
-
-    Args:
-      characters: the number of character ids; 0 is padding after the word.
-      width: e, of a character's vector.
-      filters: the numbers of filters that read 1, 2, ... characters; n in total.
-      highways: the number of highway layers.
-      d: width of the result; where it is n, there is no projection.
-      activation: of the convolutions, in `ACTIVATIONS`.
-
-    Returns:
-      `embedding` [characters, e]; `convolutions`, by the number of characters w a `kernel` [w, e, filters] with `bias`;
-      `highways`, by number, `gate` and `transform` [n, n]; `projection` [n, d].
-    """
+    """The parameters, of `characters` ids (0 is padding after the word), vectors of `width` e, and n = sum(filters)
+    filters: `embedding` [characters, e]; `convolutions`, by the number of characters w a `kernel` [w, e, filters] with
+    `bias`; `highways`, by number, `gate` and `transform` [n, n]; `projection` [n, d], none where d is n."""
     n = sum(filters)
     init = normal(n**-0.5)
 
@@ -62,17 +51,10 @@ def _characters(key: Array, shape: tuple[int, ...]) -> Array:
 
 
 def apply(params: Tree, specs: Tree, characters: Array, dtype: str = "float32", activation: str = "relu") -> Array:
-    """characters i32[b, t, c] -> [b, t, d] in `dtype`.
+    """characters i32[b, t, c], read by convolutions -> [b, t, d] in `dtype`; `specs` are those of the stored `params`.
 
     Each distinct word of a device's examples is computed once, in the backward pass too, which computes it again. The
     maximum of a convolution is taken before the activation.
-
-    Args:
-      params: as stored.
-      specs: as the function `specs` returns them.
-      characters: the ids. Convolutions read c of them.
-      dtype: of the computation.
-      activation: of the convolutions.
     """
     leaves, tree = jax.tree.flatten(params)
     axes = [spec.axes for spec in jax.tree.leaves(specs, is_leaf=is_spec)]

@@ -60,15 +60,8 @@ def log_probabilities(params: Tree, table: Array, x: Array, targets: Array) -> A
 
 
 def cross_entropy(params: Tree, table: Array, x: Array, targets: Array) -> tuple[Array, Array]:
-    """Cross-entropy, and whether the target has the largest logit.
-
-    Args:
-      params, table, x: as for `logits`.
-      targets: i32[b, m], in [0, v), which the loader checks.
-
-    Returns:
-      (nll float32 [b, m], -log softmax(logits)[target]; correct bool[b, m], without a gradient, True for ties).
-    """
+    """(nll float32 [b, m], -log softmax(logits)[target]; correct bool[b, m], whether the target has the largest logit,
+    without a gradient, True for ties). Targets i32[b, m] are in [0, v), which the loader checks."""
     nll, correct, _ = _map_cross_entropy(params, table, x, targets, None, 1.0)
     return nll.reshape(targets.shape), correct.reshape(targets.shape)
 
@@ -93,20 +86,15 @@ def _map_cross_entropy(
 def chunked_cross_entropy(
     table: Array, x: Array, targets: Array, weights: Array, bias: Array | None = None, z_loss: float = 0.0
 ) -> tuple[Array, Array, Array]:
-    """The weighted sum of the cross-entropies at all positions of a batch, without the logits of all positions at once.
+    """The weighted sum of the cross-entropies of `targets` i32[b, t] at all positions, without their logits at once.
 
     Positions are processed in up to `MAX_CHUNKS` chunks, and the gradient of a chunk is computed together with its
     logits, which are never recomputed. No array is larger than [b, t / MAX_CHUNKS, v] or, if that is more, than
     2 * CHUNK_LOGITS elements, in the forward and the backward pass.
 
-    Args:
-      table: [v, e], tied (Press and Wolf, 2017).
-      x: [b, t, e].
-      targets: i32[b, t], in [0, v).
-      weights: float32 [b, t]; 0 where nothing is predicted.
-      bias: [v], or None for none.
-      z_loss: factor of the squares of log sum exp(logits), which are added to the cross-entropies in the sum, so that
-        logits stay small (T5).
+    The table [v, e] and the bias [v] or None give the logits of x [b, t, e]; `weights` float32 [b, t] are 0 where
+    nothing is predicted. `z_loss` times the squares of log sum exp(logits) is added to the cross-entropies in the sum,
+    so that logits stay small (T5).
 
     Returns:
       (the sum float32 [], nll float32 [b, t] and correct bool[b, t] as in `cross_entropy`, both without a gradient).

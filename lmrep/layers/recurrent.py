@@ -54,20 +54,15 @@ def apply(
     projection: Tree, kernel: Array, x: Array, state: Tree, *, cell: str = "lstm", real: Array, starts: Array,
     every: bool = False,
 ) -> tuple[Array, Tree]:
-    """One layer from left to right.
+    """One layer over x [b, t, d_in] from left to right: (output [b, t, d], the state after the last position).
 
     Args:
       projection: the parameters `input`, gathered along `embed`.
       kernel: the parameter `recurrent/kernel` as it is stored.
-      x: [b, t, d_in].
       state: before the first position, as `initial_state`.
-      cell: "lstm" or "rnn".
       real: bool[b, t], where the state is updated; elsewhere the last such position's output is repeated.
       starts: bool[b, t], where the state is reset.
       every: whether the states after all positions are returned, [b, t, d], in place of the last.
-
-    Returns:
-      (output [b, t, d], the state after the last position).
     """
     projected = shard(linear.apply(projection, x), "batch", None, None)  # all time steps in one product
     names = sorted(state)
@@ -127,19 +122,9 @@ def bidirectional(
     params: Tree, x: Array, segment_ids: Array, key: Array | None = None, rate: float = 0.0,
     second: Array | None = None,
 ) -> Array:
-    """A bidirectional LSTM (Graves and Schmidhuber, 2005).
-
-    Args:
-      params: as `bidirectional_specs`.
-      x: [b, t, d_in].
-      segment_ids: i32[b, t]; segments are independent, and positions with 0 are skipped.
-      key: for dropout, None for none.
-      rate: of dropout on the input of each layer.
-      second: [b, t, d_second], what the second layer reads beside the first one's output.
-
-    Returns:
-      [b, t, 2 d], 0 at skipped positions.
-    """
+    """A bidirectional LSTM (Graves and Schmidhuber, 2005) over x [b, t, d_in]: [b, t, 2 d], 0 at positions whose
+    segment id is 0, which are skipped. Segments are independent. `rate` is of dropout on the input of each layer;
+    `second` [b, t, d_second] is what the second layer reads beside the first one's output."""
     real = segment_ids > 0
     starts = {"forward": segment_starts(segment_ids), "backward": segment_starts(segment_ids[:, ::-1])}
     for (name, layer), layer_key in zip(sorted(params.items()), prng.split(key, len(params)), strict=True):

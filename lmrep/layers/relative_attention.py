@@ -99,21 +99,8 @@ def apply(
     params: Tree, biases: Mapping[str, Array], x: Array, keys: Keys, mask: Mask, heads: int, *, rate: float = 0.0,
     key: Array | None = None,
 ) -> tuple[Array, Array]:
-    """Attention of the queries x [b, t, d].
-
-    Args:
-      params: as `specs`.
-      biases: as `bias_specs`.
-      x: [b, t, d].
-      keys: of the same parameters.
-      mask: which keys each query attends to. A query that attends to none gives 0.
-      heads: h.
-      rate: dropout on the attention probabilities.
-      key: for dropout.
-
-    Returns:
-      ([b, t, d], probabilities [b, h, t, s] before dropout).
-    """
+    """Attention of the queries x [b, t, d] to `keys` of the same parameters, with dropout on the probabilities:
+    ([b, t, d], probabilities [b, h, t, s] before dropout). A query that attends to none gives 0."""
     query = _heads(params["query"], x, heads)
     scale = query.shape[-1] ** -0.5
     content, position = ((query + biases[name].astype(x.dtype)) * scale for name in ("content_bias", "position_bias"))

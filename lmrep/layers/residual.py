@@ -14,14 +14,11 @@ def apply(
     params: Tree, x: Array, block: Callable[[Array], tuple[Array, Any]], *, pre: bool, eps: float, kind: str = "layer",
     rate: float = 0.0, key: Array | None = None, same_along: tuple[int, ...] = (), at: Array | None = None,
 ) -> tuple[Array, Any]:
-    """Adds the output of a block to x [b, s, d].
+    """Adds the output of a block to the residual stream x [b, s, d].
 
     Args:
-      params: of the norm.
-      x: the residual stream.
+      params, eps, kind: of the norm, which precedes the block (`pre`) or follows the sum.
       block: [b, s, d] -> (its output [b, t, d], anything).
-      pre: whether the norm precedes the block, or follows the sum.
-      eps, kind: of the norm, as in `norm.apply`.
       rate, key, same_along: of dropout on the output, as in `dropout.apply`.
       at: i32[b, t], the positions of the output; by default all.
 

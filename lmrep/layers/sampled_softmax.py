@@ -40,8 +40,7 @@ def draw(key: Array, k: int, vocab: int) -> Negatives:
     With k = vocab nothing is drawn: the sample is the vocabulary. The time grows with the number of draws, which is
     large where k is almost `vocab`.
 
-    Raises:
-      ValueError: k is not in [1, vocab].
+    Raises ValueError if k is not in [1, vocab].
     """
     if not 1 <= k <= vocab:
         raise ValueError(f"expected between 1 and {vocab} negatives, the size of the vocabulary; got {k}")
@@ -92,21 +91,12 @@ def log_expected_counts(words: Array, draws: Array, k: int, vocab: int) -> Array
 def cross_entropy(
     table: Array, x: Array, targets: Array, weights: Array, negatives: Negatives, bias: Array | None = None
 ) -> tuple[Array, Array]:
-    """The weighted sum of the sampled cross-entropies at all positions of a batch.
+    """The weighted sum of the sampled cross-entropies of `targets` i32[b, t] given x [b, t, e], and nll float32 [b, t]
+    without a gradient; `weights` float32 [b, t] are 0 where nothing is predicted. The table [v, e] has the logical axes
+    `vocab` and `embed`.
 
     Only the rows of the targets and of the negatives are read from the table, and its gradient is a single scatter. No
     array is larger than the gradient of the table, the rows, or a chunk of the logits of the negatives.
-
-    Args:
-      table: [v, e], with the logical axes `vocab` and `embed`.
-      x: [b, t, e].
-      targets: i32[b, t], in [0, v).
-      weights: float32 [b, t]; 0 where nothing is predicted.
-      negatives: k words.
-      bias: [v], or None for none.
-
-    Returns:
-      (the sum float32 [], nll float32 [b, t] without a gradient).
     """
     words, draws = negatives
     (b, t), k, v = targets.shape, len(words), len(table)

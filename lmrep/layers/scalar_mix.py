@@ -21,15 +21,11 @@ def weights(params: Tree) -> Array:
 
 
 def apply(params: Tree, layers: Sequence[Array], mask: Array | None = None, norm: bool = False) -> Array:
-    """gamma * sum_j softmax(s)_j h_j.
+    """gamma * sum_j softmax(s)_j h_j of n layers [b, t, d].
 
-    Args:
-      params: as `specs`.
-      layers: n arrays [b, t, d].
-      mask: bool [b, t], the tokens that are not padding; all by default. `norm` alone reads it.
-      norm: normalize each layer by its mean and variance over all tokens of the batch that `mask` selects and all
-        dimensions together, without further parameters, as the released code does where `do_layer_norm` is set. The
-        result then depends on what else is in the batch (or microbatch).
+    With `norm`, each layer is normalized by its mean and variance over all dimensions of all tokens of the batch that
+    `mask` bool [b, t] selects, without further parameters, as the released code does where `do_layer_norm` is set. The
+    result then depends on what else is in the batch (or microbatch).
     """
     if norm:
         selected = jnp.ones(layers[0].shape[:2], bool) if mask is None else mask

@@ -39,16 +39,11 @@ class Execution:
 
 
 def specs(layer: Tree | list[Tree], layers: int, shared: tuple[str, ...] = ()) -> Tree:
-    """The parameters of a stack.
-
-    Args:
-      layer: spec tree of one layer; or a list of those of all layers, where their shapes differ.
-      layers: l.
-      shared: top-level names in `layer` whose parameters all layers share (Lan et al., 2019).
+    """The parameters of a stack of layers with the spec tree `layer`, or of a list of trees where their shapes differ.
 
     Returns:
-      The same tree, in which parameters that are not shared have a leading axis `layers`. For a list, a tree a layer
-      under its number: "0", "1", ...
+      The same tree, in which parameters have a leading axis `layers`, but for those under the top-level names `shared`,
+      which all layers share (Lan et al., 2019). For a list, a tree a layer under its number: "0", "1", ...
     """
     if isinstance(layer, list):
         return {str(i): tree for i, tree in enumerate(layer)}

@@ -90,13 +90,9 @@ def encode(
     params: Tree, inputs: Inputs, key: Array | None = None, *, at: Array | None = None, layers: bool = False,
     attention: bool = False, c: Config, execution: stack.Execution = stack.Execution(),
 ) -> Encoded:
-    """`Model.encode`: the outputs of the decoder or, without `inputs.source`, of the encoder, for `inputs.tokens`.
-    With pre norm, `layers` are the sums before the final norm.
-
-    Raises:
-      ValueError: a field of `inputs` that the model does not take, a mask that does not fit the stack, or more tokens
-        than the model has positions for.
-    """
+    """`Model.encode`: the outputs of the decoder or, without `inputs.source`, of the encoder, for `inputs.tokens`. With
+    pre norm, `layers` are the sums before the final norm. Raises ValueError for a field of `inputs` that the model does
+    not take, a mask that does not fit the stack, or more tokens than the model has positions for."""
     check_inputs(inputs, INPUTS if c.stacks == "both" else SOURCE_INPUTS)
     inputs = blocks.same_text(inputs) if c.stacks == SAME_TEXT else inputs
     run = partial(_run, params, c=c, execution=execution, attention=attention)

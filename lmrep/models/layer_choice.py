@@ -29,16 +29,10 @@ class Layers:
 def parse_layers(
     layers: str | int | Sequence[int], last: int, joins: Sequence[str] = ("sum", "concat")
 ) -> Layers:
-    """Parses a choice of layers of a model with `last` layers.
+    """Parses a choice of layers of a model with `last` layers: "last", "all" (the embedding output and every layer), or
+    numbers such as 4, (3, 4) or "3,4", where negative ones count from the last; one of `joins` and a colon may precede.
 
-    Args:
-      layers: "last", "all" (the embedding output and every layer), or numbers such as 4, (3, 4) or "3,4", where
-        negative ones count from the last; "sum:" or "concat:" may precede any of these.
-      last: l.
-      joins: what may precede.
-
-    Raises:
-      UserError: it cannot be parsed, or there is no such layer.
+    Raises UserError where it cannot be parsed, or there is no such layer.
     """
     text = layers if isinstance(layers, str) else ",".join(map(str, np.atleast_1d(layers).tolist()))
     join, colon, names = text.rpartition(":")
@@ -81,11 +75,8 @@ def outputs(encoded: Encoded) -> list[Array]:
 
 
 def combine(every: Sequence[Array], layers: Layers) -> Array:
-    """The chosen ones of `outputs`, as float32 [n, b, t, d]; n is 1 for a sum or a concatenation.
-
-    Raises:
-      UserError: layers of different widths cannot be stacked or summed.
-    """
+    """The chosen ones of `outputs`, as float32 [n, b, t, d]; n is 1 for a sum or a concatenation. Raises UserError if
+    layers of different widths cannot be stacked or summed."""
     chosen = [every[number] for number in layers.numbers]
     if layers.join != "concat" and len({x.shape[-1] for x in chosen}) > 1:
         widths = ", ".join(f"{number}: {x.shape[-1]}" for number, x in zip(layers.numbers, chosen, strict=True))

@@ -93,8 +93,7 @@ def encode(
     The state is reset where the segment id changes, so that packed segments are independent, and kept at padding (id
     0). The first position continues from `inputs.carry`. `hidden` is after dropout. The layers are never scanned.
 
-    Raises:
-      ValueError: a field of `inputs` that the network does not take, a mask that is not causal, or `attention`.
+    Raises ValueError for a field of `inputs` that the network does not take, a mask that is not causal, or `attention`.
     """
     check_inputs(inputs, INPUTS)
     if attention:

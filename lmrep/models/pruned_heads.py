@@ -18,15 +18,11 @@ LAYER = re.compile(r"\s*([0-9]{1,9})\s*:\s*([0-9]{1,9}\s*(?:,\s*[0-9]{1,9}\s*)*)
 
 
 def parse(text: str, layers: int, heads: int, name: str = "model.pruned_heads") -> dict[int, tuple[int, ...]]:
-    """{layer: its removed heads, ascending}, without layers that keep all.
+    """{layer: its removed heads, ascending}, without layers that keep all, of a `text` as above, "" for none. `heads`
+    are those of a layer before any was removed; messages call the field `name`.
 
-    Args:
-      text: as above; "" for none.
-      layers, heads: the numbers of layers, and of heads of a layer before any was removed.
-      name: of the field, for messages.
-
-    Raises:
-      UserError: the text has another form, or names a layer or head that there is not, or all heads of a layer.
+    Raises UserError where the text has another form, or names a layer or head that there is not, or all heads of a
+    layer.
     """
     pruned: dict[int, tuple[int, ...]] = {}
     for part in filter(str.strip, text.split(";")):
@@ -73,13 +69,9 @@ def check(text: str, layers: int, heads: int, share: str) -> None:
 def by_number(
     encode: Callable[..., Encoded], kept: Sequence[Sequence[int]], heads: int
 ) -> Callable[..., Encoded]:
-    """`Model.encode` of a network with these heads in each layer, of a number `heads` before any was removed: gates and
-    attention probabilities have the axis of all heads, and removed ones have the probability 0.
-
-    Args:
-      encode: the same, with the heads of each layer first on that axis.
-      kept, heads: as `kept` gives them.
-    """
+    """`Model.encode` of a network with the heads `kept` in each layer, of a number `heads` before any was removed, made
+    from `encode`, which has the heads of each layer first: gates and attention probabilities have the axis of all
+    heads, and removed ones have the probability 0."""
     if all(len(numbers) == heads for numbers in kept):
         return encode
     order = np.array([[*numbers, *[heads - 1] * (heads - len(numbers))] for numbers in kept], np.int32)
@@ -102,14 +94,8 @@ def remove(
     params: Tree, before: Sequence[Sequence[int]], after: Sequence[Sequence[int]], head_width: int,
     shared: Sequence[str] = (),
 ) -> Tree:
-    """The layers of a Transformer without some of their heads, as the network with these heads has them.
-
-    Args:
-      params: `layers` of the network, NumPy arrays, as `lmrep.layers.stack.specs` lays them out.
-      before, after: the numbers of the heads that each layer has, ascending; those after are among those before.
-      head_width: k.
-      shared: as in `stack.specs`.
-    """
+    """The layers of a Transformer, NumPy arrays as `lmrep.layers.stack.specs` lays them out, without some of their
+    heads: `before` and `after` are the numbers of the heads that each layer has, ascending."""
     def layer(i: int) -> Tree:
         if len({len(heads) for heads in before}) > 1:
             return params[str(i)]

@@ -189,12 +189,9 @@ def encode(
     attention: bool = False, c: Config, execution: Execution = Execution(),
 ) -> Encoded:
     """`Model.encode`: the outputs of the decoder or, without `inputs.source`, of the encoder, for `inputs.tokens`.
-    There is one layer of encoder-decoder attention, of one head.
-
-    Raises:
-      ValueError: a field of `inputs` that the network does not take, a mask that does not fit, or too many tokens;
-        `attention` of the encoder alone, or of a network that has none; or `layers` of the decoder.
-    """
+    There is one layer of encoder-decoder attention, of one head. Raises ValueError for a field of `inputs` that the
+    network does not take, a mask that does not fit, or too many tokens; `attention` of the encoder alone, or of a
+    network that has none; or `layers` of the decoder."""
     check_inputs(inputs, SOURCE_INPUTS if c.stacks == "encoder" else INPUTS)
     if attention and (inputs.source is None or c.attention == "none"):
         raise ValueError("the encoder has no attention" if inputs.source is None else "model.attention is none")

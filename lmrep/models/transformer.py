@@ -211,12 +211,8 @@ def encode(
     """`Model.encode`. With `at`, the last layer runs at these positions only. With pre norm, `layers` are the sums
     before the final norm, and `hidden` is normalized. Attention probabilities are computed by the backend "xla",
     whatever `execution.attention` is. Heads count from 0 in each layer; a layer that has fewer reads the first gates,
-    and its probabilities end with zeros.
-
-    Raises:
-      ValueError: a field of `inputs` that the model does not take, more tokens than it has positions for, or `at`
-        together with `layers` or `attention`, which are of all positions.
-    """
+    and its probabilities end with zeros. Raises ValueError for a field of `inputs` that the model does not take, more
+    tokens than it has positions for, or `at` together with `layers` or `attention`, which are of all positions."""
     if at is not None and (layers or attention):
         raise ValueError("`at` computes the last layer at some positions only; leave out `layers` and `attention`, "
                          "which need all positions")

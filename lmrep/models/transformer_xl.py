@@ -113,12 +113,9 @@ def encode(
 ) -> Encoded:
     """`Model.encode`. With `at`, the last layer runs at these positions only. With `Inputs.factorization`, `hidden` is
     the query stream at these positions, by default all, and `layers` and `attention` are the content stream's.
-    Attention probabilities are [l, b, h, t, memory + t] with a carry.
-
-    Raises:
-      ValueError: a field of `inputs` that the model does not take, a mask that is not causal for a network of left
-        contexts, too many tokens, or, without a factorization, `at` together with `layers` or `attention`.
-    """
+    Attention probabilities are [l, b, h, t, memory + t] with a carry. Raises ValueError for a field of `inputs` that
+    the model does not take, a mask that is not causal for a network of left contexts, too many tokens, or, without a
+    factorization, `at` together with `layers` or `attention`."""
     order, carry, (b, t) = inputs.factorization, inputs.carry, inputs.tokens.shape
     if at is not None and order is None and (layers or attention):
         raise ValueError("`at` computes the last layer at some positions only; leave out `layers` and `attention`, "

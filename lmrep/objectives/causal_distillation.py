@@ -12,15 +12,7 @@ from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.models.base import Context, Model
 from lmrep.objectives import causal, teaching
-from lmrep.objectives.base import (
-    Batch,
-    Carry,
-    FrozenPart,
-    FrozenParts,
-    Keys,
-    Objective,
-    ObjectiveDef,
-)
+from lmrep.objectives.base import Batch, Carry, FrozenPart, FrozenParts, Keys, Objective, ObjectiveDef
 from lmrep.objectives.outputs import check_table, normalize_weights, output_table
 from lmrep.objectives.teaching import TEACHER
 

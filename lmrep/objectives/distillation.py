@@ -20,14 +20,7 @@ from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.models.base import Model
 from lmrep.objectives import masking, mlm_head, teaching
-from lmrep.objectives.base import (
-    Batch,
-    EvaluationKeys,
-    FrozenParts,
-    Keys,
-    Objective,
-    ObjectiveDef,
-)
+from lmrep.objectives.base import Batch, EvaluationKeys, FrozenParts, Keys, Objective, ObjectiveDef
 from lmrep.objectives.capabilities import FillMask
 from lmrep.objectives.outputs import normalize_weights, output_table
 from lmrep.objectives.teaching import TEACHER
@@ -91,15 +84,8 @@ def prepare(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> B
 def mask_batch(
     keys: Keys, tokens: Array, segment_ids: Array, *, c: Config, vocabulary: Vocabulary
 ) -> tuple[Array, Array]:
-    """The masks of a batch: a position is drawn, without replacement, with a probability proportional to
+    """The masks of a batch i32[b, t]: a position is drawn, without replacement, with a probability proportional to
     max(count, 1)^-smoothing of its token; special tokens are never drawn.
-
-    Args:
-      keys: each example's draws come from its own.
-      tokens: i32[b, t].
-      segment_ids: i32[b, t], 0 for padding.
-      c: the config.
-      vocabulary: its special ids and its counts.
 
     Returns:
       (inputs i32[b, t], chosen bool[b, t], the positions whose tokens are predicted).

@@ -55,15 +55,8 @@ def first_part(c: Config, length: int) -> int:
 def sample(
     key: Array, tokens: Array, segment_ids: Array, reversed: Array, *, c: Config, vocabulary: Vocabulary
 ) -> Batch:
-    """Draws the targets and the order of one example.
-
-    Args:
-      key: of the example.
-      tokens: i32[t].
-      segment_ids: i32[t], 0 for padding.
-      reversed: i32[], 1 where the tokens are in the reverse order of the text.
-      c: the config.
-      vocabulary: the special ids, and which tokens start a word.
+    """Draws the targets and the order of one example i32[t], whose tokens are in the reverse order of the text where
+    `reversed` i32[] is 1.
 
     Returns:
       `revealed` and `sees` i32[t] (`Factorization`); `predicted` i32[m], positions from left to right; `targets`
@@ -130,14 +123,8 @@ def _choose(
 
 
 def _spans(starts: Array, real: Array, goal: Array, draws: Array, c: Config) -> Array:
-    """The tokens of spans, from left to right, until `goal` are chosen or the part ends: bool[t].
-
-    Args:
-      starts: bool[t], the tokens that start a word.
-      real: bool[t], those that are not padding.
-      goal: i32[].
-      draws: uint32[2, n], random bits of n spans at most.
-    """
+    """bool[t], the tokens of spans, from left to right, until `goal` are chosen or the part ends. Spans start at
+    `starts` bool[t], a word's first token; `draws` uint32[2, n] are random bits of n spans at most."""
     t, at = starts.shape[0], jnp.arange(starts.shape[0])
     end_of_text = jnp.where(real, at + 1, 0).max()
     next_start = jnp.append(jax.lax.cummin(jnp.where(starts, at, t), reverse=True), t)

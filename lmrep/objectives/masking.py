@@ -64,14 +64,7 @@ def max_predictions(c: Config, length: int) -> int:
 def mask_example(
     key: Array, tokens: Array, segment_ids: Array, *, c: Config, vocabulary: Vocabulary
 ) -> tuple[Array, Array, Array, Array]:
-    """The masking rule, for one example (Devlin et al., 2019, section 3.1).
-
-    Args:
-      key: of the example.
-      tokens: i32[t].
-      segment_ids: i32[t], 0 for padding.
-      c: the config.
-      vocabulary: the special ids, and which tokens start a word.
+    """The masking rule, for one example i32[t] (Devlin et al., 2019, section 3.1).
 
     Returns:
       (inputs i32[t], predicted positions i32[m], their tokens i32[m], target_mask bool[m], which of the m are used).

@@ -71,11 +71,8 @@ def checked_loss(returned: Any) -> tuple[Array, tuple[Metrics, Carry]]:
 
 
 def output_specs(model: Model) -> Tree:
-    """The parameters of an output table that the network does not tie: {} where it does.
-
-    Raises:
-      UserError: the network has an output layer that is not one table.
-    """
+    """The parameters of an output table that the network does not tie: {} where it does. Raises UserError if the
+    network has an output layer that is not one table."""
     check_table(model)
     if model.output.table is not None:
         return {}
@@ -119,12 +116,9 @@ def smoothed_cross_entropy(
     model: Model, params: Tree, head: Tree, x: Array, targets: Array, weights: Array, key: Array | None = None, *,
     label_smoothing: float = 0.0, z_loss: float = 0.0,
 ) -> tuple[Array, Array, Array]:
-    """As `OutputLayer.cross_entropy`, of targets that have `label_smoothing` of their probability spread over
-    all tokens (Szegedy et al., 2016), plus `z_loss` log(Z)^2. The nll that it returns is the plain one.
-
-    Raises:
-      UserError: either is not 0, and the network's output layer is not one table.
-    """
+    """As `OutputLayer.cross_entropy`, of targets that have `label_smoothing` of their probability spread over all
+    tokens (Szegedy et al., 2016), plus `z_loss` log(Z)^2. The nll that it returns is the plain one. Raises UserError if
+    either is not 0, and the network's output layer is not one table."""
     if not label_smoothing and not z_loss:
         return output_layer(model).cross_entropy(params, head, x, targets, weights, key)
     check_table(model)

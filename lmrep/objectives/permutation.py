@@ -42,16 +42,15 @@ class Config(factorization.Config):
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
-    """Predict some tokens, each from those before it in a random order.
-
-    Raises:
-      UserError: the network has no query stream, the tokenizer no mask token, which names the words to fill in, or the
-        first part of an example is not what the network remembers.
-    """
+    """Predict some tokens, each from those before it in a random order. Raises UserError if the network has no query
+    stream, the tokenizer no mask token, which names the words to fill in, or the first part of an example is not what
+    the network remembers."""
     check_context(model, Context.ORDER, "objective 'permutation'")
     check_mask_token("permutation", vocabulary)
     head = {"permutation": output_layer(model).specs | {"bias": ParamSpec((model.vocab_size,), ("vocab",), zeros)}}
-    orders = factorization.left_to_right, partial(all_but_masks, mask=vocabulary.specials["mask"])
+    mask = vocabulary.specials["mask"]
+    # the masks are predicted from all other tokens, and not from one another
+    orders = factorization.left_to_right, lambda tokens: factorization.all_but(tokens == mask)
     given = [partial(text_inputs, order=order, model=model, cls=vocabulary.specials.get("cls", -1)) for order in orders]
     left_to_right, masks = (partial(log_probabilities, given=inputs, model=model) for inputs in given)
     return Objective(
@@ -77,12 +76,9 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
 
 def prepare(keys: Keys, batch: Batch, *, c: Config, model: Model, vocabulary: Vocabulary) -> Batch:
     """Adds `revealed` and `sees` i32[b, t] (`Factorization`), and `predicted`, `targets` and `weights` [b, m] (and
-    `pair_weights` [b]). Of the positions `predicted`, those that are not used have weight 0.
-
-    Raises:
-      UserError: examples continue each other, and the states that the network remembers depend on tokens that the next
-        example predicts.
-    """
+    `pair_weights` [b]). Of the positions `predicted`, those that are not used have weight 0. Raises UserError if
+    examples continue each other, and the states that the network remembers depend on tokens that the next example
+    predicts."""
     length = batch["tokens"].shape[1]
     if model.state.carry and "reset" in batch and (remembered := model.state.carried(length)) < length:
         if c.reuse not in (-1, remembered):
@@ -125,11 +121,6 @@ def encode(
     of the content stream too."""
     inputs = model_inputs(model, batch, conditions_on=Context.ORDER, carry=state)._replace(factorization=order)
     return model.encode(params["encoder"], inputs, key, at=batch["predicted"], layers=layers)
-
-
-def all_but_masks(tokens: Array, *, mask: int) -> Factorization:
-    """The masks among `tokens` i32[b, t] are predicted from all other tokens, and not from one another."""
-    return factorization.all_but(tokens == mask)
 
 
 def text_inputs(batch: Batch, *, order: Callable, model: Model, cls: int) -> tuple[Batch, Factorization]:

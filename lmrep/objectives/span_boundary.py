@@ -102,14 +102,7 @@ def prepare(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> B
 
 
 def mask_example(key: Array, tokens: Array, segment_ids: Array, *, c: Config, vocabulary: Vocabulary) -> Batch:
-    """The masking rule, for one example (Joshi et al., 2019, section 3.1).
-
-    Args:
-      key: of the example.
-      tokens: i32[t].
-      segment_ids: i32[t], 0 for padding.
-      c: the config.
-      vocabulary: the special ids, which tokens start a word, and how often each occurs.
+    """The masking rule, for one example i32[t] (Joshi et al., 2019, section 3.1).
 
     Returns:
       `inputs` i32[t]; `predicted` i32[m], positions from left to right; `targets` i32[m], their tokens; `target_mask`

@@ -128,14 +128,8 @@ def lengths(t: int, c: Config, sentinels: int) -> tuple[int, int]:
 
 
 def random_parts(bits: Array, total: Array, parts: Array, most: int) -> Array:
-    """i32[most]: `total` cut at random into `parts` positive numbers, then zeros. All ways are equally likely.
-
-    Args:
-      bits: uint32[n], random.
-      total: i32[], at most n.
-      parts: i32[], from 1 to `total`, and at most `most`.
-      most: static.
-    """
+    """i32[most]: `total` cut at random, by the bits uint32[n >= total], into `parts` positive numbers, then zeros. All
+    ways are equally likely. `most` is static, and at least `parts`."""
     at = jnp.arange(bits.shape[0])
     # After each unit but the last one may be a cut, where there are parts - 1 of them.
     rank = jnp.argsort(jnp.argsort(jnp.where(at < total - 1, bits >> 1, np.uint32(2**32 - 1))))
@@ -163,14 +157,7 @@ def noise_mask(draws: Array, n: Array, c: Config, sentinels: int) -> Array:
 
 
 def corrupt(key: Array, tokens: Array, segment_ids: Array, *, c: Config, ids: Ids) -> tuple[Array, Array, Array, Array]:
-    """Source and target of one example, each with an end.
-
-    Args:
-      key: of the example.
-      tokens: i32[t].
-      segment_ids: i32[t], 0 for padding, which follows the text.
-      c: the config.
-      ids: the special tokens.
+    """Source and target of one example i32[t], whose padding follows the text, each with an end.
 
     Returns:
       (source i32[s], its number of tokens i32[], target i32[t'], its number of tokens i32[]); the others are `start`.

@@ -66,18 +66,8 @@ def parts(c: Config) -> tuple[str, ...]:
 def teacher(
     c: Config, model: Model, frozen: FrozenParts, has_logits: Callable[[FrozenPart], bool], expected: str
 ) -> FrozenPart | None:
-    """The teacher, if there is one.
-
-    Args:
-      c: the weights.
-      model: the student.
-      frozen: the frozen parts.
-      has_logits: whether a part gives the logits that the student learns.
-      expected: such a part, for messages.
-
-    Raises:
-      UserError: it cannot teach this student.
-    """
+    """The teacher, if there is one. `has_logits` tells whether a part gives the logits that the student learns;
+    messages call such a part `expected`. Raises UserError where it cannot teach this student."""
     part = frozen.get(TEACHER)
     if part is None:
         return None
@@ -118,15 +108,8 @@ class Losses(NamedTuple):
 def compare(
     student: Logits, teacher: Logits | None, targets: Array, temperature: float, frequencies: np.ndarray
 ) -> Losses:
-    """The losses of each position, in chunks where the logits of all positions would be large.
-
-    Args:
-      student: logits with a gradient.
-      teacher: logits without one, or None.
-      targets: i32[b, m], in [0, v).
-      temperature: T.
-      frequencies: [<= v], how often the training text has each token; further ids do not occur.
-    """
+    """The losses of each position, in chunks where the logits of all positions would be large. `frequencies` [<= v]
+    says how often the training text has each token; further ids do not occur."""
     student = student._replace(table=gather(student.table, lm_head.TABLE, "embed"))
     if teacher is not None:
         teacher = teacher._replace(table=gather(teacher.table, lm_head.TABLE, "embed"))
@@ -153,20 +136,14 @@ def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, part: FrozenPart | None,
     counts: np.ndarray, name: str, weight: float, encode: Callable, logits: Callable, teacher_logits: Callable,
 ) -> tuple[Array, tuple[Metrics, Carry]]:
-    """The student's own loss and, with a teacher, those that it gives, beside the losses of constant students.
+    """The student's own loss, times `weight`, and, with a teacher, those that it gives, beside the losses of constant
+    students. The metrics of its own loss are `{name}_loss` and `{name}_accuracy`.
 
     Args:
-      params, batch, key, carry: as of any loss; the batch has `targets` and their `weights` [b, m], `teacher_weights`
-        [b, m] of what the teacher's logits give, and `token_weights` [b, t] of the cosine.
-      c: the weights of the teacher's losses.
-      model: the student.
-      part: the teacher, if there is one.
-      counts: as `frequencies` of `compare`.
-      name: the metrics of the student's own loss are `{name}_loss` and `{name}_accuracy`.
-      weight: the weight of that loss.
+      batch: has `targets` and their `weights` [b, m], `teacher_weights` [b, m] of what the teacher's logits give, and
+        `token_weights` [b, t] of the cosine.
       encode: (params, batch, model, key) -> the last hidden states [b, t, d].
-      logits: (params, batch, hidden, model, key) -> the student's logits at the targets, `Logits`.
-      teacher_logits: the same of the teacher.
+      logits, teacher_logits: (params, batch, hidden, model, key) -> the `Logits` at the targets.
     """
     hidden = encode(params, batch, model, key)
     student, states, teacher = logits(params, batch, hidden, model, key), None, None

@@ -19,13 +19,9 @@ from lmrep.core.params import ParamSpec, Tree, flatten
 def matches(
     patterns: Iterable[str], specs: Tree, where: str = "patterns", optional: Iterable[str] = ()
 ) -> dict[str, np.ndarray]:
-    """Which parameters at least one pattern matches. Patterns in `optional` may match none.
+    """{path: bool[]}, or bool[l] for a stacked parameter: those that at least one pattern matches.
 
-    Returns:
-      {path: bool[]}, or bool[l] for a stacked parameter.
-
-    Raises:
-      UserError: a pattern matches no parameter; `where` is the config field that holds it.
+    Raises UserError where a pattern matches none that is not `optional`; `where` is the config field that holds it.
     """
     addresses = {path: _addresses(path, spec) for path, spec in flatten(specs).items()}
     matched = {path: np.zeros(len(names) or (), bool) for path, names in addresses.items()}

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 
 from lmrep.core.errors import UserError
-from lmrep.core.params import Array, Tree
+from lmrep.core.params import Array
 from lmrep.optimizers.schedules import Rule, ScheduleConfig, ScheduleDef, constant
 
 
@@ -30,16 +30,14 @@ class Plateau(NamedTuple):
 
 def scale_by_plateau() -> optax.GradientTransformation:
     """Multiplies updates by `Plateau.scale`."""
-    def update(updates: Tree, state: Plateau, params: Tree = None) -> tuple[Tree, Plateau]:
-        return jax.tree.map(lambda x: x * state.scale, updates), state
-
-    return optax.GradientTransformation(lambda params: Plateau(jnp.float32(1), jnp.float32(jnp.inf)), update)
+    return optax.GradientTransformation(
+        lambda params: Plateau(jnp.float32(1), jnp.float32(jnp.inf)),
+        lambda updates, state, params=None: (jax.tree.map(lambda x: x * state.scale, updates), state))
 
 
 def find(opt_state: Any) -> Plateau | None:
     """The part of an optimizer's state; None where its schedule is another one."""
-    leaves = jax.tree.leaves(opt_state, is_leaf=_is_plateau)
-    return next(filter(_is_plateau, leaves), None)
+    return next(filter(_is_plateau, jax.tree.leaves(opt_state, is_leaf=_is_plateau)), None)
 
 
 def scale(opt_state: Any) -> float:

@@ -75,11 +75,8 @@ class MetricsLog:
         self._writers = list(writers)
 
     def resume(self, step: int | None) -> None:
-        """Opens the log for a run that continues after `step` (None: starts), and drops every line after it.
-
-        Raises:
-          RunFault: `metrics.jsonl` cannot be read or written.
-        """
+        """Opens the log for a run that continues after `step` (None: starts), and drops every line after it. Raises
+        RunFault if `metrics.jsonl` cannot be read or written."""
         try:
             lines = self._path.read_bytes().splitlines(keepends=True) if self._path.exists() else []
             steps = [_step_of(line) for line in lines]
@@ -101,11 +98,8 @@ class MetricsLog:
 
     def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
         """Adds one line: `step`, `split` ("train", "validation", ...), then `values` by name. Floats are written so
-        that reading restores the same bits, and non-finite ones as the strings "nan", "inf" and "-inf".
-
-        Raises:
-          RunFault: the line cannot be written.
-        """
+        that reading restores the same bits, and non-finite ones as the strings "nan", "inf" and "-inf". Raises RunFault
+        if the line cannot be written."""
         self._write(lambda: self._metrics.write(_record(step, split, values)))
         for writer in self._writers:
             writer.write(step, split, values)
@@ -215,11 +209,8 @@ class _TensorBoard(Writer):
 
 
 def weights_and_biases(workdir: str | os.PathLike, project: str, config: dict) -> Guarded:
-    """Sends the numbers to Weights & Biases, where a resumed run continues the same one.
-
-    Raises:
-      UserError: the package is not installed.
-    """
+    """Sends the numbers to Weights & Biases, where a resumed run continues the same one. Raises UserError if the
+    package is not installed."""
     if importlib.util.find_spec("wandb") is None:
         raise UserError(f"logging to Weights & Biases needs its package: {install_hint('wandb')}")
     return Guarded("Weights & Biases", lambda: _WeightsAndBiases(Path(workdir), project, config))
@@ -281,14 +272,8 @@ class Progress:
 
     def update(self, step: int, metrics: Mapping[str, str], tokens_per_second: float | None = None,
                utilisation: float | None = None) -> None:
-        """Shows that `step` has ended.
-
-        Args:
-          step: the step.
-          metrics: texts by name, as `format_metrics` returns them.
-          tokens_per_second: None if not known yet.
-          utilisation: fraction of the devices' peak rate; None if unknown.
-        """
+        """Shows that `step` has ended. `metrics` are texts by name, as `format_metrics` returns them; `utilisation` is
+        a fraction of the devices' peak rate; None for what is not known."""
         now = self._clock()
         self._recent.append((now, step))
         began, first = self._recent[0]

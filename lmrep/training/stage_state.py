@@ -15,14 +15,8 @@ from lmrep.training.state import TrainState
 
 
 def start(stage: Stage, previous: TrainState | None, mesh: Mesh, seed: int) -> TrainState:
-    """The state at the first step of `stage`, on the mesh.
-
-    Args:
-      stage: says whether it continues with the parameters and moments of `previous`, or which of these parameters it
-        copies.
-      previous: the state that the stage before left; None for the first stage.
-      mesh: the devices.
-      seed: of parameters that are initialized.
+    """The state at the first step of `stage`, on the mesh: it continues with the parameters and moments of `previous`,
+    the state that the stage before left, or says which of these parameters it copies. Others are initialized by `seed`.
     """
     layout = _layout(stage, mesh)
     if previous is not None and stage.start is None:

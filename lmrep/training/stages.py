@@ -90,12 +90,9 @@ def best_direction(metrics: Mapping[str, Metric], name: str) -> str:
 
 
 def check(stages: Sequence[Stage]) -> None:
-    """Checks before the first step that each stage can follow the previous one.
-
-    Raises:
-      UserError: a stage continues with parameters or moments of another structure than the previous stage leaves, or
-        starts from paths that the previous stage does not have.
-    """
+    """Checks before the first step that each stage can follow the previous one. Raises UserError if a stage continues
+    with parameters or moments of another structure than the previous stage leaves, or starts from paths that the
+    previous stage does not have."""
     for previous, stage in pairwise(stages):
         old, new = abstract(previous.objective.specs), abstract(stage.objective.specs)
         if stage.start is not None:
