@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -86,6 +87,15 @@ def lines(workdir: Path, split: str | None = None) -> list[dict]:
 def losses(workdir: Path, split: str = "train") -> list[float]:
     """The losses that a run's metrics.jsonl holds."""
     return [line["loss"] for line in lines(workdir, split)]
+
+
+def interrupted(workdir: Path, copy: Path) -> Path:
+    """A copy of a run as a kill before its last checkpoint leaves it: metrics.jsonl has lines of later steps."""
+    shutil.copytree(workdir, copy, ignore=shutil.ignore_patterns(".lock", "results.json", "predictions"))
+    checkpoints = sorted((copy / "checkpoints").iterdir(), key=lambda folder: int(folder.name))
+    assert len(checkpoints) > 1
+    shutil.rmtree(checkpoints[-1])
+    return copy
 
 
 def contents(directory: Path) -> dict[str, str]:

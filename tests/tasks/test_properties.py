@@ -15,7 +15,8 @@ from tests.tasks import examples
 from tests.tasks.examples import build, result, step
 from tests.tasks.losses import CLOSED_FORMS
 
-SLOW = ("lstm decoder", "left context of words", "attention pooling", "frozen features", "crf")  # much as others
+SLOW = ("lstm decoder", "left context of words", "attention pooling", "frozen features", "crf",  # much as others
+        "conditioned ends", "words and characters")
 every_case = pytest.mark.parametrize("name", [
     pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in examples.CASES])
 LABELLED = [name for name in examples.EXAMPLES if "labels" in TASKS[name].objective.config.__dataclass_fields__]
@@ -65,8 +66,8 @@ def test_packed_examples_have_the_predictions_of_separate_ones(name):
 
 
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=() if name in (*examples.EXAMPLES, "words and characters", "frozen features")
-                 else pytest.mark.slow) for name in examples.CASES])
+    pytest.param(name, marks=() if name in ("classification", "text_to_text", "frozen features") else pytest.mark.slow)
+    for name in examples.CASES])
 def test_dropout_repeats_by_its_key_and_uses_no_key_twice(name, monkeypatch):
     task, seen, mask = build(name, dropout=0.3), [], dropout._hash
     store = task.examples()

@@ -17,10 +17,9 @@ from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.tasks import TASKS
 from lmrep.tasks.base import Outputs
 from lmrep.tasks.mixture import mixed
-from lmrep.training.metrics_log import MetricsLog
 from tests import small
 from tests.tasks import tiny
-from tests.tasks.test_text_to_text import SIZES, Killed
+from tests.tasks.test_text_to_text import SIZES
 
 COUNTS = {"copy": (96, 12), "choose": (32, 10)}
 
@@ -71,19 +70,10 @@ def trained(home):
 
 
 @pytest.mark.slow
-def test_a_mixture_of_packed_pairs_that_is_killed_and_resumed_equals_an_uninterrupted_one(home, tmp_path, monkeypatch):
+def test_a_mixture_of_packed_pairs_that_is_interrupted_and_resumed_equals_an_uninterrupted_one(home, tmp_path):
     fields = {"format__packed": True, "checkpoint__every": 2, "evaluation__every": 3, "model__dropout": 0.1}
     lmrep.train(config(home, **fields), tmp_path / "one")
-    write = MetricsLog.write
-
-    def dying(self, step, split, values):
-        write(self, step, split, values)
-        if step > 3:
-            raise Killed
-
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(MetricsLog, "write", dying)
-        lmrep.train(config(home, **fields), tmp_path / "two")
+    small.interrupted(tmp_path / "one", tmp_path / "two")
     lmrep.train(config(home, **fields), tmp_path / "two")
     assert small.lines(tmp_path / "two") == small.lines(tmp_path / "one")
     jax.tree.map(np.testing.assert_array_equal, *(lmrep.load(tmp_path / name).params for name in ("one", "two")))

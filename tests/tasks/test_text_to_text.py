@@ -19,7 +19,6 @@ from lmrep.objectives.outputs import output_table
 from lmrep.tasks import text_to_text
 from lmrep.tasks.text_metrics import TEXT_METRICS
 from lmrep.tasks.text_to_text import Config
-from lmrep.training.metrics_log import MetricsLog
 from tests import runs, small
 from tests.tasks import tiny
 from tests.tasks.tiny import Tiny
@@ -210,25 +209,13 @@ def check_printed_draws(directory, monkeypatch):
     assert small.command("predict", *words, "--first=1", stdin="cat dog\n" * 3).out.splitlines() == lines[3:]
 
 
-class Killed(BaseException):
-    """Ends a run as a signal would."""
-
-
 @pytest.mark.slow
-def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(home, tmp_path, monkeypatch):
+def test_an_interrupted_and_resumed_run_equals_an_uninterrupted_one(home, tmp_path):
     """With batches of limited tokens. (Packed pairs: `test_sources`.)"""
-    fields = {"steps": 6, "checkpoint__every": 2, "model__dropout": 0.1, "format__batch_tokens": 64}
+    fields = {"steps": 6, "checkpoint__every": 2, "checkpoint__keep": 2, "model__dropout": 0.1,
+              "format__batch_tokens": 64}
     lmrep.train(config(home, **fields), tmp_path / "one")
-    write = MetricsLog.write
-
-    def dying(self, step, split, values):
-        write(self, step, split, values)
-        if step > 3:
-            raise Killed
-
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(MetricsLog, "write", dying)
-        lmrep.train(config(home, **fields), tmp_path / "two")
+    small.interrupted(tmp_path / "one", tmp_path / "two")
     lmrep.train(config(home, **fields), tmp_path / "two")
     assert small.lines(tmp_path / "two") == small.lines(tmp_path / "one")
     jax.tree.map(np.testing.assert_array_equal, *(lmrep.load(tmp_path / name).params for name in ("one", "two")))
