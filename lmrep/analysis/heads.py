@@ -83,9 +83,10 @@ def analyse(
 
         result["curve"] = [_point(removed, base if not removed else score(removed), heads)
                            for removed in removals(importance, kept, at_least, exact)]
-        result["random"] = [
-            [_point(removed, base if not removed else score(removed), heads)
-             for removed in removals(_random(full.shape, seed + i), kept, at_least)] for i in range(random)]
+        orders = [np.random.default_rng(seed + i).permutation(full.size).reshape(full.shape) for i in range(random)]
+        result["random"] = [[_point(removed, base if not removed else score(removed), heads)
+                             for removed in removals(lambda _, order=order: order, kept, at_least)]
+                            for order in orders]
     return result
 
 
@@ -148,12 +149,6 @@ def removals(
         if len(removed) > len(found[-1]):
             found.append(removed)
     return found
-
-
-def _random(shape: tuple[int, ...], seed: int) -> Callable[[Sequence[Head]], np.ndarray]:
-    """Scores in a random order, for `removals`."""
-    scores = np.random.default_rng(seed).permutation(shape[0] * shape[1]).reshape(shape)
-    return lambda removed: scores
 
 
 def _by_head(

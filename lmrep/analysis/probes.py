@@ -7,9 +7,8 @@ network has learned (Zhang and Bowman, 2018).
 """
 
 import logging
-import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict
 
@@ -264,11 +263,7 @@ def fit(x: np.ndarray, y: np.ndarray, classes: int, seed: int = 0) -> Callable[[
                             for _ in range(epochs)])
     params = train(x, y)
     predict = jax.jit(lambda x: jax.nn.log_softmax(logits(params, x)))
-    return lambda x: np.concatenate([np.asarray(predict(part)) for part in _chunks(x)], 1)
-
-
-def _chunks(x: np.ndarray, size: int = 8192) -> Iterator[np.ndarray]:
-    return (x[:, i : i + size] for i in range(0, x.shape[1], size))
+    return lambda x: np.concatenate([np.asarray(predict(x[:, i : i + 8192])) for i in range(0, x.shape[1], 8192)], 1)
 
 
 # Tables
@@ -286,17 +281,14 @@ def table(result: ProbeRecord) -> tuple[list[str], list[list[str]]]:
     rows = []
     for layer, entries in enumerate(zip(*(each for _, each in columns), strict=True)):
         values = [float(entry["metrics"][name]) for entry in entries]
-        cells = [_with_interval(value, entry["intervals"].get(name), metric.format)
-                 for value, entry in zip(values, entries, strict=True)]
+        cells = []
+        for value, entry in zip(values, entries, strict=True):
+            ends = [format(float(end), metric.format) for end in entry["intervals"].get(name) or ()]
+            cells.append(format(value, metric.format) + (f" ({' to '.join(ends)})" if ends else ""))
         if len(values) > 1:
             cells.append(f"{values[0] - values[1]:+{metric.format}}")
         rows.append([f"{layer} (embeddings)" if not layer else str(layer), *cells])
     return head, rows
-
-
-def _with_interval(value: float, interval: Sequence[Any] | None, form: str) -> str:
-    low, high = map(float, interval or (math.nan, math.nan))
-    return f"{value:{form}}" + (f" ({low:{form}} to {high:{form}})" if interval else "")
 
 
 def describe(result: ProbeRecord) -> str:

@@ -54,9 +54,9 @@ def run(arguments: Arguments) -> int:
                         "--to=bilm" if flags.to == "workdir" else
                         f"{source} is a published directory already; to convert it to a workdir, leave --to out")
     if is_elmo or flags.to == "bilm":
-        elmo = (bilm.to_workdir(source, target) if is_elmo else
-                bilm.to_published(source, target, arguments.step))
-        name, params, remarks = "ELMo", elmo.params, elmo.remarks
+        name = "ELMo"
+        params, remarks = (bilm.to_workdir(source, target) if is_elmo else
+                           bilm.to_published(source, target, arguments.step))
     else:
         done = (conversion.to_workdir(source, target) if flags.to == "workdir" else
                 conversion.to_published(source, target, arguments.step, flags.shard_mb * 10**6, flags.part))

@@ -31,6 +31,7 @@ def run(arguments: Arguments) -> int:
 
     import json
 
+    from lmrep.experiment import config
     from lmrep.planning import compute, published
 
     if flags.published:
@@ -41,7 +42,7 @@ def run(arguments: Arguments) -> int:
               if flags.json else compute.published_table())
         return 0
     experiment, vocabulary, done = _of_workdir(arguments.workdir) if arguments.workdir else (
-        _of_config(arguments), None, None)
+        config.parse(arguments.load_config()), None, None)
     stages = compute.of_experiment(experiment, vocabulary, flags.output_fraction)
     if flags.json:
         recorded = {"done": {"step": done[0], "flops": done[1]}} if done else {}
@@ -49,12 +50,6 @@ def run(arguments: Arguments) -> int:
     else:
         print(compute.table(experiment.name, stages, done, flags.output_fraction))
     return 0
-
-
-def _of_config(arguments: Arguments):
-    from lmrep.experiment import config
-
-    return config.parse(arguments.load_config())
 
 
 def _of_workdir(path: str):

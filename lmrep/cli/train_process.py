@@ -68,7 +68,7 @@ def train(flags: Sequence[str], workdir: Path, log: BinaryIO, show: Callable[[st
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log,
                                stderr=subprocess.STDOUT, start_new_session=True)
     try:
-        stop = _wait(process, lambda: show(_last_line(Path(log.name), begin)), show)
+        stop = _wait(process, lambda: show((_tail(Path(log.name), begin) or [""])[-1]), show)
     except BaseException:
         process.terminate()
         process.wait()
@@ -108,10 +108,6 @@ def _message(code: int, log: Path, begin: int) -> str:
     lines = _tail(log, begin)
     errors = [line.partition("lmrep: error: ")[2] for line in lines if "lmrep: error: " in line]
     return (errors or lines or [f"exit code {code}"])[-1]
-
-
-def _last_line(log: Path, begin: int) -> str:
-    return (_tail(log, begin) or [""])[-1]
 
 
 def _tail(log: Path, begin: int) -> list[str]:

@@ -260,7 +260,10 @@ def _metrics(
         stage = dataclasses.replace(stage, batch_size=batch_size, microbatches=1)
     if files:
         objective_params(run, run.objective)  # refused before the text is prepared, which may take long
-    prepared, split = _other_files(run, files, data_dir) if files else (own_corpus(run, split, data_dir), split)
+        tokenizer = dataclasses.replace(run.experiment.tokenizer, vocab_file=str(run.directory / "tokenizer"))
+        prepared, split = prepare(other_corpus(run.experiment.data, files), tokenizer, data_dir, log.info), "train"
+    else:
+        prepared = own_corpus(run, split, data_dir)
     vocabulary = prepared.tokenizer.vocabulary
     objective = build.objective(stage, build.model(run.experiment, vocabulary), vocabulary, parts)
     frozen_params = unflatten(build.frozen_values(objective, parts))
@@ -274,13 +277,6 @@ def _metrics(
     values = evaluator(params, batches, run.params.get(SHARED))
     count = plan.evaluation_examples
     return count if examples is None else min(examples, count), values, left_out
-
-
-def _other_files(run: Run, files: str, data_dir: Path) -> tuple[Prepared, str]:
-    """Other text files with the run's tokenizer, and the split that holds all of them."""
-    data = other_corpus(run.experiment.data, files)
-    tokenizer = dataclasses.replace(run.experiment.tokenizer, vocab_file=str(run.directory / "tokenizer"))
-    return prepare(data, tokenizer, data_dir, log.info), "train"
 
 
 # Perplexity

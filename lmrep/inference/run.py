@@ -23,9 +23,10 @@ from lmrep.experiment.config import Experiment, stage_at
 from lmrep.experiment.record import ALL_OBJECTIVES
 from lmrep.experiment.record import capability as find_capability
 from lmrep.experiment.task_data import layout_of
-from lmrep.inference import encode, evaluate_task, generate, pair_attention, special_tokens, vectors
+from lmrep.inference import encode, evaluate_task, generate, pair_attention, special_tokens
 from lmrep.inference.encode import EncodedText
 from lmrep.inference.pair_attention import PairAttention
+from lmrep.inference.streams import Streams
 from lmrep.models import layer_choice
 from lmrep.models.base import Context, Encoded, Inputs, Model, model_inputs
 from lmrep.models.decoding import Sampling
@@ -34,6 +35,8 @@ from lmrep.objectives.base import Capability, FrozenParts, Objective
 from lmrep.objectives.capabilities import ReplacedToken
 from lmrep.storage.workdir import read_config
 from lmrep.training.state import trainable
+
+ATTENTION_TOKENS = 512  # in a batch: the attention probabilities of a full one would be large
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # compared by identity, so that jax.jit takes its methods
@@ -117,8 +120,24 @@ class Run:
           UserError: a text is too long or not valid Unicode; there is no such layer; attention is requested for a text
             longer than the model, or of a network that has none, or with streams; a network has no state for streams.
         """
-        return vectors.of_texts(self, data_prompts.text_list(texts, "encode"), layers, attention, long, pretokenized,
-                                streams)
+        texts = data_prompts.text_list(texts, "encode")
+        if streams and attention:
+            raise UserError("attention is not returned of streams; leave one of them out")
+        if attention and "self" not in self.model.heads.attention:
+            raise UserError(f"the network {self.model.name!r} has no self-attention; leave attention out"
+                            + " (Run.attention returns that of a source and a target)" * bool(
+                                self.model.heads.attention))
+        tokenized, limit = [self.tokenize(text, None, pretokenized) for text in texts], self.model.max_length
+        if attention and (far := [each for each in tokenized if limit and len(each.ids) > limit]):
+            raise UserError(f"{far[0].text[:60]!r}... has {len(far[0].ids):,} tokens; attention is returned only for "
+                            f"texts that the model reads at once, {limit} tokens at most; shorten it")
+        found: list = [None] * len(tokenized)
+        chosen = self.layers(layers)
+        states = ((*each, None) for each in Streams(self, streams).vectors(tokenized, chosen)) if streams else (
+            self.vectors(tokenized, chosen, long=long, attention=attention))
+        for i, hidden, probabilities in states:
+            found[i] = EncodedText(**vars(tokenized[i]), hidden=hidden, attention=probabilities)
+        return found
 
     def tokenize(self, text: str, name: str | None = None, pretokenized: bool = False) -> TokenizedText:
         """A text with `special_tokens` around it; messages call it `name`. Raises UserError if it is not Unicode."""
@@ -179,7 +198,16 @@ class Run:
         Raises:
           UserError: at once, where a text is too long.
         """
-        return vectors.of_tokenized(self, texts, layers, long, attention, names)
+        around, limit = tuple(map(len, self.special_tokens)), self.model.max_length
+        windows = [window for i, text in enumerate(texts) for window in encode.windows(
+            i, text.ids, around, limit, long, names[i] if names else f"{text.text[:60]!r}...")]
+
+        def states(batch: dict[str, np.ndarray]) -> tuple[Array, Array | None]:
+            return self.states(self.params["encoder"], self.completed(batch), layers=layers, attention=attention)
+
+        return encode.compute(states, windows, limit, self.tokenizer.vocabulary.specials.get("pad", 0),
+                              ATTENTION_TOKENS if attention else None,
+                              {"positions", "attention_mask"} <= self.model.inputs)
 
     def inputs(self, texts: Sequence[str | tuple[str, str]], length: int | None = None) -> Inputs:
         """Texts, or pairs of texts, as inputs of `apply`.

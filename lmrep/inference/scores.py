@@ -53,7 +53,10 @@ def score_texts(
         np.add.at(sums, views.text, values)
         np.add.at(counts, views.text, used.sum(1))
 
-    total, done, pending = _view_tokens(texts, scoring), 0, None
+    # Texts of one length have the same number of views.
+    total = sum(len(members) * _make_views(texts, members[:1], scoring).tokens.size
+                for members in _by_length(texts).values())
+    done, pending = 0, None
     for views, batch_size in _batches(_views(texts, scoring), tokens, multiple, max_padding):
         found = compute(_batch(views, batch_size, pad))
         if pending:  # the previous batch is read while this one is computed
@@ -87,12 +90,6 @@ def _views(texts: Sequence[Text], scoring: Scoring) -> Iterator[Views]:
         size = max(1, VIEW_TOKENS // length**2)
         for start in range(0, len(members), size):
             yield _make_views(texts, members[start : start + size], scoring)
-
-
-def _view_tokens(texts: Sequence[Text], scoring: Scoring) -> int:
-    """The number of tokens of all views: texts of one length have the same number."""
-    return sum(len(members) * _make_views(texts, members[:1], scoring).tokens.size
-               for members in _by_length(texts).values())
 
 
 def _batches(groups: Iterator[Views], tokens: int, multiple: int, max_padding: int) -> Iterator[tuple[Views, int]]:

@@ -246,24 +246,20 @@ def _opened(path: Path, mode: str) -> Any:
 # Conversion
 
 
-class Converted(NamedTuple):
-    """The result of a conversion."""
-
-    params: Mapping[str, np.ndarray]  # of the network, by path
-    remarks: list[str]  # for people
-
-
 def is_published(directory: Path) -> bool:
     """Tells whether a directory has a file of options and one of weights. Raises UserError as `find`."""
     return directory.is_dir() and not (directory / workdir.CONFIG).exists() and find(directory) is not None
 
 
-def to_workdir(source: Path, target: Path) -> Converted:
+def to_workdir(source: Path, target: Path) -> tuple[Mapping[str, np.ndarray], list[str]]:
     """Makes `target` a workdir, at step 0, of the files in `source` that `find` finds. The vocabulary is that of its
     file `vocab*.txt`. Without one it has <S>, </S> and <UNK> alone, which is enough for vectors: words are read by
     their characters.
 
     The output layer, which the files lack, is not initialized: a run that starts from the workdir (`init=`) does that.
+
+    Returns:
+      The parameters of the network by path, and remarks for people.
 
     Raises:
       UserError: a file cannot be read, the network is not ELMo's, or `target` is not empty; nothing is written.
@@ -289,17 +285,22 @@ def to_workdir(source: Path, target: Path) -> Converted:
         pass
     words = (f"{vocabularies[0].name}: {tokenizer.size:,} words" if vocabularies else
              f"{source} has no vocabulary file (vocab*.txt), which only the prediction of words needs")
-    return Converted(params, [words, "the files have no softmax, so it predicts no words; train one with "
-                              f":init={target}, or use vectors with lmrep embed"])
+    return params, [words, "the files have no softmax, so it predicts no words; train one with "
+                    f":init={target}, or use vectors with lmrep embed"]
 
 
-def to_published(source: Path, target: Path, step: int | None = None) -> Converted:
+def to_published(
+    source: Path, target: Path, step: int | None = None
+) -> tuple[Mapping[str, np.ndarray], list[str]]:
     """Makes `target` a directory of `options.json`, `lm_weights.hdf5` and `vocab.txt` of the workdir `source`.
 
     Args:
       source: the workdir.
       target: the directory to make.
       step: of the checkpoint; None for the newest.
+
+    Returns:
+      As `to_workdir`.
 
     Raises:
       UserError: there is no run, the files cannot hold its network, or `target` is not empty; nothing is written.
@@ -323,4 +324,4 @@ def to_published(source: Path, target: Path, step: int | None = None) -> Convert
                        or not np.allclose(value, again[path], rtol=TOLERANCE, atol=TOLERANCE)]:
             raise RunFault(f"{', '.join(changed[:3])} of {source} changed in {target}; nothing is written")
     left_out = ", ".join(sorted(every.keys() - params.keys()))
-    return Converted(params, [f"left out, since the files hold the network alone: {left_out}"] if left_out else [])
+    return params, [f"left out, since the files hold the network alone: {left_out}"] if left_out else []

@@ -217,7 +217,10 @@ def match(
     specs_by_path = flatten(specs)
     found = origins(specs_by_path, source.params, mapping)
     values, extended = {}, {}
-    source_rows = None if list(tokens) == list(source.tokens) else _source_rows(source.tokens, tokens)
+    source_rows = None  # for each token of the run its row in the source's table, -1 where it has none
+    if list(tokens) != list(source.tokens):
+        rows = {token: i for i, token in enumerate(source.tokens)}
+        source_rows = np.array([rows.get(token, -1) for token in tokens])
     for path, spec in specs_by_path.items():
         if path not in found:
             continue
@@ -238,12 +241,6 @@ def match(
                  sorted(set(specs_by_path) - set(values)),
                  sorted(set(source.params) - {origin.path for origin in found.values()}),
                  {path: origin for path, origin in found.items() if origin != Origin(path)})
-
-
-def _source_rows(old: Sequence[str], new: Sequence[str]) -> np.ndarray:
-    """int[v]: for each new token its row in the old table, -1 where it has none."""
-    ids = {token: i for i, token in enumerate(old)}
-    return np.array([ids.get(token, -1) for token in new])
 
 
 def _match_vocabulary(

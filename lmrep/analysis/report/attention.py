@@ -39,10 +39,6 @@ class Attention(NamedTuple):
     title: str
     maps: Sequence[Map]
 
-    def as_json(self) -> dict:
-        """For the page's script."""
-        return {"title": self.title, "maps": [each._asdict() for each in self.maps]}
-
 
 def _map(name: str, rows: str, columns: str, queries: Sequence[str], keys: Sequence[str], first: int,
          probabilities: np.ndarray) -> Map:

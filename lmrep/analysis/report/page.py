@@ -65,7 +65,8 @@ def render(runs: Runs) -> str:
         reproduction=_per_run(runs, _reproduction), css=assets.read("page.css"), script=assets.read("page.js"),
         version=metadata.version("lmrep"), written=time.strftime("%Y-%m-%d %H:%M %Z"), figures={
             "runs": [{"label": run.label, **run_data.curves(run, max(60, 1800 // len(runs)))} for run in run_list],
-            "attention": [one.as_json() for _, predictions in runs for one in predictions.attention]})
+            "attention": [{"title": one.title, "maps": [each._asdict() for each in one.maps]}
+                          for _, predictions in runs for one in predictions.attention]})
 
 
 def _per_run(runs: Runs, section: Callable[[RunData, Predictions], Any]) -> list[tuple[str, Any]]:

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -31,7 +31,7 @@ from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, StagePlan, stage_at
 from lmrep.experiment.record import ALL_FORMATS
 from lmrep.models.base import Model
-from lmrep.objectives.base import FrozenParts, Objective
+from lmrep.objectives.base import Objective
 from lmrep.planning import flops, run_cost
 from lmrep.planning import record as plans
 from lmrep.planning.record import PlanRecord
@@ -166,8 +166,8 @@ def read(directory: Path, label: str, data_dir: Path) -> RunData:
     if experiment.labelled:
         task = task_results.read(directory, experiment, evaluations, notes)
     probed = probes.read(directory / probes.FILE, notes)
-    measured = _intact(heads.read, directory / heads.FILE, notes)
-    planned = _intact(plans.read, directory / plans.FILE, notes)
+    measured = task_results.intact(heads.read, directory / heads.FILE, notes)
+    planned = task_results.intact(plans.read, directory / plans.FILE, notes)
     return RunData(directory, label, experiment, stages, train, validation, timing, starts, step, network, prepared,
                    tuple(notes), str(record.get("source", "")), evaluations, task, run_cost.summed(costs), probed,
                    measured, planned, prepared and _epochs(experiment, stages, prepared, step, data_dir))
@@ -204,29 +204,15 @@ def _lines(type_: Any, path: Path, notes: list[str]) -> list[dict]:
             for line in found.records]
 
 
-def _intact(read_file: Callable[[Path], Any], path: Path, notes: list[str]) -> Any:
-    """The record in a file; None where it is missing, or damaged, which the notes say."""
-    try:
-        return read_file(path)
-    except UserError as error:
-        notes.append(f"{error}.")
-        return None
-
-
-def _frozen_parts(experiment: Experiment, notes: list[str]) -> FrozenParts:
-    """The shapes of the frozen parts that are still there."""
-    try:
-        return frozen.load(experiment, values=False)
-    except (UserError, RunFault, OSError) as error:
-        notes.append(f"Frozen parts could not be read: {error}")
-        return {}
-
-
 def _network(directory: Path, experiment: Experiment, step: int, notes: list[str]) -> Network:
     tokenizer = tokenizers.load(directory / "tokenizer")
     model = build.model(experiment, tokenizer.vocabulary)
     stages = experiments.resolve_stages(experiment)
-    parts = _frozen_parts(experiment, notes)
+    try:
+        parts = frozen.load(experiment, values=False)
+    except (UserError, RunFault, OSError) as error:
+        notes.append(f"Frozen parts could not be read: {error}")
+        parts = {}
     objectives = [build.objective(stage, model, tokenizer.vocabulary, parts) for stage in stages]
     built = [optimizers.build(stage.optimizer, objective.specs, experiments.schedule_steps(stages, i))
              for i, (stage, objective) in enumerate(zip(stages, objectives, strict=True))]

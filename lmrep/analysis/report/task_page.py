@@ -112,7 +112,7 @@ def data(run: RunData) -> dict[str, Any] | None:
                     f"{each['sequences']:,}", files(experiment, split)) for split, each in splits.items()],
         "sources": _sources(run), "tfds": experiment.data.tfds,
         "label_head": ["label", *(split for split in splits if totals[split])],
-        "labels": [(label, *(_fraction(each["labels"].get(label, 0), totals[split])
+        "labels": [(label, *(f"{(number := each['labels'].get(label, 0)):,} ({number / totals[split]:.1%})"
                              for split, each in splits.items() if totals[split]))
                    for label in [*labels][:MAX_LABELS]],
         "classes": max(each["classes"] for each in splits.values()),
@@ -131,10 +131,6 @@ def _sources(run: RunData) -> list[tuple[str, ...]]:
             rows.append((source.name, f"{train['fraction']:.2%}", f"{train['examples']:,}", f"{train['epochs']:.2f}",
                          f"{held_out.get('examples', 0):,}", getattr(source.objective, "template", "")))
     return rows
-
-
-def _fraction(number: int, total: int) -> str:
-    return f"{number:,} ({number / total:.1%})"
 
 
 def baselines(runs: Sequence[RunData]) -> str:

@@ -8,8 +8,9 @@
 import contextlib
 import heapq
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict
 
@@ -139,8 +140,8 @@ def read(
       evaluations: the lines of eval.jsonl.
       notes: of the page.
     """
-    splits = _record(Splits, directory / STATISTICS, notes)
-    written = _record(Results, directory / RESULTS, notes)
+    splits = intact(partial(json_files.read, Splits), directory / STATISTICS, notes) or {}
+    written = intact(partial(json_files.read, Results), directory / RESULTS, notes) or {}
     ended, mixes = _evaluations(written.get("evaluations", [])), written.get("mixes", [])
     best_step = next((each["step"] for each in ended if _is_validation(each)), None)
     known = _evaluations([*ended, *evaluations])
@@ -167,13 +168,13 @@ def read(
                        singles, [record for record, _, _ in compared[:RECORDS]], mixes)
 
 
-def _record(type_: Any, path: Path, notes: list[str]) -> dict[str, Any]:
-    """The record in a file; {} where it is missing, or damaged, which the notes say."""
+def intact(read_file: Callable[[Path], Any], path: Path, notes: list[str]) -> Any:
+    """The record in a file; None where it is missing, or damaged, which the notes say."""
     try:
-        return json_files.read(type_, path) or {}
+        return read_file(path)
     except UserError as error:
         notes.append(f"{error}.")
-        return {}
+        return None
 
 
 def _evaluations(lines: Sequence[Mapping[str, Any]]) -> list[Evaluation]:
