@@ -106,7 +106,7 @@ def _tiles(run: RunData) -> list[tuple[str, str, str]]:
         base = metrics.baseline(run, metric)
         show = prose.perplexity if is_token_loss(metric) else metric.format
         title = metric.title.removesuffix(" loss") + " perplexity" if is_token_loss(metric) else metric.title
-        interval = run.task.interval(run.judged.get("step", 0), name)
+        interval = prose.interval(run, name)
         notes = [*([f"95%: {prose.between(interval, metric)}"] if interval else []),
                  *([f"baseline: {_optional(base, show)}"] if base is not None else [])]
         tiles.append((title, _optional(run.last("validation", name), show), ", ".join(notes)))

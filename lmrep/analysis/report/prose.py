@@ -15,7 +15,7 @@ from lmrep.experiment.config import model_def
 from lmrep.experiment.record import ALL_OBJECTIVES
 from lmrep.experiment.task_sources import data_of
 from lmrep.inference import prompts
-from lmrep.metrics import COMMON, Metric, advice, baseline_names, beats, is_token_loss
+from lmrep.metrics import COMMON, Judgement, Metric, advice, baseline_names, beats, is_token_loss
 
 # Training worked where every accuracy is this many times its baseline (or its error this many times smaller), and every
 # perplexity this many times smaller than that of token frequencies; it has begun to from SOME on.
@@ -33,55 +33,19 @@ class Verdict(NamedTuple):
     text: str = ""
 
 
-class Judged(NamedTuple):
-    """A validation metric that has a baseline."""
-
-    metric: Metric  # its definition
-    value: float  # of the run
-    base: float  # of the baseline
-    interval: tuple[float, float] | None  # of 95 %; None where it was not computed
-
-    @property
-    def better(self) -> bool:
-        """Whether the run is better than the baseline."""
-        return beats(self.metric, self.value, self.base)
-
-    @property
-    def clearly_better(self) -> bool:
-        """Whether so is the interval's end that is nearest to the baseline."""
-        return self.interval is not None and (
-            self.interval[0] > self.base if self.metric.higher_is_better else self.interval[1] < self.base)
-
-    @property
-    def gain(self) -> float:
-        """How many times as good as the baseline: a ratio of perplexities or of losses; of accuracies, or of their
-        errors where that is larger."""
-        metric, value, base = self[:3]
-        if is_token_loss(metric):
-            return math.exp(min(base - value, 700))
-        if not metric.higher_is_better:
-            return _ratio(base, value)
-        return max(_ratio(value, base), _ratio(metric.maximum - base, metric.maximum - value))
-
-    @property
-    def good(self) -> bool:
-        """Whether the gain is large, and of an accuracy the difference, too."""
-        margin = min(MARGIN, (self.metric.maximum - self.base) / 2) if self.metric.higher_is_better else -math.inf
-        return self.gain >= GOOD and self.value - self.base >= margin
-
-
-def _ratio(better: float, worse: float) -> float:
-    return better / worse if worse > 0 else math.inf if better > 0 else 0.0
-
-
-def judged(run: RunData) -> dict[str, Judged]:
+def judged(run: RunData) -> dict[str, Judgement]:
     """The validation metrics that have a baseline; in pretraining, those by which a run is judged."""
     found = {}
     for name, metric in (declared if run.experiment.labelled else headlines)(run).items():
         value, base = run.last("validation", name), baseline(run, metric)
         if name not in COMMON and value is not None and base is not None:
-            found[name] = Judged(metric, value, base, run.task.interval(run.judged.get("step", 0), name) or None)
+            found[name] = Judgement(metric, value, base, baseline_title(run, metric))
     return found
+
+
+def interval(run: RunData, name: str) -> Sequence[float] | None:
+    """The 95 % interval of a validation metric; None where it was not computed."""
+    return run.task.interval(run.judged.get("step", 0), name)
 
 
 def subject(run: RunData) -> str:
@@ -155,9 +119,9 @@ def _pretraining_verdict(run: RunData) -> Verdict:
         if worse:
             return Verdict("bad", f"The model is better than its baselines by {len(known) - len(worse)} of "
                            f"{len(known)} metrics, but not by {' and '.join(worse)}.", text)
-        if all(each.good for each in known):
+        if all(_is_good(each) for each in known):
             return Verdict("good", "Training worked: the model is far better than its baselines.", text)
-        if all(each.gain >= SOME for each in known):
+        if all(_gain(each) >= SOME for each in known):
             return Verdict("some", "Training has begun to work: the model is slightly better than its baselines.", text)
         return Verdict("some", "Training has hardly begun to work: the model is only just better than its baselines.",
                        text)
@@ -172,6 +136,27 @@ def _pretraining_verdict(run: RunData) -> Verdict:
         return Verdict("unknown", "Nothing was measured on validation text.", text if None in losses else
                        "The training loss went from {:.3f} to {:.3f}.".format(*losses))
     return Verdict("unknown", "Its quality has not been measured." if run.source else "It has not been trained.")
+
+
+def _gain(judgement: Judgement) -> float:
+    """How many times as good as the baseline: a ratio of perplexities or of losses; of accuracies, or of their errors
+    where that is larger."""
+    metric, value, base, _ = judgement
+    if is_token_loss(metric):
+        return math.exp(min(base - value, 700))
+    if not metric.higher_is_better:
+        return _ratio(base, value)
+    return max(_ratio(value, base), _ratio(metric.maximum - base, metric.maximum - value))
+
+
+def _ratio(better: float, worse: float) -> float:
+    return better / worse if worse > 0 else math.inf if better > 0 else 0.0
+
+
+def _is_good(judgement: Judgement) -> bool:
+    metric, value, base, _ = judgement
+    return _gain(judgement) >= GOOD and (
+        not metric.higher_is_better or value - base >= min(MARGIN, (metric.maximum - base) / 2))
 
 
 def _task_verdict(run: RunData) -> Verdict:
@@ -192,17 +177,20 @@ def _task_verdict(run: RunData) -> Verdict:
     if changed and beats(metric, before, now):
         return Verdict("bad", f"This run ended below its start: {metric.title} was {before:{metric.format}} "
                        f"{_when(first['step'])} and is {now:{metric.format}}.", text)
-    decisive = [known[name]] if name in known else [*known.values()]
-    worse = sum(not each.better for each in decisive)
+    decisive = {name: known[name]} if name in known else known
+    worse = sum(not each.better for each in decisive.values())
     if worse == len(decisive):
         when = "This run failed:" if run.step >= run.experiment.steps else "So far"
         return Verdict("bad", f"{when} the model is no better than its baseline.", text)
     if worse:
         return Verdict("some", f"The model is better than its baseline by {len(decisive) - worse} of {len(decisive)} "
                        "metrics.", text)
-    if all(each.clearly_better for each in decisive):
+    ends = {name: interval(run, name) for name in decisive}
+    clear = {name: beats(each.metric, ends[name][not each.metric.higher_is_better], each.trivial)
+             for name, each in decisive.items() if ends[name]}
+    if len(clear) == len(decisive) and all(clear.values()):
         return Verdict("good", "The model is clearly better than its baseline.", text)
-    within = any(each.interval and not each.clearly_better for each in decisive)
+    within = not all(clear.values())
     return Verdict("some", "The model is not clearly better than its baseline, which lies within the 95% interval."
                    if within else "The model is better than its baseline.", text)
 
@@ -218,8 +206,8 @@ def _sentence(run: RunData, name: str, metric: Metric) -> str:
 
     first, measured = run.comparable[0], run.validation[-1]["step"]
     others = []
-    if (base := baseline(run, metric)) is not None:
-        others.append(f"{value(base)} for {baseline_title(run, metric)}")
+    if one := judged(run).get(name):
+        others.append(f"{value(one.trivial)} for {one.against}")
     if isinstance(first.get(name), int | float) and measured > first["step"]:
         others.append(f"{value(first[name])} {_when(first['step'])}")
     when = "" if measured == run.step else f" at step {measured:,}"
@@ -227,17 +215,15 @@ def _sentence(run: RunData, name: str, metric: Metric) -> str:
     return f"{metric.title}{when}: {value(run.last('validation', name))}{against}."
 
 
-def _task_sentences(run: RunData, known: dict[str, Judged]) -> Iterator[str]:
+def _task_sentences(run: RunData, known: dict[str, Judgement]) -> Iterator[str]:
     """Headline metrics with their intervals and baselines."""
     for name, metric in declared(run).items():
         value = run.last("validation", name)
         if value is None or name in COMMON or not (metric.headline or name in known) or is_baseline(run, name):
             continue
-        interval = run.task.interval(run.judged.get("step", 0), name)
-        within = f" (95% interval {between(interval, metric)})" if interval else ""
-        against = ""
-        if name in known:
-            against = f", against {known[name].base:{metric.format}} for {baseline_title(run, metric)}"
+        ends, one = interval(run, name), known.get(name)
+        within = f" (95% interval {between(ends, metric)})" if ends else ""
+        against = f", against {one.trivial:{metric.format}} for {one.against}" if one else ""
         yield f"{metric.title}: {value:{metric.format}}{within}{against}."
 
 
@@ -246,7 +232,7 @@ def is_baseline(run: RunData, name: str) -> bool:
     return any(name in baseline_names(metric) for metric in declared(run).values())
 
 
-def between(interval: tuple[float, float], metric: Metric) -> str:
+def between(interval: Sequence[float], metric: Metric) -> str:
     """An interval: 54.7% to 67.7%."""
     form = ".1%" if metric.format.endswith("%") else metric.format
     return " to ".join(format(end, form) for end in interval)

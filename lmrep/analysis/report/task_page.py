@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lmrep.analysis.report import metrics, prose
+from lmrep.analysis.report import prose
 from lmrep.analysis.report.metrics import declared
 from lmrep.analysis.report.run_data import RunData
 from lmrep.analysis.report.task_results import MAX_CLASSES, Confusion
@@ -135,6 +135,6 @@ def _sources(run: RunData) -> list[tuple[str, ...]]:
 
 def baselines(runs: Sequence[RunData]) -> str:
     """What the dashed lines of the charts are, where all runs are of tasks."""
-    titles = dict.fromkeys(metrics.baseline_title(run, each.metric) for run in runs
+    titles = dict.fromkeys(each.against for run in runs
                            for each in prose.judged(run).values() if each.metric.baseline)
     return " or ".join(titles)
