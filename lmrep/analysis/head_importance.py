@@ -54,8 +54,6 @@ def gated(
       training: the number of training examples that importance is computed on, of a task at equal distances; 0: all.
       validation: likewise, of `split`.
       split: that scores are measured on; "": none, and there is no score.
-      normalize: as in `importance`.
-      data_dir: the directory of token stores, for a pretraining run.
 
     Raises:
       UserError: its network has no attention heads, or no gates on them; it lacks the data or a head.
@@ -150,9 +148,6 @@ def importance(
     some positions alone (as for classification), by their number: for classification that of examples.
 
     Args:
-      step: of `importance_step`.
-      params: of the run.
-      batches: of its training data.
       gates: float32[l, h]; heads whose gates are 0 get 0.
       normalize: divide the scores of each layer by their L2 norm.
     """

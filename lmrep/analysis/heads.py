@@ -51,14 +51,11 @@ def analyse(
     """The measurements of a run's heads, as `store` writes them.
 
     Args:
-      own: the run with its data.
       ablation: the score without each head.
       single: of each layer, the score with each of its heads as the only one, and which is the best.
       curve: scores while ever more heads are removed, by 5 % of all.
       exact: compute importance again after each step of pruning, not once from the full network.
       at_least: heads that pruning leaves in each layer.
-      random: the number of random orders whose curves are measured too.
-      seed: of the random orders.
     """
     kept = own.run.model.heads.kept()
     full = gates_without((), kept, own.run.model.heads.number)

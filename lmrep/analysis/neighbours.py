@@ -82,11 +82,9 @@ def neighbours(
     large one.
 
     Args:
-      run: the trained run.
       marked: the sentence, asterisks around the word.
       lines: the corpus, in lists of lines. Lines longer than the model are encoded in overlapping windows.
       layers: as for `run.encode`; one layer, or a sum or concatenation.
-      k: number of neighbours.
       min_count: occurrences that a word needs to be a static neighbour.
       progress: called with (1, number of tokens) after each line.
 

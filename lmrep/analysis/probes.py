@@ -189,8 +189,6 @@ def vectors(params: Tree, model: Model, c: Any, examples: Examples) -> Vectors:
     """The vectors of all layers for each labelled word, or text.
 
     Args:
-      params: of the encoder.
-      model: the network.
       c: the task's config; a word has the vector of its first or last token or their mean (`pieces`), a text that at
         the position that stands for it.
       examples: of a split; one unit in a sequence.
@@ -227,8 +225,6 @@ def fit(x: np.ndarray, y: np.ndarray, classes: int, seed: int = 0) -> Callable[[
     Args:
       x: float32 [k, m, d].
       y: int [m].
-      classes: their number.
-      seed: of the order of examples.
 
     Returns:
       x [k, n, d] -> log-probabilities float32 [k, n, classes].

@@ -44,12 +44,8 @@ def least_important(
     same heads of all layers, by the sum of their importance.
 
     Args:
-      run: of a task, or pretrained here.
-      fraction: of the heads that it has.
       examples: training examples that importance is computed on; 0: all.
-      normalize: as in `head_importance.importance`.
       at_least: heads that every layer keeps.
-      data_dir: the directory of token stores.
 
     Raises:
       UserError: as `head_importance.gated`, or no head is left to remove.
@@ -73,8 +69,6 @@ def prune(run: Run, target: Path, removed: Mapping[int, Sequence[int]]) -> Prune
     may start from it (`init=`).
 
     Args:
-      run: of a Transformer.
-      target: the directory to write.
       removed: {layer: heads}, by the numbers that they had before any was removed.
 
     Raises:

@@ -111,9 +111,6 @@ def result(directory: Path, plan: Plan, run: Run, metric: str = "", best: bool |
     """What a run has reached, from its files.
 
     Args:
-      directory: of the sweep.
-      plan: of the sweep.
-      run: one of its runs.
       metric: the validation metric; by default the plan's.
       best: take the run's best validation by that metric instead of its last one; by default, if the plan does.
     """

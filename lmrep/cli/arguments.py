@@ -127,11 +127,6 @@ def parse(command: str, words: Sequence[str], flags: Mapping[str, Flag]) -> Argu
     `--flag=value` and `--flag value` are the same, as are `_` and `-` in names. A bool is set by `--flag` and
     `--noflag`. Everything after `--` is positional. The last value of a flag counts. `file:///x` is the path /x.
 
-    Args:
-      command: the name, for messages.
-      words: the words after it.
-      flags: those that it takes.
-
     Raises:
       UserError: a flag is unknown, with the nearest name; a value is missing, of another type or out of bounds.
     """

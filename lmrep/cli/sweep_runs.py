@@ -16,12 +16,6 @@ from lmrep.storage.workdir import holder, write_json
 def train(directory: Path, plan: Plan, runs: Sequence[Run], retry: bool = False) -> None:
     """Trains runs that are not finished. Those that another process trains are left to it.
 
-    Args:
-      directory: of the sweep.
-      plan: of the sweep.
-      runs: those to train.
-      retry: whether to train failed runs again.
-
     Raises:
       Stopped: by Ctrl-C or SIGTERM, or because a run was stopped.
     """

@@ -95,12 +95,7 @@ def config_of(arguments: Arguments) -> Any:
 
 
 def summary(outcome: Any, metrics: Mapping[str, Metric]) -> str:
-    """What the model learned: the last validation, and the first that compares with it, by the objective's metrics.
-
-    Args:
-      outcome: an `api.Outcome`.
-      metrics: of the last stage's objective.
-    """
+    """What the model learned: the last validation, and the first that compares with it, by the objective's metrics."""
     before, after = outcome.before, outcome.after
     first = f"at step {outcome.before_step:,}" if outcome.before_step else "before training"
     lines = [f"\nTrained to step {outcome.steps:,}."]

@@ -54,8 +54,6 @@ def train(flags: Sequence[str], workdir: Path, log: BinaryIO, show: Callable[[st
     Ctrl-C and SIGTERM are passed on as SIGTERM, on which the run saves and stops; a second Ctrl-C kills it.
 
     Args:
-      flags: of the command, without the workdir.
-      workdir: of the run.
       log: where its output is appended.
       show: gets the last line of the output while it runs.
 

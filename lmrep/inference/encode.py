@@ -39,11 +39,7 @@ def states(
     A pure function. Under `jax.jit`, layers above the highest chosen one are not computed.
 
     Args:
-      params: of the model.
       batch: `tokens`, `segment_ids` (0: padding) and `positions`, i32[b, t] each.
-      model: the network.
-      layers: which layers.
-      attention: whether to return the attention probabilities.
       conditions_on: what a position attends to, as in training: the left context or both sides.
 
     Raises:
@@ -133,12 +129,10 @@ def windows(
     it has at least a quarter of the model's length as context on each side, where the text has that much.
 
     Args:
-      text: its index.
       ids: int32[t], special tokens included.
       special: the number of special tokens before and after it.
       max_length: tokens that the model takes; 0 for any number.
       long: "refuse" or "windows".
-      name: of the text, for messages.
 
     Raises:
       UserError: it is longer and `long` is "refuse", or the model is too short for windows.
@@ -213,7 +207,6 @@ def compute(
       run: a compiled `states` with its parameters.
       windows: of all texts; those of one text follow each other.
       max_length: tokens that the model takes; 0 for any number.
-      pad: id of padding.
       tokens: in a batch; by default what suits the backend.
       packed: whether texts may share a sequence, which needs a model that masks segments.
     """
@@ -268,11 +261,9 @@ def padded_batch(
     """`make_batch` of one text or pair per sequence, with `token_type_ids`.
 
     Args:
-      texts: for messages.
       examples: (ids, token types) of each.
       length: tokens to pad to; None for the next power of two, at least MIN_INPUT_LENGTH.
       max_length: tokens that the model takes; 0 for any number.
-      pad: id of padding.
 
     Raises:
       UserError: a text is longer than the model or than `length`.

@@ -46,8 +46,6 @@ def predict_records(
 
     Args:
       run: a loaded one (`lmrep.inference.run.Run`) that was trained for a task.
-      own: the records.
-      name: of them, for logs.
       examples: their examples, where they have been made.
       first: the number of the first one, where texts are drawn: the draws of a text depend on its number.
 
@@ -156,7 +154,6 @@ def evaluate_records(
     """Predicts a split of a run's own data, or other files of the same form.
 
     Args:
-      run: of a task.
       split: "train", "validation" or "test"; None for "validation".
       files: a path or glob of other files, or several between commas, or a split of a TFDS data set, as
         tfds:glue/ax:test. They may lack targets.

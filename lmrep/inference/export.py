@@ -197,13 +197,7 @@ def _entry(name: str, shape: tuple[int, ...], offsets: tuple[int, int]) -> bytes
 
 
 class _Writer:
-    """A safetensors file that is being written under a temporary name until `publish`; it is removed otherwise.
-
-    Args:
-      path: of the file.
-      about: the header's first entry.
-      entries: bytes to reserve for the other entries.
-    """
+    """A safetensors file that is being written under a temporary name until `publish`; it is removed otherwise."""
 
     def __init__(self, path: Path, about: bytes, entries: int):
         self._path, self._partial = path, path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")

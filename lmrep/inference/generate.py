@@ -56,11 +56,9 @@ def continuations(
 
     Args:
       program: a compiled `generate`.
-      params: its parameters.
       prompt: ids.
       options: `tokens`, `samples`, `seed` and the fields of `Sampling`.
       number: the index of the prompt; draws depend on it and on the seed.
-      name: of the prompt, for messages.
       max_length: of the model; 0 for any.
       end_tokens: the ids that end a document.
 

@@ -59,7 +59,6 @@ def of_tokens(run: Any, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[
     """The attention probabilities of pairs.
 
     Args:
-      run: a loaded one (`lmrep.inference.run.Run`).
       pairs: int32[s] and int32[t], sources and targets with their ends.
 
     Raises:

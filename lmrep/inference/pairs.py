@@ -110,7 +110,6 @@ def evaluate(run: Run, pairs: Sequence[Pair], pll: str = "", end_mark: bool = Fa
 
     Args:
       run: its objective has `Uses.scorings`.
-      pairs: from `read`.
       pll: which other score of the objective, such as "word_l2r"; "" for its default scoring.
       end_mark: whether a model that predicts from left to right is scored on the token that ends a document too. The
         published figures of GPT-2 (Salazar et al., 2020) leave it out: it depends on where training texts ended.
@@ -272,8 +271,6 @@ def figures(
     """The accuracies on pairs.
 
     Args:
-      pairs: n of them.
-      scores: of all sentences.
       good, bad: int[n], the index of each pair's sentences in `scores`.
       identical: bool[n], whether the vocabulary makes a pair's sentences the same.
 

@@ -82,7 +82,6 @@ def sliding_window_nll(
       run: a compiled `sum_nll` with its parameters.
       texts: int[n] each, with the token that marks the start of a text if there is one; read as they are needed.
       window, stride: as in `windows`.
-      pad: id of padding.
       tokens: in a batch, about, with padding.
       multiple: the batch size is a multiple of it.
     """

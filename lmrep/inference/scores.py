@@ -37,9 +37,6 @@ def score_texts(
 
     Args:
       compute: a compiled `Scoring.log_probabilities` with its parameters.
-      texts: those to score.
-      scoring: makes their views.
-      pad: id of padding.
       tokens: in a batch, about, with padding.
       multiple: the batch size is a multiple of it.
       max_padding: tokens of padding that cost as much as compiling another shape, about.

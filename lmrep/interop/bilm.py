@@ -294,11 +294,6 @@ def to_published(
 ) -> tuple[Mapping[str, np.ndarray], list[str]]:
     """Makes `target` a directory of `options.json`, `lm_weights.hdf5` and `vocab.txt` of the workdir `source`.
 
-    Args:
-      source: the workdir.
-      target: the directory to make.
-      step: of the checkpoint; None for the newest.
-
     Returns:
       As `to_workdir`.
 

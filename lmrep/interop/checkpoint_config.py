@@ -48,7 +48,6 @@ def facts(path: str | os.PathLike, task: str = "", field: str = "init") -> Check
     """What a config takes from a workdir or a published directory.
 
     Args:
-      path: of the directory.
       task: in `TASKS`, whose head is asked for; "" for none.
       field: of the config that names the directory, for messages.
 
@@ -67,13 +66,7 @@ def facts(path: str | os.PathLike, task: str = "", field: str = "init") -> Check
 
 
 def head_fields(path: Path, task: str, pad: int | None) -> dict[str, Any]:
-    """The fields of a task's config that belong to its head, as they suit the network of a checkpoint.
-
-    Args:
-      path: of a workdir or a published directory.
-      task: in `TASKS`.
-      pad: the tokenizer's id of padding.
-    """
+    """The fields of a task's config that belong to its head, as they suit the network of a checkpoint."""
     config = TASKS[task].objective.config
     if not conversion.is_workdir(path):
         found, reading = describe(path), fine_tuning.reading_fields(task, read_network(path))

@@ -130,9 +130,6 @@ def to_published(
     """Makes `target` a published directory of the workdir `source`.
 
     Args:
-      source: the workdir.
-      target: the directory to make.
-      step: of the checkpoint; None for the newest.
       max_shard_bytes: of a file of tensors; a larger checkpoint becomes several files.
       part: which network of a run that trains several; by default the main one.
 

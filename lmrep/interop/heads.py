@@ -176,10 +176,8 @@ class PublishedTask(NamedTuple):
         they are those of an answer that begins at the last token, and, the same at every token, of no answer.
 
         Args:
-          params: of the network and its heads.
           hidden: [b, t, d].
           mask: i32[b, t], 1 where there is no padding.
-          model: the network.
         """
         last = mask.shape[1] - 1 - mask[:, ::-1].argmax(-1)
         if self.name == "conditioned_ends":

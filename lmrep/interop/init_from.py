@@ -146,7 +146,6 @@ def for_task(
     """The checkpoint with the parameters of a task's head.
 
     Args:
-      source: the checkpoint.
       initial: new path -> path of a pretraining head that it starts from (`TaskDef.initial`).
       objective: the fields of the task's config.
       new_head: take no head.
@@ -206,9 +205,6 @@ def match(
     """Matches the parameters of a source checkpoint with those of a run.
 
     Args:
-      specs: of the run's parameters.
-      source: the checkpoint.
-      tokens: of the run's tokenizer, by id.
       mapping: `config.init_mapping`, as `path_mapping.origins` takes it.
 
     Raises:

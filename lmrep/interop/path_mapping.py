@@ -40,7 +40,6 @@ def origins(paths: Collection[str], source: Mapping[str, np.ndarray], mapping: M
     """Maps the `paths` of a run to their origins; those that the source lacks are left out.
 
     Args:
-      paths: of the run's parameters.
       source: arrays by path.
       mapping: as above.
 

@@ -25,7 +25,6 @@ def follow(
     types.
 
     Args:
-      config: of an experiment with a distillation objective.
       teacher: a workdir or a published directory.
       layers: of the student; 0: half of the teacher's.
       start: whether it starts from the teacher's parameters, layers by `pick`; otherwise from random ones.

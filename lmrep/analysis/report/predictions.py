@@ -65,12 +65,7 @@ class Predictions:
 
 
 def predict(data: RunData, attention_bytes: int) -> Predictions:
-    """Runs the network of a run, untrained and trained.
-
-    Args:
-      data: the run.
-      attention_bytes: how much the attention probabilities may take on the page.
-    """
+    """Runs the network of a run, untrained and trained. Attention probabilities take at most `attention_bytes`."""
     if data.network is None:
         return Predictions()
     notes, now = [], None

@@ -132,14 +132,7 @@ class TaskResults:
 def read(
     directory: Path, experiment: Experiment, evaluations: Sequence[Mapping[str, Any]], notes: list[str]
 ) -> TaskResults:
-    """Reads the results of the run in `directory`; what is missing or damaged is added to the notes.
-
-    Args:
-      directory: the workdir.
-      experiment: of the run.
-      evaluations: the lines of eval.jsonl.
-      notes: of the page.
-    """
+    """Reads the results of the run in `directory`; what is missing or damaged is added to the notes."""
     splits = intact(partial(json_files.read, Splits), directory / STATISTICS, notes) or {}
     written = intact(partial(json_files.read, Results), directory / RESULTS, notes) or {}
     ended, mixes = _evaluations(written.get("evaluations", [])), written.get("mixes", [])

@@ -253,9 +253,7 @@ class Family:
         """Lists why a network cannot be written as one of this family, as "field=value".
 
         Args:
-          config: of the network.
           transformed: whether it has a language model's head with a transform.
-          task: that it was fine-tuned for.
         """
         head = self.tasks.get(task.name) if task else None
         below = head.network if head else {}

@@ -64,7 +64,6 @@ def from_network(
     none, then the first of the table.
 
     Args:
-      config: of the network.
       params: float32 arrays by path.
       specials: the tokenizer's ids of special tokens, by role.
       objective: that it was trained with; "" where that does not matter.
