@@ -1,21 +1,21 @@
 """Which networks, objectives and formats fit together: every triple is tried by shapes alone.
 
-A triple fits if its config is accepted and one training step can be traced with it. Presets that differ in sizes and
-dropout alone are traced once, at the tiny sizes of their network's row, and so are formats that give a step all the
-fields that it reads. A component whose code fails is refused, with what it raised.
+A triple fits if its config is accepted and the loss of a training step can be traced with it. Presets that differ in
+sizes and dropout alone are traced once, at the tiny sizes of their network's row, and so are formats that give a step
+all the fields that it reads. A component whose code fails is refused, with what it raised.
 """
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-import optax
 
 from lmrep.core.components import described, faults_of
 from lmrep.core.errors import UserError
+from lmrep.core.params import Tree, abstract
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats import FORMATS, batch_struct
 from lmrep.data.formats.base import with_characters
@@ -25,8 +25,9 @@ from lmrep.layers.stack import Execution
 from lmrep.models import MODELS, PRESETS, pretrained_models
 from lmrep.models.base import ModelDef
 from lmrep.objectives import OBJECTIVES
-from lmrep.training.state import create
-from lmrep.training.step import train_step
+from lmrep.objectives.base import Batch
+from lmrep.training.state import specs_of
+from lmrep.training.step import prepare_keys
 
 ROLES = ("pad", "unk", "cls", "sep", "mask", "bos", "eos")
 BATCH_SIZE, LENGTH = 2, 32
@@ -122,7 +123,7 @@ def _any_field() -> tuple[str, ...]:
 
 @cache
 def reads(model: str, network: Any, objective: str, given: tuple[str, ...]) -> frozenset[str]:
-    """The batch fields, of those `given`, that a training step reads. It is traced and not compiled.
+    """The batch fields, of those `given`, that the loss of a training step reads. It is traced and not compiled.
 
     Raises:
       UserError: network and objective do not fit.
@@ -135,11 +136,14 @@ def reads(model: str, network: Any, objective: str, given: tuple[str, ...]) -> f
     encoder = contracts.checked_network(built_network, model, MODELS[model])
     with faults_of(described("objective", name, definition.config), definition.config):
         built = definition.build(definition.config(**fields), encoder, vocabulary)
-        optimizer = optax.sgd(1.0)  # they differ in nothing that matters here
         given = with_characters(given) if "characters" in encoder.inputs else given
         batch = batch_struct(given, b=BATCH_SIZE, t=LENGTH)
-        state = jax.eval_shape(partial(create, built, optimizer, BATCH_SIZE), 0)
-        program = jax.make_jaxpr(partial(train_step, objective=built, optimizer=optimizer, seed=0))(state, batch).jaxpr
+
+        def loss(params: Tree, batch: Batch):
+            prepared = built.prepare(prepare_keys(built, batch, 0, 0), batch)
+            return built.loss(params, prepared, jax.random.key(0), built.carry(BATCH_SIZE))
+
+        program = jax.make_jaxpr(loss)(abstract(specs_of(built)), batch).jaxpr
     used = {id(x) for operation in program.eqns for x in operation.invars} | {id(x) for x in program.outvars}
     inputs = program.invars[len(program.invars) - len(batch):]  # the batch comes last, sorted by name
     return frozenset(field for field, variable in zip(sorted(batch), inputs, strict=True) if id(variable) in used)
