@@ -62,16 +62,6 @@ def f1_scores(gold: Sequence[Sequence[str]], predicted: Sequence[str], version: 
     return _best(overlap_or_empty if version == "2.0" else overlap, gold, predicted, version)
 
 
-def exact_sums(gold: Sequence[Sequence[str]], predicted: Sequence[str], version: str = "2.0") -> np.ndarray:
-    """float64 [n, 2]: the exact match of each question, and 1."""
-    return np.stack([exact_scores(gold, predicted, version), np.ones(len(gold))], 1)
-
-
-def f1_sums(gold: Sequence[Sequence[str]], predicted: Sequence[str], version: str = "2.0") -> np.ndarray:
-    """float64 [n, 2]: F1 of each question, and 1."""
-    return np.stack([f1_scores(gold, predicted, version), np.ones(len(gold))], 1)
-
-
 def _best(score: Callable[[str, str], float], gold: Sequence[Sequence[str]], predicted: Sequence[str],
           version: str) -> np.ndarray:
     inputs.check_lengths(gold, predicted)

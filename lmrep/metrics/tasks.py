@@ -37,6 +37,11 @@ def of_sums(metric: Metric, statistics: Statistics, figure: Figure) -> TaskMetri
     return TaskMetric(metric, function, statistics, figure)
 
 
+def _weighted(scores: Statistics) -> Statistics:
+    """float64 [n, 2]: the score of each example, and 1."""
+    return lambda gold, predicted, **options: np.stack([scores(gold, predicted, **options), np.ones(len(gold))], 1)
+
+
 def _fraction(title: str, unit: str) -> Metric:
     return Metric(title, unit, True, ".2%")
 
@@ -67,8 +72,8 @@ TASK_METRICS: Mapping[str, TaskMetric] = {
     "token_accuracy": of_sums(accuracy_metric("Token accuracy"), tags.token_sums, mean_of),
     **_precision_recall_f1("entity", ("Entity precision", "Entity recall", "Entity F1"), tags.entity_sums),
     **_precision_recall_f1("conll", ("conlleval precision", "conlleval recall", "conlleval F1"), tags.conll_sums),
-    "exact_match": of_sums(accuracy_metric("Exact match"), qa.exact_sums, mean_of),
-    "answer_f1": of_sums(_fraction("Answer F1", "F1"), qa.f1_sums, mean_of),
+    "exact_match": of_sums(accuracy_metric("Exact match"), _weighted(qa.exact_scores), mean_of),
+    "answer_f1": of_sums(_fraction("Answer F1", "F1"), _weighted(qa.f1_scores), mean_of),
     "bleu": of_sums(Metric("BLEU", "BLEU", True, ".2f", maximum=100.0), texts.bleu_sums, texts.bleu_of),
     "chrf": of_sums(Metric("chrF", "chrF", True, ".2f", maximum=100.0), texts.chrf_sums, texts.chrf_of),
 }

@@ -47,14 +47,10 @@ class Config:
 
 
 class Reader(NamedTuple):
-    """Consecutive documents of a corpus, such as those of one file, which can be read without the others.
+    """Consecutive documents of a corpus, such as those of one file, which can be read without the others."""
 
-    Attributes:
-      path: the file or directory that is read; "" for what comes with Python.
-      read: tally -> texts. It can be pickled, and called on any machine that has `path`.
-    """
-
-    path: str
+    path: str  # the file or directory that is read; "" for what comes with Python
+    # tally -> texts. It can be pickled, and called on any machine that has `path`.
     read: Callable[[Counter[str]], Iterable[str]]
 
 

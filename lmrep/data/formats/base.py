@@ -153,28 +153,23 @@ PLAN_ARGUMENTS = ("config", "store", "length", "seed", "layout", "fingerprint", 
 
 @row
 class FormatDef(NamedTuple):
-    """A row of `FORMATS`: an input format as a choice of an experiment config.
+    """A row of `FORMATS`: an input format as a choice of an experiment config."""
 
-    Attributes:
-      config: a frozen record; its field `duplicates` is the number of passes over the corpus in an epoch.
-      version: names the algorithm in fingerprints and caches; change it whenever the examples change.
-      layout: (config, vocabulary) -> Layout; raises UserError where the tokenizer lacks a special token.
-      plan: PLAN_ARGUMENTS -> the examples of a split, a `Dataset`; `plans.table` makes it of a function that gives the
-        spans of each example. The store is not empty, and `length` at least `layout.min_length`. Raises UserError where
-        the text is unsuitable. None for labelled examples, which no store holds.
-      fields: config -> names of the arrays of a batch, out of `FIELDS`.
-      advance: (config, length) -> of examples in the order of the corpus, each of which continues the example at the
-        same index of the previous batch: how many tokens after that one it begins, less than `length` where it repeats
-        the others. Batches then have the field `reset`. 0 for shuffled examples.
-      packed: config -> whether an example may hold several segments that must not attend to each other.
-    """
-
-    config: type
-    version: str
+    config: type  # a frozen record; its field `duplicates` is the number of passes over the corpus in an epoch
+    version: str  # names the algorithm in fingerprints and caches; change it whenever the examples change
+    # (config, vocabulary) -> Layout; raises UserError where the tokenizer lacks a special token
     layout: Callable[[Any, Vocabulary], Layout]
+    # PLAN_ARGUMENTS -> the examples of a split, a `Dataset`; `plans.table` makes it of a function that gives the spans
+    # of each example. The store is not empty, and `length` at least `layout.min_length`. Raises UserError where the
+    # text is unsuitable. None for labelled examples, which no store holds.
     plan: Callable[..., Dataset] | None
+    # config -> names of the arrays of a batch, out of `FIELDS`
     fields: Callable[[Any], tuple[str, ...]] = lambda config: TEXT_FIELDS
+    # (config, length) -> of examples in the order of the corpus, each of which continues the example at the same index
+    # of the previous batch: how many tokens after that one it begins, less than `length` where it repeats the others.
+    # Batches then have the field `reset`. 0 for shuffled examples.
     advance: Callable[[Any, int], int] = lambda config, length: 0
+    # config -> whether an example may hold several segments that must not attend to each other
     packed: Callable[[Any], bool] = lambda config: False
 
     def contiguous(self, config: Any) -> bool:

@@ -107,18 +107,14 @@ class Job(NamedTuple):
 
 @row
 class ReaderDef(NamedTuple):
-    """An entry of `READERS`: a file format of labelled examples.
+    """An entry of `READERS`: a file format of labelled examples."""
 
-    Attributes:
-      read: Job -> the examples of the file in order. An id of "" means a number. An example that cannot be read is
-        returned as the UserError, with file and line, that says why; an unreadable file raises it.
-      suffixes: of names of files that may have this format, decompressed: (".tsv",). Of several readers with a suffix,
-        the first one that detects the file reads it, or else the last.
-      detects: the beginning of a file (up to 64 KiB of text) -> whether it has this format.
-      columns: field -> number or name, where the config gives none.
-    """
-
+    # Job -> the examples of the file in order. An id of "" means a number. An example that cannot be read is returned
+    # as the UserError, with file and line, that says why; an unreadable file raises it.
     read: Callable[[Job], Iterator[Record | UserError]]
+    # of names of files that may have this format, decompressed: (".tsv",). Of several readers with a suffix, the first
+    # one that detects the file reads it, or else the last.
     suffixes: tuple[str, ...] = ()
+    # the beginning of a file (up to 64 KiB of text) -> whether it has this format
     detects: Callable[[str], bool] | None = None
-    columns: Mapping[str, str] = {}
+    columns: Mapping[str, str] = {}  # field -> number or name, where the config gives none

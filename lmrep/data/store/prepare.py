@@ -60,25 +60,20 @@ FILE_TOO_LARGE = "File too large"
 
 @dataclass(frozen=True)
 class Prepared:
-    """A corpus that is ready for training.
+    """A corpus that is ready for training."""
 
-    Attributes:
-      tokenizer: trained on the train split or loaded; its vocabulary has the counts of the train split.
-      stores: split -> store, for "train", and for "validation" and "test" if their fractions are above 0.
-      statistics: split -> {documents, sentences, tokens, characters, words, unknown, long_words, tokens_per_word,
-        unknown_fraction}; words are separated by white space, unknown counts tokens, long_words have more than 1,000
-        characters.
-      directory: the folder.
-      text: counts of anomalies of the text, such as bytes that are not UTF-8; only those that occurred.
-      sentences: how documents are divided into sentences, for people.
-    """
-
+    # trained on the train split or loaded; its vocabulary has the counts of the train split
     tokenizer: tokenizers.Tokenizer
+    # split -> store, for "train", and for "validation" and "test" if their fractions are above 0
     stores: dict[str, token_store.Store]
+    # split -> {documents, sentences, tokens, characters, words, unknown, long_words, tokens_per_word,
+    # unknown_fraction}; words are separated by white space, unknown counts tokens, long_words have more than 1,000
+    # characters
     statistics: dict[str, dict[str, float]]
-    directory: pathlib.Path
+    directory: pathlib.Path  # the folder
+    # counts of anomalies of the text, such as bytes that are not UTF-8; only those that occurred
     text: dict[str, int] = field(default_factory=dict)
-    sentences: str = ""
+    sentences: str = ""  # how documents are divided into sentences, for people
 
 
 def prepare(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | pathlib.Path,
