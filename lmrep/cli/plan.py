@@ -47,7 +47,7 @@ def run(arguments: Arguments) -> int:
     from lmrep.analysis.report import plan_page
     from lmrep.experiment import checks
     from lmrep.experiment import config as experiments
-    from lmrep.planning import cost, hardware, plan, record, search, table
+    from lmrep.planning import hardware, plan, record, search, table
     from lmrep.storage import remote_workdir
 
     if flags.output:
@@ -73,7 +73,7 @@ def run(arguments: Arguments) -> int:
         config, plans = search.with_fields(config, choices[0].fields), choices[0].plans
     else:
         plans = plan.plan(experiment, found)
-    total = cost.of_run(plans, found, experiment.cost)
+    total = plan.cost_of_run(plans, found, experiment.cost)
     print(table.text(plans, found, total))
     if not choices and not all(each.fits for each in plans):
         _say("\nlooking for a change that makes it fit")

@@ -19,7 +19,7 @@ from lmrep.experiment import checks, frozen, shapes
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment
 from lmrep.experiment.shapes import StageShapes
-from lmrep.planning import cost, hardware, plan, table
+from lmrep.planning import hardware, plan, table
 from lmrep.storage import trial
 from lmrep.training.state import saved, specs_of, trainable
 
@@ -92,7 +92,7 @@ def memory(
         return state
     devices = hardware.here(layout.size)
     plans = plan.plan(experiment, devices, loaded.vocabulary if loaded else None)
-    worst, total = max(plans, key=lambda each: each.memory.needed), cost.of_run(plans, devices)
+    worst, total = max(plans, key=lambda each: each.memory.needed), plan.cost_of_run(plans, devices)
     kept, text = worst.memory, f"a step takes {table.fit([worst])} on each {devices.chip.title}"
     text += (f": parameters and optimizer state {byte_size(kept.parameters + kept.optimizer)}, activations "
              f"{byte_size(kept.activations)}, other temporaries {byte_size(kept.temporaries)}")

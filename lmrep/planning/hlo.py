@@ -7,14 +7,11 @@ XLA's own cost analysis counts the body of a loop once; here it counts once per 
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-
-from lmrep.planning import hlo_text
-from lmrep.planning.hlo_text import Operation
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast",
                "ragged-all-to-all")
@@ -25,9 +22,56 @@ FREE = frozenset({"parameter", "constant", "tuple", "get-tuple-element", "bitcas
 PASSING = frozenset({"bitcast", "get-tuple-element", "tuple", "copy", "copy-start", "copy-done", "opt-barrier"})
 # Of a fused operation whose result is its operand, with other tiles.
 ALIASED = "output_to_operand_aliasing={{}: (0, {})}"
+_BITS = {"pred": 8, "c64": 64, "c128": 128, "token": 0, "opaque": 0}
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$")
+_OPERATION = re.compile(r"^\s+(ROOT )?%?([\w.\-]+) = ")
+_ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,]*)\](\{[^}]*\})?")
+_CALLED = re.compile(r"(?:body|calls|to_apply|true_computation|false_computation|called_computation)=%?([\w.\-]+)")
+_BRANCHES = re.compile(r"(?:branch_computations|called_computations)=\{([^}]*)\}")
+_OPERANDS = re.compile(r"%([\w.\-]+)")
+_OP_NAME = re.compile(r'op_name="([^"]*)"')
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _CHANNEL = re.compile(r"channel_id=(\d+)")
 _LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
+
+
+class Operation(NamedTuple):
+    """A line of HLO.
+
+    Attributes:
+      name: unique in its module.
+      type: of its result: "bf16[8,128]{1,0}", or a tuple.
+      opcode: "fusion".
+      operands: names.
+      arguments: what stands between the parentheses, as text.
+      attributes: what follows them, as text.
+      root: whether it is its computation's result.
+    """
+
+    name: str
+    type: str
+    opcode: str
+    operands: tuple[str, ...]
+    arguments: str
+    attributes: str
+    root: bool
+
+    @property
+    def source(self) -> str:
+        """The path of JAX transformations and functions that it comes from; "" where that is not known."""
+        found = _OP_NAME.search(self.attributes)
+        return found[1] if found else ""
+
+    @property
+    def called(self) -> list[str]:
+        """The computations that it runs."""
+        branches = _BRANCHES.search(self.attributes)
+        return _CALLED.findall(self.attributes) + (_OPERANDS.findall(branches[1]) if branches else [])
+
+    @property
+    def element(self) -> int:
+        """Which element of a tuple it takes."""
+        return int(re.search(r"index=(\d+)", self.attributes)[1])
 
 
 class Collective(NamedTuple):
@@ -61,7 +105,15 @@ class Program:
     """A compiled program of one device, as `jax.stages.Compiled.as_text` gives it."""
 
     def __init__(self, text: str):
-        self.computations, self.entry = hlo_text.parse(text)
+        self.computations: dict[str, dict[str, Operation]] = {}
+        self.entry, current = "", {}
+        for line in text.splitlines():
+            if start := _COMPUTATION.match(line):
+                current = self.computations.setdefault(start[2], {})
+                if start[1]:
+                    self.entry = start[2]
+            elif start := _OPERATION.match(line):
+                current[start[2]] = _operation(start, line[start.end():])
 
     @cached_property
     def times(self) -> Counter[str]:
@@ -72,10 +124,10 @@ class Program:
             times[name] += count
             for operation in self.computations[name].values():
                 if operation.opcode == "conditional":
-                    run(max(hlo_text.called(operation), key=self._products), count)
+                    run(max(operation.called, key=self._products), count)
                 elif operation.opcode in ("while", "call", "async-start"):
                     trips = self._trips(operation) if operation.opcode == "while" else 1
-                    for called in hlo_text.called(operation):
+                    for called in operation.called:
                         run(called, count * trips)
 
         run(self.entry, 1)
@@ -84,7 +136,7 @@ class Program:
     def _products(self, name: str) -> float:
         """Floating-point operations of the products in a computation and in those that it calls, each once."""
         return sum(self.flops_of(name, operation) + (0 if operation.opcode == "fusion" else
-                                                     sum(map(self._products, hlo_text.called(operation))))
+                                                     sum(map(self._products, operation.called)))
                    for operation in self.computations[name].values())
 
     def _trips(self, loop: Operation) -> int:
@@ -101,7 +153,7 @@ class Program:
         """The operations of a computation and of those that it calls."""
         for operation in self.computations[name].values():
             yield operation
-            for called in hlo_text.called(operation):
+            for called in operation.called:
                 yield from self._nested(called)
 
     def operations(self) -> Iterator[tuple[str, Operation, int]]:
@@ -114,27 +166,24 @@ class Program:
 
     def flops(self) -> float:
         """Floating-point operations of the matrix products that one device computes."""
-        total = 0.0
-        for name, operation, count in self.operations():
-            total += count * self.flops_of(name, operation)
-        return total
+        return sum((count * self.flops_of(name, operation) for name, operation, count in self.operations()), 0.0)
 
     def flops_of(self, computation: str, operation: Operation) -> float:
         """Those of one operation, with what is fused to it."""
         if operation.opcode == "fusion":
-            return sum(self.flops_of(called, each) for called in hlo_text.called(operation)
+            return sum(self.flops_of(called, each) for called in operation.called
                        for each in self.computations[called].values())
         types = self.computations[computation]
         if operation.opcode == "dot":
-            left = hlo_text.shape(types[operation.operands[0]].type)
+            left = shape(types[operation.operands[0]].type)
             contracted = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", operation.attributes)
-            return 2.0 * math.prod(hlo_text.shape(operation.type)) * math.prod(
+            return 2.0 * math.prod(shape(operation.type)) * math.prod(
                 left[int(axis)] for axis in contracted[1].split(",") if axis)
         if operation.opcode == "convolution":  # what XLA makes of matrix products on TPUs
-            return _convolution(operation, *(hlo_text.shape(types[name].type) for name in operation.operands[:2]))
+            return _convolution(operation, *(shape(types[name].type) for name in operation.operands[:2]))
         if operation.opcode == "custom-call" and "matmul" in operation.attributes.lower() and operation.operands:
-            left = hlo_text.shape(types[operation.operands[0]].type)
-            return 2.0 * math.prod(hlo_text.shape(operation.type)) * left[-1]
+            left = shape(types[operation.operands[0]].type)
+            return 2.0 * math.prod(shape(operation.type)) * left[-1]
         return 0.0
 
     # Memory
@@ -148,20 +197,20 @@ class Program:
 
     def _traffic(self, computation: str, operation: Operation) -> int:
         types = self.computations[computation]
-        read = [hlo_text.type_bytes(types[name].type) for name in operation.operands if name in types]
+        read = [type_bytes(types[name].type) for name in operation.operands if name in types]
         if operation.opcode.endswith("-start"):  # (destination, source, ...)
-            parts = hlo_text.elements(operation.type) if operation.type.startswith("(") else [operation.type]
-            sizes = [hlo_text.type_bytes(part, everywhere=True) for part in parts]
+            parts = elements(operation.type) if operation.type.startswith("(") else [operation.type]
+            sizes = [type_bytes(part, everywhere=True) for part in parts]
             moved = min((size for size in sizes[:2] if size), default=0)
             return moved * sum("S(" not in part for part in parts[:2])
-        result = hlo_text.type_bytes(operation.type)
+        result = type_bytes(operation.type)
         if operation.opcode in ("dynamic-slice", "slice", "gather"):
             return 2 * result
         if operation.opcode == "dynamic-update-slice":
             return 2 * read[1]
         if operation.opcode != "fusion":
             return result + sum(read)
-        called = hlo_text.called(operation)[0]
+        called = operation.called[0]
         body = self.computations[called]
         for parameter in (each for each in body.values() if each.opcode == "parameter"):
             index = int(parameter.arguments)
@@ -169,8 +218,8 @@ class Program:
         root = next(each for each in body.values() if each.root)
         outputs = [(operation.type, root.name)]
         if root.opcode == "tuple":
-            outputs = list(zip(hlo_text.elements(operation.type), root.operands, strict=True))
-        return sum(read) + sum(min(hlo_text.type_bytes(kind), self._bytes_written(called, name))
+            outputs = list(zip(elements(operation.type), root.operands, strict=True))
+        return sum(read) + sum(min(type_bytes(kind), self._bytes_written(called, name))
                                for kind, name in outputs)
 
     def _bytes_read(self, computation: str, name: str) -> int:
@@ -182,15 +231,15 @@ class Program:
             if user.opcode == "bitcast" or ALIASED in user.attributes:
                 total += self._bytes_read(computation, user.name)
             elif user.opcode == "dynamic-slice":
-                total += hlo_text.type_bytes(user.type, everywhere=True)
+                total += type_bytes(user.type, everywhere=True)
             elif user.opcode == "dynamic-update-slice" and user.operands[0] == name:
                 continue
             elif user.opcode == "fusion":
-                called = hlo_text.called(user)[0]
+                called = user.called[0]
                 total += sum(self._bytes_read(called, each.name) for each in self.computations[called].values()
                              if each.opcode == "parameter" and user.operands[int(each.arguments)] == name)
             else:
-                return hlo_text.type_bytes(body[name].type, everywhere=True)
+                return type_bytes(body[name].type, everywhere=True)
         return total
 
     def _bytes_written(self, computation: str, name: str) -> int:
@@ -202,12 +251,12 @@ class Program:
         if operation.opcode == "bitcast":
             return self._bytes_written(computation, operation.operands[0])
         if operation.opcode == "dynamic-update-slice":
-            return hlo_text.type_bytes(body[operation.operands[1]].type, everywhere=True)
+            return type_bytes(body[operation.operands[1]].type, everywhere=True)
         if operation.opcode == "fusion" and not operation.type.startswith("("):
-            called = hlo_text.called(operation)[0]
+            called = operation.called[0]
             return self._bytes_written(called, next(
                 each.name for each in self.computations[called].values() if each.root))
-        return hlo_text.type_bytes(operation.type, everywhere=True)
+        return type_bytes(operation.type, everywhere=True)
 
     def saved_bytes(self) -> int:
         """Bytes that the forward pass keeps for the backward pass on one device: arrays that operations of `jvp` make
@@ -232,12 +281,12 @@ class Program:
                     "jvp(" not in operation.source):
                 continue
             if not operation.type.startswith("("):
-                total += is_read(operation) * hlo_text.type_bytes(operation.type, everywhere=True)
+                total += is_read(operation) * type_bytes(operation.type, everywhere=True)
                 continue
             unchanged = self._unchanged(operation) if operation.opcode == "while" else set()
-            elements = {hlo_text.index(user): user for user in users.get(operation.name, ())
+            elements = {user.element: user for user in users.get(operation.name, ())
                         if user.opcode == "get-tuple-element"}
-            total += sum(hlo_text.type_bytes(element.type, everywhere=True) for i, element in elements.items()
+            total += sum(type_bytes(element.type, everywhere=True) for i, element in elements.items()
                          if i not in unchanged and is_read(element))
         return total
 
@@ -246,7 +295,7 @@ class Program:
         body = self.computations[re.search(r"body=%?([\w.\-]+)", loop.attributes)[1]]
         root = next(each for each in body.values() if each.root)
         return {i for i, name in enumerate(root.operands)
-                if body[name].opcode == "get-tuple-element" and hlo_text.index(body[name]) == i
+                if body[name].opcode == "get-tuple-element" and body[name].element == i
                 and body[body[name].operands[0]].opcode == "parameter"}
 
     # Collectives
@@ -258,7 +307,7 @@ class Program:
             opcode = operation.opcode.removesuffix("-start")
             inner = [(opcode, operation)] if opcode in COLLECTIVES else [
                 ("reduce-scatter" if "all-reduce-scatter" in operation.name + called else each.opcode, each)
-                for called in (hlo_text.called(operation) if operation.opcode == "fusion" else ())
+                for called in (operation.called if operation.opcode == "fusion" else ())
                 for each in self.computations[called].values()
                 if each.opcode.removesuffix("-start") in COLLECTIVES]
             for opcode, each in inner:
@@ -267,10 +316,13 @@ class Program:
                 if channel and channel[1] in fused:
                     continue
                 fused.add(channel and channel[1])
-                groups = np.asarray(hlo_text.groups(each.attributes, devices))
+                groups = np.asarray(device_groups(each.attributes, devices))
                 if groups.shape[1] < 2:
                     continue
-                size = hlo_text.result_bytes(each)
+                type_ = each.type
+                if each.opcode.endswith("-start") and type_.startswith("(") and each.opcode != "all-reduce-start":
+                    type_ = elements(type_)[:2][-1]  # it returns its operands, too
+                size = type_bytes(type_, everywhere=True)
                 if each.opcode.startswith("reduce-scatter"):
                     size *= groups.shape[1]
                 found.append(Collective(opcode.removesuffix("-start"), groups, size, count, each.source))
@@ -286,7 +338,7 @@ def _is_passed_on(computation: str, user: Operation) -> bool:
 def _convolution(operation: Operation, left: tuple[int, ...], right: tuple[int, ...]) -> float:
     """FLOPs of a convolution, without products by the zeros of padding and dilation."""
     labels = _LABELS.search(operation.attributes)
-    result = hlo_text.shape(operation.type)
+    result = shape(operation.type)
     window = {key: value.split("x") for key, value in re.findall(r"(\w+)=([\d_x\-]+)", (
         re.search(r"window=\{([^}]*)\}", operation.attributes) or [0, ""])[1])}
     products = 2.0 * result[labels[3].index("b")] * result[labels[3].index("f")] * right[labels[2].index("i")]
@@ -302,3 +354,81 @@ def _convolution(operation: Operation, left: tuple[int, ...], right: tuple[int, 
         inside = (positions >= 0) & (positions <= (extent - 1) * inner) & (positions % inner == 0)
         products *= int(inside.sum())
     return products
+
+
+# Texts
+
+
+def _operation(start: re.Match, rest: str) -> Operation:
+    end = _closing(rest, 0) + 1 if rest.startswith("(") else rest.index(" ")
+    result, rest = rest[:end], rest[end:].lstrip()
+    begin = rest.index("(")
+    stop = _closing(rest, begin)
+    arguments = rest[begin + 1: stop]
+    return Operation(start[2], result, rest[:begin], tuple(_OPERANDS.findall(arguments)), arguments, rest[stop + 1:],
+                     bool(start[1]))
+
+
+def type_bytes(text: str, everywhere: bool = False) -> int:
+    """Bytes in main memory of an array or a tuple of arrays: "(bf16[2,3]{1,0}, f32[])" -> 16. With `everywhere` also of
+    those in other memory spaces ("{1,0:S(1)}")."""
+    return sum(math.ceil(_bits(dtype) * math.prod(int(n) for n in shape.split(",") if n) / 8)
+               for dtype, shape, layout in _ARRAY.findall(text) if everywhere or "S(" not in layout)
+
+
+def _bits(dtype: str) -> int:
+    if dtype in _BITS:
+        return _BITS[dtype]
+    digits = re.match(r"[a-z]+(\d+)", dtype)
+    return int(digits[1]) if digits else 0
+
+
+def shape(text: str) -> tuple[int, ...]:
+    """The dimensions of an array type."""
+    return tuple(int(n) for n in _ARRAY.search(text)[2].split(",") if n)
+
+
+def _closing(text: str, start: int) -> int:
+    """The position of the parenthesis that closes the one at `start`."""
+    depth = 0
+    for i in range(start, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[i], 0)
+        if not depth:
+            return i
+    return len(text) - 1
+
+
+def elements(text: str) -> list[str]:
+    """The elements of a tuple type."""
+    parts, depth, begin = [], 0, 1
+    for i, character in enumerate(text):
+        depth += {"(": 1, "{": 1, "[": 1, ")": -1, "}": -1, "]": -1}.get(character, 0)
+        if (character == "," and depth == 1) or (character == ")" and depth == 0):
+            parts.append(text[begin:i].strip())
+            begin = i + 1
+    return parts
+
+
+def device_groups(attributes: str, devices: int) -> Sequence[Sequence[int]]:
+    """The groups of a collective: numbers of devices in the order of the mesh."""
+    if pairs := re.search(r"source_target_pairs=\{(.*?)\}\}", attributes):
+        return [[int(n) for n in pair.split(",")] for pair in re.findall(r"(\d+,\d+)", pairs[1] + "}")] or [[0]]
+    if listed := re.search(r"replica_groups=\{(\{.*?\})\}", attributes):
+        return [[int(n) for n in group.split(",") if n] for group in re.findall(r"\{([\d,]*)\}", listed[1])]
+    if iota := re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", attributes):
+        return _iota(iota[2], iota[3]).reshape([int(n) for n in iota[1].split(",")])
+    if mesh := re.search(r"replica_groups=(?:@)?mesh\[([^\]]*)\](?:, *device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))? *"
+                         r"\{([^}]*)\}", attributes):
+        sizes = {name: int(size) for name, size in re.findall(r"'([^']*)'=(\d+)", mesh[1])}
+        numbers = _iota(mesh[2], mesh[3]) if mesh[2] else np.arange(math.prod(sizes.values()))
+        names, inside = list(sizes), re.findall(r"'([^']*)'", mesh[4])
+        order = [names.index(name) for name in (*(n for n in names if n not in inside), *inside)]
+        numbers = numbers.reshape(tuple(sizes.values())).transpose(order)
+        return numbers.reshape(-1, math.prod(sizes[name] for name in inside))
+    return [list(range(devices))]
+
+
+def _iota(shape: str, transposed: str | None) -> np.ndarray:
+    dimensions = [int(n) for n in shape.split(",")]
+    numbers = np.arange(math.prod(dimensions)).reshape(dimensions)
+    return numbers.transpose([int(n) for n in transposed.split(",")]) if transposed else numbers

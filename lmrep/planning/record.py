@@ -7,9 +7,8 @@ from typing import Annotated, Any, TypedDict
 from lmrep.config import json_files
 from lmrep.config.json_files import Number
 from lmrep.planning import table
-from lmrep.planning.cost import PlannedCost
 from lmrep.planning.hardware import Hardware
-from lmrep.planning.plan import StepPlan
+from lmrep.planning.plan import PlannedCost, StepPlan
 from lmrep.planning.search import Choice
 
 FILE = "plan.json"

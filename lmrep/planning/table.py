@@ -4,9 +4,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from lmrep.core.messages import byte_size
-from lmrep.planning.cost import PlannedCost
 from lmrep.planning.hardware import Hardware
-from lmrep.planning.plan import Memory, StepPlan
+from lmrep.planning.plan import Memory, PlannedCost, StepPlan
 
 MEMORY = {"parameters": "parameters", "frozen": "frozen parameters", "optimizer": "optimizer state", "batch": "batch",
           "activations": "activations kept for the backward pass", "temporaries": "other temporaries",

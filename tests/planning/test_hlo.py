@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from lmrep.core.sharding import make_mesh
-from lmrep.planning import hlo, hlo_text
+from lmrep.planning import hlo
 from lmrep.planning.plan import axes_of, uncached
 
 
@@ -107,13 +107,13 @@ def test_an_asynchronous_collective_counts_once():
     ("channel_id=1", [[0, 1, 2, 3]]),
 ])
 def test_groups_of_devices_in_each_of_their_forms(text, expected):
-    assert np.asarray(hlo_text.groups(text, 4)).tolist() == expected
+    assert np.asarray(hlo.device_groups(text, 4)).tolist() == expected
 
 
 def test_arrays_in_another_memory_do_not_count():
-    assert hlo_text.type_bytes("(bf16[2,3]{1,0}, f32[], pred[9])") == 12 + 4 + 9
-    assert hlo_text.type_bytes("f32[8,128]{1,0:T(8,128)S(1)}") == 0
-    assert hlo_text.type_bytes("s4[3]{0}") == 2
+    assert hlo.type_bytes("(bf16[2,3]{1,0}, f32[], pred[9])") == 12 + 4 + 9
+    assert hlo.type_bytes("f32[8,128]{1,0:T(8,128)S(1)}") == 0
+    assert hlo.type_bytes("s4[3]{0}") == 2
 
 
 def test_traffic_of_a_copy_that_is_scaled():
