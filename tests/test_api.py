@@ -31,7 +31,7 @@ def home(tmp_path_factory):
 def config(home, **fields):
     """The small experiment, long enough to learn something."""
     config = small.config(home / "texts")
-    config.steps, config.optimizer.learning_rate = STEPS, 1e-2
+    config.steps, config.optimizer.learning_rate, config.model.layers = STEPS, 1e-2, 1
     config.checkpoint.every = config.evaluation.every = 20
     config.update_from_flattened_dict(fields)
     return config

@@ -93,7 +93,8 @@ def test_programs_from_the_cache_compute_the_same_bits(tmp_path):
     def train(name, *flags):
         answer = small.finish(forked.Child(
             forked.lmrep, "train", f"--config={tmp_path}/small.py", f"--workdir={tmp_path}/{name}",
-            "--config.model.dropout=0.1", *flags, environment=UNSET | {"LMREP_DATA_DIR": str(tmp_path / "data")}))
+            "--config.model.dropout=0.1", "--config.model.layers=1", "--config.steps=6", *flags,
+            environment=UNSET | {"LMREP_DATA_DIR": str(tmp_path / "data")}))
         assert answer.code == 0, answer
         assert "compiling" in answer.err.splitlines()
         folder = tmp_path / "data" / "compiled"

@@ -1,14 +1,16 @@
 """What a process learns from launchers' environment variables, and how processes join or fail to."""
 
-import os
 import socket
 import subprocess
 import sys
 
+import jax
 import pytest
 
+from lmrep.core.errors import UserError
 from lmrep.distributed import process_group
 from lmrep.distributed.process_group import Process, launched, local_devices
+from tests import forked, small
 
 SLURM = {"SLURM_JOB_ID": "100", "SLURM_STEP_NODELIST": "n[03-04,7],m1", "SLURM_STEP_NUM_TASKS": "8",
          "SLURM_NTASKS": "8", "SLURM_STEP_NUM_NODES": "4", "SLURM_PROCID": "5", "SLURM_LOCALID": "1"}
@@ -87,19 +89,13 @@ def test_a_single_process_agrees_with_itself():
 
 # Joining
 
-JOIN = """
-import sys
-from lmrep.core.errors import UserError
-from lmrep.distributed import process_group
-try:
-    process_group.start()
-except UserError as error:
-    sys.exit(f"lmrep: error: {error}")
-if process_group.joined():
-    import jax
+
+def join_others():
+    try:
+        process_group.start()
+    except UserError as error:
+        sys.exit(f"lmrep: error: {error}")
     print(jax.process_index(), jax.process_count())
-print("jax" in sys.modules)
-"""
 
 
 @pytest.fixture
@@ -111,19 +107,17 @@ def address():
 
 def start(environment, seconds=30):
     """Starts a process that joins others."""
-    return subprocess.Popen([sys.executable, "-c", JOIN], env=os.environ | {"LMREP_JOIN_SECONDS": str(seconds)} |
-                            environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return forked.Child(join_others, environment={"LMREP_JOIN_SECONDS": str(seconds)} | environment)
 
 
 def join(*environments, seconds=30):
     """Runs processes that join; returns (exit code, standard output, error messages of ours) of each."""
     processes = [start(environment, seconds) for environment in environments]
     results = []
-    for process in processes:
-        out, err = process.communicate(timeout=120)
+    for code, out, err in map(small.finish, processes):
         messages = [line.partition("lmrep: error: ")[2] for line in err.splitlines() if "lmrep: error: " in line]
-        assert "Traceback" not in err and len(messages) == (process.returncode != 0), err
-        results.append((process.returncode, out, "".join(messages)))
+        assert "Traceback" not in err and len(messages) == (code != 0), err
+        results.append((code, out, "".join(messages)))
     return results
 
 
@@ -132,7 +126,8 @@ def explicit(address, count, index):
 
 
 def test_a_single_process_does_not_import_jax():
-    assert join({}) == [(0, "False\n", "")]
+    program = "import sys; from lmrep.distributed import process_group as g; g.start(); sys.exit('jax' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 @pytest.mark.slow
@@ -140,7 +135,7 @@ def test_ranks_of_open_mpi_join_at_the_address_that_jax_detects(address):
     port = int(address.rpartition(":")[2])
     ranks = [{"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": str(rank), "JAX_COORDINATOR_PORT": str(port),
               "OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://127.0.0.1,10.148.0.1:34911"} for rank in range(2)]
-    assert join(*ranks) == [(0, "0 2\nTrue\n", ""), (0, "1 2\nTrue\n", "")]
+    assert join(*ranks) == [(0, "0 2\n", ""), (0, "1 2\n", "")]
 
 
 @pytest.mark.slow
@@ -149,14 +144,14 @@ def test_processes_of_torchrun_join_beside_its_own_port(address):
     common = {"WORLD_SIZE": "2", "MASTER_ADDR": host, "MASTER_PORT": str(int(port) - 1), "TORCHELASTIC_RUN_ID": "none"}
     with socket.create_server((host, int(port) - 1)):  # torchrun's
         assert join(*(common | {"RANK": str(rank)} for rank in range(2))) == [
-            (0, "0 2\nTrue\n", ""), (0, "1 2\nTrue\n", "")]
+            (0, "0 2\n", ""), (0, "1 2\n", "")]
 
 
 @pytest.mark.slow
 def test_ranks_of_mpich_join_at_the_given_address(address):
     common = {"PMI_SIZE": "2", "JAX_COORDINATOR_ADDRESS": address}
     assert join(*(common | {"PMI_RANK": str(rank)} for rank in range(2))) == [
-        (0, "0 2\nTrue\n", ""), (0, "1 2\nTrue\n", "")]
+        (0, "0 2\n", ""), (0, "1 2\n", "")]
 
 
 @pytest.mark.slow
@@ -172,7 +167,7 @@ def test_an_abort_of_jax_ends_with_one_message(address):
     zero = start(explicit(address, 2, 0))
     ((code, _, message),) = join(explicit(address, 3, 2))
     zero.kill()
-    zero.communicate()
+    small.finish(zero)
     assert code == 2 and message.startswith("process 2 of 3 on ")
     assert "JAX's message above says why. Check that all processes" in message
 

@@ -14,6 +14,7 @@ from lmrep.experiment import config as experiments
 from lmrep.storage import workdir
 from lmrep.storage.checkpoints import Checkpoints
 from tests import small
+from tests.cases import slow_after
 from tests.doctor import examined, failed
 
 
@@ -40,7 +41,7 @@ def test_nothing_fails_and_nothing_is_written_before_and_after_a_run(home, confi
     assert small.contents(home) == before
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", slow_after(3, FORMATS))
 def test_every_format_is_applied_to_the_text(home, name):
     config = small.config(home / "texts", format=name)
     assert examined(config, None, home / "data")["examples"].mark == doctor.OK

@@ -46,7 +46,7 @@ def free_job():
 def test_one_machine_trains_and_writes_a_log_and_a_profile(home, stubs):
     workdir = home / "runs/one"
     answer = small.finish(stubs.start("one_machine.sh", workdir, f"{home}/small.py", f"--data_dir={home}/data",
-                                      "--profile=2"))
+                                      "--profile=2", "--config.model.layers=1"))
     assert answer.code == 0, answer
     log = workdir.with_name("one.log").read_text()
     assert answer.out == log and "Trained to step 12." in log

@@ -8,7 +8,7 @@ import pytest
 import lmrep
 from lmrep.planning import energy, run_cost
 from lmrep.training.config import CostConfig
-from tests import runs, small
+from tests import forked, runs, small
 
 POUND = 0.45359237  # kg
 CPU, GPU, UNKNOWN = (SimpleNamespace(platform=platform, device_kind=kind) for platform, kind in (
@@ -83,6 +83,7 @@ def train(tmp_path, steps, **fields):
     config = small.config(tmp_path / "texts")
     config.steps, config.cost.device_watts = steps, 50.0
     config.cost.update(fields)
+    config.model.layers = 1
     lmrep.train(config, tmp_path / "run", data_dir=tmp_path / "data")
 
 
@@ -114,8 +115,8 @@ def test_a_run_records_its_cost_at_each_checkpoint_and_resumes_add_up(tmp_path, 
 def test_a_killed_run_has_the_cost_up_to_its_checkpoint(tmp_path):
     small.corpus(tmp_path / "texts")
     file = small.experiment_file(tmp_path, tmp_path / "texts")
-    process = small.start("train", f"--config={file}", f"--workdir={tmp_path / 'run'}", "--config.steps=4000",
-                          f"--data_dir={tmp_path / 'data'}")
+    process = forked.Child(forked.lmrep, "train", f"--config={file}", f"--workdir={tmp_path / 'run'}",
+                           "--config.steps=4000", f"--data_dir={tmp_path / 'data'}")
     small.until(lambda: bool(run_cost.lines(tmp_path / "run")), process)
     process.kill()
     small.finish(process)
