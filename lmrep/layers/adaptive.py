@@ -169,12 +169,9 @@ def cross_entropy(
 ) -> tuple[Array, Array, Array]:
     """The weighted sum of the cross-entropies of `targets` i32[b, t] given x [b, t, d], without the logits of all
     positions at once. `head` is as in `output_specs`, and has a `bias` [v] if the words have one; `weights` float32
-    [b, t] are 0 where nothing is predicted.
-
-    Returns:
-      (the sum float32 [], nll float32 [b, t] and correct bool[b, t], both without a gradient). A target counts as
-      correct if its class has the largest logit in the head and, in a tail, its word in the tail.
-    """
+    [b, t] are 0 where nothing is predicted. Returns (the sum float32 [], nll float32 [b, t] and correct bool[b, t],
+    both without a gradient). A target counts as correct if its class has the largest logit in the head and, in a tail,
+    its word in the tail."""
     first, *tails = _clusters(embedding, head, x, c)
     classes = targets  # in the head: words, or their tails
     for i, (start, end) in enumerate(c.ranges[1:]):

@@ -132,11 +132,8 @@ def cached_attention(
 ) -> tuple[Array, KVCache]:
     """Causal self-attention of x [b, t, d], at positions from `start` i32[] on, over the cached positions and itself.
     The cache has its heads first, and keys as `rotate` left them. `bias` [h, t, s] and `scaled` as in `dense`, `rotate`
-    as in `apply`. With a `window`, a position attends to as many, the last of which is its own.
-
-    Returns:
-      (output [b, t, d], the cache with the keys and values of x).
-    """
+    as in `apply`. With a `window`, a position attends to as many, the last of which is its own. Returns (output
+    [b, t, d], the cache with the keys and values of x)."""
     cache = jax.tree.map(
         lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), start, axis=2),
         cache, heads_first(project_kv(params, x, heads, rotate)))

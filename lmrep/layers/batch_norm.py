@@ -22,11 +22,8 @@ def statistics(d: int) -> Tree:
 
 def apply(params: Tree, running: Tree, x: Array, mask: Array, training: bool) -> tuple[Array, Tree]:
     """Normalizes each dimension of x [..., d] over the vectors where `mask` bool[...] holds; in `training` by this
-    batch, otherwise by the `running` statistics, which then stay as they are.
-
-    Returns:
-      (y [..., d] in x's dtype, the running statistics after the batch; their variance is the unbiased estimate).
-    """
+    batch, otherwise by the `running` statistics, which then stay as they are. Returns (y [..., d] in x's dtype, the
+    running statistics after the batch; their variance is the unbiased estimate)."""
     y = x.astype(jnp.float32)
     mean, variance = running["mean"], running["variance"]
     if training:

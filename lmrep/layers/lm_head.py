@@ -89,15 +89,13 @@ def chunked_cross_entropy(
     """The weighted sum of the cross-entropies of `targets` i32[b, t] at all positions, without their logits at once.
 
     Positions are processed in up to `MAX_CHUNKS` chunks, and the gradient of a chunk is computed together with its
-    logits, which are never recomputed. No array is larger than [b, t / MAX_CHUNKS, v] or, if that is more, than
-    2 * CHUNK_LOGITS elements, in the forward and the backward pass.
+    logits, which are never recomputed. No array is larger than [b, t / MAX_CHUNKS, v] or, if that is more, than 2 *
+    CHUNK_LOGITS elements, in the forward and the backward pass.
 
     The table [v, e] and the bias [v] or None give the logits of x [b, t, e]; `weights` float32 [b, t] are 0 where
     nothing is predicted. `z_loss` times the squares of log sum exp(logits) is added to the cross-entropies in the sum,
-    so that logits stay small (T5).
-
-    Returns:
-      (the sum float32 [], nll float32 [b, t] and correct bool[b, t] as in `cross_entropy`, both without a gradient).
+    so that logits stay small (T5). Returns (the sum float32 [], nll float32 [b, t] and correct bool[b, t] as in
+    `cross_entropy`, both without a gradient).
     """
     axes, shape = ("batch", "length"), targets.shape
 

@@ -40,11 +40,8 @@ class Execution:
 
 def specs(layer: Tree | list[Tree], layers: int, shared: tuple[str, ...] = ()) -> Tree:
     """The parameters of a stack of layers with the spec tree `layer`, or of a list of trees where their shapes differ.
-
-    Returns:
-      The same tree, in which parameters have a leading axis `layers`, but for those under the top-level names `shared`,
-      which all layers share (Lan et al., 2019). For a list, a tree a layer under its number: "0", "1", ...
-    """
+    Returns the same tree, in which parameters have a leading axis `layers`, but for those under the top-level names
+    `shared`, which all layers share (Lan et al., 2019). For a list, a tree a layer under its number: "0", "1", ..."""
     if isinstance(layer, list):
         return {str(i): tree for i, tree in enumerate(layer)}
     return {name: part if name in shared else P.stacked(part, layers) for name, part in layer.items()}

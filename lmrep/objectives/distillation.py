@@ -85,11 +85,8 @@ def mask_batch(
     keys: Keys, tokens: Array, segment_ids: Array, *, c: Config, vocabulary: Vocabulary
 ) -> tuple[Array, Array]:
     """The masks of a batch i32[b, t]: a position is drawn, without replacement, with a probability proportional to
-    max(count, 1)^-smoothing of its token; special tokens are never drawn.
-
-    Returns:
-      (inputs i32[b, t], chosen bool[b, t], the positions whose tokens are predicted).
-    """
+    max(count, 1)^-smoothing of its token; special tokens are never drawn. Returns (inputs i32[b, t], chosen bool[b, t],
+    the positions whose tokens are predicted)."""
     log_weights = -c.smoothing * np.log(np.maximum(vocabulary.counts, 1).astype(np.float64))
     log_weights[[*vocabulary.specials.values()]] = -np.inf
     b, t = tokens.shape

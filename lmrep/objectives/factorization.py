@@ -56,12 +56,8 @@ def sample(
     key: Array, tokens: Array, segment_ids: Array, reversed: Array, *, c: Config, vocabulary: Vocabulary
 ) -> Batch:
     """Draws the targets and the order of one example i32[t], whose tokens are in the reverse order of the text where
-    `reversed` i32[] is 1.
-
-    Returns:
-      `revealed` and `sees` i32[t] (`Factorization`); `predicted` i32[m], positions from left to right; `targets`
-      i32[m], their tokens; `target_mask` bool[m], which of the m are used.
-    """
+    `reversed` i32[] is 1. Returns `revealed` and `sees` i32[t] (`Factorization`); `predicted` i32[m], positions from
+    left to right; `targets` i32[m], their tokens; `target_mask` bool[m], which of the m are used."""
     t, first = tokens.shape[0], first_part(c, tokens.shape[0])
     draws = jax.random.bits(key, (4, t))  # one call: each takes long to compile
     real = segment_ids > 0

@@ -64,11 +64,8 @@ def max_predictions(c: Config, length: int) -> int:
 def mask_example(
     key: Array, tokens: Array, segment_ids: Array, *, c: Config, vocabulary: Vocabulary
 ) -> tuple[Array, Array, Array, Array]:
-    """The masking rule, for one example i32[t] (Devlin et al., 2019, section 3.1).
-
-    Returns:
-      (inputs i32[t], predicted positions i32[m], their tokens i32[m], target_mask bool[m], which of the m are used).
-    """
+    """The masking rule, for one example i32[t] (Devlin et al., 2019, section 3.1). Returns (inputs i32[t], predicted
+    positions i32[m], their tokens i32[m], target_mask bool[m], which of the m are used)."""
     special, m = vocabulary.specials, max_predictions(c, tokens.shape[0])
     draws = jax.random.bits(key, (4 + (c.ngram > 1), *tokens.shape))  # one call: each takes a second to compile
     choice, action, fraction = uniform(draws[0]), uniform(draws[1])[:m], uniform(draws[2, 0])

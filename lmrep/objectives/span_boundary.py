@@ -102,15 +102,12 @@ def prepare(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> B
 
 
 def mask_example(key: Array, tokens: Array, segment_ids: Array, *, c: Config, vocabulary: Vocabulary) -> Batch:
-    """The masking rule, for one example i32[t] (Joshi et al., 2019, section 3.1).
-
-    Returns:
-      `inputs` i32[t]; `predicted` i32[m], positions from left to right; `targets` i32[m], their tokens; `target_mask`
-      bool[m], which of the m are used; `needed` i32[n], the positions whose states are needed; and `own` i32[m], the
-      index of each predicted position in `needed`. With c.boundary also `left` and `right` i32[m], the indices in
-      `needed` of the positions around the span; `span_position` i32[m], the position in the span, from 0; and `bounded`
-      bool[m], which of the m are predicted from the boundary.
-    """
+    """The masking rule, for one example i32[t] (Joshi et al., 2019, section 3.1). Returns `inputs` i32[t]; `predicted`
+    i32[m], positions from left to right; `targets` i32[m], their tokens; `target_mask` bool[m], which of the m are
+    used; `needed` i32[n], the positions whose states are needed; and `own` i32[m], the index of each predicted position
+    in `needed`. With c.boundary also `left` and `right` i32[m], the indices in `needed` of the positions around the
+    span; `span_position` i32[m], the position in the span, from 0; and `bounded` bool[m], which of the m are predicted
+    from the boundary."""
     t, m = tokens.shape[0], predictions(c, tokens.shape[0])
     draws = jax.random.bits(key, (4, t))
     maskable = (segment_ids > 0) & ~masking.one_of(tokens, vocabulary.specials, ("cls", "sep", "bos", "eos", "pad"))

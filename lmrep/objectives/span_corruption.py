@@ -157,11 +157,8 @@ def noise_mask(draws: Array, n: Array, c: Config, sentinels: int) -> Array:
 
 
 def corrupt(key: Array, tokens: Array, segment_ids: Array, *, c: Config, ids: Ids) -> tuple[Array, Array, Array, Array]:
-    """Source and target of one example i32[t], whose padding follows the text, each with an end.
-
-    Returns:
-      (source i32[s], its number of tokens i32[], target i32[t'], its number of tokens i32[]); the others are `start`.
-    """
+    """Source and target of one example i32[t], whose padding follows the text, each with an end. Returns (source
+    i32[s], its number of tokens i32[], target i32[t'], its number of tokens i32[]); the others are `start`."""
     t, n = tokens.shape[0], (segment_ids > 0).sum()
     real = jnp.arange(t) < n
     sizes = lengths(t, c, len(ids.sentinels))

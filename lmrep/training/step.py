@@ -97,11 +97,9 @@ def evaluation_step(
 ) -> tuple[Metrics, Carry]:
     """The metrics of one batch, without dropout, a microbatch at a time.
 
-    Random draws depend on an example's number alone, so that every evaluation with one seed draws the same.
-
-    Returns:
-      The metrics as (sum, count), and the carry after the batch. `loss` counts examples: the batch's loss times its
-      number of examples, without empty ones.
+    Random draws depend on an example's number alone, so that every evaluation with one seed draws the same. Returns the
+    metrics as (sum, count), and the carry after the batch. `loss` counts examples: the batch's loss times its number of
+    examples, without empty ones.
     """
     keys = _keys(jax.random.fold_in(jax.random.key(seed), EVALUATION), batch["example"].astype(jnp.uint32))
     keys = EvaluationKeys(*keys)
