@@ -21,7 +21,7 @@ def matches(
 ) -> dict[str, np.ndarray]:
     """{path: bool[]}, or bool[l] for a stacked parameter: those that at least one pattern matches.
 
-    Raises UserError where a pattern matches none that is not `optional`; `where` is the config field that holds it.
+    Raises UserError where a pattern that is not `optional` matches none; `where` is the config field that holds it.
     """
     addresses = {path: _addresses(path, spec) for path, spec in flatten(specs).items()}
     matched = {path: np.zeros(len(names) or (), bool) for path, names in addresses.items()}

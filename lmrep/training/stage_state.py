@@ -16,7 +16,7 @@ from lmrep.training.state import TrainState
 
 def start(stage: Stage, previous: TrainState | None, mesh: Mesh, seed: int) -> TrainState:
     """The state at the first step of `stage`, on the mesh: it continues with the parameters and moments of `previous`,
-    the state that the stage before left, or says which of these parameters it copies. Others are initialized by `seed`.
+    the state that the stage before left, or copies some of these parameters. Others are initialized by `seed`.
     """
     layout = _layout(stage, mesh)
     if previous is not None and stage.start is None:
