@@ -14,6 +14,7 @@ from lmrep.core.sharding import make_mesh, use_mesh
 from lmrep.layers import adaptive
 from lmrep.layers.adaptive import Clusters
 from tests import reference
+from tests.cases import slow_after
 
 slow = pytest.mark.slow
 V, D, E, B, T = 29, 12, 8, 4, 6
@@ -126,7 +127,7 @@ def test_the_gradient_is_that_of_the_softmax_over_all_words(name, tied, bias, mo
     jax.tree.map(partial(np.testing.assert_allclose, atol=2e-5), gradient, expected_gradient)
 
 
-@pytest.mark.parametrize("cluster", [0, 3])
+@pytest.mark.parametrize("cluster", slow_after(1, [3, 0]))
 def test_any_number_of_targets_may_be_in_a_cluster(cluster, monkeypatch):
     monkeypatch.setattr(adaptive, "BLOCKS", 8)
     monkeypatch.setattr(adaptive, "BLOCK_LOGITS", 16)

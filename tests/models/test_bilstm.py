@@ -209,6 +209,7 @@ def test_each_device_computes_its_share_of_a_step():
 # --- initial values and counts
 
 
+@pytest.mark.slow
 def test_initial_values_are_those_of_the_released_code():
     model = bilstm.build(bilstm.Config(vocab=V, cell=64, width=32, filters=(32, 32, 64)))
     params = P.init(model.specs, jax.random.key(0))

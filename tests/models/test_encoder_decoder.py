@@ -52,6 +52,7 @@ def test_probabilities_add_to_1_over_the_tokens_of_the_same_text():
     assert (np.triu(np.asarray(encoded.source_attention)[:, 0], 1) > 0).any()
 
 
+@pytest.mark.slow
 def test_a_source_is_that_of_consecutive_texts():
     """Two texts for each of three sources, of which the second is padded."""
     model, params = network(T5)
@@ -82,7 +83,7 @@ def test_gradients_equal_finite_differences():
                                    err_msg=path)
 
 
-@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("shared", slow_after(1, [True, False]))
 def test_dropout_masks_are_shared_by_the_positions_of_a_text(shared):
     """With pre norm, dropout is the last operation of a stack."""
     c = replace(T5, decoder_layers=1, dropout=0.5, attention_dropout=0.0, mlp_dropout=0.0, shared_dropout=shared)
@@ -93,6 +94,7 @@ def test_dropout_masks_are_shared_by_the_positions_of_a_text(shared):
     assert (dropped == dropped[:, :1]).all() == shared and len({row.tobytes() for row in dropped[:, 0]}) > 1
 
 
+@pytest.mark.slow
 def test_initial_values_are_those_of_t5():
     c = replace(T5, vocab=500, width=64, heads=4, head_width=32, mlp=256)
     specs = P.flatten(encoder_decoder.specs(c))

@@ -10,6 +10,7 @@ from lmrep.layers.attention import AttentionMask
 from lmrep.models import lstm
 from lmrep.models.base import Inputs
 from tests import reference
+from tests.cases import slow_after
 
 V, T, B = 31, 12, 3
 CONFIGS = {
@@ -102,7 +103,7 @@ def test_the_default_range_of_initial_weights_is_that_of_the_width():
 # --- the state
 
 
-@pytest.mark.parametrize(("name", "length"), [("narrow_table", 4), ("rnn", 1)])
+@pytest.mark.parametrize(("name", "length"), slow_after(1, [("narrow_table", 4), ("rnn", 1)]))
 def test_a_text_split_into_examples_with_carried_state_equals_the_unsplit_text(name, length):
     model, params = network(name)
     expected = encode(model, params, TOKENS)

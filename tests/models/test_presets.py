@@ -125,6 +125,7 @@ def test_gpt(name):
     assert config.table_dropout == (name == "gpt")
 
 
+@pytest.mark.slow
 def test_gpt_2_starts_with_a_narrow_residual_stream():
     small = replace(PRESETS["gpt2"].config, vocab=500, layers=8, width=64, heads=1, mlp=256)
     specs = P.flatten(transformer.specs(small))

@@ -120,6 +120,7 @@ def test_dropout_acts_between_layers_and_on_the_output_that_is_fed_back(monkeypa
         np.testing.assert_allclose(found[i], expected, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_packed_pairs_are_independent():
     model, params = network()
     source = np.concatenate([SOURCE[1, :4], SOURCE[0], [0]])[None]

@@ -94,6 +94,7 @@ def test_without_table_dropout_the_sum_is_dropped_and_the_table_is_not(setup):
     assert [name for name, preset in PRESETS.items() if getattr(preset.config, "table_dropout", False)] == ["gpt"]
 
 
+@pytest.mark.slow
 def test_the_loss_is_that_of_the_dropped_tables_and_only_kept_entries_have_gradients(setup):
     model, objective, params, batch = setup
     kept = np.asarray(model.output.table(params["encoder"], KEY)) != 0

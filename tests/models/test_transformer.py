@@ -15,7 +15,6 @@ from lmrep.models.base import Inputs
 from lmrep.models.transformer import Config
 from lmrep.planning import flops
 from tests import reference
-from tests.cases import slow_after
 from tests.programs import products
 
 B, T = 2, 8
@@ -108,8 +107,9 @@ def test_optional_outputs(bert):
     np.testing.assert_allclose(encoded.attention.sum(-1), 1, atol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "execution"), slow_after(1, [
-    ("pre-norm", Execution(scan=True, remat="full")), ("albert", Execution())]), ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "execution"), [
+    ("pre-norm", Execution(scan=True, remat="full")), ("albert", Execution())], ids=str)
 def test_the_last_layer_can_run_at_some_positions_only(name, execution):
     """Values, and gradients of every parameter, are those of a run at all positions."""
     model = transformer.build(CONFIGS[name], execution)

@@ -51,6 +51,7 @@ def test_a_shorter_memory_changes_only_what_would_attend_beyond_it():
     assert equal[:T].all() and not equal[T:].any()
 
 
+@pytest.mark.slow
 def test_memory_holds_the_last_inputs_of_each_layer():
     model, params = network(replace(XL, memory=T + 3))
     _, carry = in_parts(model, params)

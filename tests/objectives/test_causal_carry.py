@@ -127,6 +127,7 @@ def test_packed_texts_have_the_loss_of_texts_alone(head):
     assert float(nll(TEXTS[:1], packed)) == pytest.approx(sum(float(nll(*text)) for text in alone), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_mask_is_made_for_a_network_that_reads_from_left_to_right():
     model, objective, params = build()
     batch = prepare(objective, next(batches(TEXTS, T)))

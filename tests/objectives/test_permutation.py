@@ -300,6 +300,7 @@ def test_no_gradient_reaches_the_memory():
 # Next sentence, examples as text, messages
 
 
+@pytest.mark.slow
 def test_the_label_of_a_pair_is_predicted_from_the_content_stream_at_the_last_position():
     model, objective, params = build(sentence_pair=True)
     labels = np.array([0, 1, 1, 0], np.int32)

@@ -35,6 +35,7 @@ def cases(quick, names=CASES):
 
 
 every = cases(ROWS)
+traced = cases(("masked", "replaced_token", "permutation", "bidirectional"))
 # Compiling a step takes seconds; other rows share their heads and sums with the quick ones, and the variants that are
 # left out carry nothing that their row does not.
 some = cases(("masked",), [*ROWS, "masked, memory", "causal, carried"])
@@ -169,7 +170,7 @@ def checked_dropout(monkeypatch):
     monkeypatch.setattr(dropout, "_hash", lambda key, number: jax.random.bits(key, number.shape))
 
 
-@every
+@traced
 def test_no_key_is_used_twice(name, checked_dropout):
     """In `prepare` and a loss with dropout, by JAX's own check. (Backward passes repeat draws of the forward pass.)"""
     case = CASES[name]
@@ -183,7 +184,7 @@ def test_no_key_is_used_twice(name, checked_dropout):
         jax.jit(forward).trace(rows.params(objective), rows.stream(case, B), jax.random.key(0))
 
 
-@every
+@traced
 def test_a_loss_has_dropout_with_a_key_alone(name, checked_dropout):
     objective, batch = rows.build(CASES[name], 0.1), preparing(name)[-1]
     for key in (None, jax.random.key(0)):

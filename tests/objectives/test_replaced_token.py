@@ -160,6 +160,7 @@ def test_a_sampled_token_equal_to_the_original_is_not_replaced():
     assert (replaced_tokens == BATCH["tokens"])[~hidden].all() and (replaced_tokens != BATCH["tokens"]).any()
 
 
+@pytest.mark.slow
 def test_a_position_drawn_twice_has_one_sampled_token():
     c, objective, params = build(rate=0.6)
     prepared = prepare(objective)

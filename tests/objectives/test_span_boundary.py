@@ -136,8 +136,8 @@ def lengths():
     return batch([example(102, (np.random.default_rng(n).integers(5, V, n).tolist(),)) for n in range(100)])
 
 
-@pytest.mark.parametrize(("count", "expected"), [
-    ("ceil", lambda n: math.ceil(0.15 * n)), ("round", lambda n: min(n, max(1, round(0.15 * (n + 2)))))])
+@pytest.mark.parametrize(("count", "expected"), slow_after(1, [
+    ("ceil", lambda n: math.ceil(0.15 * n)), ("round", lambda n: min(n, max(1, round(0.15 * (n + 2)))))]))
 def test_as_many_are_predicted_as_the_budget_gives(count, expected):
     prepared = prepare(build(count=count), lengths())
     number = (prepared["weights"] > 0).sum(1).tolist()
