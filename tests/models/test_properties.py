@@ -44,7 +44,6 @@ VARIANTS = {
         "scaled_attention": True, "scaled_embedding": True, "shared_dropout": False, "tied": "output"}),
     "t5_1_1": ("encoder_decoder", {"gated": True, "activation": "gelu_tanh", "tied": "embeddings", "head_width": 24}),
     "t5_same_text": ("encoder_decoder", {"stacks": "same_text"}),
-    "dot_attention": ("seq2seq_lstm", {"attention": "dot", "input_feeding": False, "layers": 2}),
     "cove": ("seq2seq_lstm", MODELS["seq2seq_lstm"].encoder),
 }
 QUICK = ("transformer", "transformer_xl")
