@@ -11,14 +11,14 @@ from lmrep.layers import dropout
 from lmrep.metrics import COMMON
 from lmrep.objectives.base import Carry, Keys
 from lmrep.tasks import TASKS
+from tests.cases import slow_after
 from tests.tasks import examples
 from tests.tasks.examples import build, result, step
 from tests.tasks.losses import CLOSED_FORMS
 
-SLOW = ("lstm decoder", "left context of words", "attention pooling", "frozen features", "crf",  # much as others
-        "conditioned ends", "words and characters")
-every_case = pytest.mark.parametrize("name", [
-    pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in examples.CASES])
+QUICK = ("classification", "tagging", "span_extraction", "multiple_choice", "text_to_text")  # the others are like them
+CASES = sorted(examples.CASES, key=lambda name: QUICK.index(name) if name in QUICK else len(QUICK))
+every_case = pytest.mark.parametrize("name", slow_after(len(QUICK), CASES))
 LABELLED = [name for name in examples.EXAMPLES if "labels" in TASKS[name].objective.config.__dataclass_fields__]
 
 
@@ -41,8 +41,7 @@ def test_packed_examples_in_microbatches_on_a_mesh_have_the_loss_of_separate_one
             np.testing.assert_allclose(found, bias, rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["classification", "text_to_text", *(
-    pytest.param(name, marks=pytest.mark.slow) for name in ("conditioned ends", "frozen features", "crf"))])
+@pytest.mark.parametrize("name", slow_after(1, ["classification", "text_to_text", "conditioned ends", "crf"]))
 def test_packed_examples_in_microbatches_on_a_mesh_have_the_gradient_of_separate_ones(name):
     gradient, metrics = step(name, False, (1, 1, 1), 1)
     other, measured = step(name)
@@ -57,9 +56,8 @@ def close(found, expected):
     return all(x == (pytest.approx(y, rel=1e-4, abs=1e-5) if isinstance(y, float) else y) for x, y in pairs)
 
 
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name, (task, *_) in examples.CASES.items()
-    if task not in ("multiple_choice", "text_to_text")])
+@pytest.mark.parametrize("name", slow_after(3, [
+    name for name in CASES if examples.CASES[name][0] not in ("multiple_choice", "text_to_text")]))
 def test_packed_examples_have_the_predictions_of_separate_ones(name):
     assert build(name, packed=True).examples().slots > 1
     assert close(result(name, packed=True)[0], result(name)[0])

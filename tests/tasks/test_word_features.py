@@ -93,8 +93,7 @@ def orders(count, seed, words):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("pooling", "network"), [("attention", "bilstm"), ("mean", "linear")])
-def test_an_lstm_over_word_vectors_alone_learns_the_order_of_words(tmp_path, pooling, network):
+def test_an_lstm_over_word_vectors_alone_learns_the_order_of_words(tmp_path):
     """Of words that the training texts lack, too: their vectors are close to those of words that occur there."""
     training, unseen = ("cat", "dog", "tree", "stone"), ("lion", "wolf", "bush", "rock")
     draw = np.random.default_rng(0)
@@ -104,20 +103,20 @@ def test_an_lstm_over_word_vectors_alone_learns_the_order_of_words(tmp_path, poo
         " ".join([word, *(f"{x:.4f}" for x in vector)]) + "\n" for word, vector in lines.items()))
     tiny.write(tmp_path / "train.jsonl", orders(160, 0, training))
     tiny.write(tmp_path / "dev.jsonl", orders(60, 1, unseen))
-    c = compose_task(f"network={network},model=none,vectors={tmp_path}/glove.txt,mesh=1x1x1", "classification")
+    c = compose_task(f"network=bilstm,model=none,vectors={tmp_path}/glove.txt,mesh=1x1x1", "classification")
     assert c.objective.pooling == "mean"
     c.data.train, c.data.validation = str(tmp_path / "train.jsonl"), str(tmp_path / "dev.jsonl")
     c.tokenizer.vocab_size, c.batch_size, c.epochs = 200, 16, 12.0
     c.log.update({"every": 10, "tensorboard": False, "report": False})
     c.objective.bilstm.update({"width": 12, "dropout": 0.0})
-    c.objective.update({"pooling": pooling, "dropout": 0.0})
+    c.objective.update({"pooling": "attention", "dropout": 0.0})
     c.checkpoint.every = c.evaluation.every = 120
     c.optimizer.learning_rate = 1e-2
     outcome = lmrep.train(c, tmp_path / "run")
-    assert (outcome.after["accuracy"] > 0.95) == (network == "bilstm")
+    assert outcome.after["accuracy"] > 0.95
     run = lmrep.load(tmp_path / "run")
     found = run.predict([each["text"] for each in orders(60, 1, unseen)])
     right = [one["label"] == each["label"] for one, each in zip(found, orders(60, 1, unseen), strict=True)]
     assert np.mean(right) == pytest.approx(outcome.after["accuracy"])
     answer = small.command("predict", f"--workdir={tmp_path}/run", "the lion the rock")
-    assert answer.code == 0 and (network == "linear" or answer.out.startswith("True")), answer
+    assert answer.code == 0 and answer.out.startswith("True"), answer
