@@ -83,9 +83,9 @@ def check_format(stage: StagePlan) -> None:
 
 
 def checked_task(name: str, row: TaskDef) -> TaskDef:
-    """The row of a task, whose `encode` and `score` are checked where they are called. Raises UserError where it names
-    fields of records, or metrics, that do not exist, and later where its columns are not those of its units, or `score`
-    returns something else than its row says."""
+    """The row of a task, whose functions are checked where they are called. Raises UserError where it names fields of
+    records, or metrics, that do not exist, and later where a function fails, its columns are not those of its units, or
+    `resolve` or `score` returns something else than its row says."""
     what, config, metrics = described("task", name, row.objective.config), row.objective.config, row.objective.metrics
     _check_names(what, "it reads the field", (*row.reads.inputs, *row.reads.targets, *row.reads.texts), RECORD_FIELDS)
     _check_names(what, "it compares checkpoints by", filter(None, [row.best]), metrics)
@@ -121,7 +121,25 @@ def checked_task(name: str, row: TaskDef) -> TaskDef:
         _check_names(what, "score measures", result.metrics, {*metrics, "loss"})
         return result
 
-    return row._replace(encode=encode, score=score)
+    def guarded(function: Callable) -> Callable:
+        def call(*arguments: Any) -> Any:
+            with faults_of(what, config):
+                return function(*arguments)
+
+        return call
+
+    def resolve(c: Any, records: Sequence[Record]) -> Any:
+        with faults_of(what, config):
+            resolved = row.resolve(c, records)
+        check_built(what, resolved, config, "resolve")
+        return resolved
+
+    hooks = {name: guarded(getattr(row, name)) for name in ("check", "compare", "submission") if getattr(row, name)}
+    texts = row.templates.texts
+    templates = row.templates._replace(
+        **{name: guarded(getattr(row.templates, name)) for name in ("reads", "convert", "unlabelled")},
+        texts=texts and guarded(lambda c, record: [*texts(c, record)]))
+    return row._replace(encode=encode, score=score, resolve=resolve, templates=templates, **hooks)
 
 
 def checked_predict(objective: Objective, name: str) -> Objective:

@@ -158,7 +158,7 @@ def read_data(
     """The records of a split of data that has the form of the run's, or of its source `source`, with their targets.
     `examples` and errors are those of `read_split`; unlabelled texts are read in full, since examples are made of them
     later."""
-    task, config = TASKS[experiment.objective["name"]], config_of(experiment, source)
+    task, config = task_of(experiment), config_of(experiment, source)
     own = records.spread(records.read(data, split, task.needed(config)),
                          0 if task.templates.unlabelled(config) else examples)
     return [task.templates.convert(config, record._replace(source=source)) for record in own]

@@ -14,13 +14,14 @@ from lmrep.data.formats import FORMATS
 from lmrep.data.formats.base import Spans
 from lmrep.data.formats.plans import table
 from lmrep.data.tokenizers import TOKENIZERS
+from lmrep.experiment import contracts
 from lmrep.metrics import Metric, accuracy_metric
 from lmrep.models import MODELS
 from lmrep.models.base import Encoded, NetworkLoss
 from lmrep.objectives import OBJECTIVES
 from lmrep.optimizers import OPTIMIZERS, SCHEDULES
 from tests import small
-from tests.contract import characters, convolution, endings, muon, skip, test_plugins
+from tests.contract import characters, convolution, endings, muon, skip, test_plugins, topics
 
 ENDINGS = endings.DEFINITION
 
@@ -200,3 +201,20 @@ def test_it_is_refused(row, name, problem, texts, tmp_path, monkeypatch):
     code = getattr(definition, "direction", getattr(definition, "decay", definition.config))
     assert f"'{name}' ({inspect.getsourcefile(code)})" in message
     assert problem in message and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["resolve", "check", "compare", "reads", "convert", "texts", "unlabelled"])
+def test_an_error_in_a_function_of_a_task_names_the_task_and_its_file(name):
+    row, failing = topics.DEFINITION, {name: lambda *arguments: {}["label"]}
+    if inner := name in row.templates._fields:
+        failing = {"templates": row.templates._replace(**failing)}
+    checked = contracts.checked_task("topics", row._replace(**failing))
+    called = getattr(checked.templates if inner else checked, name)
+    with pytest.raises(UserError, match=r"^task 'topics' \(.*topics\.py\): KeyError: 'label' \(line .*correct this"):
+        called(None, None)
+
+
+def test_a_task_whose_resolve_returns_no_config_is_named():
+    checked = contracts.checked_task("topics", topics.DEFINITION._replace(resolve=lambda c, records: None))
+    with pytest.raises(UserError, match=r"^task 'topics' .*its resolve returns NoneType; expected Config of tests"):
+        checked.resolve(topics.Config(), [])
