@@ -134,7 +134,7 @@ def train(
 
 
 class _Prepared(NamedTuple):
-    """What a run needs before its first write; `writers` are those of `_writers`."""
+    """What a run needs before its first write; `writers` come from `_writers`."""
 
     data: Data
     stages: list[Stage]

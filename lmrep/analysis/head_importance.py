@@ -40,7 +40,7 @@ class Gated(NamedTuple):
     score: Callable[[np.ndarray], float]  # gates float32[l, h] -> the metric of the validation examples
     metric: str  # its name
     higher_is_better: bool  # of the metric
-    sizes: dict[str, int]  # the numbers of training examples and of those of the split, by name
+    sizes: dict[str, int]  # numbers of examples by split: of the training data, and of the split that is scored
 
 
 def gated(
@@ -144,8 +144,8 @@ def importance(
     token, summed over tokens, without dropout. The loss is a sum over what the objective averages over: examples, or
     words, or masked tokens.
 
-    The sums of a layer are divided by the number of tokens; those of the last layer, where the network computes it at
-    some positions alone (as for classification), by their number: for classification that of examples.
+    The sums of a layer are divided by the number of tokens. Where the network computes the last layer at some positions
+    alone, its sums are divided by the number of these: for classification, the number of examples.
 
     Args:
       gates: float32[l, h]; heads whose gates are 0 get 0.
@@ -164,7 +164,7 @@ def importance(
 
 def importance_step(make: Callable[[Model], Objective], model: Model, seed: int) -> Callable:
     """(params, batch, gates, number of the batch) -> (sums [l, h], tokens, positions of the last layer) of the
-    objective `make(model)`, compiled. `seed` is that of its draws, such as masks."""
+    objective `make(model)`, compiled. `seed` is for its draws, such as masks."""
     plain = make(model)
 
     @jax.jit

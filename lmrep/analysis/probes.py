@@ -83,7 +83,7 @@ class ProbesFile(TypedDict):
 class Vectors(NamedTuple):
     """The vectors of a split that a classifier reads."""
 
-    x: np.ndarray  # float32 [k, m, d], of k layers for m words or texts; those of narrower layers end with zeros
+    x: np.ndarray  # float32 [k, m, d], of k layers for m words or texts; vectors of narrower layers end with zeros
     y: np.ndarray  # int32 [m], labels
     unit: np.ndarray  # int64 [m], the unit that each is in
     position: np.ndarray  # int64 [m], the token of the unit; 0 for texts
@@ -93,7 +93,7 @@ def probe(config: Any, source: str | os.PathLike, examples: int = 0, untrained: 
     """Trains a classifier on each layer of a network.
 
     Args:
-      config: of a task: its data, labels and metrics. Network and tokenizer are those of `source`.
+      config: of a task: its data, labels and metrics. Network and tokenizer are taken from `source`.
       source: a workdir or a published directory.
       examples: training examples, at equal distances; 0: all.
       untrained: probe a network with the same config and random parameters, too.
@@ -267,7 +267,7 @@ def fit(x: np.ndarray, y: np.ndarray, classes: int, seed: int = 0) -> Callable[[
 
 def table(result: ProbeRecord) -> tuple[list[str], list[list[str]]]:
     """(headings, cells) of the metric by which the task is judged, by layer, with its intervals and, where it was
-    measured, that of an untrained network."""
+    measured, the score of an untrained network."""
     task, name = TASKS[result["task"]], result["best"]
     metric = task.objective.metrics[name]
     columns = [("", result["layers"]), *[("untrained network", each) for each in [result.get("untrained")] if each]]
@@ -297,7 +297,7 @@ def describe(result: ProbeRecord) -> str:
 
 
 def store(result: Mapping[str, Any], path: Path) -> None:
-    """Adds a result to a JSON file, in place of that of the same name and the same checkpoint. Raises UserError if
+    """Adds a result to a JSON file, in place of an earlier one of the same name and checkpoint. Raises UserError if
     the file is damaged; damaged results in it are kept."""
     def is_replaced(other: Any) -> bool:
         return isinstance(other, dict) and all(other.get(name) == result[name] for name in ("name", "source"))

@@ -81,7 +81,7 @@ class Summary(NamedTuple):
 
     @property
     def deviation(self) -> float | None:
-        """Their standard deviation, that of a sample; None for fewer than two."""
+        """Their sample standard deviation; None for fewer than two."""
         return statistics.stdev(self.values) if len(self.values) > 1 else None
 
     def count(self, state: str) -> int:
@@ -268,7 +268,7 @@ def _record(each: Result) -> dict[str, Any]:
 
 
 def reported(found: Sequence[Summary], metric: Metric) -> list[Run]:
-    """The runs for a report: the finished ones, those of the best settings first, at most `MAX_REPORTED`."""
+    """The runs for a report: the finished ones, of the best settings first, at most `MAX_REPORTED`."""
     sign = -1 if metric.higher_is_better else 1
     ranked = sorted((one for one in found if one.mean is not None), key=lambda one: sign * one.mean)
     return [each.run for one in ranked for each in one.results if each.state == FINISHED][:MAX_REPORTED]

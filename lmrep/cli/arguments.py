@@ -21,7 +21,7 @@ class Flag(NamedTuple):
     Attributes:
       default: its value where it is not given.
       help: what it means.
-      type: of its values; by default that of the default. A bool is set by --name and --noname.
+      type: of its values; by default the type of the default. A bool is set by --name and --noname.
       bounds: what its values may be.
     """
 

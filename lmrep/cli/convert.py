@@ -12,7 +12,7 @@ The reference is the transformers library, where it is installed; otherwise the 
 itself, written and read again. Tensors without a counterpart in our network are listed and kept. Pickled weights, and
 configs that name code to run, are refused.
 
-ELMo's files are those of bilm-tf: options.json, lm_weights.hdf5 (names that end in options.json and weights.hdf5 are
+ELMo's files are named as by bilm-tf: options.json, lm_weights.hdf5 (names that end in options.json and weights.hdf5 are
 found too) and, if it is there, the vocabulary, vocab*.txt, with one word per line. They need h5py:
 pip install -e '.[elmo]'. The softmax is not in them."""
 

@@ -2,7 +2,7 @@
 
 --fraction removes that fraction of all heads, those of least importance (see lmrep heads); --heads removes those that
 it names: 1:2,5;3:0 are heads 2 and 5 of layer 1 and head 0 of layer 3. Both are numbered from 0, as before any was
-removed. Every layer keeps at least one head. Outputs are those of the network with these heads gated off.
+removed. Every layer keeps at least one head. Outputs equal those of the network with these heads gated off.
 
 Every command except train takes the new run, and a new run starts from it with init=OUTPUT, to train it further. Where
 layers share parameters (ALBERT), the same heads are removed from every layer. Published layouts have no such networks,

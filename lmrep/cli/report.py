@@ -2,7 +2,7 @@
 
     lmrep report runs/one runs/two
 
-The page of one run is report.html in its workdir, that of several is report.html in the current directory."""
+The page of one run is report.html in its workdir, the page of several is report.html in the current directory."""
 
 from lmrep.cli.arguments import DATA_DIR, Arguments, Flag
 from lmrep.core.errors import UserError

@@ -10,7 +10,7 @@ from lmrep.core.errors import RunFault
 
 def prepare() -> None:
     """Opens the null device in place of each closed stream, and escapes what the encoding of an open one lacks. A
-    closed stream is None, and its descriptor would be that of the next file that is opened."""
+    closed stream is None, and its descriptor would be given to the next file that is opened."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:

@@ -78,7 +78,7 @@ def _page(workdir: str) -> Path:
 
 
 def config_of(arguments: Arguments) -> Any:
-    """The config of --config, or that of the run in --workdir."""
+    """The config of --config, or of the run in --workdir."""
     workdir = arguments.workdir
     if workdir and not arguments.config_file and (
             remote.as_url(workdir) or (Path(workdir) / "config.json").is_file()):
@@ -88,7 +88,7 @@ def config_of(arguments: Arguments) -> Any:
 
         there = remote_workdir.local_copy(workdir, checkpoints=False)
         recorded, given = read_config(there)["config"], {path for path, _ in arguments.overrides}
-        if "epochs" in given and "steps" not in given:  # the steps on record are those of the previous epochs
+        if "epochs" in given and "steps" not in given:  # the steps on record belong to the previous epochs
             recorded = {**recorded, "steps": 0}
         return apply_overrides(recorded, arguments.overrides)
     return arguments.load_config()

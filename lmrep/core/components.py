@@ -63,7 +63,7 @@ def check_built(what: str, built: Any, expected: type, name: str = "build") -> N
 
 
 def type_of(value: Any) -> str:
-    """The type of a value for messages, that of a traced array as of any other: "an array float32[2, 3]"."""
+    """The type of a value for messages, also of a traced array: "an array float32[2, 3]"."""
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"an array {value.dtype}{list(value.shape)}"
     if type(value) is not tuple:

@@ -98,7 +98,7 @@ def write_json(path: str | os.PathLike, value: Any) -> None:
 
 
 def check_output(path: str | os.PathLike, flag: str = "output") -> None:
-    """Refuses a file, that of `--flag`, that cannot be written, so that this is known before anything is computed.
+    """Refuses the file of `--flag` if it cannot be written, so that this is known before anything is computed.
     Raises UserError."""
     path = Path(path)
     if path.exists() and not path.is_file():  # a device or a pipe would be replaced by a file

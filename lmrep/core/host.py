@@ -64,7 +64,7 @@ def keep_memory() -> bool:
 
 
 def cores() -> int:
-    """Cores that this process may use: those of its CPU affinity, limited by the quota of its container."""
+    """Cores that this process may use: its CPU affinity, limited by the quota of its container."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with contextlib.suppress(OSError):
         if quota := re.match(r"(\d+) (\d+)", Path("/sys/fs/cgroup/cpu.max").read_text()):

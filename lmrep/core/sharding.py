@@ -1,7 +1,7 @@
 """Sharding: a mesh of named axes, and rules that map logical axes to mesh axes.
 
-A parameter's spec names the logical axis of each of its dimensions; `shard` names those of an activation. The rules say
-over which mesh axes a logical axis is sharded. They define the layout completely: no model depends on the mesh.
+A parameter's spec names the logical axis of each of its dimensions; `shard` names an activation's. The rules say over
+which mesh axes a logical axis is sharded. They define the layout completely: no model depends on the mesh.
 """
 
 import contextlib
@@ -233,7 +233,7 @@ def _sum_scatter(x: Array, name: str, at: int) -> Array:
     """Inside a shard_map: a shard along the dimension `at` of the sum of x [i, o] over the mesh axis `name`.
 
     libtpu replaces a reduce-scatter by an all-reduce, which sends twice as much, where tiles of the other dimension
-    cannot be divided: that of BERT's 30,522 rows on 16 chips, but not of 30,720.
+    cannot be divided: a table of BERT's 30,522 rows on 16 chips, but not one of 30,720.
     """
     if platform() != "tpu":
         return jax.lax.psum_scatter(x, name, scatter_dimension=at, tiled=True)
@@ -286,7 +286,7 @@ def map_shards(f: Callable[..., Array], axes: Sequence[tuple[str | None, ...]], 
     """f(*arrays), run on each device with its shards: for kernels that the partitioner cannot split.
 
     Args:
-      f: shards -> a shard of the result, whose shape and layout are those of the first array.
+      f: shards -> a shard of the result, which has the shape and the layout of the first array.
       axes: the logical axes of each array, as in `shard`. f must be independent along those that are sharded, or use
         `shard_start` and `gather_length`.
       *arrays: its arguments; None for one that is not there.

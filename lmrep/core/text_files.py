@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from lmrep.core import input_files
 from lmrep.core.errors import UserError
 
-# UTF-32 first: its little-endian mark begins with that of UTF-16.
+# UTF-32 first: its little-endian mark begins with the mark of UTF-16.
 MARKS = {"UTF-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "UTF-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)}
 
 

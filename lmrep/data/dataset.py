@@ -14,7 +14,7 @@ Batch = dict[str, np.ndarray]
 class Dataset(Protocol):
     """Examples numbered 0, 1, ... and gathered a batch at a time; example -1 is empty: all padding.
 
-    Plans of a corpus (`formats.Plan` and those of formats without a table of spans), mixtures and labelled examples
+    Plans of a corpus (`formats.Plan`, and of formats without a table of spans), mixtures and labelled examples
     subclass it; what most of them have in common is defined here.
 
     Attributes:
@@ -59,7 +59,7 @@ class Dataset(Protocol):
         return np.where(positions < count, positions, -1)
 
     def continues(self, previous: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """bool, whether the text of each example `numbers` directly follows that of the example `previous`."""
+        """bool, whether the text of each example `numbers` directly follows the text of the example `previous`."""
         return np.zeros(np.shape(numbers), bool)
 
     def batch_length(self, numbers: np.ndarray) -> int | tuple[int, int]:

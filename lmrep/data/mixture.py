@@ -52,7 +52,7 @@ class Sources:
 class Mixture(Dataset):
     """A dataset composed of the plans of several sources.
 
-    The examples of the first source are numbered first, then those of the second, and so on."""
+    Examples are numbered source after source."""
 
     plans: tuple[Dataset, ...]  # of the sources, all of one format and length
     store: Sources = field(repr=False)  # their splits and proportions

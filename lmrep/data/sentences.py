@@ -9,7 +9,7 @@ By the rules:
 3. A sentence ends after `.`, `!`, `?` or an ellipsis and any closing quotes and brackets, if white space follows and
    then, after any opening quotes and brackets, a letter that is not lower-case, or a digit. In a hard-wrapped block, a
    `.`, `!` or `?` at the end of a line ends a sentence whatever follows.
-4. A full stop does not end a sentence after an abbreviation (`ABBREVIATIONS`; those of `BEFORE_NUMBERS` only before a
+4. A full stop does not end a sentence after an abbreviation (`ABBREVIATIONS`; of `BEFORE_NUMBERS` only before a
    digit), after an initial ("J. Smith"), within letters and dots ("e.g. This", "U.S. Army"), or after the number of a
    list item ("2. Then").
 5. The marks of other scripts (`UNSPACED`: the danda, the Arabic question mark, the full stops of Chinese

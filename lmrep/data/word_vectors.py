@@ -1,5 +1,5 @@
 """Word vectors in the text format of GloVe (Pennington et al., 2014): a word and its numbers on each line, between
-spaces. The first line may be that of word2vec's text format, the numbers of words and of dimensions."""
+spaces. The first line may give the numbers of words and of dimensions, as in word2vec's text format."""
 
 import os
 import re

@@ -35,7 +35,7 @@ LEAVE_SECONDS = 10  # a process that failed waits this long for the others to fa
 
 
 class Process(NamedTuple):
-    """This process among those of a run.
+    """This process among the processes of a run.
 
     Attributes:
       count: number of processes.

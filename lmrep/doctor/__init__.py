@@ -35,7 +35,7 @@ def examine(
       workdir: the workdir; without one, its checks are skipped.
       data_dir: the directory of token stores.
       files: a glob that `api.evaluate` will take.
-      devices: number of devices in all processes; by default those of this machine.
+      devices: number of devices in all processes; by default of this machine.
       processes: number of processes.
       compiling: compile the training step, which measures its memory; without it, that of its state is counted alone.
     """

@@ -100,7 +100,7 @@ def warnings(data: Data) -> list[str]:
 def objective(
     stage: StagePlan, network: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})
 ) -> Objective:
-    """The objective of a stage, with those of the frozen parts that it reads."""
+    """The objective of a stage, with the frozen parts that it reads."""
     definition = ALL_OBJECTIVES[stage.objective_name]
     read = {name: frozen[name] for name in definition.parts(stage.objective) if name in frozen}
 
@@ -202,7 +202,7 @@ def stages(data: Data, data_dir: Path, frozen: FrozenParts = MappingProxyType({}
 def _stage(
     data: Data, stage: StagePlan, schedule_steps: int, network: Model, data_dir: Path, frozen: FrozenParts
 ) -> Stage:
-    """One stage; `stage` is that of the experiment that the data completed."""
+    """One stage; `stage` belongs to the experiment that the data completed."""
     experiment, vocabulary = data.experiment, data.tokenizer.vocabulary
     metrics = COMMON | task_sources.metrics(experiment, stage.objective_name)
     built = objective(stage, network, vocabulary, frozen)

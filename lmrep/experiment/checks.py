@@ -78,7 +78,7 @@ def check_processes(sizes: Sequence[int], devices: int, processes: int) -> None:
 
 
 def check_writable(directory: Path, flag: str = "workdir") -> None:
-    """Refuses a directory, that of `--flag`, which could not be made or written to. Raises UserError."""
+    """Refuses the directory of `--flag` if it could not be made or written to. Raises UserError."""
     if remote.as_url(directory):
         raise UserError(f"the {flag} {directory} is a remote store, and this needs a file system with locks; "
                         f"give another --{flag}")
@@ -122,7 +122,7 @@ def check_same_record(record: dict) -> None:
     """Refuses a run whose processes have read other data, or configs that give other numbers. All processes call this.
 
     Raises:
-      UserError: `run_record` of this process or of another one is not that of process 0.
+      UserError: `run_record` of some process differs from that of process 0.
     """
     if jax.process_count() == 1:
         return

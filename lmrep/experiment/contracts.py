@@ -34,7 +34,7 @@ from lmrep.tasks import TASKS
 from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder
 from lmrep.training.state import specs_of
 
-TARGETS = "targets"  # a figure of the training step, beside those of `COMMON`
+TARGETS = "targets"  # a figure of the training step, beside `COMMON`
 
 
 def check_network(name: str, row: ModelDef) -> None:

@@ -71,7 +71,7 @@ def compose_task(
         for name, value in form.data.items():
             config.data[name] = value
         config.checkpoint.best = form.objective["metrics"][0]
-    # The paper's numbers, and those of the page.
+    # The numbers of the paper, then of the page.
     recipe = "features" if chosen.model == "none" else chosen.recipe
     config.update_from_flattened_dict(fine_tuning_recipes.settings(recipe, known))
     for section, fields in own.items():

@@ -67,7 +67,7 @@ def read_run(directory: Path, name: str, values: bool) -> Trained:
 
 
 def chosen_step(checkpoints: Checkpoints, experiment: Experiment) -> int | None:
-    """The step that is read where none is given: that of the newest checkpoint that verifies, or of the best one where
+    """The step that is read where none is given: the newest checkpoint that verifies, or the best one where
     the config says so (`checkpoint.load`). None if there is no checkpoint."""
     best = checkpoints.best() if experiment.checkpoint.load == "best" else None
     return checkpoints.newest() if best is None else best

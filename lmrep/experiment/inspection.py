@@ -216,7 +216,7 @@ def _label_splits(data: Data) -> str:
 
 
 def _of_sources(data: Data, split: str) -> dict[str, dict[str, float]]:
-    """The numbers of each source of a mixture; `epochs` are those of the run."""
+    """The numbers of each source of a mixture in a run of `epochs` epochs."""
     store, counts = data.splits[split], Counter(record.source for record in data.records[split])
     found = {}
     for name, first, last in zip(store.names, store.bounds, store.bounds[1:], strict=False):

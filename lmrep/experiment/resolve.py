@@ -1,5 +1,5 @@
-"""From the config of a page to that of an experiment: what it takes from a checkpoint, and the overrides; and from the
-experiment of a run to that of an evaluation.
+"""From the config of a page to an experiment: what it takes from a checkpoint, and the overrides; and from the
+experiment of a run to an evaluation.
 
 All functions are pure: they return new configs, and read nothing but their arguments.
 """

@@ -92,7 +92,7 @@ def _views(texts: Sequence[Text], scoring: Scoring) -> Iterator[Views]:
 def _batches(groups: Iterator[Views], tokens: int, multiple: int, max_padding: int) -> Iterator[tuple[Views, int]]:
     """(views, batch size): batches of similar lengths. The last batch has fewer views than its size.
 
-    Views wait for those of the next length, to which they are padded, until that would make more than `max_padding`
+    Views wait for views of the next length, to which they are padded, until that would make more than `max_padding`
     tokens of padding.
     """
     waiting = None

@@ -19,7 +19,7 @@ def of_roles(vocabulary: Vocabulary, *roles: str) -> set[int]:
 
 
 def around(run: Any) -> tuple[list[int], list[int]]:
-    """The ids before and after a text: those of the format that the run trained with."""
+    """The ids before and after a text, of the format that the run trained with."""
     if pairs := run.objective.uses.text_pairs:
         return [], [pairs.end]
     stage = stage_at(run.experiment, run.step)

@@ -68,7 +68,7 @@ class Certificate:
 
 
 def random_batch(checkpoint: Published, seed: int = 0) -> RandomBatch:
-    """Draws sequences of all ids but that of padding. The second is padded; a network that needs the id of padding to
+    """Draws sequences of all ids but padding. The second is padded; a network that needs the id of padding to
     find the last token, and has none, gets no padding. Tokens have two types if the network does. Where the head needs
     a token that ends each text, that is the last one."""
     config, draw = checkpoint.config, np.random.default_rng(seed)

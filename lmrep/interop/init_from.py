@@ -1,4 +1,4 @@
-"""Where a run's parameters come from (`init=`): those of another run or of a published checkpoint, matched by path.
+"""The initial parameters of a run (`init=`): of another run or of a published checkpoint, matched by path.
 
 Tables over the vocabulary are matched by token, so that a vocabulary may be extended, reduced or reordered. A token
 that the source checkpoint lacks starts as the mean of all rows.
@@ -202,7 +202,7 @@ class Match(NamedTuple):
 def match(
     specs: Tree, source: SourceCheckpoint, tokens: Sequence[str], mapping: Mapping[str, str] = MappingProxyType({})
 ) -> Match:
-    """Matches the parameters of a source checkpoint with those of a run.
+    """Matches the parameters of a source checkpoint with the parameters of a run.
 
     Args:
       mapping: `config.init_mapping`, as `path_mapping.origins` takes it.
@@ -274,7 +274,7 @@ def fresh_layers(values: Mapping[str, np.ndarray], specs: Tree, layers: int, see
 
 
 def check_network(network: Any, source: SourceCheckpoint) -> list[str]:
-    """For people: how the network's config differs from that of the source checkpoint, apart from sizes.
+    """For people: how the network's config differs from the source checkpoint's, apart from sizes.
 
     Raises:
       UserError: a field differs that gives every parameter another meaning (`ModelDef.architecture_fields`).

@@ -245,7 +245,7 @@ def _tail_blocks(
     """The result of `_tail`, and the gradients for a cotangent of 1.
 
     The positions of the tail are gathered into blocks of one size, and the loop ends with the last block that has any:
-    the work is that of these positions, whatever their number, and the shapes are static.
+    only these positions are computed, whatever their number, and the shapes are static.
     """
     shape, v, n = targets.shape, len(table), targets.size
     rows = block_size(n, v, fraction)

@@ -21,7 +21,7 @@ def specs(d: int, filters: int, window: int) -> Tree:
 def apply(params: Tree, characters: Array, key: Array | None = None, rate: float = 0.0) -> Array:
     """characters i32[..., c], 0 after the word -> [..., filters]; 0 where there is no character.
 
-    Positions of the convolution are those of the characters, with zeros around the word. `rate` is of dropout on the
+    The convolution is at each character, with zeros around the word. `rate` is of dropout on the
     characters' vectors, with `key`.
     """
     window = params["kernel"].shape[0]

@@ -98,7 +98,7 @@ def baseline(metric: Metric, value: Callable[[str], float | None]) -> float | No
 
 
 def beats(metric: Metric, value: float, trivial: float) -> bool:
-    """Whether a value is better than that of the trivial predictor."""
+    """Whether a value is better than the trivial predictor's."""
     return value > trivial if metric.higher_is_better else value < trivial
 
 

@@ -1,4 +1,4 @@
-"""Metrics of classification: accuracy, F1, macro-F1, the Matthews correlation. Values are those of scikit-learn.
+"""Metrics of classification: accuracy, F1, macro-F1, the Matthews correlation. Values equal scikit-learn's.
 
 Gold and predicted values are [n] labels, strings or numbers; UserError is raised for a mixture of types.
 """

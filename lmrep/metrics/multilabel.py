@@ -18,7 +18,7 @@ def micro_sums(gold: LabelSets, predicted: LabelSets) -> np.ndarray:
 
 def label_sums(gold: LabelSets, predicted: LabelSets) -> np.ndarray:
     """float64 [n, 3 c], c labels that are gold or predicted at least once: whether each is a true positive, gold,
-    predicted, for each label in turn. Macro-averaged F1 is that of scikit-learn."""
+    predicted, for each label in turn. Macro-averaged F1 equals scikit-learn's."""
     names = sorted({label for labels in (*gold, *predicted) for label in labels})
     a, b = (np.array([[name in labels for name in names] for labels in values], bool).reshape(len(gold), -1)
             for values in (gold, predicted))
@@ -46,7 +46,7 @@ def constant_subset_accuracy(gold: LabelSets) -> float:
 def sense_sums(gold: LabelSets, predicted: LabelSets) -> np.ndarray:
     """float64 [n, 3]: the fraction of a word's answers that are right, 1, and whether there is an answer.
 
-    Precision, recall and F1 are those of the scorer of Raganato et al. (2017): an answer that is one of the right
+    Precision, recall and F1 equal the scorer of Raganato et al. (2017): an answer that is one of the right
     senses is right; of several answers each counts for its share. Words without an answer lower recall alone.
     """
     answers = [({*right}, {*given}) for right, given in zip(gold, predicted, strict=True)]

@@ -15,7 +15,7 @@ class Preset(NamedTuple):
     """A published network.
 
     Attributes:
-      config: the network's config; its class is that of `MODELS[model]`.
+      config: the network's config, of the class of `MODELS[model]`.
       encoder: number of parameters of embeddings and layers.
       pretraining: number of parameters with the heads that are trained with them: pooler, masked LM and NSP for BERT;
         none for GPT.
@@ -40,7 +40,7 @@ def _config(layers: int, width: int, vocab: int = 30522) -> Config:
 
 
 def _bert(layers: int, width: int, encoder: int, pretraining: int, cased: bool = False) -> Preset:
-    """Devlin et al. (2019); the small sizes are those of Turc et al. (2019)."""
+    """Devlin et al. (2019); the small sizes are from Turc et al. (2019)."""
     config = _config(layers, width, vocab=28996 if cased else 30522)
     return Preset(config, encoder, pretraining, "bert", "wordpiece", not cased)
 
@@ -197,7 +197,7 @@ PRESETS = {
     "transformer_xl_wt103_large": _transformer_xl(18, 1024, 16, 4096, 384, 283_851_120, 285_170_506, **_WT103_LARGE),
     "transformer_xl_enwik8":      _transformer_xl(12,  512,  8, 2048, 512,  41_055_232,  41_055_436, **_ENWIK8),
     "transformer_xl_lm1b":        _transformer_xl(18, 1024,  8, 4096,  32, 355_622_896, 357_812_082, **_LM1B),
-    # The vocabulary is that of the released commands for WMT 2017 (salesforce/cove), which leave it at OpenNMT-py's
+    # The vocabulary follows the released commands for WMT 2017 (salesforce/cove), which leave it at OpenNMT-py's
     # default: the 50,000 most frequent words of a language, lower-cased beforehand, and four special ones. Gates have
     # two biases there and one here; pretraining counts the output table, without the bias that it has there.
     "cove":              _cove( 50_004, 41_172_000, 71_174_400),

@@ -52,7 +52,7 @@ def _has_table_logits(part: FrozenPart) -> bool:
 
 
 def prepare(keys: Keys, batch: Batch) -> Batch:
-    """As that of `causal`, with `teacher_weights` and `token_weights` float32 [b, t], of what the teacher gives."""
+    """As in `causal`, with `teacher_weights` and `token_weights` float32 [b, t], of what the teacher gives."""
     weights = normalize_weights(batch["segment_ids"] > 0)
     return causal.prepare(keys, batch, c=STUDENT) | {"teacher_weights": weights, "token_weights": weights}
 

@@ -1,5 +1,5 @@
 """Distillation of a masked language model (Sanh et al., 2019): a student predicts masked tokens, the distribution of a
-frozen teacher, and the teacher's hidden states. Masks prefer rare tokens, as those of XLM (Conneau and Lample, 2019).
+frozen teacher, and the teacher's hidden states. Masks prefer rare tokens, as in XLM (Conneau and Lample, 2019).
 
     L = alpha_ce T^2 KL(teacher / T || student / T) + alpha_mlm MLM + alpha_cos (1 - cos(student, teacher))
 

@@ -264,7 +264,7 @@ def copy_or_predict(
 
 def copying_loss(tokens: Array, replaced: Array, c: Config, counts: np.ndarray) -> Array:
     """As the first result of `copy_or_predict` [b, t], of a predictor whose gate is 1 - `rate` everywhere, and whose
-    tokens are those of the training text, with their `counts` [v]."""
+    tokens come from the training text, with their `counts` [v]."""
     unigram = jnp.asarray(np.log(np.maximum(counts, 1) / max(1, counts.sum())), jnp.float32)
     rate = min(c.rate, 0.99)
     return jnp.where(replaced, -math.log(rate) - unigram[tokens], -math.log1p(-rate))

@@ -55,7 +55,7 @@ class TextPairs(NamedTuple):
     """How an objective that is conditioned on a source gives it, and a target, to a network.
 
     Attributes:
-      start: the token that the decoder reads before those of the target.
+      start: the token that the decoder reads before the target's.
       end: the token that ends sources and targets.
       batch: prepared batch -> the batch that the network reads (`model_inputs`): `tokens` and `segment_ids` of the
         decoder, `source_tokens` and `source_segment_ids`; and `targets` i32[b, t], the token after each.

@@ -66,7 +66,7 @@ class ScheduleDef(NamedTuple):
       decay: (config, peak, steps, warmup) -> the rate f32[] as a function of the decay's step, from 0 to `steps`;
         `warmup` is the number of steps of the warm-up, at least 1.
       config: its settings: `ScheduleConfig`, or a subclass that adds some.
-      check: (config, whether it is that of the run's last stage), which raises UserError if settings do not fit.
+      check: (config, whether the stage is the run's last), which raises UserError if settings do not fit.
       rule: (config) -> what a validation does to the rate, whose factor is in the optimizer's state; None: nothing.
       after_warmup: whether the decay always begins at the end of the warm-up, whatever `decay_from` is.
     """

@@ -27,7 +27,7 @@ COUNTS = {
         "6 N + 12 l d t per token (Kaplan et al., 2020; Chowdhery et al., 2022): N weights of the layers, without "
         "embedding tables, output layer and heads, two operations each forward and four backward; 12 l d t for "
         "attention over t positions. Where a network reads a source, its tokens pass the encoder and give the keys and "
-        "values of the attention to it, and those of the target pass the decoder.",
+        "values of the attention to it, and tokens of the target pass the decoder.",
     "exact":
         "the matrix products of the traced training step: forward, backward, recomputation, heads, and the output "
         "layer at the positions that this config predicts. Not element-wise operations. What depends on the data, such "
@@ -127,7 +127,7 @@ def _by_script(objective: Objective, length: int, fraction: float) -> Figure:
 
 
 def totals(stages: Sequence[StageCompute]) -> dict[str, float | None]:
-    """The compute of all stages by each convention; None where that of a stage is not known."""
+    """The compute of all stages by each convention; None where a stage's is not known."""
     by_stage = {name: [stage.total(name) for stage in stages] for name in CONVENTIONS}
     return {name: None if None in values else sum(values) for name, values in by_stage.items()}
 

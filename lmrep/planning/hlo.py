@@ -301,7 +301,7 @@ class Program:
     # Collectives
 
     def collectives(self, devices: int) -> list[Collective]:
-        """The collectives of a program over that many devices, without those of a single device."""
+        """The collectives of a program over that many devices, without collectives of a single device."""
         found, fused = [], set()
         for _, operation, count in self.operations():
             opcode = operation.opcode.removesuffix("-start")

@@ -20,7 +20,7 @@ class Published(NamedTuple):
       vocab: tokens, where the script's number differs from the preset's; 0: the preset's.
       predicts: as `NetworkUse.predicts`.
       generator: the width of ELECTRA's generator, as a fraction of the network's; 0: it has none.
-      derived: the script has no such run; `flops` is computed from that of another.
+      derived: the script has no such run; `flops` is computed from another run's.
     """
 
     flops: float

@@ -154,7 +154,7 @@ def total_energy(
     joules, text = {}, []
     computing = "cpu" if devices[0].platform == "cpu" else "accelerators"
     for name, title in NAMES.items():
-        # Each process measures its own accelerators; those of one host measure the same CPUs and memory.
+        # Each process measures its own accelerators; processes of one host measure the same CPUs and memory.
         members = hosts if name == "accelerators" else list({each["host"]: each for each in hosts}.values())
         if all(name in each["joules"] for each in members):
             joules[name] = sum(each["joules"][name] for each in members)

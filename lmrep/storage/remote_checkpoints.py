@@ -115,7 +115,7 @@ class RemoteCheckpoints(Checkpoints):
     def _publish(self, step: int, manifest: dict) -> None:
         index, local = jax.process_index(), self._unfinished(step)
         written = files.file_hashes(local)
-        if index:  # the files at the top are those of process 0
+        if index:  # the files at the top belong to process 0
             written = {name: entry for name, entry in written.items() if "/" in name}
         self._store_does(lambda: self._lease.check(0))
         self._upload(local, step, written)

@@ -5,7 +5,7 @@
     URL/lease.json                          see `lease`
 
     ~/.cache/lmrep/workdirs/HASH/run/x      the local directory for training (or under $LMREP_DATA_DIR, if set)
-    ~/.cache/lmrep/workdirs/HASH/run-3/x    that of process 3, of several
+    ~/.cache/lmrep/workdirs/HASH/run-3/x    the copy of process 3, of several
     ~/.cache/lmrep/workdirs/HASH/read/x     a local copy for reading
 
 The store alone counts: a run begins by downloading its files. If it is killed at any point it can continue on any
@@ -103,7 +103,7 @@ def download(url: str, step: int | None = None, checkpoints: bool = True) -> Pat
 
 
 def is_published(config: bytes) -> bool:
-    """Whether a config.json is that of a published checkpoint."""
+    """Whether a config.json belongs to a published checkpoint."""
     try:
         return "model_type" in loads(config)
     except (InvalidJSON, TypeError):
@@ -310,7 +310,7 @@ class Logs:
 
 
 def _files(local: Path) -> list[tuple[str, Path]]:
-    """(name, path) of the files in a local directory, except those of checkpoints."""
+    """(name, path) of the files in a local directory, except checkpoints."""
     found = [(path.relative_to(local).as_posix(), path) for path in sorted(local.rglob("*")) if path.is_file()]
     return [(name, path) for name, path in found if not name.startswith(f"{CHECKPOINTS}/")]
 

@@ -183,7 +183,7 @@ class RunRecord(TypedDict):
 
 
 def check_not_published(directory: str | os.PathLike) -> None:
-    """Raises UserError where the config.json in a directory is that of a published checkpoint."""
+    """Raises UserError where the config.json in a directory belongs to a published checkpoint."""
     try:
         content = json_files.read(dict[str, Any], Path(directory) / CONFIG) or {}
     except UserError:  # damaged, or none

@@ -75,7 +75,7 @@ class Losses:
 
     Args:
       config: how many losses, and how far above their median is too far.
-      history: those of a checkpoint.
+      history: from a checkpoint.
 
     Attributes:
       history: (step, loss) pairs of the steps without a fault.

@@ -235,7 +235,7 @@ class _WeightsAndBiases(Writer):  # ignores steps that it has already, so that t
 def format_metrics(
     values: Mapping[str, float], metrics: Mapping[str, Metric], headlines: bool = False
 ) -> dict[str, str]:
-    """Each value as text in its metric's format; with `headlines`, only those of headline metrics."""
+    """Each value as text in its metric's format; with `headlines`, only headline metrics."""
     return {name: format(value, metrics[name].format if name in metrics else ".4g") for name, value in values.items()
             if not headlines or (name in metrics and metrics[name].headline)}
 
@@ -257,7 +257,7 @@ class Progress:
         self._every = 0.1 if screen.is_terminal else every
         self._line = Guarded("the progress line", lambda: StatusLine(screen))
         self._text, self._printed_at = "", -math.inf
-        self._recent: deque[tuple[float, int]] = deque(maxlen=64)  # (time, step); the rate is that of these updates
+        self._recent: deque[tuple[float, int]] = deque(maxlen=64)  # (time, step), which the rate is computed from
 
     def __enter__(self) -> "Progress":
         return self

@@ -21,7 +21,7 @@ FROZEN = "frozen"  # the subtree of parameters that no update changes and no che
 
 @flax.struct.dataclass
 class TrainState:
-    """The arrays of a run; without the frozen parameters, those of a checkpoint. It holds no random state: draws are
+    """The arrays of a run; a checkpoint has them without the frozen parameters. It holds no random state: draws are
     functions of (seed, step)."""
 
     step: Array  # i32[], steps done

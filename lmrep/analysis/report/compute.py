@@ -51,7 +51,7 @@ def _by_formulas(run: RunData) -> dict[str, float | None]:
 
 
 def charts(runs: Sequence[RunData]) -> dict[str, Chart]:
-    """Of the runs' charts those of the metrics by which they are judged, or of the loss; with runs alone that have
+    """The runs' charts of the metrics by which they are judged, or of the loss; with runs alone that have
     validated them after a known number of operations."""
     known = [i for i, run in enumerate(runs) if run.flops_at(run.step) and run.validation]
     judged = {name for i in known for name in metrics.headlines(runs[i])} or {"loss"}

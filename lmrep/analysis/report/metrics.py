@@ -24,7 +24,7 @@ NOT_TASK_SETTINGS = ("data.train", "data.test", "data.test_columns*", "data.tfds
 
 
 def declared(run: RunData) -> dict[str, Metric]:
-    """The metrics that the run's objectives declare, with those of the trainer."""
+    """The metrics that the run's objectives and the trainer declare."""
     stages = [stage.objective_name for stage in run.stages if stage is not run.stage]
     names = dict.fromkeys([*stages, run.stage.objective_name])
     objectives = {name: metric for objective in names
@@ -69,7 +69,7 @@ class Chart(NamedTuple):
 
 
 def charts(runs: Sequence[RunData]) -> dict[str, Chart]:
-    """The curves of several runs: those of one metric share their axes. Total losses do so where they are sums of the
+    """The curves of several runs; curves of one metric share their axes. Total losses do so where they are sums of the
     same terms."""
     members: dict[tuple, dict[int, str]] = {}
     metrics: dict[tuple, Metric] = {}

@@ -18,7 +18,7 @@ from lmrep.inference import prompts
 from lmrep.metrics import COMMON, Judgement, Metric, advice, baseline_names, beats, is_token_loss
 
 # Training worked where every accuracy is this many times its baseline (or its error this many times smaller), and every
-# perplexity this many times smaller than that of token frequencies; it has begun to from SOME on.
+# perplexity this many times smaller than the perplexity of token frequencies; it has begun to from SOME on.
 GOOD, SOME = 2.0, 1.1
 MARGIN = 0.1  # by which an accuracy must also exceed its baseline
 IMPROVING = 0.01  # relative fall of the validation loss over the last quarter from which training longer is advised

@@ -77,8 +77,8 @@ class RunData:
     task: TaskResults = TaskResults()  # what a run of a task reached; empty for pretraining
     cost: Cost | None = None  # what is recorded in cost.jsonl; None where nothing is
     probes: Sequence[ProbeRecord] = ()  # the results of `lmrep probe`
-    heads: HeadsRecord | None = None  # that of `lmrep heads`
-    plan: PlanRecord | None = None  # that of `lmrep plan`
+    heads: HeadsRecord | None = None  # written by `lmrep heads`
+    plan: PlanRecord | None = None  # written by `lmrep plan`
     epochs: float | None = None  # passes over the training text up to `step`; None without `prepared`
 
     @property

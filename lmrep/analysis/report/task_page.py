@@ -52,7 +52,7 @@ def _cell(evaluation: Mapping[str, Any], name: str, metric: Metric) -> str:
 
 
 def _published(run: RunData) -> dict[str, Any] | None:
-    """The published figures of a known set, beside that of the run."""
+    """The published figures of a known set, beside the run's."""
     name = run.experiment.name
     figures = published(name)
     if name not in KNOWN or KNOWN[name].task != run.stage.objective_name or not figures:

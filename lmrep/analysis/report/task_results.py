@@ -1,7 +1,7 @@
 """What a run of a task reached, from the files of its workdir: its evaluations, a confusion table, its worst examples.
 
     data.json                     statistics of its examples
-    results.json, eval.jsonl      metrics and intervals: those at its end, and those of `lmrep evaluate`
+    results.json, eval.jsonl      metrics and intervals, at its end and by `lmrep evaluate`
     predictions/validation.jsonl  each validation example with its prediction
 """
 
@@ -171,7 +171,7 @@ def intact(read_file: Callable[[Path], Any], path: Path, notes: list[str]) -> An
 
 
 def _evaluations(lines: Sequence[Mapping[str, Any]]) -> list[Evaluation]:
-    """Evaluations of labelled data, the newest of those of one checkpoint on the same examples."""
+    """Evaluations of labelled data; of several of one checkpoint on the same examples, the newest."""
     found: dict[tuple, Evaluation] = {}
     for line in lines:
         with contextlib.suppress(UserError):  # of minimal pairs

@@ -41,7 +41,7 @@ def describe(sources: list[Source], pattern: str) -> str:
 
 
 def _local(pattern: str, example: str) -> list[Source]:
-    # Links without a target are ignored, but for those of git-annex, whose content is not there.
+    # Links without a target are ignored, except links of git-annex, whose content is not there.
     names = [name for name in paths.matches(pattern) if (os.path.exists(name) and not os.path.isdir(name)) or (
         os.path.islink(name) and not os.path.exists(name) and "annex/objects/" in os.readlink(name))]
     if not names:

@@ -10,7 +10,7 @@ Their peculiarities are kept, since they affect results:
 - After a random pair, the next chunk starts with the sentences of this one that were not used.
 - A random segment comes from another document unless ten draws all give this one. The pair is labelled random in any
   case, and in a corpus of one document all segments come from that document.
-- Documents are drawn uniformly, and then sentences: those of short documents are more frequent.
+- Documents are drawn uniformly, and then sentences, so that sentences of short documents are more frequent.
 - SOP keeps one case of NSP: a chunk of one sentence is paired with text of another document and labelled swapped.
 
 Two things differ. Documents and examples are not shuffled here, since the loader does that. And each document of each

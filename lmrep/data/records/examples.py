@@ -210,7 +210,7 @@ class Examples(Dataset):
         return {name: array.reshape(count, length) for name, array in arrays.items()}
 
     def statistics(self) -> dict[str, float]:
-        """As `Dataset.statistics`; `padding` is that of batches of one length, the longest."""
+        """As `Dataset.statistics`; `padding` is counted in batches of one length, the longest."""
         tokens = float(self.lengths.mean())
         return {"examples": self.examples, "tokens_per_example": tokens, "padding": 1 - tokens / self.length}
 

@@ -20,7 +20,7 @@ from lmrep.data.records.examples import POOL, Examples
 
 @dataclass(frozen=True, eq=False)
 class MixedExamples(Examples):
-    """As `Examples`, of several sources: the sequences of the first are numbered first, then those of the second."""
+    """As `Examples`, of several sources: sequences are numbered source after source."""
 
     names: tuple[str, ...] = ()  # of the sources
     bounds: tuple[int, ...] = ()  # the number of each source's first sequence; last = number of sequences

@@ -1,6 +1,6 @@
 """Column files: a word a line with its tags beside it, and a blank line after each sentence.
 
-`columns` reads the files of CoNLL-2003 and WNUT-17; `conllu` those of Universal Dependencies.
+`columns` reads the files of CoNLL-2003 and WNUT-17; `conllu` reads Universal Dependencies.
 """
 
 import itertools

@@ -128,7 +128,7 @@ def choose_sentences(data: corpora.Config, corpus: corpora.Corpus) -> tuple[corp
 
 def fingerprint(corpus: corpora.Corpus, data: corpora.Config, config: tokenizers.Config,
                 loaded: tokenizers.Tokenizer | None) -> str:
-    """SHA-256 of everything that decides the folder's content. `data` is that of `choose_sentences`, `loaded` the
+    """SHA-256 of everything that decides the folder's content. `data` comes from `choose_sentences`, `loaded` is the
     tokenizer of `config.vocab_file`."""
     identity = dataclasses.replace(config, vocab_file="", whitespace="") if loaded is None else loaded.fingerprint
     return digest([LAYOUT, token_store.RECORD, corpus.fingerprint(), data.validation, data.test, RULES, data.sentences,

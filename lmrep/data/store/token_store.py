@@ -73,7 +73,7 @@ class Writer:
         documents.npy  int64  sentences of each document
         rest.npy       the tokens after its last full record, fewer than RECORD, with which the next part begins
 
-    and those of `unknown_words.save`, if there are any.
+    and the files of `unknown_words.save`, if there are any.
 
     It holds some records and the two indices in memory: 8 bytes per sentence.
 

@@ -30,7 +30,7 @@ class HeadClass:
       requires: key of config.json -> the only value that is supported.
       sizes: key of config.json -> a field of the task's config that is a number.
       network: fields of our network's config below this head.
-      drops_input: whether the rate of `dropout_keys` holds before the dense layer, too, even where that of `form` is 0.
+      drops_input: whether the rate of `dropout_keys` holds before the dense layer, too, even where `form` has rate 0.
       end: the id, unless eos_token_id is another, of the token that has to end every text; None for any.
     """
 
@@ -77,7 +77,7 @@ def encoder_classes(
       choice: the same of its head for multiple choice.
       form: of the head for classification and regression; the other head has its activation.
       keys: `HeadClass.dropout_keys`.
-      choice_keys: those of multiple choice, where they differ.
+      choice_keys: of multiple choice, where they differ.
       choice_requires: `HeadClass.requires` of multiple choice.
     """
     return (

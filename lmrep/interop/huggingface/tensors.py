@@ -71,7 +71,7 @@ class TensorLocation(NamedTuple):
     layer: int | None
 
     def shape(self, shapes: Shapes) -> tuple[int, ...]:
-        """Computes the tensor's shape from those of our parameters."""
+        """Computes the tensor's shape from the shapes of our parameters."""
         if self.tensor.shape:
             return self.tensor.shape
         parts = [shapes[path][self.layer is not None :] for path in self.tensor.paths]
