@@ -221,7 +221,7 @@ def tune_threshold(null_odds: np.ndarray, answer_scores: np.ndarray, empty_score
     one nearest to 0.
 
     Args:
-      null_odds: float [n], of every question: the score of no answer minus that of the best answer.
+      null_odds: float [n], of every question: the score of no answer minus the score of the best answer.
       answer_scores, empty_scores: float [n], what the best answer, and what "", scores.
 
     Returns:

@@ -266,12 +266,12 @@ class Reads(NamedTuple):
 
 class Templates(NamedTuple):
     """A task whose config decides which fields of records it reads, and which can therefore be trained on a mixture of
-    data sets (`lmrep.tasks.text_to_text`). The defaults are those of every other task.
+    data sets (`lmrep.tasks.text_to_text`). The defaults suit every other task.
 
     Attributes:
-      reads: config -> (fields of the input, targets) of records as they are in files; None: those of `TaskDef.reads`.
+      reads: config -> (fields of the input, targets) of records as they are in files; None: as in `TaskDef.reads`.
       convert: (config, record as it was read) -> the record with the fields of `TaskDef.reads`.
-      texts: (config, record) -> the texts that a tokenizer is trained on; None: those of `TaskDef.reads`.
+      texts: (config, record) -> the texts that a tokenizer is trained on; None: as in `TaskDef.reads`.
       unlabelled: config -> for data without targets, what makes examples of its records once there is a tokenizer,
         (records, TextEncoder) -> records with targets; None where data has targets.
       source_fields: the fields of the config that may differ between the data sets of a mixture (`config.sources`); ():
@@ -331,7 +331,7 @@ class TaskDef(NamedTuple):
 
 
 def collate(outputs: Iterable[dict[str, Any]], units: Units) -> Outputs:
-    """The outputs for each unit, from those of batches in any order.
+    """The outputs for each unit, from outputs of batches in any order.
 
     Args:
       outputs: for each batch, `unit`, `first` and `last` [b, n] as `Examples.gather` gives them, and what `predict`

@@ -2,7 +2,7 @@
 text that is compared with itself.
 
     feed-forward layer with ReLU -> biLSTM -> H
-    each token attends to those of the other text: C = sum_j softmax_j(H_i . H_j) H_j
+    each token attends to the tokens of the other text: C = sum_j softmax_j(H_i . H_j) H_j
     biLSTM on [H; H - C; H * C], one for each text
     maximum, mean, minimum and a learned weighted sum over the tokens of each text, side by side
     maxout layers with batch normalization

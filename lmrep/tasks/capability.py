@@ -232,7 +232,7 @@ class OfSource:
 
 
 class GenerateTarget(Predict):
-    """Generates a text, or draws several, from a text. Options that are not given are those of `config.search`. An
+    """Generates a text, or draws several, from a text. Options that are not given come from `config.search`. An
     example that is a text, or a tuple of texts, has the fields of the template in their order. Of a mixture of data
     sets the template is that of the field `source` of an example, or of `options.source`, or else "{text}"."""
 

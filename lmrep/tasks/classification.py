@@ -31,14 +31,14 @@ MEASURED = {
     "accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
     "majority_accuracy": accuracy_metric("Accuracy of the most frequent class", headline=False)}
 Logits = Callable[..., tuple[Array, Carry | None]]  # as `networks.outputs`
-WRITTEN = 10  # classes of a prediction, the most probable ones; and that of the record
+WRITTEN = 10  # the most probable classes that a prediction has, beside the record's own
 
 
 @dataclass(frozen=True)
 class Classes:
     """The classes, and what is measured of them."""
 
-    labels: tuple[str, ...] = setting((), "the classes, in the order of the head's outputs; none: those of the "
+    labels: tuple[str, ...] = setting((), "the classes, in the order of the head's outputs; none: as in the "
                                       "training data, sorted")
     metrics: tuple[str, ...] = setting(("accuracy",), "what is measured on validation data, beside accuracy",
                                        choices=METRICS)

@@ -7,7 +7,7 @@
             of no answer: the logit that there is none
 
 In training, the first token is the right one; in prediction, ends are scored for a few starts. Both are distributions
-over the tokens of the context and that of no answer.
+over the tokens of the context and the token of no answer.
 """
 
 import jax
@@ -66,7 +66,7 @@ def no_answer_logits(head: Tree, summary: Array, null: Array) -> Array:
 
 
 def _masks(batch: Batch) -> tuple[Array, Array]:
-    """(the tokens of each unit's context, and these with that of no answer), bool[b, n, t]."""
+    """(the tokens of each unit's context, and these with the token of no answer), bool[b, n, t]."""
     t, n = batch["tokens"].shape[1], batch["unit"].shape[1]
     own = batch["segment_ids"][:, None] == 1 + jnp.arange(n)[:, None]
     at = jnp.arange(t) - batch["first"][..., None]
@@ -80,7 +80,7 @@ def _units(batch: Batch) -> Array:
 
 def losses(head: Tree, x: Array, batch: Batch, eps: float, unanswerable: bool) -> tuple[Array, Array]:
     """(the loss, whether start and end are right) of each unit, [b, n]: the mean of the cross-entropies of the two,
-    plus, where questions may be unanswerable, `WEIGHT` times that of the classifier."""
+    plus, where questions may be unanswerable, `WEIGHT` times the classifier's loss."""
     _, allowed = _masks(batch)
     positions = [jnp.maximum(batch["first"] + jnp.maximum(batch[name], 0), 0) for name in ("start", "end")]
     starts = start_logits(head, x)

@@ -79,14 +79,14 @@ def add(
     c: Config, part: FrozenPart | None, params: Tree, batch: Batch, loss: tuple[Array, Metrics], ours: Array,
     weights: Array, read: Callable[[dict[str, dict[str, Array]]], Array],
 ) -> tuple[Array, Metrics]:
-    """The loss and the metrics of a task, with those of its teacher.
+    """The loss and the metrics of a task, with its teacher's.
 
     Args:
       c: the weights.
       part: the teacher, which predicts without dropout and gets no gradient; None: nothing changes.
       params: as `Objective.loss` takes them.
       batch: prepared.
-      loss: (that of the labels, metrics).
+      loss: (the loss of the labels, metrics).
       ours: float32 [..., k], logits of the student.
       weights: float32 [...], which add to 1.
       read: what the teacher's `Objective.predict` returns -> its logits or log-probabilities [..., k].

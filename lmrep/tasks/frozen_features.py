@@ -95,7 +95,7 @@ def apply(
 
 def mixes(params: Tree, c: Any, name: str, frozen: FrozenParts) -> list[dict[str, Any]]:
     """What the mixes of a run of task `name` have learned, for reports: `place`, `layers` (their numbers), `weights`
-    softmax(s), `gamma`; [] for a task without any. `params` are those of the run, and `c` is the task's config."""
+    softmax(s), `gamma`; [] for a task without any. `params` are the run's, and `c` is the task's config."""
     learned = params.get("objective", {}).get(name, {}).get("network", {}).get("mix", {})
     return [{"place": place, "layers": list(choice(c.features, frozen[NAME]).numbers), "gamma": float(mix["gamma"]),
              "weights": scalar_mix.weights(mix).tolist()} for place, mix in learned.items()]

@@ -22,7 +22,7 @@ class KnownSet(NamedTuple):
       submissions: the name of a test file, without its suffix -> the file in which the benchmark wants its predictions.
       fields: other fields of the config, by dotted path.
       labels: words for the classes that the files call 0, 1, ...
-      text: fields of the task text_to_text that differ from those of `as_text.FORMS`.
+      text: fields of the task text_to_text that differ from `as_text.FORMS`.
       original: (files, data) of another form in which the set was published, where a folder has its training file.
     """
 

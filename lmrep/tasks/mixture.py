@@ -18,12 +18,12 @@ SCORE = "score"
 def mixed(task: TaskDef, configs: Mapping[str, Any]) -> TaskDef:
     """The task on records of several sources, each of which is checked, scored and compared with its source's config.
 
-    Metrics are those of each source, `sst2/accuracy`; of metrics that all sources have, the mean over the sources; and
+    Metrics are of each source, `sst2/accuracy`; of metrics that all sources have, the mean over the sources; and
     `score`, the mean over the sources of each one's first metric, from 0 to 100.
 
     Args:
       task: the task; its `templates` have `source_fields`.
-      configs: of the sources, by name; records of no source have that of the run.
+      configs: of the sources, by name; records of no source have the run's config.
     """
     def config_of(record: Record, base: Any) -> Any:
         return config_of_source(configs, record.source, base)

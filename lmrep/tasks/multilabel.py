@@ -32,7 +32,7 @@ METRICS = ("micro_f1", "macro_label_f1", "subset_accuracy")
 class Config(networks.TextConfig):
     """A binary classifier for each label, on one vector of each text."""
 
-    labels: tuple[str, ...] = setting((), "the labels, in the order of the head's outputs; none: those of the training "
+    labels: tuple[str, ...] = setting((), "the labels, in the order of the head's outputs; none: as in the training "
                                       "data, sorted")
     threshold: float = setting(0.5, "the probability above which a text has a label", above=0, below=1)
 

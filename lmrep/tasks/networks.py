@@ -62,7 +62,7 @@ class TaskConfig:
 
     published: ClassVar[tuple[str, ...]] = tuple(heads.Head.__dataclass_fields__)
 
-    words: word_features.WordVectors = setting(word_features.WordVectors(), "word vectors beside those of the encoder")
+    words: word_features.WordVectors = setting(word_features.WordVectors(), "word vectors beside the encoder's")
     characters: word_features.Characters = setting(word_features.Characters(), "character features beside them")
     network: str = setting("linear", "between the encoder and the head: linear: none; bilstm: bidirectional LSTM "
                            "layers", choices=("linear", "bilstm"))
@@ -257,7 +257,7 @@ def definition(
 
     Args:
       config, build, metrics, capabilities, check: as of `ObjectiveDef`.
-      teachable: whether the loss has that of a teacher (`cross_entropy`).
+      teachable: whether the loss may follow a teacher (`cross_entropy`).
     """
     def check_config(c: Any) -> None:
         if c.teacher.alpha_ce and not teachable:
@@ -328,7 +328,7 @@ def unit_vectors(
     Args:
       params, net, key: as of `token_vectors`.
       batch: also one of grouped units, [b, k, t].
-      carry: in training, with the running statistics of the network; None: those of `params`.
+      carry: in training, with the running statistics of the network; None: as in `params`.
 
     Raises:
       UserError: the network has running statistics, and there are none.

@@ -210,7 +210,7 @@ def _search(
         found.append(best)
         characters.append((int(offsets[best.first[0], 0]), int(offsets[best.last[0], 1])))
     nulls = np.minimum.reduceat(at_null, firsts[:-1])
-    if conditioned:  # the classifier's logit is that of no answer against the best one
+    if conditioned:  # the classifier's logit compares no answer with the best one
         nulls += [best.scores[0] for best in found]
     return found, characters, nulls
 

@@ -59,7 +59,7 @@ class Config(networks.TaskConfig, heads.Head):
                            choices=("linear", "bilstm", "crf", "bilstm_crf"))
 
     dense: bool = setting(False, "a dense layer before the output layer; published taggers have none")
-    labels: tuple[str, ...] = setting((), "the tags, in the order of the head's outputs; none: those of the training "
+    labels: tuple[str, ...] = setting((), "the tags, in the order of the head's outputs; none: as in the training "
                                       "data, O first and the others sorted")
     scheme: str = setting("auto", "what tags mean, for metrics, checks and decoding: entities in BIO (IOB2), IOB1, "
                           "BIOES or BILOU; none: plain tags, such as parts of speech; auto: by the training data",
@@ -142,7 +142,7 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
     Each word has its tag in one window alone, that in which it has the most context. The column `word` has the index
     of a token's word in its sentence, `tag` the number of its tag at the token that stands for the word; both are -1
     elsewhere. `representative` is 1 at a token that stands for a word of the window, also for one that has its tag in
-    another window, 2 at that of the sentence's last word, 0 at other tokens of words, and -1 elsewhere.
+    another window, 2 at the token of the sentence's last word, 0 at other tokens of words, and -1 elsewhere.
     """
     if encoder.format.long == "truncate":
         raise UserError("config.format.long is truncate, and the words after the cut would have no tag, although each "
@@ -328,6 +328,6 @@ DEFINITION = TaskDef(
     columns=lambda c: {
         "word": Field("bt", np.int32, "number of each token's word; -1 for none"),
         "tag": Field("bt", np.int32, "number of the tag at the token that stands for its word; -1 elsewhere"),
-        "representative": Field("bt", np.int32, "1 at the token that stands for a word, 2 at that of the last one, 0 "
+        "representative": Field("bt", np.int32, "1 at the token that stands for a word, 2 for the last word, 0 "
                                                 "at other tokens of words; -1 elsewhere")},
     submission=submission, compare=compare)

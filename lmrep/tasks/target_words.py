@@ -48,7 +48,7 @@ def encode(
     removed first.
 
     Args:
-      records: with `text` and `span`, and those of pairs with `text2` and `span2`.
+      records: with `text` and `span`, pairs also with `text2` and `span2`.
       encoder: how texts become units.
       columns: as of `collect`, for each unit.
 

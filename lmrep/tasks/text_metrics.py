@@ -85,7 +85,7 @@ KINDS = {
     _answers: ("exact_match", "answer_f1"),
     _tags: ("token_accuracy", "entity_f1", "conll_f1"),
 }
-# Metrics whose function takes (Gold of each example, generated texts); "accuracy" is that of whole texts.
+# Metrics whose function takes (Gold of each example, generated texts); "accuracy" counts whole texts.
 TEXT_METRICS = {name: _adapted(TASK_METRICS[name], kind) for kind, names in KINDS.items() for name in names}
 SIMILARITY = ("bleu", "chrf", *KINDS[_answers])  # which a text that is nearly the target scores well by
 

@@ -65,7 +65,7 @@ class Config:
     z_loss: float = setting(0.0, "factor of the squared logarithm of the softmax's normalizer (T5: 1e-4)", at_least=0)
     search: decoding.Search = setting(decoding.Search(), "how texts are generated for validation")
     metrics: tuple[str, ...] = setting(("bleu", "chrf"), "what is measured on validation data, beside the loss; "
-                                       "accuracy is that of whole texts", choices=METRICS)
+                                       "accuracy counts whole texts", choices=METRICS)
     positive: str = setting("", "f1: the positive class")
     scheme: str = setting("BIO", "entity_f1: the scheme of the tags", choices=tuple(schemes.PREFIXES))
     denoise: bool = setting(False, "of a source of a mixture: its texts have no targets, and span corruption makes "
@@ -118,7 +118,7 @@ def special_ids(vocabulary: Vocabulary) -> dict[str, int]:
 
 
 def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[Units, int]:
-    """A unit for each record: the target's tokens, or its end alone where there is none, and those of the source."""
+    """A unit for each record: the target's tokens, or its end alone where there is none, and the source's tokens."""
     if c.denoise:
         return denoising.encode(records, encoder, c.max_target)
     end = special_ids(encoder.tokenizer.vocabulary)["end"]

@@ -15,7 +15,7 @@ def check(
     labels: Sequence[str], records: Iterable[Record], describe: Callable[[Record, int], str],
     labels_of: Callable[[Record], Sequence[str]]
 ) -> None:
-    """Refuses training data with a class or tag that `labels`, those of the config, lacks. Arguments as of `report`."""
+    """Refuses training data with a class or tag that the config's `labels` lack. Arguments as of `report`."""
     known = {*labels}
     for record in records:
         for i, label in enumerate(labels_of(record)):

@@ -28,7 +28,7 @@ SPANS = {"span": ("start1", "end1"), "span2": ("start2", "end2")}
 
 @dataclass(frozen=True)
 class Config(classification.Classes, networks.PooledConfig):
-    """A classifier on the vector of a pair of texts and those of the target word in both: the means over its tokens.
+    """A classifier on the vectors of a pair of texts and of the target word in both: the means over its tokens.
     By default a linear layer, as SuperGLUE's BERT baseline (Wang et al., 2019, section 4.1)."""
 
     published: ClassVar[tuple[str, ...]] = ("context", "end_of_text")
@@ -63,7 +63,7 @@ def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str
 
 
 def renamed(example: Mapping[str, Any]) -> dict[str, Any]:
-    """An example with our names in place of those of SuperGLUE's files."""
+    """An example with our names in place of the names in SuperGLUE's files."""
     spans = {ours: [example[start], example[end]] for ours, (start, end) in SPANS.items()
              if {start, end} <= example.keys()}
     return {NAMES.get(name, name): value for name, value in example.items()} | spans

@@ -56,7 +56,7 @@ class Config(networks.TaskConfig, heads.Head):
                            "senses, by their cosine, of a frozen encoder (features=runs/bert after the colon)",
                            choices=("linear", "bilstm", NEAREST))
     dense: bool = setting(False, "a dense layer before the output layer")
-    labels: tuple[str, ...] = setting((), "the senses, in the order of the head's outputs; none: those of the training "
+    labels: tuple[str, ...] = setting((), "the senses, in the order of the head's outputs; none: as in the training "
                                       "data, sorted")
     candidates: tuple[str, ...] = setting((), "for each lemma and part of speech a text such as 'bank#NOUN "
                                           "bank%1:17:01 bank%1:14:00', its senses, the most frequent one first; none: "
@@ -138,7 +138,7 @@ class Inventory(NamedTuple):
 
     Attributes:
       senses: lemma#pos -> the numbers of its senses among the labels, the most frequent one first.
-      lemmas: lemma -> those of its senses as any part of speech, in the same order.
+      lemmas: lemma -> its senses as any part of speech, in the same order.
     """
 
     senses: dict[str, list[int]]

@@ -71,7 +71,7 @@ def windows(
     Args:
       sizes: [w], tokens of each word, at most `capacity`.
       capacity: tokens of a window at most.
-      stride: tokens between the starts of windows, which are those of words.
+      stride: tokens between the starts of windows, which are starts of words.
       left: whether context is that on the left alone.
 
     Returns:
