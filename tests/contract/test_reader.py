@@ -56,6 +56,14 @@ def test_what_is_no_record_is_refused_by_the_name_and_the_file_of_the_reader(exa
     assert f"reader 'bars' ({__file__})" in str(refused.value) and problem in str(refused.value)
 
 
+def test_a_record_without_a_field_that_the_task_needs_names_the_reader(tmp_path, monkeypatch):
+    monkeypatch.setitem(READERS, "bars", ReaderDef(
+        lambda job: iter([Record({"text": "the cat"}, "", "line 1")]), (".bars",)))
+    (tmp_path / "dev.bars").write_text("the cat\n")
+    with pytest.raises(UserError, match=r"^line 1 has no label, only text, as the reader 'bars' has read it; set "):
+        records.read(Config(validation=str(tmp_path / "dev.bars")), "validation", ("text", "label"))
+
+
 def test_a_fault_of_the_machine_is_not_the_reader_s(tmp_path, monkeypatch):
     def read(job):
         raise OSError(errno.EIO, "Input/output error")

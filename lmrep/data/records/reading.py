@@ -46,7 +46,7 @@ def read(config: Config, split: str, needed: Collection[str] = ()) -> list[Recor
             if config.undecodable == "replace" and (same := values.without_surrogates(item)) is not item:
                 item, replaced = same, [*replaced, item.where]
             item = values.split_labels(item, config.label_separator)
-            item = values.check(item, split, needed) or _relabel(item, config, labels)
+            item = values.check(item, split) or _relabel(item, config, labels)
         if isinstance(item, UserError):
             damaged.append(item)
             if len(damaged) > config.damaged_examples:
@@ -107,17 +107,24 @@ def _items(config: Config, split: str, pattern: str, explicit: Mapping[str, str]
         sources = [(Path(pattern), "tfds")]
     else:
         sources = ((path, detect(path, config, needed)) for path in files.find(pattern, split))
-    for path, name in sources:
-        reader = READERS[name]
+    for path, reader_name in sources:
+        reader = READERS[reader_name]
         columns = {**{field: field for field in needed}, **reader.columns, **explicit}
-        with faults_of(described("reader", name, reader.read), reader.read):
-            for item in reader.read(Job(path, split, columns, config)):
-                if not isinstance(item, Record | UserError):
+        job = Job(path, split, columns, config)
+        with faults_of(described("reader", reader_name, reader.read), reader.read):
+            for item in reader.read(job):
+                if isinstance(item, UserError):
+                    yield item
+                    continue
+                if not isinstance(item, Record):
                     raise Broken(f"its read gives {type_of(item)}; expected Record of lmrep.data.records or UserError")
-                if unknown := [] if isinstance(item, UserError) else item.fields.keys() - FIELDS.keys():
+                if unknown := item.fields.keys() - FIELDS.keys():
                     raise Broken(f"its read gives the field {min(unknown)!r}, which does not exist"
                                  f"{suggestion(min(unknown), FIELDS)}")
-                yield item
+                missing = next((name for name in needed if name not in item.fields and not job.optional(name)), "")
+                yield UserError(
+                    f"{item.where} has no {missing}, only {', '.join(item.fields)}, as the reader {reader_name!r} has "
+                    "read it; set config.data.columns, or config.data.format for another reader") if missing else item
 
 
 def _relabel(record: Record, config: Config, labels: set[str]) -> Record | UserError | None:

@@ -173,7 +173,7 @@ _CONVERT: dict[str, Callable[[Any], Any]] = {
     "choices": _strings, "answers": _answers, "id": _label}
 
 
-def check(record: Record, split: str, needed: Collection[str] = ()) -> UserError | None:
+def check(record: Record, split: str) -> UserError | None:
     """What is wrong with a record, or None. An empty label in a test file counts as absent, and is removed."""
     fields, where = record.fields, record.where
     if (name := _with_surrogate(record)) is not None:
@@ -183,10 +183,6 @@ def check(record: Record, split: str, needed: Collection[str] = ()) -> UserError
         if split != "test":
             return UserError(f"{where}: the label is empty; {CORRECT}")
         del fields["label"]
-    for field in needed:
-        if field not in fields and not (split == "test" and field in TARGETS):
-            return UserError(f"{where} has no {field}, only {', '.join(fields)}; set config.data.columns, or "
-                             "config.data.format, which chooses the reader")
     for field in TEXTS:
         if field in fields and not any(map(_visible, fields[field])):
             return UserError(f"{where}: the {field} is empty; {CORRECT}")
