@@ -44,23 +44,15 @@ class Ending(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a run reached.
+    """What a run reached."""
 
-    Attributes:
-      run: of the plan.
-      state: FINISHED, FAILED, RUNNING (in some process) or UNFINISHED.
-      value: of the metric on the validation split; None where it is not known.
-      at_baseline: whether it ended at or below the baseline of the trivial predictor; None where none was measured.
-      reason: why it counts as failed, or "".
-      ending: of its last training process, if that has ended.
-    """
-
-    run: Run
-    state: str
-    value: float | None = None
+    run: Run  # of the plan
+    state: str  # FINISHED, FAILED, RUNNING (in some process) or UNFINISHED
+    value: float | None = None  # of the metric on the validation split; None where it is not known
+    # whether it ended at or below the baseline of the trivial predictor; None where none was measured
     at_baseline: bool | None = None
-    reason: str = ""
-    ending: Ending | None = None
+    reason: str = ""  # why it counts as failed, or ""
+    ending: Ending | None = None  # of its last training process, if that has ended
 
 
 class Summary(NamedTuple):

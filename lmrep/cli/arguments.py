@@ -16,19 +16,13 @@ FILE_URL = re.compile(r"(?:^|(?<==))file://(?=/\S*$)")  # at the start of a word
 
 
 class Flag(NamedTuple):
-    """A flag of a command.
+    """A flag of a command."""
 
-    Attributes:
-      default: its value where it is not given.
-      help: what it means.
-      type: of its values; by default the type of the default. A bool is set by --name and --noname.
-      bounds: what its values may be.
-    """
-
-    default: Any
-    help: str
+    default: Any  # its value where it is not given
+    help: str  # what it means
+    # of its values; by default the type of the default. A bool is set by --name and --noname.
     type: Callable[[str], Any] | None = None
-    bounds: Bounds = Bounds()
+    bounds: Bounds = Bounds()  # what its values may be
 
     @property
     def value_type(self) -> Callable[[str], Any]:
@@ -71,25 +65,15 @@ DATA_DIR = Flag("", "the directory of token stores (default: $LMREP_DATA_DIR or 
 
 @dataclass(frozen=True)
 class Arguments:
-    """What a command's `run` receives.
+    """What a command's `run` receives."""
 
-    Attributes:
-      command: its name.
-      config_file: FILE of `--config=FILE:ARGUMENT`, or None.
-      config_argument: ARGUMENT, "" where there is none.
-      overrides: `--config.a.b=c` as ("a.b", "c"), in the order given.
-      workdir: of `--workdir`, or None.
-      flags: the command's own flags as attributes.
-      words: the positional arguments, in order.
-    """
-
-    command: str
-    config_file: str | None = None
-    config_argument: str = ""
-    overrides: tuple[tuple[str, str], ...] = ()
-    workdir: str | None = None
-    flags: SimpleNamespace = field(default_factory=SimpleNamespace)
-    words: tuple[str, ...] = ()
+    command: str  # its name
+    config_file: str | None = None  # FILE of `--config=FILE:ARGUMENT`, or None
+    config_argument: str = ""  # ARGUMENT, "" where there is none
+    overrides: tuple[tuple[str, str], ...] = ()  # `--config.a.b=c` as ("a.b", "c"), in the order given
+    workdir: str | None = None  # of `--workdir`, or None
+    flags: SimpleNamespace = field(default_factory=SimpleNamespace)  # the command's own flags as attributes
+    words: tuple[str, ...] = ()  # the positional arguments, in order
 
     @property
     def paths(self) -> list[str]:

@@ -30,21 +30,13 @@ from lmrep.distributed import process_group
 
 class Command(NamedTuple):
     """A command. The module `lmrep.cli.NAME` has its `run(arguments) -> exit code`, its own `FLAGS`, if any, or
-    `flags() -> {name: Flag}` where these come from elsewhere, and its help as the docstring.
+    `flags() -> {name: Flag}` where these come from elsewhere, and its help as the docstring."""
 
-    Attributes:
-      summary: what it does, in a line.
-      example: a command line.
-      common: the flags of `COMMON` that it takes.
-      words: its positional arguments, for help; "" where it takes none.
-      computes: whether it runs a network with JAX, and does not check itself that it can.
-    """
-
-    summary: str
-    example: str
-    common: tuple[str, ...] = ("workdir",)
-    words: str = ""
-    computes: bool = True
+    summary: str  # what it does, in a line
+    example: str  # a command line
+    common: tuple[str, ...] = ("workdir",)  # the flags of `COMMON` that it takes
+    words: str = ""  # its positional arguments, for help; "" where it takes none
+    computes: bool = True  # whether it runs a network with JAX, and does not check itself that it can
 
 
 CONFIG = ("config", "workdir")

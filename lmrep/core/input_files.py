@@ -34,16 +34,11 @@ VIRTUAL = ("/proc/", "/sys/")
 
 
 class Form(NamedTuple):
-    """A form of compression or archive.
+    """A form of compression or archive."""
 
-    Attributes:
-      matches: the first bytes -> whether they are of this form.
-      suffixes: of file names, in lower case, with what the name of the content ends in instead.
-      open: (stream, path) -> the content, a readable stream, and its name where the form has one.
-    """
-
-    matches: Callable[[bytes], Any]
-    suffixes: dict[str, str]
+    matches: Callable[[bytes], Any]  # the first bytes -> whether they are of this form
+    suffixes: dict[str, str]  # of file names, in lower case, with what the name of the content ends in instead
+    # (stream, path) -> the content, a readable stream, and its name where the form has one
     open: Callable[[BinaryIO, str], tuple[Any, str | None]]
 
 

@@ -34,19 +34,13 @@ zeros, ones = jax.nn.initializers.zeros, jax.nn.initializers.ones
 
 
 class ParamSpec(NamedTuple):
-    """One parameter.
+    """One parameter."""
 
-    Attributes:
-      shape: the size of each dimension.
-      axes: the logical axis of each dimension.
-      init: the initializer.
-      blocks: for each dimension, the smallest block that a mesh axis may shard, such as an attention head's width; ()
-        if all are 1.
-    """
-
-    shape: tuple[int, ...]
-    axes: tuple[str | None, ...]
-    init: Initializer = normal()
+    shape: tuple[int, ...]  # the size of each dimension
+    axes: tuple[str | None, ...]  # the logical axis of each dimension
+    init: Initializer = normal()  # the initializer
+    # for each dimension, the smallest block that a mesh axis may shard, such as an attention head's width; () if all
+    # are 1
     blocks: tuple[int, ...] = ()
 
 

@@ -20,25 +20,20 @@ class WordCharacters(Protocol):
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A vocabulary of `size` token ids.
+    """A vocabulary of `size` token ids."""
 
-    Attributes:
-      size: number of ids, including special tokens.
-      specials: role -> id, for the roles that the tokenizer has, out of `pad unk cls sep mask bos eos eod`.
-      starts_word: bool[size], False for tokens that continue a word ("##ing"); None if `ends_word` defines words.
-      counts: int64[size], number of occurrences of each id in the training split; zeros if unknown.
-      ends_word: bool[size], True for tokens that end a word (GPT's, with "</w>"); None if `starts_word` defines words.
-      characters: the ids of the characters of each word, those outside of the vocabulary too; None for tokenizers
-        without.
-      sentinels: the ids of the tokens that stand for spans, in the order in which spans get them; () for none.
-    """
-
-    size: int
+    size: int  # number of ids, including special tokens
+    # role -> id, for the roles that the tokenizer has, out of `pad unk cls sep mask bos eos eod`
     specials: dict[str, int]
+    # bool[size], False for tokens that continue a word ("##ing"); None if `ends_word` defines words
     starts_word: np.ndarray | None = field(repr=False)
+    # int64[size], number of occurrences of each id in the training split; zeros if unknown
     counts: np.ndarray = field(repr=False)
+    # bool[size], True for tokens that end a word (GPT's, with "</w>"); None if `starts_word` defines words
     ends_word: np.ndarray | None = field(default=None, repr=False)
+    # the ids of the characters of each word, those outside of the vocabulary too; None for tokenizers without
     characters: WordCharacters | None = field(default=None, repr=False)
+    # the ids of the tokens that stand for spans, in the order in which spans get them; () for none
     sentinels: tuple[int, ...] = field(default=(), repr=False)
 
     @property

@@ -35,21 +35,13 @@ LEAVE_SECONDS = 10  # a process that failed waits this long for the others to fa
 
 
 class Process(NamedTuple):
-    """This process among the processes of a run.
+    """This process among the processes of a run."""
 
-    Attributes:
-      count: number of processes.
-      index: of this process, from 0.
-      local_count: number of processes on this host.
-      local_index: of this process among those on its host.
-      address: HOST:PORT of the coordinator; "" if only JAX can tell.
-    """
-
-    count: int
-    index: int
-    local_count: int = 1
-    local_index: int = 0
-    address: str = ""
+    count: int  # number of processes
+    index: int  # of this process, from 0
+    local_count: int = 1  # number of processes on this host
+    local_index: int = 0  # of this process among those on its host
+    address: str = ""  # HOST:PORT of the coordinator; "" if only JAX can tell
 
 
 class Launcher(NamedTuple):

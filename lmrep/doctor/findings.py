@@ -7,17 +7,11 @@ MAX_EPOCHS = 1000  # above which a run is warned of; BERT was trained for 40
 
 
 class Finding(NamedTuple):
-    """The result of one check.
+    """The result of one check."""
 
-    Attributes:
-      mark: OK, WARNING, FAILED or SKIPPED.
-      check: its name.
-      text: what was found, and how to fix it; one line.
-    """
-
-    mark: str
-    check: str
-    text: str
+    mark: str  # OK, WARNING, FAILED or SKIPPED
+    check: str  # its name
+    text: str  # what was found, and how to fix it; one line
 
 
 class Result(NamedTuple):

@@ -50,19 +50,12 @@ def sources(experiment: Experiment | None) -> list[tuple[str, corpora.Config | N
 
 
 class Sample(NamedTuple):
-    """The first documents of a corpus.
+    """The first documents of a corpus."""
 
-    Attributes:
-      texts: the documents.
-      complete: whether they are the full corpus.
-      characters: of the full corpus, an estimate; None where that is not known without reading it.
-      lines: whether it has one sentence a line.
-    """
-
-    texts: list[str]
-    complete: bool
-    characters: int | None
-    lines: bool
+    texts: list[str]  # the documents
+    complete: bool  # whether they are the full corpus
+    characters: int | None  # of the full corpus, an estimate; None where that is not known without reading it
+    lines: bool  # whether it has one sentence a line
 
 
 def corpus(data: corpora.Config) -> Result:

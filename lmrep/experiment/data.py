@@ -14,18 +14,12 @@ from lmrep.experiment.record import Experiment
 
 @dataclass(frozen=True)
 class Data:
-    """Text or labelled examples, tokenized: what `build.prepare` gives, and stages are built of.
+    """Text or labelled examples, tokenized: what `build.prepare` gives, and stages are built of."""
 
-    Attributes:
-      experiment: with what the training data decides: labels, and steps where epochs are given.
-      tokenizer: loaded, or trained on the training text.
-      splits: split -> its tokens, from which a stage's format makes examples; or its labelled examples.
-      records: split -> its labelled examples as they were read; {} of text.
-      corpus: the text as it was prepared, with its statistics; None of labelled examples.
-    """
-
-    experiment: Experiment
-    tokenizer: Tokenizer
+    experiment: Experiment  # with what the training data decides: labels, and steps where epochs are given
+    tokenizer: Tokenizer  # loaded, or trained on the training text
+    # split -> its tokens, from which a stage's format makes examples; or its labelled examples
     splits: Mapping[str, Store | Sources | Examples] = field(repr=False)
+    # split -> its labelled examples as they were read; {} of text
     records: Mapping[str, list[Record]] = field(default_factory=dict, repr=False)
-    corpus: Prepared | None = None
+    corpus: Prepared | None = None  # the text as it was prepared, with its statistics; None of labelled examples

@@ -20,21 +20,13 @@ RECORDS: Mapping[str, Mapping[str, Any]] = {"optimizer.name": OPTIMIZERS, "optim
 
 
 class Field(NamedTuple):
-    """A field of a config.
+    """A field of a config."""
 
-    Attributes:
-      path: "optimizer.learning_rate".
-      choice: "objective masked" for a field of one objective, network or format; "" for all others.
-      value: its default, or its value in a config.
-      type_name: of its values, for people.
-      bounds: what its values may be, and what it means.
-    """
-
-    path: str
-    choice: str
-    value: Any
-    type_name: str
-    bounds: Bounds
+    path: str  # "optimizer.learning_rate"
+    choice: str  # "objective masked" for a field of one objective, network or format; "" for all others
+    value: Any  # its default, or its value in a config
+    type_name: str  # of its values, for people
+    bounds: Bounds  # what its values may be, and what it means
 
 
 def listed(config: Mapping[str, Any] | None) -> Iterator[Field]:

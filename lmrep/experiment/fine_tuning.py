@@ -118,17 +118,11 @@ def _use_head(config: ml_collections.ConfigDict, chosen: SimpleNamespace) -> Non
 
 
 class Reading(NamedTuple):
-    """How a network reads the texts of a task.
+    """How a network reads the texts of a task."""
 
-    Attributes:
-      model: fields of `config.model` that differ from those that it was given.
-      head: fields of a task's head that the network asks for.
-      network: with the fields of `model`.
-    """
-
-    model: Mapping[str, Any]
-    head: Mapping[str, Any]
-    network: Model
+    model: Mapping[str, Any]  # fields of `config.model` that differ from those that it was given
+    head: Mapping[str, Any]  # fields of a task's head that the network asks for
+    network: Model  # with the fields of `model`
 
 
 def reading_fields(task: str, model: Mapping[str, Any]) -> Reading:

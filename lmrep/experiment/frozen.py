@@ -30,21 +30,13 @@ from lmrep.storage.workdir import CONFIG
 
 
 class Trained(NamedTuple):
-    """A trained network as it is read from a directory.
+    """A trained network as it is read from a directory."""
 
-    Attributes:
-      source: the directory and the step, for people.
-      experiment: that trained it, or would have.
-      step: of its checkpoint.
-      tokenizer: its own.
-      values: float32 arrays by path; None where they are not wanted.
-    """
-
-    source: str
-    experiment: Experiment
-    step: int
-    tokenizer: tokenizers.Tokenizer
-    values: Mapping[str, np.ndarray] | None
+    source: str  # the directory and the step, for people
+    experiment: Experiment  # that trained it, or would have
+    step: int  # of its checkpoint
+    tokenizer: tokenizers.Tokenizer  # its own
+    values: Mapping[str, np.ndarray] | None  # float32 arrays by path; None where they are not wanted
 
 
 def read_run(directory: Path, name: str, values: bool) -> Trained:

@@ -36,21 +36,15 @@ PYTHON_DOCS_BATCH, PYTHON_DOCS_PIECES = 256, 8000
 
 
 class Paper(NamedTuple):
-    """What a page reproduces, for reports, which compare runs with the page: an entry of its `PAPERS`.
+    """What a page reproduces, for reports, which compare runs with the page: an entry of its `PAPERS`."""
 
-    Attributes:
-      authors: with the year.
-      corpus: what the paper trained on.
-      sizes: those of the page's `SIZES` that it is about; (): all that no other paper of the page is about.
-      unpublished: fields and sections of the config that the paper leaves open; the page's values are ours.
-      published: {field: value} where the page differs from the paper.
-    """
-
-    authors: str
-    corpus: str
+    authors: str  # with the year
+    corpus: str  # what the paper trained on
+    # those of the page's `SIZES` that it is about; (): all that no other paper of the page is about
     sizes: tuple[str, ...] = ()
+    # fields and sections of the config that the paper leaves open; the page's values are ours
     unpublished: tuple[str, ...] = ()
-    published: Mapping[str, Any] = {}
+    published: Mapping[str, Any] = {}  # {field: value} where the page differs from the paper
 
 
 def choices(

@@ -98,12 +98,9 @@ class TaskSourceConfig(SourceConfig):
 
 @dataclass(frozen=True)
 class Experiment:
-    """The top level of an experiment config. Sections with a `name` are entries of a table of choices.
+    """The top level of an experiment config. Sections with a `name` are entries of a table of choices."""
 
-    Attributes:
-      labelled: whether it is trained on labelled examples, which decide what the config leaves open.
-    """
-
+    # whether it is trained on labelled examples, which decide what the config leaves open
     labelled: ClassVar[bool] = False
 
     name: str = setting("experiment", "for logs")

@@ -19,18 +19,12 @@ from lmrep.tasks import TASKS, networks
 
 
 class CheckpointFacts(NamedTuple):
-    """What a config takes from a checkpoint, as `lmrep.interop.checkpoint_config.facts` reads it.
+    """What a config takes from a checkpoint, as `lmrep.interop.checkpoint_config.facts` reads it."""
 
-    Attributes:
-      path: of the checkpoint, valid from any directory.
-      network: the fields of its network's config.
-      tokenizer: the fields of `config.tokenizer` that load its tokenizer.
-      head: the fields of a task's objective that suit its network; {} where the config is no task's.
-    """
-
-    path: str
-    network: Mapping[str, Any]
-    tokenizer: Mapping[str, Any]
+    path: str  # of the checkpoint, valid from any directory
+    network: Mapping[str, Any]  # the fields of its network's config
+    tokenizer: Mapping[str, Any]  # the fields of `config.tokenizer` that load its tokenizer
+    # the fields of a task's objective that suit its network; {} where the config is no task's
     head: Mapping[str, Any] = {}
 
 

@@ -29,19 +29,12 @@ CHOICES = 4  # or candidates, of an example of a task that chooses, before there
 
 
 class StageShapes(NamedTuple):
-    """A stage without its data.
+    """A stage without its data."""
 
-    Attributes:
-      plan: its fields, resolved.
-      stage: as the trainer takes it.
-      state: `jax.ShapeDtypeStruct`s of the training state, with their shardings on the mesh.
-      characters: whether batches have the characters of words.
-    """
-
-    plan: experiments.StagePlan
-    stage: Stage
-    state: TrainState
-    characters: bool
+    plan: experiments.StagePlan  # its fields, resolved
+    stage: Stage  # as the trainer takes it
+    state: TrainState  # `jax.ShapeDtypeStruct`s of the training state, with their shardings on the mesh
+    characters: bool  # whether batches have the characters of words
 
 
 def without_data(experiment: Experiment, vocabulary: Vocabulary | None, mesh: Mesh | AbstractMesh) -> list[StageShapes]:

@@ -41,16 +41,11 @@ Load = Callable[[str, Sequence[tuple[str, str]]], Any]  # (argument, overrides) 
 
 
 class Setting(NamedTuple):
-    """One setting.
+    """One setting."""
 
-    Attributes:
-      name: of its directory.
-      fields: what it sets, as texts. A name that begins with a colon is a choice of the config file's argument.
-      changes: {path: value} of its config where it differs from the sweep's base config; None for a path that it lacks.
-    """
-
-    name: str
-    fields: Fields
+    name: str  # of its directory
+    fields: Fields  # what it sets, as texts. A name that begins with a colon is a choice of the config file's argument.
+    # {path: value} of its config where it differs from the sweep's base config; None for a path that it lacks
     changes: Mapping[str, Any]
 
 

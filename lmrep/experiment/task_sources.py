@@ -25,19 +25,12 @@ CHARACTERS = 4  # of a token, about: before there is a tokenizer, the examples o
 
 
 class TaskSource(NamedTuple):
-    """A data set of a mixture.
+    """A data set of a mixture."""
 
-    Attributes:
-      name: of its metrics.
-      weight: its number of examples, in proportion to the other sources.
-      data: its files.
-      objective: the task's config for it.
-    """
-
-    name: str
-    weight: float
-    data: records.Config
-    objective: Any
+    name: str  # of its metrics
+    weight: float  # its number of examples, in proportion to the other sources
+    data: records.Config  # its files
+    objective: Any  # the task's config for it
 
 
 def task_sources(experiment: Experiment) -> list[TaskSource]:

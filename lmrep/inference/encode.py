@@ -56,14 +56,10 @@ def states(
 
 @dataclass(frozen=True)
 class EncodedText(TokenizedText):
-    """A text with its vectors.
+    """A text with its vectors."""
 
-    Attributes:
-      hidden: f32[n, t, d], of the chosen layers.
-      attention: f32[l, h, t, s], the probability with which position t attends to position s; None unless requested.
-    """
-
-    hidden: np.ndarray
+    hidden: np.ndarray  # f32[n, t, d], of the chosen layers
+    # f32[l, h, t, s], the probability with which position t attends to position s; None unless requested
     attention: np.ndarray | None = None
 
     def pool(self, method: str = "mean") -> np.ndarray:

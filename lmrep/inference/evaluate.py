@@ -103,17 +103,11 @@ def evaluate(
 
 
 class Measured(NamedTuple):
-    """An evaluation that is not written yet.
+    """An evaluation that is not written yet."""
 
-    Attributes:
-      values: the metrics.
-      intervals: {metric: [low, high]}, the bootstrap 95 % intervals of those of a task.
-      store: writes what `evaluate` writes. Raises RunFault if that fails.
-    """
-
-    values: dict[str, Any]
-    intervals: dict[str, list[float]]
-    store: Callable[[], None]
+    values: dict[str, Any]  # the metrics
+    intervals: dict[str, list[float]]  # {metric: [low, high]}, the bootstrap 95 % intervals of those of a task
+    store: Callable[[], None]  # writes what `evaluate` writes. Raises RunFault if that fails.
 
 
 def measure(

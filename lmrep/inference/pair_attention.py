@@ -17,22 +17,15 @@ BATCH = 8  # pairs
 
 @dataclass(frozen=True)
 class PairAttention:
-    """The attention probabilities of a pair. Step i of the decoder reads `inputs[i]` and predicts `target[i]`.
+    """The attention probabilities of a pair. Step i of the decoder reads `inputs[i]` and predicts `target[i]`."""
 
-    Attributes:
-      source: its s tokens, with the end.
-      target: its t tokens, with the end.
-      inputs: the t tokens that the decoder reads: a start token, and the target without its last token.
-      cross: f32[l, h, t, s], the probability with which step t attends to token s of the source.
-      encoder: f32[l, h, s, s], of the self-attention of the source; None for a network that has none there.
-      decoder: f32[l, h, t, t], of the self-attention of `inputs`; None for a network that has none there.
-    """
-
-    source: list[str]
-    target: list[str]
-    inputs: list[str]
-    cross: np.ndarray
+    source: list[str]  # its s tokens, with the end
+    target: list[str]  # its t tokens, with the end
+    inputs: list[str]  # the t tokens that the decoder reads: a start token, and the target without its last token
+    cross: np.ndarray  # f32[l, h, t, s], the probability with which step t attends to token s of the source
+    # f32[l, h, s, s], of the self-attention of the source; None for a network that has none there
     encoder: np.ndarray | None = None
+    # f32[l, h, t, t], of the self-attention of `inputs`; None for a network that has none there
     decoder: np.ndarray | None = None
 
 

@@ -17,21 +17,13 @@ from lmrep.objectives.base import Objective
 
 
 class Perplexity(NamedTuple):
-    """How well texts were predicted, from left to right.
+    """How well texts were predicted, from left to right."""
 
-    Attributes:
-      nll: the sum of -log probability over all predicted tokens, in nats.
-      tokens: the number of predicted tokens.
-      words: in the raw texts, separated by white space.
-      bytes: of the raw texts in UTF-8.
-      documents: the number of texts.
-    """
-
-    nll: float
-    tokens: int
-    words: int
-    bytes: int
-    documents: int
+    nll: float  # the sum of -log probability over all predicted tokens, in nats
+    tokens: int  # the number of predicted tokens
+    words: int  # in the raw texts, separated by white space
+    bytes: int  # of the raw texts in UTF-8
+    documents: int  # the number of texts
 
     @property
     def figures(self) -> dict[str, float]:

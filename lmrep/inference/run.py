@@ -63,26 +63,16 @@ class Run:
             hidden = run.apply(params, inputs).hidden       # [b, t, d]
             return jnp.square(hidden[:, 0]).mean()
 
-        gradient = jax.grad(loss)(run.params, inputs)
+        gradient = jax.grad(loss)(run.params, inputs)"""
 
-    Attributes:
-      directory: the workdir, or the local copy of a remote one.
-      step: of the checkpoint.
-      experiment: its config.
-      tokenizer: the one that it was trained with.
-      model: the network.
-      objective: of the stage that wrote the checkpoint.
-      params: arrays as in `objective.specs`, on the first device; and those of `objective.frozen` under "frozen".
-      frozen: the frozen parts that its objective reads, without teachers.
-    """
-
-    directory: Path
-    step: int
-    experiment: Experiment
-    tokenizer: tokenizers.Tokenizer
-    model: Model
-    objective: Objective
-    params: Tree
+    directory: Path  # the workdir, or the local copy of a remote one
+    step: int  # of the checkpoint
+    experiment: Experiment  # its config
+    tokenizer: tokenizers.Tokenizer  # the one that it was trained with
+    model: Model  # the network
+    objective: Objective  # of the stage that wrote the checkpoint
+    params: Tree  # arrays as in `objective.specs`, on the first device; and those of `objective.frozen` under "frozen"
+    # the frozen parts that its objective reads, without teachers
     frozen: FrozenParts = dataclasses.field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:

@@ -9,21 +9,13 @@ from lmrep.interop.tensor_files import dtype_and_shape
 
 
 class Difference(NamedTuple):
-    """The difference of one parameter.
+    """The difference of one parameter."""
 
-    Attributes:
-      path: of the parameter.
-      dtype: dtype and shape; both checkpoints' where they differ.
-      largest: absolute; NaN where one value is NaN and the other is not.
-      relative: norm of the difference over the norm of the first.
-      layer: of a stacked parameter, the layer with the largest difference.
-    """
-
-    path: str
-    dtype: str
-    largest: float
-    relative: float
-    layer: int | None
+    path: str  # of the parameter
+    dtype: str  # dtype and shape; both checkpoints' where they differ
+    largest: float  # absolute; NaN where one value is NaN and the other is not
+    relative: float  # norm of the difference over the norm of the first
+    layer: int | None  # of a stacked parameter, the layer with the largest difference
 
 
 class Comparison(NamedTuple):

@@ -16,24 +16,16 @@ from lmrep.tasks import heads as tasks
 
 
 class Head(NamedTuple):
-    """An output of published checkpoints besides hidden states.
+    """An output of published checkpoints besides hidden states."""
 
-    Attributes:
-      title: of its logits, for people.
-      logits: (parameters of the network and its heads, hidden states [b, t, d], model) -> logits: of tokens
-        [b, t, v], of each position [b, t], or of pairs [b, 2].
-      specs: (model) -> its parameters, which lie under "objective" and its name.
-      prefix: begins paths that only a checkpoint with this head has. (GPT's head has no parameters.)
-      samples: texts for `lmrep predict`.
-      objective: that trains it as the head of a language model; "" if it is no such head.
-    """
-
-    title: str
+    title: str  # of its logits, for people
+    # (parameters of the network and its heads, hidden states [b, t, d], model) -> logits: of tokens [b, t, v], of each
+    # position [b, t], or of pairs [b, 2]
     logits: Callable[[Tree, Array, Model], Array]
-    specs: Callable[[Model], Tree]
-    prefix: str
-    samples: tuple[str, ...] = ()
-    objective: str = ""
+    specs: Callable[[Model], Tree]  # (model) -> its parameters, which lie under "objective" and its name
+    prefix: str  # begins paths that only a checkpoint with this head has. (GPT's head has no parameters.)
+    samples: tuple[str, ...] = ()  # texts for `lmrep predict`
+    objective: str = ""  # that trains it as the head of a language model; "" if it is no such head
 
 
 def _mlm_logits(tree: Tree, hidden: Array, model: Model) -> Array:
@@ -83,32 +75,20 @@ FORM = ("context", "dense", "activation", "bias")  # the fields of a task's head
 
 class TaskHead(NamedTuple):
     """The head of a task of `lmrep.tasks.TASKS`, in published checkpoints. Its parameters lie under "objective" and the
-    task's name.
+    task's name."""
 
-    Attributes:
-      title: of its logits, for people.
-      pooled: whether it reads one vector of each sequence, [b, outputs], or those of all tokens, [b, t, outputs].
-      outputs: their number; 0 for one per label.
-      problem_type: in config.json; "" for none.
-      grouped: whether the sequences are choices, of which one is chosen.
-      windows: whether published code reads long texts in windows, too.
-      kept: fields of the task's config that config.json keeps under `task_specific_params`, since it has no keys of its
-        own for them, where they are not those of the class.
-      task: of `TASKS`; "" for the head's name.
-      fields: of the task's config, that the head has.
-      part: begins the paths, under the task's, that only this head of the task has.
-    """
-
-    title: str
-    pooled: bool
-    outputs: int = 0
-    problem_type: str = ""
-    grouped: bool = False
-    windows: bool = False
+    title: str  # of its logits, for people
+    pooled: bool  # whether it reads one vector of each sequence, [b, outputs], or those of all tokens, [b, t, outputs]
+    outputs: int = 0  # their number; 0 for one per label
+    problem_type: str = ""  # in config.json; "" for none
+    grouped: bool = False  # whether the sequences are choices, of which one is chosen
+    windows: bool = False  # whether published code reads long texts in windows, too
+    # fields of the task's config that config.json keeps under `task_specific_params`, since it has no keys of its own
+    # for them, where they are not those of the class
     kept: tuple[str, ...] = ()
-    task: str = ""
-    fields: Mapping[str, Any] = {}
-    part: str = ""
+    task: str = ""  # of `TASKS`; "" for the head's name
+    fields: Mapping[str, Any] = {}  # of the task's config, that the head has
+    part: str = ""  # begins the paths, under the task's, that only this head of the task has
 
 
 TASK_HEADS = {
@@ -139,14 +119,10 @@ def head_of(task: str, config: Any) -> str | None:
 
 
 class PublishedTask(NamedTuple):
-    """What a checkpoint was fine-tuned for.
+    """What a checkpoint was fine-tuned for."""
 
-    Attributes:
-      name: of `TASK_HEADS`.
-      fields: of the task's config: those of `lmrep.tasks.heads.Head`, and the labels in the order of the outputs.
-    """
-
-    name: str
+    name: str  # of `TASK_HEADS`
+    # of the task's config: those of `lmrep.tasks.heads.Head`, and the labels in the order of the outputs
     fields: Mapping[str, Any]
 
     @property

@@ -44,20 +44,13 @@ log = logging.getLogger(__name__)
 
 
 class SourceCheckpoint(NamedTuple):
-    """The checkpoint that a run starts from.
+    """The checkpoint that a run starts from."""
 
-    Attributes:
-      name: its path, for people.
-      tokens: of its tokenizer, by id.
-      params: float32 arrays by path, named as in `Objective.specs`.
-      network: the fields of its network's config.
-      objective: the fields of the config of the objective that it was trained with; {} where that is not known.
-    """
-
-    name: str
-    tokens: Sequence[str]
-    params: dict[str, np.ndarray]
-    network: dict[str, Any]
+    name: str  # its path, for people
+    tokens: Sequence[str]  # of its tokenizer, by id
+    params: dict[str, np.ndarray]  # float32 arrays by path, named as in `Objective.specs`
+    network: dict[str, Any]  # the fields of its network's config
+    # the fields of the config of the objective that it was trained with; {} where that is not known
     objective: Mapping[str, Any] = {}
 
 
@@ -182,21 +175,13 @@ def _check_head(source: SourceCheckpoint, objective: Mapping[str, Any]) -> None:
 
 
 class Match(NamedTuple):
-    """The parameters that a run takes from a source checkpoint.
+    """The parameters that a run takes from a source checkpoint."""
 
-    Attributes:
-      values: arrays by path.
-      extended: by path, the rows of a table over the vocabulary whose tokens the source lacks.
-      missing: paths of the run that the source lacks; they are initialized.
-      unused: paths of the source that the run does not take.
-      origins: by path, where a value comes from, if not from the same path.
-    """
-
-    values: dict[str, np.ndarray]
-    extended: dict[str, int]
-    missing: list[str]
-    unused: list[str]
-    origins: Mapping[str, Origin] = {}
+    values: dict[str, np.ndarray]  # arrays by path
+    extended: dict[str, int]  # by path, the rows of a table over the vocabulary whose tokens the source lacks
+    missing: list[str]  # paths of the run that the source lacks; they are initialized
+    unused: list[str]  # paths of the source that the run does not take
+    origins: Mapping[str, Origin] = {}  # by path, where a value comes from, if not from the same path
 
 
 def match(

@@ -22,15 +22,10 @@ _INDEX = re.compile(r"(?P<path>[^\[\]]*)(?:\[(?P<index>[^\[\]]*)\])?")
 
 
 class Origin(NamedTuple):
-    """Where a parameter starts.
+    """Where a parameter starts."""
 
-    Attributes:
-      path: in the source checkpoint.
-      index: of its leading axis; None for all of it.
-    """
-
-    path: str
-    index: tuple[int, ...] | None = None
+    path: str  # in the source checkpoint
+    index: tuple[int, ...] | None = None  # of its leading axis; None for all of it
 
     def __str__(self) -> str:
         return self.path if self.index is None else f"{self.path}[{','.join(map(str, self.index))}]"

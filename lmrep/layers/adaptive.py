@@ -31,23 +31,14 @@ BLOCK_LOGITS, BLOCKS, USUAL_BLOCKS = 2**24, 32, 4
 
 
 class Clusters(NamedTuple):
-    """The clusters of a vocabulary, and the widths of their vectors.
+    """The clusters of a vocabulary, and the widths of their vectors."""
 
-    Attributes:
-      vocab: v.
-      width: d, of the network.
-      embedding: e, of the first cluster's vectors.
-      cutoffs: the first id of each tail, ascending; () for one cluster.
-      div: each cluster's vectors are narrower by this factor.
-      tied: of `TIED`.
-    """
-
-    vocab: int
-    width: int
-    embedding: int
-    cutoffs: tuple[int, ...] = ()
-    div: int = 1
-    tied: str = "all"
+    vocab: int  # v
+    width: int  # d, of the network
+    embedding: int  # e, of the first cluster's vectors
+    cutoffs: tuple[int, ...] = ()  # the first id of each tail, ascending; () for one cluster
+    div: int = 1  # each cluster's vectors are narrower by this factor
+    tied: str = "all"  # of `TIED`
 
     @property
     def ranges(self) -> list[tuple[int, int]]:

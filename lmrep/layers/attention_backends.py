@@ -29,29 +29,17 @@ class Needs(NamedTuple):
 
 
 class Backend(NamedTuple):
-    """An implementation and what it honours. All take sequences of any length and causal masks.
+    """An implementation and what it honours. All take sequences of any length and causal masks."""
 
-    Attributes:
-      attend: AttentionMask -> `Attend`.
-      platforms: where it runs; none: everywhere.
-      packed: whether it keeps the segments of a sequence apart.
-      mask: whether it takes `AttentionMask.mask`.
-      dropout: whether it has dropout that is the same on every mesh and when a run is resumed.
-      sharded: whether it takes sequences that are on several devices.
-      dtypes: in which it computes.
-      width_multiple: of which the width of a head is a multiple.
-      max_width: of a head; 0 for any.
-    """
-
-    attend: Callable[[AttentionMask], Attend]
-    platforms: tuple[str, ...] = ()
-    packed: bool = True
-    mask: bool = True
-    dropout: bool = True
-    sharded: bool = True
-    dtypes: tuple[str, ...] = ("float32", "bfloat16")
-    width_multiple: int = 1
-    max_width: int = 0
+    attend: Callable[[AttentionMask], Attend]  # AttentionMask -> `Attend`
+    platforms: tuple[str, ...] = ()  # where it runs; none: everywhere
+    packed: bool = True  # whether it keeps the segments of a sequence apart
+    mask: bool = True  # whether it takes `AttentionMask.mask`
+    dropout: bool = True  # whether it has dropout that is the same on every mesh and when a run is resumed
+    sharded: bool = True  # whether it takes sequences that are on several devices
+    dtypes: tuple[str, ...] = ("float32", "bfloat16")  # in which it computes
+    width_multiple: int = 1  # of which the width of a head is a multiple
+    max_width: int = 0  # of a head; 0 for any
 
 
 ATTENTION: dict[str, Backend] = {

@@ -29,19 +29,15 @@ class Allowed(NamedTuple):
 
 
 class Chains(NamedTuple):
-    """Where chains are in sequences.
+    """Where chains are in sequences."""
 
-    Attributes:
-      number: i32[b, t], of the chain that a position belongs to; 0 for positions without a tag. Positions of a chain
-        need not be neighbours, but no other chain lies between them.
-      first: bool[b, t], whether the scores `start` apply to the position: it begins a chain, and not in the middle of a
-        longer text.
-      last: bool[b, t], whether the scores `end` apply.
-    """
-
+    # i32[b, t], of the chain that a position belongs to; 0 for positions without a tag. Positions of a chain need not
+    # be neighbours, but no other chain lies between them.
     number: Array
+    # bool[b, t], whether the scores `start` apply to the position: it begins a chain, and not in the middle of a longer
+    # text
     first: Array
-    last: Array
+    last: Array  # bool[b, t], whether the scores `end` apply
 
 
 def specs(tags: int) -> Tree:

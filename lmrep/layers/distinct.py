@@ -24,19 +24,12 @@ FACTORS = np.random.default_rng(0).integers(0, 2**32, 1 << 10, np.uint32) | 1  #
 
 
 class Groups(NamedTuple):
-    """The distinct words of a batch, shorter ones first.
+    """The distinct words of a batch, shorter ones first."""
 
-    Attributes:
-      words: i32[n, c], distinct ones, then others, whose results are not used.
-      count: i32[], the number of distinct words.
-      of_word: i32[n], the index in `words` of each word of the batch.
-      lengths: i32[n], of `words`: the characters up to the last that differs from the one at c - 1.
-    """
-
-    words: Array
-    count: Array
-    of_word: Array
-    lengths: Array
+    words: Array  # i32[n, c], distinct ones, then others, whose results are not used
+    count: Array  # i32[], the number of distinct words
+    of_word: Array  # i32[n], the index in `words` of each word of the batch
+    lengths: Array  # i32[n], of `words`: the characters up to the last that differs from the one at c - 1
 
 
 def find(words: Array) -> Groups:

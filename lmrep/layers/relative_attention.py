@@ -62,19 +62,12 @@ class Keys(NamedTuple):
 
 
 class Mask(NamedTuple):
-    """What is known of pairs of queries and keys, for all layers.
+    """What is known of pairs of queries and keys, for all layers."""
 
-    Attributes:
-      visible: bool[b, t, s], True where query t may attend to key s.
-      equal: bool[b, t, s], True where both have the same token type; None where all have.
-      at: i32[b, t], the positions of the queries among the last keys; None where they are these keys.
-      length: the number of these last keys.
-    """
-
-    visible: Array
-    equal: Array | None
-    at: Array | None
-    length: int
+    visible: Array  # bool[b, t, s], True where query t may attend to key s
+    equal: Array | None  # bool[b, t, s], True where both have the same token type; None where all have
+    at: Array | None  # i32[b, t], the positions of the queries among the last keys; None where they are these keys
+    length: int  # the number of these last keys
 
 
 def project(params: Tree, x: Array, relative: Array, heads: int) -> Keys:

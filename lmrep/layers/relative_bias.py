@@ -10,17 +10,12 @@ from lmrep.core.sharding import shard
 
 
 class Buckets(NamedTuple):
-    """Into which buckets distances fall.
+    """Into which buckets distances fall."""
 
-    Attributes:
-      number: of buckets.
-      max_distance: the distance from which on all are in the last bucket.
-      both_sides: whether keys on the right of a query have buckets too, the second half of them; otherwise they are in
-        bucket 0, and masked.
-    """
-
-    number: int = 32
-    max_distance: int = 128
+    number: int = 32  # of buckets
+    max_distance: int = 128  # the distance from which on all are in the last bucket
+    # whether keys on the right of a query have buckets too, the second half of them; otherwise they are in bucket 0,
+    # and masked
     both_sides: bool = True
 
     def of(self, distances: np.ndarray) -> np.ndarray:

@@ -23,15 +23,10 @@ ALL = np.iinfo(np.int32).max  # number of draws after which every word has been 
 
 
 class Negatives(NamedTuple):
-    """A sample of the vocabulary.
+    """A sample of the vocabulary."""
 
-    Attributes:
-      words: i32[k], distinct ids.
-      draws: i32[], how many draws with replacement it took to find them.
-    """
-
-    words: Array
-    draws: Array
+    words: Array  # i32[k], distinct ids
+    draws: Array  # i32[], how many draws with replacement it took to find them
 
 
 def draw(key: Array, k: int, vocab: int) -> Negatives:

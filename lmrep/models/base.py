@@ -98,37 +98,28 @@ class OutputLayer(NamedTuple):
     """How the outputs of a network become probabilities of tokens, as pure functions.
 
     They take the network's parameters, and the head's, which an objective holds: those of `specs`, and `bias` [v] where
-    the objective gives each token one.
+    the objective gives each token one."""
 
-    Attributes:
-      specs: tree of `ParamSpec`.
-      cross_entropy: (params, head, x [b, t, e], targets i32[b, t], weights float32 [b, t], key=None) -> (the weighted
-        sum, nll [b, t], correct bool[b, t]), as `lm_head.chunked_cross_entropy`. `key` is `encode`'s.
-      log_probabilities: (params, head, x [b, m, e], targets i32[b, m]) -> float32 [b, m].
-      logits: (params, head, x [b, t, e]) -> float32 [b, t, v], whose softmax are the probabilities.
-    """
-
-    specs: Tree
+    specs: Tree  # tree of `ParamSpec`
+    # (params, head, x [b, t, e], targets i32[b, t], weights float32 [b, t], key=None) -> (the weighted sum, nll [b, t],
+    # correct bool[b, t]), as `lm_head.chunked_cross_entropy`. `key` is `encode`'s.
     cross_entropy: Callable[..., tuple[Array, Array, Array]]
-    log_probabilities: Callable[..., Array]
+    log_probabilities: Callable[..., Array]  # (params, head, x [b, m, e], targets i32[b, m]) -> float32 [b, m]
+    # (params, head, x [b, t, e]) -> float32 [b, t, v], whose softmax are the probabilities
     logits: Callable[..., Array]
 
 
 class Output(NamedTuple):
-    """What becomes of the vectors [b, t, d] of `Encoded.hidden`: how a softmax reads them.
+    """What becomes of the vectors [b, t, d] of `Encoded.hidden`: how a softmax reads them."""
 
-    Attributes:
-      width: e, the columns of the output table.
-      table: (params, key=None) -> [v, e], the table that a tied softmax uses (Press and Wolf, 2017), with the dropout
-        that `encode` with this key applies to it. None: not tied, an objective has a table [v, e] of its own.
-      layer: in place of a table, for networks whose softmax is not over one. Objectives that need a table refuse such a
-        network (`objectives.outputs`).
-      directions: 2 where the first half of a vector is conditioned on the left context, the second on the right one.
-    """
-
-    width: int
+    width: int  # e, the columns of the output table
+    # (params, key=None) -> [v, e], the table that a tied softmax uses (Press and Wolf, 2017), with the dropout that
+    # `encode` with this key applies to it. None: not tied, an objective has a table [v, e] of its own.
     table: Callable[..., Array] | None = None
+    # in place of a table, for networks whose softmax is not over one. Objectives that need a table refuse such a
+    # network (`objectives.outputs`).
     layer: OutputLayer | None = None
+    # 2 where the first half of a vector is conditioned on the left context, the second on the right one
     directions: int = 1
 
     @property
@@ -138,126 +129,92 @@ class Output(NamedTuple):
 
 
 class State(NamedTuple):
-    """What a network remembers of the tokens before those that it reads: from batch to batch, and in generation.
+    """What a network remembers of the tokens before those that it reads: from batch to batch, and in generation."""
 
-    Attributes:
-      carry: batch_size -> the initial recurrent state or memory, leaves [b, ...]. None: the network has none.
-      carried: length of an example -> the number of its first tokens whose states the carry holds; by default all.
-      cache: (params, batch_size, max_length, source=None) -> the cache before the first token, for generation.
-        `source` are the `Inputs` of the texts that the outputs are conditioned on, for networks that read them; where
-        `batch_size` is a multiple of their number, each is that of consecutive examples. None: not supported.
-      decode: (params, tokens i32[b, t], cache, length=None) -> (hidden [b, t, d], the cache after them). `length` i32[]
-        is the number of the t tokens that are not padding, None for all. With `query` (a network with `Context.ORDER`),
-        `hidden` is the query stream at the position after each token.
-    """
-
+    # batch_size -> the initial recurrent state or memory, leaves [b, ...]. None: the network has none.
     carry: Callable[[int], Tree] | None = None
+    # length of an example -> the number of its first tokens whose states the carry holds; by default all
     carried: Callable[[int], int] = lambda length: length
+    # (params, batch_size, max_length, source=None) -> the cache before the first token, for generation. `source` are
+    # the `Inputs` of the texts that the outputs are conditioned on, for networks that read them; where `batch_size` is
+    # a multiple of their number, each is that of consecutive examples. None: not supported.
     cache: Callable[..., Tree] | None = None
+    # (params, tokens i32[b, t], cache, length=None) -> (hidden [b, t, d], the cache after them). `length` i32[] is the
+    # number of the t tokens that are not padding, None for all. With `query` (a network with `Context.ORDER`), `hidden`
+    # is the query stream at the position after each token.
     decode: Callable[..., tuple[Array, Tree]] | None = None
 
 
 class Heads(NamedTuple):
-    """The attention heads of a network, as far as others see them.
+    """The attention heads of a network, as far as others see them."""
 
-    Attributes:
-      number: h of `Inputs.gates`; 0 for a network that takes none.
-      kept: () -> the numbers of the heads that each layer has, out of 0 to h - 1. Gates of others have no effect.
-      attention: the types of attention whose probabilities `encode` returns: "self" (`Encoded.attention`, and
-        `source_attention` where a source is read), "cross" (`Encoded.cross_attention`). Empty: none.
-    """
-
-    number: int = 0
+    number: int = 0  # h of `Inputs.gates`; 0 for a network that takes none
+    # () -> the numbers of the heads that each layer has, out of 0 to h - 1. Gates of others have no effect.
     kept: Callable[[], tuple[tuple[int, ...], ...]] = tuple
+    # the types of attention whose probabilities `encode` returns: "self" (`Encoded.attention`, and `source_attention`
+    # where a source is read), "cross" (`Encoded.cross_attention`). Empty: none.
     attention: frozenset[str] = frozenset()
 
 
 class HeadStyle(NamedTuple):
-    """How the heads of objectives and tasks are made, so that they fit the network.
+    """How the heads of objectives and tasks are made, so that they fit the network."""
 
-    Attributes:
-      activation: a name in `mlp.ACTIVATIONS`.
-      eps: epsilon of layer norm.
-      init: of kernels.
-      pooling: the vector of a whole text: that of its "first" or "last" position, or the "mean" over all, for networks
-        without a position of that use; where one vector is needed, "mean" networks use the last.
-    """
-
-    activation: str = "gelu"
-    eps: float = 1e-12
-    init: Initializer = normal()
+    activation: str = "gelu"  # a name in `mlp.ACTIVATIONS`
+    eps: float = 1e-12  # epsilon of layer norm
+    init: Initializer = normal()  # of kernels
+    # the vector of a whole text: that of its "first" or "last" position, or the "mean" over all, for networks without a
+    # position of that use; where one vector is needed, "mean" networks use the last
     pooling: str = "first"
 
 
 class Model(NamedTuple):
-    """A network with its config bound, as pure functions.
+    """A network with its config bound, as pure functions."""
 
-    Attributes:
-      name: for messages.
-      specs: tree of `ParamSpec`.
-      encode: (params, Inputs, key=None, *, at=None, layers=False, attention=False) -> Encoded. `key` is for dropout,
-        None for none; `at` i32[b, m] are the positions at which `hidden` is computed, by default all; `layers` selects
-        this field of `Encoded`, and `attention` those of `Heads.attention`. Padding has no defined probabilities.
-      width: d, of `Encoded.hidden`.
-      vocab_size: v.
-      max_length: tokens of a sequence at most; 0 for any.
-      inputs: the names of the fields of `Inputs` that it takes.
-      conditions_on: the contexts that an objective can choose from.
-      output: how its vectors become tokens.
-      state: what it remembers.
-      heads: its attention heads.
-      head_style: for the heads of objectives.
-      make_generator: (fraction of the width, number of layers or 0 for the same) -> a smaller network with tables of
-        the same width, for ELECTRA. None: not supported.
-      sizes: for published formulas of compute. None: they do not apply.
-    """
-
-    name: str
-    specs: Tree
+    name: str  # for messages
+    specs: Tree  # tree of `ParamSpec`
+    # (params, Inputs, key=None, *, at=None, layers=False, attention=False) -> Encoded. `key` is for dropout, None for
+    # none; `at` i32[b, m] are the positions at which `hidden` is computed, by default all; `layers` selects this field
+    # of `Encoded`, and `attention` those of `Heads.attention`. Padding has no defined probabilities.
     encode: Callable[..., Encoded]
-    width: int
-    vocab_size: int
-    max_length: int
-    inputs: frozenset[str]
-    conditions_on: frozenset[Context]
-    output: Output
-    state: State = State()
-    heads: Heads = Heads()
-    head_style: HeadStyle = HeadStyle()
+    width: int  # d, of `Encoded.hidden`
+    vocab_size: int  # v
+    max_length: int  # tokens of a sequence at most; 0 for any
+    inputs: frozenset[str]  # the names of the fields of `Inputs` that it takes
+    conditions_on: frozenset[Context]  # the contexts that an objective can choose from
+    output: Output  # how its vectors become tokens
+    state: State = State()  # what it remembers
+    heads: Heads = Heads()  # its attention heads
+    head_style: HeadStyle = HeadStyle()  # for the heads of objectives
+    # (fraction of the width, number of layers or 0 for the same) -> a smaller network with tables of the same width,
+    # for ELECTRA. None: not supported.
     make_generator: Callable[..., "Model"] | None = None
-    sizes: Sizes | None = None
+    sizes: Sizes | None = None  # for published formulas of compute. None: they do not apply.
 
 
 @row
 class ModelDef(NamedTuple):
-    """A row of `MODELS`: a network as a choice of an experiment config.
+    """A row of `MODELS`: a network as a choice of an experiment config."""
 
-    Attributes:
-      config: a frozen record with the fields `vocab` (0: the tokenizer's size) and `max_length` (0: any).
-      build: (config, execution, name) -> Model.
-      tiny: the fields of a network that two cores train within minutes.
-      check: config -> None; raises UserError where its fields do not fit each other.
-      architecture_fields: fields that a run may not change when it starts from another's parameters (`init=`), since
-        every parameter would mean something else.
-      dropout_fields: fields that such a run keeps, since they are not part of what was learned.
-      evaluation_fields: fields that may differ when a trained network is evaluated, as the length of its memory.
-      carried_field: of its config, the field that says how much of an example the carry holds: 0 for all of it, -1 for
-        the first half, where the examples of a format start so far apart.
-      attention: config -> what its attention has to honour in training, as far as the network decides that; None: it
-        has none that is chosen by `execution.attention`, and its sequences cannot be sharded.
-      encoder: of an encoder-decoder, the fields of the config that leave its encoder alone, with `Context.BOTH`
-        and the same paths; tasks that are not conditioned on a source are trained on it.
-    """
-
-    config: type
-    build: Callable[..., Model]
-    tiny: Mapping[str, Any]
+    config: type  # a frozen record with the fields `vocab` (0: the tokenizer's size) and `max_length` (0: any)
+    build: Callable[..., Model]  # (config, execution, name) -> Model
+    tiny: Mapping[str, Any]  # the fields of a network that two cores train within minutes
+    # config -> None; raises UserError where its fields do not fit each other
     check: Callable[[Any], None] = lambda config: None
+    # fields that a run may not change when it starts from another's parameters (`init=`), since every parameter would
+    # mean something else
     architecture_fields: tuple[str, ...] = ()
+    # fields that such a run keeps, since they are not part of what was learned
     dropout_fields: tuple[str, ...] = ("dropout",)
+    # fields that may differ when a trained network is evaluated, as the length of its memory
     evaluation_fields: tuple[str, ...] = ()
+    # of its config, the field that says how much of an example the carry holds: 0 for all of it, -1 for the first half,
+    # where the examples of a format start so far apart
     carried_field: str = ""
+    # config -> what its attention has to honour in training, as far as the network decides that; None: it has none that
+    # is chosen by `execution.attention`, and its sequences cannot be sharded
     attention: Callable[[Any], Needs | None] = lambda config: None
+    # of an encoder-decoder, the fields of the config that leave its encoder alone, with `Context.BOTH` and the same
+    # paths; tasks that are not conditioned on a source are trained on it
     encoder: Mapping[str, Any] = MappingProxyType({})
 
 

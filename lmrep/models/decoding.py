@@ -63,17 +63,11 @@ def check(search: Search) -> None:
 
 class Generated(NamedTuple):
     """Generated texts, one for each of b examples; b `samples` drawn ones, the samples of an example one after
-    another.
+    another."""
 
-    Attributes:
-      tokens: i32[b, n], each with its end token, and padding after it.
-      lengths: i32[b], tokens of each, with the end token.
-      scores: float32 [b].
-    """
-
-    tokens: Array
-    lengths: Array
-    scores: Array
+    tokens: Array  # i32[b, n], each with its end token, and padding after it
+    lengths: Array  # i32[b], tokens of each, with the end token
+    scores: Array  # float32 [b]
 
 
 class _Beams(NamedTuple):

@@ -14,15 +14,11 @@ from lmrep.models.base import MAX_CHARACTERS, Encoded, Inputs, Model
 
 @dataclass(frozen=True)
 class Layers:
-    """Which layers' outputs to return, and how to combine them.
+    """Which layers' outputs to return, and how to combine them."""
 
-    Attributes:
-      numbers: 0 is the embedding output, l the last layer's, after the final norm where there is one.
-      join: "stack" and "mix" (whose weights are learned) keep each [n, t, d]; "sum" gives [1, t, d]; "concat" gives
-        [1, t, n * d].
-    """
-
-    numbers: tuple[int, ...]
+    numbers: tuple[int, ...]  # 0 is the embedding output, l the last layer's, after the final norm where there is one
+    # "stack" and "mix" (whose weights are learned) keep each [n, t, d]; "sum" gives [1, t, d]; "concat" gives [1, t, n
+    # * d]
     join: str = "stack"
 
 

@@ -12,26 +12,17 @@ from lmrep.models.transformer import Config
 
 
 class Preset(NamedTuple):
-    """A published network.
+    """A published network."""
 
-    Attributes:
-      config: the network's config, of the class of `MODELS[model]`.
-      encoder: number of parameters of embeddings and layers.
-      pretraining: number of parameters with the heads that are trained with them: pooler, masked LM and NSP for BERT;
-        none for GPT.
-      family: the system that it belongs to, "bert".
-      tokenizer: name of its tokenizer in `lmrep.data.tokenizers`.
-      lowercase: whether that tokenizer lower-cases.
-      model: name of the network in `MODELS`.
-    """
-
+    # the network's config, of the class of `MODELS[model]`
     config: Config | bilstm.Config | transformer_xl.Config | encoder_decoder.Config | seq2seq_lstm.Config
-    encoder: int
+    encoder: int  # number of parameters of embeddings and layers
+    # number of parameters with the heads that are trained with them: pooler, masked LM and NSP for BERT; none for GPT
     pretraining: int
-    family: str
-    tokenizer: str
-    lowercase: bool
-    model: str = "transformer"
+    family: str  # the system that it belongs to, "bert"
+    tokenizer: str  # name of its tokenizer in `lmrep.data.tokenizers`
+    lowercase: bool  # whether that tokenizer lower-cases
+    model: str = "transformer"  # name of the network in `MODELS`
 
 
 def _config(layers: int, width: int, vocab: int = 30522) -> Config:

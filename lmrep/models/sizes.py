@@ -15,31 +15,19 @@ class TransformerSizes(NamedTuple):
 
 
 class SourceSizes(NamedTuple):
-    """The numbers of `Sizes` for the source of a network that reads one.
+    """The numbers of `Sizes` for the source of a network that reads one."""
 
-    Attributes:
-      matrices: elements of the matrices that the vector of a token of the source is multiplied by.
-      attention: the width of the attention among the tokens of the source, summed over layers.
-      cross: the width of the attention of the text to the source, summed over layers.
-    """
-
-    matrices: int
-    attention: int = 0
-    cross: int = 0
+    matrices: int  # elements of the matrices that the vector of a token of the source is multiplied by
+    attention: int = 0  # the width of the attention among the tokens of the source, summed over layers
+    cross: int = 0  # the width of the attention of the text to the source, summed over layers
 
 
 class Sizes(NamedTuple):
-    """The numbers of a network.
+    """The numbers of a network."""
 
-    Attributes:
-      matrices: elements of all matrices that a token's vector is multiplied by. Matrices that layers share count once
-        a layer; embedding tables do not count.
-      attention: the width of the attention, summed over the layers that attend to the full sequence; 0 without.
-      transformer: None for networks other than BERT's Transformer.
-      source: what the tokens of a source cost, in networks that read one.
-    """
-
+    # elements of all matrices that a token's vector is multiplied by. Matrices that layers share count once a layer;
+    # embedding tables do not count.
     matrices: int
-    attention: int = 0
-    transformer: TransformerSizes | None = None
-    source: SourceSizes | None = None
+    attention: int = 0  # the width of the attention, summed over the layers that attend to the full sequence; 0 without
+    transformer: TransformerSizes | None = None  # None for networks other than BERT's Transformer
+    source: SourceSizes | None = None  # what the tokens of a source cost, in networks that read one

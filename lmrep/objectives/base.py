@@ -82,29 +82,17 @@ class Objective(NamedTuple):
 
 
 class FrozenPart(NamedTuple):
-    """Parameters that an objective reads and no optimizer changes: `config.frozen`.
+    """Parameters that an objective reads and no optimizer changes: `config.frozen`."""
 
-    Attributes:
-      name: in `config.frozen`; an objective finds the parameters under params["frozen"][name].
-      source: where they come from, for people.
-      specs: of the parameters, {"encoder": ..., "objective": ...} of a model; {"vectors": [v, d]} of word vectors.
-      tokens: of its tokenizer, by id; the words of word vectors.
-      model: None for word vectors.
-      objective: that the model was trained with; None for word vectors.
-      config: of that objective.
-      values: float32 arrays by path; {} where only shapes are needed.
-      fingerprint: of network and values; "" without values.
-    """
-
-    name: str
-    source: str
-    specs: Tree
-    tokens: Sequence[str]
-    model: Model | None = None
-    objective: Objective | None = None
-    config: Any = None
-    values: Mapping[str, np.ndarray] = {}
-    fingerprint: str = ""
+    name: str  # in `config.frozen`; an objective finds the parameters under params["frozen"][name]
+    source: str  # where they come from, for people
+    specs: Tree  # of the parameters, {"encoder": ..., "objective": ...} of a model; {"vectors": [v, d]} of word vectors
+    tokens: Sequence[str]  # of its tokenizer, by id; the words of word vectors
+    model: Model | None = None  # None for word vectors
+    objective: Objective | None = None  # that the model was trained with; None for word vectors
+    config: Any = None  # of that objective
+    values: Mapping[str, np.ndarray] = {}  # float32 arrays by path; {} where only shapes are needed
+    fingerprint: str = ""  # of network and values; "" without values
 
 
 FrozenParts = Mapping[str, FrozenPart]
@@ -161,33 +149,29 @@ class Capability(Protocol):
 
 @row
 class ObjectiveDef(NamedTuple):
-    """A row of `OBJECTIVES`: an objective as a choice of an experiment config.
+    """A row of `OBJECTIVES`: an objective as a choice of an experiment config."""
 
-    Attributes:
-      config: its frozen record.
-      build: (config, model, vocabulary) -> Objective; with a fourth argument, `frozen={}`, if there are `parts`: each
-        `FrozenPart` by name. A run that is loaded for predictions may have no `teachers`.
-      metrics: every metric that its `loss` returns on validation data, and those that are `optional`.
-      check: config -> None; raises UserError where its fields do not fit each other.
-      batch_fields: config -> the batch fields that it needs of a format.
-      conditions_on: config -> what training conditions on, which must be in `Model.conditions_on`.
-      capabilities: what a model trained with it can predict; a text is given to the first that accepts it.
-      loss_fields: fields of the config that add losses or weigh them, and leave examples and targets of other metrics
-        as they are. Reports compare runs that differ in these.
-      evaluation_fields: fields of the config that may differ when a run is evaluated: how texts are searched.
-      parts: config -> the names of the frozen parts that it reads, which `config.frozen` must have.
-      teachers: of these, the ones that only the loss reads, given the same tokens as the network: they must have been
-        trained with the tokens of this run's tokenizer, and predictions need none of them.
-    """
-
-    config: type
+    config: type  # its frozen record
+    # (config, model, vocabulary) -> Objective; with a fourth argument, `frozen={}`, if there are `parts`: each
+    # `FrozenPart` by name. A run that is loaded for predictions may have no `teachers`.
     build: Callable[..., Objective]
+    # every metric that its `loss` returns on validation data, and those that are `optional`
     metrics: Mapping[str, Metric]
+    # config -> None; raises UserError where its fields do not fit each other
     check: Callable[[Any], None] = lambda config: None
+    # config -> the batch fields that it needs of a format
     batch_fields: Callable[[Any], tuple[str, ...]] = lambda config: BATCH_FIELDS
+    # config -> what training conditions on, which must be in `Model.conditions_on`
     conditions_on: Callable[[Any], Context] = lambda config: Context.BOTH
+    # what a model trained with it can predict; a text is given to the first that accepts it
     capabilities: tuple[Capability, ...] = ()
+    # fields of the config that add losses or weigh them, and leave examples and targets of other metrics as they are.
+    # Reports compare runs that differ in these.
     loss_fields: tuple[str, ...] = ()
+    # fields of the config that may differ when a run is evaluated: how texts are searched
     evaluation_fields: tuple[str, ...] = ()
+    # config -> the names of the frozen parts that it reads, which `config.frozen` must have
     parts: Callable[[Any], tuple[str, ...]] = lambda config: ()
+    # of these, the ones that only the loss reads, given the same tokens as the network: they must have been trained
+    # with the tokens of this run's tokenizer, and predictions need none of them
     teachers: tuple[str, ...] = ()

@@ -11,37 +11,26 @@ from lmrep.core.vocabulary import Vocabulary
 
 
 class Views(NamedTuple):
-    """What a network reads to score texts of one length: a text as it is, or several versions with masked tokens.
+    """What a network reads to score texts of one length: a text as it is, or several versions with masked tokens."""
 
-    Attributes:
-      text: int[k], the index of the text that each view belongs to.
-      tokens: int32[k, t].
-      predicted: int32[k, m], positions.
-      targets: int32[k, m], the tokens that are predicted there.
-    """
-
-    text: np.ndarray
-    tokens: np.ndarray
-    predicted: np.ndarray
-    targets: np.ndarray
+    text: np.ndarray  # int[k], the index of the text that each view belongs to
+    tokens: np.ndarray  # int32[k, t]
+    predicted: np.ndarray  # int32[k, m], positions
+    targets: np.ndarray  # int32[k, m], the tokens that are predicted there
 
 
 class Scoring(NamedTuple):
     """How well a model accepts a text: a sum of log probabilities, in nats, over the targets of all views of the text.
-    Minimal pairs are decided by it.
+    Minimal pairs are decided by it."""
 
-    Attributes:
-      summary: what it is, for tables and reports.
-      views: (ids int32[n, t] of n texts with special tokens, words int32[n, t]) -> Views, in NumPy. `words` numbers the
-        words of each text; it is negative for the special tokens around it.
-      log_probabilities: (params, batch) -> float32 [b, m], of `batch["targets"]` i32[b, m] at the positions
-        `batch["predicted"]` i32[b, m], given `batch["tokens"]` i32[b, t] with their `segment_ids`.
-      heads: the names of the parameters that it needs under `objective/`; a converted checkpoint may lack them.
-    """
-
-    summary: str
+    summary: str  # what it is, for tables and reports
+    # (ids int32[n, t] of n texts with special tokens, words int32[n, t]) -> Views, in NumPy. `words` numbers the words
+    # of each text; it is negative for the special tokens around it.
     views: Callable[[np.ndarray, np.ndarray], Views]
+    # (params, batch) -> float32 [b, m], of `batch["targets"]` i32[b, m] at the positions `batch["predicted"]` i32[b,
+    # m], given `batch["tokens"]` i32[b, t] with their `segment_ids`
     log_probabilities: Callable[[Tree, dict[str, Array]], Array]
+    # the names of the parameters that it needs under `objective/`; a converted checkpoint may lack them
     heads: tuple[str, ...] = ()
 
 

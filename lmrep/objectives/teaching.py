@@ -85,24 +85,15 @@ def teacher(
 
 
 class Losses(NamedTuple):
-    """The losses of each position, float32 [b, m] each; without a teacher the last four are 0.
+    """The losses of each position, float32 [b, m] each; without a teacher the last four are 0."""
 
-    Attributes:
-      nll: the cross-entropy of the target.
-      correct: whether the target has the largest logit, without a gradient.
-      divergence: T^2 KL(softmax(teacher / T) || softmax(student / T)).
-      squared: the squared distance of the logits, summed over the vocabulary.
-      constant_divergence: `divergence` of a student whose logits are everywhere log(1 + c), where the training text has
-        a token c times.
-      constant_squared: `squared` of a student whose logits are 0.
-    """
-
-    nll: Array
-    correct: Array
-    divergence: Array
-    squared: Array
+    nll: Array  # the cross-entropy of the target
+    correct: Array  # whether the target has the largest logit, without a gradient
+    divergence: Array  # T^2 KL(softmax(teacher / T) || softmax(student / T))
+    squared: Array  # the squared distance of the logits, summed over the vocabulary
+    # `divergence` of a student whose logits are everywhere log(1 + c), where the training text has a token c times
     constant_divergence: Array
-    constant_squared: Array
+    constant_squared: Array  # `squared` of a student whose logits are 0
 
 
 def compare(

@@ -10,88 +10,62 @@ from lmrep.objectives.scoring import Scoring
 
 
 class NextToken(NamedTuple):
-    """How the token after a text is predicted: for generation, and for perplexity with a stride.
+    """How the token after a text is predicted: for generation, and for perplexity with a stride."""
 
-    Attributes:
-      logits: (params, hidden [b, t, d]) -> float32 [b, t, v], of the token that follows each.
-      nll: (params, hidden [b, t, d], targets i32[b, t]) -> float32 [b, t], -log probability of the targets, where that
-        costs less than `logits`. None: computed from these.
-      decode: further arguments of `State.decode`.
-    """
-
+    # (params, hidden [b, t, d]) -> float32 [b, t, v], of the token that follows each
     logits: Callable[[Tree, Array], Array]
+    # (params, hidden [b, t, d], targets i32[b, t]) -> float32 [b, t], -log probability of the targets, where that costs
+    # less than `logits`. None: computed from these.
     nll: Callable[[Tree, Array, Array], Array] | None = None
-    decode: Mapping[str, Any] = {}
+    decode: Mapping[str, Any] = {}  # further arguments of `State.decode`
 
 
 class HeldOut(NamedTuple):
-    """What a network reads and predicts of a prepared batch.
+    """What a network reads and predicts of a prepared batch."""
 
-    Attributes:
-      tokens: i32[b, t], its inputs.
-      positions: i32[b, m].
-      targets: i32[b, m], the tokens that are predicted there; -1 where none is.
-    """
-
-    tokens: Array
-    positions: Array
-    targets: Array
+    tokens: Array  # i32[b, t], its inputs
+    positions: Array  # i32[b, m]
+    targets: Array  # i32[b, m], the tokens that are predicted there; -1 where none is
 
 
 class NetworkUse(NamedTuple):
-    """A network that a training step runs, forward and backward, for published formulas of compute.
+    """A network that a training step runs, forward and backward, for published formulas of compute."""
 
-    Attributes:
-      sizes: of the network; None where it states none.
-      predicts: "masked" (the tokens at masked positions), "tokens" (those at all positions), "binary" (a label at all
-        positions), or "other": something that ELECTRA's script does not count.
-    """
-
-    sizes: Sizes | None
+    sizes: Sizes | None  # of the network; None where it states none
+    # "masked" (the tokens at masked positions), "tokens" (those at all positions), "binary" (a label at all positions),
+    # or "other": something that ELECTRA's script does not count
     predicts: str = "other"
 
 
 class TextPairs(NamedTuple):
-    """How an objective that is conditioned on a source gives it, and a target, to a network.
+    """How an objective that is conditioned on a source gives it, and a target, to a network."""
 
-    Attributes:
-      start: the token that the decoder reads before the target's.
-      end: the token that ends sources and targets.
-      batch: prepared batch -> the batch that the network reads (`model_inputs`): `tokens` and `segment_ids` of the
-        decoder, `source_tokens` and `source_segment_ids`; and `targets` i32[b, t], the token after each.
-      lengths: (length of an example, whether several texts are packed in it) -> (t, s), with padding.
-    """
-
-    start: int
-    end: int
+    start: int  # the token that the decoder reads before the target's
+    end: int  # the token that ends sources and targets
+    # prepared batch -> the batch that the network reads (`model_inputs`): `tokens` and `segment_ids` of the decoder,
+    # `source_tokens` and `source_segment_ids`; and `targets` i32[b, t], the token after each
     batch: Callable[[dict[str, Array]], dict[str, Array]]
+    # (length of an example, whether several texts are packed in it) -> (t, s), with padding
     lengths: Callable[[int, bool], tuple[int, int]]
 
 
 class Uses(NamedTuple):
-    """What inference, reports, conversion and planning ask an objective. Training reads none of it.
+    """What inference, reports, conversion and planning ask an objective. Training reads none of it."""
 
-    Attributes:
-      conditions_on: what each position of an encoded text is conditioned on.
-      next_token: continues texts. None: the objective does not predict a text token by token.
-      scorings: how it scores texts, by name, the default first; {} if it cannot. Names are those of the literature
-        ("pll").
-      held_out: prepared batch -> the tokens that the network reads and those that it predicts, for reports.
-      replaced: (params, prepared batch) -> (tokens i32[b, t], some of which a generator replaced; bool[b, t], where it
-        is judged whether they were).
-      describe: (prepared batch, tokenizer) -> a text for each example.
-      networks: those that a training step runs. (): published formulas of compute do not apply.
-      text_pairs: of an objective that is conditioned on a source.
-      published_heads: the heads of published checkpoints (`lmrep.interop.heads.HEADS`) that mean the same as its own ->
-        where their parameters lie under "objective". {}: a run is written as its encoder alone.
-    """
-
-    conditions_on: Context = Context.BOTH
-    next_token: NextToken | None = None
+    conditions_on: Context = Context.BOTH  # what each position of an encoded text is conditioned on
+    next_token: NextToken | None = None  # continues texts. None: the objective does not predict a text token by token.
+    # how it scores texts, by name, the default first; {} if it cannot. Names are those of the literature ("pll").
     scorings: Mapping[str, Scoring] = {}
+    # prepared batch -> the tokens that the network reads and those that it predicts, for reports
     held_out: Callable[[dict[str, Array]], HeldOut] | None = None
+    # (params, prepared batch) -> (tokens i32[b, t], some of which a generator replaced; bool[b, t], where it is judged
+    # whether they were)
     replaced: Callable[[Tree, dict[str, Array]], tuple[Array, Array]] | None = None
+    # (prepared batch, tokenizer) -> a text for each example
     describe: Callable[[dict[str, Array], Any], list[str]] | None = None
+    # those that a training step runs. (): published formulas of compute do not apply.
     networks: tuple[NetworkUse, ...] = ()
-    text_pairs: TextPairs | None = None
+    text_pairs: TextPairs | None = None  # of an objective that is conditioned on a source
+    # the heads of published checkpoints (`lmrep.interop.heads.HEADS`) that mean the same as its own -> where their
+    # parameters lie under "objective". {}: a run is written as its encoder alone.
     published_heads: Mapping[str, str] = {}

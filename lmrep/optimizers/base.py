@@ -69,26 +69,21 @@ class OptimizerConfig:
 
 @row
 class OptimizerDef(NamedTuple):
-    """A row of OPTIMIZERS.
+    """A row of OPTIMIZERS."""
 
-    Attributes:
-      direction: (config, specs) -> an optax transformation of the clipped gradient of all parameters into their updates
-        at rate 1, before weight decay. The arrays of its state are in trees with the structure of `specs`, so that they
-        are laid out and frozen with their parameters; its other state is scalars.
-      recipes: {the choice `optimizer=NAME` of config files: the settings that differ from the defaults}. Learning rate
-        and warm-up go with a batch size, and are the config file's.
-      config: its settings: `OptimizerConfig`, or a subclass that adds some.
-      check: (config), which raises UserError if settings do not fit each other.
-      rescale: (config, specs, {path: where it has weight decay}) -> a transformation of the update after weight decay.
-      tiny_rate: the learning rate of `size=tiny`.
-    """
-
+    # (config, specs) -> an optax transformation of the clipped gradient of all parameters into their updates at rate 1,
+    # before weight decay. The arrays of its state are in trees with the structure of `specs`, so that they are laid out
+    # and frozen with their parameters; its other state is scalars.
     direction: Callable[[Any, Tree], optax.GradientTransformation]
+    # {the choice `optimizer=NAME` of config files: the settings that differ from the defaults}. Learning rate and
+    # warm-up go with a batch size, and are the config file's.
     recipes: Mapping[str, Mapping[str, Any]] = {}
-    config: type[OptimizerConfig] = OptimizerConfig
+    config: type[OptimizerConfig] = OptimizerConfig  # its settings: `OptimizerConfig`, or a subclass that adds some
+    # (config), which raises UserError if settings do not fit each other
     check: Callable[[Any], None] = lambda config: None
+    # (config, specs, {path: where it has weight decay}) -> a transformation of the update after weight decay
     rescale: Callable[[Any, Tree, dict[str, np.ndarray]], optax.GradientTransformation] | None = None
-    tiny_rate: float = 2e-3
+    tiny_rate: float = 2e-3  # the learning rate of `size=tiny`
 
 
 def check_rule(rule: optax.GradientTransformation, specs: Tree, what: str) -> None:

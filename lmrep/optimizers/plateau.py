@@ -17,15 +17,10 @@ from lmrep.optimizers.schedules import Rule, ScheduleConfig, ScheduleDef, consta
 
 
 class Plateau(NamedTuple):
-    """The optimizer's state.
+    """The optimizer's state."""
 
-    Attributes:
-      scale: f32[], factor of the learning rate.
-      lowest: f32[], the lowest validation loss so far; infinite before the first.
-    """
-
-    scale: Array
-    lowest: Array
+    scale: Array  # f32[], factor of the learning rate
+    lowest: Array  # f32[], the lowest validation loss so far; infinite before the first
 
 
 def scale_by_plateau() -> optax.GradientTransformation:

@@ -47,35 +47,25 @@ class ScheduleConfig:
 
 
 class Rule(NamedTuple):
-    """What a validation does to the learning rate.
+    """What a validation does to the learning rate."""
 
-    Attributes:
-      factor: the rate is multiplied by it where the loss is not below the lowest so far.
-      final: training ends when the rate is below this fraction of its peak; 0: it does not.
-    """
-
-    factor: float
-    final: float
+    factor: float  # the rate is multiplied by it where the loss is not below the lowest so far
+    final: float  # training ends when the rate is below this fraction of its peak; 0: it does not
 
 
 @row
 class ScheduleDef(NamedTuple):
-    """A row of SCHEDULES.
+    """A row of SCHEDULES."""
 
-    Attributes:
-      decay: (config, peak, steps, warmup) -> the rate f32[] as a function of the decay's step, from 0 to `steps`;
-        `warmup` is the number of steps of the warm-up, at least 1.
-      config: its settings: `ScheduleConfig`, or a subclass that adds some.
-      check: (config, whether the stage is the run's last), which raises UserError if settings do not fit.
-      rule: (config) -> what a validation does to the rate, whose factor is in the optimizer's state; None: nothing.
-      after_warmup: whether the decay always begins at the end of the warm-up, whatever `decay_from` is.
-    """
-
+    # (config, peak, steps, warmup) -> the rate f32[] as a function of the decay's step, from 0 to `steps`; `warmup` is
+    # the number of steps of the warm-up, at least 1
     decay: Callable[[Any, float, int, int], optax.Schedule]
-    config: type[ScheduleConfig] = ScheduleConfig
+    config: type[ScheduleConfig] = ScheduleConfig  # its settings: `ScheduleConfig`, or a subclass that adds some
+    # (config, whether the stage is the run's last), which raises UserError if settings do not fit
     check: Callable[[Any, bool], None] = lambda config, last: None
+    # (config) -> what a validation does to the rate, whose factor is in the optimizer's state; None: nothing
     rule: Callable[[Any], Rule | None] = lambda config: None
-    after_warmup: bool = False
+    after_warmup: bool = False  # whether the decay always begins at the end of the warm-up, whatever `decay_from` is
 
 
 def warmup_steps(config: ScheduleConfig, total_steps: int) -> int:

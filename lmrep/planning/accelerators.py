@@ -5,15 +5,10 @@ from typing import NamedTuple
 
 
 class Accelerator(NamedTuple):
-    """A JAX device; None where a number is not known.
+    """A JAX device; None where a number is not known."""
 
-    Attributes:
-      watts: of GPUs, the default power limit of the board; of TPUs, the mean that was measured.
-      flops: dense peak in bfloat16, in floating-point operations per second.
-    """
-
-    watts: float | None = None
-    flops: float | None = None
+    watts: float | None = None  # of GPUs, the default power limit of the board; of TPUs, the mean that was measured
+    flops: float | None = None  # dense peak in bfloat16, in floating-point operations per second
 
 
 # Watts of NVIDIA: data sheets; nvidia-smi shows the same limits. They are not the same on all hosts of a GH200 (700 or

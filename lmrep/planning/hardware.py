@@ -24,29 +24,17 @@ GB = 2**30
 
 
 class Chip(NamedTuple):
-    """A chip.
+    """A chip."""
 
-    Attributes:
-      title: for people.
-      memory: bytes that programs may allocate.
-      flops: dense peak in bfloat16, in floating-point operations per second.
-      bandwidth: of its memory, bytes per second.
-      interconnect: bytes per second that it sends to others of its slice over all its links together.
-      network: bytes per second that it sends to other slices.
-      dimensions: of the torus that slices are made of.
-      wrap: number of chips along a dimension from which its ends are joined.
-      watts: that it draws under load; None where the vendor does not say.
-    """
-
-    title: str
-    memory: float
-    flops: float
-    bandwidth: float
-    interconnect: float
-    network: float
-    dimensions: int
-    wrap: int
-    watts: float | None = None
+    title: str  # for people
+    memory: float  # bytes that programs may allocate
+    flops: float  # dense peak in bfloat16, in floating-point operations per second
+    bandwidth: float  # of its memory, bytes per second
+    interconnect: float  # bytes per second that it sends to others of its slice over all its links together
+    network: float  # bytes per second that it sends to other slices
+    dimensions: int  # of the torus that slices are made of
+    wrap: int  # number of chips along a dimension from which its ends are joined
+    watts: float | None = None  # that it draws under load; None where the vendor does not say
 
 
 # Cloud TPU's documentation of each version. Memory: what XLA allocates of it. Network: of a host, divided by its chips.
@@ -58,19 +46,12 @@ CHIPS = {
 
 
 class Hardware(NamedTuple):
-    """Devices to plan for.
+    """Devices to plan for."""
 
-    Attributes:
-      name: as on the command line, "v5e:16x16".
-      chip: each of them.
-      devices: in JAX's order; programs are compiled for them, and need not run on them.
-      slices: how many slices they form, which the slow network joins.
-    """
-
-    name: str
-    chip: Chip
-    devices: list[jax.Device]
-    slices: int = 1
+    name: str  # as on the command line, "v5e:16x16"
+    chip: Chip  # each of them
+    devices: list[jax.Device]  # in JAX's order; programs are compiled for them, and need not run on them
+    slices: int = 1  # how many slices they form, which the slow network joins
 
     def speed(self, groups: np.ndarray, order: list[jax.Device]) -> float:
         """Bytes per second that each chip sends in collectives within groups, numbers of the devices in `order`."""

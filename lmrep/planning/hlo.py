@@ -36,25 +36,15 @@ _LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 
 
 class Operation(NamedTuple):
-    """A line of HLO.
+    """A line of HLO."""
 
-    Attributes:
-      name: unique in its module.
-      type: of its result: "bf16[8,128]{1,0}", or a tuple.
-      opcode: "fusion".
-      operands: names.
-      arguments: what stands between the parentheses, as text.
-      attributes: what follows them, as text.
-      root: whether it is its computation's result.
-    """
-
-    name: str
-    type: str
-    opcode: str
-    operands: tuple[str, ...]
-    arguments: str
-    attributes: str
-    root: bool
+    name: str  # unique in its module
+    type: str  # of its result: "bf16[8,128]{1,0}", or a tuple
+    opcode: str  # "fusion"
+    operands: tuple[str, ...]  # names
+    arguments: str  # what stands between the parentheses, as text
+    attributes: str  # what follows them, as text
+    root: bool  # whether it is its computation's result
 
     @property
     def source(self) -> str:
@@ -75,21 +65,13 @@ class Operation(NamedTuple):
 
 
 class Collective(NamedTuple):
-    """A collective operation.
+    """A collective operation."""
 
-    Attributes:
-      opcode: of `COLLECTIVES`.
-      groups: numbers of the devices that take part together, [groups, devices], in the order of the mesh.
-      bytes: of the full array: the result of an all-gather, the operand of a reduce-scatter.
-      times: how often it runs.
-      source: as `Operation.source`.
-    """
-
-    opcode: str
-    groups: np.ndarray
-    bytes: int
-    times: int
-    source: str
+    opcode: str  # of `COLLECTIVES`
+    groups: np.ndarray  # numbers of the devices that take part together, [groups, devices], in the order of the mesh
+    bytes: int  # of the full array: the result of an all-gather, the operand of a reduce-scatter
+    times: int  # how often it runs
+    source: str  # as `Operation.source`
 
     @property
     def sent(self) -> float:

@@ -64,25 +64,15 @@ class Memory(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """Collectives of one operation over the same axes.
+    """Collectives of one operation over the same axes."""
 
-    Attributes:
-      opcode: "all-gather".
-      axes: of the mesh, that they run over.
-      count: how many run in a step.
-      bytes: that each chip sends in a step.
-      largest: bytes of the largest array.
-      seconds: that sending takes at least.
-      slices: whether it crosses between slices.
-    """
-
-    opcode: str
-    axes: tuple[str, ...]
-    count: int
-    bytes: float
-    largest: int
-    seconds: float
-    slices: bool
+    opcode: str  # "all-gather"
+    axes: tuple[str, ...]  # of the mesh, that they run over
+    count: int  # how many run in a step
+    bytes: float  # that each chip sends in a step
+    largest: int  # bytes of the largest array
+    seconds: float  # that sending takes at least
+    slices: bool  # whether it crosses between slices
 
 
 class StepPlan(NamedTuple):
@@ -325,23 +315,14 @@ def _warnings(made: StepPlan, one: StageShapes, mesh: Mesh, printed: str, progra
 
 
 class PlannedCost(NamedTuple):
-    """Of a whole run, from the lower bounds of its step times; None where something is not known.
+    """Of a whole run, from the lower bounds of its step times; None where something is not known."""
 
-    Attributes:
-      hours: from start to end, at least.
-      chip_hours: hours times the number of chips.
-      kwh: energy of the chips by the PUE.
-      co2_kg: of that energy.
-      price: in the currency of `cost.price_per_hour`.
-      utilisation: the largest possible fraction of the chips' peak, recomputation included.
-    """
-
-    hours: float
-    chip_hours: float
-    kwh: float | None
-    co2_kg: float | None
-    price: float | None
-    utilisation: float
+    hours: float  # from start to end, at least
+    chip_hours: float  # hours times the number of chips
+    kwh: float | None  # energy of the chips by the PUE
+    co2_kg: float | None  # of that energy
+    price: float | None  # in the currency of `cost.price_per_hour`
+    utilisation: float  # the largest possible fraction of the chips' peak, recomputation included
 
 
 def cost_of_run(plans: Sequence[StepPlan], hardware: Hardware, config: CostConfig = CostConfig()) -> PlannedCost | None:

@@ -9,29 +9,17 @@ from lmrep.planning import conventions
 
 
 class Published(NamedTuple):
-    """A training run as the script has it.
+    """A training run as the script has it."""
 
-    Attributes:
-      flops: its published compute, in floating-point operations.
-      preset: the network, a name in `PRESETS`.
-      steps: updates.
-      batch_size: sequences in a step.
-      length: tokens in a sequence.
-      vocab: tokens, where the script's number differs from the preset's; 0: the preset's.
-      predicts: as `NetworkUse.predicts`.
-      generator: the width of ELECTRA's generator, as a fraction of the network's; 0: it has none.
-      derived: the script has no such run; `flops` is computed from another run's.
-    """
-
-    flops: float
-    preset: str
-    steps: int
-    batch_size: int
-    length: int = 512
-    vocab: int = 0
-    predicts: str = "masked"
-    generator: float = 0.0
-    derived: bool = False
+    flops: float  # its published compute, in floating-point operations
+    preset: str  # the network, a name in `PRESETS`
+    steps: int  # updates
+    batch_size: int  # sequences in a step
+    length: int = 512  # tokens in a sequence
+    vocab: int = 0  # tokens, where the script's number differs from the preset's; 0: the preset's
+    predicts: str = "masked"  # as `NetworkUse.predicts`
+    generator: float = 0.0  # the width of ELECTRA's generator, as a fraction of the network's; 0: it has none
+    derived: bool = False  # the script has no such run; `flops` is computed from another run's
 
 
 PUBLISHED = {

@@ -22,17 +22,11 @@ MICROBATCHES = (1, 2, 4, 8)
 
 
 class Choice(NamedTuple):
-    """A setting.
+    """A setting."""
 
-    Attributes:
-      fields: of the config, by dotted path.
-      experiment: with them.
-      plans: of its stages.
-    """
-
-    fields: Mapping[str, Any]
-    experiment: Experiment
-    plans: list[StepPlan]
+    fields: Mapping[str, Any]  # of the config, by dotted path
+    experiment: Experiment  # with them
+    plans: list[StepPlan]  # of its stages
 
     @property
     def flags(self) -> str:

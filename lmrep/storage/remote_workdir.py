@@ -161,15 +161,10 @@ def upload(url: str, path: Path) -> None:
 
 
 class RemoteRun(NamedTuple):
-    """A run that trains in a remote store.
+    """A run that trains in a remote store."""
 
-    Attributes:
-      directory: this process's local directory for it.
-      checkpoints: makes its checkpoints, with the arguments of `Checkpoints`.
-    """
-
-    directory: Path
-    checkpoints: Callable[..., RemoteCheckpoints]
+    directory: Path  # this process's local directory for it
+    checkpoints: Callable[..., RemoteCheckpoints]  # makes its checkpoints, with the arguments of `Checkpoints`
 
 
 @contextlib.contextmanager

@@ -19,15 +19,10 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
 
 
 class TextForm(NamedTuple):
-    """A task as text to text.
+    """A task as text to text."""
 
-    Attributes:
-      objective: fields of the task text_to_text.
-      data: fields of `config.data`.
-    """
-
-    objective: dict[str, Any]
-    data: dict[str, Any]
+    objective: dict[str, Any]  # fields of the task text_to_text
+    data: dict[str, Any]  # fields of `config.data`
 
 
 def text_form(task: str, known: str = "", tfds: bool = False) -> TextForm:

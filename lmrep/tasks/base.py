@@ -113,21 +113,14 @@ def compare_probabilities(gold: str, predicted: str, probabilities: Mapping[str,
 
 
 class TextEncoder(NamedTuple):
-    """Tokenizes the texts of examples.
+    """Tokenizes the texts of examples."""
 
-    Attributes:
-      tokenizer: of the network.
-      layout: the special tokens around texts.
-      length: tokens of a unit at most.
-      format: what is done with longer ones.
-      distinct: the number of each distinct word so far, where the task reads word vectors or characters, for which
-        units need the words of their tokens; None where it reads neither.
-    """
-
-    tokenizer: Tokenizer
-    layout: InputLayout
-    length: int
-    format: Format
+    tokenizer: Tokenizer  # of the network
+    layout: InputLayout  # the special tokens around texts
+    length: int  # tokens of a unit at most
+    format: Format  # what is done with longer ones
+    # the number of each distinct word so far, where the task reads word vectors or characters, for which units need the
+    # words of their tokens; None where it reads neither
     distinct: dict[str, int] | None = None
 
     def units(self, records: Sequence[Record], columns: Mapping[str, Sequence] = {}) -> tuple[Units, int]:
@@ -241,21 +234,15 @@ class TextEncoder(NamedTuple):
 
 
 class Reads(NamedTuple):
-    """What a task reads of a record.
+    """What a task reads of a record."""
 
-    Attributes:
-      fields: the fields that are its input.
-      targets: the fields that it predicts; training and validation data must have them.
-      optional: further fields of the input, which records may lack.
-      texts: the fields whose texts a tokenizer is trained on; (): all fields of the input, and targets that are texts.
-      grouped: whether the network reads all units of an example together (choices); `encode` then gives every example
-        of a split the same number of them.
-    """
-
-    fields: tuple[str, ...]
-    targets: tuple[str, ...]
-    optional: tuple[str, ...] = ()
+    fields: tuple[str, ...]  # the fields that are its input
+    targets: tuple[str, ...]  # the fields that it predicts; training and validation data must have them
+    optional: tuple[str, ...] = ()  # further fields of the input, which records may lack
+    # the fields whose texts a tokenizer is trained on; (): all fields of the input, and targets that are texts
     texts: tuple[str, ...] = ()
+    # whether the network reads all units of an example together (choices); `encode` then gives every example of a split
+    # the same number of them
     grouped: bool = False
 
     @property
@@ -266,22 +253,19 @@ class Reads(NamedTuple):
 
 class Templates(NamedTuple):
     """A task whose config decides which fields of records it reads, and which can therefore be trained on a mixture of
-    data sets (`lmrep.tasks.text_to_text`). The defaults suit every other task.
+    data sets (`lmrep.tasks.text_to_text`). The defaults suit every other task."""
 
-    Attributes:
-      reads: config -> (fields of the input, targets) of records as they are in files; None: as in `TaskDef.reads`.
-      convert: (config, record as it was read) -> the record with the fields of `TaskDef.reads`.
-      texts: (config, record) -> the texts that a tokenizer is trained on; None: as in `TaskDef.reads`.
-      unlabelled: config -> for data without targets, what makes examples of its records once there is a tokenizer,
-        (records, TextEncoder) -> records with targets; None where data has targets.
-      source_fields: the fields of the config that may differ between the data sets of a mixture (`config.sources`); ():
-        the task cannot be trained on one.
-    """
-
+    # config -> (fields of the input, targets) of records as they are in files; None: as in `TaskDef.reads`
     reads: Callable[[Any], tuple[tuple[str, ...], tuple[str, ...]] | None] = lambda config: None
+    # (config, record as it was read) -> the record with the fields of `TaskDef.reads`
     convert: Callable[[Any, Record], Record] = lambda config, record: record
+    # (config, record) -> the texts that a tokenizer is trained on; None: as in `TaskDef.reads`
     texts: Callable[[Any, Record], Iterable[str]] | None = None
+    # config -> for data without targets, what makes examples of its records once there is a tokenizer, (records,
+    # TextEncoder) -> records with targets; None where data has targets
     unlabelled: Callable[[Any], Callable[[Sequence[Record], TextEncoder], list[Record]] | None] = lambda config: None
+    # the fields of the config that may differ between the data sets of a mixture (`config.sources`); (): the task
+    # cannot be trained on one
     source_fields: tuple[str, ...] = ()
 
 
@@ -292,37 +276,29 @@ class TaskDef(NamedTuple):
     The objective's `loss` reads the batches of `lmrep.data.records.examples.Examples`. Its `predict` is
     (params, batch) -> {"units": {name: [b, n, ...]}, "tokens": {name: [b, t, ...]}}, values for each unit and for each
     position, where either may be absent. A field of the config that is None and has the name of a metric, as a
-    threshold, is tuned: a loaded run has the value that validation measured for its checkpoint, or 0.
+    threshold, is tuned: a loaded run has the value that validation measured for its checkpoint, or 0."""
 
-    Attributes:
-      objective: config, head, loss and metrics.
-      reads: the fields of records that are its input and its targets.
-      encode: (config, records, TextEncoder) -> (Units, number of texts that were too long for one unit).
-      score: (config, records, units, outputs) -> Result.
-      best: the metric by which checkpoints are compared; "": the first of the resolved config's `metrics`.
-      columns: config -> what a batch has beside the fields of `FORMAT`: the columns of the units that `encode` gives.
-      resolve: (config, training records) -> config, with what the training data alone decides, such as `labels`; or,
-        without records, what the labels decide.
-      check: (config, record) -> None; raises UserError, with the record's `where`, for one that does not fit.
-      submission: (config, records, result) -> {file name: text}, predictions in the form of a benchmark; the name
-        begins with "predictions" where there is one file.
-      compare: (config, record with targets, its prediction) -> Comparison, for reports.
-      initial: new path -> the path of a pretraining head that it starts from, where the source checkpoint has it.
-      templates: of a task whose config decides which fields it reads.
-    """
-
-    objective: ObjectiveDef
-    reads: Reads
+    objective: ObjectiveDef  # config, head, loss and metrics
+    reads: Reads  # the fields of records that are its input and its targets
+    # (config, records, TextEncoder) -> (Units, number of texts that were too long for one unit)
     encode: Callable[[Any, Sequence[Record], TextEncoder], tuple[Units, int]]
-    score: Callable[[Any, Sequence[Record], Units, Outputs], Result]
-    best: str
+    score: Callable[[Any, Sequence[Record], Units, Outputs], Result]  # (config, records, units, outputs) -> Result
+    best: str  # the metric by which checkpoints are compared; "": the first of the resolved config's `metrics`
+    # config -> what a batch has beside the fields of `FORMAT`: the columns of the units that `encode` gives
     columns: Callable[[Any], Mapping[str, Field]] = lambda config: {}
+    # (config, training records) -> config, with what the training data alone decides, such as `labels`; or, without
+    # records, what the labels decide
     resolve: Callable[[Any, Sequence[Record]], Any] = lambda config, records: config
+    # (config, record) -> None; raises UserError, with the record's `where`, for one that does not fit
     check: Callable[[Any, Record], None] = lambda config, record: None
+    # (config, records, result) -> {file name: text}, predictions in the form of a benchmark; the name begins with
+    # "predictions" where there is one file
     submission: Callable[[Any, Sequence[Record], Result], dict[str, str]] | None = None
+    # (config, record with targets, its prediction) -> Comparison, for reports
     compare: Callable[[Any, Record, Mapping[str, Any]], Comparison] = compare
+    # new path -> the path of a pretraining head that it starts from, where the source checkpoint has it
     initial: Mapping[str, str] = {}
-    templates: Templates = Templates()
+    templates: Templates = Templates()  # of a task whose config decides which fields it reads
 
     def needed(self, config: Any) -> tuple[str, ...]:
         """The fields that records must have; a test file may lack the targets."""

@@ -37,17 +37,11 @@ class Config:
 
 
 class Texts(NamedTuple):
-    """Where the texts of a batch are.
+    """Where the texts of a batch are."""
 
-    Attributes:
-      segment_ids: i32[b, t], the unit of each token, from 1; 0 at padding.
-      second: bool[b, t], the tokens of the second text of a pair.
-      units: bool[b, n], whether there is such a unit.
-    """
-
-    segment_ids: Array
-    second: Array
-    units: Array
+    segment_ids: Array  # i32[b, t], the unit of each token, from 1; 0 at padding
+    second: Array  # bool[b, t], the tokens of the second text of a pair
+    units: Array  # bool[b, n], whether there is such a unit
 
 
 def specs(c: Config, d: int) -> Tree:

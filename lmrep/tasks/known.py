@@ -9,34 +9,21 @@ from typing import Any, NamedTuple
 
 
 class KnownSet(NamedTuple):
-    """A published data set.
+    """A published data set."""
 
-    Attributes:
-      task: a name in `lmrep.tasks.TASKS`.
-      files: split -> file in the folder of the published set.
-      data: further fields of `config.data` for these files.
-      tfds: fields of `config.data` for its form in TFDS; None where it is not there.
-      objective: fields of the task.
-      best: the metric by which checkpoints are compared; "" for the task's.
-      length: tokens of a text, or pair, at most.
-      submissions: the name of a test file, without its suffix -> the file in which the benchmark wants its predictions.
-      fields: other fields of the config, by dotted path.
-      labels: words for the classes that the files call 0, 1, ...
-      text: fields of the task text_to_text that differ from `as_text.FORMS`.
-      original: (files, data) of another form in which the set was published, where a folder has its training file.
-    """
-
-    task: str
-    files: Mapping[str, str]
-    data: Mapping[str, Any]
-    tfds: Mapping[str, Any] | None = None
-    objective: Mapping[str, Any] = {}
-    best: str = ""
-    length: int = 128
+    task: str  # a name in `lmrep.tasks.TASKS`
+    files: Mapping[str, str]  # split -> file in the folder of the published set
+    data: Mapping[str, Any]  # further fields of `config.data` for these files
+    tfds: Mapping[str, Any] | None = None  # fields of `config.data` for its form in TFDS; None where it is not there
+    objective: Mapping[str, Any] = {}  # fields of the task
+    best: str = ""  # the metric by which checkpoints are compared; "" for the task's
+    length: int = 128  # tokens of a text, or pair, at most
+    # the name of a test file, without its suffix -> the file in which the benchmark wants its predictions
     submissions: Mapping[str, str] = {}
-    fields: Mapping[str, Any] = {}
-    labels: tuple[str, ...] = ()
-    text: Mapping[str, Any] = {}
+    fields: Mapping[str, Any] = {}  # other fields of the config, by dotted path
+    labels: tuple[str, ...] = ()  # words for the classes that the files call 0, 1, ..
+    text: Mapping[str, Any] = {}  # fields of the task text_to_text that differ from `as_text.FORMS`
+    # (files, data) of another form in which the set was published, where a folder has its training file
     original: tuple[Mapping[str, str], Mapping[str, Any]] | None = None
 
     def form(self, folder: str) -> tuple[Mapping[str, str], Mapping[str, Any]]:

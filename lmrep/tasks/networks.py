@@ -54,12 +54,9 @@ class BiLstm:
 @dataclass(frozen=True)
 class TaskConfig:
     """What a task reads beside the encoder that is trained, the network above both, and a teacher: the base of the
-    config of a task on the vectors of positions (`token_vectors`), which also has `context`, as `heads.Head` has it.
+    config of a task on the vectors of positions (`token_vectors`), which also has `context`, as `heads.Head` has it."""
 
-    Attributes:
-      published: the fields of `heads.PUBLISHED` that published systems set for this task, too.
-    """
-
+    # the fields of `heads.PUBLISHED` that published systems set for this task, too
     published: ClassVar[tuple[str, ...]] = tuple(heads.Head.__dataclass_fields__)
 
     words: word_features.WordVectors = setting(word_features.WordVectors(), "word vectors beside the encoder's")
@@ -91,23 +88,14 @@ class TextConfig(PooledConfig):
 
 
 class Network(NamedTuple):
-    """The network of a task, with what it reads.
+    """The network of a task, with what it reads."""
 
-    Attributes:
-      c: its config.
-      model: the encoder that is trained.
-      name: of the task; parameters lie under objective/NAME.
-      features: the frozen encoder; None where there is none.
-      words: the word vectors; None where there are none.
-      teacher: None where there is none.
-    """
-
-    c: Any
-    model: Model
-    name: str
-    features: FrozenPart | None = None
-    words: FrozenPart | None = None
-    teacher: FrozenPart | None = None
+    c: Any  # its config
+    model: Model  # the encoder that is trained
+    name: str  # of the task; parameters lie under objective/NAME
+    features: FrozenPart | None = None  # the frozen encoder; None where there is none
+    words: FrozenPart | None = None  # the word vectors; None where there are none
+    teacher: FrozenPart | None = None  # None where there is none
 
 
 def parts(c: TaskConfig) -> tuple[str, ...]:

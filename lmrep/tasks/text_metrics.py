@@ -12,17 +12,11 @@ from lmrep.tasks import schemes
 
 
 class Gold(NamedTuple):
-    """What is right for an example.
+    """What is right for an example."""
 
-    Attributes:
-      text: the target.
-      answers: all texts that are right; none where a question has no answer.
-      tags: of each word; the words of the target where the example has no tags.
-    """
-
-    text: str
-    answers: tuple[str, ...]
-    tags: tuple[str, ...]
+    text: str  # the target
+    answers: tuple[str, ...]  # all texts that are right; none where a question has no answer
+    tags: tuple[str, ...]  # of each word; the words of the target where the example has no tags
 
 
 def gold_of(record: Record, text: str, scheme: str) -> Gold:

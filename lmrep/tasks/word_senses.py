@@ -134,15 +134,10 @@ def lines(records: Iterable[Record]) -> tuple[str, ...]:
 
 
 class Inventory(NamedTuple):
-    """The candidates of words.
+    """The candidates of words."""
 
-    Attributes:
-      senses: lemma#pos -> the numbers of its senses among the labels, the most frequent one first.
-      lemmas: lemma -> its senses as any part of speech, in the same order.
-    """
-
-    senses: dict[str, list[int]]
-    lemmas: dict[str, list[int]]
+    senses: dict[str, list[int]]  # lemma#pos -> the numbers of its senses among the labels, the most frequent one first
+    lemmas: dict[str, list[int]]  # lemma -> its senses as any part of speech, in the same order
 
     def candidates(self, record: Record) -> list[int]:
         """The senses of a record's word: those of its lemma as its part of speech; of a lemma that the training data

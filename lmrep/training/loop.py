@@ -52,21 +52,13 @@ class CostCounter(Protocol):
 
 
 class RunOutputs(NamedTuple):
-    """Where a run's results go.
+    """Where a run's results go."""
 
-    Attributes:
-      checkpoints: the caller holds their workdir's lock and has cleaned them.
-      metrics: metrics.jsonl and dashboards; None on all processes but the first.
-      progress: the progress line; None on all processes but the first.
-      watch: the watchdog of a run of several processes.
-      cost: of operations and energy.
-    """
-
-    checkpoints: Checkpoints
-    metrics: MetricsLog | None = None
-    progress: Progress | None = None
-    watch: Watch | None = None
-    cost: CostCounter | None = None
+    checkpoints: Checkpoints  # the caller holds their workdir's lock and has cleaned them
+    metrics: MetricsLog | None = None  # metrics.jsonl and dashboards; None on all processes but the first
+    progress: Progress | None = None  # the progress line; None on all processes but the first
+    watch: Watch | None = None  # the watchdog of a run of several processes
+    cost: CostCounter | None = None  # of operations and energy
 
 
 class PendingStep(NamedTuple):

@@ -26,25 +26,15 @@ class Saved(TypedDict):
 
 @dataclass
 class LoopState:
-    """What the loop knows besides the training state. Checkpoints hold it as JSON.
+    """What the loop knows besides the training state. Checkpoints hold it as JSON."""
 
-    Attributes:
-      losses: the last losses, which decide what is a spike.
-      skipped_batches: for each stage, how many batches were skipped by going back.
-      sums: metrics since the last line of metrics.jsonl.
-      tokens: how many the run has been trained on, without padding.
-      validated: the step of the newest validation; -1 before the first.
-      faults: those that were skipped or gone back for: step, stage, policy.
-      best: the best value of `checkpoint.best` that a checkpoint has; None before the first.
-    """
-
-    losses: Losses
-    skipped_batches: list[int]
-    sums: MetricSums
-    tokens: int
-    validated: int
-    faults: list[dict[str, Any]]
-    best: float | None
+    losses: Losses  # the last losses, which decide what is a spike
+    skipped_batches: list[int]  # for each stage, how many batches were skipped by going back
+    sums: MetricSums  # metrics since the last line of metrics.jsonl
+    tokens: int  # how many the run has been trained on, without padding
+    validated: int  # the step of the newest validation; -1 before the first
+    faults: list[dict[str, Any]]  # those that were skipped or gone back for: step, stage, policy
+    best: float | None  # the best value of `checkpoint.best` that a checkpoint has; None before the first
 
     def to_json(self) -> dict[str, Any]:
         """The fields, for a checkpoint."""

@@ -20,50 +20,39 @@ from lmrep.training.state import FROZEN
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """A number of steps with one objective, one optimizer and one stream of batches.
+    """A number of steps with one objective, one optimizer and one stream of batches."""
 
-    Attributes:
-      name: for logs.
-      steps: how many.
-      objective: what the network is trained to predict.
-      optimizer: of the objective's trainable parameters. If `start` is None it continues from the state that the
-        previous stage left, so both states must have the same structure.
-      batches: (indices, first, last) -> host batches of steps `first` up to `last` of this stage, with the examples at
-        `indices` of each global batch; or fewer, the same fraction of a smaller one.
-      batch_size: examples of the global batch.
-      microbatches: how many chunks of a batch gradients are accumulated over.
-      validation: indices -> host batches of `batch_size`, the last one filled with empty examples; or None.
-      schedule: the learning rate of a step (of the optimizer's own count), for logs.
-      validation_rule: what a validation does to the learning rate, where the schedule depends on it. Only the last
-        stage of a run may end early.
-      start: None: continue with the previous stage's parameters and moments. Otherwise where parameters start, by path:
-        {"encoder": "objective/generator"} takes the previous stage's generator; all others are initialized.
-      init_values: values by path, which replace the others: from another run, and all frozen ones.
-      score: the outputs of `objective.predict` for all validation batches -> metrics, for figures that do not add up
-        over batches; None: those of `objective.loss`.
-      metrics: what is known of the metrics that training and validation give, by name.
-      flops: floating-point operations of one step, for the utilisation; None where unknown.
-      batch_struct: shapes and dtypes of a global batch.
-      fingerprint: of its examples and their order; must be the same on resume.
-    """
-
-    name: str
-    steps: int
-    objective: Objective
+    name: str  # for logs
+    steps: int  # how many
+    objective: Objective  # what the network is trained to predict
+    # of the objective's trainable parameters. If `start` is None it continues from the state that the previous stage
+    # left, so both states must have the same structure.
     optimizer: optax.GradientTransformation
+    # (indices, first, last) -> host batches of steps `first` up to `last` of this stage, with the examples at `indices`
+    # of each global batch; or fewer, the same fraction of a smaller one
     batches: Callable[[np.ndarray, int, int], Iterator[HostBatch]]
-    batch_size: int
-    microbatches: int = 1
+    batch_size: int  # examples of the global batch
+    microbatches: int = 1  # how many chunks of a batch gradients are accumulated over
+    # indices -> host batches of `batch_size`, the last one filled with empty examples; or None
     validation: Callable[[np.ndarray], Iterator[HostBatch]] | None = None
-    schedule: optax.Schedule | None = None
+    schedule: optax.Schedule | None = None  # the learning rate of a step (of the optimizer's own count), for logs
+    # what a validation does to the learning rate, where the schedule depends on it. Only the last stage of a run may
+    # end early.
     validation_rule: Rule | None = None
+    # None: continue with the previous stage's parameters and moments. Otherwise where parameters start, by path:
+    # {"encoder": "objective/generator"} takes the previous stage's generator; all others are initialized.
     start: Mapping[str, str] | None = None
+    # values by path, which replace the others: from another run, and all frozen ones
     init_values: Mapping[str, np.ndarray] = field(default_factory=dict)
+    # the outputs of `objective.predict` for all validation batches -> metrics, for figures that do not add up over
+    # batches; None: those of `objective.loss`
     score: Callable[[list[dict]], dict[str, float]] | None = None
+    # what is known of the metrics that training and validation give, by name
     metrics: Mapping[str, Metric] = field(default_factory=lambda: COMMON)
-    flops: float | None = None
+    flops: float | None = None  # floating-point operations of one step, for the utilisation; None where unknown
+    # shapes and dtypes of a global batch
     batch_struct: Mapping[str, jax.ShapeDtypeStruct] = field(default_factory=dict)
-    fingerprint: str = ""
+    fingerprint: str = ""  # of its examples and their order; must be the same on resume
 
 
 def locate_stage(stages: Sequence[Stage], step: int) -> tuple[int, int]:

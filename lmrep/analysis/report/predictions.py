@@ -293,16 +293,13 @@ def _new_tokens(run: Run) -> int:
 
 
 class Renderer(NamedTuple):
-    """How the report shows a capability.
+    """How the report shows a capability."""
 
-    Attributes:
-      options: run -> options of its predictions for sample texts; {} for the capability's own.
-      samples: (text, prediction before, prediction now, tokenizer=) -> [Sample]; None prints them.
-      held_out: {macro of templates/predictions.html.j2: (data, runs, batch, notes) -> its content}.
-    """
-
+    # run -> options of its predictions for sample texts; {} for the capability's own
     options: Callable[[Run], dict[str, Any]] = lambda run: {}
+    # (text, prediction before, prediction now, tokenizer=) -> [Sample]; None prints them
     samples: Callable[..., list[Sample]] | None = None
+    # {macro of templates/predictions.html.j2: (data, runs, batch, notes) -> its content}
     held_out: Mapping[str, Callable[..., Any]] = {}
 
 

@@ -18,73 +18,52 @@ CONFIG = "config.json"
 
 
 class Specials(NamedTuple):
-    """The special tokens of a family.
+    """The special tokens of a family."""
 
-    Attributes:
-      pad: the id of padding, where config.json has none.
-      pads_left: whether padding precedes the tokens.
-      shifts_positions: whether position 0 is row pad + 1 of the position table.
-      writes_ends: whether config.json has bos_token_id and eos_token_id.
-    """
-
-    pad: int | None = 0
-    pads_left: bool = False
-    shifts_positions: bool = False
-    writes_ends: bool = True
+    pad: int | None = 0  # the id of padding, where config.json has none
+    pads_left: bool = False  # whether padding precedes the tokens
+    shifts_positions: bool = False  # whether position 0 is row pad + 1 of the position table
+    writes_ends: bool = True  # whether config.json has bos_token_id and eos_token_id
 
 
 class Pretraining(NamedTuple):
-    """How the checkpoints of a family were trained: what a run that is made of one looks like.
+    """How the checkpoints of a family were trained: what a run that is made of one looks like."""
 
-    Attributes:
-      objective: of a checkpoint without a language model's head.
-      fields: of the objective's config.
-      pairs: `format.pairs` of checkpoints with a sentence-pair head; "" for the format's default.
-      optimizer: a recipe of a row of `OPTIMIZERS`.
-      preset: the family's name in `lmrep.models.PRESETS`.
-      without_head: what a user should know about a checkpoint that has no head that predicts tokens.
-      networks: (config, params, objective config) -> {name: a function that gives (config, params)} of the networks of
-        a run that trains several; {} of one that has a single network.
-    """
-
-    objective: str = "masked"
-    fields: Mapping[str, Any] = {}
-    pairs: str = ""
-    optimizer: str = "bert"
-    preset: str = ""
+    objective: str = "masked"  # of a checkpoint without a language model's head
+    fields: Mapping[str, Any] = {}  # of the objective's config
+    pairs: str = ""  # `format.pairs` of checkpoints with a sentence-pair head; "" for the format's default
+    optimizer: str = "bert"  # a recipe of a row of `OPTIMIZERS`
+    preset: str = ""  # the family's name in `lmrep.models.PRESETS`
+    # what a user should know about a checkpoint that has no head that predicts tokens
     without_head: str = ("it has no masked-LM head, so `lmrep predict` cannot fill masks; a run with init= initializes "
                          "one")
+    # (config, params, objective config) -> {name: a function that gives (config, params)} of the networks of a run that
+    # trains several; {} of one that has a single network
     networks: Callable[..., dict[str, Callable]] = lambda config, params, objective: {}
 
 
 @dataclass(frozen=True, eq=False)
 class Family:
-    """A family of published checkpoints.
+    """A family of published checkpoints."""
 
-    Attributes:
-      name: `model_type` in config.json; "-decoder" follows it for networks that are read from left to right
-        (`is_decoder`) of a family that reads both sides.
-      prefix: the base model's attribute in the library's classes with heads. There, it and a dot begin the names of the
-        base model's tensors.
-      config_from: (config.json, its path for messages, the tensors by name or None) -> our config. Raises UserError
-        where a value is out of range, or describes a network that ours cannot be.
-      config_to: (our config) -> the keys of config.json. Raises Mismatch. None for networks that are written as those
-        of another family.
-      tensors: (our config) -> the table of names: tensor or module in files -> our path, or more. A path that the
-        network lacks is skipped, and so is a head that none of `heads` has.
-      heads: the classes of the library; the first that has the heads of a checkpoint is written.
-      specials: its special tokens.
-      pretraining: how its checkpoints were trained.
-    """
-
+    # `model_type` in config.json; "-decoder" follows it for networks that are read from left to right (`is_decoder`) of
+    # a family that reads both sides
     name: str
+    # the base model's attribute in the library's classes with heads. There, it and a dot begin the names of the base
+    # model's tensors.
     prefix: str
+    # (config.json, its path for messages, the tensors by name or None) -> our config. Raises UserError where a value is
+    # out of range, or describes a network that ours cannot be.
     config_from: Callable[[Mapping[str, Any], str, Mapping | None], Any]
+    # (our config) -> the keys of config.json. Raises Mismatch. None for networks that are written as those of another
+    # family.
     config_to: Callable[[Any], Mapping[str, Any]] | None
+    # (our config) -> the table of names: tensor or module in files -> our path, or more. A path that the network lacks
+    # is skipped, and so is a head that none of `heads` has.
     tensors: Callable[[Any], Names]
-    heads: Sequence[HeadClass]
-    specials: Specials = Specials()
-    pretraining: Pretraining = field(default=Pretraining())
+    heads: Sequence[HeadClass]  # the classes of the library; the first that has the heads of a checkpoint is written
+    specials: Specials = Specials()  # its special tokens
+    pretraining: Pretraining = field(default=Pretraining())  # how its checkpoints were trained
 
     @property
     def described(self) -> str:

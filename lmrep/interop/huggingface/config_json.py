@@ -72,19 +72,14 @@ class Keys:
 
 @dataclass(frozen=True)
 class ConfigTable:
-    """The config.json of a family.
+    """The config.json of a family."""
 
-    Attributes:
-      keys: the record of its keys. A feed-forward width of null is 4 d, as it is without a key for it.
-      fixed: fields of our config that are the same in all its networks, and decide what these compute.
-      initial: fields that decide how its weights start, and where dropout acts.
-      network: in `lmrep.models.MODELS`.
-    """
-
-    keys: type
+    keys: type  # the record of its keys. A feed-forward width of null is 4 d, as it is without a key for it.
+    # fields of our config that are the same in all its networks, and decide what these compute
     fixed: Mapping[str, Any]
+    # fields that decide how its weights start, and where dropout acts
     initial: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    network: str = "transformer"
+    network: str = "transformer"  # in `lmrep.models.MODELS`
 
     @property
     def ours(self) -> dict[str, str]:

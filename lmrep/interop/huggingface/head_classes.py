@@ -16,36 +16,25 @@ MAX_LABELS = 2**20
 
 @dataclass(frozen=True)
 class HeadClass:
-    """A class of the library, for pretraining or for tasks.
+    """A class of the library, for pretraining or for tasks."""
 
-    Attributes:
-      name: in the transformers library.
-      heads: its outputs beside hidden states, of `HEADS`, where it is for pretraining.
-      always: key of config.json -> the activation of its head's transform, whatever that key says.
-      prefixed: whether the base model's tensors have the family's prefix.
-      tasks: of `TASK_HEADS`; then its head is described by what follows.
-      tensors: name of a tensor or module -> path under the task's.
-      form: of its head; dropout rates are those of a config.json without `dropout_keys`.
-      dropout_keys: keys of config.json; the first that is there has the dropout rate of the head. The first is written.
-      requires: key of config.json -> the only value that is supported.
-      sizes: key of config.json -> a field of the task's config that is a number.
-      network: fields of our network's config below this head.
-      drops_input: whether the rate of `dropout_keys` holds before the dense layer, too, even where `form` has rate 0.
-      end: the id, unless eos_token_id is another, of the token that has to end every text; None for any.
-    """
-
-    name: str
-    heads: tuple[str, ...] = ()
+    name: str  # in the transformers library
+    heads: tuple[str, ...] = ()  # its outputs beside hidden states, of `HEADS`, where it is for pretraining
+    # key of config.json -> the activation of its head's transform, whatever that key says
     always: Mapping[str, str] = field(default_factory=dict)
-    prefixed: bool = True
-    tasks: tuple[str, ...] = ()
-    tensors: Names = field(default_factory=dict)
-    form: Head = Head()
+    prefixed: bool = True  # whether the base model's tensors have the family's prefix
+    tasks: tuple[str, ...] = ()  # of `TASK_HEADS`; then its head is described by what follows
+    tensors: Names = field(default_factory=dict)  # name of a tensor or module -> path under the task's
+    form: Head = Head()  # of its head; dropout rates are those of a config.json without `dropout_keys`
+    # keys of config.json; the first that is there has the dropout rate of the head. The first is written.
     dropout_keys: tuple[str, ...] = ()
-    requires: Mapping[str, Any] = field(default_factory=dict)
+    requires: Mapping[str, Any] = field(default_factory=dict)  # key of config.json -> the only value that is supported
+    # key of config.json -> a field of the task's config that is a number
     sizes: Mapping[str, str] = field(default_factory=dict)
-    network: Mapping[str, Any] = field(default_factory=dict)
+    network: Mapping[str, Any] = field(default_factory=dict)  # fields of our network's config below this head
+    # whether the rate of `dropout_keys` holds before the dense layer, too, even where `form` has rate 0
     drops_input: bool = False
+    # the id, unless eos_token_id is another, of the token that has to end every text; None for any
     end: int | None = None
 
     def dropout_fields(self, rate: float) -> dict[str, float]:

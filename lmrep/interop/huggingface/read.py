@@ -35,28 +35,17 @@ FLOATS = ("F32", "F16", "BF16")
 
 
 class Published(NamedTuple):
-    """A published checkpoint.
+    """A published checkpoint."""
 
-    Attributes:
-      family: of `FAMILIES`.
-      config_json: the contents of config.json.
-      config: of our network.
-      params: float32 arrays by path. Heads that the checkpoint lacks are absent.
-      dtypes: {name: dtype} of every tensor, in the order of the files.
-      extra_tensors: tensors without a counterpart in `params`, by name.
-      metadata: of the safetensors files.
-      task: that it was fine-tuned for; None if it is pretrained.
-      heads: its outputs beside hidden states: "masked", "pair", "discriminator", "causal", or its task.
-    """
-
-    family: Family
-    config_json: dict[str, Any]
-    config: Any
-    params: Mapping[str, np.ndarray] = {}
-    dtypes: Mapping[str, str] = {}
-    extra_tensors: Mapping[str, np.ndarray] = {}
-    metadata: Mapping[str, str] = {}
-    task: PublishedTask | None = None
+    family: Family  # of `FAMILIES`
+    config_json: dict[str, Any]  # the contents of config.json
+    config: Any  # of our network
+    params: Mapping[str, np.ndarray] = {}  # float32 arrays by path. Heads that the checkpoint lacks are absent.
+    dtypes: Mapping[str, str] = {}  # {name: dtype} of every tensor, in the order of the files
+    extra_tensors: Mapping[str, np.ndarray] = {}  # tensors without a counterpart in `params`, by name
+    metadata: Mapping[str, str] = {}  # of the safetensors files
+    task: PublishedTask | None = None  # that it was fine-tuned for; None if it is pretrained
+    # its outputs beside hidden states: "masked", "pair", "discriminator", "causal", or its task
     heads: tuple[str, ...] = ()
 
     @property

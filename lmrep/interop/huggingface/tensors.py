@@ -21,21 +21,13 @@ TRANSFORMS = ("objective/masked/transform/kernel", "objective/causal/transform/k
 
 
 class Tensor(NamedTuple):
-    """The parameters that a published tensor is.
+    """The parameters that a published tensor is."""
 
-    Attributes:
-      paths: of our parameters; several of them lie side by side along the last axis of the tensor.
-      transposed: whether its axes are ours reversed.
-      shape: its shape, where it splits axes of ours.
-      also: its other names in published files. The name in the table is the one that is written.
-      optional: whether a checkpoint may lack it, together with all other optional tensors.
-    """
-
-    paths: tuple[str, ...]
-    transposed: bool = False
-    shape: tuple[int, ...] = ()
-    also: tuple[str, ...] = ()
-    optional: bool = False
+    paths: tuple[str, ...]  # of our parameters; several of them lie side by side along the last axis of the tensor
+    transposed: bool = False  # whether its axes are ours reversed
+    shape: tuple[int, ...] = ()  # its shape, where it splits axes of ours
+    also: tuple[str, ...] = ()  # its other names in published files. The name in the table is the one that is written.
+    optional: bool = False  # whether a checkpoint may lack it, together with all other optional tensors
 
 
 Module = Mapping[str, Tensor]  # the tensors of a module of PyTorch, by what follows its name
