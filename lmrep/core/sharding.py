@@ -1,7 +1,8 @@
 """Sharding: a mesh of named axes, and rules that map logical axes to mesh axes.
 
-A parameter's spec names the logical axis of each of its dimensions; `shard` names an activation's. The rules say over
-which mesh axes a logical axis is sharded. They define the layout completely: no model depends on the mesh.
+A parameter's spec names the logical axis of each of its dimensions; `shard` names the axes of an activation. The
+rules say over which mesh axes a logical axis is sharded. They define the layout completely: no model depends on the
+mesh.
 """
 
 import contextlib

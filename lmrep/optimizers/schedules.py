@@ -61,7 +61,7 @@ class ScheduleDef(NamedTuple):
     # the number of steps of the warm-up, at least 1
     decay: Callable[[Any, float, int, int], optax.Schedule]
     config: type[ScheduleConfig] = ScheduleConfig  # its settings: `ScheduleConfig`, or a subclass that adds some
-    # (config, whether the stage is the run's last), which raises UserError if settings do not fit
+    # (config, whether its stage is the last of the run), which raises UserError if settings do not fit
     check: Callable[[Any, bool], None] = lambda config, last: None
     # (config) -> what a validation does to the rate, whose factor is in the optimizer's state; None: nothing
     rule: Callable[[Any], Rule | None] = lambda config: None

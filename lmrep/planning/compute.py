@@ -127,7 +127,7 @@ def _by_script(objective: Objective, length: int, fraction: float) -> Figure:
 
 
 def totals(stages: Sequence[StageCompute]) -> dict[str, float | None]:
-    """The compute of all stages by each convention; None where a stage's is not known."""
+    """The compute of all stages by each convention; None where one is not known of some stage."""
     by_stage = {name: [stage.total(name) for stage in stages] for name in CONVENTIONS}
     return {name: None if None in values else sum(values) for name, values in by_stage.items()}
 

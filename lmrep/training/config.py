@@ -51,7 +51,7 @@ class LogConfig:
 class CostConfig:
     """The assumptions by which energy becomes CO2 and time a price."""
 
-    pue: float = setting(1.58, "power usage effectiveness: the data centre's energy over its computers' (Strubell "
+    pue: float = setting(1.58, "power usage effectiveness: the data centre's energy by that of its computers (Strubell "
                          "et al., 2019, as the mean of 2018: 1.58)", at_least=1)
     grid: float = setting(0.4327, "kg of CO2 equivalents per kWh of the grid (Strubell et al., 2019, for the United "
                           "States: 0.954 lb)", at_least=0)
