@@ -1,7 +1,7 @@
 """Implementations of attention, by name, and the choice among them.
 
-Each declares what it honours. What it does not honour is refused, with the fields to change; `auto` takes the one that
-honours all and that is expected to be the fastest.
+Each declares what it supports. A run that needs more is refused with the fields to change; `auto` takes the
+implementation that is expected to be the fastest of those that support everything.
 """
 
 import contextlib

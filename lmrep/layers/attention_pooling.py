@@ -13,7 +13,7 @@ def specs(d: int, width: int, init: Initializer = normal()) -> Tree:
 
 
 def weights(params: Tree, x: Array, mask: Array) -> Array:
-    """softmax over the t tokens where `mask` bool [b, n, t] holds, those of each of n texts, of u . tanh(W x + b) for x
+    """Softmax of u . tanh(W x + b) over the tokens of each of n texts, which `mask` bool [b, n, t] selects, for x
     [b, t, d]: float32 [b, n, t], 0 in a text without tokens."""
     scores = (jnp.tanh(linear.apply(params["dense"], x)).astype(jnp.float32) @ params["vector"])[:, None]
     return jax.nn.softmax(jnp.where(mask, scores, -1e30), -1) * mask

@@ -1,5 +1,5 @@
 """Batch normalization (Ioffe and Szegedy, 2015): by the mean and variance of each dimension over a batch in training,
-and by running averages of them otherwise, so that predictions do not depend on the batch."""
+by their running averages in evaluation, so that predictions do not depend on the batch."""
 
 import jax
 import jax.numpy as jnp

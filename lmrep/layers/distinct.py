@@ -1,8 +1,8 @@
 """Functions of words, computed once for each distinct word of a batch.
 
-A text of n words has far fewer distinct ones. They are found on the device: words are sorted by a hash, and a word that
-differs from the one before it starts a new group. Two words of the same hash may so be computed twice, and never take
-each other's result.
+A text of n words has far fewer distinct words. The device finds them: it sorts words by a hash, and a word that differs
+from the one before it starts a new group. Words with equal hashes may be computed twice, but never get each other's
+result.
 """
 
 from collections.abc import Callable, Sequence

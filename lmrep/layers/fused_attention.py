@@ -1,6 +1,6 @@
 """Fused attention of accelerators: cuDNN's on NVIDIA GPUs, and JAX's Pallas kernel for TPUs ("splash attention").
 
-Of cuDNN only what it computes exactly is used: one text per example, padding at its end, causal or not, in bfloat16.
+cuDNN is used only where its result is exact: one text per example, padding at its end, causal or not, in bfloat16.
 The public call takes lengths and no segment ids. A mask would become a bias of [b, 1, t, s] with a gradient of its own
 (and NaN gradients on Hopper at some lengths), so none is passed. Its dropout would not be repeated exactly by a run
 that is resumed or on another mesh, so there is none.

@@ -13,8 +13,8 @@ State = TypeVar("State")
 def repeat(
     number: Array, most: int, step: Callable[[Array, State], State], state: State, usual: int | None = None
 ) -> State:
-    """`step(i, state)` for i = 0, ..., number - 1, of which there are at most `most`. Planning counts that many, or
-    `usual` where that is given."""
+    """Runs `step(i, state)` for i = 0, ..., number - 1; `number` is at most `most`. Planning counts `most` iterations,
+    or `usual` where it is given."""
     if usual is None:
         return jax.lax.while_loop(lambda loop: (loop[0] < number) & (loop[0] < most),
                                   lambda loop: (loop[0] + 1, step(*loop)), (jax.numpy.int32(0), state))[1]

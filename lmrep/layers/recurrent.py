@@ -111,8 +111,8 @@ CELLS = {"lstm": _lstm, "rnn": _rnn}
 
 
 def bidirectional_specs(d_in: int, width: int, layers: int, d_second: int = 0) -> Tree:
-    """Layers of LSTM cells of that width in each direction, which later layers read together; `d_second` is the width
-    of what the second layer reads beside the first one's output."""
+    """Layers of LSTM cells of width `d` in each direction; a layer reads both directions of the layer before it.
+    `d_second` is the width of the vectors that the second layer reads beside the first layer's output."""
     init = uniform(width**-0.5)
     widths = [d_in, 2 * width + d_second, *[2 * width] * (layers - 2)][:layers]
     return {str(i): {name: specs(d, width, init) for name in ("forward", "backward")} for i, d in enumerate(widths)}

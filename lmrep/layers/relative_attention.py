@@ -62,7 +62,7 @@ class Keys(NamedTuple):
 
 
 class Mask(NamedTuple):
-    """What is known of pairs of queries and keys, for all layers."""
+    """Masks and token types of pairs of queries and keys, the same for all layers."""
 
     visible: Array  # bool[b, t, s], True where query t may attend to key s
     equal: Array | None  # bool[b, t, s], True where both have the same token type; None where all have

@@ -86,8 +86,8 @@ class Encoded(NamedTuple):
 
 
 class NetworkLoss(NamedTuple):
-    """A term that a network adds to the loss of training, such as a penalty on its states or a balance of experts: a
-    mean over what it counts in a microbatch, times a weight."""
+    """A term that a network adds to the training loss, such as a penalty on its states or the balance of experts: the
+    mean sum / count over a microbatch, times a weight."""
 
     sum: Array  # float32[]
     count: Array | int  # []
@@ -97,8 +97,8 @@ class NetworkLoss(NamedTuple):
 class OutputLayer(NamedTuple):
     """How the outputs of a network become probabilities of tokens, as pure functions.
 
-    They take the network's parameters, and the head's, which an objective holds: those of `specs`, and `bias` [v] where
-    the objective gives each token one."""
+    They take the network's parameters and the parameters of the head, which belong to the objective: `specs`, and
+    `bias` [v] where the objective gives each token a bias."""
 
     specs: Tree  # tree of `ParamSpec`
     # (params, head, x [b, t, e], targets i32[b, t], weights float32 [b, t], key=None) -> (the weighted sum, nll [b, t],
@@ -110,7 +110,7 @@ class OutputLayer(NamedTuple):
 
 
 class Output(NamedTuple):
-    """What becomes of the vectors [b, t, d] of `Encoded.hidden`: how a softmax reads them."""
+    """How a softmax reads the vectors [b, t, d] of `Encoded.hidden`."""
 
     width: int  # e, the columns of the output table
     # (params, key=None) -> [v, e], the table that a tied softmax uses (Press and Wolf, 2017), with the dropout that
@@ -146,7 +146,7 @@ class State(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """The attention heads of a network, as far as others see them."""
+    """The attention heads of a network, for gates, pruning and reports."""
 
     number: int = 0  # h of `Inputs.gates`; 0 for a network that takes none
     # () -> the numbers of the heads that each layer has, out of 0 to h - 1. Gates of others have no effect.

@@ -1,10 +1,10 @@
-"""Generation from a network with a cache: beam search, of which greedy search is the case of one beam, and sampling.
+"""Generation from a network with a cache: beam search (greedy search with one beam) and sampling.
 
 A text ends with its end token. The score of a text y is log p(y) / penalty(|y|), with the end token counted in |y|. Of
 the candidates for the next token of a text's beams, the best `2 beams` are considered; those that end the text are
 finished if they are among the best `beams`, as in Hugging Face Transformers. A text is done when `beams` finished ones
-are better than the best unfinished one would be if it ended now. What is unfinished at the last token counts as it is.
-The draws of a text depend on the seed, on the index of its example and on its own number alone.
+are better than the best unfinished one would be if it ended now. Texts that are unfinished at the last token are scored
+as they are. The draws of a text depend only on the seed, the index of its example and the number of the sample.
 """
 
 from collections.abc import Callable
@@ -147,13 +147,13 @@ def generate(
 
 
 def _most_probable(logits: Array, step: Array) -> tuple[Array, Array]:
-    """Of logits float32 [b, v], the most probable token i32[b] and its log probability [b]."""
+    """The most probable token i32[b] by logits float32 [b, v], and its log probability [b]."""
     largest, token = (x[:, 0] for x in top_k(logits, 1))
     return token, -jnp.log(jnp.exp(logits - largest[:, None]).sum(-1))
 
 
 def _drawn(logits: Array, step: Array, *, keys: Array, search: Search) -> tuple[Array, Array]:
-    """As `_most_probable`, a token that is drawn. Its log probability is at temperature 1, among all tokens."""
+    """A drawn token i32[b], and its log probability [b] at temperature 1 among all tokens."""
     token = draw(keys, step, logits, search)
     return token, jnp.take_along_axis(jax.nn.log_softmax(logits), token[:, None], 1)[:, 0]
 
@@ -162,8 +162,8 @@ def _token_by_token(
     decode: Decode, cache: Tree, n: int, search: Search, choose: Callable[[Array, Array], tuple[Array, Array]],
     skip: Array, *, start: int, end: int, pad: int,
 ) -> Generated:
-    """b texts of n tokens at most, the next of which `choose` gives, with its log probability, from the logits and the
-    number of the token; none where `skip` bool[b]."""
+    """Generates b texts of at most n tokens, one token at a time; none where `skip` bool[b]. `choose` returns the next
+    token and its log probability, from the logits and the number of the token."""
     b = len(skip)
 
     class State(NamedTuple):
@@ -231,7 +231,7 @@ def _beam_search(
 
 
 def _axes(start_cache: Callable[[int], Tree], b: int) -> Any:
-    """For each leaf of what `start_cache` returns, the axis of texts; -1 where it has none."""
+    """The axis of texts in each leaf of the cache; -1 where a leaf has none."""
     one, two = (jax.eval_shape(lambda n=n: start_cache(n)) for n in (b, 2 * b))
     return jax.tree.map(lambda x, y: next((i for i, (m, n) in enumerate(zip(x.shape, y.shape, strict=True)) if m != n),
                                           -1), one, two)

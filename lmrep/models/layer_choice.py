@@ -65,8 +65,8 @@ def widths(model: Model) -> tuple[int, ...]:
 
 
 def outputs(encoded: Encoded) -> list[Array]:
-    """The outputs of the embedding and of every layer, float32 [b, t, its width] each, of what `Model.encode` returned
-    with `layers=True`. The last is after the final norm, where there is one."""
+    """The outputs of the embedding and of every layer, float32 [b, t, width of the layer], from what `Model.encode`
+    returned with `layers=True`. The last is after the final norm, where there is one."""
     return [x.astype(jnp.float32) for x in (*encoded.layers[:-1], encoded.hidden)]
 
 

@@ -133,7 +133,7 @@ def decode(
     execution: Execution = Execution(),
 ) -> tuple[Array, Tree]:
     """Continues a sequence: the output [b, t, d] at the next tokens i32[b, t], and the state after the first `length`
-    of them (after all by default). `cache` is a state as `initial_state` makes it."""
+    tokens (by default, after all). `cache` is a state as `initial_state` makes it."""
     real = jnp.arange(tokens.shape[1]) < (tokens.shape[1] if length is None else length)
     mask = AttentionMask(jnp.broadcast_to(real.astype(jnp.int32), tokens.shape), causal=True)
     encoded = encode(params, Inputs(tokens=tokens, attention_mask=mask, carry=cache), c=c, execution=execution)

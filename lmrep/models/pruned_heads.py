@@ -69,9 +69,13 @@ def check(text: str, layers: int, heads: int, share: str) -> None:
 def by_number(
     encode: Callable[..., Encoded], kept: Sequence[Sequence[int]], heads: int
 ) -> Callable[..., Encoded]:
-    """`Model.encode` of a network with the heads `kept` in each layer, of a number `heads` before any was removed, made
-    from `encode`, which has the heads of each layer first: gates and attention probabilities have the axis of all
-    heads, and removed ones have the probability 0."""
+    """Wraps `Model.encode` of a pruned network so that heads keep their original numbers.
+
+    Args:
+      encode: takes gates and returns attention probabilities with the kept heads of a layer first.
+      kept: the numbers of the kept heads of each layer.
+      heads: h, the heads of a layer before any was removed. The wrapped function has gates and probabilities of all h
+        heads; probabilities of removed heads are 0."""
     if all(len(numbers) == heads for numbers in kept):
         return encode
     order = np.array([[*numbers, *[heads - 1] * (heads - len(numbers))] for numbers in kept], np.int32)

@@ -110,8 +110,8 @@ def _decoder_widths(c: Config) -> list[int]:
 
 
 def specs(c: Config) -> Tree:
-    """The parameters: `embedding`, that of the source where it is another one, `encoder` and `decoder`, by layer, and
-    `attention`."""
+    """The parameters: `embedding`, `source_embedding` where the source has another table, `encoder` and `decoder` by
+    layer, and `attention`."""
     init: Initializer = recurrent.uniform(c.init_range)
     table = {"token": ParamSpec((c.vocab, c.embedding), ("vocab", "embed"), init)}
     layer = partial(recurrent.specs, init=init, forget_bias=c.forget_bias)

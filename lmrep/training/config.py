@@ -1,4 +1,4 @@
-"""When a run saves, validates and logs, and by what assumptions its cost is computed."""
+"""When a run saves, validates and logs, and the assumptions behind its estimated cost."""
 
 from dataclasses import dataclass
 

@@ -20,7 +20,7 @@ IN_FLIGHT = 8  # batches that the devices may be ahead of the host
 
 
 class NoTargets(RunFault):
-    """Evaluation data of which nothing is predicted, so that a term of the loss is not known."""
+    """Evaluation data without targets for a term of the loss."""
 
 
 class MetricSums:

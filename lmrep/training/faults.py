@@ -1,6 +1,6 @@
 """What a run does about batches that it cannot learn from, and the message for a device that is out of memory.
 
-A batch is faulty if its loss or gradient is not finite, if nothing in it is predicted (`step.fewest_targets`), or if
+A batch is faulty if its loss or gradient is not finite, if it has no targets (`step.fewest_targets`), or if
 its loss is a spike: more than `spike` times the median of the losses before it. By policy the run then
 
 - stops: nothing of that step is saved;

@@ -1,4 +1,4 @@
-"""What the loop knows besides the training state, and how fast it goes."""
+"""The state of the training loop beside the training state, and its throughput."""
 
 import time
 from collections import deque

@@ -31,7 +31,7 @@ TIMING = "timing.jsonl"
 
 
 class Step(TypedDict):
-    """A line of a log, as far as every one of them goes."""
+    """The fields that every line of a log has."""
 
     step: Count
 

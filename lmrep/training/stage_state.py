@@ -35,7 +35,7 @@ def start(stage: Stage, previous: TrainState | None, mesh: Mesh, seed: int) -> T
 
 
 def restore(stage: Stage, checkpoints: Checkpoints, step: int, mesh: Mesh) -> tuple[TrainState, dict]:
-    """(the state of checkpoint `step` of a stage with its frozen parameters, what was saved beside it). Raises as
+    """(the state of checkpoint `step` with the stage's frozen parameters, the JSON saved beside it). Raises as
     `Checkpoints.restore`."""
     target = states.abstract(stage.objective, stage.optimizer, stage.batch_size, mesh)
     state, meta = checkpoints.restore(step, states.saved(target))

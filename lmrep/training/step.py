@@ -111,7 +111,7 @@ def evaluation_step(
 
 
 def fewest_targets(objective: Objective, metrics: Metrics) -> Array:
-    """f32[], the targets of that term of the loss which has fewest in a batch; infinity where none is measured."""
+    """f32[], the smallest number of targets in a batch among the terms of the loss; infinity where none is measured."""
     counts = [metrics[name][1] for name, weight in objective.terms.items() if weight and name in metrics]
     return jnp.stack([jnp.float32(count) for count in counts]).min() if counts else jnp.float32(jnp.inf)
 
@@ -148,7 +148,7 @@ def _accumulate(
     function: Callable, zeros: Tree, batch: Batch, carry: Carry, microbatches: int
 ) -> tuple[Array, Metrics, Carry, Tree]:
     """Runs `function` (microbatch, its index, carry) -> ((loss, (metrics, carry)), tree) over the microbatches, one at
-    a time, and sums all results except the carry; `zeros` are those of the tree."""
+    a time, and sums all results except the carry. `zeros` is a tree of zeros with the shapes of `tree`."""
     chunks, shared_draws = split_microbatches(batch, microbatches)
     per_example = jax.tree.map(partial(_split, microbatches=microbatches), carry.per_example)
 
