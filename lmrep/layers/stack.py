@@ -1,5 +1,6 @@
 """A stack of layers: scanned or unrolled, with or without rematerialisation and shared parameters."""
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -73,8 +74,8 @@ def apply(
       params: as `specs` of the same `layer_specs`, number of layers and `shared`.
       layer_specs: as in `specs`; their axes say which parameters are gathered before use.
       x: the first layer's input.
-      given: a random key a layer, or any tree of [l, ...] of which each layer is given its slice, or None; or a list of
-        a tree for each layer, which are then unrolled.
+      given: a tree of arrays [l, ...], whose slice i layer i is given, such as random keys from
+        `jax.random.split(key, l)`; or None; or a list of one tree a layer, whose layers are then unrolled.
       shared: as in `specs`.
       execution: scan or unroll, remat. Layers whose parameters have other shapes are unrolled.
       last: runs in place of the last of `layers`. What it collects is dropped.
@@ -95,29 +96,32 @@ def apply(
         part = params[str(index)] if differ else jax.tree.map(lambda leaf: leaf[index], stacked)
         return part, given[index] if listed else jax.tree.map(lambda leaf: leaf[index], given)
 
-    def body(layer: Layer) -> Callable[[Array, tuple[Tree, Tree]], tuple[Array, Any]]:
+    @functools.cache
+    def body(layer: Layer, index: int = 0) -> Callable[[Array, tuple[Tree, Tree]], tuple[Array, Any]]:
+        specs = layer_specs[index] if differ else layer_specs
+
         def run(x: Array, slices: tuple[Tree, Tree]) -> tuple[Array, Any]:
             part, other = slices
-            return layer(gather_vectors(part | common, layer_specs[0] if differ else layer_specs), x, other)
+            return layer(gather_vectors(part | common, specs), x, other)
 
         return run if execution.remat == "none" else jax.checkpoint(
             run, policy=REMAT[execution.remat], prevent_cse=not scan)
 
-    bodies, outputs = {layer: body(layer) for layer in layers}, []
+    outputs = []
     if scan and period == 1:
-        x, collected = jax.lax.scan(bodies[layers[0]], x, at(slice(count)), length=count)
+        x, collected = jax.lax.scan(body(layers[0]), x, at(slice(count)), length=count)
     else:
         if scan:
             slices = at(slice(count - count % period))
-            x, outputs = _scan_periods([bodies[layer] for layer in layers[:period]], x, slices, count // period)
+            x, outputs = _scan_periods([body(layer) for layer in layers[:period]], x, slices, count // period)
         for i in range(len(outputs), count):
-            x, output = bodies[layers[i]](x, at(i))
+            x, output = body(layers[i], i * differ)(x, at(i))
             outputs.append(output)
         collected = outputs or None
         if outputs and not listed:
             collected = jax.tree.map(lambda *leaves: jnp.stack(leaves), *outputs)
     if last is not None:
-        x, _ = body(last)(x, at(len(layers) - 1))
+        x, _ = body(last, count * differ)(x, at(count))
     return x, collected
 
 

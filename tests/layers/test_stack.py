@@ -99,6 +99,18 @@ def test_layers_may_differ(pattern, execution):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4), found, expected)
 
 
+def test_layers_have_different_parameters():
+    """As ModernBERT's first layer, which has no norm before its attention."""
+    trees = [{"one": LAYER["one"]}, LAYER]
+
+    def run(p, x, given):
+        return sum(x @ part["kernel"] + part["bias"] for part in p.values()), None
+
+    params = reference.random_params(stack.specs(trees, 2), seed=1)
+    y, _ = stack.apply([run] * 2, params, trees, X, None)
+    np.testing.assert_allclose(y, run(params["1"], run(params["0"], X, None)[0], None)[0], rtol=1e-5, atol=1e-5)
+
+
 def test_periods_are_compiled_once():
     layers = [partial(windowed, window=0), partial(windowed, window=2)]
     sizes = [len(str(jax.make_jaxpr(lambda params, n=n: stack.apply(
