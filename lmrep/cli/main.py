@@ -22,7 +22,7 @@ from lmrep.cli import streams
 from lmrep.cli.arguments import COMMON, COMPILATION_CACHE, Flag, parse
 from lmrep.config.record import suggestion
 from lmrep.core import compilation_cache
-from lmrep.core.errors import FAULTS, RunFault, Stopped, UserError, readable
+from lmrep.core.errors import FAULTS, TRACEBACK, RunFault, Stopped, UserError, readable
 from lmrep.core.host import check_address_space, keep_memory
 from lmrep.core.messages import show_messages, shown
 from lmrep.distributed import process_group
@@ -159,6 +159,8 @@ def _guarded(words: Sequence[str]) -> int:
         streams.say(f"lmrep: {stop}")
         return stop.exit_code
     except (UserError, RunFault) as error:
+        if os.environ.get(TRACEBACK):
+            traceback.print_exc()
         streams.say(f"lmrep: error: {error}")
         return error.exit_code
     except BrokenPipeError:  # the reader, for example `head`, has closed the pipe

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from lmrep.core.errors import FAULTS, Broken, RunFault, Stopped, UserError
+from lmrep.core.errors import FAULTS, TRACEBACK, Broken, RunFault, Stopped, UserError
 
 Row = TypeVar("Row", bound=tuple)
 
@@ -88,4 +88,4 @@ def faults_of(what: str, config: Any) -> Iterator[None]:
         frame = next((frame for frame in reversed(frames) if frame.filename == _file(config)), frames[-1])
         lines = str(error).strip().splitlines() or [""]
         raise UserError(f"{what}: {type(error).__name__}: {lines[0][:300]} (line {frame.lineno} of {frame.filename}); "
-                        "correct this component") from error
+                        f"correct this component ({TRACEBACK}=1 shows the traceback)") from error

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 # The numbers of errors of the system that no command foresees everywhere; they are neither lmrep's nor a component's.
 FAULTS = {errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ELOOP, errno.EMFILE, errno.ENFILE, errno.ENODEV,
           errno.ENOSPC, errno.EPERM, errno.EROFS, errno.ESTALE}
+TRACEBACK = "LMREP_TRACEBACK"  # environment variable: show the traceback of an error beside its message
 WORD, LINE = 300, 2000  # characters of a word and of a line of a message that are shown
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from lmrep.cli import main as shell
 from lmrep.cli.arguments import COMMON, Arguments, Flag, parse
-from lmrep.core.errors import RunFault, UserError
+from lmrep.core.errors import TRACEBACK, RunFault, UserError
 
 FLAGS = {
     "top": Flag(5, "how many"),
@@ -145,6 +145,16 @@ def test_expected_failures_are_printed_as_messages(command, capsys, error, code,
     command.action = fail
     assert shell.main(["try"]) == code
     assert capsys.readouterr() == ("", message)
+
+
+def test_errors_show_their_traceback_on_demand(command, capsys, monkeypatch):
+    def fail():
+        raise UserError("too small")
+    command.action = fail
+    monkeypatch.setenv(TRACEBACK, "1")
+    assert shell.main(["try"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("Traceback") and error.endswith("lmrep: error: too small\n")
 
 
 def test_bug_keeps_its_traceback(command):
