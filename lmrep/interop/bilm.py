@@ -8,6 +8,7 @@ rename it.
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
+from functools import reduce
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ import numpy as np
 from lmrep.config import record
 from lmrep.core.errors import RunFault, UserError, published_names
 from lmrep.core.messages import install_hint
-from lmrep.core.params import flatten
+from lmrep.core.params import flatten, unflatten
 from lmrep.data.tokenizers import elmo
 from lmrep.experiment import config as experiments
 from lmrep.inference.load import load
@@ -30,10 +31,12 @@ from lmrep.training.state import trainable
 
 OPTIONS, WEIGHTS, VOCABULARY = "options.json", "lm_weights.hdf5", "vocab.txt"
 FIELDS = {  # option -> field of our config
-    "lstm.n_layers": "layers", "lstm.dim": "cell", "lstm.projection_dim": "width",
-    "lstm.use_skip_connections": "residual", "lstm.cell_clip": "clip_cell", "lstm.proj_clip": "clip_output",
-    "char_cnn.embedding.dim": "character_width", "char_cnn.filters": "filters", "char_cnn.n_highway": "highways",
-    "char_cnn.activation": "activation"}
+    "lstm.use_skip_connections": "residual", "lstm.projection_dim": "width", "lstm.cell_clip": "clip_cell",
+    "lstm.proj_clip": "clip_output", "lstm.dim": "cell", "lstm.n_layers": "layers", "char_cnn.activation": "activation",
+    "char_cnn.filters": "filters", "char_cnn.n_highway": "highways", "char_cnn.embedding.dim": "character_width"}
+ABSENT = {"lstm.cell_clip": 0.0, "lstm.proj_clip": 0.0, "lstm.n_layers": 1, "char_cnn.n_highway": 0}  # null, too
+SIZES = {"char_cnn.n_characters": (bilstm.CHARACTERS, bilstm.CHARACTERS - 1),  # the first is written
+         "char_cnn.max_characters_per_token": (bilstm.MAX_CHARACTERS,)}
 FORGET_BIAS = 1.0  # which TensorFlow's cell adds to the bias of the file
 TOLERANCE = 1e-6  # of values written and read again: 1 is subtracted from the forget gate's bias, and added again
 
@@ -149,28 +152,25 @@ def write(directory: Path, config: bilstm.Config, params: Mapping[str, np.ndarra
 
 def read_options(path: Path) -> bilstm.Config:
     """Reads the network of a file of options. Raises UserError where there is none, or one that this code lacks."""
-    try:
-        options = read_json(path)
-        lstm, characters = options["lstm"], options["char_cnn"]
-        if type(lstm.get("use_skip_connections")) is not bool:
-            raise ValueError("use_skip_connections is not true or false")
-        widths = [width for width, _ in characters["filters"]]
-        fields = {
-            "layers": lstm.get("n_layers", 1), "cell": lstm["dim"], "width": lstm["projection_dim"],
-            "residual": lstm["use_skip_connections"], "clip_cell": float(lstm.get("cell_clip") or 0),
-            "clip_output": float(lstm.get("proj_clip") or 0), "character_width": characters["embedding"]["dim"],
-            "filters": [number for _, number in characters["filters"]],
-            "highways": characters.get("n_highway") or 0, "activation": characters["activation"]}
-        size = characters["n_characters"], characters["max_characters_per_token"]
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise UserError(f"{path} is no file of ELMo's options ({repr(error)[:200]}); expected `lstm` and `char_cnn`, "
-                        "as of the published networks with character inputs") from None
-    if widths != [*range(1, len(widths) + 1)] or size[0] not in (261, 262) or size[1] != bilstm.MAX_CHARACTERS:
-        raise UserError(f"{path}: filters of widths {str(widths)[:60]}, {str(size[0])[:60]} characters, "
-                        f"{str(size[1])[:60]} of a word; expected "
-                        f"widths 1, 2, ..., 261 or 262 characters, and {bilstm.MAX_CHARACTERS} of a word")
+    def value(option: str) -> Any:
+        keys = option.split(".")
+        return reduce(lambda part, key: part.get(key) if isinstance(part, dict) else None, keys, content)
+
+    content = read_json(path)
+    options = ABSENT | {option: value(option) for option in (*FIELDS, *SIZES) if value(option) is not None}
+    if missing := [option for option in (*FIELDS, *SIZES) if option not in options]:
+        raise UserError(f"{path} has no {missing[0]}; expected the options of a network that reads characters")
+    filters = record.convert(list[tuple[int, int]], options["char_cnn.filters"], f"{path}: char_cnn.filters")
+    if [width for width, _ in filters] != [*range(1, len(filters) + 1)]:
+        raise UserError(f"{path}: char_cnn.filters have widths {str([width for width, _ in filters])[:60]}; expected "
+                        "1, 2, ...")
+    for option, expected in SIZES.items():
+        if options[option] not in expected:
+            raise UserError(f"{path}: {option} is {str(options[option])[:60]}; expected "
+                            f"{' or '.join(map(str, expected))}")
     with published_names(path, {field: option for option, field in FIELDS.items()}):
-        config = record.read(bilstm.Config, fields, "model")
+        config = record.read(bilstm.Config, {field: options[option] for option, field in FIELDS.items()} | {
+            "filters": [number for _, number in filters]}, "model")
         check(config)
     return config
 
@@ -194,14 +194,12 @@ def check(config: bilstm.Config) -> None:
 
 def options_of(config: bilstm.Config) -> dict[str, Any]:
     """Makes the contents of the file of options."""
-    return {
-        "lstm": {"use_skip_connections": config.residual, "projection_dim": config.width,
-                 "cell_clip": config.clip_cell or None, "proj_clip": config.clip_output or None, "dim": config.cell,
-                 "n_layers": config.layers},
-        "char_cnn": {"activation": config.activation, "filters": [*map(list, enumerate(config.filters, 1))],
-                     "n_highway": config.highways, "embedding": {"dim": config.character_width},
-                     "n_characters": bilstm.CHARACTERS, "max_characters_per_token": bilstm.MAX_CHARACTERS},
-    }
+    options = {option: getattr(config, field) for option, field in FIELDS.items()} | {
+        option: sizes[0] for option, sizes in SIZES.items()}
+    options["char_cnn.filters"] = [*map(list, enumerate(config.filters, 1))]
+    for option in ("lstm.cell_clip", "lstm.proj_clip"):
+        options[option] = options[option] or None
+    return unflatten({option.replace(".", "/"): value for option, value in options.items()})
 
 
 def _read(file: Any, name: str, expected: tuple[int, ...], weights: Path, options: Path) -> np.ndarray:
