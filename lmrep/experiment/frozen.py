@@ -65,7 +65,7 @@ def chosen_step(checkpoints: Checkpoints, experiment: Experiment) -> int | None:
     return checkpoints.newest() if best is None else best
 
 
-# How a directory is read, by whether its config.json is a run's; `lmrep.interop.published_parts` adds "published".
+# How a directory is read, by whether its config.json is a run's; `lmrep.interop.conversion` adds "published".
 READERS: dict[str, Callable[[Path, str, bool], Trained]] = {"run": read_run}
 
 
@@ -158,7 +158,7 @@ def _part(name: str, path: str, experiment: Experiment, values: bool) -> FrozenP
     published = remote_workdir.is_published((located / CONFIG).read_bytes())
     if published and "published" not in READERS:
         raise UserError(f"config.frozen.{name} is {path!r}, a published directory; to read it, import "
-                        "lmrep.interop.published_parts")
+                        "lmrep.interop.conversion")
     trained = READERS["published" if published else "run"](located, path, values)
     own = trained.experiment
     if nested := [each for each in own.frozen if own.frozen[each] and each not in teacher_names(own)]:

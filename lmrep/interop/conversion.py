@@ -23,10 +23,9 @@ from lmrep.config import json_files
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import flatten, unflatten
 from lmrep.data import tokenizers
-from lmrep.experiment import checks
+from lmrep.experiment import checks, frozen
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, StagePlan
-from lmrep.experiment.frozen import chosen_step
 from lmrep.inference.load import load
 from lmrep.inference.run import Run
 from lmrep.interop import certificate, tensor_files
@@ -314,7 +313,7 @@ def arrays(directory: Path, raw: bool = False) -> tuple[dict[str, np.ndarray], s
     experiment = experiments.read_run(directory)[0]
     best = checks.best_direction(experiment)
     with contextlib.closing(Checkpoints(directory / "checkpoints", best=best)) as checkpoints:
-        step = chosen_step(checkpoints, experiment)
+        step = frozen.chosen_step(checkpoints, experiment)
         if step is None:
             raise UserError(f"{directory} holds no checkpoint yet")
         averaged = experiment.evaluation.averaged and not raw and checkpoints.holds(step, averaging.AVERAGE)
@@ -322,3 +321,13 @@ def arrays(directory: Path, raw: bool = False) -> tuple[dict[str, np.ndarray], s
     extra = directory / FOLDER / EXTRA
     return (flatten(params) | (tensor_files.read(extra)[0] if extra.exists() else {}),
             f"step {step:,}" + (", averages (optimizer.ema)" if averaged else ""))
+
+
+def frozen_part(directory: Path, name: str, values: bool) -> frozen.Trained:
+    """Reads a published directory as a frozen part; `name` is its path, for people. Raises UserError as `read`."""
+    checkpoint, tokenizer = read(directory), tokenizers.load(directory)
+    return frozen.Trained(name, experiment(checkpoint, tokenizer, directory.name), 0, tokenizer,
+                          checkpoint.params if values else None)
+
+
+frozen.READERS["published"] = frozen_part

@@ -25,11 +25,7 @@ from lmrep.data.tokenizers import Tokenizer
 from lmrep.experiment import config as experiments
 from lmrep.experiment.record import Experiment
 from lmrep.inference.load import load as load_run
-from lmrep.interop import (
-    bilm,
-    conversion,
-    published_parts,  # noqa: F401 - so that frozen parts may be published directories
-)
+from lmrep.interop import bilm, conversion
 from lmrep.interop.heads import FORM
 from lmrep.interop.huggingface.read import describe as describe_published
 from lmrep.interop.huggingface.read import read as read_published

@@ -17,6 +17,9 @@ class ConfigJson(bert.ConfigJson):
     vocab_size: int = size(50265, "vocab")
 
 
+# The names of BERT's norms here, where they precede their blocks.
+RENAMED = {"encoder.layer.{l}.attention.output.LayerNorm": "encoder.layer.{l}.attention.LayerNorm",
+           "encoder.layer.{l}.output.LayerNorm": "encoder.layer.{l}.intermediate.LayerNorm"}
 CONFIG = ConfigTable(ConfigJson, bert.FIXED | {"norm": "pre"}, roberta.CONFIG.initial)
 
 
@@ -24,14 +27,7 @@ def tensors(config: Any, head: str = "masked") -> Names:
     """The table of names."""
     return {
         **bert.EMBEDDINGS,
-        "encoder.layer.{l}.attention.self.query": linear("encoder/layers/attention/query"),
-        "encoder.layer.{l}.attention.self.key": linear("encoder/layers/attention/key"),
-        "encoder.layer.{l}.attention.self.value": linear("encoder/layers/attention/value"),
-        "encoder.layer.{l}.attention.output.dense": linear("encoder/layers/attention/output"),
-        "encoder.layer.{l}.attention.LayerNorm": norm("encoder/layers/attention_norm"),
-        "encoder.layer.{l}.intermediate.dense": linear("encoder/layers/mlp/in"),
-        "encoder.layer.{l}.output.dense": linear("encoder/layers/mlp/out"),
-        "encoder.layer.{l}.intermediate.LayerNorm": norm("encoder/layers/mlp_norm"),
+        **{RENAMED.get(name, name): module for name, module in bert.LAYERS.items()},
         "LayerNorm": norm("encoder/final_norm"),
         "pooler.dense": linear("objective/pair/pooler"),
         **roberta.head_tensors(head),
