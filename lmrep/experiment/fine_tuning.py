@@ -11,6 +11,7 @@ import ml_collections
 from lmrep.config import loading
 from lmrep.config.record import choose, read
 from lmrep.core.errors import UserError
+from lmrep.data.tokenizers import TOKENIZERS
 from lmrep.experiment import fine_tuning_recipes
 from lmrep.experiment.config import default_config
 from lmrep.layers.stack import Execution
@@ -176,7 +177,8 @@ def _from_scratch(config: ml_collections.ConfigDict, chosen: SimpleNamespace, na
     config.model.update(reading.model)
     config.objective.update({name: value for name, value in reading.head.items() if name in config.objective})
     if not preset and "characters" in reading.network.inputs:
-        config.tokenizer.update({"name": "elmo", "lowercase": False})
+        name = next(name for name, row in TOKENIZERS.items() if row.characters)
+        config.tokenizer.update({"name": name, "lowercase": False})
     config.model.vocab = 0
     if chosen.size == "tiny":
         config.model.update(MODELS[config.model.name].tiny)

@@ -115,12 +115,13 @@ def start(chosen: SimpleNamespace) -> ml_collections.ConfigDict:
 
     name = base.tokenizer
     if "source" in network.inputs and not TOKENIZERS[name].trained.sentinels:
-        name = "sentencepiece_t5"
+        name = next(name for name, row in TOKENIZERS.items() if row.trained.sentinels)
     tokenizer = TOKENIZERS[name]
     lowercase = preset.lowercase if tokenizer.lowercase is None else tokenizer.lowercase
     config.tokenizer.update({"name": name, "lowercase": lowercase, "vocab_size": preset.config.vocab})
     if "characters" in network.inputs and not tokenizer.characters:
-        config.tokenizer.update({"name": "elmo", "lowercase": False})
+        name = next(name for name, row in TOKENIZERS.items() if row.characters)
+        config.tokenizer.update({"name": name, "lowercase": False})
     least = tokenizer.trained.min_size + 1
     if not is_preset or preset.config.vocab < least:  # enwik8 has 204 bytes of the tokenizer's
         config.tokenizer.vocab_size = max(preset.config.vocab, least)
@@ -130,10 +131,9 @@ def start(chosen: SimpleNamespace) -> ml_collections.ConfigDict:
             config.tokenizer.vocab_size = min(config.tokenizer.vocab_size, PYTHON_DOCS_PIECES)
         config.samples = tuple(able.example for able in reversed(OBJECTIVES[chosen.objective].capabilities))
 
-    if not is_preset or config.model.name != "transformer":  # which may have no parameters of some name
-        paths = flatten(network.specs)
-        config.optimizer.decay_skip = tuple(
-            pattern for pattern in config.optimizer.decay_skip if fnmatch.filter(paths, pattern))
+    paths = flatten(network.specs)
+    config.optimizer.decay_skip = tuple(
+        pattern for pattern in config.optimizer.decay_skip if fnmatch.filter(paths, pattern))
     return config
 
 
