@@ -1,12 +1,11 @@
 """Corpora mixed in fixed proportions: Wikipedia and books, or many languages sampled with a temperature.
 
-The positions of a run are assigned to the sources in blocks that repeat (`order.interleave`), so that after any number
+The positions of a run are assigned to the sources in blocks that repeat (`order.assign`), so that after any number
 of examples each source has had its fraction of them to within less than one example. The position alone determines the
 source and the example. Nothing is stored: a run resumes at any step, on any number of hosts. Each source has its own
 random order and its own epochs.
 """
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from lmrep.core.files import digest
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.dataset import Batch, Dataset
 from lmrep.data.formats.base import FIELDS
-from lmrep.data.order import Interleaving, example_numbers, source_seed
+from lmrep.data.order import assign, example_numbers, ranked_block, source_seed
 from lmrep.data.store.token_store import Store
 
 BLOCK = 10_000  # the largest block: fractions are rounded to multiples of 1 / BLOCK
@@ -63,10 +62,6 @@ class Mixture(Dataset):
         if self.examples > np.iinfo(FIELDS["example"].dtype).max:
             raise UserError(f"the mixture has {self.examples:,} examples; expected fewer than 2^31: lower duplicates")
 
-    @functools.cached_property
-    def _interleaving(self) -> Interleaving:
-        return Interleaving(tuple(self.store.block_counts))
-
     @property
     def examples(self) -> int:
         return sum(plan.examples for plan in self.plans)
@@ -88,15 +83,12 @@ class Mixture(Dataset):
         """How many examples an evaluation can show in proportion without showing one twice: those up to the end of the
         source that ends first."""
         counts, total = self.store.block_counts, sum(self.store.block_counts)
+        block_sources, _ = ranked_block(counts)
         ends = []  # for each source, the position at which it would start again
         for source, (plan, count) in enumerate(zip(self.plans, counts, strict=True)):
             block, rank = divmod(plan.examples, count)
-            ends.append(block * total + int(np.flatnonzero(self._interleaving.block == source)[rank]))
+            ends.append(block * total + int(np.flatnonzero(block_sources == source)[rank]))
         return min(ends)
-
-    def assign(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(source, number of earlier positions with the same source) of positions of a run; int64 like `positions`."""
-        return self._interleaving.assign(positions)
 
     def numbers(self, positions: np.ndarray, batch_size: int, seed: int) -> np.ndarray:
         """As `Dataset.numbers`; each source has its own order."""
@@ -111,7 +103,7 @@ class Mixture(Dataset):
         return np.where(shown, self._numbers(np.where(shown, positions, 0), lambda source, index: index), -1)
 
     def _numbers(self, positions: np.ndarray, example: Callable[[int, np.ndarray], np.ndarray]) -> np.ndarray:
-        sources, index = self.assign(positions)
+        sources, index = assign(self.store.block_counts, positions)
         numbers = np.empty_like(index)
         for source, first in enumerate(self._first_numbers[:-1]):
             selected = sources == source

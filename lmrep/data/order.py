@@ -5,7 +5,6 @@ import functools
 import heapq
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -119,30 +118,31 @@ def interleave(counts: Sequence[int]) -> np.ndarray:
     return np.array(block, np.int64)
 
 
-@dataclass(frozen=True)
-class Interleaving:
-    """The positions of a run assigned to sources, in blocks of `interleave` that repeat."""
+@functools.lru_cache(maxsize=8)
+def ranked_block(counts: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Computes (the block of `interleave`, for each of its positions the number of earlier ones with the same source),
+    int64[N]."""
+    block = interleave(counts)
+    ranks = np.empty_like(block)
+    for source, count in enumerate(counts):
+        ranks[block == source] = np.arange(count)
+    return block, ranks
 
-    counts: tuple[int, ...]  # examples of each source in a block
 
-    @functools.cached_property
-    def block(self) -> np.ndarray:
-        """int64[N], the source of each position of a block."""
-        return interleave(self.counts)
+def assign(counts: tuple[int, ...], positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Assigns the positions of a run to sources, in blocks of `interleave` that repeat.
 
-    @functools.cached_property
-    def ranks(self) -> np.ndarray:
-        """For each position of a block, the number of earlier positions with the same source."""
-        ranks = np.empty_like(self.block)
-        for source in range(len(self.counts)):
-            ranks[self.block == source] = np.arange((self.block == source).sum())
-        return ranks
+    Args:
+      counts: examples of each source in a block.
+      positions: int64, any shape, counted from the start of the run.
 
-    def assign(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(source, number of earlier positions with the same source) of positions of a run; int64 like `positions`."""
-        block, position = np.divmod(positions, len(self.block))
-        source = self.block[position]
-        return source, block * np.array(self.counts)[source] + self.ranks[position]
+    Returns:
+      (source, number of earlier positions with the same source), int64 of that shape.
+    """
+    block, ranks = ranked_block(counts)
+    blocks, position = np.divmod(positions, len(block))
+    source = block[position]
+    return source, blocks * np.array(counts)[source] + ranks[position]
 
 
 def source_seed(seed: int, source: int) -> int:

@@ -88,7 +88,7 @@ def corpus(data: corpora.Config) -> Result:
                   Sample(texts, False, characters or None, lines), mark)
 
 
-def _begin(data: corpora.Config, source: files.Source) -> None:
+def _begin(data: corpora.Config, source: files.CorpusFile) -> None:
     """Reads the first text of a file."""
     one, tally = dataclasses.replace(data, files=glob.escape(source.path), documents="line"), Counter()
     try:

@@ -13,7 +13,7 @@ from lmrep.core.components import row
 from lmrep.core.errors import UserError
 from lmrep.data.formats.base import TEXT_FIELDS, Field, FormatDef, single_text, truncate_pair
 from lmrep.data.records import TARGETS, Record
-from lmrep.data.records.encoding import Encoded, InputLayout, Units, assemble, collect, windows
+from lmrep.data.records.encoding import EncodedUnit, InputLayout, Units, assemble, collect, windows
 from lmrep.data.tokenizers import Tokenizer
 from lmrep.metrics.tasks import TASK_METRICS, TaskMetric
 from lmrep.objectives.base import ObjectiveDef
@@ -140,14 +140,14 @@ class TextEncoder(NamedTuple):
         columns = {name: np.asarray(values)[owners] for name, values in columns.items()}
         return self.collect(units, owners, columns), len(long)
 
-    def collect(self, parts: Sequence[Encoded], example: Sequence[int], columns: Mapping[str, Sequence] = {},
+    def collect(self, parts: Sequence[EncodedUnit], example: Sequence[int], columns: Mapping[str, Sequence] = {},
                 token_columns: Mapping[str, Sequence[np.ndarray]] = {}) -> Units:
         """As `lmrep.data.records.encoding.collect`, with the words of the tokens where the task reads them."""
         return collect(parts, example, columns, token_columns, self.distinct)
 
     def texts(
         self, texts: Sequence[str], seconds: Sequence[str | None], names: Sequence[str]
-    ) -> tuple[list[Encoded], list[int], list[int]]:
+    ) -> tuple[list[EncodedUnit], list[int], list[int]]:
         """Encodes texts and pairs of texts.
 
         Args:

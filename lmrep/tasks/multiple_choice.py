@@ -12,7 +12,7 @@ from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.data.formats.base import Field
 from lmrep.data.records import Record
-from lmrep.data.records.encoding import Encoded, Units
+from lmrep.data.records.encoding import EncodedUnit, Units
 from lmrep.metrics import accuracy_metric
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics
 from lmrep.objectives.outputs import normalize_weights
@@ -22,7 +22,7 @@ from lmrep.tasks.capability import Predict
 from lmrep.tasks.networks import Network
 
 # In place of a choice that an example lacks.
-EMPTY = Encoded(np.zeros(0, np.int32), np.zeros(0, np.int8), 0, 0, np.zeros(0, np.int32))
+EMPTY = EncodedUnit(np.zeros(0, np.int32), np.zeros(0, np.int8), 0, 0, np.zeros(0, np.int32))
 MASKED = -1e30  # its logit
 
 

@@ -18,7 +18,7 @@ from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats.base import Field
 from lmrep.data.records import Record
-from lmrep.data.records.encoding import Encoded, Units, assemble, collect
+from lmrep.data.records.encoding import EncodedUnit, Units, assemble, collect
 from lmrep.data.records.values import short
 from lmrep.layers import crf
 from lmrep.metrics import Metric, accuracy_metric
@@ -152,7 +152,7 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
         schemes.report(c.scheme, records, lambda record: record.fields.get("tags", ()), c.labels)
     capacity = encoder.length - encoder.layout.special(False)
     ids, numbers = word_ids(records, encoder), {label: i for i, label in enumerate(c.labels)}
-    units: list[Encoded] = []
+    units: list[EncodedUnit] = []
     owners, columns, long = [], {"word": [], "tag": [], "representative": []}, 0
     distinct = {word: i for i, word in enumerate(ids)}
     for number, record in enumerate(records):

@@ -53,7 +53,7 @@ def test_remote_records_and_compressed_files_are_read(store):
 
 def test_remote_fingerprints_take_the_checksum_of_the_store():
     def fingerprint_of(checksum, size):
-        return files.fingerprint([files.Source("gs://b/a", "a", None, checksum, size)])  # there is nothing to read
+        return files.fingerprint([files.CorpusFile("gs://b/a", "a", None, checksum, size)])  # there is nothing to read
 
     assert fingerprint_of("md5Hash x", 3) == fingerprint_of("md5Hash x", 3)
     assert len({fingerprint_of("md5Hash x", 3), fingerprint_of("md5Hash x", 4), fingerprint_of("md5Hash y", 3)}) == 3

@@ -10,7 +10,7 @@ from lmrep.data.formats import plan
 from lmrep.data.formats.packed import Packed
 from lmrep.data.loader import evaluation_batches
 from lmrep.data.mixture import BLOCK, Mixture, Sources, block_counts, mixing_weights
-from lmrep.data.order import interleave
+from lmrep.data.order import assign, interleave
 from lmrep.data.store.sources import prepare_sources
 from lmrep.experiment import build, inspection
 from lmrep.experiment import config as experiments
@@ -99,7 +99,7 @@ def test_sources_have_independent_orders(random_store):
 
 def test_late_positions_are_found_directly(mixture):
     positions = 10**12 + np.arange(4000)
-    sources, before = mixture.assign(positions)
+    sources, before = assign(mixture.store.block_counts, positions)
     counts = np.array([before[sources == source][0] for source in range(3)])
     np.testing.assert_allclose(counts, 10**12 * np.array([0.5, 0.3, 0.2]), atol=1)
     for source in range(3):

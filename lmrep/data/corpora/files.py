@@ -16,7 +16,7 @@ from lmrep.core.errors import UserError
 
 
 @dataclass(frozen=True)
-class Source:
+class CorpusFile:
     """One file."""
 
     path: str  # with its protocol
@@ -26,7 +26,7 @@ class Source:
     size: int = 0  # of a remote file, in bytes
 
 
-def find(pattern: str, corpus: str, example: str) -> list[Source]:
+def find(pattern: str, corpus: str, example: str) -> list[CorpusFile]:
     """The files of a glob in the order of their paths. Raises UserError if there is none, or one that is not a regular
     file of known size."""
     if not pattern:
@@ -35,12 +35,12 @@ def find(pattern: str, corpus: str, example: str) -> list[Source]:
     return _remote(pattern, example) if "://" in pattern else _local(pattern, example)
 
 
-def describe(sources: list[Source], pattern: str) -> str:
+def describe(sources: list[CorpusFile], pattern: str) -> str:
     """The files of a glob as text for people."""
     return os.path.basename(sources[0].path) if len(sources) == 1 else f"{len(sources)} files of {pattern}"
 
 
-def _local(pattern: str, example: str) -> list[Source]:
+def _local(pattern: str, example: str) -> list[CorpusFile]:
     # Links without a target are ignored, except links of git-annex, whose content is not there.
     names = [name for name in paths.matches(pattern) if (os.path.exists(name) and not os.path.isdir(name)) or (
         os.path.islink(name) and not os.path.exists(name) and "annex/objects/" in os.readlink(name))]
@@ -50,10 +50,10 @@ def _local(pattern: str, example: str) -> list[Source]:
     for match in names:
         input_files.check_regular(match)
     top = os.path.commonpath([os.path.dirname(match) for match in names])
-    return [Source(match, os.path.relpath(match, top or ".")) for match in names]
+    return [CorpusFile(match, os.path.relpath(match, top or ".")) for match in names]
 
 
-def _remote(pattern: str, example: str) -> list[Source]:
+def _remote(pattern: str, example: str) -> list[CorpusFile]:
     with remote.user_errors(pattern):
         store, path = remote.file_system(pattern, "data.files", "gs://bucket/folder/*.txt")
         matches = sorted((name, info) for name, info in store.glob(path, detail=True).items() if info["type"] == "file")
@@ -61,7 +61,7 @@ def _remote(pattern: str, example: str) -> list[Source]:
             within = posixpath.join(pattern, "**", example)
             raise UserError(_no_match(pattern, " in that store", store.isdir(path) and within, "check the address"))
         top = posixpath.commonpath([posixpath.dirname(name) for name, _ in matches])
-        return [Source(store.unstrip_protocol(name), posixpath.relpath(name, top or "."), store,
+        return [CorpusFile(store.unstrip_protocol(name), posixpath.relpath(name, top or "."), store,
                        remote.checksum(info), info["size"] or 0)
                 for name, info in matches]
 
@@ -71,14 +71,14 @@ def _no_match(pattern: str, where: str, within: str, why: str) -> str:
     return f"data.files {pattern!r} matches no file{where}; {f'it is a folder; try {within!r}' if within else why}"
 
 
-def opened(source: Source) -> BinaryIO:
+def opened(source: CorpusFile) -> BinaryIO:
     """The file's content, decompressed. Raises UserError as `input_files.open_input`, and for UTF-16 and UTF-32."""
     file = input_files.open_input(source.path, source.store)
     text_files.check_utf8(file.peek(4)[:4], source.path)
     return file
 
 
-def fingerprint(sources: list[Source], *facts: str) -> str:
+def fingerprint(sources: list[CorpusFile], *facts: str) -> str:
     """SHA-256 of the names, sizes and contents of files, and of `facts`. Remote files with a checksum are not read.
 
     Names are relative to the folder of all files, so that the same files elsewhere have the same fingerprint.
@@ -90,7 +90,7 @@ def fingerprint(sources: list[Source], *facts: str) -> str:
     return digest.hexdigest()
 
 
-def _content(source: Source) -> tuple[int, str]:
+def _content(source: CorpusFile) -> tuple[int, str]:
     if source.checksum:
         return source.size, source.checksum
     with input_files.open_bytes(source.path, source.store) as file:

@@ -14,7 +14,7 @@ CHUNK = 2**22  # bytes of text taken from Parquet at once
 MAX_LINE = 2**28  # bytes of a line of JSONL
 
 
-def _open(name: str, read: Callable[[files.Source, Config, Counter[str]], Iterator[str]], config: Config) -> Corpus:
+def _open(name: str, read: Callable[[files.CorpusFile, Config, Counter[str]], Iterator[str]], config: Config) -> Corpus:
     sources = files.find(config.files, name, f"*.{name}")
     if not config.text_field:
         raise UserError("data.text_field is empty; expected the name of the field or column that holds the text")
@@ -26,7 +26,7 @@ def _open(name: str, read: Callable[[files.Source, Config, Counter[str]], Iterat
                   f"{config.text_field!r}")
 
 
-def _documents(read: Callable[[files.Source, Config, Counter[str]], Iterator[str]], source: files.Source,
+def _documents(read: Callable[[files.CorpusFile, Config, Counter[str]], Iterator[str]], source: files.CorpusFile,
                config: Config, tally: Counter[str]) -> Iterator[str]:
     tally["files"] += 1
     count = 0
@@ -35,7 +35,7 @@ def _documents(read: Callable[[files.Source, Config, Counter[str]], Iterator[str
     tally["empty_files"] += not count
 
 
-def _jsonl(source: files.Source, config: Config, tally: Counter[str]) -> Iterator[str]:
+def _jsonl(source: files.CorpusFile, config: Config, tally: Counter[str]) -> Iterator[str]:
     """The texts of one file. Raises UserError if the tally reaches more than `damaged_lines`."""
     keys = config.text_field.split(".")
     for number, line in enumerate(_lines(source), 1):
@@ -56,7 +56,7 @@ def _jsonl(source: files.Source, config: Config, tally: Counter[str]) -> Iterato
                             "text, or skip such lines with --config.data.damaged_lines, up to that number")
 
 
-def _lines(source: files.Source) -> Iterator[bytes]:
+def _lines(source: files.CorpusFile) -> Iterator[bytes]:
     with files.opened(source) as file:
         yield from input_files.lines(file, source.path, MAX_LINE, "JSONL, which is one JSON object a line")
 
@@ -79,7 +79,7 @@ def _field(line: str, keys: list[str]) -> tuple[str, str]:
     return value, ""
 
 
-def _parquet(source: files.Source, config: Config, tally: Counter[str]) -> Iterator[str]:
+def _parquet(source: files.CorpusFile, config: Config, tally: Counter[str]) -> Iterator[str]:
     """The texts of one file, read in batches of about CHUNK bytes."""
     import pyarrow.parquet as pq
 
@@ -105,7 +105,7 @@ def _parquet(source: files.Source, config: Config, tally: Counter[str]) -> Itera
                             "of data.files") from error
 
 
-def _column(source: files.Source, table: Any, name: str) -> None:
+def _column(source: files.CorpusFile, table: Any, name: str) -> None:
     from pyarrow import types
 
     column_type, schema = None, table.schema_arrow

@@ -35,7 +35,7 @@ def open_corpus(config: Config) -> Corpus:
                   f"data.files {config.files!r} holds no text: {len(sources)} files, all of them blank")
 
 
-def _read(source: files.Source, unit: str, policy: str, tally: Counter[str]) -> Iterator[str]:
+def _read(source: files.CorpusFile, unit: str, policy: str, tally: Counter[str]) -> Iterator[str]:
     tally["files"] += 1
     split, limit, rest, count, blank = UNITS[unit], cleaning.MAX_CHARACTERS, "", 0, 0
     for chunk in _chunks(source, policy, tally):
@@ -61,7 +61,7 @@ def _read(source: files.Source, unit: str, policy: str, tally: Counter[str]) -> 
     tally["empty_files"] += count == blank and not last
 
 
-def _chunks(source: files.Source, policy: str, tally: Counter[str]) -> Iterator[str]:
+def _chunks(source: files.CorpusFile, policy: str, tally: Counter[str]) -> Iterator[str]:
     """The text of a file in blocks, with `\\n` for every line break."""
     errors = "strict" if policy == "refuse" else "replace"
     undecoded, done, last = b"", 0, False
@@ -87,7 +87,7 @@ def _chunks(source: files.Source, policy: str, tally: Counter[str]) -> Iterator[
             yield cleaning.normalize_characters(text, tally)
 
 
-def _line(source: files.Source, offset: int) -> int:
+def _line(source: files.CorpusFile, offset: int) -> int:
     """The number, from 1, of the line of the byte at `offset`."""
     number = 1
     with files.opened(source) as file:

@@ -124,7 +124,7 @@ def _taken(offsets: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndar
     return np.repeat(offsets[chosen], lengths) + ranges(lengths), np.concatenate([[0], np.cumsum(lengths)])
 
 
-class Encoded(NamedTuple):
+class EncodedUnit(NamedTuple):
     """The tokens of one unit, and where the texts are in it."""
 
     ids: np.ndarray  # with special tokens
@@ -137,18 +137,18 @@ class Encoded(NamedTuple):
 
 def assemble(
     layout: InputLayout, a: np.ndarray, b: np.ndarray | None = None, words: Sequence[np.ndarray] | None = None
-) -> Encoded:
+) -> EncodedUnit:
     """A text or a pair of texts, int32 ids each, with the special tokens around them; `words` has the number of each
     token's word, for each text."""
     if b is None:
         ids = np.concatenate([layout.lead, a, layout.tail]).astype(np.int32)
-        unit = Encoded(ids, np.zeros(len(ids), np.int8), len(layout.lead), -1)
+        unit = EncodedUnit(ids, np.zeros(len(ids), np.int8), len(layout.lead), -1)
     else:
         # The first separator has the first text's type, any other one the second's.
         left = np.concatenate([layout.lead, a, layout.between]).astype(np.int32)
         right = np.concatenate([b, layout.tail]).astype(np.int32)
         types = np.repeat(np.array([0, 1], np.int8), [len(left), len(right)])
-        unit = Encoded(np.concatenate([left, right]), types, len(layout.lead), len(left))
+        unit = EncodedUnit(np.concatenate([left, right]), types, len(layout.lead), len(left))
     if layout.cls_last:
         unit.types[-1] = 2
     if words is None:
@@ -168,7 +168,7 @@ def windows(length: int, capacity: int, stride: int) -> list[tuple[int, int]]:
 
 
 def collect(
-    parts: Sequence[Encoded], example: Sequence[int], columns: Mapping[str, Sequence] = {},
+    parts: Sequence[EncodedUnit], example: Sequence[int], columns: Mapping[str, Sequence] = {},
     token_columns: Mapping[str, Sequence[np.ndarray]] = {}, distinct: Mapping[str, int] | None = None,
 ) -> Units:
     """Units of encoded texts; `columns` has a value for each unit, `token_columns` an array for each, with a value for

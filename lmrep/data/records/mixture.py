@@ -1,6 +1,6 @@
 """The labelled examples of several data sets, mixed in fixed proportions.
 
-The positions of a run are assigned to the sources in blocks that repeat (`order.Interleaving`), so that after any
+The positions of a run are assigned to the sources in blocks that repeat (`order.assign`), so that after any
 number of sequences each source has had its fraction of them to within less than one. Each source has its own random
 order and its own epochs.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lmrep.core.files import digest
-from lmrep.data.order import Interleaving, example_numbers, source_seed
+from lmrep.data.order import assign, example_numbers, source_seed
 from lmrep.data.records.encoding import join
 from lmrep.data.records.examples import POOL, Examples
 
@@ -26,10 +26,6 @@ class MixedExamples(Examples):
     bounds: tuple[int, ...] = ()  # the number of each source's first sequence; last = number of sequences
     # sequences of each source in a block; () where they are shown once, and never mixed
     block_counts: tuple[int, ...] = ()
-
-    @functools.cached_property
-    def _interleaving(self) -> Interleaving:
-        return Interleaving(self.block_counts)
 
     def numbers(self, positions: np.ndarray, batch_size: int, seed: int) -> np.ndarray:
         """The sequences at some positions of a training run. The position alone decides on the source. Of each source a
@@ -46,7 +42,7 @@ class MixedExamples(Examples):
         """int64[POOL * batch_size], the sequences of some batches. Of each source they are the next ones of its order,
         sorted by length and dealt to the batches, which are ranked at random."""
         positions = np.arange(POOL * batch_size)
-        sources, index = self._interleaving.assign(pool * len(positions) + positions)
+        sources, index = assign(self.block_counts, pool * len(positions) + positions)
         ranks = np.random.default_rng([seed, pool]).permutation(POOL)[positions // batch_size]
         found = np.empty_like(index)
         for source, (first, last) in enumerate(zip(self.bounds, self.bounds[1:], strict=False)):
