@@ -23,8 +23,8 @@ DTYPE = np.int16
 
 
 def utf8(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """The bytes of words, cut to MAX_BYTES, one word after another, uint8; and how many each has, int64[n]. Raises
-    TypeError if a word is not Unicode text (lone surrogates)."""
+    """Encodes words as UTF-8: returns (their bytes, at most MAX_BYTES of a word, one word after another, uint8; the
+    number of bytes of each, int64[n]). Raises TypeError if a word is not Unicode text (lone surrogates)."""
     try:
         encoded = [word.encode()[:MAX_BYTES] for word in words]
     except UnicodeEncodeError as error:
@@ -33,7 +33,7 @@ def utf8(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def from_utf8(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """The ids int16[n, LENGTH] of words, given what `utf8` returns."""
+    """Makes the ids int16[n, LENGTH] of words from what `utf8` returns."""
     ids = np.full((len(lengths), LENGTH), FILL, DTYPE)
     ids[:, 0] = BEGIN_WORD
     first = 1 + np.arange(len(lengths)) * LENGTH - (np.cumsum(lengths) - lengths)
@@ -43,12 +43,12 @@ def from_utf8(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def of_words(words: Sequence[str]) -> np.ndarray:
-    """The ids int16[n, LENGTH] of words. Raises TypeError as `utf8`."""
+    """Makes the ids int16[n, LENGTH] of words. Raises TypeError as `utf8`."""
     return from_utf8(*utf8(words))
 
 
 def mark(character: int) -> np.ndarray:
-    """The ids int16[LENGTH] of BEGIN_SENTENCE or END_SENTENCE."""
+    """Makes the ids int16[LENGTH] of BEGIN_SENTENCE or END_SENTENCE."""
     return np.array([BEGIN_WORD, character, END_WORD] + [FILL] * (LENGTH - 3), DTYPE)
 
 
@@ -78,7 +78,7 @@ class WordCharacters:
         return table
 
     def number(self, words: Sequence[str]) -> list[int]:
-        """The ids of words outside of the vocabulary. Raises TypeError as `utf8`."""
+        """Numbers words outside of the vocabulary, after its ids. Raises TypeError as `utf8`."""
         with self._lock:
             if new := [word for word in dict.fromkeys(words) if word not in self._others]:
                 rows, first = of_words(new), len(self._names)
@@ -91,15 +91,15 @@ class WordCharacters:
             return [self._others[word] for word in words]
 
     def word(self, i: int) -> str:
-        """The word of an id of `number`."""
+        """Returns the word of an id of `number`."""
         return self._names[i - len(self._words)]
 
     def known(self, ids: np.ndarray) -> np.ndarray:
-        """The ids with `unknown` for words outside of the vocabulary."""
+        """Returns the ids with `unknown` for words outside of the vocabulary."""
         return np.where(ids < len(self._words), ids, ids.dtype.type(self._unknown))
 
     def split(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """`known` ids, and the characters int32[..., LENGTH] of all words."""
+        """Returns (`known` ids, the characters int32[..., LENGTH] of all words)."""
         tokens = self.known(ids)
         rows = self.table[tokens].astype(np.int32)
         others = ids >= len(self._words)
@@ -108,14 +108,13 @@ class WordCharacters:
 
 
 def known_ids(ids: np.ndarray, vocabulary: Vocabulary) -> np.ndarray:
-    """`WordCharacters.known`; the ids as they are where the tokenizer has no characters."""
+    """Returns `WordCharacters.known`, or the ids as they are where the tokenizer has no characters."""
     return ids if vocabulary.characters is None else vocabulary.characters.known(np.asarray(ids))
 
 
 def add_characters(batch: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> dict[str, np.ndarray]:
-    """A batch whose `tokens`, and `targets` if it has them, may be ids of `WordCharacters.number`, as networks take it:
-    with `characters`, all 0 at padding, and the unknown id in place of such ids. A batch of a tokenizer without
-    characters is returned as it is."""
+    """Adds `characters`, all 0 at padding, to a batch whose `tokens` and `targets` may be ids of
+    `WordCharacters.number`, which become the unknown id. Changes no batch of a tokenizer without characters."""
     if vocabulary.characters is None:
         return dict(batch)
     tokens, rows = vocabulary.characters.split(batch["tokens"])

@@ -41,7 +41,7 @@ class Dataset(Protocol):
         return self.examples
 
     def numbers(self, positions: np.ndarray, batch_size: int, seed: int) -> np.ndarray:
-        """The examples at some positions of a training run, in O(1) each.
+        """Returns the examples at some positions of a training run, in O(1) each.
 
         Args:
           positions: int64, any shape; index r of the batch of step i is position i * batch_size + r.
@@ -53,25 +53,25 @@ class Dataset(Protocol):
         """
 
     def evaluation_numbers(self, positions: np.ndarray, batch_size: int, count: int) -> np.ndarray:
-        """The examples at some positions of an evaluation of the first `count` examples, as `numbers`."""
+        """Returns the examples at some positions of an evaluation of the first `count` examples, as `numbers`."""
         if self.contiguous:
             return contiguous_numbers(count, 1, batch_size, positions)
         return np.where(positions < count, positions, -1)
 
     def continues(self, previous: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """bool, whether the text of each example `numbers` directly follows the text of the example `previous`."""
+        """Tells (bool) whether the text of each example `numbers` directly follows that of the example `previous`."""
         return np.zeros(np.shape(numbers), bool)
 
     def batch_length(self, numbers: np.ndarray) -> int | tuple[int, int]:
-        """Tokens per example in a batch of these examples; a second number is the length of their sources."""
+        """Counts the tokens of each example in a batch of them; a second number is the length of their sources."""
         return self.length
 
     def batch_rows(self, length: int | tuple[int, int], batch_size: int) -> int:
-        """The examples of a full batch of training of that `batch_length`."""
+        """Counts the examples of a full batch of training of that `batch_length`."""
         return batch_size
 
     def gather(self, numbers: np.ndarray, length: int | tuple[int, int] = 0) -> Batch:
-        """The batch of these examples.
+        """Makes the batch of these examples.
 
         Args:
           numbers: int64[b], each in [0, examples), or -1 for an empty example: all padding, segment 0, label 0. Code
@@ -83,5 +83,5 @@ class Dataset(Protocol):
         """
 
     def statistics(self) -> dict[str, float]:
-        """`examples`; `tokens_per_example`, the mean number of tokens per example without padding, special tokens
-        included; `padding`, the fraction of positions that are padding; and the mean of each column."""
+        """Measures `examples`; `tokens_per_example`, the mean number of tokens per example without padding, special
+        tokens included; `padding`, the fraction of positions that are padding; and the mean of each column."""

@@ -145,8 +145,8 @@ class Mixture(Dataset):
 def mixing_weights(
     weights: Sequence[float], sizes: Sequence[int], temperature: float, size_cap: int = 0
 ) -> list[float]:
-    """Weights of sources in proportion to weight * min(size, size_cap)^(1 / temperature) (Raffel et al., 2019, section
-    3.5.2): a temperature of 1 samples sources by their size, larger ones sample small sources more often.
+    """Computes weights of sources in proportion to weight * min(size, size_cap)^(1 / temperature) (Raffel et al., 2019,
+    section 3.5.2): a temperature of 1 samples sources by their size, larger ones sample small sources more often.
 
     Args:
       weights: given for each source.
@@ -161,7 +161,7 @@ def mixing_weights(
 
 
 def block_counts(weights: Sequence[float]) -> tuple[int, ...]:
-    """How many examples of each source a block has, for sources with these weights.
+    """Counts the examples of each source in a block, for sources with these weights.
 
     The counts are exactly proportional if a block of at most BLOCK examples allows it: 3 and 1, or 0.7 and 0.3. Other
     weights are rounded to multiples of 1 / BLOCK; those with the largest remainders are rounded up (Hamilton's method).

@@ -12,7 +12,7 @@ ROUNDS = 8
 
 
 def example_numbers(examples: int, seed: int, positions: np.ndarray) -> np.ndarray:
-    """The examples at some positions of a run. Every epoch shows each example once, in its own random order.
+    """Computes the examples at some positions of a run. Every epoch shows each example once, in its own random order.
 
     A Feistel network on pairs (high, low) of digits to base `side`, as in format-preserving encryption (Black and
     Rogaway 2002), is a bijection of [0, side^2). A number outside of [0, examples) is mapped again until it is inside.
@@ -49,13 +49,13 @@ def _permute(indices: np.ndarray, n: int, entropy: list[int]) -> np.ndarray:
 
 
 def uniform(entropy: Sequence[int], index: np.ndarray) -> np.ndarray:
-    """float64 in [0, 1) for each int64 of `index`; depends on the entropy and the index alone."""
+    """Draws a float64 in [0, 1) for each int64 of `index`, which depends on the entropy and the index alone."""
     (key,) = np.random.SeedSequence(list(entropy)).generate_state(1, np.uint64)
     return (_hash(_hash(index, key), key) >> 10) * 2.0**-53
 
 
 def _hash(x: np.ndarray, key: np.uint64) -> np.ndarray:
-    """SplitMix64 (Steele et al. 2014) of x + key; int64, not negative."""
+    """Computes SplitMix64 (Steele et al. 2014) of x + key; int64, not negative."""
     x = x.astype(np.uint64) + key
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -65,7 +65,8 @@ def _hash(x: np.ndarray, key: np.uint64) -> np.ndarray:
 def contiguous_numbers(
     examples: int, repeats: int, batch_size: int, positions: np.ndarray, seed: int | None = None
 ) -> np.ndarray:
-    """The examples at some positions of a run in which example r of a batch continues example r of the previous batch.
+    """Computes the examples at some positions of a run in which example r of a batch continues example r of the
+    previous batch.
 
     The corpus is split into `batch_size` chunks of consecutive examples whose sizes differ by at most one; index r of
     the batches shows chunk r. A walk over the corpus takes as many steps as the largest chunk has examples. In each
@@ -96,7 +97,7 @@ def contiguous_numbers(
 
 
 def interleave(counts: Sequence[int]) -> np.ndarray:
-    """A block of N = sum(counts) examples with counts[i] examples of source i, spread as evenly as possible.
+    """Makes a block of N = sum(counts) examples with counts[i] examples of source i, spread as evenly as possible.
 
     After any number g of examples of a sequence of such blocks, each source has had g * counts[i] / N examples to
     within less than one (Tijdeman 1980). This holds where the j-th example of each source is within a certain window of
@@ -146,5 +147,5 @@ def assign(counts: tuple[int, ...], positions: np.ndarray) -> tuple[np.ndarray, 
 
 
 def source_seed(seed: int, source: int) -> int:
-    """The seed of a source's own order in a run of `seed`."""
+    """Computes the seed of the order of one source in a run of `seed`."""
     return int(np.random.SeedSequence([seed, source]).generate_state(1, np.uint64)[0])

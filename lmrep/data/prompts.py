@@ -12,8 +12,7 @@ from lmrep.data.tokenizers import Tokenizer
 
 
 def text_list(texts: Iterable[Any], method: str, pairs: bool = False, types: tuple[type, ...] = (str,)) -> list[Any]:
-    """The texts as a list, for `method` of a run. Raises UserError where they are not strings (or of other `types`), or
-    pairs of them."""
+    """Makes a list of texts, for `method` of a run. Raises UserError unless they are strings (or `types`), or pairs."""
     if isinstance(texts, str):
         raise UserError(f"{method} takes a list of texts; it was given one: {method}([{texts[:40]!r}])")
     if not isinstance(texts, Iterable):
@@ -28,8 +27,8 @@ def text_list(texts: Iterable[Any], method: str, pairs: bool = False, types: tup
 
 
 def unknown_words(text: str, tokenizer: Tokenizer) -> tuple[list[str], int]:
-    """(the words of a text that have an unknown token, other than its name; number of words). Raises UserError if it is
-    not Unicode text."""
+    """Finds (the words of a text that have an unknown token, other than its name; number of words). Raises UserError if
+    it is not Unicode text."""
     text = text.replace("[MASK]", tokenizer.specials.get("mask", "[MASK]"))
     encoded, unk = tokenized_text.tokenize_text(text, tokenizer, around=([], [])), tokenizer.specials.get("unk")
     words = {word: text[start:end] for i, word, (start, end) in zip(
@@ -38,7 +37,7 @@ def unknown_words(text: str, tokenizer: Tokenizer) -> tuple[list[str], int]:
 
 
 def has_mask(text: str, tokenizer: Tokenizer) -> bool:
-    """Whether a text has a mask. [MASK] represents the mask token of any tokenizer."""
+    """Tells whether a text has a mask. [MASK] represents the mask token of any tokenizer."""
     return "[MASK]" in text or tokenizer.specials.get("mask", "[MASK]") in text
 
 
@@ -46,9 +45,9 @@ def tokenize_masked(
     texts: Sequence[str], tokenizer: Tokenizer, max_length: int, names: Sequence[str | None] | None = None,
     around: tuple[list[int], list[int]] | None = None,
 ) -> list[np.ndarray]:
-    """The ids int32[t] of texts with masks, with the ids `around` each, by default [CLS] and [SEP]. `max_length` is the
-    model's, 0 for any length; messages call the texts `names`. Raises UserError if a text has no [MASK], has more than
-    `max_length` tokens, or is not Unicode text."""
+    """Tokenizes texts with masks to ids int32[t], with the ids `around` each, by default [CLS] and [SEP]. `max_length`
+    is the model's, 0 for any length; messages call the texts `names`. Raises UserError if a text has no [MASK], has
+    more than `max_length` tokens, or is not Unicode text."""
     mask, name = tokenizer.vocabulary.specials["mask"], tokenizer.mask_token
     tokenized = tokenize_prompts([text.replace("[MASK]", name) for text in texts], tokenizer, max_length, names,
                                  around)
@@ -75,7 +74,7 @@ def tokenize_prompts(
 
 
 def group_by_length(sequences: Sequence[np.ndarray], batch_size: int = 32) -> list[list[int]]:
-    """The indices of sequences, in groups of at most `batch_size` of similar length, which need little padding."""
+    """Groups the indices of at most `batch_size` sequences of similar length, so that batches need little padding."""
     order = sorted(range(len(sequences)), key=lambda i: len(sequences[i]))
     return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
 
@@ -85,8 +84,7 @@ def _power_of_two(n: int) -> int:
 
 
 def pad_batch(sequences: Sequence[np.ndarray], pad: int, max_length: int) -> dict[str, np.ndarray]:
-    """`tokens` and `segment_ids`, int32[b, t], of sequences, padded to powers of two so that few shapes are
-    compiled."""
+    """Pads sequences to powers of two, so that few shapes are compiled: `tokens` and `segment_ids`, int32[b, t]."""
     b, t = _power_of_two(len(sequences)), max(16, _power_of_two(max(map(len, sequences))))
     t = min(t, max_length) if max_length else t
     tokens, segments = np.full((b, t), pad, np.int32), np.zeros((b, t), np.int32)
@@ -96,7 +94,7 @@ def pad_batch(sequences: Sequence[np.ndarray], pad: int, max_length: int) -> dic
 
 
 def mask_batch(sequences: Sequence[np.ndarray], pad: int, mask: int, max_length: int) -> dict[str, np.ndarray]:
-    """`pad_batch`, and the positions of the masks as `predicted`, int32[b, m]."""
+    """Makes the batch of `pad_batch`, and the positions of the masks as `predicted`, int32[b, m]."""
     batch, positions = pad_batch(sequences, pad, max_length), [np.flatnonzero(ids == mask) for ids in sequences]
     predicted = np.zeros((len(batch["tokens"]), _power_of_two(max(map(len, positions)))), np.int32)
     for i, masked in enumerate(positions):
@@ -105,8 +103,8 @@ def mask_batch(sequences: Sequence[np.ndarray], pad: int, mask: int, max_length:
 
 
 def continuation(prompt: str, text: str) -> str:
-    """What follows `prompt` in `text`, which begins with it except for spaces: decoding may remove the space before a
-    punctuation mark once the next token is known."""
+    """Returns what follows `prompt` in `text`, which begins with it except for spaces: decoding may remove the space
+    before a punctuation mark once the next token is known."""
     if text.startswith(prompt):
         return text[len(prompt):]
     in_text, in_prompt = (np.flatnonzero([not c.isspace() for c in string]) for string in (text, prompt))

@@ -70,13 +70,13 @@ SPACED = "0021 002E 003F 2024 2026 203C-203D 2047-2049 2E2E 2E3C 2E53-2E54 2E60-
 
 
 def character_class(ranges: str) -> str:
-    """The characters of hexadecimal ranges, for a set [...] of a regular expression."""
+    """Writes hexadecimal ranges as characters for a set [...] of a regular expression."""
     return "".join("-".join(rf"\U{int(end, 16):08x}" for end in bounds.split("-")) for bounds in ranges.split())
 
 
 def _candidate(unspaced: str) -> re.Pattern:
-    """The end of a sentence, if `_ends` agrees. It begins with a set of characters, which the regular expression engine
-    finds fast."""
+    """Matches the end of a sentence, if `_ends` agrees. It begins with a set of characters, which the regular
+    expression engine finds fast."""
     spaced = character_class(SPACED)
     return re.compile(rf"""
         [{spaced}{unspaced}] (?:
@@ -97,14 +97,14 @@ _TAILS = frozenset(word[-LETTERS:] for word in _BEFORE_A_NUMBER)
 
 
 def split(text: str, lines: bool = False) -> list[str]:
-    """The sentences of a text by the rules or by lines, in order, none empty, with each run of white space as one
+    """Splits a text into sentences by the rules or by lines, in order, none empty, with each run of white space as one
     space."""
     return [clean for _, sentence in _sentences(text, lines) if (clean := _collapse(sentence))]
 
 
 def split_verbatim(text: str, lines: bool = False) -> list[str]:
-    """The same sentences, each with its white space and the white space before it, the last one also with the white
-    space at the end of the text. They concatenate to `text`; a text of white space alone gives none."""
+    """Splits a text into the same sentences, each with its white space and the white space before it, the last one also
+    with the white space at the end of the text. They concatenate to `text`; a text of white space alone gives none."""
     ends = [start + len(kept) for start, sentence in _sentences(text, lines) if (kept := sentence.rstrip())]
     starts, ends = [0, *ends[:-1]], [*ends[:-1], len(text)] if ends else []
     return [text[start:end] for start, end in zip(starts, ends, strict=False)]
@@ -117,7 +117,7 @@ def _collapse(text: str) -> str:
 
 
 def _sentences(text: str, lines: bool) -> Iterator[tuple[int, str]]:
-    """(start, characters) of each sentence, which may be white space."""
+    """Yields (start, characters) of each sentence, which may be white space."""
     for start, paragraph, wrapped in _lines(text) if lines else _paragraphs(text):
         for sentence in [paragraph] if lines else _split_paragraph(paragraph, wrapped):
             for part in _split_long(sentence):
@@ -126,7 +126,7 @@ def _sentences(text: str, lines: bool) -> Iterator[tuple[int, str]]:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str, bool]]:
-    """(start, characters, False) of each line."""
+    """Yields (start, characters, False) of each line."""
     start = 0
     for line in text.split("\n"):
         yield start, line, False
@@ -134,7 +134,7 @@ def _lines(text: str) -> Iterator[tuple[int, str, bool]]:
 
 
 def _paragraphs(text: str) -> Iterator[tuple[int, str, bool]]:
-    """(start, characters, whether it is hard-wrapped) of the text between boundaries of rules 1 and 2."""
+    """Yields (start, characters, whether it is hard-wrapped) of the text between boundaries of rules 1 and 2."""
     start = 0
     for gap in (*BLANK_LINE.finditer(text), None):
         block = text[start : gap.start() if gap else len(text)]
@@ -169,7 +169,7 @@ def _split_paragraph(text: str, wrapped: bool) -> Iterator[str]:
 
 
 def _ends(text: str, start: int, match: re.Match, wrapped: bool) -> bool:
-    """Whether the matched stop ends the sentence that starts at `start`."""
+    """Tells whether the matched stop ends the sentence that starts at `start`."""
     more, close, gap, following = match.groups()
     opens = following.isalnum() and not following.islower()
     if not opens and not (wrapped and not close and gap[0] == "\n"):
@@ -185,7 +185,7 @@ def _ends(text: str, start: int, match: re.Match, wrapped: bool) -> bool:
 
 
 def _abbreviates(match: re.Match, following: str, start: int) -> bool:
-    """Whether the full stop after the matched word, in the sentence that starts at `start`, is part of the word."""
+    """Tells whether the full stop after the matched word, in the sentence from `start` on, is part of the word."""
     word = match[0]
     if len(word) == 1 and word.isupper() and word != "I":
         return True
@@ -208,8 +208,8 @@ END = re.compile(rf"[{character_class(SPACED + UNSPACED + SUPPLEMENTARY)}]['\"â€
 
 
 def one_a_line(texts: Iterable[str]) -> tuple[bool, str]:
-    """(whether documents have one sentence a line, as the inputs of the scripts of BERT, ALBERT and NVIDIA, and why, as
-    text for people).
+    """Tells (whether documents have one sentence a line, as the inputs of the scripts of BERT, ALBERT and NVIDIA, and
+    why, as text for people).
 
     Only line breaks that another line follows, without a blank line between, tell. A text has one sentence a line if
 

@@ -69,13 +69,13 @@ def tokenize_words(
 
 
 def special_tokens_around(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-    """The ids of [CLS] and [SEP], which surround a text, if the tokenizer has them."""
+    """Returns the ids of [CLS] and [SEP], which surround a text, if the tokenizer has them."""
     special = tokenizer.vocabulary.specials
     return tuple([special[role]] if role in special else [] for role in ("cls", "sep"))
 
 
 def word_boundaries(words: Sequence[int | None]) -> tuple[np.ndarray, np.ndarray]:
-    """The positions [start, end) of each word's tokens."""
+    """Finds the positions [start, end) of each word's tokens."""
     indices = np.array([-1 if word is None else word for word in words], int)
     changes = np.flatnonzero(np.diff(indices, prepend=-1, append=-1))
     starts = changes[:-1][indices[changes[:-1]] >= 0] if len(changes) else changes

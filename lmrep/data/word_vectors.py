@@ -20,10 +20,10 @@ class WordVectors(NamedTuple):
 
 
 def read(path: str | os.PathLike, words: Container[str] | None = None) -> WordVectors:
-    """The vectors of a file, or of those of its `words` alone, in the order of the file. Of a word that occurs twice,
-    the first vector counts. Words may contain spaces, as some of GloVe's do. Raises UserError if the file cannot be
-    read, is not UTF-8, or has no vectors; a line has other than the first line's number of values, or one that is not a
-    finite number. The message has file and line."""
+    """Reads the vectors of a file, or of those of its `words` alone, in the order of the file. Of a word that occurs
+    twice, the first vector counts. Words may contain spaces, as some of GloVe's do. Raises UserError if the file cannot
+    be read, is not UTF-8, or has no vectors; a line has other than the first line's number of values, or one that is
+    not a finite number. The message has file and line."""
     vectors: dict[str, np.ndarray] = {}
     size = 0
     for number, line in enumerate(text_files.lines(path), 1):
@@ -43,7 +43,7 @@ def read(path: str | os.PathLike, words: Container[str] | None = None) -> WordVe
 
 
 def table(path: str | os.PathLike, tokens: Sequence[str], shape: tuple[int, int]) -> tuple[np.ndarray, int]:
-    """(float32 [v, d], the vector of each token, by id, and 0 for those that a file lacks; how many it has).
+    """Makes (float32 [v, d], the vector of each token, by id, and 0 for those that a file lacks; how many it has).
 
     Args:
       path: of the file.

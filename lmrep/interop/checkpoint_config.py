@@ -25,7 +25,7 @@ from lmrep.tasks import TASKS, heads
 def load_config(
     file: str | os.PathLike, argument: str = "", overrides: Sequence[tuple[str, str]] = ()
 ) -> ml_collections.ConfigDict:
-    """The config of a config file, or of one that comes with the package, with the overrides.
+    """Loads the config of a config file, or of one that comes with the package, with the overrides.
 
     Where `get_config` sets `init`, the config takes network and tokenizer of that checkpoint, and its head if both are
     of one task, before the overrides; where it sets `frozen["features"]` of a task instead, the tokenizer of that one.
@@ -45,7 +45,7 @@ def load_config(
 
 
 def facts(path: str | os.PathLike, task: str = "", field: str = "init") -> CheckpointFacts:
-    """What a config takes from a workdir or a published directory.
+    """Reads what a config takes from a workdir or a published directory.
 
     Args:
       task: in `TASKS`, whose head is asked for; "" for none.
@@ -66,7 +66,7 @@ def facts(path: str | os.PathLike, task: str = "", field: str = "init") -> Check
 
 
 def head_fields(path: Path, task: str, pad: int | None) -> dict[str, Any]:
-    """The fields of a task's config that belong to its head, as they suit the network of a checkpoint."""
+    """Chooses the fields of a task's config that belong to its head, as they suit the network of a checkpoint."""
     config = TASKS[task].objective.config
     if not conversion.is_workdir(path):
         found, reading = describe(path), fine_tuning.reading_fields(task, read_network(path))

@@ -51,7 +51,7 @@ class SourceCheckpoint(NamedTuple):
 
 
 def load(path: str | os.PathLike) -> SourceCheckpoint:
-    """The parameters of the run in a workdir, at its newest checkpoint, or of a published directory.
+    """Reads the parameters of the run in a workdir, at its newest checkpoint, or of a published directory.
 
     Raises:
       UserError: there is neither, or a value is not finite.
@@ -78,8 +78,8 @@ def load(path: str | os.PathLike) -> SourceCheckpoint:
 
 
 def directory_of(path: str | os.PathLike, field: str = "init") -> Path:
-    """`path`, if it is a workdir or a published directory that can be read, or a local copy of a remote one, without
-    its checkpoints. Raises UserError otherwise; `field` is what messages call it."""
+    """Returns `path`, if it is a workdir or a published directory that can be read, or a local copy of a remote one,
+    without its checkpoints. Raises UserError otherwise; `field` is what messages call it."""
     if remote.as_url(path):
         try:
             return remote_workdir.local_copy(path, checkpoints=False)
@@ -100,7 +100,7 @@ def directory_of(path: str | os.PathLike, field: str = "init") -> Path:
 
 
 def initialized(stage: Stage, experiment: Experiment, tokenizer: Tokenizer) -> Stage:
-    """The first stage with the parameters of the checkpoint `experiment.init`, and tables that start from
+    """Gives the first stage the parameters of the checkpoint `experiment.init`, and tables that start from
     `experiment.init_vectors`."""
     specs, values, tokens = flatten(stage.objective.specs), {}, tokenizer.tokens
     if experiment.init:
@@ -124,7 +124,7 @@ def initialized(stage: Stage, experiment: Experiment, tokenizer: Tokenizer) -> S
 
 
 def source_of(experiment: Experiment) -> SourceCheckpoint:
-    """The checkpoint `experiment.init`, with the head of the experiment's task. Raises as `load` and `for_task`."""
+    """Loads the checkpoint `experiment.init`, with the head of the run's task. Raises as `load` and `for_task`."""
     source, task = load(experiment.init), TASKS.get(experiment.objective["name"])
     return for_task(source, task.initial, experiment.objective, experiment.head == "new") if task else source
 
@@ -132,7 +132,7 @@ def source_of(experiment: Experiment) -> SourceCheckpoint:
 def for_task(
     source: SourceCheckpoint, initial: Mapping[str, str], objective: Mapping[str, Any], new_head: bool
 ) -> SourceCheckpoint:
-    """The checkpoint with the parameters of a task's head.
+    """Gives a checkpoint the parameters of a task's head.
 
     Args:
       initial: new path -> path of a pretraining head that it starts from (`TaskDef.initial`).
@@ -223,8 +223,8 @@ def match(
 def _match_vocabulary(
     table: np.ndarray, size: int, axis: int, source_rows: np.ndarray | None, tokens: int
 ) -> tuple[np.ndarray, int]:
-    """(a table with `size` rows along `axis`, the first of which are those of the run's tokens; the number of tokens
-    without a row in `table`). All other rows are the mean."""
+    """Makes (a table with `size` rows along `axis`, the first of which are those of the run's tokens; the number of
+    tokens without a row in `table`). All other rows are the mean."""
     table = np.moveaxis(table, axis, 0)
     if source_rows is None:
         source_rows = np.arange(tokens)
@@ -236,8 +236,8 @@ def _match_vocabulary(
 
 
 def fresh_layers(values: Mapping[str, np.ndarray], specs: Tree, layers: int, seed: int) -> dict[str, np.ndarray]:
-    """`values` with the random initial values of `seed` in the encoder's top `layers` layers, as Zhang et al. (2021)
-    advise for small data sets.
+    """Puts the random initial values of `seed` into the encoder's top `layers` layers, as Zhang et al. (2021) advise
+    for small data sets.
 
     Raises:
       UserError: the layers are not stacked, or there are fewer.
@@ -255,7 +255,7 @@ def fresh_layers(values: Mapping[str, np.ndarray], specs: Tree, layers: int, see
 
 
 def check_network(network: Any, source: SourceCheckpoint) -> list[str]:
-    """For people: how the network's config differs from the source checkpoint's, apart from sizes.
+    """Lists for people how the network's config differs from the source checkpoint's, apart from sizes.
 
     Raises:
       UserError: a field differs that gives every parameter another meaning (`ModelDef.architecture_fields`).
@@ -272,7 +272,7 @@ def check_network(network: Any, source: SourceCheckpoint) -> list[str]:
 
 
 def describe(found: Match, source: SourceCheckpoint) -> str:
-    """For people: every parameter that is taken, initialized or unused."""
+    """Lists for people every parameter that is taken, initialized or unused."""
     def listing(title: str, paths: Sequence[str]) -> list[str]:
         return [f"  {title} ({len(paths)}): {', '.join(paths)}"] if paths else []
 

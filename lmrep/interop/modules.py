@@ -34,7 +34,8 @@ class LinenEncoder(flax_linen.Module):
 
 
 def linen(model: Model, params: Tree | None = None) -> LinenEncoder:
-    """The model as a Linen module whose `init` returns `params`, or initializes them with its key if there are none.
+    """Wraps a model as a Linen module whose `init` returns `params`, or initializes them with its key if there are
+    none.
 
     Args:
       model: for example `lmrep.load(...).model`.
@@ -57,7 +58,7 @@ class NNXEncoder(flax_nnx.Module):
 
 
 def nnx(model: Model, params: Tree | None = None, *, rngs: flax_nnx.Rngs | None = None) -> NNXEncoder:
-    """The model as an NNX module with `params`, or with parameters initialized from `rngs` if there are none.
+    """Wraps a model as an NNX module with `params`, or with parameters initialized from `rngs` if there are none.
 
     Raises:
       ValueError: neither is given.

@@ -10,8 +10,8 @@ from lmrep.interop import checkpoint_config
 
 
 def pick(depth: int, layers: int) -> list[int]:
-    """The numbers of `layers` of a teacher's `depth` layers, from 0, evenly spaced from the first to the last: 0, 2, 4,
-    7, 9, 11 for 6 of 12, as released."""
+    """Picks the numbers of `layers` of a teacher's `depth` layers, from 0, evenly spaced from the first to the last: 0,
+    2, 4, 7, 9, 11 for 6 of 12, as released."""
     if not 0 < layers <= depth:
         raise UserError(f"layers is {layers}, and the teacher has {depth}; expected 1 to {depth}")
     return [round(i * (depth - 1) / (layers - 1)) for i in range(layers)] if layers > 1 else [0]
@@ -21,8 +21,8 @@ def follow(
     config: ml_collections.ConfigDict, teacher: str | os.PathLike, layers: int = 0, start: bool = True,
     head: bool = True,
 ) -> ml_collections.ConfigDict:
-    """The config of a student of a teacher: with its tokenizer and its network, with fewer layers and without token
-    types.
+    """Makes the config of a student of a teacher: with its tokenizer and its network, with fewer layers and without
+    token types.
 
     Args:
       teacher: a workdir or a published directory.

@@ -81,8 +81,8 @@ class Corpus:
 
 
     def beginnings(self) -> Iterator[str]:
-        """Texts from the beginnings of some files at equal distances, about SAMPLE characters in all. Raises UserError
-        if one of them cannot be read."""
+        """Yields texts from the beginnings of some files at equal distances, about SAMPLE characters in all. Raises
+        UserError if one of them cannot be read."""
         readers = self.readers[:: -(-len(self.readers) // SAMPLED_FILES) or 1]
         for reader in readers:
             left = SAMPLE // len(readers)
@@ -115,7 +115,7 @@ def check_present(config: Config) -> None:
 
 
 def open_corpus(config: Config) -> Corpus:
-    """The corpus that a config names. Raises UserError if there is none, or if `files` are set and it reads none."""
+    """Opens the corpus of a config. Raises UserError if there is none, or if `files` are set and it reads none."""
     definition = choose(CORPORA, config.corpus, "data.corpus")
     if config.files and not definition.example:
         readers = ", ".join(name for name, other in CORPORA.items() if other.example)

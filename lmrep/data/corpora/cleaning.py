@@ -14,7 +14,7 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def normalize_characters(text: str, tally: Counter[str]) -> str:
-    """A text with `\\n` for every line break and without NUL, which damaged blocks and fixed-width fields leave; BERT's
+    """Replaces every line break by `\\n` and removes NUL, which damaged blocks and fixed-width fields leave; BERT's
     code removes it, and SentencePiece's trainer skips lines with it."""
     if "\r" in text:
         tally["carriage_returns"] += text.count("\r")
@@ -26,7 +26,7 @@ def normalize_characters(text: str, tally: Counter[str]) -> str:
 
 
 def remove_byte_order_mark(text: str, tally: Counter[str]) -> str:
-    """A text without a byte order mark at its start."""
+    """Removes a byte order mark from the start of a text."""
     if not text.startswith("\ufeff"):
         return text
     tally["byte_order_marks"] += 1
@@ -34,8 +34,7 @@ def remove_byte_order_mark(text: str, tally: Counter[str]) -> str:
 
 
 def decode(data: bytes, policy: str, location: str, tally: Counter[str]) -> str:
-    """The text of UTF-8 bytes. Other bytes raise UserError with the location, or become U+FFFD if the policy is
-    "replace"."""
+    """Decodes UTF-8. Other bytes raise UserError with the location, or become U+FFFD if the policy is "replace"."""
     try:
         return data.decode("utf8")
     except UnicodeDecodeError as error:
@@ -49,8 +48,8 @@ def decode(data: bytes, policy: str, location: str, tally: Counter[str]) -> str:
 
 
 def field_documents(text: str | bytes, policy: str, location: str, tally: Counter[str]) -> list[str]:
-    """The documents of a record's field: none if it is blank, several if it has more than MAX_CHARACTERS. Unpaired
-    surrogates, which JSON's escapes can spell, are treated as undecodable bytes are by `decode`."""
+    """Makes the documents of a record's field: none if it is blank, several if it has more than MAX_CHARACTERS.
+    Unpaired surrogates, which JSON's escapes can spell, are treated as undecodable bytes are by `decode`."""
     if isinstance(text, bytes):
         text = decode(text, policy, location, tally)
     if not text.isascii() and SURROGATE.search(text):
@@ -65,7 +64,7 @@ def field_documents(text: str | bytes, policy: str, location: str, tally: Counte
 
 
 def split_long(text: str, tally: Counter[str]) -> list[str]:
-    """A text without white space at its ends, as texts of at most MAX_CHARACTERS; none if it is blank."""
+    """Splits a text, without white space at its ends, into texts of at most MAX_CHARACTERS; none if it is blank."""
     texts, text = [], text.strip()
     while len(text) > MAX_CHARACTERS:
         head, text = split_at_limit(text, tally)

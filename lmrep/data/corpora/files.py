@@ -27,8 +27,8 @@ class CorpusFile:
 
 
 def find(pattern: str, corpus: str, example: str) -> list[CorpusFile]:
-    """The files of a glob in the order of their paths. Raises UserError if there is none, or one that is not a regular
-    file of known size."""
+    """Finds the files of a glob, in the order of their paths. Raises UserError if there is none, or one that is not a
+    regular file of known size."""
     if not pattern:
         raise UserError(f"data.corpus is {corpus} but data.files is empty; expected a glob, such as "
                         f"--config.data.files={os.path.join('books', '**', example)!r}")
@@ -36,7 +36,7 @@ def find(pattern: str, corpus: str, example: str) -> list[CorpusFile]:
 
 
 def describe(sources: list[CorpusFile], pattern: str) -> str:
-    """The files of a glob as text for people."""
+    """Describes the files of a glob for people."""
     return os.path.basename(sources[0].path) if len(sources) == 1 else f"{len(sources)} files of {pattern}"
 
 
@@ -67,19 +67,20 @@ def _remote(pattern: str, example: str) -> list[CorpusFile]:
 
 
 def _no_match(pattern: str, where: str, within: str, why: str) -> str:
-    """The message; `within` is the glob of the files in a folder, or empty."""
+    """Makes the message; `within` is the glob of the files in a folder, or empty."""
     return f"data.files {pattern!r} matches no file{where}; {f'it is a folder; try {within!r}' if within else why}"
 
 
 def opened(source: CorpusFile) -> BinaryIO:
-    """The file's content, decompressed. Raises UserError as `input_files.open_input`, and for UTF-16 and UTF-32."""
+    """Opens a file's content, decompressed. Raises UserError as `input_files.open_input`, and for UTF-16 and UTF-32."""
     file = input_files.open_input(source.path, source.store)
     text_files.check_utf8(file.peek(4)[:4], source.path)
     return file
 
 
 def fingerprint(sources: list[CorpusFile], *facts: str) -> str:
-    """SHA-256 of the names, sizes and contents of files, and of `facts`. Remote files with a checksum are not read.
+    """Computes the SHA-256 of the names, sizes and contents of files, and of `facts`. Remote files with a checksum are
+    not read.
 
     Names are relative to the folder of all files, so that the same files elsewhere have the same fingerprint.
     """

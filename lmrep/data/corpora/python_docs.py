@@ -32,12 +32,12 @@ UNDERLINE = re.compile(r"^[ \t]*([=*~^\"#+-])\1{2,}[ \t]*\n", re.MULTILINE)
 
 
 def root() -> pathlib.Path:
-    """The directory of the standard library."""
+    """Returns the directory of the standard library."""
     return pathlib.Path(sysconfig.get_path("stdlib"))
 
 
 def sources(folder: pathlib.Path) -> list[pathlib.Path]:
-    """The Python files of the corpus, in a fixed order."""
+    """Lists the Python files of the corpus, in a fixed order."""
     paths = []
     for directory, folders, files in os.walk(folder):
         folders[:] = set(folders) - SKIPPED  # installed packages may be many
@@ -47,7 +47,7 @@ def sources(folder: pathlib.Path) -> list[pathlib.Path]:
 
 @functools.cache
 def documents(folder: pathlib.Path) -> tuple[str, ...]:
-    """All documents. Files that do not parse are skipped. Parsing takes seconds; the result, some megabytes, is
+    """Makes all documents, without files that do not parse. That takes seconds; the result, some megabytes, is
     cached."""
     texts = []
     for path in sources(folder):
@@ -64,7 +64,7 @@ def documents(folder: pathlib.Path) -> tuple[str, ...]:
 
 
 def fingerprint(folder: pathlib.Path) -> str:
-    """SHA-256 of the interpreter's version and all source files."""
+    """Computes the SHA-256 of the interpreter's version and all source files."""
     digest = hashlib.sha256(platform.python_version().encode())
     for path in sources(folder):
         digest.update(hashlib.sha256(path.read_bytes()).digest())
@@ -72,7 +72,7 @@ def fingerprint(folder: pathlib.Path) -> str:
 
 
 def _docstrings(node: ast.AST) -> Iterator[str]:
-    """The docstrings at and below a node, in the order of the source."""
+    """Yields the docstrings at and below a node, in the order of the source."""
     if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         text = ast.get_docstring(node, clean=False)
         if text and (clean := inspect.cleandoc(text)):
@@ -83,7 +83,7 @@ def _docstrings(node: ast.AST) -> Iterator[str]:
 
 
 def _topics(tree: ast.Module) -> list[str]:
-    """The topics: the dict of texts that the file assigns."""
+    """Reads the topics: the dict of texts that the file assigns."""
     for statement in tree.body:
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Dict):
             return list(map(str, ast.literal_eval(statement.value).values()))

@@ -36,7 +36,7 @@ def _documents(read: Callable[[files.CorpusFile, Config, Counter[str]], Iterator
 
 
 def _jsonl(source: files.CorpusFile, config: Config, tally: Counter[str]) -> Iterator[str]:
-    """The texts of one file. Raises UserError if the tally reaches more than `damaged_lines`."""
+    """Yields the texts of one file. Raises UserError if the tally reaches more than `damaged_lines`."""
     keys = config.text_field.split(".")
     for number, line in enumerate(_lines(source), 1):
         location = f"{source.path}, line {number}"
@@ -62,7 +62,7 @@ def _lines(source: files.CorpusFile) -> Iterator[bytes]:
 
 
 def _field(line: str, keys: list[str]) -> tuple[str, str]:
-    """(text of a line of JSON, ""), or ("", what is wrong with the line)."""
+    """Returns (text of a line of JSON, ""), or ("", what is wrong with the line)."""
     try:
         value = json_text.loads(line, surrogates=True)  # `field_documents` treats them
     except json_text.InvalidJSON as error:
@@ -80,7 +80,7 @@ def _field(line: str, keys: list[str]) -> tuple[str, str]:
 
 
 def _parquet(source: files.CorpusFile, config: Config, tally: Counter[str]) -> Iterator[str]:
-    """The texts of one file, read in batches of about CHUNK bytes."""
+    """Yields the texts of one file, read in batches of about CHUNK bytes."""
     import pyarrow.parquet as pq
 
     row = 0
@@ -124,7 +124,7 @@ def _column(source: files.CorpusFile, table: Any, name: str) -> None:
 
 
 def _batches(table: Any, group: int, name: str) -> Iterator[list[bytes | None]]:
-    """The UTF-8 of one column of a row group, in batches of rows."""
+    """Yields the UTF-8 of one column of a row group, in batches of rows."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

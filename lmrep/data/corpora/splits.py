@@ -17,12 +17,13 @@ SPLITS = ("test", "validation", "train")  # in the order of their ranges
 
 
 def hash_position(text: str) -> int:
-    """The number of a document, as a uint64: the first 64 bits of the SHA-256 of its words between single spaces."""
+    """Computes the number of a document, uint64: the first 64 bits of the SHA-256 of its words between single
+    spaces."""
     return int.from_bytes(hashlib.sha256(" ".join(text.split()).encode("utf8", "surrogatepass")).digest()[:8], "big")
 
 
 def assign(positions: np.ndarray, config: Config) -> np.ndarray:
-    """The split of each document, int8 indices into SPLITS, from uint64 `hash_position`s.
+    """Assigns documents to splits: returns int8 indices into SPLITS for uint64 `hash_position`s.
 
     The ranges end at `test` and at `test + validation` of all numbers. If a requested split would be empty, it gets the
     nearest document of the next one: only then, in corpora of few documents, can a new document change the split of
@@ -47,8 +48,8 @@ def assign(positions: np.ndarray, config: Config) -> np.ndarray:
 
 
 def imbalanced(sizes: Mapping[str, int], documents: int, config: Config) -> str:
-    """A warning if far more text is held out than the config says, as in corpora of few documents; otherwise "".
-    `sizes` says how much text each split has."""
+    """Returns a warning if far more text is held out than the config says, as in corpora of few documents; otherwise
+    "". `sizes` says how much text each split has."""
     total, fraction = sum(sizes.values()), config.test + config.validation
     held_out = total - sizes.get("train", 0)
     if held_out <= (2 * fraction + 0.05) * total:

@@ -23,7 +23,7 @@ UNITS: dict[str, Callable[[str], list[str]]] = {
 
 
 def open_corpus(config: Config) -> Corpus:
-    """Text files. Raises UserError if none is found."""
+    """Opens text files. Raises UserError if none is found."""
     sources = files.find(config.files, "text_files", "*.txt")
     unit = config.documents
     if unit == "auto":
@@ -62,7 +62,7 @@ def _read(source: files.CorpusFile, unit: str, policy: str, tally: Counter[str])
 
 
 def _chunks(source: files.CorpusFile, policy: str, tally: Counter[str]) -> Iterator[str]:
-    """The text of a file in blocks, with `\\n` for every line break."""
+    """Yields the text of a file in blocks, with `\\n` for every line break."""
     errors = "strict" if policy == "refuse" else "replace"
     undecoded, done, last = b"", 0, False
     with files.opened(source) as file:
@@ -88,7 +88,7 @@ def _chunks(source: files.CorpusFile, policy: str, tally: Counter[str]) -> Itera
 
 
 def _line(source: files.CorpusFile, offset: int) -> int:
-    """The number, from 1, of the line of the byte at `offset`."""
+    """Finds the number, from 1, of the line of the byte at `offset`."""
     number = 1
     with files.opened(source) as file:
         while offset and (block := file.read(min(offset, CHUNK))):

@@ -20,7 +20,7 @@ from lmrep.data.corpora.base import Config, Corpus, CorpusDef, Reader
 
 
 def open_corpus(config: Config) -> Corpus:
-    """A prepared TFDS data set. Raises UserError if it is not there."""
+    """Opens a prepared TFDS data set. Raises UserError if it is not there."""
     if not config.tfds_name:
         raise UserError("data.corpus is tfds but data.tfds_name is empty; expected a TFDS name or a directory")
     builder = open_builder(config.tfds_name)
@@ -41,7 +41,7 @@ def open_corpus(config: Config) -> Corpus:
 
 
 def _texts(directory: str, first: int, last: int, config: Config, tally: Counter[str]) -> Iterator[str]:
-    """The texts of the examples `first` up to `last` of a split."""
+    """Yields the texts of the examples `first` up to `last` of a split."""
     import tensorflow_datasets as tfds
 
     builder = tfds.builder_from_directory(directory)
@@ -97,9 +97,9 @@ def prepare(config: Config, runner: Any, options: Any) -> None:
 
 
 def open_builder(name: str, data_dir: str = "", download: bool = True, settings: Any = None) -> Any:
-    """The TFDS builder of a dataset: of a directory, or of a name, in `data_dir` or the default directory of TFDS. A
-    dataset that is not there is downloaded and prepared, as `settings` (a `DownloadConfig`) say, or refused if
-    `download` is false. Raises UserError if there is none."""
+    """Opens the TFDS builder of a directory, or of a name in `data_dir` or the default directory of TFDS. Downloads and
+    prepares a dataset that is not there, as `settings` (a `DownloadConfig`) say, or refuses it if `download` is false.
+    Raises UserError if there is none."""
     import tensorflow_datasets as tfds
 
     folder = data_dir or tfds.core.constants.DATA_DIR
@@ -143,7 +143,7 @@ def _check(builder: Any, config: Config) -> None:
 
 
 def open_split(builder: Any, name: str, split: str) -> Any:
-    """Random access to the examples of a split. Raises UserError if the dataset lacks it or needs TensorFlow."""
+    """Opens random access to the examples of a split. Raises UserError if the dataset lacks it or needs TensorFlow."""
     try:
         return builder.as_data_source(split)
     except NotImplementedError as error:

@@ -25,7 +25,7 @@ class Record(NamedTuple):
     tokens: tuple[np.ndarray, ...] = ()
 
     def where_word(self, i: int) -> str:
-        """File and line of word i, for messages."""
+        """Names the file and line of word i, for messages."""
         return f"{self.where.rpartition(', line ')[0]}, line {self.lines[i]}" if self.lines else self.where
 
 
@@ -101,7 +101,7 @@ class Job(NamedTuple):
     config: Config  # the settings
 
     def optional(self, field: str) -> bool:
-        """Whether an example may lack this field, although it is one of `columns`."""
+        """Tells whether an example may lack this field, although it is one of `columns`."""
         return field == "id" or (self.split == "test" and field in TARGETS)
 
 

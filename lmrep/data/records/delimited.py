@@ -35,7 +35,7 @@ class Layout(NamedTuple):
 
 
 def read(job: Job, split_lines: Callable[[Job], Lines]) -> Iterator[Record | UserError]:
-    """The examples of a file whose cells `split_lines` gives. Raises UserError if a column is missing."""
+    """Reads the examples of a file whose cells `split_lines` gives. Raises UserError if a column is missing."""
     table = split_lines(job)
     first = next(table, None)
     if first is None:
@@ -80,7 +80,7 @@ def _record(layout: Layout, cells: list[str], where: str) -> Record | UserError:
 
 
 def find_columns(first: list[str], job: Job) -> Layout:
-    """Where the fields are, given the first line's cells. Raises UserError if a column is missing."""
+    """Finds the columns of the fields by the first line's cells. Raises UserError if a column is missing."""
     names = {name.strip(): column for column, name in reversed(list(enumerate(first)))}  # the first of equal names
     wanted = {field: spec.split(",") if field in SEVERAL else [spec] for field, spec in job.columns.items()}
     if "answers" in wanted:
@@ -113,8 +113,8 @@ def find_columns(first: list[str], job: Job) -> Layout:
 
 
 def _has_header(wanted: dict[str, list[str]], names: dict[str, int], width: int, job: Job) -> bool:
-    """Whether the first line has the names that the columns need; without such names, any name of a field; of columns
-    by number, whether one has its field's name."""
+    """Tells whether the first line has the names that the columns need; without such names, any name of a field; of
+    columns by number, whether one has its field's name."""
     needed = [spec for field, specs in wanted.items() for spec in specs
               if not _is_number(spec) and not job.optional(field)]
     known = [spec for specs in wanted.values() for spec in specs if not _is_number(spec)] if wanted else FIELDS
@@ -142,7 +142,7 @@ def _is_number(spec: str) -> bool:
 
 
 def tsv_lines(job: Job) -> Lines:
-    """Cells between tabs, or `separator`. Quotes are characters like any other."""
+    """Yields the cells between tabs, or `separator`. Quotes are characters like any other."""
     separator = _separator(job) or "\t"
     for number, line in enumerate(files.lines(job.path, job.config), 1):
         if line.strip(" "):
@@ -150,8 +150,8 @@ def tsv_lines(job: Job) -> Lines:
 
 
 def csv_lines(job: Job) -> Lines:
-    """Cells between commas, or what else separates them, quoted as RFC 4180 says: "" in quotes is a quote, and quoted
-    cells may hold line breaks."""
+    """Yields the cells between commas, or what else separates them, quoted as RFC 4180 says: "" in quotes is a quote,
+    and quoted cells may hold line breaks."""
     csv.field_size_limit(2**31 - 1)  # 128 KiB otherwise, less than a long document
     separator = _separator(job) or find_separator(files.beginning(job.path, job.config))
     ended = False
@@ -183,18 +183,18 @@ def csv_lines(job: Job) -> Lines:
 
 
 def _name(separator: str) -> str:
-    """A separator as the config has it."""
+    """Names a separator as the config does."""
     return "tab" if separator == "\t" else separator
 
 
 def _separator(job: Job) -> str:
-    """The separator that the config names; "" for auto."""
+    """Returns the separator that the config names; "" for auto."""
     return {"auto": "", "tab": "\t"}.get(job.config.separator, job.config.separator)
 
 
 def find_separator(beginning: str) -> str:
-    """The separator of a CSV file: the one by which most of its first lines have as many cells as line 1, two or more;
-    of equal ones the first of `SEPARATORS`."""
+    """Finds the separator of a CSV file: the one by which most of its first lines have as many cells as line 1, two or
+    more; of equal ones the first of `SEPARATORS`."""
     lines = [f"{line}\n" for line in beginning.split("\n")]
 
     def agreement(separator: str) -> float:

@@ -16,8 +16,8 @@ REPEATED = 10  # lines for each distinct first word, where first words are label
 
 
 def detect(path: Path, config: Config, needed: Collection[str] = ()) -> str:
-    """The name in READERS of a file's format, one that has `needed` fields. Raises UserError if it is not known, or if
-    two are possible."""
+    """Finds the format of a file, in READERS, that has `needed` fields. Raises UserError if none or two are
+    possible."""
     if config.format != "auto":
         choose(READERS, config.format, "config.data.format")
         if path.is_dir() and config.format != "folders":
@@ -44,24 +44,24 @@ def detect(path: Path, config: Config, needed: Collection[str] = ()) -> str:
 
 
 def _may_have(reader: ReaderDef, needed: Collection[str]) -> bool:
-    """Whether a format may have the fields: column files have words and tags alone, and may look like texts between
-    blank lines."""
+    """Tells whether a format may have the fields. Column files, which may look like texts, have words and tags
+    alone."""
     return not needed or not reader.columns or bool({*reader.columns} & {*needed})
 
 
 def _text_alone(needed: Collection[str]) -> bool:
-    """Whether lines of a label and a text have the fields."""
+    """Tells whether lines of a label and a text have the fields."""
     return {*needed} <= {"text", "label"}
 
 
 def _lines(beginning: str) -> list[str]:
-    """The first lines, without blank ones and one that may be cut."""
+    """Returns the first lines, without blank ones and one that may be cut."""
     whole = beginning if len(beginning) < files.BEGINNING // 4 else beginning.rpartition("\n")[0]
     return [line for line in whole.split("\n") if line.strip()][:LINES]
 
 
 def _guess(path: Path, lines: list[str], config: Config, needed: Collection[str]) -> str:
-    """The format of a file whose name says nothing."""
+    """Guesses the format of a file whose name says nothing."""
     widths = {len(line.split()) for line in lines if not line.startswith(("#", "-DOCSTART-"))}
     if "words" in needed and len(widths) == 1 and 2 <= max(widths) <= 12:
         return "columns"
@@ -86,8 +86,8 @@ def _guess(path: Path, lines: list[str], config: Config, needed: Collection[str]
 
 
 def has_labels(lines: list[str]) -> bool:
-    """Whether each line begins with a label: all first words are numbers, fastText's labels or capitals, as TREC's; or
-    there are few of them."""
+    """Tells whether each line begins with a label: all first words are numbers, fastText's labels or capitals, as
+    TREC's; or there are few of them."""
     words = [line.split(maxsplit=1) for line in lines]
     first = {cells[0] for cells in words}
     return (len(first) > 1 and all(len(cells) > 1 for cells in words) and (

@@ -23,15 +23,15 @@ class InputLayout(NamedTuple):
         return len(self.tail) > 1
 
     def special(self, pair: bool) -> int:
-        """The number of special tokens around a text, or a pair."""
+        """Counts the special tokens around a text, or a pair."""
         return len(self.lead) + len(self.tail) + (len(self.between) if pair else 0)
 
 
 def input_layout(
     vocabulary: Vocabulary, context: str, one_separator: bool, end_of_text: bool = True, cls_last: bool = False
 ) -> InputLayout:
-    """[CLS] a [SEP] b [SEP] as BERT; <s> a </s></s> b </s> as RoBERTa; a <sep> b <sep> <cls> as XLNet; a, end of text,
-    b, end of text for networks that read from left to right.
+    """Makes the layout of a network's input: [CLS] a [SEP] b [SEP] as BERT; <s> a </s></s> b </s> as RoBERTa; a <sep> b
+    <sep> <cls> as XLNet; a, end of text, b, end of text for networks that read from left to right.
 
     Args:
       vocabulary: the tokenizer's; special tokens that it lacks are left out.
@@ -85,7 +85,7 @@ class Units(NamedTuple):
 
 
 def join(several: Sequence[Units]) -> Units:
-    """The units of several sets, one set after another. They have the same columns, and no details."""
+    """Joins the units of several sets, one set after another. They have the same columns, and no details."""
     first = several[0]
     examples = np.cumsum([0, *(int(units.example[-1]) + 1 for units in several)])
     source = first.source and Source(
@@ -104,8 +104,7 @@ def _joined_offsets(several: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def take(units: Units, chosen: np.ndarray) -> Units:
-    """Some units, int64[n] ascending, as a set of their own; their examples are numbered from 0. Details are left
-    out."""
+    """Takes some units, int64[n] ascending, as a new set, whose examples are numbered from 0. Leaves out details."""
     tokens, offsets = _taken(units.offsets, chosen)
     source = units.source
     if source is not None:
@@ -119,7 +118,7 @@ def take(units: Units, chosen: np.ndarray) -> Units:
 
 
 def _taken(offsets: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(the tokens of some units, their offsets)."""
+    """Finds (the tokens of some units, their offsets)."""
     lengths = np.diff(offsets)[chosen]
     return np.repeat(offsets[chosen], lengths) + ranges(lengths), np.concatenate([[0], np.cumsum(lengths)])
 
@@ -138,8 +137,8 @@ class EncodedUnit(NamedTuple):
 def assemble(
     layout: InputLayout, a: np.ndarray, b: np.ndarray | None = None, words: Sequence[np.ndarray] | None = None
 ) -> EncodedUnit:
-    """A text or a pair of texts, int32 ids each, with the special tokens around them; `words` has the number of each
-    token's word, for each text."""
+    """Puts special tokens around a text or a pair of texts, int32 ids each; `words` has the numbers of their tokens'
+    words."""
     if b is None:
         ids = np.concatenate([layout.lead, a, layout.tail]).astype(np.int32)
         unit = EncodedUnit(ids, np.zeros(len(ids), np.int8), len(layout.lead), -1)
@@ -160,7 +159,8 @@ def assemble(
 
 
 def windows(length: int, capacity: int, stride: int) -> list[tuple[int, int]]:
-    """[start, end) of windows of at most `capacity` tokens that begin `stride` apart and cover `length` tokens."""
+    """Lists [start, end) of windows of at most `capacity` tokens that begin `stride` apart and cover `length`
+    tokens."""
     if length <= capacity:
         return [(0, length)]
     last = -(-(length - capacity) // stride)
@@ -171,9 +171,9 @@ def collect(
     parts: Sequence[EncodedUnit], example: Sequence[int], columns: Mapping[str, Sequence] = {},
     token_columns: Mapping[str, Sequence[np.ndarray]] = {}, distinct: Mapping[str, int] | None = None,
 ) -> Units:
-    """Units of encoded texts; `columns` has a value for each unit, `token_columns` an array for each, with a value for
-    each of its tokens. `distinct` has the number of each different word, where parts have `words`; `details` then has
-    `distinct`, the words in that order, and `number` int32[n], the number of each token's word, or -1."""
+    """Makes units of encoded texts; `columns` has a value for each unit, `token_columns` an array for each, with a
+    value for each of its tokens. `distinct` has the number of each different word, where parts have `words`; `details`
+    then has `distinct`, the words in that order, and `number` int32[n], the number of each token's word, or -1."""
     lengths = [len(part.ids) for part in parts]
     arrays = {name: np.asarray(values) for name, values in columns.items()}
     arrays |= {name: np.concatenate(values) for name, values in token_columns.items()}

@@ -53,7 +53,7 @@ class Examples(Dataset):
         return self._lengths(sizes(self.units))
 
     def _lengths(self, sizes: np.ndarray) -> np.ndarray:
-        """int64[r], of each sequence, for units of these sizes, int64[u]."""
+        """Counts the tokens of each sequence, int64[r], for units of these sizes, int64[u]."""
         sizes = sizes[self.order]
         if self.group:
             return np.maximum.reduceat(sizes, self.rows[:-1])
@@ -66,11 +66,11 @@ class Examples(Dataset):
         return int(np.diff(self.rows).max())
 
     def steps_per_epoch(self, batch_size: int) -> int:
-        """Batches that show every sequence once; the last one may be filled with empty sequences."""
+        """Counts the batches that show every sequence once; the last one may be filled with empty sequences."""
         return len(self._cuts(batch_size)) - 1 if self.batch_tokens else -(-self.examples // batch_size)
 
     def sequences_per_step(self, batch_size: int) -> float:
-        """The mean number of sequences in a batch of training."""
+        """Computes the mean number of sequences in a batch of training."""
         return self.examples / self.steps_per_epoch(batch_size) if self.batch_tokens else batch_size
 
     def batch_rows(self, length: int | tuple[int, int], batch_size: int) -> int:
@@ -86,16 +86,16 @@ class Examples(Dataset):
 
     @functools.lru_cache(maxsize=2)  # noqa: B019 - a run has a few of these objects, for all its time
     def _cuts(self, batch_size: int) -> np.ndarray:
-        """int64[steps+1], where each batch of an epoch begins among the sequences sorted by padded length, the longest
-        first; last = their number. It is the same for all epochs."""
+        """Finds where each batch of an epoch begins among the sequences sorted by padded length, the longest first,
+        int64[steps+1]; last = their number. It is the same for all epochs."""
         padded, cuts = -np.sort(-self._padded), [0]
         while cuts[-1] < len(padded):
             cuts.append(min(len(padded), cuts[-1] + self.batch_rows(int(padded[cuts[-1]]), batch_size)))
         return np.array(cuts)
 
     def numbers(self, positions: np.ndarray, batch_size: int, seed: int) -> np.ndarray:
-        """The sequences at some positions of a training run. Every epoch shows each once; -1 fills its last batch.
-        Sequences of one batch have similar lengths."""
+        """Returns the sequences at some positions of a training run. Every epoch shows each once; -1 fills its last
+        batch. Sequences of one batch have similar lengths."""
         steps, index = np.divmod(positions, batch_size)
         epochs, steps = np.divmod(steps, self.steps_per_epoch(batch_size))
         found = np.empty_like(index)
@@ -106,9 +106,9 @@ class Examples(Dataset):
 
     @functools.lru_cache(maxsize=2)  # noqa: B019 - a run has a few of these objects, for all its time
     def _epoch(self, epoch: int, batch_size: int, seed: int) -> np.ndarray:
-        """int64[steps, batch_size], the sequences of an epoch: a random order, sorted by length within each pool of
-        batches, whose order is random again. Batches of at most `batch_tokens` have random ones of one padded length,
-        and -1 after the last one."""
+        """Orders the sequences of an epoch, int64[steps, batch_size]: a random order, sorted by length within each pool
+        of batches, whose order is random again. Batches of at most `batch_tokens` have random ones of one padded
+        length, and -1 after the last one."""
         n, steps = self.examples, self.steps_per_epoch(batch_size)
         if self.batch_tokens:
             order = example_numbers(n, seed, epoch * n + np.arange(n))
@@ -128,7 +128,7 @@ class Examples(Dataset):
         return np.concatenate(batches)
 
     def evaluation_numbers(self, positions: np.ndarray, batch_size: int, count: int) -> np.ndarray:
-        """The first `count` sequences, sorted by length; -1 after the last."""
+        """Returns the first `count` sequences, sorted by length; -1 after the last."""
         shown = positions < count
         return np.where(shown, self._by_length(count)[np.where(shown, positions, 0)], -1)
 
@@ -144,11 +144,12 @@ class Examples(Dataset):
         return self.bucket(own[present].max(initial=1)), self.bucket(source[present].max(initial=1))
 
     def bucket(self, longest: int) -> int:
-        """The length that batches are padded to whose longest sequence has so many tokens."""
+        """Returns the length that batches are padded to whose longest sequence has so many tokens."""
         return min(next((bucket for bucket in BUCKETS if bucket >= longest), self.length), self.length)
 
     def gather(self, numbers: np.ndarray, length: int | tuple[int, int] = 0) -> Batch:
-        """The batch of these sequences, int64[b]; -1 for an empty one. `length` is a `batch_length`; 0: the longest.
+        """Makes the batch of these sequences, int64[b]; -1 for an empty one. `length` is a `batch_length`; 0: the
+        longest.
 
         Returns:
           `tokens`, `segment_ids`, `positions`, `token_type_ids` i32[b, t] (or [b, k, t]); `example` i32[b], the number
@@ -197,7 +198,8 @@ class Examples(Dataset):
             **self._sources(unit, line, segment, len(numbers), source_length)}, self.vocabulary)
 
     def _sources(self, unit: np.ndarray, line: np.ndarray, segment: np.ndarray, count: int, length: int) -> Batch:
-        """The sources of units, int64[n], in the lines and segments of `count` sequences; {} where there are none."""
+        """Arranges the sources of units, int64[n], in lines and segments of `count` sequences; {} where there are
+        none."""
         if (texts := self.units.source) is None:
             return {}
         sizes = texts.lengths[unit]
@@ -216,7 +218,8 @@ class Examples(Dataset):
 
 
 def _arranged(sizes: np.ndarray, line: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Texts of `sizes` int64[n], one after another in the lines of an array [lines, length]; `line` int64[n] ascends.
+    """Arranges texts of `sizes` int64[n] one after another in the lines of an array [lines, length]; `line` int64[n]
+    ascends.
 
     Returns:
       (the position of each text's first token in its line int64[n]; of each token, its position in its text, and its
@@ -233,8 +236,8 @@ def arrange(
     units: Units, vocabulary: Vocabulary, pad: int, fingerprint: str, packed: int = 0, group: int = 0,
     batch_tokens: int = 0,
 ) -> Examples:
-    """Examples with one unit in a sequence; or `packed`, several up to that many tokens; or grouped, `group` units that
-    follow each other; in batches of training of at most `batch_tokens`, where that is not 0."""
+    """Arranges units as examples: one in a sequence; or, `packed`, several up to that many tokens; or, grouped, `group`
+    units that follow each other; in batches of training of at most `batch_tokens`, where that is not 0."""
     count = len(units.example)
     rows, order = np.arange(0, count + 1, group or 1), np.arange(count)
     longest = int(sizes(units).max())
@@ -248,5 +251,5 @@ def arrange(
 
 
 def sizes(units: Units) -> np.ndarray:
-    """int64[u], the tokens of each unit, or of its source where that is longer."""
+    """Counts the tokens of each unit, or of its source where that is longer, int64[u]."""
     return units.lengths if units.source is None else np.maximum(units.lengths, units.source.lengths)

@@ -19,8 +19,8 @@ BEGINNING = 2**16  # bytes by which a format is detected
 
 
 def find(pattern: str, split: str) -> list[Path]:
-    """The files and folders of a path or a glob, sorted, or of several of them between commas, in their order and each
-    once. Raises UserError if one of them has none."""
+    """Finds the files and folders of a path or a glob, sorted, or of several of them between commas, in their order and
+    each once. Raises UserError if one of them has none."""
     if not remote.as_url(pattern) and (matches := _matches(pattern)):  # commas may be part of a name
         return matches
     several = list(filter(None, map(str.strip, re.split(r",(?![^{]*\})", pattern))))  # {a,b} is one glob
@@ -36,7 +36,7 @@ def _find(pattern: str, split: str) -> list[Path]:
 
 
 def _matches(pattern: str) -> list[Path]:
-    """The local files and folders of a path or a glob, sorted."""
+    """Finds the local files and folders of a path or a glob, sorted."""
     names = paths.matches(pattern)
     if len(names) > 1:  # ** matches folders too
         names = [name for name in names if not os.path.isdir(name)] or names
@@ -53,8 +53,8 @@ def _find_remote(pattern: str, split: str) -> list[Path]:
 
 
 def beside(job: Job, ending: str, other: str, field: str) -> Path | None:
-    """The file that has a field of the examples of `job.path`: its name has `other` in place of `ending`. None for test
-    data without such a file. Raises UserError where it is missing, or the name does not have the ending."""
+    """Finds the file that has a field of the examples of `job.path`: its name has `other` in place of `ending`. None
+    for test data without such a file. Raises UserError where it is missing, or the name does not have the ending."""
     before, matched, after = job.path.name.rpartition(ending)
     path = job.path.with_name(f"{before}{other}{after}")
     if matched and (remote.as_url(path) or path.exists()):
@@ -68,12 +68,12 @@ def beside(job: Job, ending: str, other: str, field: str) -> Path | None:
 
 
 def suffix(path: Path) -> str:
-    """The suffix of a decompressed file's name, in lower case: .tsv for A.TSV.gz and for a zip archive of A.TSV."""
+    """Returns the suffix of a decompressed file's name, in lower case: .tsv for A.TSV.gz and a zip archive of A.TSV."""
     return Path(input_files.content_name(path)).suffix.lower()
 
 
 def beginning(path: Path, config: Config) -> str:
-    """The first BEGINNING bytes of a file as text; what cannot be decoded is left out."""
+    """Reads the first BEGINNING bytes of a file as text. Leaves out what cannot be decoded."""
     codec = _codec(config.encoding)
     with input_files.open_input(path) as file:
         content = file.read(BEGINNING)
@@ -82,8 +82,8 @@ def beginning(path: Path, config: Config) -> str:
 
 
 def lines(path: Path, config: Config) -> Iterator[str]:
-    """The lines of a file, without line break (LF or CRLF) and byte order mark. Raises UserError with file and line
-    for bytes that are not of the encoding; with `undecodable=replace` they become U+FFFD, and are counted."""
+    """Yields the lines of a file, without line break (LF or CRLF) and byte order mark. Raises UserError with file and
+    line for bytes that are not of the encoding; with `undecodable=replace` they become U+FFFD, and are counted."""
     codec = _codec(config.encoding)
     if "\n\t".encode(codec) != b"\n\t":  # UTF-16: a line break is not one byte
         content = text(path, config)
@@ -102,7 +102,7 @@ def lines(path: Path, config: Config) -> Iterator[str]:
 
 
 def text(path: Path, config: Config) -> str:
-    """A file's text without byte order mark; line breaks become LF. Other bytes are treated as in `lines`."""
+    """Reads a file's text without byte order mark; line breaks become LF. Other bytes are treated as in `lines`."""
     codec, replaced = _codec(config.encoding), []
     with input_files.open_input(path) as file:
         if len(content := file.read(MAX_TEXT + 1)) > MAX_TEXT:
@@ -115,7 +115,7 @@ def text(path: Path, config: Config) -> str:
 
 
 def _decoded(path: Path, content: bytes, codec: str, config: Config, first: int, replaced: list[int]) -> str:
-    """Bytes that begin in line `first` as text. The numbers of lines whose bytes are replaced go to `replaced`."""
+    """Decodes bytes that begin in line `first`. Adds the numbers of lines whose bytes are replaced to `replaced`."""
     try:
         return content.decode(codec)
     except UnicodeDecodeError as error:

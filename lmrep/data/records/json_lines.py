@@ -14,7 +14,7 @@ DATA = re.compile(r'\s*\{\s*("[^"]*"\s*:\s*("[^"]*"|[-\w.]+)\s*,\s*)*"data"\s*:\
 
 
 def read(job: Job) -> Iterator[Record | UserError]:
-    """The examples of a file. Raises UserError if it is an array that is not valid JSON."""
+    """Reads the examples of a file. Raises UserError if it is an array that is not valid JSON."""
     beginning = files.beginning(job.path, job.config)
     if beginning.lstrip().startswith("["):
         array = parse(files.text(job.path, job.config), str(job.path))
@@ -40,8 +40,8 @@ def read(job: Job) -> Iterator[Record | UserError]:
 
 
 def parse(text: str, where: str) -> Any:
-    """The value of a JSON text, or the UserError that says why there is none. Halves of surrogate pairs are left in
-    it; `values.check` refuses them, or they are replaced."""
+    """Parses a JSON text: returns its value, or the UserError that says why there is none. Leaves halves of surrogate
+    pairs in it; `values.check` refuses them, or they are replaced."""
     try:
         return json_text.loads(text, surrogates=True)
     except json_text.InvalidJSON as error:
@@ -49,7 +49,7 @@ def parse(text: str, where: str) -> Any:
 
 
 def detects(beginning: str) -> bool:
-    """Whether a file begins with an object, or an array of them."""
+    """Tells whether a file begins with an object, or an array of them."""
     return re.match(r'\s*(\[\s*)?\{\s*["}]', beginning) is not None
 
 

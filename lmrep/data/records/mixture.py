@@ -28,8 +28,8 @@ class MixedExamples(Examples):
     block_counts: tuple[int, ...] = ()
 
     def numbers(self, positions: np.ndarray, batch_size: int, seed: int) -> np.ndarray:
-        """The sequences at some positions of a training run. The position alone decides on the source. Of each source a
-        batch has sequences of similar lengths."""
+        """Returns the sequences at some positions of a training run. The position alone decides on the source. Of each
+        source a batch has sequences of similar lengths."""
         pools, index = np.divmod(positions, POOL * batch_size)
         found = np.empty_like(index)
         for pool in np.unique(pools):
@@ -39,8 +39,8 @@ class MixedExamples(Examples):
 
     @functools.lru_cache(maxsize=2)  # noqa: B019 - as in Examples
     def _pool(self, pool: int, batch_size: int, seed: int) -> np.ndarray:
-        """int64[POOL * batch_size], the sequences of some batches. Of each source they are the next ones of its order,
-        sorted by length and dealt to the batches, which are ranked at random."""
+        """Orders the sequences of some batches, int64[POOL * batch_size]. Of each source they are the next ones of its
+        order, sorted by length and dealt to the batches, which are ranked at random."""
         positions = np.arange(POOL * batch_size)
         sources, index = assign(self.block_counts, pool * len(positions) + positions)
         ranks = np.random.default_rng([seed, pool]).permutation(POOL)[positions // batch_size]
@@ -53,17 +53,17 @@ class MixedExamples(Examples):
         return found
 
     def fractions(self) -> np.ndarray:
-        """float64[sources], of the sequences that each source gives."""
+        """Computes the fractions of the sequences that each source gives, float64[sources]."""
         return np.array(self.block_counts) / sum(self.block_counts)
 
     def with_counts(self, block_counts: tuple[int, ...]) -> "MixedExamples":
-        """These examples in other proportions."""
+        """Returns these examples in other proportions."""
         return dataclasses.replace(self, block_counts=block_counts,
                                    fingerprint=digest([self.fingerprint, block_counts]))
 
 
 def mix(names: Sequence[str], parts: Sequence[Examples]) -> MixedExamples:
-    """The examples of several sources, which are not grouped; `MixedExamples.with_counts` gives their proportions."""
+    """Mixes examples of several sources, which are not grouped; `MixedExamples.with_counts` gives their proportions."""
     units = np.cumsum([0, *(len(part.units.example) for part in parts)])
     rows = [part.rows[:-1] + start for part, start in zip(parts, units, strict=False)]
     return MixedExamples(

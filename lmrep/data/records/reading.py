@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def read(config: Config, split: str, needed: Collection[str] = ()) -> list[Record]:
-    """The labelled examples of a split, in the order of its files.
+    """Reads the labelled examples of a split, in the order of its files.
 
     Args:
       config: where they are and what their fields are called.
@@ -68,13 +68,13 @@ def read(config: Config, split: str, needed: Collection[str] = ()) -> list[Recor
 
 
 def files_of(config: Config, split: str) -> str:
-    """The files that a split is read from: the training files, where validation examples are held out of them."""
+    """Returns the files that a split is read from: the training files, if validation examples are held out of them."""
     return config.train if split == "validation" and config.held_out else getattr(config, split)
 
 
 def _parted(config: Config, split: str, needed: Collection[str]) -> list[Record]:
-    """The training examples without those that are held out, or these: at most a fifth of all. The draw depends on
-    their number alone."""
+    """Reads the training examples without those held out, or these: at most a fifth. Their number alone decides the
+    draw."""
     if config.validation or config.phrases:
         other = "validation" if config.validation else "phrases"
         raise UserError(f"config.data.held_out is {config.held_out} and config.data.{other} is "
@@ -91,7 +91,7 @@ def _parted(config: Config, split: str, needed: Collection[str]) -> list[Record]
 
 
 def fingerprint(records: Iterable[Record]) -> str:
-    """SHA-256 of the fields and ids of records, in order. Where they were read does not count."""
+    """Computes the SHA-256 of the fields and ids of records, in order. Where they were read does not count."""
     digest = hashlib.sha256()
     for record in records:
         digest.update(json.dumps([record.id, sorted(record.fields.items())]).encode() + b"\n")
@@ -167,7 +167,7 @@ def _some(names: Iterable[str]) -> str:
 
 
 def spread(records: Sequence[Record], count: int | None) -> Sequence[Record]:
-    """`count` of the records at equal distances, so that files with one class after another keep all of them; all
+    """Takes `count` of the records at equal distances, so that files with one class after another keep all of them; all
     records where there are fewer, or `count` is 0 or None."""
     if not count or count >= len(records):
         return records

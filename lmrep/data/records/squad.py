@@ -13,8 +13,8 @@ from lmrep.data.records.values import CORRECT, convert, listed, short
 
 
 def read(job: Job) -> Iterator[Record | UserError]:
-    """A record for each question; `answers` is [] where `is_impossible`. Raises UserError if the file has another
-    structure. Predictions are written by id, so that two questions with one id are an error."""
+    """Yields a record for each question; `answers` is [] where `is_impossible`. Raises UserError if the file has
+    another structure. Predictions are written by id, so that two questions with one id are an error."""
     seen: dict[str, str] = {}
     value = parse(files.text(job.path, job.config), str(job.path))
     if isinstance(value, UserError):
@@ -64,7 +64,7 @@ def _items(value: Any, key: str, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _get(value: Any, key: str, type_: type, path: str) -> Any:
-    """`value[key]`. Raises UserError if it is not there or has another type."""
+    """Returns `value[key]`. Raises UserError if it is not there or has another type."""
     if not isinstance(value, dict):
         raise UserError(f"{path} is {type_name(value)}; expected an object with {key!r}, as in SQuAD")
     if not isinstance(value.get(key), type_):
@@ -75,7 +75,7 @@ def _get(value: Any, key: str, type_: type, path: str) -> Any:
 
 
 def detects(beginning: str) -> bool:
-    """Whether a file is an object and has paragraphs, as SQuAD's do."""
+    """Tells whether a file is an object and has paragraphs, as SQuAD's do."""
     return re.match(r'\s*\{\s*"', beginning) is not None and '"paragraphs"' in beginning
 
 

@@ -13,7 +13,7 @@ from lmrep.data.records.values import CORRECT, short
 
 
 def read_lines(job: Job) -> Iterator[Record | UserError]:
-    """A record for each line: the label, white space, the text (TREC)."""
+    """Yields a record for each line: the label, white space, the text (TREC)."""
     for number, line in enumerate(files.lines(job.path, job.config), 1):
         if not line.strip():
             continue
@@ -27,7 +27,7 @@ def read_lines(job: Job) -> Iterator[Record | UserError]:
 
 
 def read_documents(job: Job) -> Iterator[Record | UserError]:
-    """A record for each text between blank lines, without labels, at the number of its first line."""
+    """Yields a record for each text between blank lines, without labels, at the number of its first line."""
     lines: list[str] = []
     first = 1
     for number, line in enumerate(itertools.chain(files.lines(job.path, job.config), [""]), 1):
@@ -40,8 +40,8 @@ def read_documents(job: Job) -> Iterator[Record | UserError]:
 
 
 def read_folders(job: Job) -> Iterator[Record | UserError]:
-    """A record for each .txt file of the subfolders of a folder, which are named after their classes (IMDb), sorted by
-    name. A test folder without subfolders has texts without labels. Raises UserError if a class has no folder."""
+    """Yields a record for each .txt file of a folder's subfolders, which are named after their classes (IMDb), sorted
+    by name. A test folder without subfolders has texts without labels. Raises UserError if a class has no folder."""
     if not job.path.is_dir():
         raise UserError(f"{job.path} is not a folder; expected one with a subfolder of .txt files for each class")
     folders = {path.name: path for path in sorted(job.path.iterdir()) if path.is_dir() and _texts(path)}

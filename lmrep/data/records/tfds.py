@@ -14,8 +14,8 @@ BLOCK = 256  # examples read at once
 
 
 def read(job: Job) -> Iterator[Record | UserError]:
-    """The examples of a split of the data set. Classes are named as the data set names them; a class of -1, as in the
-    test sets of GLUE, is no label. Raises UserError if there is no such data set or split."""
+    """Yields the examples of a split of the data set. Classes are named as the data set names them; a class of -1, as
+    in the test sets of GLUE, is no label. Raises UserError if there is no such data set or split."""
     if not job.config.tfds:
         raise UserError("config.data.format is tfds, but config.data.tfds is empty; expected a TFDS name, "
                         "such as glue/sst2, or a directory")
@@ -41,7 +41,7 @@ def check_present(config: Config) -> None:
 
 
 def to_plain(feature: Any, value: Any) -> Any:
-    """A value of a TFDS feature as JSON has it: classes as their names, or None; lists of objects as an object of
+    """Converts a value of a TFDS feature to JSON: classes as their names, or None; lists of objects as an object of
     lists."""
     import tensorflow_datasets as tfds
 

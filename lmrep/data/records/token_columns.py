@@ -21,9 +21,9 @@ Line = tuple[int, list[str]]  # its number and its cells
 
 
 def read(job: Job) -> Iterator[Record | UserError]:
-    """The sentences of a file whose columns are numbered, between tabs if its first line has one, or else white space.
-    Lines of -DOCSTART- and comments are skipped. Every line has as many columns as the first. Raises UserError where
-    the column of words holds numbers or tags."""
+    """Yields the sentences of a file whose columns are numbered, between tabs if its first line has one, or else white
+    space. Lines of -DOCSTART- and comments are skipped. Every line has as many columns as the first. Raises UserError
+    where the column of words holds numbers or tags."""
     skipped = ("-DOCSTART-", job.config.comment or "#")
     filled = (line for line in files.lines(job.path, job.config) if line.strip(" \t"))
     separator = "\t" if "\t" in next((line for line in filled if not line.startswith(skipped)), "") else "[ \t]+"
@@ -76,9 +76,9 @@ def _check_words(items: Sequence[Record | UserError]) -> None:
 
 
 def _comments(job: Job, split: Callable[[str], list[str]]) -> Callable[[str, bool], bool]:
-    """(a line, whether it begins a sentence) -> whether it is a comment: one of `config.comment`; or, by default, one
-    with # above a sentence that has another number of columns than words, or that every sentence has and whose last
-    column is no tag."""
+    """Makes a function of (a line, whether it begins a sentence) that tells whether it is a comment: one of
+    `config.comment`; or, by default, one with # above a sentence that has another number of columns than words, or that
+    every sentence has and whose last column is no tag."""
     if job.config.comment:
         return lambda text, first: text.startswith(job.config.comment)
     blocks = [block.split("\n") for block in
@@ -91,7 +91,7 @@ def _comments(job: Job, split: Callable[[str], list[str]]) -> Callable[[str, boo
 
 
 def read_conllu(job: Job) -> Iterator[Record | UserError]:
-    """The sentences of a CoNLL-U file. Ranges of multiword tokens (1-2) and empty nodes (8.1) are skipped."""
+    """Yields the sentences of a CoNLL-U file. Skips ranges of multiword tokens (1-2) and empty nodes (8.1)."""
     columns = {}
     for field, name in job.columns.items():
         if name not in CONLLU and not re.fullmatch("-?[0-9]+", name):
@@ -111,7 +111,7 @@ def read_conllu(job: Job) -> Iterator[Record | UserError]:
 def _sentences(
     job: Job, split: Callable[[str], list[str]], is_comment: Callable[[str, bool], bool]
 ) -> Iterator[list[Line]]:
-    """The lines of each block between blank lines, without comments."""
+    """Yields the lines of each block between blank lines, without comments."""
     lines: list[Line] = []
     for number, text in enumerate(files.lines(job.path, job.config), 1):
         if is_comment(text, not lines):
@@ -144,7 +144,7 @@ def _number(job: Job, field: str, name: str, width: int) -> int:
 
 
 def detects(beginning: str) -> bool:
-    """Whether there are blank lines between lines that all have the same number of columns, from 2 to 12."""
+    """Tells whether there are blank lines between lines that all have the same number of columns, from 2 to 12."""
     lines = beginning.rpartition("\n")[0].strip("\r\n").split("\n")[:200]
     widths = {len(line.split()) for line in lines if not line.startswith("#")}
     return lines[0].startswith("-DOCSTART-") or (0 in widths and len(widths) == 2 and 2 <= max(widths) <= 12)

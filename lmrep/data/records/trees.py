@@ -14,7 +14,7 @@ _ESCAPED = re.compile("|".join(map(re.escape, ESCAPED)))
 
 
 def read(job: Job) -> Iterator[Record | UserError]:
-    """The sentence of each line: the words of its tree, joined by spaces, and the label of the root.
+    """Yields the sentence of each line: the words of its tree, joined by spaces, and the label of the root.
 
     With `phrases`, the training split has every phrase instead, sentences and single words included. Phrases are
     compared by their words and label; of equal ones in a file the first is kept, so that frequent words do not outweigh
@@ -38,8 +38,8 @@ def read(job: Job) -> Iterator[Record | UserError]:
 
 
 def parse(line: str, every: bool = True) -> list[tuple[str, str]]:
-    """(label, text) of each node of a tree, children before their parent, or of the root alone. Raises ValueError if it
-    is not one tree, or if every text is wanted of a tree that is nested too deep for a sentence's."""
+    """Parses (label, text) of each node of a tree, children before their parent, or of the root alone. Raises
+    ValueError if it is not one tree, or if every text is wanted of a tree that is nested too deep for a sentence's."""
     phrases, words, nodes = [], [], []  # phrases: label, first and last word; nodes: label and first word, while open
     tokens = re.findall(r"[()]|[^ \t()]+", line.strip())
     for number, token in enumerate(tokens):
@@ -66,7 +66,7 @@ def parse(line: str, every: bool = True) -> list[tuple[str, str]]:
 
 
 def detects(beginning: str) -> bool:
-    """Whether the first line is the beginning of a tree with numbers as labels."""
+    """Tells whether the first line is the beginning of a tree with numbers as labels."""
     return re.match(r"\s*\([0-9]+\s+\([0-9]+\s", beginning) is not None
 
 

@@ -20,7 +20,7 @@ TEXTS = ("text", "text2", "question", "context", "target")
 
 
 def from_object(value: Any, job: Job, where: str) -> Record | UserError:
-    """The record of a JSON object, or of an example with named features.
+    """Makes the record of a JSON object, or of an example with named features.
 
     A field of `job.columns` is a dotted path in it; through a list, the path goes to each of its items:
     `question.choices.text` is the list of the texts of the choices. Choices in fields of their own are several paths,
@@ -60,7 +60,8 @@ def from_object(value: Any, job: Job, where: str) -> Record | UserError:
 def missing_column(
     where: str, field: str, name: str, names: Any, what: str = "columns", advice: str = ""
 ) -> UserError:
-    """The error about a field that is not in the file; `names` are those that are there. `advice` begins with ";"."""
+    """Makes the error of a field that is not in the file; `names` are those that are there. `advice` begins with
+    ";"."""
     needed = "" if field == name else f" for the field {field!r}"
     there = listed(names) or "none"
     example = field if field in names else next((other for other in names if other not in FIELDS), "name")
@@ -71,7 +72,7 @@ def missing_column(
 
 
 def _follow(value: Any, path: str) -> Any:
-    """The value at a dotted path, or None."""
+    """Finds the value at a dotted path, or None."""
     if isinstance(value, Mapping) and path in value:  # a name with dots in it
         return value[path]
     for key in path.split("."):
@@ -85,12 +86,12 @@ def _follow(value: Any, path: str) -> Any:
 
 
 def convert(field: str, value: Any) -> Any:
-    """A value of JSON as the value of a field. Raises ValueError with what was expected."""
+    """Converts a value of JSON to the value of a field. Raises ValueError with what was expected."""
     return _CONVERT[field](value)
 
 
 def from_columns(field: str, names: Sequence[str], content: list[Any]) -> Any:
-    """The content of several columns as `convert` takes it."""
+    """Makes what `convert` takes of the content of several columns."""
     return dict(zip(names, content, strict=True)) if field == "labels" else content
 
 
@@ -133,7 +134,7 @@ def _label_set(value: Any) -> str | list[str]:
 
 
 def split_labels(record: Record, separator: str) -> Record:
-    """The record with `labels` as a list without repetitions."""
+    """Makes `labels` of a record a list without repetitions."""
     labels = record.fields.get("labels")
     if labels is None:
         return record
@@ -143,7 +144,7 @@ def split_labels(record: Record, separator: str) -> Record:
 
 
 def _span(value: Any) -> list[int]:
-    """Two numbers in a list, or a text such as 3-7."""
+    """Parses two numbers in a list, or a text such as 3-7."""
     text = "-".join(map(str, value)) if isinstance(value, list) else value
     ends = re.fullmatch("([0-9]{1,9})-([0-9]{1,9})", text) if isinstance(text, str) else None
     if not ends:
@@ -152,7 +153,7 @@ def _span(value: Any) -> list[int]:
 
 
 def _answers(value: Any) -> list[tuple[str, int]]:
-    """Answers as a list of objects or pairs, or as an object of two lists (`text`, `answer_start`)."""
+    """Parses answers as a list of objects or pairs, or as an object of two lists (`text`, `answer_start`)."""
     if isinstance(value, Mapping) and isinstance(value.get("text"), list):
         starts = value.get("answer_start")
         value = list(zip(value["text"], starts, strict=True)) \
@@ -174,7 +175,7 @@ _CONVERT: dict[str, Callable[[Any], Any]] = {
 
 
 def check(record: Record, split: str) -> UserError | None:
-    """What is wrong with a record, or None. An empty label in a test file counts as absent, and is removed."""
+    """Says what is wrong with a record, or None. Removes an empty label in a test file, which counts as absent."""
     fields, where = record.fields, record.where
     if (name := _with_surrogate(record)) is not None:
         return UserError(f"{where}: the {name} has half of a surrogate pair, which is not a character; correct it, or "
@@ -200,7 +201,7 @@ def check(record: Record, split: str) -> UserError | None:
 
 
 def _with_surrogate(record: Record) -> str | None:
-    """The field, or "id", that has a lone surrogate; None where all is Unicode text."""
+    """Finds the field, or "id", that has a lone surrogate; None where all is Unicode text."""
     for name, value in (*record.fields.items(), ("id", record.id)):
         for part in [value] if isinstance(value, str) else () if name in SPANS else value:
             try:
@@ -211,7 +212,7 @@ def _with_surrogate(record: Record) -> str | None:
 
 
 def without_surrogates(record: Record) -> Record:
-    """The record with U+FFFD for lone surrogates; itself where it has none."""
+    """Replaces lone surrogates by U+FFFD; returns the record itself where it has none."""
     if _with_surrogate(record) is None:
         return record
 
@@ -225,12 +226,12 @@ def without_surrogates(record: Record) -> Record:
 
 
 def _visible(character: str) -> bool:
-    """Whether a character is neither white space nor a control or format character, such as U+200B."""
+    """Tells whether a character is neither white space nor a control or format character, such as U+200B."""
     return character.isalnum() or unicodedata.category(character) not in ("Cc", "Cf", "Zl", "Zp", "Zs")
 
 
 def check_choice(record: Record) -> UserError | None:
-    """What is wrong with the label of a record with choices, or None."""
+    """Says what is wrong with the label of a record with choices, or None."""
     if "choices" not in record.fields:
         return None
     label, count = record.fields["label"], len(record.fields["choices"])
@@ -265,13 +266,13 @@ def _check_answers(record: Record) -> UserError | None:
 
 
 def listed(names: Collection[Any], show: Callable[[Any], str] = str) -> str:
-    """The names of a file's columns, the first 20 and shortened, for messages."""
+    """Lists the names of a file's columns, the first 20 and shortened, for messages."""
     shown = [text if len(text := show(name)) <= 80 else f"{text[:77]}..." for name in itertools.islice(names, 20)]
     return ", ".join(shown) + ", ..." * (len(names) > 20)
 
 
 def short(value: Any) -> str:
-    """The `repr` of a value, shortened, for messages."""
+    """Returns the `repr` of a value, shortened, for messages."""
     try:
         text = repr(value)
     except RecursionError:

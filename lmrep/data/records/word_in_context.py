@@ -15,8 +15,8 @@ LINE = "a word, its part of speech, its places as 2-5 (numbers of words between 
 
 
 def read(job: Job) -> Iterator[Record | UserError]:
-    """A record for each line of train.data.txt, whose label is in the same line of train.gold.txt, T or F. Raises
-    UserError if there are no labels of training or validation data, or another number of them."""
+    """Yields a record for each line of train.data.txt, whose label is in the same line of train.gold.txt, T or F.
+    Raises UserError if there are no labels of training or validation data, or another number of them."""
     lines = _lines(job.path, job)
     gold = files.beside(job, "data.txt", "gold.txt", "label")
     labels = [] if gold is None else _lines(gold, job)
@@ -39,7 +39,7 @@ def read(job: Job) -> Iterator[Record | UserError]:
 
 
 def _lines(path: Any, job: Job) -> list[str]:
-    """The lines of a file without blank ones at its end."""
+    """Reads the lines of a file without blank ones at its end."""
     lines = list(files.lines(path, job.config))
     while lines and not lines[-1].strip():
         del lines[-1]
@@ -47,7 +47,7 @@ def _lines(path: Any, job: Job) -> list[str]:
 
 
 def parse(cells: Sequence[str]) -> dict[str, Any]:
-    """The fields of a line, of its cells between tabs. Raises ValueError with what is wrong, to follow a name."""
+    """Parses the fields of a line from its cells. Raises ValueError with what is wrong, to follow a name."""
     if len(cells) != 5:
         raise ValueError(f"has {counted(len(cells), 'column')} between tabs; expected {LINE}")
     lemma, pos, places, *texts = map(str.strip, cells)
@@ -58,8 +58,8 @@ def parse(cells: Sequence[str]) -> dict[str, Any]:
 
 
 def nth_word(text: str, number: int) -> list[int]:
-    """The first character of that word between white space, from 0, and the one after its last, without punctuation
-    around it. Raises ValueError, with what follows the name of an example, where the text has fewer words."""
+    """Finds the first character, from 0, of that word between white space, and the one after its last, without
+    punctuation around it. Raises ValueError, with what follows an example's name, where the text has fewer words."""
     words = [*re.finditer(r"\S+", text)]
     if number >= len(words):
         raise ValueError(f"names word {number}, and {short(text)} has {counted(len(words), 'word')}, numbered from 0")
@@ -69,7 +69,7 @@ def nth_word(text: str, number: int) -> list[int]:
 
 
 def detects(beginning: str) -> bool:
-    """Whether the first line has five columns, and the third one two numbers."""
+    """Tells whether the first line has five columns, and the third one two numbers."""
     return re.match("[^\t\n]+\t[^\t\n]+\t[0-9]+-[0-9]+\t[^\t\n]+\t[^\t\n]+\r?(\n|$)", beginning) is not None
 
 

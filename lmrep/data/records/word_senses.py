@@ -18,10 +18,10 @@ EXPECTED = "expected sentence elements of wf and instance, as in semcor.data.xml
 
 
 def read(job: Job) -> Iterator[Record | UserError]:
-    """A record for each instance of NAME.data.xml, whose keys, all of which are right, are in NAME.gold.key.txt. Raises
-    UserError if the file is not well-formed, declares a document type (entities and external files are never read), has
-    another structure or no instance; the keys of training or validation data are missing, or are of an instance that is
-    not there."""
+    """Yields a record for each instance of NAME.data.xml, whose keys, all of which are right, are in NAME.gold.key.txt.
+    Raises UserError if the file is not well-formed, declares a document type (entities and external files are never
+    read), has another structure or no instance; the keys of training or validation data are missing, or are of an
+    instance that is not there."""
     parsed = _Parser(job.path)
     parsed.parse(files.text(job.path, job.config))
     path = files.beside(job, "data.xml", "gold.key.txt", "senses")
@@ -36,7 +36,7 @@ def read(job: Job) -> Iterator[Record | UserError]:
 
 
 def _keys(path: Path, job: Job, instances: Mapping[str, Record]) -> dict[str, list[str]]:
-    """The keys of each instance: lines of its id and one key or several, with spaces between them."""
+    """Reads the keys of each instance: lines of its id and one key or several, with spaces between them."""
     senses: dict[str, list[str]] = {}
     for number, line in enumerate(files.lines(path, job.config), 1):
         if not line.strip():
@@ -147,8 +147,8 @@ class _Parser:
 
 
 def parse(cells: Sequence[str]) -> dict[str, Any]:
-    """The fields of a word, of the cells lemma, part of speech, number of the word, and text. Raises ValueError with
-    what is wrong, to follow a name."""
+    """Parses the fields of a word from the cells lemma, part of speech, number of the word, and text. Raises ValueError
+    with what is wrong, to follow a name."""
     if len(cells) != 4 or not cells[2].strip().isdecimal() or len(cells[2]) > 6:
         raise ValueError(f"has {counted(len(cells), 'column')} between tabs; expected a lemma, its part of speech, the "
                          "number of the word (between spaces, from 0), and a text")

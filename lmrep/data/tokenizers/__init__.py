@@ -63,7 +63,7 @@ class Config:
 
 
 def keeps_whitespace(config: Config) -> bool:
-    """Whether documents are tokenized with their exact white space."""
+    """Tells whether documents are tokenized with their exact white space."""
     default = choose(TOKENIZERS, config.name, "tokenizer.name").whitespace
     return (default if config.whitespace == "auto" else config.whitespace) == "keep"
 
@@ -104,8 +104,8 @@ def _split_long_words(text: str) -> Iterator[str]:
 
 
 def size(config: Config) -> int:
-    """The number of ids that the tokenizer will have, at most. Raises UserError as `from_vocab_file`, for a vocabulary
-    too small to train, and for cased text if the tokenizer always lower-cases."""
+    """Counts the ids that the tokenizer will have, at most. Raises UserError as `from_vocab_file`, for a vocabulary too
+    small to train, and for cased text if the tokenizer always lower-cases."""
     if config.vocab_file:
         return from_vocab_file(config).size
     definition = choose(TOKENIZERS, config.name, "tokenizer.name")
@@ -119,7 +119,7 @@ def size(config: Config) -> int:
 
 
 def load(directory: str | Path, vocab: str = "vocab.json") -> Tokenizer:
-    """The tokenizer of a published directory, or of one that `Tokenizer.save` wrote.
+    """Loads the tokenizer of a published directory, or of one that `Tokenizer.save` wrote.
 
     Args:
       directory: where its files are.
@@ -147,8 +147,8 @@ def load(directory: str | Path, vocab: str = "vocab.json") -> Tokenizer:
 
 
 def from_vocab_file(config: Config) -> Tokenizer:
-    """The tokenizer of `config.vocab_file`. Raises UserError if it cannot be loaded, or has another algorithm or case
-    than the config says."""
+    """Loads the tokenizer of `config.vocab_file`. Raises UserError if it cannot be loaded, or has another algorithm or
+    case than the config says."""
     definition = choose(TOKENIZERS, config.name, "tokenizer.name")
     path = remote_cache.local(config.vocab_file, "tokenizer.vocab_file")
     if path.is_dir():

@@ -109,7 +109,7 @@ class Tokenizer:
                           tuple(self.sentinels()))
 
     def sentinels(self, before: str = "") -> Iterator[int]:
-        """The ids of the tokens that represent spans; `before` begins their names."""
+        """Yields the ids of the tokens that represent spans; `before` begins their names."""
         for number in itertools.count():
             if (name := before + SENTINEL.format(number)) not in self.ids:
                 return
@@ -122,35 +122,35 @@ class Tokenizer:
         return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 
     def with_counts(self, counts: np.ndarray) -> "Tokenizer":
-        """A copy whose vocabulary has `counts`, int64[v]."""
+        """Makes a copy whose vocabulary has `counts`, int64[v]."""
         other = copy.copy(self)
         vars(other).pop("vocabulary", None)
         other._counts = counts
         return other
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """int32 ids of each text, without special tokens. Uses all cores."""
+        """Tokenizes texts to int32 ids, without special tokens. Uses all cores."""
         raise NotImplementedError
 
     def encode_words(self, words: Sequence[str]) -> list[np.ndarray]:
-        """int32 ids of each word of a text that is split into words. Uses all cores."""
+        """Tokenizes each word of a text that is split into words, to int32 ids. Uses all cores."""
         return self.encode_batch([self.sentence_separator + word for word in words])
 
     def encode(self, text: str, specials: bool = False) -> Encoding:
-        """Ids, tokens, character offsets and words of a text. If `specials`, the names of special tokens in the text
-        become these tokens; none is added in either case. Raises TypeError for lone surrogates."""
+        """Tokenizes a text to ids, tokens, character offsets and words. If `specials`, the names of special tokens in
+        the text become these tokens; adds none in either case. Raises TypeError for lone surrogates."""
         raise NotImplementedError
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of the ids, with special tokens. What tokenization discards, such as case, is not restored."""
+        """Makes the text of ids, with special tokens. Does not restore what tokenization discards, such as case."""
         raise NotImplementedError
 
     def id_to_token(self, token: int) -> str:
-        """The token of an id as text."""
+        """Returns the token of an id as text."""
         return self.tokens[token]
 
     def spaced_token(self, token: int) -> str:
-        """The token of an id, with a space before or after it where the text has one."""
+        """Returns the token of an id, with a space before or after it where the text has one."""
         return self.id_to_token(token)
 
     def save(self, directory: str | Path) -> None:
@@ -175,11 +175,11 @@ class Tokenizer:
     ends_word: Callable[[str], bool] | None = None
 
     def identity(self) -> list:
-        """Everything that decides which ids a text gets, as JSON."""
+        """Lists everything that decides which ids a text gets, as JSON."""
         raise NotImplementedError
 
     def saved_config(self) -> dict:
-        """The content of tokenizer_config.json, without the special tokens."""
+        """Makes the content of tokenizer_config.json, without the special tokens."""
         raise NotImplementedError
 
     def save_vocabulary(self, directory: Path) -> None:

@@ -38,14 +38,14 @@ class Bpe(BpeTokenizer):
     keeps_spacing = False
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Tokens joined to words, with punctuation attached and special tokens kept. Case, accents and spacing that
-        tokenization discards are not restored."""
+        """Joins tokens to words, attaches punctuation and keeps special tokens. Does not restore case, accents and
+        spacing, which tokenization discards."""
         text = "".join(f"{self.id_to_token(i)} " if self.tokens[i] in self.atomic else self.id_to_token(i)
                        for i in ids)
         return CONTRACTIONS.sub(r"\1\2", wordpiece.attach_punctuation(text.removesuffix(" ").replace(" \n ", "\n")))
 
     def id_to_token(self, token: int) -> str:
-        """The token of an id as text, with a space after it if it ends a word."""
+        """Returns the token of an id as text, with a space after it if it ends a word."""
         text = self.tokens[token]
         if text in self.atomic:
             return text.removesuffix(END)
@@ -82,7 +82,7 @@ def _library_tokenizer(model: models.BPE) -> tokenizers.Tokenizer:
 
 
 def load(files: PublishedFiles) -> Bpe | None:
-    """From a vocabulary with "</w>" and its merges. If it has none of RoBERTa's special tokens but <unk>, it has that
+    """Loads a vocabulary with "</w>" and its merges. If it has none of RoBERTa's special tokens but <unk>, it has that
     one, GPT's line break if it is in the vocabulary, and those that the files name."""
     if files.bpe is None or not any(token.endswith(END) for token in files.bpe):
         return None

@@ -51,11 +51,11 @@ class ByteLevel(BpeTokenizer):
         super().__init__(tokens, merges, added, specials)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The exact text, with special tokens. Bytes that are not UTF-8 become U+FFFD."""
+        """Makes the exact text, with special tokens. Bytes that are not UTF-8 become U+FFFD."""
         return b"".join(self._content(i) for i in ids).decode(errors="replace")
 
     def id_to_token(self, token: int) -> str:
-        """The token of an id as text, with its leading space. Incomplete characters become U+FFFD."""
+        """Returns the token of an id as text, with its leading space. Incomplete characters become U+FFFD."""
         return self._content(token).decode(errors="replace")
 
     def _content(self, i: int) -> bytes:
@@ -82,7 +82,7 @@ class ByteLevel(BpeTokenizer):
         return processors.RobertaProcessing(sep, cls, trim_offsets=True, add_prefix_space=False)
 
     def starts_word(self, token: str) -> bool:
-        """Whether a space precedes it. The first token of a text starts a word without one."""
+        """Tells whether a space precedes a token. The first token of a text starts a word without one."""
         return token in self.atomic or token.startswith(SPACE)
 
     def saved_config(self) -> dict:
@@ -104,7 +104,7 @@ def train(vocab_size: int, lowercase: bool, texts: Callable[[], Iterator[str]]) 
 
 
 def _with_gpt2_words(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """The tokenizer, set to split text as GPT-2, with offsets that exclude the space before a word."""
+    """Sets a tokenizer to split text as GPT-2, with offsets that exclude the space before a word."""
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.post_processor = processors.ByteLevel(add_prefix_space=False, trim_offsets=True)
     tokenizer.decoder = decoders.ByteLevel()
@@ -115,8 +115,8 @@ def _with_gpt2_words(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
 
 
 def load(files: PublishedFiles) -> ByteLevel | None:
-    """From a vocabulary and its merges. If it has GPT-2's special token and none of RoBERTa's, it has only that one and
-    those that the files name."""
+    """Loads a vocabulary and its merges. If it has GPT-2's special token and none of RoBERTa's, it has only that one
+    and those that the files name."""
     if files.bpe is None:
         return None
     ids, path = files.bpe, files.vocabulary_path
@@ -138,7 +138,7 @@ def load(files: PublishedFiles) -> ByteLevel | None:
 
 
 def _fairseq_tokens(path: Path, vocab: Path, gpt2: list[str]) -> list[str]:
-    """fairseq's ids: <s> <pad> </s> <unk>, then the lines "GPT-2's-id count" of dict.txt, then <mask>."""
+    """Lists fairseq's tokens: <s> <pad> </s> <unk>, then the lines "GPT-2's-id count" of dict.txt, then <mask>."""
     tokens = [SPECIALS[role] for role in ("cls", "pad", "sep", "unk")]
     for number, line in enumerate(read_lines(path), 1):
         symbol, space, count = line.rpartition(" ")

@@ -62,7 +62,7 @@ class Elmo(Tokenizer):
         return [self._encode(self._split(text), self._words) for text in texts]
 
     def encode_words(self, words: Sequence[str]) -> list[np.ndarray]:
-        """Each word is one token, whatever it is."""
+        """Makes one token of each word, whatever it is."""
         return list(self._encode(words, self._words).reshape(-1, 1))
 
     def encode_known(self, texts: Sequence[str]) -> tuple[list[np.ndarray], list[str]]:
@@ -93,7 +93,7 @@ class Elmo(Tokenizer):
         return self.tokens[token] if token < self.size else self.word_characters.word(token)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The words, separated by spaces."""
+        """Joins the words by spaces."""
         return " ".join(map(self.id_to_token, ids))
 
     def spaced_token(self, token: int) -> str:
@@ -124,12 +124,12 @@ class ElmoText(Elmo):
 
 
 def train(cls: type[Elmo], vocab_size: int, lowercase: bool, texts: Callable[[], Iterator[str]]) -> Elmo:
-    """The most frequent words, in the order of their frequency, after the special tokens, ids 0 to 2."""
+    """Takes the most frequent words, in the order of their frequency, after the special tokens, ids 0 to 2."""
     return cls(most_frequent(map(cls._split, texts()), SPECIALS, vocab_size))
 
 
 def load(files: PublishedFiles) -> Elmo | None:
-    """From a directory that `save` wrote."""
+    """Loads a directory that `save` wrote."""
     if VOCABULARY not in files.names or files.vocabulary_file:
         return None
     files.check_config(("Elmo",))
@@ -139,7 +139,7 @@ def load(files: PublishedFiles) -> Elmo | None:
 
 
 def load_vocabulary(cls: type[Elmo], path: Path, lowercase: bool = False, needs_unknown: bool = True) -> Elmo:
-    """From a vocabulary of one word per line, sorted by falling frequency, with <S>, </S> and <UNK>. Unless
+    """Loads a vocabulary of one word per line, sorted by falling frequency, with <S>, </S> and <UNK>. Unless
     `needs_unknown`, <UNK> is added to one without: only the prediction of words needs it."""
     lines: dict[str, int] = {}
     for number, word in enumerate(read_tokens(path, "a vocabulary with one word per line"), 1):

@@ -14,8 +14,8 @@ ROLES = ("pad", "unk", "cls", "sep", "mask", "bos", "eos", "eod")
 
 
 def read_bytes(path: str | Path, expected: str) -> bytes:
-    """The content of a file. Raises UserError if it cannot be read or has more than MAX_BYTES; `expected` says in the
-    message what the file should be."""
+    """Reads the content of a file. Raises UserError if it cannot be read or has more than MAX_BYTES; `expected` says in
+    the message what the file should be."""
     path = Path(path)
     try:
         if path.exists() and not (path.is_file() and path.stat().st_size <= MAX_BYTES):
@@ -28,7 +28,7 @@ def read_bytes(path: str | Path, expected: str) -> bytes:
 
 
 def read_text(path: str | Path, expected: str) -> str:
-    """The text of a UTF-8 file, with \\n for \\r\\n. Raises UserError as `read_bytes`, and for other encodings."""
+    """Reads a UTF-8 file, with \\n for \\r\\n. Raises UserError as `read_bytes`, and for other encodings."""
     try:
         text = read_bytes(path, expected).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -37,8 +37,8 @@ def read_text(path: str | Path, expected: str) -> str:
 
 
 def read_lines(path: str | Path, expected: str = "text with one entry per line") -> list[str]:
-    """The lines of a file, which end at \\n and \\r\\n alone: vocabularies have other line breaks among their tokens,
-    such as U+2028 and U+0085. Raises UserError as `read_text`, and for an empty file."""
+    """Reads the lines of a file, which end at \\n and \\r\\n alone: vocabularies have other line breaks among their
+    tokens, such as U+2028 and U+0085. Raises UserError as `read_text`, and for an empty file."""
     lines = read_text(path, expected).split("\n")
     lines = lines[: len(lines) - (lines[-1] == "")]
     if not lines:
@@ -47,8 +47,8 @@ def read_lines(path: str | Path, expected: str = "text with one entry per line")
 
 
 def read_tokens(path: str | Path, expected: str) -> list[str]:
-    """The lines of a vocabulary, without white space around a token; one that is white space is kept as it is. Raises
-    UserError as `read_lines`, and for a line that is empty or has spaces alone, with its number."""
+    """Reads the lines of a vocabulary, without white space around a token. Keeps one that is white space as it is.
+    Raises UserError as `read_lines`, and for a line that is empty or has spaces alone, with its number."""
     lines = read_lines(path, expected)
     if blank := [number for number, line in enumerate(lines, 1) if not line.strip(" \t")]:
         raise UserError(f"{path}, line {blank[0]} is empty; expected {expected}")
@@ -56,12 +56,12 @@ def read_tokens(path: str | Path, expected: str) -> list[str]:
 
 
 def read_json(path: str | Path) -> dict[str, Any]:
-    """The JSON object of a file. Raises UserError as `read_text`, and if it holds anything else."""
+    """Reads the JSON object of a file. Raises UserError as `read_text`, and if it holds anything else."""
     return json_object(read_text(path, "JSON"), str(path))
 
 
 def special_tokens(directory: Path, config: dict[str, Any]) -> dict[str, str]:
-    """role -> text of the special tokens that tokenizer_config.json (`config`) and special_tokens_map.json name.
+    """Reads role -> text of the special tokens that tokenizer_config.json (`config`) and special_tokens_map.json name.
     Raises UserError if the two disagree or a name is not text."""
     other = directory / SPECIAL_TOKENS_MAP
     specials: dict[str, str] = {}

@@ -18,8 +18,8 @@ BPE_SPECIALS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "ma
 
 
 def with_removed_marks(text: str, offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The offsets of the tokens of a text, extended over the marks behind each that no token has: a normalizer removes
-    accents, and variation selectors as U+FE0F, and they belong to the character before them."""
+    """Extends the offsets of a text's tokens over the marks behind them that no token has. A normalizer removes accents
+    and variation selectors such as U+FE0F, which belong to the character before them."""
     if text.isascii():
         return list(offsets)
     extended, limit = [], len(text)
@@ -60,21 +60,21 @@ class LibraryTokenizer(Tokenizer):
         return self._with_specials.to_str(pretty=True)
 
     def renamed_specials(self) -> list:
-        """The special tokens as part of `identity`; nothing if they are the default ones."""
+        """Lists the special tokens as part of `identity`; nothing if they are the default ones."""
         return [] if self.specials == self.default_specials else [sorted(self.specials.items())]
 
     # To be defined by subclasses
 
     def library_model(self) -> tokenizers.Tokenizer:
-        """The library's tokenizer, without special and added tokens."""
+        """Makes the library's tokenizer, without special and added tokens."""
         raise NotImplementedError
 
     def special_token(self, role: str) -> tokenizers.AddedToken:
-        """How a special token is matched in a text."""
+        """Describes how a special token is matched in a text."""
         return tokenizers.AddedToken(self.specials[role], special=True, normalized=False)
 
     def template(self) -> tokenizers.processors.PostProcessor | None:
-        """What adds special tokens around a text when other libraries use tokenizer.json; None adds nothing."""
+        """Makes what adds special tokens around a text when other libraries use tokenizer.json; None adds nothing."""
         return None
 
     # The two tokenizers of the library

@@ -53,7 +53,7 @@ FAMILIES = {
 
 
 def family_of(model_config: Path, config: Mapping[str, Any], pieces: Sequence[str]) -> str:
-    """The family, in FAMILIES, of a vocabulary.
+    """Finds the family, in FAMILIES, of a vocabulary.
 
     Args:
       model_config: where the model's config.json is, if there is one.
@@ -100,7 +100,7 @@ class Pieces(Tokenizer):
         return iter([*super().sentinels(before)] or [*super().sentinels(SPACE)])
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text, with special tokens, each but <unk> after a space."""
+        """Makes the text, with special tokens, each but <unk> after a space."""
         parts = []
         for i in ids:
             token = self.tokens[i]
@@ -110,13 +110,13 @@ class Pieces(Tokenizer):
         return b"".join(parts).decode(errors="replace").removeprefix(" ")
 
     def id_to_token(self, token: int) -> str:
-        """The piece of an id as text, with its leading space."""
+        """Returns the piece of an id as text, with its leading space."""
         return self.tokens[token].replace(SPACE, " ")
 
     def starts_word(self, piece: str) -> bool:
-        """Whether it begins with "▁". For XLNet, also <unk>, names in angle brackets and punctuation marks. For ALBERT,
-        which masks complete words, and for models trained here, also these, and pieces with any character other than
-        these marks and English letters."""
+        """Tells whether a piece begins with "▁". For XLNet, also <unk>, names in angle brackets and punctuation marks.
+        For ALBERT, which masks complete words, and for models trained here, also these, and pieces with any character
+        other than these marks and English letters."""
         if piece.startswith(SPACE) or (piece in self.atomic and piece != self.specials.get("unk")):
             return True
         if self.specials == XLNET_SPECIALS:

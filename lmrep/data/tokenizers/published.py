@@ -91,7 +91,7 @@ class PublishedFiles:
         return read_json(self.vocabulary_path)
 
     def merges(self, tokens: Sequence[str]) -> list[tuple[str, str]]:
-        """The merges of a BPE vocabulary. Raises UserError if one is malformed or has other tokens."""
+        """Reads the merges of a BPE vocabulary. Raises UserError if one is malformed or has other tokens."""
         path, merges, known, pairs = self.vocabulary_path, self.model.get("merges"), set(tokens), []
         if path.name != TOKENIZER_JSON:
             path = self.directory / next((name for name in MERGES if name in self.names), MERGES[0])
@@ -110,8 +110,8 @@ class PublishedFiles:
         return pairs
 
     def tokens(self, ids: dict) -> list[str]:
-        """The tokens of a vocabulary token -> id and those that tokenizer.json adds to it, in the order of their ids.
-        Raises UserError if tokenizer.json gives one another id."""
+        """Lists the tokens of a vocabulary token -> id, and those that tokenizer.json adds to it, by id. Raises
+        UserError if tokenizer.json gives one another id."""
         other, ids = self.model.get("vocab"), dict(ids)
         different = [token for token, i in other.items() if ids.get(token, i) != i] if isinstance(other, dict) else []
         if different:
@@ -125,7 +125,7 @@ class PublishedFiles:
         return in_order(self.vocabulary_path, ids)
 
     def added_tokens(self, specials: Mapping[str, str]) -> list[AddedToken]:
-        """The tokens that tokenizer.json adds, without `specials`."""
+        """Lists the tokens that tokenizer.json adds, without `specials`."""
         options = [name for name in AddedToken.__dataclass_fields__ if name != "content"]
         return [AddedToken(entry["content"], **{name: bool(entry.get(name, name == "normalized")) for name in options})
                 for entry in self.added_entries() if entry["content"] not in specials.values()]
@@ -156,8 +156,8 @@ class PublishedFiles:
                                 f"text differently; expected {value}")
 
     def check_bert_words(self, **fields: Any) -> bool:
-        """Whether text is lower-cased, which it is without a tokenizer.json. Raises UserError if there is one that does
-        not clean and split text as BERT's code, or whose normalizer has other values of `fields`."""
+        """Tells whether text is lower-cased, which it is without a tokenizer.json. Raises UserError if there is one
+        that does not clean and split text as BERT's code, or whose normalizer has other values of `fields`."""
         self.check_component("normalizer", "BertNormalizer", clean_text=True, handle_chinese_chars=True, **fields)
         self.check_component("pre_tokenizer", "BertPreTokenizer")
         normalizer = self.tokenizer_json.get("normalizer", {})
@@ -194,7 +194,7 @@ class PublishedFiles:
 
 
 def _with_model_type(content: dict) -> dict:
-    """The content of tokenizer.json with the type of its model, which old versions of the library left out."""
+    """Adds to the content of tokenizer.json the type of its model, which old versions of the library left out."""
     model = content.get("model")
     if not isinstance(model, dict) or "type" in model:
         return content
@@ -204,7 +204,7 @@ def _with_model_type(content: dict) -> dict:
 
 
 def type_name(component: Any) -> str:
-    """The type of a component of tokenizer.json, for messages."""
+    """Names the type of a component of tokenizer.json, for messages."""
     if not isinstance(component, dict):
         return "none" if component is None else "not an object"
     return str(component.get("type", "without a type"))[:60]
@@ -218,12 +218,12 @@ def check_value(path: Path, name: str, value: Any, *expected: Any) -> None:
 
 
 def five_specials(specials: Mapping[str, str]) -> dict[str, str]:
-    """The special tokens of BERT's and RoBERTa's roles. Their files name [CLS] and [SEP] bos and eos, too."""
+    """Selects the special tokens of BERT's and RoBERTa's roles. Their files name [CLS] and [SEP] bos and eos, too."""
     return {role: token for role, token in specials.items() if role in FIVE_ROLES}
 
 
 def in_order(path: Path, ids: dict) -> list[str]:
-    """The tokens of a vocabulary token -> id, as a list. Raises UserError if the ids are not 0 to n - 1."""
+    """Lists the tokens of a vocabulary token -> id by id. Raises UserError if the ids are not 0 to n - 1."""
     tokens: list[str | None] = [None] * len(ids)
     for token, i in ids.items():
         if type(i) is not int or not 0 <= i < len(ids) or tokens[i] is not None:

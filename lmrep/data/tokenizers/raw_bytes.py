@@ -23,12 +23,12 @@ class Bytes(ByteLevel):
 
 
 def train(vocab_size: int, lowercase: bool, texts: Callable[[], Iterator[str]]) -> Bytes:
-    """The bytes; the text is not read."""
+    """Makes the tokenizer of bytes; reads no text."""
     return Bytes()
 
 
 def load(files: PublishedFiles) -> Bytes | None:
-    """From a vocabulary of the special tokens and the bytes in this order. Raises UserError if it has added tokens."""
+    """Loads a vocabulary of the special tokens and the bytes in this order. Raises UserError if it has added tokens."""
     if files.bpe != {token: i for i, token in enumerate(TOKENS)}:
         return None
     if added := files.added_tokens(SPECIALS):

@@ -50,8 +50,8 @@ class Cleaning:
         return text.lower() if self.lowercase else text
 
     def trace(self, text: str) -> tuple[str, list[int], list[int]]:
-        """(cleaned text, starts, ends): character i of it comes from `text[starts[i]:ends[i]]`. A removed mark belongs
-        to the character before it."""
+        """Returns (cleaned text, starts, ends): character i of it comes from `text[starts[i]:ends[i]]`. A removed mark
+        belongs to the character before it."""
         traced: list[tuple[str, int, int]] = []
         before = None
         for word in re.finditer(r"\S+", text):
@@ -77,7 +77,7 @@ class Cleaning:
 
 
 def sentinels(number: int = SENTINELS) -> list[AddedToken]:
-    """T5's sentinels, which represent masked spans. They follow the ids of the model, highest number first."""
+    """Makes T5's sentinels, which represent masked spans. They follow the ids of the model, highest number first."""
     return [AddedToken(SENTINEL.format(i), special=True, normalized=False) for i in reversed(range(number))]
 
 
@@ -118,7 +118,7 @@ class SentencePiece(Pieces):
         self._special_pattern = re.compile("|".join(re.escape(name) for name in longest_first))
 
     def _split_commas(self) -> dict[int, list[int]]:
-        """The ids by which the published code replaces each piece that ends in a digit and a comma."""
+        """Finds the ids by which the published code replaces each piece that ends in a digit and a comma."""
         split = {}
         for i, piece in enumerate(self.tokens):
             if piece.endswith(",") and piece[-2:-1].isdigit():
@@ -135,8 +135,8 @@ class SentencePiece(Pieces):
     # Text to ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """int32 ids of each text, without special tokens. Uses all cores, or one if TOKENIZERS_PARALLELISM is false,
-        the variable that the `tokenizers` library reads."""
+        """Tokenizes texts to int32 ids, without special tokens. Uses all cores, or one if TOKENIZERS_PARALLELISM is
+        false, the variable that the `tokenizers` library reads."""
         clean = [self.cleaning.apply(text) for text in texts] if self.cleaning else list(texts)
         threads = 1 if os.environ.get("TOKENIZERS_PARALLELISM", "").lower() in ("false", "0", "off") else -1
         batch = [np.asarray(x, np.int32) for x in self._processor.encode(clean, out_type="numpy", num_threads=threads)]
@@ -145,7 +145,7 @@ class SentencePiece(Pieces):
         return batch
 
     def _with_commas(self, batch: list[np.ndarray]) -> list[int]:
-        """The indices of texts with a number that ends in a comma. All are searched at once; searching each would
+        """Finds the indices of texts with a number that ends in a comma. Searches all at once; searching each would
         double the time of tokenization."""
         if not (self._numbers and batch):
             return []
@@ -155,7 +155,7 @@ class SentencePiece(Pieces):
         return np.unique(np.searchsorted(np.cumsum([len(ids) for ids in batch]), positions, side="right")).tolist()
 
     def encode(self, text: str, specials: bool = False) -> Encoding:
-        """Offsets exclude white space before a word; a piece of white space has empty ones."""
+        """Tokenizes a text. Offsets exclude white space before a word; a piece of white space has empty ones."""
         try:
             text.encode()
         except UnicodeEncodeError:
@@ -172,7 +172,7 @@ class SentencePiece(Pieces):
                         [(start, end) for _, start, end, _ in tokens], words.astype(int).tolist())
 
     def _encode_range(self, text: str, low: int, high: int) -> list[tuple[int, int, int, bool]]:
-        """The tokens of the characters [low, high). Text that directly follows a special token gets no "▁"."""
+        """Tokenizes the characters [low, high). Text that directly follows a special token gets no "▁"."""
         part = text[low:high]
         processor = self._inside if low and part and not part[0].isspace() else self._processor
         clean, starts, ends = self.cleaning.trace(part) if self.cleaning else (part, None, None)
@@ -240,8 +240,8 @@ class SentencePiece(Pieces):
 def xlnet_json(
     tokens: Sequence[str], scores: Sequence[float], specials: Mapping[str, str], lowercase: bool, characters: bytes
 ) -> str:
-    """The tokenizer.json of an XLNet vocabulary, for other libraries. From a spiece.model alone, transformers 5 makes
-    added tokens of the marks that XLNet's training names, and puts a space after each: `"At` is `"` and `▁At`.
+    """Makes the tokenizer.json of an XLNet vocabulary, for other libraries. From a spiece.model alone, transformers 5
+    makes added tokens of the marks that XLNet's training names, and puts a space after each: `"At` is `"` and `▁At`.
 
     Args:
       tokens, scores: the pieces of a unigram model.
@@ -320,7 +320,7 @@ def train(algorithm: str, vocab_size: int, lowercase: bool, texts: Callable[[], 
 
 
 def _sample_lines(texts: Iterable[str], keep: float) -> Iterator[str]:
-    """Lines of at most MAX_LINE characters, a fraction `keep` of them, evenly spread."""
+    """Yields lines of at most MAX_LINE characters, a fraction `keep` of them, evenly spread."""
     taken = 0.0
     for text in texts:
         for start in range(0, len(text), MAX_LINE):
@@ -331,7 +331,7 @@ def _sample_lines(texts: Iterable[str], keep: float) -> Iterator[str]:
 
 
 def _training_error(error: str, size: int, added: int) -> str:
-    """The library's message, of a vocabulary of `size` pieces of which `added` are not trained."""
+    """Explains the library's message, of a vocabulary of `size` pieces of which `added` are not trained."""
     size_is = f"tokenizer.vocab_size is {size:,}"
     if match := re.search(r"Please set it to a value <= (\d+)", error):
         maximum = int(match[1]) + added
@@ -344,5 +344,5 @@ def _training_error(error: str, size: int, added: int) -> str:
 
 
 def _without_location(error: object) -> str:
-    """The library's message without the location in its source."""
+    """Returns the library's message without the location in its source."""
     return re.sub(r"^.*?\.cc\(\d+\)\s*", "", str(error).strip(), flags=re.DOTALL)[:200] or "no content"

@@ -17,7 +17,7 @@ from lmrep.data.tokenizers.sentence_piece import SENTINELS, XLNET_SYMBOLS, Clean
 
 
 def load(files: PublishedFiles) -> SentencePiece | unigram.Unigram | None:
-    """From a spiece.model, or a tokenizer.json of unigrams. Raises UserError if it is malformed or the files beside it
+    """Loads a spiece.model, or a tokenizer.json of unigrams. Raises UserError if it is malformed or the files beside it
     need unknown rules."""
     if not files.vocabulary_file.endswith(".model"):
         return unigram.load(files)
@@ -45,7 +45,7 @@ def load(files: PublishedFiles) -> SentencePiece | unigram.Unigram | None:
 
 
 def _cleaning(config: dict[str, Any], family: str) -> Cleaning | None:
-    """The cleaning that do_lower_case, keep_accents and remove_space determine; by default, what the family does."""
+    """Reads the cleaning that do_lower_case, keep_accents and remove_space say; by default, what the family does."""
     lowercase = FAMILIES[family].lowercase
     default = None if lowercase is None else Cleaning(lowercase)
     if family == "any" and config.get("remove_space") is True:
@@ -64,7 +64,7 @@ def _cleaning(config: dict[str, Any], family: str) -> Cleaning | None:
 
 
 def _added(config: dict[str, Any], pieces: list[str], default: list[AddedToken]) -> list[AddedToken]:
-    """The tokens that tokenizer_config.json adds to a model. Special ones are matched only if special tokens are
+    """Reads the tokens that tokenizer_config.json adds to a model. Special ones are matched only if special tokens are
     requested. Others would be matched before the text is split, which is refused."""
     listed = config.get("added_tokens_decoder") or {}
     if not (isinstance(listed, dict) and all(

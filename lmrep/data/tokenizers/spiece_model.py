@@ -25,7 +25,7 @@ SCHEMA = {  # message -> field -> its number and type, and the default of one th
 
 
 def _messages() -> list[type]:
-    """The classes of SCHEMA."""
+    """Makes the classes of SCHEMA."""
     file = descriptor_pb2.FileDescriptorProto(name="spiece.proto", package="sentencepiece", syntax="proto2")
     for name, fields in SCHEMA.items():
         message = file.message_type.add(name=name)

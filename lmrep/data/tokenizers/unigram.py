@@ -55,7 +55,7 @@ class Unigram(Pieces, LibraryTokenizer):
                        if content["model"].get("byte_fallback") and re.fullmatch("<0x[0-9A-F]{2}>", token)}
 
     def encode(self, text: str, specials: bool = False) -> Encoding:
-        """Offsets exclude white space before a word."""
+        """Tokenizes a text. Offsets exclude white space before a word."""
         encoding = super().encode(text, specials)
         offsets = [(end - len(text[start:end].lstrip()), end) for start, end in encoding.offsets]
         return Encoding(encoding.ids, encoding.tokens, offsets, encoding.words)
@@ -70,7 +70,7 @@ class Unigram(Pieces, LibraryTokenizer):
         return tokenizer
 
     def _without_specials(self) -> dict[str, Any]:
-        """The content, with names for the special tokens that occur in no text."""
+        """Replaces the names of the special tokens in the content by some that occur in no text."""
         entries = self.content["added_tokens"] or []
         special = {*self.specials.values(), *(entry["content"] for entry in entries if entry.get("special"))}
         vocab = [[UNMATCHED + piece if piece in special else piece, score]
@@ -96,7 +96,7 @@ class Unigram(Pieces, LibraryTokenizer):
 
 
 def load(files: PublishedFiles) -> Unigram | None:
-    """From a tokenizer.json alone. Raises UserError if its model is malformed or its rules are unknown."""
+    """Loads a tokenizer.json alone. Raises UserError if its model is malformed or its rules are unknown."""
     path, model = files.directory / TOKENIZER_JSON, files.model
     if files.vocabulary_file != TOKENIZER_JSON or model.get("type") != "Unigram":
         return None
@@ -151,7 +151,7 @@ def _pieces(model: Mapping[str, Any], path: str) -> list[str]:
 
 
 def _components(content: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """The normalizers or pre-tokenizers, without the sequences that hold them."""
+    """Lists the normalizers or pre-tokenizers, without the sequences that hold them."""
     component = content.get(name)
     key, pending, parts = "normalizers" if name == "normalizer" else "pretokenizers", [component], []
     while pending:

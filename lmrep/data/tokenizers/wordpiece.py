@@ -51,12 +51,12 @@ class WordPiece(LibraryTokenizer):
         super().__init__(tokens, added, specials)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Tokens joined to words, with punctuation attached and special tokens kept. Case, accents and spacing that
-        tokenization discards are not restored."""
+        """Joins tokens to words, attaches punctuation and keeps special tokens. Does not restore case, accents and
+        spacing, which tokenization discards."""
         return attach_punctuation(" ".join(self.tokens[i] for i in ids).replace(" ##", ""))
 
     def spaced_token(self, token: int) -> str:
-        """The token of an id, with a space before it if it starts a word."""
+        """Returns the token of an id, with a space before it if it starts a word."""
         text = self.tokens[token]
         return text[2:] if text.startswith("##") and len(text) > 2 else f" {text}"
 
@@ -90,7 +90,7 @@ ATTACHED = [(re.compile(pattern), replacement) for pattern, replacement in (
 
 
 def attach_punctuation(text: str) -> str:
-    """Words and punctuation that are separated by spaces, with punctuation attached to words as people write it."""
+    """Attaches punctuation, which spaces separate from words, to words as people write it."""
     for pattern, replacement in ATTACHED:
         text = pattern.sub(replacement, text)
     return text
@@ -121,8 +121,8 @@ def train(vocab_size: int, lowercase: bool, texts: Callable[[], Iterator[str]]) 
 
 
 def frequent_characters(tokenizer: tokenizers.Tokenizer, texts: Iterable[str], vocab_size: int) -> list[str]:
-    """The most frequent characters of the normalized text, sorted: as many as cover COVERAGE of it, but no more than a
-    third of the vocabulary."""
+    """Finds the most frequent characters of the normalized text, sorted: as many as cover COVERAGE of it, but no more
+    than a third of the vocabulary."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(tokenizer.normalizer.normalize_str(text))
@@ -141,7 +141,7 @@ def _library_tokenizer(ids: dict[str, int], lowercase: bool, max_word_length: in
 
 
 def with_bert_words(tokenizer: tokenizers.Tokenizer, lowercase: bool) -> tokenizers.Tokenizer:
-    """The tokenizer, set to clean text and split it into words as BERT's code."""
+    """Sets a tokenizer to clean text and split it into words as BERT's code."""
     tokenizer.normalizer = normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=True, strip_accents=None,
                                                       lowercase=lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -152,8 +152,8 @@ def with_bert_words(tokenizer: tokenizers.Tokenizer, lowercase: bool) -> tokeniz
 
 
 def read_vocabulary(path: str | Path, specials: Mapping[str, str] = SPECIALS) -> list[str]:
-    """The tokens of a vocab.txt, id i on line i + 1. Raises UserError, with the line number, if it is malformed or
-    lacks one of `specials`."""
+    """Reads the tokens of a vocab.txt, id i on line i + 1. Raises UserError, with the line number, if it is malformed
+    or lacks one of `specials`."""
     tokens = read_tokens(path, "a vocab.txt with one token per line")
     line_of: dict[str, int] = {}
     for number, token in enumerate(tokens, 1):
@@ -169,7 +169,7 @@ def read_vocabulary(path: str | Path, specials: Mapping[str, str] = SPECIALS) ->
 
 
 def load(files: PublishedFiles) -> WordPiece | None:
-    """From vocab.txt, or from a tokenizer.json alone. Without files that say so, text is lower-cased, as in other
+    """Loads vocab.txt, or a tokenizer.json alone. Without files that say so, text is lower-cased, as in other
     libraries."""
     path, specials = files.vocabulary_path, SPECIALS | published.five_specials(files.specials)
     if files.vocabulary_file == "vocab.txt":
@@ -193,7 +193,7 @@ def load(files: PublishedFiles) -> WordPiece | None:
 
 
 def _with_blank_lines(vocab: dict[str, int]) -> dict[str, int]:
-    """The ids of a tokenizer.json, with names for the lines of its vocab.txt that are white space, as in the Chinese
+    """Adds to the ids of a tokenizer.json names for the lines of its vocab.txt that are white space, as in the Chinese
     BERT's: other libraries make one token of them all, so that ids are missing. No text has such a token."""
     known = {token: i for token, i in vocab.items() if token.strip()}
     if not all(type(i) is int and 0 <= i < len(known) + MAX_BLANK_LINES for i in vocab.values()):
@@ -203,7 +203,7 @@ def _with_blank_lines(vocab: dict[str, int]) -> dict[str, int]:
 
 
 def _options(files: PublishedFiles, specials: Mapping[str, str]) -> tuple[bool, int]:
-    """(lowercase, max_word_length) of tokenizer.json and tokenizer_config.json. Raises UserError for other rules."""
+    """Reads (lowercase, max_word_length) of the two JSON files. Raises UserError for other rules."""
     lowercase = files.check_bert_words()
     files.check_component("model", "WordPiece", continuing_subword_prefix="##", unk_token=specials["unk"])
     max_word_length = files.model.get("max_input_chars_per_word", PUBLISHED_MAX_WORD_LENGTH)
@@ -218,7 +218,7 @@ def _options(files: PublishedFiles, specials: Mapping[str, str]) -> tuple[bool, 
 
 
 def load_vocabulary(path: Path, lowercase: bool) -> WordPiece:
-    """From a vocab.txt alone."""
+    """Loads a vocab.txt alone."""
     return WordPiece(read_vocabulary(path), lowercase, PUBLISHED_MAX_WORD_LENGTH)
 
 

@@ -35,7 +35,7 @@ class Words(LibraryTokenizer):
         self._reserved = [self.ids[token] for token in self.specials.values()]
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The name of a special token in the text is an unknown word."""
+        """Tokenizes texts; the name of a special token in a text is an unknown word."""
         return [np.where(np.isin(ids, self._reserved), np.int32(self._unknown), ids)
                 for ids in super().encode_batch(texts)]
 
@@ -47,7 +47,7 @@ class Words(LibraryTokenizer):
         return encoding
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The words, separated by spaces."""
+        """Joins the words by spaces."""
         return " ".join(self.tokens[i] for i in ids)
 
     def spaced_token(self, token: int) -> str:
@@ -75,14 +75,14 @@ def _normalizer(lowercase: bool) -> normalizers.Normalizer:
 
 
 def train(vocab_size: int, lowercase: bool, texts: Callable[[], Iterator[str]]) -> Words:
-    """The most frequent words, in the order of their frequency, after the special tokens, ids 0 to 4."""
+    """Takes the most frequent words, in the order of their frequency, after the special tokens, ids 0 to 4."""
     normalizer = _normalizer(lowercase)
     return Words(most_frequent((normalizer.normalize_str(text).split() for text in texts()), SPECIALS, vocab_size),
                  lowercase)
 
 
 def most_frequent(texts: Iterable[Sequence[str]], specials: Mapping[str, str], size: int) -> list[str]:
-    """The special tokens, and the most frequent words of texts in the order of their frequency, `size` in all."""
+    """Lists the special tokens, and the most frequent words of texts in the order of their frequency, `size` in all."""
     counts: Counter[str] = Counter()
     for words in texts:
         counts.update(words)
@@ -91,7 +91,7 @@ def most_frequent(texts: Iterable[Sequence[str]], specials: Mapping[str, str], s
 
 
 def load(files: PublishedFiles) -> Words | None:
-    """From a tokenizer.json with a vocabulary of words."""
+    """Loads a tokenizer.json with a vocabulary of words."""
     if files.model_type != "WordLevel":
         return None
     files.check_component("normalizer", "BertNormalizer", clean_text=True, handle_chinese_chars=False,

@@ -47,7 +47,7 @@ def config_to(config: Any) -> Mapping[str, Any]:
 
 
 def tensors(config: Any) -> Names:
-    """The table of names."""
+    """Makes the table of names."""
     layer = "encoder.albert_layer_groups.0.albert_layers.0"
     return {
         **bert.EMBEDDINGS,

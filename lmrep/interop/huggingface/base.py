@@ -79,7 +79,7 @@ class Family:
 
     @property
     def causal(self) -> bool:
-        """Whether its networks predict from left to right."""
+        """Tells whether its networks predict from left to right."""
         return any("causal" in head_class.heads for head_class in self.heads)
 
     @property

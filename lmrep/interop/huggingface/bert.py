@@ -54,7 +54,7 @@ LAYERS = {
 
 
 def tensors(config: Any, head: str = "masked") -> Names:
-    """The table of names; `head` is that of the language model, in `HEADS`."""
+    """Makes the table of names; `head` is that of the language model, in `HEADS`."""
     return {
         **EMBEDDINGS, **LAYERS,
         "pooler.dense": linear("objective/pair/pooler"),
@@ -75,7 +75,8 @@ FAMILY = Family(
 
 
 def decoder(family: Family, name: str, always: Mapping[str, str] = {}) -> Family:
-    """The networks of a family read from left to right, by the name of the class with a language model's head."""
+    """Makes the family of networks of `family` read from left to right; `name` is its class with a language model's
+    head."""
     def tensors(config: Any) -> Names:
         return family.tensors(config, "causal")
 

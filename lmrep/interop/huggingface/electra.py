@@ -32,7 +32,7 @@ CONFIG = ConfigTable(ConfigJson, bert.FIXED, {"init": "truncated_normal", "proje
 
 
 def tensors(config: Any, head: str = "masked") -> Names:
-    """The table of names."""
+    """Makes the table of names."""
     return {
         **bert.EMBEDDINGS,
         "embeddings_project": linear("encoder/project"),
@@ -47,7 +47,7 @@ def tensors(config: Any, head: str = "masked") -> Names:
 
 
 def networks(config: transformer.Config, params: Params, objective: Any) -> dict[str, Callable]:
-    """The two networks of a joint run, the main one first."""
+    """Splits a joint run into its two networks, the main one first."""
     if not any(path.startswith(GENERATOR) for path in params):
         return {}
     return {

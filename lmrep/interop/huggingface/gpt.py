@@ -56,7 +56,7 @@ HEAD = Head(context="left", dropout=0.0, end_of_text=False)
 
 
 def tensors(config: Any) -> Names:
-    """The table of names."""
+    """Makes the table of names."""
     return {"tokens_embed.weight": "encoder/embedding/token", "positions_embed.weight": "encoder/embedding/position",
             **LAYERS, "lm_head.weight": "objective/causal/output"}
 

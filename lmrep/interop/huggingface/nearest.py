@@ -86,8 +86,8 @@ NEAREST: Mapping[str, tuple[str, str]] = {
 
 
 def nearest(name: str, config_json: Mapping[str, Any]) -> str:
-    """For people: the class that lmrep has that is most like the one of a config.json, with the same head where its
-    family has that, and how their networks differ; `name` is its model_type."""
+    """Names for people the class that lmrep has that is most like the one of a config.json, with the same head where
+    its family has that, and how their networks differ; `name` is its model_type."""
     head = next((each.partition("For")[2] for each in config_json.get("architectures") or []), "")
     known = max((start for start in NEAREST if name.startswith(start)), key=len, default=None)
     family, difference = NEAREST[known] if known and name not in FAMILIES else (_guess(name, head, config_json), "")
@@ -101,7 +101,7 @@ def nearest(name: str, config_json: Mapping[str, Any]) -> str:
 
 
 def _guess(name: str, head: str, config_json: Mapping[str, Any]) -> str:
-    """A family with the same direction; of encoders, one whose name is a part of the name."""
+    """Guesses a family with the same direction; of encoders, one whose name is a part of the name."""
     if name in FAMILIES:
         return name
     if config_json.get("is_encoder_decoder") or head in ("ConditionalGeneration", "Seq2SeqLM"):

@@ -19,7 +19,7 @@ CONFIG = ConfigTable(bert.ConfigJson, bert.FIXED, {"init": "normal"})
 
 
 def head_tensors(head: str) -> Names:
-    """The names of the language model's head, which is `head` in `HEADS`."""
+    """Makes the names of the language model's head, which is `head` in `HEADS`."""
     return {
         "lm_head.dense": linear(f"objective/{head}/transform"),
         "lm_head.layer_norm": norm(f"objective/{head}/norm"),
@@ -29,14 +29,14 @@ def head_tensors(head: str) -> Names:
 
 
 def tensors(config: Any, head: str = "masked") -> Names:
-    """The table of names."""
+    """Makes the table of names."""
     return {**bert.EMBEDDINGS, **bert.LAYERS, "pooler.dense": linear("objective/pair/pooler"),
             **head_tensors(head)}
 
 
 def classes(start: str, prefix: str) -> tuple[HeadClass, ...]:
-    """The classes, by the start of their names and the base model's attribute. Multiple choice has a pooler, as BERT
-    does."""
+    """Makes the classes, by the start of their names and the base model's attribute. Multiple choice has a pooler, as
+    BERT does."""
     return (HeadClass(f"{start}Model"), HeadClass(f"{start}ForMaskedLM", ("masked",), always=GELU),
             *encoder_classes(start, ("classifier.dense", "classifier.out_proj"),
                              (f"{prefix}.pooler.dense", "classifier"), Head(input_dropout=0.1),

@@ -24,7 +24,7 @@ CONFIG = ConfigTable(ConfigJson, bert.FIXED | {"norm": "pre"}, roberta.CONFIG.in
 
 
 def tensors(config: Any, head: str = "masked") -> Names:
-    """The table of names."""
+    """Makes the table of names."""
     return {
         **bert.EMBEDDINGS,
         **{RENAMED.get(name, name): module for name, module in bert.LAYERS.items()},

@@ -105,7 +105,7 @@ def config_to(c: encoder_decoder.Config) -> dict[str, Any]:
 
 
 def stack(name: str, *blocks: tuple[str, str]) -> Names:
-    """The names of a stack, "encoder" or "decoder", by (our name, published name) of its blocks in their order."""
+    """Makes the names of a stack, "encoder" or "decoder", by (our name, published name) of its blocks in order."""
     def tensor(path: str, transposed: bool = False) -> Tensor:
         return Tensor((f"encoder/{name}/{path}",), transposed, optional=name == "decoder")
 
@@ -122,7 +122,7 @@ def stack(name: str, *blocks: tuple[str, str]) -> Names:
 
 
 def tensors(config: Any) -> Names:
-    """The table of names."""
+    """Makes the table of names."""
     attention, mlp = ("attention", "SelfAttention"), ("mlp", "DenseReluDense")
     return {
         TABLES[0]: Tensor(("encoder/embedding/token",), also=TABLES[1:]),
@@ -137,7 +137,7 @@ SAME_TEXT = {"network": {"stacks": encoder_decoder_layers.SAME_TEXT},
 
 
 def classes(start: str) -> tuple[HeadClass, ...]:
-    """The classes, by the start of their names. Those that are a language model have no prefix."""
+    """Makes the classes, by the start of their names. Those that are a language model have no prefix."""
     no_dropout, keys = Head(dropout=0.0), ["classifier_dropout"]
     return (
         HeadClass(f"{start}ForConditionalGeneration", ("span_corruption",), prefixed=False),

@@ -64,7 +64,7 @@ def config_to(c: transformer_xl.Config) -> dict[str, Any]:
 
 
 def tensors(c: transformer_xl.Config) -> Names:
-    """The table of names."""
+    """Makes the table of names."""
     kernel = partial(Tensor, shape=(c.width, c.heads, c.head_width))
     return {
         "word_embedding.weight": "encoder/embedding/token",
