@@ -42,8 +42,7 @@ from lmrep.tasks import TASKS, networks
 from lmrep.training.state import trainable
 
 # Of the config of a task: those that belong to its head and to the network below it.
-HEAD_FIELDS = (*(name for name in networks.PooledConfig.__dataclass_fields__ if name != "teacher"), "labels", "end",
-               "beams")
+HEAD_FIELDS = ({*networks.TextConfig.__dataclass_fields__} - {"teacher", "auxiliary"}) | {"labels", "end", "beams"}
 FOLDER, RECORD, EXTRA = "interop", "published.json", "extra_tensors.safetensors"
 CERTIFICATE = "certificate.json"
 RESTORE = "restore it, or remove it to write the parameters under the library's names"

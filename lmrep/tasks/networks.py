@@ -69,20 +69,14 @@ class TaskConfig:
 
 
 @dataclass(frozen=True)
-class PooledConfig(TaskConfig, heads.Head):
-    """The same with a head, and one vector of each text."""
+class TextConfig(TaskConfig, heads.Head):
+    """The base of the config of a task on one vector of each text (`unit_vectors`), with a head, pooling and a language
+    model of the texts. A config that inherits it takes `features=`, `vectors=`, `network=` and `model=none` in config
+    files, and `--config.objective.pooling`."""
 
     pooling: str = setting("position", "the vector that stands for a text: that at the first position, or at the last "
                            "where the network reads from left to right; the mean or the maximum over its tokens; or a "
                            "sum with learned weights (attention)", choices=("position", "mean", "max", "attention"))
-
-
-@dataclass(frozen=True)
-class TextConfig(PooledConfig):
-    """The base of the config of a task on one vector of each text (`unit_vectors`): all that tasks have in common, a
-    language model of the texts beside it, too. A config that inherits it takes `features=`, `vectors=`, `network=` and
-    `model=none` in config files, and `--config.objective.pooling`."""
-
     auxiliary: float = setting(0.0, "context left: weight of the language-model loss of the texts (GPT: 0.5)",
                                at_least=0)
 

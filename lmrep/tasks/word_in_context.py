@@ -27,7 +27,7 @@ SPANS = {"span": ("start1", "end1"), "span2": ("start2", "end2")}
 
 
 @dataclass(frozen=True)
-class Config(classification.Classes, networks.PooledConfig):
+class Config(classification.Classes, networks.TextConfig):
     """A classifier on the vectors of a pair of texts and of the target word in both: the means over its tokens.
     By default a linear layer, as SuperGLUE's BERT baseline (Wang et al., 2019, section 4.1)."""
 

@@ -13,8 +13,10 @@ TEXTS = [{"text": "cat dog bird", "text2": "tree stone", "label": "a"}, {"text":
          {"text": "horse mouse tree stone cat", "label": "a"}, {"text": "dog dog", "text2": "cat", "label": "b"}]
 CHOICES = [{"text": "cat dog", "choices": ["bird", "tree stone fish"], "label": "1"},
            {"text": "mouse", "choices": ["cat", "horse"], "label": "0"}]
+WORDS = [{"text": "cat dog bird", "text2": "tree dog", "span": [4, 7], "span2": [5, 8], "label": "T"},
+         {"text": "fish", "text2": "fish horse", "span": [0, 4], "span2": [0, 4], "label": "F"}]
 CASES = (("classification", TEXTS), ("regression", [{**example, "label": str(i)} for i, example in enumerate(TEXTS)]),
-         ("multiple_choice", CHOICES))
+         ("multiple_choice", CHOICES), ("word_in_context", WORDS))
 
 
 def total(task, model, records, **options):
