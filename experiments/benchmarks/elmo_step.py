@@ -51,7 +51,7 @@ def stage(o):
 def _inputs(batch):
     """The characters [2, b, t, c] and the next words [2, b, t] of both directions."""
     def both(name):
-        return np.stack([batch[prefix + name] for prefix in ("", "backward_")])
+        return np.stack([batch[name], batch["backward"][name]])
 
     return both("characters"), np.concatenate([both("tokens")[..., 1:], both("following")[..., None].clip(0)], -1)
 

@@ -50,8 +50,8 @@ def measure(page, devices, fields):
     planned, = plan.plan_stages([one], mesh, hardware.Hardware("cpu", chip, jax.devices()))
     predicted = (planned.memory.needed - planned.memory.program) * mesh.size
     random = np.random.default_rng(0)
-    batch = {name: jax.device_put(random.integers(0, 2, x.shape).astype(x.dtype), x.sharding)
-             for name, x in batch_struct.items()}
+    batch = jax.tree.map(lambda x: jax.device_put(random.integers(0, 2, x.shape).astype(x.dtype), x.sharding),
+                         batch_struct)
     with use_mesh(mesh):
         shardings = layout(stage.objective, stage.optimizer, stage.batch_size, mesh)
         state = jax.jit(partial(create, stage.objective, stage.optimizer, stage.batch_size, 0),

@@ -211,7 +211,7 @@ def corrupted(system, batches):
     objective, _ = build(system)
     prepare = jax.jit(lambda batch: objective.prepare(prepare_keys(objective, batch, 0, np.int32(0)), batch))
     found = [jax.device_get(prepare(batch)) for batch in batches]
-    return [(batch["source_tokens"], batch["source_segment_ids"],
+    return [(batch["source"]["tokens"], batch["source"]["segment_ids"],
              np.where(batch["weights"] > 0, batch["targets"], IGNORED)) for batch in found]
 
 

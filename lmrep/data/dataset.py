@@ -1,13 +1,13 @@
 """What the loader reads: the numbered examples of a split, from which a position of a run determines one in O(1)."""
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.order import contiguous_numbers
 
-Batch = dict[str, np.ndarray]
+Batch = dict[str, Any]  # arrays by name; a second text is a batch of its own: `batch["source"]["tokens"]`
 
 
 @runtime_checkable
@@ -18,7 +18,6 @@ class Dataset(Protocol):
     subclass it; what most of them have in common is defined here.
 
     Attributes:
-      fields: the names of the arrays of a batch.
       examples: their number, repetitions included.
       length: tokens of the longest example.
       vocabulary: of the tokenizer, for checks of ids.
@@ -27,7 +26,6 @@ class Dataset(Protocol):
       fills: whether batches of training may hold empty examples, so that fewer examples than a batch suffice.
     """
 
-    fields: tuple[str, ...]
     examples: int
     length: int
     vocabulary: Vocabulary

@@ -79,11 +79,10 @@ def gather(dataset: Dataset, numbers: np.ndarray, length: int = 0) -> Batch:
     """`dataset.gather` with checked ids: on a device, an embedding lookup clamps or wraps them without an error."""
     batch = dataset.gather(numbers, length)
     size = dataset.vocabulary.size
-    names = ("tokens", "backward_tokens", "source_tokens")
-    ids = np.concatenate([batch[name].reshape(len(numbers), -1) for name in names if name in batch], axis=1)
-    for name in ("following", "backward_following"):
-        if name in batch:
-            ids = np.column_stack([ids, np.where(batch[name] == -1, 0, batch[name])])
+    texts = _texts(batch)
+    ids = np.column_stack([
+        *(text["tokens"].reshape(len(numbers), -1) for text in texts),
+        *(np.where(text["following"] == -1, 0, text["following"]) for text in texts if "following" in text)])
     if ids.size and not 0 <= ids.min() <= ids.max() < size:
         wrong = ((ids < 0) | (ids >= size)).any(axis=1)
         index = int(np.argmax(wrong))
@@ -91,6 +90,11 @@ def gather(dataset: Dataset, numbers: np.ndarray, length: int = 0) -> Batch:
                        f"expected 0 to {size - 1}: the token store was made with another tokenizer or is damaged; "
                        "delete it, and it is built again")
     return batch
+
+
+def _texts(batch: Batch) -> list[Batch]:
+    """The fields of each text of a batch."""
+    return [batch, *(batch[name] for name in ("source", "backward") if name in batch)]
 
 
 def _prefetched(
@@ -115,9 +119,9 @@ def _prefetched(
         if dataset.contiguous:
             previous = numbers_of(step - 1)[indices] if step else np.full_like(shown, -1)
             interrupted = (shown >= 0) & ~dataset.continues(previous, shown)
-            for name in ("reset", "backward_reset"):
-                if name in gathered:
-                    gathered[name] = np.maximum(gathered[name], interrupted.astype(np.int32))
+            for text in _texts(gathered):
+                if "reset" in text:
+                    text["reset"] = np.maximum(text["reset"], interrupted.astype(np.int32))
         return gathered
 
     options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=prefetch)

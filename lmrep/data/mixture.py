@@ -71,10 +71,6 @@ class Mixture(Dataset):
         return self.plans[0].length
 
     @property
-    def fields(self) -> tuple[str, ...]:
-        return self.plans[0].fields
-
-    @property
     def fingerprint(self) -> str:
         return digest([[plan.fingerprint for plan in self.plans], self.store.block_counts])[:16]
 

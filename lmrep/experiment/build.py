@@ -30,7 +30,7 @@ from lmrep.experiment import config as experiments
 from lmrep.experiment import contracts, task_sources
 from lmrep.experiment.config import Experiment, StagePlan
 from lmrep.experiment.data import Data
-from lmrep.experiment.record import ALL_OBJECTIVES
+from lmrep.experiment.record import ALL_FORMATS, ALL_OBJECTIVES
 from lmrep.experiment.task_data import prepare_task
 from lmrep.metrics import COMMON
 from lmrep.models.base import Model
@@ -215,7 +215,7 @@ def _stage(
         contracts.check_objective(
             stage, lambda: objective(stage, contracts.checked_network(
                 network, experiment.model["name"], experiments.model_def(experiment.model)), vocabulary, frozen),
-            {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in first.items()},
+            jax.eval_shape(lambda: first),
             task.objective.metrics, every=False)
 
         def score(outputs: list[dict]) -> dict[str, float]:
@@ -227,7 +227,8 @@ def _stage(
             raise UserError(f"the training split makes {train.examples:,} examples of length {stage.length}, fewer "
                             f"than batch_size={stage.batch_size}; give more text, or lower batch_size or length")
         check_pairs(stage, train)
-        struct = batch_struct(train.fields, b=stage.batch_size, t=stage.length)
+        struct = batch_struct(ALL_FORMATS[stage.format_name].fields(stage.format), vocabulary.characters is not None,
+                              b=stage.batch_size, t=stage.length)
     return Stage(
         name=stage.name, steps=stage.steps, objective=built, optimizer=optimizer,
         batches=partial(_batches, train, stage, experiment), batch_size=stage.batch_size,

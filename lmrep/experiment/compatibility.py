@@ -15,10 +15,9 @@ import numpy as np
 
 from lmrep.core.components import described, faults_of
 from lmrep.core.errors import UserError
-from lmrep.core.params import Tree, abstract
+from lmrep.core.params import Tree, abstract, flatten
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats import FORMATS, batch_struct
-from lmrep.data.formats.base import with_characters
 from lmrep.experiment import config as experiments
 from lmrep.experiment import contracts
 from lmrep.layers.stack import Execution
@@ -136,8 +135,7 @@ def reads(model: str, network: Any, objective: str, given: tuple[str, ...]) -> f
     encoder = contracts.checked_network(built_network, model, MODELS[model])
     with faults_of(described("objective", name, definition.config), definition.config):
         built = definition.build(definition.config(**fields), encoder, vocabulary)
-        given = with_characters(given) if "characters" in encoder.inputs else given
-        batch = batch_struct(given, b=BATCH_SIZE, t=LENGTH)
+        batch = batch_struct(given, "characters" in encoder.inputs, b=BATCH_SIZE, t=LENGTH)
 
         def loss(params: Tree, batch: Batch):
             prepared = built.prepare(prepare_keys(built, batch, 0, 0), batch)
@@ -145,8 +143,9 @@ def reads(model: str, network: Any, objective: str, given: tuple[str, ...]) -> f
 
         program = jax.make_jaxpr(loss)(abstract(specs_of(built)), batch).jaxpr
     used = {id(x) for operation in program.eqns for x in operation.invars} | {id(x) for x in program.outvars}
-    inputs = program.invars[len(program.invars) - len(batch):]  # the batch comes last, sorted by name
-    return frozenset(field for field, variable in zip(sorted(batch), inputs, strict=True) if id(variable) in used)
+    names = sorted(flatten(batch))
+    inputs = program.invars[-len(names):]  # the batch comes last, sorted by name
+    return frozenset(name for name, variable in zip(names, inputs, strict=True) if id(variable) in used)
 
 
 def table(found: list[Pairing]) -> str:

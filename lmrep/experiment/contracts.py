@@ -18,7 +18,7 @@ from lmrep.core.components import check_build, check_built, described, faults_of
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.data.formats import FORMATS, batch_struct
-from lmrep.data.formats.base import FIELDS, PLAN_ARGUMENTS
+from lmrep.data.formats.base import BACKWARD, FIELDS, PLAN_ARGUMENTS
 from lmrep.data.records import FIELDS as RECORD_FIELDS
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import Units
@@ -79,7 +79,8 @@ def check_format(stage: StagePlan) -> None:
         _check_names(what, "its config lacks the field", ("duplicates",), _fields(form.config))
         check_build(what, form.plan, PLAN_ARGUMENTS, "plan")
         with faults_of(what, form.config):
-            _check_names(what, "its row promises the batch field", form.fields(stage.format), FIELDS)
+            _check_names(what, "its row promises the batch field", form.fields(stage.format),
+                         [*FIELDS, *(BACKWARD + name for name in FIELDS)])
 
 
 def checked_task(name: str, row: TaskDef) -> TaskDef:
@@ -100,7 +101,7 @@ def checked_task(name: str, row: TaskDef) -> TaskDef:
         if (examples := len(np.unique(units.example))) != len(records):
             raise UserError(f"{what}: encode gives units of {examples:,} examples for {len(records):,} records; "
                             "correct this component")
-        declared = {column: field for column, field in declared.items() if column not in FIELDS}
+        declared = {column: field for column, field in declared.items() if not column.startswith("source/")}
         _check_names(what, "encode gives the column", units.columns, declared)
         _check_names(what, "columns declare the column", declared, units.columns)
         for column, field in declared.items():
@@ -249,7 +250,7 @@ def _traced(
     objective: Objective, batch: Mapping[str, jax.ShapeDtypeStruct], training: bool, what: str
 ) -> tuple[Metrics, Batch]:
     """(the metrics of `loss`, the prepared batch), as shapes."""
-    examples = next(iter(batch.values())).shape[0]
+    examples = len(batch["tokens"])
 
     def step(params: Tree, batch: Batch):
         key = jax.random.key(0)
@@ -286,13 +287,13 @@ def check_plan(stage: StagePlan, plan: Any) -> None:
     form = ALL_FORMATS[stage.format_name]
     what = described("format", stage.format_name, form.config)
     with faults_of(what, form.config):
-        promised, batch = form.fields(stage.format), plan.gather(np.array([-1]), plan.batch_length(np.array([-1])))
-    if missing := [name for name in promised if name not in batch]:
-        raise UserError(f"{what}: its row promises the batch field {missing[0]!r}, which its plan does not give; "
-                        "correct this component")
-    for name, struct in batch_struct(plan.fields, b=1, t=stage.length).items():
-        given = batch.get(name)
-        if given is None or given.shape != struct.shape or given.dtype != struct.dtype:
-            found = "is missing" if given is None else f"is {given.dtype}{list(given.shape)}"
-            raise UserError(f"{what}: the batch field {name!r} of its plan {found}; expected "
-                            f"{struct.dtype}{list(struct.shape)}; correct this component")
+        promised = batch_struct(form.fields(stage.format), False, b=1, t=stage.length)
+        batch = P.flatten(plan.gather(np.array([-1]), plan.batch_length(np.array([-1]))))
+    for name, struct in P.flatten(promised).items():
+        if name not in batch:
+            raise UserError(f"{what}: its row promises the batch field {name!r}, which its plan does not give; "
+                            "correct this component")
+        given = batch[name]
+        if given.shape != struct.shape or given.dtype != struct.dtype:
+            raise UserError(f"{what}: the batch field {name!r} of its plan is {given.dtype}{list(given.shape)}; "
+                            f"expected {struct.dtype}{list(struct.shape)}; correct this component")

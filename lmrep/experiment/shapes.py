@@ -1,10 +1,8 @@
 """The stages of an experiment as shapes alone, before there are data: for checks, and for plans of hardware that is not
 here."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
@@ -13,8 +11,8 @@ from lmrep.core.errors import UserError
 from lmrep.core.sharding import batch_sharding, platform
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data import tokenizers
-from lmrep.data.characters import LENGTH, WordCharacters
-from lmrep.data.formats.base import FIELDS, batch_struct, with_characters
+from lmrep.data.characters import WordCharacters
+from lmrep.data.formats import batch_struct
 from lmrep.experiment import build, contracts, frozen
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment
@@ -81,8 +79,8 @@ def check_contracts(experiment: Experiment, parts: FrozenParts) -> None:
     stages = experiments.resolve_stages(experiment)  # those that differ in length alone are traced once
     for plan in {repr((p.objective, p.format_name, p.format)): p for p in stages}.values():
         contracts.check_rows(plan)
-        names = ALL_FORMATS[plan.format_name].fields(plan.format)
-        struct = batch_struct(names if vocabulary.characters is None else with_characters(names), b=2, t=plan.length)
+        struct = batch_struct(ALL_FORMATS[plan.format_name].fields(plan.format), vocabulary.characters is not None,
+                              b=2, t=plan.length)
         metrics = ALL_OBJECTIVES[plan.objective_name].metrics
         measured = contracts.check_objective(
             plan, lambda plan=plan: build.objective(plan, network, vocabulary, parts), struct, metrics)
@@ -94,13 +92,11 @@ def check_contracts(experiment: Experiment, parts: FrozenParts) -> None:
         optimizers.build(plan.optimizer, specs, experiments.schedule_steps(stages, i))
 
 
-def batch(one: StageShapes, mesh: Mesh) -> Mapping[str, jax.ShapeDtypeStruct]:
+def batch(one: StageShapes, mesh: Mesh) -> dict[str, Any]:
     """The global batch of a stage, laid out on the mesh. One of a task has texts of the full length, one in each
     sequence or `CHOICES` in each example, as many as its format allows; of a source and a target each has its own
     length, unless they are packed."""
-    plan, form = one.plan, ALL_FORMATS[one.plan.format_name]
-    names = form.fields(plan.format)
-    fields = {name: FIELDS[name] for name in (with_characters(names) if one.characters else names)}
+    plan, form, columns = one.plan, ALL_FORMATS[one.plan.format_name], {}
     length = source_length = plan.length
     task = TASKS.get(plan.objective_name)
     if task and (pairs := one.stage.objective.uses.text_pairs):
@@ -109,16 +105,15 @@ def batch(one: StageShapes, mesh: Mesh) -> Mapping[str, jax.ShapeDtypeStruct]:
     if limit := getattr(plan.format, "batch_tokens", 0):
         multiple = shards * plan.microbatches
         rows = -(-min(rows, limit // max(length, source_length)) // multiple) * multiple
-    sizes = {"b": (rows,), "t": (length,), "s": (source_length,), "n": (1,), "c": (LENGTH,)}
+    sizes = {"b": rows, "t": length, "s": source_length, "n": 1, "k": CHOICES,
+             "l": max(1, len(getattr(plan.objective, "labels", ())))}
     if word_bytes := getattr(plan.objective, "characters", None):
-        sizes["y"] = (word_bytes.max_length,)
-    sizes |= {"l": (max(1, len(getattr(plan.objective, "labels", ()))),), "k": (CHOICES,)}
+        sizes["y"] = word_bytes.max_length
     if task:
-        fields |= task.columns(plan.objective) | word_features.fields(plan.objective)
+        columns = task.columns(plan.objective) | word_features.fields(plan.objective)
         if task.reads.grouped:
-            sizes |= {"t": (CHOICES, length), "n": (CHOICES,)}
-    return {name: jax.ShapeDtypeStruct(tuple(n for axis in field.axes for n in sizes[axis]), field.dtype,
-                                       sharding=batch_sharding(mesh)) for name, field in fields.items()}
+            sizes |= {"t": (CHOICES, length), "n": CHOICES}
+    return batch_struct(form.fields(plan.format), one.characters, columns, batch_sharding(mesh), **sizes)
 
 
 def untrained_vocabulary(experiment: Experiment, size: int = 0) -> Vocabulary:

@@ -10,7 +10,7 @@ import numpy as np
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.data import prompts
-from lmrep.models.base import SOURCE, Context, Model, model_inputs
+from lmrep.models.base import Context, Model, model_inputs
 
 BATCH = 8  # pairs
 
@@ -64,8 +64,8 @@ def of_tokens(run: Any, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[
         sources, targets = zip(*(pairs[i] for i in members), strict=True)
         inputs = [np.concatenate([[start], ids[:-1]]) for ids in targets]
         source, batch = (prompts.pad_batch(texts, start, run.model.max_length) for texts in (sources, inputs))
-        batch |= {SOURCE + name: value for name, value in source.items()}
-        arrays = [None if x is None else np.asarray(x) for x in run.pair_probabilities(run.params["encoder"], batch)]
+        arrays = [None if x is None else np.asarray(x)
+                  for x in run.pair_probabilities(run.params["encoder"], batch | {"source": source})]
         for row, i in enumerate(members):
             (s, t), texts = map(len, pairs[i]), (*pairs[i], inputs[row])
             cut = [None if x is None else x[:, row, :, :rows, :columns].copy()

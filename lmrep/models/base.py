@@ -12,8 +12,6 @@ from lmrep.layers.attention import AttentionMask
 from lmrep.layers.attention_backends import Needs
 from lmrep.models.sizes import Sizes
 
-BACKWARD = "backward_"  # precedes the names of a batch's fields that a backward direction reads
-SOURCE = "source_"  # and of those of the text that the others are conditioned on
 DIRECTIONS = ("forward", "backward")
 MAX_CHARACTERS = 50  # of a word, with the marks of its begin and end
 
@@ -227,8 +225,8 @@ def model_inputs(
     Args:
       model: the network.
       batch: has `tokens` and `segment_ids` i32[b, t], and may have `positions`, `token_type_ids`, `characters`,
-        `reversed` and, for a backward direction that reads another text, these fields as `backward_tokens` and so on;
-        `source_tokens`, `source_segment_ids` and `source_positions` i32[b, s] for an encoder.
+        `reversed`; `backward`, a batch of another text for the backward direction; `source`, with `tokens`,
+        `segment_ids` and perhaps `positions` i32[b, s], for an encoder.
       tokens: i32[b, t], in place of the batch's.
       conditions_on: LEFT and, where the batch has a source, SOURCE make a causal mask.
       segment_ids: i32[b, t], in place of the batch's; 0 is padding.
@@ -246,7 +244,7 @@ def model_inputs(
     if mask is not None:
         check_context(model, Context.MASKED, "this batch")
     segment_ids = batch["segment_ids"] if segment_ids is None else segment_ids
-    with_source = SOURCE + "tokens" in batch
+    with_source = "source" in batch
     if with_source and conditions_on != Context.SOURCE:
         raise UserError(f"this batch has a second text, and the network {model.name!r} reads one; choose "
                         "model=encoder_decoder")
@@ -265,11 +263,10 @@ def model_inputs(
     optional = {"positions": batch.get("positions") if positions else None,
                 "token_type_ids": batch.get("token_type_ids"), "carry": carry, "characters": batch.get("characters"),
                 "reversed": batch.get("reversed")}
-    if BACKWARD + "tokens" in batch and "backward" in model.inputs:
-        other = {name.removeprefix(BACKWARD): value for name, value in batch.items() if name.startswith(BACKWARD)}
-        optional["backward"] = model_inputs(model, other, conditions_on=conditions_on)
+    if "backward" in batch and "backward" in model.inputs:
+        optional["backward"] = model_inputs(model, batch["backward"], conditions_on=conditions_on)
     if with_source:
-        source = {name.removeprefix(SOURCE): value for name, value in batch.items() if name.startswith(SOURCE)}
+        source = batch["source"]
         numbers = source.get("positions") if positions and "positions" in model.inputs else None
         optional["source"] = Inputs(source["tokens"], positions=numbers,
                                     attention_mask=AttentionMask(source["segment_ids"]))

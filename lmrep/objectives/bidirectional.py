@@ -24,19 +24,19 @@ from lmrep.core.errors import UserError
 from lmrep.core.params import Array, ParamSpec, Tree, zeros
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats import sentence_stream
+from lmrep.data.formats.base import BACKWARD
+from lmrep.data.formats.sentence_stream import STREAM_FIELDS
 from lmrep.layers import lm_head, sampled_softmax
 from lmrep.layers.sampled_softmax import Negatives
 from lmrep.metrics import accuracy_metric, loss_metric
-from lmrep.models.base import BACKWARD, DIRECTIONS, Context, Model, check_context, model_inputs
+from lmrep.models.base import DIRECTIONS, Context, Model, check_context, model_inputs
 from lmrep.objectives import scoring
-from lmrep.objectives.base import BATCH_FIELDS, Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
+from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
 from lmrep.objectives.causal import restart
 from lmrep.objectives.outputs import normalize_weights, output_specs, output_table, sums
 from lmrep.objectives.scoring import Scoring, Views
 from lmrep.objectives.uses import NetworkUse, Uses
 
-PREFIXES = dict(zip(DIRECTIONS, ("", BACKWARD), strict=True))  # of a direction's fields in a batch
-STREAM_FIELDS = ("tokens", "segment_ids", "following", "reset")
 NEGATIVES = "negatives"  # in batch["shared"]
 
 
@@ -92,25 +92,30 @@ def specs(c: Config, model: Model) -> Tree:
 
 
 def prepare(keys: Keys, batch: Batch, *, c: Config, marks: Marks, model: Model) -> Batch:
-    """Adds `targets` i32[b, t] and `weights` float32 [b, t], 0 where nothing is predicted; `backward_targets` and
-    `backward_weights` too; and the negatives of the batch.
+    """Adds to the text of each direction `targets` i32[b, t] and `weights` float32 [b, t], 0 where nothing is
+    predicted; and the negatives of the batch.
 
     The last position predicts `following` i32[b], the first word after the example, where it is not negative. The
     weights of each direction add to 1 / the number of directions.
     """
-    batch = dict(batch)
-    for name, (start, end) in zip(model.output.names, (marks, marks[::-1]), strict=False):
-        tokens, segment_ids, following, _ = (batch[PREFIXES[name] + field] for field in STREAM_FIELDS)
+    batch = jax.tree.map(lambda x: x, batch)  # a copy
+    for text, (start, end) in zip(texts(batch, model).values(), (marks, marks[::-1]), strict=False):
+        tokens, segment_ids, following = text["tokens"], text["segment_ids"], text["following"]
         targets = jnp.concatenate([tokens[:, 1:], following.clip(0)[:, None]], 1)
         last = (following >= 0) & (segment_ids[:, -1] > 0)
         mask = jnp.concatenate([(segment_ids[:, 1:] > 0) & (segment_ids[:, 1:] == segment_ids[:, :-1]), last[:, None]],
                                1)
-        batch[PREFIXES[name] + "targets"] = jnp.where(targets == start, end, targets)
-        batch[PREFIXES[name] + "weights"] = normalize_weights(mask) / model.output.directions
+        text["targets"] = jnp.where(targets == start, end, targets)
+        text["weights"] = normalize_weights(mask) / model.output.directions
     if 0 < c.negatives < model.vocab_size:
         drawn = sampled_softmax.draw(keys.shared, c.negatives, model.vocab_size)
         batch["shared"] = {**batch.get("shared", {}), NEGATIVES: drawn._asdict()}
     return batch
+
+
+def texts(batch: Batch, model: Model) -> dict[str, Batch]:
+    """The fields of the text that each direction reads, by its name."""
+    return dict(zip(model.output.names, (batch, batch.get("backward", {})), strict=False))
 
 
 def loss(
@@ -125,7 +130,8 @@ def loss(
     encoded = model.encode(params["encoder"], inputs, key)
     names = model.output.names
     hidden = dict(zip(names, jnp.split(encoded.hidden, len(names), -1), strict=True))
-    targets, weights = ({name: batch[PREFIXES[name] + field] for name in names} for field in ("targets", "weights"))
+    targets, weights = ({name: text[field] for name, text in texts(batch, model).items()}
+                        for field in ("targets", "weights"))
     drawn = batch.get("shared", {}).get(NEGATIVES) if key is not None else None
     total, losses = jnp.float32(0), {}
     for group, head in _heads(params, names):
@@ -171,8 +177,8 @@ def initial_state(batch: Batch, carry: Carry, model: Model) -> Tree | None:
     if "reset" not in batch or not jax.tree.leaves(carry.per_example):
         return None
     initial = model.state.carry(batch["reset"].shape[0])
-    return {name: restart(batch[PREFIXES[name] + "reset"], carry.per_example[name], initial[name])
-            for name in model.output.names}
+    return {name: restart(text["reset"], carry.per_example[name], initial[name])
+            for name, text in texts(batch, model).items()}
 
 
 def views(ids: np.ndarray, words: np.ndarray) -> Views:
@@ -205,9 +211,9 @@ def describe(batch: Batch, tokenizer, *, marks: Marks, model: Model) -> list[str
     examples = []
     for i in range(len(batch["tokens"])):
         lines = []
-        for name, end in zip(model.output.names, marks[::-1], strict=False):
-            tokens, targets, weights = (batch[PREFIXES[name] + field][i] for field in ("tokens", "targets", "weights"))
-            real = np.flatnonzero(batch[PREFIXES[name] + "segment_ids"][i])
+        for (name, text), end in zip(texts(batch, model).items(), marks[::-1], strict=False):
+            tokens, targets, weights = (text[field][i] for field in ("tokens", "targets", "weights"))
+            real = np.flatnonzero(text["segment_ids"][i])
             words = [tokenizer.id_to_token(int(tokens[j])) + " |" * bool(weights[j] > 0 and targets[j] == end)
                      for j in real]
             last = real[-1] if len(real) else 0
@@ -219,8 +225,7 @@ def describe(batch: Batch, tokenizer, *, marks: Marks, model: Model) -> list[str
 
 DEFINITION = ObjectiveDef(
     Config, build, conditions_on=lambda c: Context.EACH_SIDE,
-    batch_fields=lambda c: (*BATCH_FIELDS, *(f"{prefix}{field}" for prefix in PREFIXES.values()
-                                             for field in STREAM_FIELDS if prefix + field not in BATCH_FIELDS)),
+    batch_fields=lambda c: ("example", *STREAM_FIELDS, *(BACKWARD + name for name in STREAM_FIELDS)),
     metrics={
         "lm_loss": loss_metric("Mean loss", perplexity=True),
         "forward_loss": loss_metric("Forward loss", perplexity=True),

@@ -22,7 +22,7 @@ from lmrep.core.vocabulary import Vocabulary
 from lmrep.layers.attention import AttentionMask
 from lmrep.metrics import accuracy_metric, loss_metric
 from lmrep.models import decoding
-from lmrep.models.base import SOURCE, Context, Inputs, Model, check_context, model_inputs
+from lmrep.models.base import Context, Inputs, Model, check_context, model_inputs
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
 from lmrep.objectives.capabilities import FillSpans
 from lmrep.objectives.masking import uniform
@@ -232,14 +232,14 @@ def _pack(
 
 
 def prepare(keys: Keys, batch: Batch, *, c: Config, ids: Ids) -> Batch:
-    """Adds `source_tokens` and `source_segment_ids` i32[b, s]; and of the target `inputs` and `targets`,
+    """Adds `source` with `tokens` and `segment_ids` i32[b, s]; and of the target `inputs`, `targets` and
     `target_segment_ids` i32[b, t'] and `weights` float32 [b, t']. Inputs are the targets after a start token."""
     source, source_size, targets, size = jax.vmap(partial(corrupt, c=c, ids=ids))(
         keys.per_example, batch["tokens"], batch["segment_ids"])
     in_source, in_target = (jnp.arange(x.shape[1]) < number[:, None]
                             for x, number in ((source, source_size), (targets, size)))
     return batch | {
-        "source_tokens": source, "source_segment_ids": in_source.astype(jnp.int32),
+        "source": {"tokens": source, "segment_ids": in_source.astype(jnp.int32)},
         "inputs": jnp.pad(targets, ((0, 0), (1, 0)), constant_values=ids.start)[:, :-1], "targets": targets,
         "target_segment_ids": in_target.astype(jnp.int32), "weights": normalize_weights(in_target)}
 
@@ -247,7 +247,7 @@ def prepare(keys: Keys, batch: Batch, *, c: Config, ids: Ids) -> Batch:
 def pair(batch: Batch) -> Batch:
     """What the network reads of a prepared batch, as `TextPairs.batch`."""
     return {"tokens": batch["inputs"], "segment_ids": batch["target_segment_ids"], "targets": batch["targets"],
-            **{name: value for name, value in batch.items() if name.startswith(SOURCE)}}
+            "source": batch["source"]}
 
 
 def loss(
@@ -295,7 +295,7 @@ def describe(batch: Batch, tokenizer) -> list[str]:
         return " ".join(tokenizer.id_to_token(int(i)) for i in np.asarray(tokens)[np.asarray(segment_ids) > 0])
 
     return [f"{text(*source)} => {text(*target)}" for source, target in zip(
-        zip(batch["source_tokens"], batch["source_segment_ids"], strict=True),
+        zip(batch["source"]["tokens"], batch["source"]["segment_ids"], strict=True),
         zip(batch["targets"], batch["target_segment_ids"], strict=True), strict=True)]
 
 

@@ -43,7 +43,7 @@ class TextPairs(NamedTuple):
     start: int  # the token that the decoder reads before the target's
     end: int  # the token that ends sources and targets
     # prepared batch -> the batch that the network reads (`model_inputs`): `tokens` and `segment_ids` of the decoder,
-    # `source_tokens` and `source_segment_ids`; and `targets` i32[b, t], the token after each
+    # `source`; and `targets` i32[b, t], the token after each
     batch: Callable[[dict[str, Array]], dict[str, Array]]
     # (length of an example, whether several texts are packed in it) -> (t, s), with padding
     lengths: Callable[[int, bool], tuple[int, int]]

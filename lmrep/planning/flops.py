@@ -40,8 +40,7 @@ def of_train_step(
     Attention counts as that of the backend "xla", whatever computes it: fused kernels cannot be counted, and chunked
     attention recomputes. An active mesh changes nothing.
     """
-    batch_size = next(iter(batch.values())).shape[0]
-    state = jax.eval_shape(partial(create, objective, optimizer, batch_size), 0)
+    state = jax.eval_shape(partial(create, objective, optimizer, len(batch["tokens"])), 0)
     step = partial(train_step, objective=objective, optimizer=optimizer, seed=0, microbatches=microbatches)
     # The program for one device: in that for a mesh, what `map_examples` maps has the shapes of a device's share.
     with attention_backends.only_dense(), without_mesh():

@@ -17,6 +17,7 @@ import jax
 
 from lmrep.config.json_files import Count, Number, read_lines
 from lmrep.config.record import Bounds
+from lmrep.core import params as P
 from lmrep.core.errors import UserError
 from lmrep.distributed.process_group import gather_texts
 from lmrep.planning import accelerators, flops
@@ -104,7 +105,7 @@ class CostLog:
     def count(self, stage: Stage, batch: Mapping[str, Any]) -> None:
         """Counts a step of a stage on a global batch."""
         if self._first:
-            self._batches[stage, tuple((name, x.shape, str(x.dtype)) for name, x in batch.items())] += 1
+            self._batches[stage, tuple((path, x.shape, str(x.dtype)) for path, x in P.flatten(batch).items())] += 1
 
     def write(self, step: int) -> None:
         """Writes what was counted up to checkpoint `step`."""
@@ -133,7 +134,7 @@ class CostLog:
     def _flops_of(self, stage: Stage, shapes: tuple) -> float:
         """Operations of a step; traced once for each shape of a batch."""
         if (stage, shapes) not in self._flops:
-            batch = {field: jax.ShapeDtypeStruct(shape, dtype) for field, shape, dtype in shapes}
+            batch = P.unflatten({path: jax.ShapeDtypeStruct(shape, dtype) for path, shape, dtype in shapes})
             self._flops[stage, shapes] = stage.flops or flops.of_train_step(
                 stage.objective, stage.optimizer, batch, stage.microbatches)
         return self._flops[stage, shapes]

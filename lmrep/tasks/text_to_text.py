@@ -360,7 +360,7 @@ DEFINITION = TaskDef(
     columns=lambda c: {
         "known": Field("bn", np.int32, "whether the target is known; -1 for empty sequences"),
         "generated": Field("bn", np.int32, "whether a text is generated for it; -1 for empty sequences"),
-        **{name: FIELDS[name] for name in ("source_tokens", "source_segment_ids", "source_positions")}},
+        **{f"source/{name}": Field("bs", *FIELDS[name][1:]) for name in ("tokens", "segment_ids", "positions")}},
     submission=submission, compare=compare,
     initial={f"objective/{NAME}/output": "objective/span_corruption/output"},
     templates=Templates(reads, convert, texts, unlabelled, source_fields=(

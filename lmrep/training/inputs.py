@@ -1,10 +1,12 @@
 """From the examples that one process reads to global arrays on the mesh."""
 
+from typing import Any
+
 import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-HostBatch = dict[str, np.ndarray]
+HostBatch = dict[str, Any]  # arrays, nested where a batch has a second text
 
 
 def local_indices(sharding: NamedSharding, batch_size: int) -> np.ndarray:
@@ -18,10 +20,10 @@ def local_indices(sharding: NamedSharding, batch_size: int) -> np.ndarray:
 
 def to_global(
     batch: HostBatch, indices: np.ndarray, sharding: NamedSharding, batch_size: int
-) -> dict[str, jax.Array]:
+) -> dict[str, Any]:
     """Global arrays of `batch_size` examples, of which this process provides those at `indices`; or of fewer, where it
     provides fewer: the same fraction of the batch."""
-    provided = len(next(iter(batch.values())))
+    provided = len(jax.tree.leaves(batch)[0])
     if provided != len(indices):
         batch_size = batch_size * provided // len(indices)
         indices = local_indices(sharding, batch_size)
@@ -32,4 +34,4 @@ def to_global(
 
         return jax.make_array_from_callback((batch_size, *values.shape[1:]), sharding, shard)
 
-    return {name: array(values) for name, values in batch.items()}
+    return jax.tree.map(array, batch)

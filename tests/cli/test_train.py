@@ -13,7 +13,7 @@ from lmrep.cli.train import next_steps, samples, summary
 from lmrep.core import params as P
 from lmrep.core.errors import UserError
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.data.formats import FIELDS
+from lmrep.data.formats import batch_struct
 from lmrep.metrics import advice, judged
 from lmrep.models import bilstm, encoder_decoder, transformer, transformer_xl
 from lmrep.objectives import OBJECTIVES, replaced_token
@@ -41,8 +41,7 @@ def metrics(name, fields):
     if definition.conditions_on(definition.config(**fields)) == "source":
         network = encoder_decoder.build(encoder_decoder.Config(vocab=32, width=16, layers=1, heads=2, mlp=16))
     objective = definition.build(definition.config(**fields), network, vocabulary)
-    batch = {field: jax.ShapeDtypeStruct((b, t)[: len(FIELDS[field].axes)], np.int32)
-             for field in definition.batch_fields(definition.config(**fields))}
+    batch = batch_struct(definition.batch_fields(definition.config(**fields)), False, b=b, t=t)
     keys = jax.eval_shape(lambda: Keys(jax.random.split(jax.random.key(0), b), jax.random.key(0)))
     prepared = jax.eval_shape(objective.prepare, keys, batch)
     loss = partial(objective.loss, key=None, carry=Carry())

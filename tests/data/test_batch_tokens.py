@@ -37,7 +37,7 @@ def test_every_epoch_shows_every_example_once_within_the_limit(examples):
         shown = np.concatenate([batch["example"] for batch in batches])
         assert sorted(shown[shown >= 0].tolist()) == list(range(301))
         for batch in batches:
-            rows, length = batch["source_tokens"].shape
+            rows, length = batch["source"]["tokens"].shape
             assert rows == min(SIZE, LIMIT // max(length, batch["tokens"].shape[1])) and rows * length <= LIMIT
         orders.append(shown.tolist())
     assert orders[0] != orders[1] != orders[2]

@@ -65,10 +65,10 @@ def test_sequences_hold_their_units_and_columns(packed, group, source):
         texts = [own.source.tokens[slice(*own.source.offsets[unit : unit + 2])] for unit in
                  (members[number] if number >= 0 else ())]
         size = sum(map(len, texts))
-        assert batch["source_tokens"][row, :size].tolist() == [i for text in texts for i in text.tolist()]
-        assert batch["source_segment_ids"][row].tolist() == [
+        assert batch["source"]["tokens"][row, :size].tolist() == [i for text in texts for i in text.tolist()]
+        assert batch["source"]["segment_ids"][row].tolist() == [
             slot for slot, text in enumerate(texts, 1) for _ in text] + [0] * (examples.length - size)
-        assert batch["source_positions"][row, :size].tolist() == [i for text in texts for i in range(len(text))]
+        assert batch["source"]["positions"][row, :size].tolist() == [i for text in texts for i in range(len(text))]
 
 
 def test_every_epoch_has_its_batches_in_another_order():

@@ -6,13 +6,16 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+import jax
 import numpy as np
 import pytest
 
 from lmrep.config import record
 from lmrep.core.errors import UserError
+from lmrep.core.params import flatten
 from lmrep.data import formats
 from lmrep.data.formats import FIELDS, FORMATS, batch_struct
+from lmrep.data.formats.base import BACKWARD
 from lmrep.data.formats.packed import Packed
 from lmrep.data.loader import batches, evaluation_batches
 from lmrep.data.mixture import Mixture, Sources
@@ -29,14 +32,13 @@ def documents_of(store, positions):
     return np.searchsorted(store.sentences[store.documents], positions, side="right") - 1
 
 
-def texts(batch, prefix="", columns=slice(None)):
+def texts(batch, columns=slice(None)):
     """(example, segment, token type, positions in the store) of each text: the ordinary tokens between special ones."""
-    tokens, segments = batch[f"{prefix}tokens"][:, columns], batch[f"{prefix}segment_ids"]
-    for example, row in enumerate(tokens):
+    segments, types = batch["segment_ids"], batch.get("token_type_ids", np.zeros_like(batch["tokens"]))
+    for example, row in enumerate(batch["tokens"][:, columns]):
         edges = np.flatnonzero(np.diff(np.concatenate([[0], row >= len(SPECIALS), [0]])))
         for first, last in edges.reshape(-1, 2):
-            yield (example, segments[example, first], batch["token_type_ids"][example, first],
-                   row[first:last] - len(SPECIALS))
+            yield example, segments[example, first], types[example, first], row[first:last] - len(SPECIALS)
 
 
 def all_texts(batch, plan):
@@ -44,7 +46,7 @@ def all_texts(batch, plan):
 
 
 def both_streams(batch, plan):
-    backward = [positions for *_, positions in texts(batch, "backward_")]
+    backward = [positions for *_, positions in texts(batch["backward"])]
     assert sorted(np.concatenate(backward)) == sorted(np.concatenate(all_texts(batch, plan)))
     return all_texts(batch, plan)
 
@@ -170,10 +172,10 @@ def test_texts_are_consecutive_tokens_of_the_documents_that_a_segment_may_hold(n
     for length in (min(case.lengths), 60):
         plan = make(name, random_store(length, 40, sentences=4, tokens=12), length)
         batch = everything(plan)
-        for prefix in ("", "backward_")[: 1 + ("backward_tokens" in batch)]:
+        for direction in (batch, *([batch["backward"]] if "backward" in batch else [])):
             together = {}
-            for example, segment, _, positions in texts(batch, prefix):
-                backward = prefix or ("reversed" in batch and batch["reversed"][example])
+            for example, segment, _, positions in texts(direction):
+                backward = direction is not batch or ("reversed" in batch and batch["reversed"][example])
                 assert (np.diff(positions) == (-1 if backward else 1)).all()
                 together.setdefault((example, segment), set()).update(documents_of(plan.store, positions).tolist())
             most = max(most, *map(len, together.values()))
@@ -204,19 +206,21 @@ def test_special_tokens_segments_positions_and_types_are_those_of_the_format(nam
 def test_a_batch_has_the_fields_shapes_and_dtypes_of_the_definition(name, random_store):
     case, plan = CASES[name], make(name, random_store(0, 9), length=32)
     definition, config = FORMATS[case.name], config_of(case)
-    batch, struct = plan.gather(np.array([-1, 3, 0, -1, 1, 2])), batch_struct(plan.fields, b=6, t=32)
-    assert tuple(batch) == plan.fields == definition.fields(config)
+    batch = flatten(plan.gather(np.array([-1, 3, 0, -1, 1, 2])))
+    struct = flatten(batch_struct(definition.fields(config), False, b=6, t=32))
+    assert sorted(batch) == sorted(struct) == sorted(definition.fields(config))
     assert plan.contiguous == definition.contiguous(config)
     assert definition.packed(config) == (everything(make(name, random_store(0, 9), 60))["segment_ids"].max() > 1)
     for field, array in batch.items():
-        assert array.dtype == FIELDS[field].dtype
-        assert array.shape == tuple({"b": 6, "t": 32}[axis] for axis in FIELDS[field].axes)
+        name = field.removeprefix(BACKWARD)
+        assert array.dtype == FIELDS[name].dtype
+        assert array.shape == tuple({"b": 6, "t": 32}[axis] for axis in FIELDS[name].axes)
         assert (struct[field].shape, struct[field].dtype) == (array.shape, array.dtype)
     np.testing.assert_array_equal(batch["example"], [-1, 3, 0, -1, 1, 2])
-    for field, array in plan.gather(np.array([3])).items():
+    for field, array in flatten(plan.gather(np.array([3]))).items():
         np.testing.assert_array_equal(batch[field][1:2], array)
         if field != "example":
-            padding = {"tokens": SPECIALS["pad"], "following": -1}.get(field.removeprefix("backward_"), 0)
+            padding = {"tokens": SPECIALS["pad"], "following": -1}.get(field.removeprefix(BACKWARD), 0)
             assert (batch[field][[0, 3]] == padding).all()
     with pytest.raises(IndexError, match="of a plan"):
         plan.gather(np.array([0, -2]))
@@ -334,9 +338,7 @@ def evaluated(plan, indices=range(SIZE), limit=None):
 
 def assert_parts(full, parts, indices):
     for one, other in zip(full, parts, strict=True):
-        assert set(one) == set(other)
-        for field, array in one.items():
-            np.testing.assert_array_equal(array[indices], other[field], err_msg=field)
+        jax.tree.map(lambda x, y: np.testing.assert_array_equal(x[indices], y), one, other)
 
 
 @pytest.mark.parametrize("name", [*CASES, *OTHERS])
@@ -372,13 +374,13 @@ def test_an_evaluation_shows_every_example_once_on_any_number_of_hosts(name, lim
     config_of(case)) and "following" in FORMATS[case.name].fields(config_of(case))])
 def test_an_example_that_is_not_reset_begins_with_the_token_that_follows_the_previous_one(name, random_store):
     shown = run(make(name, random_store(2, 25)))
-    for prefix in ("", "backward_")[: 1 + ("backward_reset" in shown[0])]:
-        assert shown[0][f"{prefix}reset"].all()
+    for texts in (shown, [batch["backward"] for batch in shown if "backward" in batch] or shown):
+        assert texts[0]["reset"].all()
         continued = 0
-        for before, after in itertools.pairwise(shown):
-            goes_on = (after[f"{prefix}reset"] == 0) & (after["example"] >= 0)
+        for before, after, batch in zip(texts, texts[1:], shown[1:], strict=False):
+            goes_on = (after["reset"] == 0) & (batch["example"] >= 0)
             continued += goes_on.sum()
-            np.testing.assert_array_equal(before[f"{prefix}following"][goes_on], after[f"{prefix}tokens"][goes_on, 0])
+            np.testing.assert_array_equal(before["following"][goes_on], after["tokens"][goes_on, 0])
         assert continued > 0.6 * SIZE * STEPS
 
 

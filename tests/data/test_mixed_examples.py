@@ -1,5 +1,6 @@
 """Mixtures of labelled data sets: rates, proportions, epochs and lengths of batches."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -120,11 +121,11 @@ def test_batches_consist_of_the_sources_units(packed):
     sources, examples = sources_of(mixture, numbers)
     for index in np.flatnonzero(numbers >= 0):
         expected = own[sources[index]].gather(examples[[index]], mixture.batch_length(numbers))
-        for name in ("tokens", "source_tokens", "source_segment_ids", "positions"):
-            np.testing.assert_array_equal(batch[name][index], expected[name][0], err_msg=name)
+        for name in ("tokens", "positions", "source"):
+            jax.tree.map(lambda x, y, i=index: np.testing.assert_array_equal(x[i], y[0]), batch[name], expected[name])
         known = expected["known"][0]
         np.testing.assert_array_equal(batch["known"][index][: len(known)], known)
-    assert (batch["source_segment_ids"][[3, 20]] == 0).all()
+    assert (batch["source"]["segment_ids"][[3, 20]] == 0).all()
 
 
 def test_different_mixtures_have_different_fingerprints(mixture):

@@ -13,7 +13,6 @@ from lmrep.data.loader import batches, evaluation_batches
 from lmrep.data.store.prepare import prepare
 
 BEGIN, END = 2, 3  # the tests' store has [CLS] and [SEP]
-PREFIX = {False: "", True: "backward_"}
 
 
 def sentences_of(store):
@@ -27,6 +26,11 @@ def read(sentences, backward):
         yield from (ids[::-1] if backward else ids)[:-1]
 
 
+def direction(batch, backward):
+    """The fields of the stream that is read in a direction."""
+    return batch["backward"] if backward else batch
+
+
 def make(store, length=7, order="independent", seed=0, **fields):
     return plan("sentence_stream", SentenceStream(order=order, **fields), store, length, seed)
 
@@ -34,7 +38,7 @@ def make(store, length=7, order="independent", seed=0, **fields):
 def endless(made, examples, backward=False, seed=1):
     """The stream of training as one list: that of a single reader."""
     steps = batches(made, batch_size=1, indices=np.arange(1), seed=seed, first_step=0, last_step=examples)
-    return np.concatenate([batch[f"{PREFIX[backward]}tokens"][0] for batch in steps]).tolist()
+    return np.concatenate([direction(batch, backward)["tokens"][0] for batch in steps]).tolist()
 
 
 def split(stream, mark):
@@ -65,8 +69,8 @@ def test_examples_of_the_same_order_hold_the_same_sentences(random_store):
     made = make(random_store(3, 10, tokens=5), 200, "same")
     batch = made.gather(made.examples + np.arange(4))
     marks = batch["tokens"] == BEGIN
-    np.testing.assert_array_equal(marks, batch["backward_tokens"] == END)
-    for tokens, other, mark in zip(batch["tokens"], batch["backward_tokens"], marks, strict=True):
+    np.testing.assert_array_equal(marks, batch["backward"]["tokens"] == END)
+    for tokens, other, mark in zip(batch["tokens"], batch["backward"]["tokens"], marks, strict=True):
         for a, b in itertools.pairwise(np.flatnonzero(mark)):
             np.testing.assert_array_equal(tokens[a + 1 : b], other[a + 1 : b][::-1])
 
@@ -78,8 +82,8 @@ def test_examples_continue_and_no_token_is_left_out(batch_size, length, random_s
     steps = 3 * made.examples // batch_size
     found = list(batches(made, batch_size=batch_size, indices=np.arange(batch_size), seed=0, first_step=0,
                          last_step=steps))
-    for prefix in PREFIX.values():
-        interrupted = sum(np.count_nonzero(batch[f"{prefix}reset"]) for batch in found[1:])
+    for backward in (False, True):
+        interrupted = sum(np.count_nonzero(direction(batch, backward)["reset"]) for batch in found[1:])
         assert interrupted == (0 if batch_size == 1 else batch_size * ((steps - 1) // (made.positions // length
                                                                                        // batch_size)))
     # Readers together show each position of the streams once.
@@ -90,7 +94,7 @@ def test_examples_continue_and_no_token_is_left_out(batch_size, length, random_s
         tokens = np.stack([batch["tokens"] for batch in found[:turn]], axis=1).reshape(-1)
         assert tokens.tolist() == endless(made, turn * batch_size)
     for batch in found:
-        assert batch["segment_ids"].all() and batch["backward_segment_ids"].all()
+        assert batch["segment_ids"].all() and batch["backward"]["segment_ids"].all()
 
 
 @pytest.mark.parametrize(("length", "batch_size"), [(4, 4), (20, 1), (1000, 4)])
@@ -98,12 +102,13 @@ def test_evaluation_reads_the_corpus_once_in_its_order(length, batch_size, rando
     store = random_store(8, 20, tokens=10)
     made = make(store, length, duplicates=2)
     for backward, mark in ((False, BEGIN), (True, END)):
-        prefix, rows = PREFIX[backward], {}
+        rows = {}
         for batch in evaluation_batches(made, batch_size=batch_size, indices=np.arange(batch_size)):
+            stream = direction(batch, backward)
             for i, number in enumerate(batch["example"]):
-                real = batch[f"{prefix}segment_ids"][i] > 0
+                real = stream["segment_ids"][i] > 0
                 assert real.any() == (number >= 0)
-                rows[int(number)] = (batch[f"{prefix}tokens"][i][real].tolist(), batch[f"{prefix}following"][i])
+                rows[int(number)] = (stream["tokens"][i][real].tolist(), stream["following"][i])
         rows.pop(-1, None)
         assert sorted(rows) == list(range(made.rows)) and made.evaluation_examples == made.rows
         expected = [*read(sentences_of(store), backward), mark]
@@ -118,7 +123,7 @@ def test_a_limited_evaluation_starts_anew_at_its_second_reader(random_store):
     made = make(random_store(9, 20), 6)
     first, second, *_ = evaluation_batches(made, batch_size=2, indices=np.arange(2), limit=10)
     assert first["example"].tolist() == [0, 5] and first["reset"].tolist() == [1, 1]
-    assert second["example"].tolist() == [1, 6] and second["backward_reset"].tolist() == [0, 0]
+    assert second["example"].tolist() == [1, 6] and second["backward"]["reset"].tolist() == [0, 0]
 
 
 def test_characters_belong_to_the_words_of_their_stream(tmp_path):
@@ -133,11 +138,11 @@ def test_characters_belong_to_the_words_of_their_stream(tmp_path):
     of |= {tuple(each): mark for mark, each in zip(("<S>", "</S>"), tokenizer.characters(["<S>", "</S>"]), strict=True)}
     numbers = np.r_[np.arange(made.rows), made.examples + np.arange(made.rows), -1]
     batch = made.gather(numbers)
-    assert set(batch) == set(made.fields)
-    for prefix, mark in (("", "<S>"), ("backward_", "</S>")):
-        real = batch[f"{prefix}segment_ids"] > 0
-        assert not batch[f"{prefix}characters"][~real].any() and not real[-1].any()
-        found = [of[tuple(each)] for each in batch[f"{prefix}characters"][real]]
+    for backward, mark in ((False, "<S>"), (True, "</S>")):
+        stream = direction(batch, backward)
+        real = stream["segment_ids"] > 0
+        assert not stream["characters"][~real].any() and not real[-1].any()
+        found = [of[tuple(each)] for each in stream["characters"][real]]
         known = tokenizer._words | {mark: tokenizer.tokens.index(mark)}
-        assert [known.get(word, 2) for word in found] == batch[f"{prefix}tokens"][real].tolist()
+        assert [known.get(word, 2) for word in found] == stream["tokens"][real].tolist()
         assert mark in found and not ({"<S>", "</S>"} - {mark}) & set(found)

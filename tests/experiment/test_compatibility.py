@@ -12,8 +12,7 @@ import pytest
 from lmrep import optimizers
 from lmrep.core.params import flatten
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.data.formats import FORMATS
-from lmrep.data.formats.base import with_characters
+from lmrep.data.formats import FORMATS, batch_struct
 from lmrep.experiment import compatibility
 from lmrep.models import MODELS, PRESETS
 from lmrep.objectives import OBJECTIVES
@@ -170,7 +169,7 @@ def triples():
         yield network, objective, fitting[i % len(fitting)]
 
 
-def make_batch(fields, seed):
+def make_batch(fields, characters, seed):
     """A batch of `fields` with packed segments and padding."""
     rng, b, t = np.random.default_rng(seed), 8, compatibility.LENGTH
     segments = np.ones((b, t), np.int32)
@@ -182,13 +181,9 @@ def make_batch(fields, seed):
              "pair_label": np.arange(b, dtype=np.int32) % 2, "reset": np.zeros(b, np.int32),
              "reversed": np.arange(b, dtype=np.int32) % 2, "following": np.full(b, -1, np.int32),
              "characters": np.where(segments[..., None] > 0, rng.integers(1, 262, (b, t, 50)), 0).astype(np.int32)}
-    batch |= {f"backward_{name}": value for name, value in batch.items()}
-    return {name: batch[name] for name in fields}
-
-
-def fields_of(network, form):
-    fields = compatibility.default_fields(form)
-    return with_characters(fields) if network.startswith("elmo") else fields
+    struct = batch_struct(fields, characters, b=b, t=t)
+    batch["backward"] = {name: batch[name] for name in struct.get("backward", ())}
+    return {name: batch[name] for name in struct}
 
 
 @pytest.mark.parametrize(("network", "objective", "form"), [
@@ -203,7 +198,7 @@ def test_two_steps_change_every_parameter(network, objective, form):
     now = start = zeros.replace(params=random_params(built.specs, stddev=0.1))
     step = jax.jit(partial(train_step, objective=built, optimizer=optimizer, seed=0))
     for number in range(2):
-        now, metrics = step(now, make_batch(fields_of(network, form), number))
+        now, metrics = step(now, make_batch(compatibility.default_fields(form), network.startswith("elmo"), number))
         assert np.isfinite(metrics["loss"][0])
     assert now.step == 2
     after = flatten(now.params)

@@ -154,7 +154,7 @@ def test_special_tokens_around_a_text_are_those_of_the_training_examples(tmp_pat
     example = formats.plan(name, FORMATS[name].config(), store, 32, seed=0).gather(np.zeros(1, np.int64))
     expected = example["tokens"][0][example["segment_ids"][0] > 0].tolist()
     if name == "sentence_stream":  # each direction reads all but the mark at its end, and then another sentence's mark
-        backward = example["backward_tokens"][0][example["backward_segment_ids"][0] > 0].tolist()
+        backward = example["backward"]["tokens"][0][example["backward"]["segment_ids"][0] > 0].tolist()
         assert run.tokenize(text).ids.tolist() == [*expected[:-1], backward[0]] == [expected[0], *backward[-2::-1]]
         return
     assert run.tokenize(text).ids.tolist() == expected and (name == "stream") == (expected[0] == ids[0])

@@ -120,8 +120,8 @@ def test_tables_are_tied_as_configured(tied, tables):
 
 
 def test_inputs_are_made_of_a_batch_with_a_source():
-    batch = {"tokens": TOKENS, "segment_ids": SEGMENTS, "positions": positions_of(SEGMENTS), "source_tokens": SOURCE,
-             "source_segment_ids": SOURCE_SEGMENTS, "source_positions": positions_of(SOURCE_SEGMENTS)}
+    batch = {"tokens": TOKENS, "segment_ids": SEGMENTS, "positions": positions_of(SEGMENTS), "source": {
+        "tokens": SOURCE, "segment_ids": SOURCE_SEGMENTS, "positions": positions_of(SOURCE_SEGMENTS)}}
     model, params = network(T5)
     inputs = model_inputs(model, batch, conditions_on=Context.SOURCE)
     close(encode(model, params, inputs).hidden, encode(model, params).hidden, atol=0)

@@ -66,17 +66,19 @@ def packed(tokens, n):
 def make_batch():
     (tokens, segments, positions), source = packed(0, T), packed(1, S)
     return {"tokens": tokens, "segment_ids": segments, "positions": positions, "token_type_ids": tokens % 2,
-            **dict(zip(("source_tokens", "source_segment_ids", "source_positions"), source, strict=True))}
+            "source": dict(zip(("tokens", "segment_ids", "positions"), source, strict=True))}
 
 
 BATCH = make_batch()
-SEGMENTS, SOURCE_SEGMENTS = BATCH["segment_ids"], BATCH["source_segment_ids"]
+SEGMENTS, SOURCE_SEGMENTS = BATCH["segment_ids"], BATCH["source"]["segment_ids"]
 REAL = SEGMENTS > 0
 
 
-def changed(name, where):
-    """`BATCH` with other tokens in the field `name` where the mask says."""
-    return BATCH | {name: np.where(where, (BATCH[name] + 7) % V, BATCH[name])}
+def changed(where, source=False):
+    """`BATCH` with other tokens where the mask says, of the text or of its source."""
+    text = BATCH["source"] if source else BATCH
+    text = text | {"tokens": np.where(where, (text["tokens"] + 7) % V, text["tokens"])}
+    return BATCH | {"source": text} if source else text
 
 
 class Network:
@@ -100,9 +102,9 @@ class Network:
 
     def inputs(self, model, batch, context):
         batch = dict(batch, characters=jnp.asarray(CHARACTERS)[batch["tokens"]])
-        source = context == "source"
-        return model_inputs(model, {name: jnp.asarray(x) for name, x in batch.items()
-                                    if source or not name.startswith("source_")}, conditions_on=context)
+        if context != "source":
+            del batch["source"]
+        return model_inputs(model, jax.tree.map(jnp.asarray, batch), conditions_on=context)
 
     def forward(self, execution=Execution()):
         """(params, batch) -> for each context, the outputs, and those at the positions `AT`."""
@@ -159,12 +161,12 @@ def close(computed, expected):
 # --- What an output depends on
 
 
-def dependencies(network, name):
+def dependencies(network, source=False):
     """For each context, bool[b, t, n, s]: whether output t, or its half n of two directions, depends on token s of the
-    field `name`."""
-    base, found = network.outputs(), {context: [] for context in network.contexts}
-    for s in range(BATCH[name].shape[1]):
-        other = network.outputs(changed(name, np.arange(BATCH[name].shape[1]) == s))
+    text, or of its source."""
+    base, found, length = network.outputs(), {context: [] for context in network.contexts}, S if source else T
+    for s in range(length):
+        other = network.outputs(changed(np.arange(length) == s, source))
         for context, steps in found.items():
             difference = np.abs(other[context] - base[context])
             steps.append(difference.reshape(*REAL.shape, network.model.output.directions, -1).max(-1) > 1e-6)
@@ -175,7 +177,7 @@ def test_output_depends_on_its_text_as_far_as_its_context_goes(network):
     """Not on later tokens, on other texts of the example or on padding; and on everything else."""
     same_text = SEGMENTS[:, :, None] == SEGMENTS[:, None, :]
     before = np.tri(T, dtype=bool)
-    for context, found in dependencies(network, "tokens").items():
+    for context, found in dependencies(network).items():
         sides = [before, before.T] if network.model.output.directions == 2 else [
             np.ones((T, T), bool) if context == "both" else before]
         for direction, side in enumerate(sides):
@@ -183,7 +185,7 @@ def test_output_depends_on_its_text_as_far_as_its_context_goes(network):
 
 
 def test_decoder_reads_all_of_the_source_of_its_text(network):
-    for context, found in dependencies(network, "source_tokens").items():
+    for context, found in dependencies(network, source=True).items():
         same_text = (SEGMENTS[:, :, None] == SOURCE_SEGMENTS[:, None, :]) & (context == "source")
         np.testing.assert_array_equal(found[:, :, 0][REAL], same_text[REAL])
 
@@ -196,13 +198,12 @@ def test_packed_texts_are_encoded_as_alone(network):
 
 
 def test_padding_changes_no_gradient(network):
-    source = changed("source_tokens", SOURCE_SEGMENTS == 0)["source_tokens"]
-    batch = changed("tokens", ~REAL) | {"source_tokens": source}
+    batch = changed(~REAL) | {"source": changed(SOURCE_SEGMENTS == 0, source=True)["source"]}
     close(network.step(network.params, batch, KEY), network.trained)
 
 
 def test_examples_may_be_in_any_order(network):
-    turned = network.outputs({name: value[::-1] for name, value in BATCH.items()})
+    turned = network.outputs(jax.tree.map(lambda x: x[::-1], BATCH))
     for context, hidden in network.outputs().items():
         close(turned[context][::-1], hidden)
 
@@ -223,7 +224,8 @@ def test_decoding_equals_encoding(network):
     tokens = RNG.integers(0, V, (b, T)).astype(np.int32)
     batch = BATCH | {"tokens": tokens, "segment_ids": np.ones_like(tokens), "token_type_ids": np.zeros_like(tokens),
                      "positions": np.broadcast_to(np.arange(T, dtype=np.int32), (b, T)),
-                     "source_segment_ids": np.int32(np.arange(S) < np.arange(1, b + 1)[:, None])}
+                     "source": BATCH["source"] | {
+                         "segment_ids": np.int32(np.arange(S) < np.arange(1, b + 1)[:, None])}}
     source = network.inputs(model, batch, context).source
     cache = jax.jit(lambda params, source: model.state.cache(
         params, b, T + 2, **({} if source is None else {"source": source})))(params, source)

@@ -105,7 +105,7 @@ def test_cache_is_refused(network, fields, length, named):
 
 
 BATCH = {"tokens": np.ones((2, 3), np.int32), "segment_ids": np.ones((2, 3), np.int32)}
-PAIRS = BATCH | {f"source_{name}": value for name, value in BATCH.items()}
+PAIRS = BATCH | {"source": BATCH}
 
 
 @pytest.mark.parametrize(("network", "batch", "options", "named"), [

@@ -104,10 +104,10 @@ def examples(case: Case, number: int, seed: int = 0) -> Batch:
         "pair_label": rng.integers(0, 2, number).astype(np.int32), "example": np.arange(number, dtype=np.int32)}
     streams = {"following": np.full(number, -1, np.int32), "reset": np.ones(number, np.int32)}
     config = row.config(**case.fields)
-    needed = {name.removeprefix("backward_"): name for name in row.batch_fields(config)}
-    values = fields | streams
-    return fields | {name: values[field] for field, name in needed.items() if field in values} | (
-        streams if "backward_tokens" in needed.values() else {})
+    text = fields | streams
+    if "backward/tokens" in row.batch_fields(config):
+        return text | {"backward": {name: text[name] for name in ("tokens", "segment_ids", "following", "reset")}}
+    return {name: value for name, value in text.items() if name in fields or name in row.batch_fields(config)}
 
 
 def filled(batch: Batch, size: int):
@@ -115,8 +115,8 @@ def filled(batch: Batch, size: int):
     number = len(batch["example"])
     for start in range(0, number, size):
         missing = max(0, start + size - number)
-        part = {name: np.pad(x[start : start + size], [(0, missing)] + [(0, 0)] * (x.ndim - 1))
-                for name, x in batch.items()}
+        part = jax.tree.map(
+            lambda x, a=start, n=missing: np.pad(x[a : a + size], [(0, n)] + [(0, 0)] * (x.ndim - 1)), batch)
         part["example"][size - missing :] = -1
         yield part
 
@@ -127,10 +127,10 @@ def stream(case: Case, number: int) -> Batch:
     batch, = filled(examples(case, number - 1), number)
     reset = (np.arange(number) >= number // 2).astype(np.int32)
     following = np.where(batch["segment_ids"][:, -1] > 0, 7, -1).astype(np.int32)
-    more = {"reset": reset, "following": following}
-    if case.objective == "bidirectional":
-        more |= {"backward_reset": reset[::-1].copy(), "backward_following": following}
-    return batch | more
+    batch |= {"reset": reset, "following": following}
+    if "backward" in batch:
+        batch["backward"] |= {"reset": reset[::-1].copy(), "following": following}
+    return batch
 
 
 def carry(objective: Objective, number: int) -> Carry:

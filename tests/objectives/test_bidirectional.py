@@ -34,8 +34,8 @@ def stream(seed, start, length):
     return np.array(found[:length], np.int32)
 
 
-STREAMS = {prefix: np.stack([stream(10 * number + i, mark, CHUNKS * T + 1) for i in range(16)])
-           for number, (prefix, mark) in enumerate((("", START), ("backward_", END)))}
+STREAMS = [np.stack([stream(10 * number + i, mark, CHUNKS * T + 1) for i in range(16)])
+           for number, mark in enumerate((START, END))]
 
 
 def characters(tokens):
@@ -46,15 +46,14 @@ def characters(tokens):
 def batches(number=B, length=T, read=False):
     """Batches of the streams, each continuing the one before."""
     for begin in range(0, CHUNKS * T, length):
-        batch = {"example": np.arange(number, dtype=np.int32)}
-        for prefix, streams in STREAMS.items():
+        texts = []
+        for streams in STREAMS:
             tokens = streams[:number, begin : begin + length]
-            batch |= {prefix + "tokens": tokens, prefix + "segment_ids": np.ones_like(tokens),
-                      prefix + "following": streams[:number, begin + length],
-                      prefix + "reset": np.full(number, begin == 0, np.int32)}
-            if read:
-                batch[prefix + "characters"] = characters(tokens)
-        yield batch
+            texts.append({"tokens": tokens, "segment_ids": np.ones_like(tokens),
+                          "following": streams[:number, begin + length],
+                          "reset": np.full(number, begin == 0, np.int32)}
+                         | ({"characters": characters(tokens)} if read else {}))
+        yield {"example": np.arange(number, dtype=np.int32), **texts[0], "backward": texts[1]}
 
 
 def build(network=NETWORK, **fields):
@@ -75,12 +74,12 @@ def test_targets_are_the_next_words_and_the_end_of_a_sentence_where_another_begi
     ones, zero = np.ones_like(tokens), np.zeros(2, np.int32)
     found = prepare(objective, {
         "example": np.arange(2), "tokens": tokens, "segment_ids": ones, "following": np.array([START, -1]),
-        "reset": zero, "backward_tokens": backward, "backward_segment_ids": ones, "backward_reset": zero,
-        "backward_following": np.array([6, END])})
+        "reset": zero, "backward": {
+            "tokens": backward, "segment_ids": ones, "reset": zero, "following": np.array([6, END])}})
     assert (found["targets"] * (found["weights"] > 0)).tolist() == [[7, 8, END, 9, END], [END, 5, END, 4, 0]]
-    assert found["backward_targets"].tolist() == [[9, START, 8, 7, 6], [5, START, 4, 3, START]]
+    assert found["backward"]["targets"].tolist() == [[9, START, 8, 7, 6], [5, START, 4, 3, START]]
     assert (found["weights"] > 0).tolist() == [[True] * 5, [True] * 4 + [False]]
-    assert found["weights"].sum() == pytest.approx(0.5) and found["backward_weights"].sum() == pytest.approx(0.5)
+    assert found["weights"].sum() == pytest.approx(0.5) and found["backward"]["weights"].sum() == pytest.approx(0.5)
 
 
 def test_evaluation_has_the_mean_cross_entropies_of_each_direction_under_the_full_softmax():
@@ -88,13 +87,14 @@ def test_evaluation_has_the_mean_cross_entropies_of_each_direction_under_the_ful
     batch = prepare(objective, next(batches()))
     total, (metrics, _) = objective.loss(params, batch, None, objective.carry(B))
     hidden = jax.jit(model.encode)(params["encoder"], Inputs(
-        tokens=batch["tokens"], backward=Inputs(tokens=batch["backward_tokens"]))).hidden
+        tokens=batch["tokens"], backward=Inputs(tokens=batch["backward"]["tokens"]))).hidden
     head = params["objective"]["bidirectional"]
     found = {}
-    for name, prefix, x in zip(("forward", "backward"), STREAMS, np.split(np.asarray(hidden), 2, -1), strict=True):
+    for name, text, x in zip(("forward", "backward"), (batch, batch["backward"]), np.split(np.asarray(hidden), 2, -1),
+                             strict=True):
         logits = x @ head["output"].T + head["bias"]
         found[name] = -np.take_along_axis(
-            log_softmax(logits, axis=-1), np.asarray(batch[prefix + "targets"])[..., None], -1).mean()
+            log_softmax(logits, axis=-1), np.asarray(text["targets"])[..., None], -1).mean()
         assert float(metrics[f"{name}_loss"][0] / metrics[f"{name}_loss"][1]) == pytest.approx(found[name], rel=1e-5)
     mean = (found["forward"] + found["backward"]) / 2
     assert float(total) == pytest.approx(mean, rel=1e-5) == float(metrics["lm_loss"][0] / metrics["lm_loss"][1])
@@ -153,7 +153,7 @@ def test_split_streams_have_the_loss_of_unsplit_ones(network):
 def test_each_direction_is_reset_by_its_own_field():
     model, objective, _ = build()
     carry = jax.tree.map(lambda x: x + 0.5, objective.carry(B))
-    batch = {"reset": jnp.array([1, 0, 1, 0]), "backward_reset": jnp.array([0, 0, 1, 1])}
+    batch = {"reset": jnp.array([1, 0, 1, 0]), "backward": {"reset": jnp.array([0, 0, 1, 1])}}
     state = bidirectional.initial_state(batch, carry, model)
     for name, expected in (("forward", [0, 0.5, 0, 0.5]), ("backward", [0.5, 0.5, 0, 0])):
         for x in jax.tree.leaves(state[name]):
@@ -179,7 +179,7 @@ def test_a_skipped_update_resets_the_states_of_both_directions():
 def test_a_forward_network_has_one_direction():
     network = bilstm.Config(**vars(NETWORK) | {"directions": "forward"})
     _, objective, params = build(network)
-    batch = prepare(objective, {name: x for name, x in next(batches()).items() if not name.startswith("backward")})
+    batch = prepare(objective, {name: x for name, x in next(batches()).items() if name != "backward"})
     total, (metrics, carry) = objective.loss(params, batch, None, objective.carry(B))
     assert "backward_loss" not in metrics and set(carry.per_example) == {"forward"}
     assert float(total) == pytest.approx(float(metrics["forward_loss"][0] / metrics["forward_loss"][1]), rel=1e-6)
@@ -201,8 +201,8 @@ def test_the_score_of_a_sentence_is_the_sum_of_log_probabilities_of_its_directio
     ones = np.ones((1, 4), np.int32)
     batch = prepare(objective, {
         "example": np.zeros(1, np.int32), "tokens": text[:, :-1], "segment_ids": ones, "following": np.array([START]),
-        "reset": np.ones(1), "backward_tokens": text[:, :0:-1], "backward_segment_ids": ones,
-        "backward_following": np.array([END]), "backward_reset": np.ones(1)})
+        "reset": np.ones(1), "backward": {
+            "tokens": text[:, :0:-1], "segment_ids": ones, "following": np.array([END]), "reset": np.ones(1)}})
     _, (metrics, _) = objective.loss(params, batch, None, objective.carry(1))
     expected = sum(float(metrics[name][0]) for name in objective.terms)
     assert -float(found[:, : views.predicted.shape[1]].sum()) == pytest.approx(expected, rel=1e-5)
@@ -211,9 +211,8 @@ def test_the_score_of_a_sentence_is_the_sum_of_log_probabilities_of_its_directio
 def test_an_example_as_text_shows_both_directions():
     _, objective, _ = build()
     tokenizer = SimpleNamespace(id_to_token=lambda i: {START: "<S>", END: "</S>"}.get(i, f"w{i}"))
-    batch = {"example": np.zeros(1), "tokens": np.array([[START, 7, START, 8]]), "following": np.array([9]),
-             "backward_tokens": np.array([[8, END, 7, 6]]), "backward_following": np.array([END])}
-    batch |= {f"{prefix}{name}": np.ones((1, 4) if name == "segment_ids" else 1, int)
-              for prefix in STREAMS for name in ("segment_ids", "reset")}
+    rest = {"segment_ids": np.ones((1, 4), int), "reset": np.ones(1, int)}
+    batch = {"example": np.zeros(1), "tokens": np.array([[START, 7, START, 8]]), "following": np.array([9]), **rest,
+             "backward": {"tokens": np.array([[8, END, 7, 6]]), "following": np.array([END]), **rest}}
     text, = objective.uses.describe(jax.device_get(prepare(objective, batch)), tokenizer)
     assert text == "forward: <S> w7 | <S> w8 -> w9 / backward: w8 | </S> w7 w6 | -> <S>"

@@ -116,7 +116,7 @@ def preparing(name):
 @every
 def test_weights_are_normalised_and_padding_has_none(name):
     prepared = preparing(name)[-1]
-    weights = {field: x for field, x in prepared.items() if field.endswith("weights")}
+    weights = {field: x for field, x in flatten(prepared).items() if field.endswith("weights")}
     assert weights
     for field, x in weights.items():
         total, used = 1.0, (x > 0).sum()
@@ -156,8 +156,8 @@ def test_draws_belong_to_the_key_of_their_example(name):
     mixed = Keys(jnp.where(half, others.per_example, keys.per_example), keys.shared)
     mixed = jax.device_get(prepare(mixed, batch))
     for part, expected in ((half, drawn), (~half, first)):
-        fields = [{field: x[part] for field, x in each.items() if field != "shared"} for each in (mixed, expected)]
-        assert not differing(*fields)
+        fields = [{field: x for field, x in each.items() if field != "shared"} for each in (mixed, expected)]
+        assert not differing(*jax.tree.map(lambda x, part=part: x[part], fields))
 
 
 @pytest.fixture
@@ -205,7 +205,7 @@ def test_validation_does_not_depend_on_the_batches(name):
     def means(*ends):
         sums = MetricSums()
         for start, end in zip((0, *ends), ends, strict=False):
-            batch, = rows.filled({field: x[start:end] for field, x in examples.items()}, B)
+            batch, = rows.filled(jax.tree.map(lambda x, a=start, b=end: x[a:b], examples), B)
             metrics, _ = jax.device_get(step(params, batch, carry))
             total, number = metrics.pop("loss")
             terms = {metric: weight * metrics[metric][0] / metrics[metric][1]

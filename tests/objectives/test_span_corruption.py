@@ -186,8 +186,7 @@ def test_loss_is_the_cross_entropy_of_the_targets_and_z_loss_in_training(tied):
 
     model = encoder_decoder.build(replace(NETWORK, tied=tied))
     inputs = model_inputs(model, {"tokens": batch["inputs"], "segment_ids": batch["target_segment_ids"],
-                                  "source_tokens": batch["source_tokens"],
-                                  "source_segment_ids": batch["source_segment_ids"]}, conditions_on=Context.SOURCE)
+                                  "source": batch["source"]}, conditions_on=Context.SOURCE)
     hidden = np.asarray(jax.jit(model.encode)(params["encoder"], inputs).hidden, np.float64)
     table = float64(params["encoder"]["embedding"]["token"]) / 4 if tied == "all" else float64(
         params["objective"]["span_corruption"]["output"])
@@ -209,7 +208,7 @@ def test_a_target_does_not_depend_on_itself(variant):
     batch = make_batch(b=4)
     batch["tokens"] = np.where(batch["segment_ids"] > 0, 3 + np.arange(40), 0).astype(np.int32)
     batch = prepared(objective, batch)
-    inputs, targets, source = (np.asarray(batch[name]) for name in ("inputs", "targets", "source_tokens"))
+    inputs, targets, source = map(np.asarray, (batch["inputs"], batch["targets"], batch["source"]["tokens"]))
     assert (inputs[:, 0] == IDS.start).all() and (inputs[:, 1:] == targets[:, :-1]).all()
     words = (targets > IDS.end) & (targets < V - SENTINELS) & (np.asarray(batch["weights"]) > 0)
     for b, i in zip(*np.nonzero(words), strict=True):
@@ -226,8 +225,7 @@ def test_a_target_does_not_depend_on_itself(variant):
 def _logits(objective, params, batch):
     model = encoder_decoder.build(NETWORK)
     inputs = model_inputs(model, {"tokens": batch["inputs"], "segment_ids": batch["target_segment_ids"],
-                                  "source_tokens": batch["source_tokens"],
-                                  "source_segment_ids": batch["source_segment_ids"]}, conditions_on=Context.SOURCE)
+                                  "source": batch["source"]}, conditions_on=Context.SOURCE)
     return objective.uses.next_token.logits(params, model.encode(params["encoder"], inputs).hidden)
 
 
@@ -238,8 +236,8 @@ def test_examples_are_described():
 
     objective = build()
     batch = prepared(objective, make_batch(b=2, t=12))
-    for line, source, target in zip(objective.uses.describe(jax.device_get(batch), Names()), batch["source_tokens"],
-                                    batch["targets"], strict=True):
+    lines = objective.uses.describe(jax.device_get(batch), Names())
+    for line, source, target in zip(lines, batch["source"]["tokens"], batch["targets"], strict=True):
         left, right = line.split(" => ")
         assert left.split()[0] == f"t{source[0]}" and right.split()[0] == f"t{target[0]}" and right.endswith("t1")
 
@@ -253,8 +251,7 @@ def test_generated_targets_are_the_most_probable_tokens():
     found = np.asarray(jax.jit(partial(objective.predict, k=9))(params, batch)["generated"])
     inputs = np.full((3, 9), IDS.start, np.int32)
     logits = jax.jit(lambda inputs: _logits(objective, params, {
-        "inputs": inputs, "target_segment_ids": jnp.ones((3, 9), jnp.int32), "source_tokens": batch["tokens"],
-        "source_segment_ids": batch["segment_ids"]}))
+        "inputs": inputs, "target_segment_ids": jnp.ones((3, 9), jnp.int32), "source": batch}))
     ended = np.zeros(3, bool)
     for i in range(9):
         best = np.where(ended, IDS.start, np.asarray(logits(inputs))[:, i].argmax(-1))

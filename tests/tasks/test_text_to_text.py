@@ -48,11 +48,11 @@ def test_sources_and_targets_end_and_start_as_in_t5(whole):
     batch = whole.examples().gather(np.arange(3))
     ready = whole.objective.prepare(None, batch)
     for i, record in enumerate(PAIRS):
-        real, source = batch["segment_ids"][i] > 0, batch["source_segment_ids"][i] > 0
+        real, source = batch["segment_ids"][i] > 0, batch["source"]["segment_ids"][i] > 0
         ids = [*encode(record["target"]), special["sep"]]
         assert ready["targets"][i][real].tolist() == ids
         assert ready["tokens"][i][real].tolist() == [special["pad"], *ids[:-1]]
-        assert batch["source_tokens"][i][source].tolist() == [*encode(record["text"]), special["sep"]]
+        assert batch["source"]["tokens"][i][source].tolist() == [*encode(record["text"]), special["sep"]]
         np.testing.assert_allclose(ready["weights"][i], real / 12, rtol=1e-6)
 
 
@@ -71,7 +71,7 @@ def test_long_texts_are_cut():
 def test_batches_have_a_length_for_sources_and_one_for_targets(whole):
     examples = task([{"text": "cat " * 20, "target": "dog"}], max_target=8).examples()
     batch = examples.gather(np.arange(1), examples.batch_length(np.arange(1)))
-    assert batch["tokens"].shape == (1, 8) and batch["source_tokens"].shape == (1, 24)
+    assert batch["tokens"].shape == (1, 8) and batch["source"]["tokens"].shape == (1, 24)
     assert whole.examples().batch_length(np.array([1, -1])) == (8, 8)
 
 

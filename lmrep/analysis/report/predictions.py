@@ -31,7 +31,7 @@ from lmrep.objectives.base import Objective
 from lmrep.objectives.uses import HeldOut
 from lmrep.training.stages import set_params
 from lmrep.training.state import FROZEN, specs_of
-from lmrep.training.step import prepare_keys
+from lmrep.training.step import SHARED, prepare_keys
 
 MAX_TEXTS = 12  # sample texts that are shown
 EXAMPLES, CONTEXT = 16, 12  # validation examples with a predicted token, and tokens shown on either side of it
@@ -101,8 +101,8 @@ def _attention(data: RunData, run: Run, batch: dict[str, np.ndarray] | None, max
 def _pairs(data: RunData, objective: Objective, length: int) -> list[attention.Pair]:
     """Sources and targets that the objective makes of the first `length` tokens of validation examples."""
     batch = objective.uses.text_pairs.batch(held_out_batch(data, objective, length))
-    return [(source[in_source == 1], target[in_target == 1]) for source, in_source, target, in_target in zip(*(
-        batch[name] for name in ("source_tokens", "source_segment_ids", "targets", "segment_ids")), strict=True)]
+    return [(source[in_source == 1], target[in_target == 1]) for source, in_source, target, in_target in zip(
+        batch["source"]["tokens"], batch["source"]["segment_ids"], batch["targets"], batch["segment_ids"], strict=True)]
 
 
 def _newest(runs: Pair) -> Run:
@@ -144,7 +144,7 @@ def held_out_batch(data: RunData, objective: Objective, length: int | None = Non
     plan = build.evaluation_plan(stage, store, seed, prepared.directory.parent)
     batch = loader.gather(plan, np.unique(np.linspace(0, plan.examples - 1, EXAMPLES).astype(np.int64)))
     if length:
-        batch = {name: value[:, :length] if FIELDS[name].axes == "bt" else value for name, value in batch.items()}
+        batch = jax.tree.map(lambda x: x[:, :length] if x.ndim == 2 else x, batch)
     return jax.device_get(jax.jit(lambda batch: objective.prepare(
         prepare_keys(objective, batch, seed, np.int32(0)), batch))(batch))
 
@@ -203,7 +203,8 @@ def _held_out(data: RunData, runs: Pair, batch: dict[str, np.ndarray], notes: li
             if content := predictions(data, runs, batch, notes):
                 found[view] = content
     if not found and run.objective.uses.describe is not None:
-        some = {name: value[:: EXAMPLES // DESCRIBED] for name, value in batch.items() if np.ndim(value)}
+        some = jax.tree.map(lambda x: x[:: EXAMPLES // DESCRIBED],
+                            {name: value for name, value in batch.items() if name != SHARED})
         words = [text.split() for text in run.objective.uses.describe(some, data.network.tokenizer)]
         found["described"] = [" ".join(w[:WORDS]) + (" …" if len(w) > WORDS else "") for w in words]
     return found

@@ -24,7 +24,7 @@ from lmrep.config import json_files
 from lmrep.core import params as P
 from lmrep.core.errors import RunFault, UserError
 from lmrep.data import tokenizers
-from lmrep.data.formats.base import batch_struct, with_characters
+from lmrep.data.formats import batch_struct
 from lmrep.data.store.prepare import Prepared
 from lmrep.experiment import build, checks, frozen
 from lmrep.experiment import config as experiments
@@ -216,11 +216,9 @@ def _network(directory: Path, experiment: Experiment, step: int, notes: list[str
     objectives = [build.objective(stage, model, tokenizer.vocabulary, parts) for stage in stages]
     built = [optimizers.build(stage.optimizer, objective.specs, experiments.schedule_steps(stages, i))
              for i, (stage, objective) in enumerate(zip(stages, objectives, strict=True))]
-    fields = [ALL_FORMATS[stage.format_name].fields(stage.format) for stage in stages]
-    if tokenizer.characters:
-        fields = list(map(with_characters, fields))
     batches = [] if experiment.labelled else [
-        batch_struct(each, b=stage.batch_size, t=stage.length) for stage, each in zip(stages, fields, strict=True)]
+        batch_struct(ALL_FORMATS[stage.format_name].fields(stage.format), bool(tokenizer.characters),
+                     b=stage.batch_size, t=stage.length) for stage in stages]
     reached = stages.index(stage_at(experiment, step))
     specs = objectives[reached].specs
     state = jax.eval_shape(built[reached].init, P.abstract(specs))

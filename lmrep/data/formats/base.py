@@ -4,7 +4,7 @@ A format describes each example as spans of a store's token stream, with special
 twice, and `plans.Plan` gathers a batch from the spans without a Python loop over examples or tokens.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from lmrep.core.components import row
 from lmrep.core.errors import UserError
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.data import characters
+from lmrep.data.characters import LENGTH
 from lmrep.data.dataset import Dataset
 
 if TYPE_CHECKING:
@@ -52,32 +52,35 @@ FIELDS = {
     "following": Field("b", np.int32, "the token that follows the example's last one in the text, which is the first "
                                       "token of the next example; -1 where the text ends"),
 }
-FIELDS |= {f"source_{name}": FIELDS[name]._replace(axes="bs", help=f"of the text that the tokens are generated from: "
-                                                   f"{FIELDS[name].help}")
-           for name in ("tokens", "segment_ids", "positions")}
-FIELDS |= {f"backward_{name}": FIELDS[name]._replace(help=f"of the stream that is read backward: {FIELDS[name].help}")
-           for name in ("tokens", "characters", "segment_ids", "reset", "following")}
-
 TEXT_FIELDS = ("tokens", "segment_ids", "positions", "token_type_ids", "example")
-
-
 PAIR_FIELDS = (*TEXT_FIELDS, "pair_label")
+BACKWARD = "backward/"  # precedes the names of the fields of a text that a backward direction reads
 
 
-def with_characters(fields: Iterable[str]) -> tuple[str, ...]:
-    """Adds the fields of characters to the fields of a batch, for tokenizers that have them."""
-    names = {"tokens": "characters", "backward_tokens": "backward_characters"}
-    fields = tuple(fields)
-    return (*fields, *(names[name] for name in fields if name in names))
+def batch_struct(
+    names: Iterable[str], characters: bool, columns: Mapping[str, Field] = {},
+    sharding: "jax.sharding.Sharding | None" = None, **sizes: int | tuple[int, ...],
+) -> dict[str, Any]:
+    """The shapes and dtypes of a batch, as `jax.ShapeDtypeStruct`.
 
-
-def batch_struct(fields: Iterable[str], **sizes: int) -> "dict[str, jax.ShapeDtypeStruct]":
-    """Shapes and dtypes of a batch with these fields: `batch_struct(plan.fields, b=32, t=128)`."""
+    Args:
+      names: of the fields that its format promises.
+      characters: whether its tokenizer has the characters of words, which every text has then.
+      columns: further fields by path.
+      sharding: of every array.
+      sizes: for each letter of the axes, the size of the axis, or of the axes that it stands for: b=32, t=128.
+    """
     import jax  # here, since the processes that tokenize import this module and need no JAX
 
-    sizes = {"c": characters.LENGTH, **sizes}
-    return {name: jax.ShapeDtypeStruct(tuple(sizes[axis] for axis in FIELDS[name].axes), FIELDS[name].dtype)
-            for name in fields}
+    from lmrep.core.params import unflatten
+
+    fields = {name: FIELDS[name.removeprefix(BACKWARD)] for name in names}
+    texts = [name.removesuffix("tokens") for name in fields if characters and name.endswith("tokens")]
+    fields |= {f"{text}characters": FIELDS["characters"] for text in texts} | columns
+    sizes = {"c": LENGTH, **sizes}
+    return unflatten({
+        path: jax.ShapeDtypeStruct(tuple(int(size) for axis in field.axes for size in np.ravel(sizes[axis])),
+                                   field.dtype, sharding=sharding) for path, field in fields.items()})
 
 
 class Layout(NamedTuple):
@@ -163,7 +166,8 @@ class FormatDef(NamedTuple):
     # of each example. The store is not empty, and `length` at least `layout.min_length`. Raises UserError where the
     # text is unsuitable. None for labelled examples, which no store holds.
     plan: Callable[..., Dataset] | None
-    # config -> names of the arrays of a batch, out of `FIELDS`
+    # config -> names of the arrays of a batch, out of `FIELDS`; "backward/tokens" for the tokens of a text that a
+    # backward direction reads, which are `batch["backward"]["tokens"]`
     fields: Callable[[Any], tuple[str, ...]] = lambda config: TEXT_FIELDS
     # (config, length) -> of examples in the order of the corpus, each of which continues the example at the same index
     # of the previous batch: how many tokens after that one it begins, less than `length` where it repeats the others.

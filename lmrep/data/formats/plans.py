@@ -10,7 +10,7 @@ import numpy as np
 
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.dataset import Batch, Dataset
-from lmrep.data.formats.base import TEXT_FIELDS, Layout, Progress, Spans, ranges, with_characters
+from lmrep.data.formats.base import Layout, Progress, Spans, ranges
 from lmrep.data.formats.cache import cached
 from lmrep.data.order import contiguous_numbers, example_numbers
 from lmrep.data.store.token_store import Store
@@ -39,12 +39,6 @@ class Plan(Dataset):
     @property
     def rows(self) -> int:
         return len(self.spans.offsets) - 1
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The names of the arrays of a batch, out of `FIELDS`."""
-        fields = (*TEXT_FIELDS, *self.spans.columns, *(("following",) if self.contiguous else ()))
-        return fields if self.vocabulary.characters is None else with_characters(fields)
 
     def numbers(self, positions: np.ndarray, batch_size: int, seed: int) -> np.ndarray:
         if self.contiguous:  # only these have empty examples

@@ -30,7 +30,7 @@ import numpy as np
 from lmrep.config.record import setting
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.dataset import Batch, Dataset
-from lmrep.data.formats.base import TEXT_FIELDS, FormatDef, Layout, make_layout, with_characters
+from lmrep.data.formats.base import BACKWARD, TEXT_FIELDS, FormatDef, Layout, make_layout
 from lmrep.data.store.token_store import Store
 
 PASSES = 3  # examples that are gathered at a time are of two, or, where the readers move on, three
@@ -90,11 +90,6 @@ class SentenceStreamPlan(Dataset):
         return self.rows
 
     @property
-    def fields(self) -> tuple[str, ...]:
-        names = fields(self.config)
-        return names if self.vocabulary.characters is None else with_characters(names)
-
-    @property
     def vocabulary(self) -> Vocabulary:
         return self.store.vocabulary
 
@@ -114,12 +109,10 @@ class SentenceStreamPlan(Dataset):
             raise IndexError(f"example {numbers.min()} of a plan")
         forward, backward = self._stream(numbers, backward=False), self._stream(numbers, backward=True)
         shape = forward["tokens"].shape
-        batch = {
-            **forward, **{f"backward_{name}": value for name, value in backward.items()},
-            "positions": np.arange(self.length, dtype=np.int32) * forward["segment_ids"],
+        return {
+            **forward, "positions": np.arange(self.length, dtype=np.int32) * forward["segment_ids"],
             "token_type_ids": np.zeros(shape, np.int32),
-            "example": np.where(numbers < 0, -1, numbers % self.examples).astype(np.int32)}
-        return {name: batch[name] for name in self.fields}
+            "example": np.where(numbers < 0, -1, numbers % self.examples).astype(np.int32), "backward": backward}
 
     def _stream(self, numbers: np.ndarray, backward: bool) -> Batch:
         """The fields of one direction."""
@@ -200,7 +193,7 @@ def layout(config: SentenceStream, vocabulary: Vocabulary) -> Layout:
 
 def fields(config: SentenceStream) -> tuple[str, ...]:
     """The batch fields of tokenizers without characters."""
-    return (*TEXT_FIELDS, "following", "reset", *(f"backward_{name}" for name in STREAM_FIELDS))
+    return (*TEXT_FIELDS, "following", "reset", *(BACKWARD + name for name in STREAM_FIELDS))
 
 
 def plan(config: SentenceStream, store: Store, length: int, seed: int, layout: Layout, fingerprint: str,

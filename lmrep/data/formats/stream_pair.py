@@ -144,10 +144,6 @@ class StreamPairPlan(Dataset):
         return self.rows
 
     @property
-    def fields(self) -> tuple[str, ...]:
-        return fields(self.config)
-
-    @property
     def vocabulary(self) -> Vocabulary:
         return self.store.vocabulary
 
@@ -185,7 +181,7 @@ class StreamPairPlan(Dataset):
             NONE)
         source[~filled] = NONE
         real = source != NONE
-        batch = {
+        return {
             "tokens": self._tokens(source, backward),
             "segment_ids": real.astype(np.int32),
             "positions": np.where(real, at, 0).astype(np.int32),
@@ -195,7 +191,6 @@ class StreamPairPlan(Dataset):
             "reset": np.full(len(numbers), not self.contiguous, np.int32) * filled,
             "reversed": (filled & backward).astype(np.int32),
         }
-        return {name: batch[name].astype(np.int32) for name in self.fields}
 
     def _backward(self, numbers: np.ndarray) -> np.ndarray:
         return numbers // self.rows % self.directions == 1

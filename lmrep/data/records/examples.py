@@ -11,7 +11,7 @@ from lmrep.data.dataset import Batch, Dataset
 from lmrep.data.formats.base import ranges
 from lmrep.data.formats.packed import best_fit
 from lmrep.data.order import example_numbers
-from lmrep.data.records.encoding import Units
+from lmrep.data.records.encoding import Source, Units
 
 # Batches are padded to one of these lengths, so that few programs are compiled.
 BUCKETS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
@@ -41,10 +41,6 @@ class Examples(Dataset):
     def examples(self) -> int:
         """The number of sequences."""
         return len(self.rows) - 1
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        return tuple(self.gather(np.array([-1]), 1))
 
     @functools.cached_property
     def lengths(self) -> np.ndarray:
@@ -156,8 +152,7 @@ class Examples(Dataset):
           of each sequence; `unit` i32[b, n], the units of each, -1 for none; `first` and `last` i32[b, n], the
           positions of each unit's first and last token; and every column of the units: [b, n, ...] with -1 for none,
           or [b, t, ...] with -1 for special tokens and padding, 0 where they are floats; `characters` of tokenizers
-          that have them; and, of units with a source, `source_tokens`, `source_segment_ids` and `source_positions`
-          i32[b, s].
+          that have them; and, of units with a source, `source` with `tokens`, `segment_ids` and `positions` i32[b, s].
         """
         lengths = length if isinstance(length, tuple) else (length, length)
         length, source_length = (each or self.length for each in lengths)
@@ -195,21 +190,24 @@ class Examples(Dataset):
             "positions": tokenwise(inside), "token_type_ids": tokenwise(units.token_types[source]),
             "example": numbers.astype(np.int32), "unit": unitwise(unit), "first": unitwise(begin, 0),
             "last": unitwise(np.maximum(begin + sizes - 1, 0), 0), **columns,
-            **self._sources(unit, line, segment, len(numbers), source_length)}, self.vocabulary)
+            **({} if units.source is None else
+               {"source": self._source(units.source, unit, line, segment, (len(numbers), source_length))}),
+        }, self.vocabulary)
 
-    def _sources(self, unit: np.ndarray, line: np.ndarray, segment: np.ndarray, count: int, length: int) -> Batch:
-        """Arranges the sources of units, int64[n], in lines and segments of `count` sequences; {} where there are
-        none."""
-        if (texts := self.units.source) is None:
-            return {}
-        sizes = texts.lengths[unit]
-        _, inside, target = _arranged(sizes, line, length)
-        fields = {"source_tokens": (texts.tokens[np.repeat(texts.offsets[unit], sizes) + inside], self.pad),
-                  "source_segment_ids": (np.repeat(segment, sizes), 0), "source_positions": (inside, 0)}
-        arrays = {name: np.full(count * length, padding, np.int32) for name, (_, padding) in fields.items()}
-        for name, (values, _) in fields.items():
-            arrays[name][target] = values
-        return {name: array.reshape(count, length) for name, array in arrays.items()}
+    def _source(
+        self, source: Source, unit: np.ndarray, line: np.ndarray, segment: np.ndarray, shape: tuple[int, int]
+    ) -> Batch:
+        """Arranges the sources of units, int64[n], in the lines and segments of an array [b, s]."""
+        sizes = source.lengths[unit]
+        _, inside, target = _arranged(sizes, line, shape[1])
+
+        def tokenwise(values: np.ndarray, padding: int = 0) -> np.ndarray:
+            array = np.full(shape, padding, np.int32)
+            array.reshape(-1)[target] = values
+            return array
+
+        return {"tokens": tokenwise(source.tokens[np.repeat(source.offsets[unit], sizes) + inside], self.pad),
+                "segment_ids": tokenwise(np.repeat(segment, sizes)), "positions": tokenwise(inside)}
 
     def statistics(self) -> dict[str, float]:
         """As `Dataset.statistics`; `padding` is counted in batches of one length, the longest."""
