@@ -86,6 +86,6 @@ def faults_of(what: str, config: Any) -> Iterator[None]:
             raise
         frames = traceback.extract_tb(error.__traceback__)
         frame = next((frame for frame in reversed(frames) if frame.filename == _file(config)), frames[-1])
-        lines = str(error).strip().splitlines() or [""]
-        raise UserError(f"{what}: {type(error).__name__}: {lines[0][:300]} (line {frame.lineno} of {frame.filename}); "
+        message = " ".join(str(error).split())[:300]
+        raise UserError(f"{what}: {type(error).__name__}: {message} (line {frame.lineno} of {frame.filename}); "
                         f"correct this component ({TRACEBACK}=1 shows the traceback)") from error

@@ -25,7 +25,7 @@ Rules = Mapping[str, Any]  # logical axis -> mesh axis, several mesh axes, or No
 AXES = ("data", "fsdp", "tensor")
 SEQUENCE = "sequence"  # a fourth axis, of meshes that shard sequences
 
-# Logical axes without a rule are replicated, and so are those with a rule for an axis that a mesh does not have.
+# Logical axes whose rule is None, or an axis that a mesh does not have, are replicated.
 RULES: Rules = {
     "batch": ("data", "fsdp"),  # each example is on one (data, fsdp) position
     "length": SEQUENCE,  # the positions of a sequence; attention gathers its keys and values
@@ -33,6 +33,7 @@ RULES: Rules = {
     "vocab": "tensor",  # the token embedding and the logits
     "heads": "tensor",  # attention heads
     "mlp": "tensor",  # the feed-forward width
+    "layers": None,  # the layers of a stack
     "embed": "fsdp",  # the model width of a parameter, which is gathered just before use
 }
 

@@ -17,6 +17,7 @@ from lmrep.core import params as P
 from lmrep.core.components import check_build, check_built, described, faults_of, type_of
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
+from lmrep.core.sharding import RULES
 from lmrep.data.formats import FORMATS, batch_struct
 from lmrep.data.formats.base import BACKWARD, FIELDS, PLAN_ARGUMENTS
 from lmrep.data.records import FIELDS as RECORD_FIELDS
@@ -26,7 +27,7 @@ from lmrep.experiment.record import ALL_FORMATS, ALL_OBJECTIVES, StagePlan
 from lmrep.layers.stack import Execution
 from lmrep.metrics import COMMON, UNIGRAM_LOSS, Metric, baseline_names
 from lmrep.models import MODELS
-from lmrep.models.base import Encoded, Inputs, Model, ModelDef, NetworkLoss
+from lmrep.models.base import Context, Encoded, Inputs, Model, ModelDef, NetworkLoss
 from lmrep.objectives.base import Batch, EvaluationKeys, Keys, Metrics, Objective
 from lmrep.objectives.outputs import NETWORK, checked_loss
 from lmrep.objectives.uses import HeldOut
@@ -43,7 +44,7 @@ def check_network(name: str, row: ModelDef) -> None:
     _check_names(what, "its config lacks the field", ("vocab", "max_length"), known)
     _check_names(what, "its row names the field", (
         *row.architecture_fields, *row.evaluation_fields, *row.tiny, *row.encoder,
-        *filter(None, [row.carried_field])), known)
+        *({*row.dropout_fields} - {"dropout"}), *filter(None, [row.carried_field])), known)
 
 
 def build_network(name: str, config: Any, execution: Execution, title: str) -> Model:
@@ -56,7 +57,10 @@ def build_network(name: str, config: Any, execution: Execution, title: str) -> M
         row.check(config)
         model = row.build(config, execution, title)
         check_built(what, model, Model)
-        return model
+    _check_names(what, "it takes the input", sorted(model.inputs), Inputs._fields)
+    _check_names(what, "it can be conditioned on", sorted(model.conditions_on), [*Context])
+    _check_specs(what, model.specs)
+    return model
 
 
 def check_rows(stage: StagePlan) -> None:
@@ -178,6 +182,16 @@ def _check_names(what: str, problem: str, names: Any, known: Any) -> None:
             raise UserError(f"{what}: {problem} {name!r}{verb}; correct this component{near}")
 
 
+def _check_specs(what: str, specs: Tree) -> None:
+    """Raises UserError where a parameter has not one logical axis for each dimension, or one that no rule names, which
+    would never be sharded."""
+    for path, spec in P.flatten(specs).items():
+        if len(spec.axes) != len(spec.shape):
+            raise UserError(f"{what}: its parameter {path} has shape {spec.shape} and axes {spec.axes}; expected one "
+                            "axis, or None, for each dimension; correct this component")
+        _check_names(what, f"its parameter {path} has the axis", filter(None, spec.axes), RULES)
+
+
 def checked_network(model: Model, name: str, row: ModelDef) -> Model:
     """`model`, of the row `name`, whose `encode` is checked where it is traced: it returns `Encoded`, with states at
     the positions that were asked for."""
@@ -226,6 +240,7 @@ def check_objective(
     what = described("objective", stage.objective_name, config)
     with faults_of(what, config):
         objective = make()
+        _check_specs(what, objective.specs)
         (training, _), (measured, prepared) = (_traced(objective, batch, training, what) for training in (True, False))
         _check_held_out(objective, prepared, what)
     for name in (*training, *measured):
@@ -257,6 +272,9 @@ def _traced(
         keys = (Keys if training else EvaluationKeys)(jax.random.split(key, examples), key)
         carry = objective.carry(examples)
         prepared = objective.prepare(keys, batch)
+        if not isinstance(prepared, Mapping):
+            raise UserError(f"{what}: its prepare returns {type_of(prepared)}; expected the batch, a dict; correct "
+                            "this component")
         total, (pairs, carried) = checked_loss(objective.loss(params, prepared, key if training else None, carry))
         if jnp.shape(total) != ():
             raise UserError(f"{what}: its loss has shape {jnp.shape(total)}; expected a scalar, the sum over examples")

@@ -10,6 +10,7 @@ import pytest
 
 import lmrep
 from lmrep.core.errors import UserError
+from lmrep.core.params import ParamSpec
 from lmrep.data.formats import FORMATS
 from lmrep.data.formats.base import Spans
 from lmrep.data.formats.plans import table
@@ -59,6 +60,12 @@ def network(change):
     return MODELS, "convolution", convolution.DEFINITION._replace(build=build)
 
 
+def built(**fields):
+    """The row of `convolution`, whose network has other fields."""
+    return MODELS, "convolution", convolution.DEFINITION._replace(
+        build=lambda *arguments: convolution.build(*arguments)._replace(**fields))
+
+
 def spans(change):
     """The row of `endings`, whose spans are changed."""
     return FORMATS, "endings", ENDINGS._replace(plan=table(lambda *a: map(change, endings.spans(*a))))
@@ -66,6 +73,10 @@ def spans(change):
 
 def unreadable(c, *_):
     return c.chanels
+
+
+def fail_in_two_lines(*_):
+    raise ValueError("different children\n  at encoder/layers")
 
 
 def lost(*_):
@@ -102,6 +113,8 @@ BROKEN = {
     "a loss of three values": (
         objective(loss=lambda built: lambda *a: (1.0, *built.loss(*a)[1])), "skip",
         "its loss returns (float, dict, Carry)"),
+    "a prepare that returns nothing": (
+        objective(prepare=lambda _: lambda keys, batch: None), "skip", "its prepare returns NoneType; expected the"),
     "a row with another config's field": (
         (OBJECTIVES, "skip", skip.DEFINITION._replace(loss_fields=("distanse",))), "skip", "'distanse'"),
     "a build that reads a field that is missing": (
@@ -132,6 +145,26 @@ BROKEN = {
         network(lambda encoded: Encoded(encoded.hidden[:, 0])), "convolution", "(2, 32)"),
     "a network that reads a field that is missing": (
         (MODELS, "convolution", convolution.DEFINITION._replace(build=unreadable)), "convolution", "'chanels'"),
+    "a network that fails with two lines": (
+        (MODELS, "convolution", convolution.DEFINITION._replace(build=lambda c, execution, name: fail_in_two_lines())),
+        "convolution", "ValueError: different children at encoder/layers (line "),
+    "a network with a misspelt input": (
+        built(inputs=frozenset({"tokens", "position"})), "convolution",
+        "it takes the input 'position', which does not exist; correct this component; did you mean 'positions'"),
+    "a network with a misspelt context": (
+        built(conditions_on=frozenset({"left", "bth"})), "convolution", "'bth', which does not exist"),
+    "a parameter with too few axes": (
+        built(specs={"token": ParamSpec((10, 32), ("vocab",))}), "convolution",
+        "its parameter token has shape (10, 32) and axes ('vocab',)"),
+    "a parameter with a misspelt axis": (
+        built(specs={"token": ParamSpec((10, 32), ("vocab", "embedd"))}), "convolution",
+        "its parameter token has the axis 'embedd', which does not exist"),
+    "an objective with a misspelt axis": (
+        objective(specs=lambda built: built.specs | {"objective": {"x": ParamSpec((8,), ("emb",))}}), "skip",
+        "its parameter objective/x has the axis 'emb'"),
+    "a network's row with a misspelt rate of dropout": (
+        (MODELS, "convolution", convolution.DEFINITION._replace(dropout_fields=("dropuot",))), "convolution",
+        "'dropuot'"),
     "a network's row with another config's field": (
         (MODELS, "convolution", convolution.DEFINITION._replace(evaluation_fields=("memory",))), "convolution",
         "'memory'"),
