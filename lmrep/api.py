@@ -35,7 +35,7 @@ from lmrep.distributed.watchdog import Watch
 from lmrep.experiment import build, checks, frozen, inspection, shapes, sweep
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, own_tokenizer
-from lmrep.experiment.data import Data
+from lmrep.experiment.record import Data
 from lmrep.experiment.task_data import STATISTICS
 from lmrep.inference import evaluate_task, feature_cache, prompts
 from lmrep.inference.evaluate import evaluate, other_corpus
@@ -154,8 +154,7 @@ def _prepare(experiment: Experiment, directory: Path, data_dir: Path, steps: Seq
     checks.check_vocabulary(experiment)
     frozen.check_present(experiment)
     writers = _writers(experiment, directory) if jax.process_index() == 0 else []
-    if not experiment.labelled:  # whose shapes depend on the labels
-        shapes.check_contracts(experiment, frozen.load(experiment, values=False))
+    shapes.check_contracts(experiment)
     data = build.prepare(experiment, data_dir, log.info)
     experiment = dataclasses.replace(data.experiment, tokenizer=given)
     parts = frozen.load(experiment, data.tokenizer.tokens)

@@ -17,7 +17,7 @@ from lmrep.core.host import default_data_dir
 from lmrep.core.params import Array, Tree
 from lmrep.core.sharding import make_mesh, replicated, shardings
 from lmrep.data import loader, records
-from lmrep.experiment import build, checks, task_data, task_sources
+from lmrep.experiment import build, checks, task_data
 from lmrep.experiment.config import stage_at
 from lmrep.inference import evaluate_task
 from lmrep.inference.evaluate import objective_params, own_corpus
@@ -67,14 +67,14 @@ def _gated_task(
     run: Run, training: int, validation: int, split: str, normalize: bool, data_dir: Path
 ) -> Gated:
     stage = stage_at(run.experiment, run.step)
-    task = task_sources.task_of(run.experiment)
+    task = task_data.task_of(run.experiment)
 
     def examples_of(name: str, count: int) -> tuple[Sequence[records.Record], Any]:
-        if name not in task_sources.splits(run.experiment):
+        if name not in task_data.splits(run.experiment):
             raise UserError(f"{run.directory} has no {name} data; importance needs training data, and scores those of "
                             "--split")
         own = task_data.labelled(run.experiment, run.model, run.tokenizer,
-                                 task_sources.read_split(run.experiment, name, count), count)
+                                 task_data.read_split(run.experiment, name, count), count)
         for record in own:
             task.check(stage.objective, record)
         return own, task_data.tokenized(run.experiment, run.model, run.tokenizer, own, name)

@@ -31,7 +31,7 @@ from lmrep.data.records.examples import Examples
 from lmrep.experiment import build, resolve
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment
-from lmrep.experiment.data import Data
+from lmrep.experiment.record import Data
 from lmrep.experiment.task_data import tokenized
 from lmrep.inference import evaluate_task
 from lmrep.inference.evaluate_task import finite_or_text, intervals

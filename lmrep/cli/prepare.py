@@ -49,10 +49,9 @@ def run(arguments: Arguments) -> int:
 
 def _on_beam(experiment, data_dir, name, options, progress) -> dict[str, dict[str, dict[str, float]]]:
     from lmrep.data.store.beam import build, runner
-    from lmrep.experiment import config
 
     chosen = runner.parse(name, options)
-    if sources := config.sources(experiment):
+    if sources := experiment.sources:
         raise UserError(f"--beam_runner prepares one corpus, and the config mixes {len(sources)} sources; train a "
                         "tokenizer first, set --config.tokenizer.vocab_file to it, and prepare each source alone")
     return dict([build.build(experiment.data, experiment.tokenizer, data_dir, chosen, progress)])

@@ -105,7 +105,7 @@ def _plan(arguments: Arguments, previous: Any) -> Any:
     """The plan of the flags; what they do not give is taken from the previous plan, if there is one."""
     from lmrep.config.loading import load_sweep
     from lmrep.experiment import page_files, settings, sweep
-    from lmrep.experiment.fine_tuning_recipes import GRIDS
+    from lmrep.experiment.fine_tuning import GRIDS
     from lmrep.interop.checkpoint_config import load_config
 
     flags = arguments.flags

@@ -50,7 +50,7 @@ def run(arguments: Arguments) -> int:
     config = process_group.agreed(lambda: config_of(arguments))
 
     from lmrep import api
-    from lmrep.experiment import task_sources
+    from lmrep.experiment import task_data
 
     if process_group.first():  # of the other processes, warnings alone are shown
         show_messages()
@@ -59,11 +59,11 @@ def run(arguments: Arguments) -> int:
         return 0
     experiment, alone = api.experiments.parse(config), not process_group.joined()
     objective = api.experiments.resolve_stages(experiment)[-1].objective_name
-    print(summary(outcome, task_sources.metrics(experiment, objective)))
+    print(summary(outcome, task_data.metrics(experiment, objective)))
     if outcome.prompts and alone:  # one of several processes does not make the others wait
         print(samples(api.load(workdir), outcome.prompts))
     text = next(iter(outcome.prompts), outcome.example)
-    usual = "validation" if experiment.labelled else "test"  # of lmrep evaluate
+    usual = experiment.evaluated_split
     split = next((split for split in (usual, "validation") if split in outcome.splits), None)
     print(next_steps(workdir, flags.data_dir, text, _page(workdir).exists(), "" if split == usual else split))
     return 0

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +23,15 @@ from lmrep.data.order import assign, example_numbers, ranked_block, source_seed
 from lmrep.data.store.token_store import Store
 
 BLOCK = 10_000  # the largest block: fractions are rounded to multiples of 1 / BLOCK
+
+
+class DataSet(NamedTuple):
+    """A corpus, or a labelled data set, of an experiment."""
+
+    name: str  # in messages, and in metrics; "" where there is only one
+    weight: float  # its number of examples, in proportion to the other data sets
+    data: Any  # its fields of `config.data`: `corpora.Config` or `records.Config`
+    objective: Any = None  # the task's config for it
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,9 +6,9 @@ from lmrep.data.records import tfds
 from lmrep.doctor.findings import OK, WARNING, Result
 from lmrep.experiment import build
 from lmrep.experiment.config import Experiment, resolve_stages
-from lmrep.experiment.data import Data
 from lmrep.experiment.inspection import label_statistics
-from lmrep.experiment.task_sources import data_of, task_of
+from lmrep.experiment.record import Data
+from lmrep.experiment.task_data import data_of, task_of
 from lmrep.inference.evaluate_task import read_files
 
 

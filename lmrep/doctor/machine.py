@@ -15,7 +15,7 @@ from lmrep.core.messages import byte_size
 from lmrep.core.sharding import RULES, abstract_mesh, describe_sizes, divides
 from lmrep.data import tokenizers
 from lmrep.doctor.findings import WARNING, Result
-from lmrep.experiment import checks, frozen, shapes
+from lmrep.experiment import checks, shapes
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment
 from lmrep.experiment.shapes import StageShapes
@@ -64,8 +64,7 @@ def network(experiment: Experiment, loaded: tokenizers.Tokenizer | None, layout:
     """The network, objectives and optimizers can be built and keep their contracts, and each stage can start from the
     previous one. Gives a list of StageShapes."""
     layout = layout or abstract_mesh((1, 1, 1))
-    if not experiment.labelled:  # tasks are checked with their labels
-        shapes.check_contracts(experiment, frozen.load(experiment, values=False))
+    shapes.check_contracts(experiment)
     stages = shapes.without_data(experiment, loaded.vocabulary if loaded else None, layout)
     specs = {path: spec for one in stages for path, spec in P.flatten(specs_of(one.stage.objective)).items()}
     unsharded = sorted(f"{path} {spec.shape}" for path, spec in specs.items() if not all(

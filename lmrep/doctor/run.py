@@ -1,7 +1,6 @@
 """Checks of the config, the workdir, the run that is resumed, the initial parameters, and dashboards."""
 
 import contextlib
-import dataclasses
 import netrc
 import os
 import socket
@@ -17,7 +16,7 @@ from lmrep.doctor.findings import MAX_EPOCHS, OK, WARNING, Result
 from lmrep.experiment import checks
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment
-from lmrep.experiment.data import Data
+from lmrep.experiment.record import Data
 from lmrep.experiment.shapes import StageShapes
 from lmrep.interop import init_from
 from lmrep.storage import lease, remote_workdir, workdir
@@ -36,7 +35,7 @@ def config(config_dict: Mapping[str, Any]) -> Result:
     stages = ", then ".join(f"{stage.objective_name} on {stage.format_name} sequences of {stage.length} tokens, batch "
                           f"size {stage.batch_size}, {duration(stage.steps)}"
                           for stage in experiments.resolve_stages(experiment))
-    if experiment.labelled and experiment.epochs > MAX_EPOCHS:
+    if getattr(experiment, "epochs", 0) > MAX_EPOCHS:
         return Result(f"{experiment.name}: {stages}; a network learns the examples by heart: lower epochs", experiment,
                       WARNING)
     return Result(f"{experiment.name}: {stages}", experiment)
@@ -107,11 +106,12 @@ def resuming(directory: Path, experiment: Experiment, found: Data | None) -> Res
 
 def _check_same(directory: Path, steps: list[int], experiment: Experiment, found: Data | None) -> None:
     """Raises UserError if the run in a directory has another config or other data."""
-    previous = workdir.read_config(directory)["data"]
-    record = checks.run_record(found, []) if found else {"config": dataclasses.asdict(experiment)}
+    if found is None:
+        return checks.check_same_config(directory, steps, experiment)
+    previous, record = workdir.read_config(directory)["data"], checks.run_record(found, [])
     # Plans follow from what is compared anyway, and may take long to build.
-    data = {**previous, **record.get("data", {}), "plans": previous.get("plans")}
-    checks.check_resumable(directory, steps, {**record, "data": data}, experiment)
+    data = {**previous, **record["data"], "plans": previous.get("plans")}
+    return checks.check_resumable(directory, steps, {**record, "data": data}, experiment)
 
 
 def init(

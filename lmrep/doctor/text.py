@@ -28,7 +28,7 @@ from lmrep.doctor.machine import Taken, disk_space
 from lmrep.experiment import build, checks
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment
-from lmrep.experiment.data import Data
+from lmrep.experiment.record import Data
 from lmrep.experiment.shapes import StageShapes
 
 DOCUMENTS, CHARACTERS = 1000, 5 * 10**7  # of a corpus that are read at most, besides one document of each file
@@ -45,8 +45,7 @@ def sources(experiment: Experiment | None) -> list[tuple[str, corpora.Config | N
     """(suffix of the names of its checks, corpus) of each source of a mixture, or of the only corpus."""
     if experiment is None:
         return [("", None)]
-    mixed = experiments.sources(experiment)
-    return [(f" {source.name}", source.data) for source in mixed] or [("", experiment.data)]
+    return [(f" {one.name}" * bool(one.name), one.data) for one in experiment.data_sets()]
 
 
 class Sample(NamedTuple):
@@ -146,10 +145,9 @@ def epochs(experiment: Experiment, found: Data | None, *samples: Sample) -> Resu
     elif any(sample.characters is None for sample in samples):
         return Result("not counted: the size of the corpus is not known before it is read", mark=SKIPPED)
     else:
-        parts = experiments.sources(experiment) or [experiment]
         about, tokens = "about ", sum(
             sample.characters * (1 - part.data.validation - part.data.test) / CHARACTERS_PER_TOKEN
-            for sample, part in zip(samples, parts, strict=True))
+            for sample, part in zip(samples, experiment.data_sets(), strict=True))
     passes = shown / max(1, tokens)
     text = (f"{experiment.steps:,} steps read {shown:,} tokens: {about}{passes:,.1f} times the {about}{tokens:,.0f} of "
             "the train split")

@@ -27,11 +27,9 @@ from lmrep.data.store.scan import Progress
 from lmrep.data.store.sources import prepare_sources
 from lmrep.data.store.token_store import Store
 from lmrep.experiment import config as experiments
-from lmrep.experiment import contracts, task_sources
+from lmrep.experiment import contracts, task_data
 from lmrep.experiment.config import Experiment, StagePlan
-from lmrep.experiment.data import Data
-from lmrep.experiment.record import ALL_FORMATS, ALL_OBJECTIVES
-from lmrep.experiment.task_data import prepare_task
+from lmrep.experiment.record import ALL_FORMATS, ALL_OBJECTIVES, Data
 from lmrep.metrics import COMMON
 from lmrep.models.base import Model
 from lmrep.objectives.base import FrozenParts, Objective
@@ -123,9 +121,10 @@ def prepare(
     """
     tokenizer = tokenizer or experiment.tokenizer
     if experiment.labelled:
-        return prepare_task(experiment, tokenizer)
-    if sources := experiments.sources(experiment):
-        corpus = prepare_sources(sources, experiment.temperature, tokenizer, data_dir, progress, experiment.size_cap)
+        return task_data.prepare_task(experiment, tokenizer)
+    if experiment.sources:
+        corpus = prepare_sources(experiment.data_sets(), experiment.temperature, tokenizer, data_dir, progress,
+                                 experiment.size_cap)
     else:
         corpus = prepare_corpus(experiment.data, tokenizer, data_dir, progress)
     return Data(experiment, corpus.tokenizer, corpus.stores, corpus=corpus)
@@ -204,13 +203,13 @@ def _stage(
 ) -> Stage:
     """One stage; `stage` belongs to the experiment that the data completed."""
     experiment, vocabulary = data.experiment, data.tokenizer.vocabulary
-    metrics = COMMON | task_sources.metrics(experiment, stage.objective_name)
+    metrics = COMMON | task_data.metrics(experiment, stage.objective_name)
     built = objective(stage, network, vocabulary, frozen)
     optimizer = optimizers.build(stage.optimizer, built.specs, schedule_steps)
     train, held_out = datasets(data, stage, data_dir, frozen)
     limit, struct, score = experiment.evaluation.examples or None, {}, None
     if data.records:
-        limit, task = None, task_sources.task_of(experiment)  # of validation, as many were read
+        limit, task = None, task_data.task_of(experiment)  # of validation, as many were read
         first = train.gather(np.array([0, -1]), train.batch_length(np.array([0, -1])))
         contracts.check_objective(
             stage, lambda: objective(stage, contracts.checked_network(

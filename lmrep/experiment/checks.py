@@ -17,11 +17,10 @@ from lmrep.core.errors import UserError
 from lmrep.data import records, tokenizers
 from lmrep.data.store.prepare import RULES
 from lmrep.distributed import process_group
-from lmrep.experiment import build, task_sources
+from lmrep.experiment import build, task_data
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment
-from lmrep.experiment.data import Data
-from lmrep.experiment.record import RESUMABLE_FIELDS, TASK_RESUMABLE_FIELDS
+from lmrep.experiment.record import Data, TaskExperiment
 from lmrep.metrics import COMMON, Metric
 from lmrep.storage import provenance
 from lmrep.storage.workdir import CONFIG, check_not_published, read_config
@@ -58,7 +57,7 @@ def best_direction(experiment: Experiment) -> str:
       UserError: none of them has such a metric.
     """
     if experiment.labelled and not experiment.checkpoint.best:
-        return "max"  # one of TASK_METRICS, which the training data decides
+        return "max"  # one of TASK_METRICS
     return training_stages.best_direction(metrics(experiment), experiment.checkpoint.best)
 
 
@@ -66,7 +65,7 @@ def metrics(experiment: Experiment) -> dict[str, Metric]:
     """What a run measures, by name: the metrics of the trainer and of the stages' objectives."""
     known = dict(COMMON)
     for stage in experiments.resolve_stages(experiment):
-        known |= task_sources.metrics(experiment, stage.objective_name)
+        known |= task_data.metrics(experiment, stage.objective_name)
     return known
 
 
@@ -128,8 +127,7 @@ def check_same_record(record: dict) -> None:
         return
     first, *others = (json.loads(text) for text in process_group.gather_texts(json.dumps(record)))
     for index, other in enumerate(others, 1):
-        if lines := provenance.differences(first, other, tuple(f"config.{name}" for name in (
-                *RESUMABLE_FIELDS, *TASK_RESUMABLE_FIELDS))):
+        if lines := provenance.differences(first, other, tuple(f"config.{name}" for name in TaskExperiment.resumable)):
             raise UserError(f"process {index} differs from process 0:\n  " + "\n  ".join(lines)
                             + "\nGive all processes the same config, data and versions of packages")
 
@@ -140,7 +138,8 @@ def check_same_config(directory: Path, steps: Sequence[int], experiment: Experim
     overwrite."""
     check_not_published(directory)
     if steps and not experiment.labelled:
-        record = {"config": dataclasses.asdict(experiment), "data": read_config(directory)["data"]}
+        data = read_config(directory)["data"] | {"rules": RULES}
+        record = {"config": dataclasses.asdict(experiment), "data": data}
         check_resumable(directory, steps, record, experiment)
 
 
@@ -196,7 +195,7 @@ def _changed_files(previous: dict, record: dict) -> list[str]:
     for split in records.SPLITS if old and new else ():
         if old.get(split) == new.get(split):
             continue
-        before, after = (task_sources.files(experiment, split) or "none" for experiment in experiments_of)
+        before, after = (task_data.files(experiment, split) or "none" for experiment in experiments_of)
         lines.append(f"data.{split}: {before} has other examples than before" if before == after else
                      f"data.{split}: {before} -> {after}, with other examples")
     return lines
@@ -212,7 +211,7 @@ def check_resumable(directory: Path, steps: Sequence[int], record: dict, experim
       experiment: the new config.
 
     Raises:
-      UserError: a field differs that is not in `RESUMABLE_FIELDS`, the data differs, or steps is too small.
+      UserError: a field differs that is not `resumable`, the data differs, or steps is too small.
     """
     if not steps:
         return  # nothing is lost by starting anew
@@ -221,16 +220,14 @@ def check_resumable(directory: Path, steps: Sequence[int], record: dict, experim
         what = "holds the mean of another run's checkpoints" if "mean_of" in previous else "was converted"
         raise UserError(f"{directory} {what} and was not trained; give another --workdir, and start from this one with "
                         f":init={directory}")
-    if not experiment.labelled:
+    if "rules" in record["data"]:
         check_rules(directory, previous["data"])
     # A field that was added since had its default's effect before.
     previous = {**previous, "config": completed(experiments.parse(previous["config"]))}
     record = {**record, "config": completed(experiment)}
     check_fingerprints(directory, previous, record["data"].get("frozen", {}), experiment)
-    task = TASK_RESUMABLE_FIELDS if experiment.labelled else ()
-    files = _changed_files(previous, record) if task else []
-    ignored = (*(f"config.{pattern}" for pattern in (*RESUMABLE_FIELDS, *task)),
-               "data.*" if files else "data.records.*")
+    files = _changed_files(previous, record)
+    ignored = (*(f"config.{pattern}" for pattern in experiment.resumable), "data.*" if files else "data.records.*")
     lines = provenance.differences(json.loads(json.dumps(previous)), json.loads(json.dumps(record)), ignored)
     if lines or files:
         raise UserError(f"{directory} holds a run of another configuration:\n  " + "\n  ".join([*lines, *files])

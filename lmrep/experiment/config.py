@@ -18,22 +18,21 @@ from lmrep.core.errors import UserError
 from lmrep.core.messages import byte_size
 from lmrep.core.params import count, flatten
 from lmrep.core.sharding import RULES
-from lmrep.data import corpora, tokenizers
-from lmrep.data.store.sources import Source
-from lmrep.experiment import contracts, task_sources
+from lmrep.data import tokenizers
+from lmrep.data.formats.base import FormatDef
+from lmrep.experiment import contracts
 from lmrep.experiment.record import (
     ALL_FORMATS,
     ALL_OBJECTIVES,
     Experiment,
     StageConfig,
     StagePlan,
-    formats_for,
     parse_mesh,
     record_of,
 )
 from lmrep.layers.attention_backends import AUTO, EVERYWHERE, Choice
 from lmrep.layers.attention_backends import resolve as choose_attention
-from lmrep.models import MODELS, PRESETS, pretrained_models
+from lmrep.models import MODELS, PRESETS
 from lmrep.models.base import Context, Model, ModelDef, check_context
 from lmrep.objectives.base import Capability
 from lmrep.storage.workdir import CONFIG, RunRecord, read_config
@@ -106,7 +105,7 @@ def parse(config: Mapping[str, Any]) -> Experiment:
                         "empty; give init, or remove init_mapping")
     check_faults(experiment.faults)
     stages = resolve_stages(experiment)  # with the types of all fields
-    (_check_task if experiment.labelled else _check_pretraining)(experiment)
+    experiment.check()
     # On lengths that fail this check, auto never means xla.
     check_memory(network, stages, network.heads.attention and experiment.execution.attention == "xla")
     for i, stage in enumerate(stages):
@@ -116,46 +115,10 @@ def parse(config: Mapping[str, Any]) -> Experiment:
                             "another format or format.order=shuffled, or train on one corpus: --config.sources='()'")
         optimizers.check(stage.optimizer, schedule_steps(stages, i), last=i == len(stages) - 1)
         _check_decoder(experiment, stage)
-        _check_stage(stage, network)
+        _check_stage(stage, network, experiment.formats)
         _check_characters(experiment.tokenizer, stage, network)
         attention_choice(experiment, stage)
     return experiment
-
-
-def _check_pretraining(experiment: Experiment) -> None:
-    if experiment.model["name"] not in pretrained_models():
-        raise UserError(f"config.model.name is {experiment.model['name']}, which is for tasks; choose another network")
-    for data in (experiment.data, *(source.data for source in sources(experiment))):
-        if (held_out := data.validation + data.test) >= 1:
-            raise UserError(f"data.validation + data.test is {held_out:g}; leave documents for training")
-    for name in ("checkpoint", "evaluation"):
-        if not getattr(experiment, name).every:
-            raise UserError(f"{name}.every is 0, once an epoch, which only labelled examples have; expected at least 1")
-
-
-def _check_task(experiment: Experiment) -> None:
-    if len(experiment.stages) > 1 or experiment.overfit:
-        name = "stages" if experiment.stages else "overfit"
-        raise UserError(f"config.{name} is set, and a task has one stage, and no overfit; remove it")
-    if experiment.sources:
-        task_sources.check(experiment)
-    elif TASKS[experiment.objective["name"]].templates.unlabelled(task_sources.config_of(experiment)):
-        raise UserError("the data has no targets (config.objective.denoise is True), and a task's only data set must "
-                        "have them; make it one of config.sources, or pretrain on it")
-    if limit := experiment.format.get("batch_tokens", 0):
-        if limit < experiment.length:
-            raise UserError(f"config.format.batch_tokens is {limit:,}, and one sequence may have {experiment.length:,} "
-                            "(config.length); raise it, or lower length")
-        if experiment.format.get("packed") or experiment.sources:
-            raise UserError("config.format.batch_tokens is set, and "
-                            + ("packed sequences have equal lengths" if experiment.format.get("packed") else
-                               "the sequences of a mixture stay in proportion in every batch (config.sources)")
-                            + "; remove it, and set batch_size, with format.packed=True, to the tokens of a batch over "
-                            "config.length")
-    features = experiment.objective.get("features") or {}
-    if experiment.cache_features and not features.get("layers"):
-        raise UserError("config.cache_features is True, and config.model is trained, so its vectors change; give a "
-                        "frozen encoder (features=runs/bert after the colon), or set it to False")
 
 
 def model_def(fields: Mapping[str, Any]) -> ModelDef:
@@ -217,14 +180,6 @@ def check_memory(network: Model, stages: Sequence[StagePlan], probabilities: boo
                             f"machine ({byte_size(limit / BEYOND)}); check {fields}")
 
 
-def sources(experiment: Experiment) -> list[Source]:
-    """The corpora that are mixed, with every field resolved; none if there is only `data`."""
-    base = dataclasses.asdict(experiment.data)
-    return [Source(source.name or str(i), source.weight,
-                   read(corpora.Config, base | source.data, f"config.sources.{i}.data"))
-            for i, source in enumerate(experiment.sources)]
-
-
 def resolve_stages(experiment: Experiment) -> list[StagePlan]:
     """The stages with every field resolved; their steps add to the experiment's. (A task whose number of steps is not
     known before its data are read has UNKNOWN_STEPS.)"""
@@ -260,7 +215,7 @@ def schedule_steps(stages: Sequence[StagePlan], i: int) -> int:
 def _plan(experiment: Experiment, stage: StageConfig, i: int, steps: int) -> StagePlan:
     where = f"config.stages.{i}" if experiment.stages else "config"
     objective_name, objective = _choice(ALL_OBJECTIVES, experiment.objective, stage.objective, f"{where}.objective")
-    format_name, form = _choice(formats_for(objective_name), experiment.format, stage.format, f"{where}.format")
+    format_name, form = _choice(experiment.formats, experiment.format, stage.format, f"{where}.format")
     return StagePlan(
         name=stage.name, steps=steps,
         length=stage.length or experiment.length,
@@ -296,7 +251,7 @@ def _check_decoder(experiment: Experiment, stage: StagePlan) -> None:
                     + ", or start from a checkpoint that has one" * bool(given))
 
 
-def _check_stage(stage: StagePlan, network: Model) -> None:
+def _check_stage(stage: StagePlan, network: Model, formats: Mapping[str, FormatDef]) -> None:
     if 0 < network.max_length < stage.length:
         raise UserError(f"length is {stage.length}, and the model has positions for {network.max_length}; "
                         f"set length to that at most, or model.max_length to {stage.length}")
@@ -309,7 +264,7 @@ def _check_stage(stage: StagePlan, network: Model) -> None:
     form, masks = ALL_FORMATS[stage.format_name], "attention_mask" in network.inputs
     needed = set(objective.batch_fields(stage.objective))
     fitting = ", ".join(
-        name for name, other in formats_for(stage.objective_name).items()
+        name for name, other in formats.items()
         if needed <= set(other.fields(other.config())) and (masks or not other.packed(other.config()))) or "none"
     if missing := needed - set(form.fields(stage.format)):
         raise UserError(f"objective {stage.objective_name!r} as configured needs {', '.join(sorted(missing))}, which "

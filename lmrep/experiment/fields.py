@@ -8,12 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from lmrep.config.record import NAMES, Bounds
-from lmrep.data.formats import FORMATS
-from lmrep.experiment.record import ALL_FORMATS, ALL_OBJECTIVES, EXAMPLES, TaskExperiment, record_of
+from lmrep.experiment.record import ALL_FORMATS, ALL_OBJECTIVES, TaskExperiment, record_of
 from lmrep.models import MODELS
-from lmrep.objectives import OBJECTIVES
 from lmrep.optimizers import OPTIMIZERS, SCHEDULES
-from lmrep.tasks import TASKS
 
 # Fields that choose a row of a table, whose config is a subclass of the section's record.
 RECORDS: Mapping[str, Mapping[str, Any]] = {"optimizer.name": OPTIMIZERS, "optimizer.schedule.name": SCHEDULES}
@@ -32,12 +29,8 @@ class Field(NamedTuple):
 def listed(config: Mapping[str, Any] | None) -> Iterator[Field]:
     """The fields of a config with its values, or, for None, all fields with their defaults."""
     top = record_of(config or {})
-    objectives, formats = OBJECTIVES, FORMATS
-    if top.labelled:
-        objectives, formats = {name: row.objective for name, row in TASKS.items()}, EXAMPLES
-    if config is None:
-        objectives, formats = ALL_OBJECTIVES, ALL_FORMATS
-    tables = {"model": MODELS, "objective": objectives, "format": formats}
+    tables = {"model": MODELS, "objective": ALL_OBJECTIVES if config is None else top.objectives,
+              "format": ALL_FORMATS if config is None else top.formats}
     seen: dict[str, str] = {}  # path -> type
     for field in _of_record(top, "", config or {}):
         seen.setdefault(field.path, field.type_name)

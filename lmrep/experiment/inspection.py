@@ -24,8 +24,7 @@ from lmrep.data.tokenizers import keeps_whitespace
 from lmrep.experiment import build, frozen
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, StagePlan
-from lmrep.experiment.data import Data
-from lmrep.experiment.task_sources import task_sources
+from lmrep.experiment.record import Data
 from lmrep.objectives.base import Objective
 from lmrep.tasks import TASKS
 from lmrep.training.step import prepare_keys
@@ -243,7 +242,7 @@ def _label_sources(data: Data) -> str:
              else "weight alone")
     lines = [f"{len(experiment.sources)} sources, mixed by {rates}",
              f"  {'source':20}{'fraction':>9}{'examples':>12}{'sequences':>12}{'longest':>9}{'epochs':>9}  template"]
-    templates = {source.name: getattr(source.objective, "template", "") for source in task_sources(experiment)}
+    templates = {one.name: getattr(one.objective, "template", "") for one in experiment.data_sets()}
     lines += [f"  {name:20}{each['fraction']:9.2%}{each['examples']:12,}{each['sequences']:12,}{each['longest']:9,}"
               f"{each['epochs']:9.2f}  {templates[name]}" for name, each in _of_sources(data, "train").items()]
     return "\n".join(lines)

@@ -1,22 +1,29 @@
-"""The fields of an experiment's config as frozen records, and the tables of what may be chosen."""
+"""An experiment: its config as frozen records, the tables of what may be chosen, and its data."""
 
 import dataclasses
 import math
+import re
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import ml_collections
 
-from lmrep.config.record import setting
+from lmrep.config.record import read, setting
 from lmrep.core.errors import UserError
 from lmrep.core.paths import as_path
 from lmrep.core.sharding import axis_names
 from lmrep.data import corpora, records, tokenizers
 from lmrep.data.formats import FORMATS
 from lmrep.data.formats.base import FormatDef
+from lmrep.data.mixture import DataSet, Sources
+from lmrep.data.records import Record
+from lmrep.data.records.examples import Examples
+from lmrep.data.store.prepare import Prepared
+from lmrep.data.store.token_store import Store
 from lmrep.layers.stack import Execution
+from lmrep.models import pretrained_models
 from lmrep.objectives import OBJECTIVES
 from lmrep.objectives.base import Capability, ObjectiveDef
 from lmrep.optimizers import OptimizerConfig
@@ -32,6 +39,28 @@ RESUMABLE_FIELDS = (
     "data.damaged_records", "sources.*.name", "sources.*.data.files", "sources.*.data.damaged_records")
 TASK_RESUMABLE_FIELDS = ("epochs", "cache_features", *(
     f"{data}.{split}" for data in ("data", "sources.*.data") for split in ("train", "validation", "test")))
+
+
+SOURCE_NAME = re.compile(r"[\w.+-]+")
+
+
+class _TaskObjectives(Mapping):
+    """The objectives of `TASKS`, as they are when it is read."""
+
+    def __getitem__(self, name: str) -> ObjectiveDef:
+        return TASKS[name].objective
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(TASKS)
+
+    def __len__(self) -> int:
+        return len(TASKS)
+
+
+TASK_OBJECTIVES: Mapping[str, ObjectiveDef] = _TaskObjectives()
+EXAMPLES = {"examples": FORMAT}  # the format of labelled examples
+ALL_OBJECTIVES: Mapping[str, ObjectiveDef] = ChainMap(TASK_OBJECTIVES, OBJECTIVES)
+ALL_FORMATS: Mapping[str, FormatDef] = ChainMap(FORMATS, EXAMPLES)
 
 
 @dataclass(frozen=True)
@@ -100,8 +129,12 @@ class TaskSourceConfig(SourceConfig):
 class Experiment:
     """The top level of an experiment config. Sections with a `name` are entries of a table of choices."""
 
-    # whether it is trained on labelled examples, which decide what the config leaves open
+    # whether it is trained on labelled examples, which decide what the config leaves open: labels, steps, best metric
     labelled: ClassVar[bool] = False
+    objectives: ClassVar[Mapping[str, ObjectiveDef]] = OBJECTIVES
+    formats: ClassVar[Mapping[str, FormatDef]] = FORMATS
+    resumable: ClassVar[tuple[str, ...]] = RESUMABLE_FIELDS  # fields that a resumed run may change
+    evaluated_split: ClassVar[str] = "test"  # by `lmrep evaluate`, where none is given
 
     name: str = setting("experiment", "for logs")
     seed: int = setting(0, "of initial parameters, the order of examples and all random draws", at_least=0,
@@ -143,12 +176,37 @@ class Experiment:
     stages: tuple[StageConfig, ...] = setting((), "stages, in order; none: a single one")
     samples: tuple[str, ...] = setting((), "texts that the trained model is tried on at its end")
 
+    def data_sets(self) -> list[DataSet]:
+        """The data sets that are mixed, with every field resolved; of `data` alone, that one, with the name ""."""
+        if not self.sources:
+            return [DataSet("", 1.0, self.data)]
+        base = dataclasses.asdict(self.data)
+        return [DataSet(source.name or str(i), source.weight,
+                        read(type(self.data), base | source.data, f"config.sources.{i}.data"))
+                for i, source in enumerate(self.sources)]
+
+    def check(self) -> None:
+        """Raises UserError where fields do not fit each other that pretraining alone, or tasks alone, have."""
+        if self.model["name"] not in pretrained_models():
+            raise UserError(f"config.model.name is {self.model['name']}, which is for tasks; choose another network")
+        for data in (self.data, *(one.data for one in self.data_sets())):
+            if (held_out := data.validation + data.test) >= 1:
+                raise UserError(f"data.validation + data.test is {held_out:g}; leave documents for training")
+        for name in ("checkpoint", "evaluation"):
+            if not getattr(self, name).every:
+                raise UserError(f"{name}.every is 0, once an epoch, which only labelled examples have; expected at "
+                                "least 1")
+
 
 @dataclass(frozen=True)
 class TaskExperiment(Experiment):
     """The top level of the config of a task, which is trained on labelled examples."""
 
     labelled: ClassVar[bool] = True
+    objectives: ClassVar[Mapping[str, ObjectiveDef]] = TASK_OBJECTIVES
+    formats: ClassVar[Mapping[str, FormatDef]] = EXAMPLES
+    resumable: ClassVar[tuple[str, ...]] = (*RESUMABLE_FIELDS, *TASK_RESUMABLE_FIELDS)
+    evaluated_split: ClassVar[str] = "validation"
 
     steps: int = setting(0, "updates; 0: those of `epochs`", at_least=0, at_most=2**31 - 1)
     epochs: float = setting(3.0, "passes over the training examples, where steps is 0", above=0)
@@ -169,6 +227,60 @@ class TaskExperiment(Experiment):
                                    "all epochs and later runs, and read them from there")
     new_layers: int = setting(0, "how many top layers start from random values, not from `init`", at_least=0)
 
+    def data_sets(self) -> list[DataSet]:
+        """As that of `Experiment`, with the task's config for each."""
+        given, config = dict(self.objective), TASKS[self.objective["name"]].objective.config
+        del given["name"]
+        changes = [(source.objective, f"config.sources.{i}.objective") for i, source in enumerate(self.sources)]
+        return [one._replace(objective=read(config, given | fields, path)) for one, (fields, path) in zip(
+            super().data_sets(), changes or [({}, "config.objective")], strict=True)]
+
+    def check(self) -> None:
+        """As that of `Experiment`."""
+        if len(self.stages) > 1 or self.overfit:
+            name = "stages" if self.stages else "overfit"
+            raise UserError(f"config.{name} is set, and a task has one stage, and no overfit; remove it")
+        self._check_sources()
+        if limit := self.format.get("batch_tokens", 0):
+            if limit < self.length:
+                raise UserError(f"config.format.batch_tokens is {limit:,}, and one sequence may have {self.length:,} "
+                                "(config.length); raise it, or lower length")
+            if self.format.get("packed") or self.sources:
+                raise UserError("config.format.batch_tokens is set, and "
+                                + ("packed sequences have equal lengths" if self.format.get("packed") else
+                                   "the sequences of a mixture stay in proportion in every batch (config.sources)")
+                                + "; remove it, and set batch_size, with format.packed=True, to the tokens of a batch "
+                                "over config.length")
+        features = self.objective.get("features") or {}
+        if self.cache_features and not features.get("layers"):
+            raise UserError("config.cache_features is True, and config.model is trained, so its vectors change; give a "
+                            "frozen encoder (features=runs/bert after the colon), or set it to False")
+
+    def _check_sources(self) -> None:
+        """Raises UserError where the task cannot be trained on its data set, or on their mixture."""
+        task = TASKS[self.objective["name"]]
+        differ = task.templates.source_fields
+        if self.sources and not differ:
+            able = ", ".join(other for other, row in TASKS.items() if row.templates.source_fields)
+            raise UserError(f"config.sources is set, and the task {self.objective['name']} has a head for one data "
+                            f"set; tasks that data sets can be mixed for: {able}. Remove sources, or give the task's "
+                            "data as config.data")
+        data_sets = self.data_sets()
+        names = [one.name for one in data_sets]
+        for i, source in enumerate(self.sources):
+            if not SOURCE_NAME.fullmatch(names[i]) or names.index(names[i]) < i:
+                raise UserError(f"config.sources.{i}.name is {names[i]!r}; expected another name for each source, of "
+                                "letters, digits and _.+-, for its metrics")
+            if differing := sorted(source.objective.keys() - {*differ}):
+                raise UserError(f"config.sources.{i}.objective.{differing[0]} is set, which all sources share; fields "
+                                f"that may differ: {', '.join(differ)}. Set config.objective.{differing[0]}")
+            task.objective.check(data_sets[i].objective)
+        if all(task.templates.unlabelled(one.objective) for one in data_sets):
+            raise UserError("no source of config.sources has targets, so that there is no task; add one, or pretrain "
+                            "on this text with an objective such as span_corruption" if self.sources else
+                            "the data has no targets (config.objective.denoise is True), and a task's only data set "
+                            "must have them; make it one of config.sources, or pretrain on it")
+
 
 @dataclass(frozen=True)
 class StagePlan:
@@ -187,29 +299,17 @@ class StagePlan:
     start: dict[str, str] | None
 
 
-EXAMPLES = {"examples": FORMAT}  # the format of labelled examples
+@dataclass(frozen=True)
+class Data:
+    """Text or labelled examples, tokenized: what `build.prepare` gives."""
 
-
-class _Objectives(Mapping):
-    """`OBJECTIVES` and the objectives of `TASKS`, as they are when it is read."""
-
-    def __getitem__(self, name: str) -> ObjectiveDef:
-        return OBJECTIVES[name] if name in OBJECTIVES else TASKS[name].objective
-
-    def __iter__(self) -> Iterator[str]:
-        return iter((*OBJECTIVES, *TASKS))
-
-    def __len__(self) -> int:
-        return len(OBJECTIVES) + len(TASKS)
-
-
-ALL_OBJECTIVES: Mapping[str, ObjectiveDef] = _Objectives()
-ALL_FORMATS: Mapping[str, FormatDef] = ChainMap(FORMATS, EXAMPLES)
-
-
-def formats_for(objective: str) -> Mapping[str, FormatDef]:
-    """The formats that an objective may be combined with: a task has labelled examples, all others documents."""
-    return EXAMPLES if objective in TASKS else FORMATS
+    experiment: Experiment  # with what the training data decides: labels, and steps where epochs are given
+    tokenizer: tokenizers.Tokenizer  # loaded, or trained on the training text
+    # split -> its tokens, from which a stage's format makes examples; or its labelled examples
+    splits: Mapping[str, Store | Sources | Examples] = field(repr=False)
+    # split -> its labelled examples as they were read; {} of text
+    records: Mapping[str, list[Record]] = field(default_factory=dict, repr=False)
+    corpus: Prepared | None = None  # the text as it was prepared, with its statistics; None of labelled examples
 
 
 def record_of(config: Mapping[str, Any]) -> type[Experiment]:

@@ -11,7 +11,7 @@ from lmrep.config.record import suggestion
 from lmrep.core import text_files
 from lmrep.core.errors import UserError
 from lmrep.core.messages import shown
-from lmrep.experiment.fine_tuning_recipes import GRIDS
+from lmrep.experiment.fine_tuning import GRIDS
 
 MAX_RUNS = 10_000
 MAX_SEED = 2**32 - 1

@@ -17,7 +17,6 @@ from lmrep.experiment import build, contracts, frozen
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment
 from lmrep.experiment.record import ALL_FORMATS, ALL_OBJECTIVES
-from lmrep.objectives.base import FrozenParts
 from lmrep.tasks import TASKS, word_features
 from lmrep.training.stages import Stage
 from lmrep.training.stages import check as check_stages
@@ -60,16 +59,16 @@ def without_data(experiment: Experiment, vocabulary: Vocabulary | None, mesh: Me
     return stages
 
 
-def check_contracts(experiment: Experiment, parts: FrozenParts) -> None:
-    """Checks that the components of an experiment of pretraining keep their contracts.
-
-    Args:
-      experiment: as it was parsed.
-      parts: its frozen parts; their shapes are enough.
+def check_contracts(experiment: Experiment) -> None:
+    """Checks that the components of an experiment, as it was parsed, keep their contracts. A task is checked in
+    `build.stages` instead, with the labels that its data decide.
 
     Raises:
       UserError: one does not; `checkpoint.best` is a metric that the objective as configured does not measure.
     """
+    if experiment.labelled:
+        return
+    parts = frozen.load(experiment, values=False)
     # That of a teacher is the run's own, which is compared once there is a tokenizer.
     shared = 0 if experiment.tokenizer.vocab_file else max(
         (part.model.vocab_size for part in parts.values() if part.model), default=0)

@@ -21,7 +21,7 @@ from lmrep.core.errors import UserError
 from lmrep.experiment import checks, page_files
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment
-from lmrep.experiment.record import RESUMABLE_FIELDS, TASK_RESUMABLE_FIELDS
+from lmrep.experiment.record import TaskExperiment
 from lmrep.experiment.settings import MAX_RUNS, Fields
 from lmrep.experiment.task_data import best_metric
 from lmrep.metrics import Metric
@@ -34,7 +34,7 @@ NAME_LENGTH = 120  # of a setting's directory
 # Fields that may differ between two commands of one sweep: those that a resumed run may change, except that the
 # length of the runs and the metric that compares them stay.
 FREE_FIELDS = ("name", "seed", "checkpoint.every", "checkpoint.keep", "checkpoint.keep_best",
-               *(field for field in (*RESUMABLE_FIELDS, *TASK_RESUMABLE_FIELDS)
+               *(field for field in TaskExperiment.resumable
                  if field not in ("steps", "epochs", "checkpoint.*")))
 
 Load = Callable[[str, Sequence[tuple[str, str]]], Any]  # (argument, overrides) -> the experiment's config

@@ -1,4 +1,4 @@
-"""The data of a task: its records read, checked and tokenized."""
+"""The data of a task: its records read, checked and tokenized; one data set, or a mixture of several."""
 
 import dataclasses
 import itertools
@@ -6,25 +6,32 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from lmrep.core.errors import UserError
 from lmrep.core.files import digest
 from lmrep.data import records, tokenizers
+from lmrep.data.mixture import block_counts, mixing_weights
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import InputLayout, input_layout
 from lmrep.data.records.examples import Examples, arrange, sizes
-from lmrep.data.records.mixture import mix
+from lmrep.data.records.mixture import MixedExamples, mix
 from lmrep.data.records.values import listed
 from lmrep.data.tokenizers import Tokenizer
 from lmrep.experiment import config as experiments
-from lmrep.experiment import contracts, task_sources
+from lmrep.experiment import contracts
 from lmrep.experiment.config import Experiment, StagePlan
-from lmrep.experiment.data import Data
+from lmrep.experiment.record import Data
+from lmrep.metrics import Metric
 from lmrep.models.base import Model
+from lmrep.objectives import OBJECTIVES
 from lmrep.tasks import TASKS, word_features
 from lmrep.tasks.base import TaskDef, TextEncoder, resolve_long
+from lmrep.tasks.mixture import config_of_source, mixed
 
 BOTH_ORDERS = {"text": "text2", "text2": "text", "span": "span2", "span2": "span"}
 STATISTICS = "data.json"  # of a workdir: `inspection.label_statistics`
+CHARACTERS = 4  # of a token, about: before there is a tokenizer, the examples of unlabelled text can only be estimated
 
 log = logging.getLogger(__name__)
 
@@ -35,10 +42,10 @@ def prepare_task(experiment: Experiment, tokenizer: tokenizers.Config) -> Data:
     Raises:
       UserError: with file and line, for data that the task cannot use.
     """
-    task = task_sources.task_of(experiment)
+    task = task_of(experiment)
     limits = {"validation": experiment.evaluation.examples}
-    examples = {split: task_sources.read_split(experiment, split, limits.get(split))
-                for split in dict.fromkeys(("train", *task_sources.splits(experiment)))}
+    examples = {split: read_split(experiment, split, limits.get(split))
+                for split in dict.fromkeys(("train", *splits(experiment)))}
     stage = experiments.resolve_stages(experiment)[0]
     if experiment.init:
         _check_labels(experiment, task, stage.objective, examples["train"])
@@ -61,7 +68,7 @@ def prepare_task(experiment: Experiment, tokenizer: tokenizers.Config) -> Data:
         examples["train"] = _both_orders(examples["train"])
     stores = {split: tokenized(experiment, model, loaded, own, split) for split, own in examples.items()}
     if experiment.sources:
-        stores["train"] = task_sources.with_proportions(experiment, examples["train"], stores["train"])
+        stores["train"] = with_proportions(experiment, examples["train"], stores["train"])
     return Data(_with_steps(experiment, stores["train"]), loaded, stores, examples)
 
 
@@ -72,9 +79,9 @@ def best_metric(experiment: Experiment) -> str:
     Raises:
       UserError: as `prepare_task`.
     """
-    task, config = task_sources.task_of(experiment), experiments.resolve_stages(experiment)[0].objective
+    task, config = task_of(experiment), experiments.resolve_stages(experiment)[0].objective
     if not (experiment.checkpoint.best or task.best or config.metrics):
-        config = task.resolve(config, task_sources.read_split(experiment, "train"))
+        config = task.resolve(config, read_split(experiment, "train"))
     return _best(experiment, task, config)
 
 
@@ -103,7 +110,7 @@ def _check_known(experiment: Experiment, task: TaskDef, config: Any, own: Sequen
     values = [record.fields[target] for record in own if target in record.fields]
     present = {label for value in values for label in ([value] if isinstance(value, str) else value)}
     if present and present.isdisjoint(labels):
-        raise UserError(f"{task_sources.files(experiment, 'validation')} has the labels {listed(sorted(present))}, and "
+        raise UserError(f"{files(experiment, 'validation')} has the labels {listed(sorted(present))}, and "
                         f"the training data {listed(labels)}, none of which is the same; check config.data.columns and "
                         "config.data.label_map")
 
@@ -128,7 +135,7 @@ def _tokenizer(
     if config.vocab_file:
         return tokenizers.from_vocab_file(config)
     log.info("training the tokenizer %s on the training examples", config.name)
-    return tokenizers.train(config, lambda: iter(task_sources.training_texts(experiment, task, objective, training)))
+    return tokenizers.train(config, lambda: iter(training_texts(experiment, task, objective, training)))
 
 
 def labelled(
@@ -167,8 +174,7 @@ def _sources(experiment: Experiment, own: Sequence[Record]) -> Iterator[tuple[st
     """(source, the stage with the task's config for it, its records), source after source."""
     stage = experiments.resolve_stages(experiment)[0]
     for source, group in itertools.groupby(own, key=lambda record: record.source):
-        config = task_sources.objective_of(experiment, source, stage.objective)
-        yield source, dataclasses.replace(stage, objective=config), [*group]
+        yield source, dataclasses.replace(stage, objective=config_of(experiment, source)), [*group]
 
 
 def _tokenized(
@@ -228,3 +234,132 @@ def _with_steps(experiment: Experiment, train: Examples) -> Experiment:
     # Only a checkpoint at a validation can be the best one.
     checkpoint = dataclasses.replace(experiment.checkpoint, every=experiment.checkpoint.every or evaluation.every)
     return dataclasses.replace(experiment, steps=steps, evaluation=evaluation, checkpoint=checkpoint)
+
+
+# Data sets and their mixtures
+
+
+def task_of(experiment: Experiment) -> TaskDef:
+    """The task; of a mixture one that goes by the config of each record's source."""
+    name = experiment.objective["name"]
+    task = contracts.checked_task(name, TASKS[name])
+    return mixed(task, _configs(experiment)) if experiment.sources else task
+
+
+def config_of(experiment: Experiment, source: str = "") -> Any:
+    """The task's config for the records of a source, or of none. Raises UserError for an unknown one."""
+    if source and not experiment.sources:
+        raise UserError(f"the source {source!r} is given, and the run has a single data set; leave it out")
+    return config_of_source(_configs(experiment), source, experiments.resolve_stages(experiment)[0].objective)
+
+
+def _configs(experiment: Experiment) -> dict[str, Any]:
+    return {one.name: one.objective for one in experiment.data_sets()}
+
+
+def metrics(experiment: Experiment, objective: str) -> dict[str, Metric]:
+    """The metrics of an objective of the experiment, by name."""
+    return dict((task_of(experiment).objective if objective in TASKS else OBJECTIVES[objective]).metrics)
+
+
+def data_of(experiment: Experiment, source: str = "") -> dict[str, records.Config]:
+    """{source: its data}, of one source or of all; {"": data} where there is only `data`. Raises UserError for an
+    unknown one."""
+    if source:
+        config_of(experiment, source)  # refuses an unknown one
+    return {one.name: one.data for one in experiment.data_sets() if source in ("", one.name)}
+
+
+def splits(experiment: Experiment) -> tuple[str, ...]:
+    """The splits that the data, or one of the sources, has."""
+    own = data_of(experiment).values()
+    return tuple(split for split in records.SPLITS if any(records.files_of(data, split) for data in own))
+
+
+def files(experiment: Experiment, split: str) -> str:
+    """The files of a split, for people."""
+    return ", ".join(filter(None, (records.files_of(data, split) for data in data_of(experiment).values())))
+
+
+def read_split(experiment: Experiment, split: str, examples: int | None = 0, source: str = "") -> list[Record]:
+    """The records of a split, source after source, each with its name; `labelled` makes examples of those
+    that have no targets.
+
+    Args:
+      experiment: whose data.
+      split: one that it has.
+      examples: of each source at most, at equal distances; 0 or None: all.
+      source: the only one that is read; "" for all.
+
+    Raises:
+      UserError: as `records.read`; no training data.
+    """
+    found: list[Record] = []
+    for i, (name, data) in enumerate(data_of(experiment, source).items()):
+        if not records.files_of(data, split):
+            if split == "train":
+                where = f"sources.{i}.data" if name else "data"
+                raise UserError(f"{where}.train is empty; give the training examples: --config.{where}.train=train.tsv")
+            continue
+        found += read_data(experiment, data, split, examples, name)
+    return found
+
+
+def read_data(
+    experiment: Experiment, data: records.Config, split: str, examples: int | None = 0, source: str = ""
+) -> list[Record]:
+    """The records of a split of data that has the form of the run's, or of its source `source`, with their targets.
+    `examples` and errors are those of `read_split`; unlabelled texts are read in full, since examples are made of them
+    later."""
+    task, config = task_of(experiment), config_of(experiment, source)
+    own = records.spread(records.read(data, split, task.needed(config)),
+                         0 if task.templates.unlabelled(config) else examples)
+    return [task.templates.convert(config, record._replace(source=source)) for record in own]
+
+
+def training_texts(experiment: Experiment, task: TaskDef, config: Any, own: Sequence[Record]) -> list[str]:
+    """The texts that a tokenizer is trained on: of a mixture, of each source in its proportion as many as there are."""
+    by_source = _by_source(experiment, own)
+    groups = [[*_texts(task, config, group)] for group in by_source]
+    if not experiment.sources:
+        return groups[0]
+    characters = [sum(map(len, texts)) for texts in groups]
+    unlabelled = task.templates.unlabelled
+    counts = [size // (CHARACTERS * experiment.length) + 1 if unlabelled(source.objective) else len(group)
+              for source, group, size in zip(experiment.data_sets(), by_source, characters, strict=True)]
+    weights = np.array(_weights(experiment, counts))
+    budgets = weights / weights.sum() * sum(characters)
+    return [text for texts, budget, size in zip(groups, budgets, characters, strict=True)
+            for text in records.spread(texts, max(1, round(min(1.0, budget / max(1, size)) * len(texts))))]
+
+
+def _texts(task: TaskDef, config: Any, own: Sequence[Record]):
+    reads = task.reads
+    names = reads.texts or reads.inputs + tuple(name for name in reads.targets if name in records.TEXTS)
+    for record in own:
+        if task.templates.texts:
+            yield from task.templates.texts(config, record)
+            continue
+        for name in names:
+            value = record.fields.get(name, ())
+            yield from [value] if isinstance(value, str) else [" ".join(map(str, value))] if value else []
+
+
+def _by_source(experiment: Experiment, own: Sequence[Record]) -> list[list[Record]]:
+    return [[record for record in own if record.source == source.name] for source in experiment.data_sets()]
+
+
+def _weights(experiment: Experiment, counts: Sequence[int]) -> list[float]:
+    """The rates at which the examples of sources are shown, given their numbers, not normalized."""
+    return mixing_weights([source.weight for source in experiment.data_sets()], counts, experiment.temperature,
+                          experiment.size_cap)
+
+
+def with_proportions(experiment: Experiment, own: Sequence[Record], examples: MixedExamples) -> MixedExamples:
+    """The training examples of a mixture in its proportions. They are those of examples: where sequences are packed, a
+    source whose sequences hold more examples gives fewer of them."""
+    sequences = np.diff(examples.bounds)
+    counts = [len(group) for group in _by_source(experiment, own)]
+    return examples.with_counts(block_counts(
+        [float(weight * n / count)
+         for weight, n, count in zip(_weights(experiment, counts), sequences, counts, strict=True)]))

@@ -379,7 +379,7 @@ def _perplexity(
         corpus, split = [other_corpus(run.experiment.data, files, "file")], "train"
     else:
         own_corpus(run, split, data_dir)
-        corpus = [source.data for source in experiments.sources(run.experiment)] or [run.experiment.data]
+        corpus = [one.data for one in run.experiment.data_sets()]
     found = [documents(data, split, log.info) for data in corpus]
     texts = islice(chain.from_iterable(texts for _, texts in found), examples)
     return perplexity(run, texts, length, stride, 0 if examples else sum(characters for characters, _ in found))

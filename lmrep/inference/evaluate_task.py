@@ -19,7 +19,7 @@ from lmrep.core.sharding import batch_sharding, make_mesh, replicated, use_mesh
 from lmrep.data import records
 from lmrep.data.records import Record
 from lmrep.data.records.examples import Examples
-from lmrep.experiment import build, task_data, task_sources
+from lmrep.experiment import build, task_data
 from lmrep.experiment.config import Experiment, stage_at
 from lmrep.inference.encode import BATCH, BATCH_ELSEWHERE
 from lmrep.metrics.bootstrap import bootstrap
@@ -53,7 +53,7 @@ def predict_records(
       UserError: the task cannot use a record; a text is too long, or not Unicode.
     """
     stage = stage_at(run.experiment, run.step)
-    task = task_sources.task_of(run.experiment)
+    task = task_data.task_of(run.experiment)
     if examples is None:
         for record in own:
             task.check(stage.objective, record)
@@ -74,7 +74,7 @@ def predict_records(
 def task_config(run: Any, source: str = "") -> Any:
     """The config of a run's task for examples of a source of its mixture; "" for those of none. Raises UserError for an
     unknown source."""
-    return task_sources.config_of(run.experiment, source)
+    return task_data.config_of(run.experiment, source)
 
 
 def with_tuned(experiment: Experiment, directory: Path, step: int) -> Experiment:
@@ -174,10 +174,10 @@ def evaluate_records(
     if files:
         own = read_files(experiment, files, examples, source)
     else:
-        if not any(records.files_of(data, split) for data in task_sources.data_of(experiment, source).values()):
-            known = ", ".join(task_sources.splits(experiment))
+        if not any(records.files_of(data, split) for data in task_data.data_of(experiment, source).values()):
+            known = ", ".join(task_data.splits(experiment))
             raise UserError(f"there are no {split} data; this run has {known}: give another --split, or --files")
-        own = task_sources.read_split(experiment, split, examples, source)
+        own = task_data.read_split(experiment, split, examples, source)
     own = task_data.labelled(experiment, run.model, run.tokenizer, own, examples)
     result = predict_records(run, own, files or split)
     name = "-".join(filter(None, [source, _name(files) if files else split]))
@@ -192,12 +192,12 @@ def read_files(
     Raises:
       UserError: they cannot be read; of a mixture, no source is given.
     """
-    own = task_sources.data_of(experiment, source)
+    own = task_data.data_of(experiment, source)
     if len(own) > 1:
         raise UserError(f"--files is {files!r}, and the run was trained on {', '.join(own)}; give the one that the "
                         "files are like: --source=NAME")
     [(name, data)] = own.items()
-    return task_sources.read_data(experiment, other_files(data, files, experiment.name), "test", examples, name)
+    return task_data.read_data(experiment, other_files(data, files, experiment.name), "test", examples, name)
 
 
 def _name(files: str) -> str:
@@ -263,7 +263,7 @@ def write_results(run: Any, results: Mapping[str, Result]) -> dict[str, dict[str
 def write(run: Any, name: str, own: Sequence[Record], result: Result) -> list[Path]:
     """Writes predictions/NAME.jsonl and the task's submission files, and returns their paths."""
     stage = stage_at(run.experiment, run.step)
-    task, folder = task_sources.task_of(run.experiment), run.directory / FOLDER
+    task, folder = task_data.task_of(run.experiment), run.directory / FOLDER
     paths = [folder / f"{name}.jsonl"]
     write_predictions(paths[0], own, result)
     known = KNOWN.get(run.experiment.name)

@@ -24,7 +24,7 @@ from lmrep.core.progress import ProgressReporter
 from lmrep.core.remote_cache import local_data_dir
 from lmrep.data.records.examples import Examples
 from lmrep.experiment import config as experiments
-from lmrep.experiment.data import Data
+from lmrep.experiment.record import Data
 from lmrep.inference import evaluate_task
 from lmrep.objectives.base import FrozenPart, FrozenParts
 from lmrep.tasks import frozen_features, heads
@@ -43,7 +43,7 @@ def cached(data: Data, frozen: FrozenParts, data_dir: Path) -> Data:
       RunFault: they cannot be written, or the disk has too little space.
     """
     experiment = data.experiment
-    if not (experiment.labelled and experiment.cache_features):
+    if not getattr(experiment, "cache_features", False):
         return data
     part, c = frozen[frozen_features.NAME], experiments.resolve_stages(experiment)[0].objective.features
     folder = local_data_dir(data_dir) / FOLDER

@@ -109,7 +109,7 @@ def initialized(stage: Stage, experiment: Experiment, tokenizer: Tokenizer) -> S
         network = experiments.model_config(experiment)
         log.info("%s", "\n".join([describe(fit, source), *check_network(network, source)]))
         values |= fit.values
-        if experiment.labelled and (layers := experiment.new_layers):
+        if layers := getattr(experiment, "new_layers", 0):
             values = fresh_layers(values, stage.objective.specs, layers, experiment.seed)
             log.info("  the top %d layer(s) start from random values", layers)
     for path, file in experiment.init_vectors.items():

@@ -87,7 +87,7 @@ def of_experiment(
     mesh, stages = make_mesh(1, 1, 1), []
     for one in shapes.without_data(experiment, vocabulary, mesh):
         plan, stage, batch, length = one.plan, one.stage, one.plan.batch_size, one.plan.length
-        if experiment.labelled:
+        if ALL_FORMATS[plan.format_name].plan is None:
             exact = Figure(None, "the batches of a task are as long as their longest text; a run records what it did "
                                  "in cost.jsonl")
         else:

@@ -208,8 +208,8 @@ def test_a_loaded_tokenizer_is_used_unchanged(prepared, texts):
 @pytest.mark.parametrize(("weights", "learned"), [((8, 1), {"cat", "horse"}), ((1, 8), {"zyzz", "qyqq", "xuxu"})])
 def test_the_tokenizer_is_trained_on_the_sources_in_proportion_to_their_weights(weights, learned, texts, tmp_path):
     """The second corpus is an eighth of the text, and the vocabulary has space for few words."""
-    sources = [dataclasses.replace(source, weight=float(weight))
-               for source, weight in zip(experiments.sources(experiment(texts)), weights, strict=True)]
+    sources = [source._replace(weight=float(weight))
+               for source, weight in zip(experiment(texts).data_sets(), weights, strict=True)]
     tokens = prepare_sources(sources, 0, tokenizers.Config(vocab_size=90), tmp_path).tokenizer.tokens
     assert {"cat", "horse", "zyzz", "qyqq", "xuxu"} & set(tokens) == learned
 

@@ -14,8 +14,9 @@ import pytest
 from lmrep.core import remote, sealed_cache
 from lmrep.core.errors import RunFault, UserError
 from lmrep.data import corpora, sentences, tokenizers
+from lmrep.data.mixture import DataSet
 from lmrep.data.store import prepare, scan
-from lmrep.data.store.sources import Source, prepare_sources
+from lmrep.data.store.sources import prepare_sources
 
 WORDS = "a quick brown fox jumps over the lazy dog near river bank while rain falls on old stone bridges"
 
@@ -285,7 +286,7 @@ def test_token_stores_are_downloaded_from_a_remote_data_directory(prepared, tmp_
 
 
 def test_a_damaged_common_tokenizer_is_trained_again(tmp_path):
-    sources = [Source(name, 1.0, write(tmp_path / name, texts(40, seed))) for seed, name in enumerate("ab")]
+    sources = [DataSet(name, 1.0, write(tmp_path / name, texts(40, seed))) for seed, name in enumerate("ab")]
     ready = prepare_sources(sources, 0.0, SETTINGS, tmp_path / "data")
     (home,) = (tmp_path / "data").glob("tokenizer-*")
     (home / "vocab.txt").write_text("damaged")

@@ -13,11 +13,11 @@ CHECK, CHECKED = shapes.check_contracts, set()
 @pytest.fixture(autouse=True)
 def contracts_are_checked_once(monkeypatch):
     """Components that have kept their contracts are not traced again."""
-    def check(e, parts):
+    def check(e):
         key = repr((e.model, e.objective, e.format, e.optimizer, e.stages, e.steps, e.length, e.tokenizer, e.execution,
-                    e.checkpoint, sorted(parts)))
+                    e.checkpoint, sorted(e.frozen)))
         if key not in CHECKED:
-            CHECK(e, parts)
+            CHECK(e)
             CHECKED.add(key)
 
     monkeypatch.setattr(shapes, "check_contracts", check)

@@ -8,8 +8,7 @@ from lmrep.core.errors import UserError
 from lmrep.data import records
 from lmrep.experiment import config as experiments
 from lmrep.experiment import page_files
-from lmrep.experiment.fine_tuning import compose_known, compose_task
-from lmrep.experiment.fine_tuning_recipes import GRIDS, RECIPES
+from lmrep.experiment.fine_tuning import GRIDS, RECIPES, compose_known, compose_task
 from lmrep.experiment.task_data import prepare_task
 from lmrep.interop import checkpoint_config
 from lmrep.tasks import TASKS

@@ -133,7 +133,7 @@ FAULTS = (
     Fault("a run does not record which frozen parts it was trained with", "lmrep/experiment/checks.py",
           '**({"frozen": dict(frozen)} if frozen else {}),', "",
           ("tests/experiment/test_frozen.py",)),
-    Fault("the general settings of a recipe hide those of a data set", "lmrep/experiment/fine_tuning_recipes.py",
+    Fault("the general settings of a recipe hide those of a data set", "lmrep/experiment/fine_tuning.py",
           '{**rows[""], **rows.get(known, {})}', '{**rows.get(known, {}), **rows[""]}',
           ("tests/experiment/test_fine_tuning.py", "tests/experiments/test_pages.py")),
     # inference

@@ -12,7 +12,7 @@ from lmrep.core.errors import UserError
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import Source, Units
 from lmrep.experiment import config as experiments
-from lmrep.experiment import task_data, task_sources
+from lmrep.experiment import task_data
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.tasks import TASKS
 from lmrep.tasks.base import Outputs
@@ -109,7 +109,7 @@ def test_validation_has_the_metrics_of_each_source_and_their_mean(trained):
 def test_the_results_of_a_source_are_those_of_its_task_alone(home, trained):
     run = lmrep.load(trained)
     experiment = run.experiment
-    [copy, choose] = task_sources.task_sources(experiment)
+    [copy, choose] = experiment.data_sets()
     whole = lmrep.evaluate(trained)
     for source in (copy, choose):
         alone = lmrep.evaluate(trained, source=source.name)
@@ -154,10 +154,10 @@ def test_training_examples_are_mixed_in_proportion_and_tokenized_with_their_pref
 
 def test_small_sources_have_all_their_text_in_the_tokenizer_and_large_ones_their_fraction(home):
     c = experiments.parse(config(home))
-    own = task_sources.read_split(c, "train")
-    texts = task_sources.training_texts(c, task_sources.task_of(c), None, own)
+    own = task_data.read_split(c, "train")
+    texts = task_data.training_texts(c, task_data.task_of(c), None, own)
     every = [text for record in own for text in TASKS["text_to_text"].templates.texts(
-        task_sources.objective_of(c, record.source, None), record)]
+        task_data.config_of(c, record.source), record)]
     assert sum(text.startswith("choose") for text in texts) == 32
     assert sum(map(len, texts)) < sum(map(len, every))
 

@@ -13,7 +13,7 @@ from lmrep.analysis.report.recipes import compare, corpus
 from lmrep.analysis.report.run_data import RunData
 from lmrep.experiment.config import model_def
 from lmrep.experiment.record import ALL_OBJECTIVES
-from lmrep.experiment.task_sources import data_of
+from lmrep.experiment.task_data import data_of
 from lmrep.inference import prompts
 from lmrep.metrics import COMMON, Judgement, Metric, advice, baseline_names, beats, is_token_loss
 

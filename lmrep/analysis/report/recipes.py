@@ -12,7 +12,7 @@ from lmrep.analysis.report.run_data import RunData
 from lmrep.config import loading
 from lmrep.config.record import flatten_config
 from lmrep.data import corpora
-from lmrep.experiment import checks, fine_tuning, fine_tuning_recipes, page_files
+from lmrep.experiment import checks, fine_tuning, page_files
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, StagePlan, model_config
 from lmrep.experiment.fields import listed
@@ -99,7 +99,7 @@ def _compare_fine_tuning(run: RunData) -> Comparison:
         return _same(ours[field], value)
 
     settings = {name: _fine_tuning_recipe(name, run.stage.objective_name, experiment.name)
-                for name in fine_tuning_recipes.RECIPES}
+                for name in fine_tuning.RECIPES}
     found = {name: [field for field, value in recipe.items() if not same(field, value)]
              for name, recipe in settings.items()}
     name = min(found, key=lambda name: len(found[name]))
@@ -112,7 +112,7 @@ def _compare_fine_tuning(run: RunData) -> Comparison:
 def _fine_tuning_recipe(name: str, task: str, known: str) -> Mapping[str, Any]:
     """The settings of a recipe of fine-tuning, of the fields that any of them sets."""
     known = known if known in KNOWN and KNOWN[known].task == task else ""
-    fields = {field for recipe in fine_tuning_recipes.RECIPES.values() for each in recipe.values() for field in each}
+    fields = {field for recipe in fine_tuning.RECIPES.values() for each in recipe.values() for field in each}
     config = flatten_config(fine_tuning.compose_task(f"recipe={name},mesh=1x1x1", task, known).to_dict())
     return {field: value for field, value in config.items()
             if any(field == path or field.startswith(f"{path}.") for path in fields)
@@ -176,9 +176,8 @@ def corpus(experiment: Experiment) -> str:
     def describe(data: corpora.Config) -> str:
         return corpora.CORPORA[data.corpus].describe(data)
 
-    if mixed := experiments.sources(experiment):
-        return " and ".join(f"{describe(source.data)} (weight {source.weight:g})" for source in mixed)
-    return describe(experiment.data)
+    return " and ".join(describe(one.data) + f" (weight {one.weight:g})" * bool(experiment.sources)
+                        for one in experiment.data_sets())
 
 
 def lengths(stages: Sequence[StagePlan]) -> str:

@@ -8,7 +8,7 @@ from lmrep.analysis.report import prose
 from lmrep.analysis.report.metrics import declared
 from lmrep.analysis.report.run_data import RunData
 from lmrep.analysis.report.task_results import MAX_CLASSES, Confusion
-from lmrep.experiment.task_sources import files, task_sources
+from lmrep.experiment.task_data import files
 from lmrep.metrics import COMMON, Metric
 from lmrep.tasks import TASKS
 from lmrep.tasks.known import KNOWN, published
@@ -124,7 +124,7 @@ def _sources(run: RunData) -> list[tuple[str, ...]]:
     """A row for each source of a mixture: its fraction of the training examples, their number, epochs, validation
     examples and template."""
     splits, rows = run.task.splits, []
-    for source in task_sources(run.experiment):
+    for source in run.experiment.data_sets():
         train, held_out = (splits.get(split, {}).get("sources", {}).get(source.name, {})
                            for split in ("train", "validation"))
         if train:

@@ -22,8 +22,7 @@ from lmrep.core.json_text import loads
 from lmrep.data.records import SPLITS, Record
 from lmrep.data.records.values import SPANS
 from lmrep.experiment.config import Experiment, resolve_stages
-from lmrep.experiment.task_data import STATISTICS
-from lmrep.experiment.task_sources import task_of
+from lmrep.experiment.task_data import STATISTICS, task_of
 from lmrep.inference.evaluate_task import FOLDER, RESULTS
 from lmrep.tasks.base import Comparison
 from lmrep.tasks.target_words import marked

@@ -7,7 +7,6 @@ import pathlib
 import shutil
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,24 +15,15 @@ from lmrep.core.errors import RunFault
 from lmrep.core.files import atomic_directory, digest, seal
 from lmrep.core.sealed_cache import find_damage
 from lmrep.data import corpora, tokenizers
-from lmrep.data.mixture import Sources, block_counts, mixing_weights
+from lmrep.data.mixture import DataSet, Sources, block_counts, mixing_weights
 from lmrep.data.store import scan
 from lmrep.data.store.prepare import Prepared, prepare
 from lmrep.data.store.scan import Progress
 from lmrep.data.store.statistics import with_rates
 
 
-@dataclass(frozen=True)
-class Source:
-    """One corpus of a mixture."""
-
-    name: str  # for people
-    weight: float  # its number of examples, in proportion to the other sources
-    data: corpora.Config  # the corpus
-
-
 def prepare_sources(
-    sources: Sequence[Source], temperature: float, tokenizer: tokenizers.Config, data_dir: str | pathlib.Path,
+    sources: Sequence[DataSet], temperature: float, tokenizer: tokenizers.Config, data_dir: str | pathlib.Path,
     progress: Progress | None = None, size_cap: int = 0,
 ) -> Prepared:
     """As `prepare`, for several corpora: each split that all of them have is a `Sources`.
@@ -75,7 +65,7 @@ def prepare_sources(
 
 
 def _common_tokenizer(
-    sources: Sequence[Source], temperature: float, config: tokenizers.Config,
+    sources: Sequence[DataSet], temperature: float, config: tokenizers.Config,
     data_dir: str | pathlib.Path, progress: Progress,
 ) -> pathlib.Path:
     """The directory of a tokenizer trained on the train splits of all sources; trains it if it is missing."""
