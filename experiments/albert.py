@@ -37,9 +37,9 @@ Choices after the colon, which make each of the paper's ablations one flag:
     model, objective, data, mesh, init: as in bert.py
 
 With data=python_docs, batches have 256 sequences and the vocabulary 8,000 pieces. The width of the embeddings is
---config.model.embedding (128; 0: that of the layers), the longest masked n-gram --config.objective.ngram (3).
+--config.model.embedding (128; 0: as wide as the layers), the longest masked n-gram --config.objective.ngram (3).
 The released command masks 20 tokens of a sequence, 4 % of them, where the paper says 15 %. This follows the paper, and
---config.objective.max_predictions=20 the command. Dropout is that of version 1; version 2 has none:
+--config.objective.max_predictions=20 the command. Dropout is as in version 1; version 2 has none:
 --config.model.dropout=0 --config.model.attention_dropout=0.
 """
 

@@ -8,15 +8,15 @@
 
 Two bidirectional LSTM layers of 300 a direction read English; an attention decoder with input feeding generates German.
 The encoder's vectors are then the features of a task, beside word vectors. `objective.features.layers` chooses them:
-last (or 2) is the output of the second LSTM layer, which is CoVe; 1 that of the first; 0 are the embeddings, which are
-the fixed GloVe vectors where `vectors` was given; mix:all is a learned sum of layers of one width, so mix:1,2 where
-embeddings are narrower. The released code numbers the LSTM layers from 0. `network=bcn` is the paper's network for
-classification, the biattentive classification network.
+last (or 2) is the output of the second LSTM layer, which is CoVe; 1 is the output of the first; 0 are the embeddings,
+which are the fixed GloVe vectors where `vectors` was given; mix:all is a learned sum of layers of one width, so mix:1,2
+where embeddings are narrower. The released code numbers the LSTM layers from 0. `network=bcn` is the paper's network
+for classification, the biattentive classification network.
 
 With `vectors`, texts are words between spaces: give tokenized text, lower-cased as by the released commands. The table
 of the source starts from the file, is not trained, and has 0 for words that the file lacks. Words of a task that the
 translation data lacks are unknown to the LSTM, and have the vector 0; in the paper, all of GloVe's words are known.
-Without `vectors`, the tokens are those of a joint vocabulary of subwords, whose vectors are learned.
+Without `vectors`, the tokens are subwords of a joint vocabulary, whose vectors are learned.
 
 Published are the network (the preset `cove`, but that its vocabulary is of one language, and here of both), dropout of
 0.2, batches of 64 and the optimizer: SGD at rate 1, halved when validation worsens, to the end below 0.03. Here a

@@ -8,7 +8,7 @@ GPT-2. The student has its tokenizer and its network without token types, and st
 (of another depth: evenly spaced from the first to the last). The loss is 5 times the divergence from the teacher's
 distribution over all tokens, at a temperature of 2, twice the masked-LM loss, and the cosine distance between the last
 hidden states. Rare tokens are masked more often. Adam at 5e-4, with 5 % of warm-up and no weight decay, on batches of
-4,000 sequences; steps are those of three passes over Books and Wikipedia.
+4,000 sequences; the steps make three passes over Books and Wikipedia.
 
 The network, in fields of config.model, with all parameters of pretraining:
 

@@ -8,7 +8,7 @@ Text is split at white space, cased: it should be tokenized, or split by rules (
 the characters of a word, two highway layers (one in the smaller sizes) and a projection give its vector, which both
 directions read. Each direction has two LSTM layers with projections, the second with a residual connection, and
 predicts the next word of its stream of sentences by a softmax over the 793,471 most frequent words, of which training
-samples 8,192. Examples have 20 words and continue those of the batch before. Adagrad at 0.2 on batches of 384 (128 on
+samples 8,192. Examples have 20 words and continue the last batch's. Adagrad at 0.2 on batches of 384 (128 on
 each of 3 GPUs), ten passes over the text: this file counts the steps of the 1 Billion Word Benchmark, 768,648,884
 words; set --config.steps for other text.
 

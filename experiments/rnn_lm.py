@@ -3,7 +3,7 @@
     lmrep train --config=experiments/rnn_lm.py:size=small,data=files --workdir=runs/rnn \\
         --config.data.files='/data/text/*.txt' --config.data.documents=file
 
-One layer, with a state that is carried from batch to batch. Batches and optimizer are those of `lstm_lm.py`, not the
+One layer, with a state that is carried from batch to batch. Batches and optimizer are as in `lstm_lm.py`, not the
 paper's, and subwords take the place of words.
 
 Expected: Mikolov et al. (2011) have a test perplexity per word of 124.7 on the Penn Treebank with a state of width 200;

@@ -56,7 +56,7 @@ from lmrep.objectives.span_corruption import VARIANTS
 SIZES = {size: f"t5_{size}" for size in (
     "base", "small", "large", "3b", "11b", "1_1_small", "1_1_base", "1_1_large", "1_1_xl", "1_1_xxl")}
 # The last models were trained for a million steps of 2,048 sequences, on a mixture with labelled tasks; the released
-# 1.1 models on text alone. The numbers are those of the study's baseline.
+# 1.1 models on text alone. The numbers are from the study's baseline.
 PAPERS = (Paper("Raffel et al., 2019", "C4, 745 GB of web pages"),)
 # What is noise in the paper's tables, of the variants that have any; of replace_spans, in the last models.
 NOISE = {"replace_spans": "spans", "drop_tokens": "tokens", "mask": "tokens", "bert": "tokens"}

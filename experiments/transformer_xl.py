@@ -43,7 +43,7 @@ Choices after the colon:
 
     size       base large enwik8 lm1b; tiny: base scaled down for two cores
     memory     yes, or no: each example is read by itself
-    text       words, or bytes; by default that of the size
+    text       words, or bytes; by default what the size has
     softmax    adaptive (words), or full
     format     stream (sequences split from one long text), or any other
     optimizer  transformer_xl (Adam), or bert roberta lamb adafactor adamw, with the rate and warm-up above

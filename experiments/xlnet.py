@@ -36,7 +36,7 @@ Choices after the colon; each ablation of the paper is one flag:
     bidirectional  yes, or no: all examples read forward
     nsp            no, or yes: with next-sentence prediction
     objective      permutation; masked: a denoising autoencoder (DAE), BERT's objective on this network; causal
-    reuse          of a window, the tokens that are remembered; 0: half of it
+    reuse          tokens of a window that are remembered; 0: half of the window
     optimizer      xlnet bert roberta lamb adafactor adamw, at the rate above
     model, format, data, mesh, init: as in bert.py
 

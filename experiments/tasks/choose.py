@@ -3,7 +3,7 @@
     lmrep train --config=experiments/tasks/choose.py:init=runs/mine --workdir=runs/swag \\
         --config.data.train=train.csv --config.data.validation=val.csv
 
-The files are those of SWAG or CODAH, or JSON Lines such as {"text": "It rains.", "choices": ["I get wet.", "I eat."],
+The files are SWAG's or CODAH's, or JSON Lines such as {"text": "It rains.", "choices": ["I get wet.", "I eat."],
 "label": 0}, where label counts from 0. Examples may have different numbers of choices. The network reads each choice
 with its text as a pair, so that a step computes batch_size times as many sequences as there are choices.
 `lmrep predict --workdir=runs/swag` chooses between the texts of a line, which tabs separate.

@@ -15,7 +15,7 @@ as T5: 0.2). Every other config file of this folder takes `as_text=true`, which 
     lmrep train --config=experiments/tasks/squad1.py:as_text=true,size=tiny,data=squad --workdir=runs/squad-text
 
 Published for T5 are 2^18 steps of 128 examples, a constant rate of 1e-3, Adafactor (all three: `recipe=t5`) and greedy
-search; other settings here are those of `classify.py`.
+search; other settings are as in `classify.py`.
 
 Cost: that of `classify.py`, and of the search at each validation. Expected: GLUE's average of the paper's baseline, of
 base size, is 83.3 (its table 5).

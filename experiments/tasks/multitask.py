@@ -9,7 +9,7 @@ train.de, train.en, val.de and val.en, and adds their translation from German. `
 starts from a pretrained run. Each task has its prefix and its metrics; STS-B's scores are rounded to 0.2. A run
 validates each (`sst2/accuracy`) and keeps the checkpoint of the best `score`, the mean of their first metrics.
 
-Choices after the colon, beside those of `generate.py`:
+Choices after the colon, beside the choices of `generate.py`:
 
     data       the folder of GLUE
     tasks      which of its tasks, cola+mrpc+rte+sst2+stsb; also mnli, qnli, qqp and wnli
@@ -29,7 +29,7 @@ Sequences are packed, since every batch has examples of every task, which differ
 tasks, 81% of the source tokens would be padding without packing, and 1% are with it (WordPiece, 4,096 tokens).
 
 Published for T5 are batches of 128 packed sequences of 512 tokens, a constant rate of 1e-3 in fine-tuning, Adafactor
-and greedy search; the settings here are those of `classify.py`, with packed sequences of 256 tokens. Expected: the
+and greedy search; the settings are as in `classify.py`, with packed sequences of 256 tokens. Expected: the
 paper's GLUE average of its baseline, of base size and fine-tuned on each task alone, is 83.3 (its table 5).
 Cost: in the paper, 2^18 steps of fine-tuning.
 """

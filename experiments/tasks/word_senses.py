@@ -1,4 +1,4 @@
-"""Word senses in the framework of Raganato et al. (2017): the sense of each word, from those of its lemma. F1.
+"""Word senses in the framework of Raganato et al. (2017): the sense of each word, among the senses of its lemma. F1.
 
     lmrep train --config=experiments/tasks/word_senses.py:init=runs/bert,data=WSD_Evaluation_Framework \\
         --workdir=runs/senses
