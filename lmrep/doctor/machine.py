@@ -120,7 +120,7 @@ def state_memory(stages: list[StageShapes], layout: AbstractMesh) -> Result:
                       "--topology=... counts all, for hardware that is not here")
     text += f"; {where} {byte_size(limit)}; activations are not counted"
     fix = ("shard them over more devices (mesh.fsdp, mesh.tensor), or use a smaller model or an optimizer with a "
-           "smaller state (optimizer.rule)")
+           "smaller state (optimizer.name=adafactor)")
     if needed > limit:
         raise UserError(f"{text}; {fix}")
     return Result(text) if needed <= CROWDED * limit else Result(f"{text}, and may not fit: {fix}", True, WARNING)
