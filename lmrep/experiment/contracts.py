@@ -240,6 +240,8 @@ def check_objective(
     what = described("objective", stage.objective_name, config)
     with faults_of(what, config):
         objective = make()
+        if objective.name != stage.objective_name:
+            raise UserError(f"{what}: the name of its Objective is {objective.name!r}; give it that of its row")
         _check_specs(what, objective.specs)
         (training, _), (measured, prepared) = (_traced(objective, batch, training, what) for training in (True, False))
         _check_held_out(objective, prepared, what)

@@ -114,7 +114,10 @@ BROKEN = {
         objective(loss=lambda built: lambda *a: (1.0, *built.loss(*a)[1])), "skip",
         "its loss returns (float, dict, Carry)"),
     "a prepare that returns nothing": (
-        objective(prepare=lambda _: lambda keys, batch: None), "skip", "its prepare returns NoneType; expected the"),
+        objective(prepare=lambda _: lambda keys, batch: None), "skip",
+        "its prepare returns NoneType; expected the batch, a dict; correct this component"),
+    "an objective with the name of another row": (
+        objective(name=lambda _: "masked"), "skip", "the name of its Objective is 'masked'; give it that of its row"),
     "a row with another config's field": (
         (OBJECTIVES, "skip", skip.DEFINITION._replace(loss_fields=("distanse",))), "skip", "'distanse'"),
     "a build that reads a field that is missing": (
