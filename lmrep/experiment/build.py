@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from lmrep import optimizers
-from lmrep.core.components import check_built, described
+from lmrep.core.components import check_build, check_built, described, faults_of
 from lmrep.core.errors import UserError
 from lmrep.core.progress import ProgressReporter
 from lmrep.core.remote_cache import local_data_dir
@@ -100,11 +100,16 @@ def objective(
 ) -> Objective:
     """The objective of a stage, with the frozen parts that it reads."""
     definition = ALL_OBJECTIVES[stage.objective_name]
-    read = {name: frozen[name] for name in definition.parts(stage.objective) if name in frozen}
+    what = described("objective", stage.objective_name, definition.config)
+    with faults_of(what, definition.config):
+        parts = definition.parts(stage.objective)
+    check_build(what, definition.build, ("config", "model", "vocabulary", *(["frozen"] if parts else [])))
+    read = {name: frozen[name] for name in parts if name in frozen}
 
     def make(model: Model) -> Objective:
-        built = definition.build(stage.objective, model, vocabulary, *([read] if read else []))
-        check_built(described("objective", stage.objective_name, definition.config), built, Objective)
+        with faults_of(what, definition.config):
+            built = definition.build(stage.objective, model, vocabulary, *([read] if read else []))
+        check_built(what, built, Objective)
         return contracts.checked_predict(built, stage.objective_name) if stage.objective_name in TASKS else built
 
     return with_network_losses(make, network, stage.microbatches)

@@ -67,9 +67,6 @@ def check_rows(stage: StagePlan) -> None:
     """Checks that the row of a stage's objective names fields and metrics that exist. Raises UserError."""
     row = ALL_OBJECTIVES[stage.objective_name]
     what = described("objective", stage.objective_name, row.config)
-    with faults_of(what, row.config):
-        parts = row.parts(stage.objective)
-    check_build(what, row.build, ("config", "model", "vocabulary", *(["frozen"] if parts else [])))
     _check_names(what, "its row names the field", (*row.loss_fields, *row.evaluation_fields), _fields(row.config))
     for name, metric in row.metrics.items():
         _check_names(what, f"the baseline of {name} is", baseline_names(metric), {*row.metrics, UNIGRAM_LOSS})

@@ -21,8 +21,10 @@ from lmrep.models import MODELS
 from lmrep.models.base import Encoded, NetworkLoss
 from lmrep.objectives import OBJECTIVES
 from lmrep.optimizers import OPTIMIZERS, SCHEDULES
+from lmrep.tasks import TASKS
 from tests import small
 from tests.contract import characters, convolution, endings, muon, skip, test_plugins, topics
+from tests.tasks import tiny
 
 ENDINGS = endings.DEFINITION
 
@@ -237,6 +239,20 @@ def test_it_is_refused(row, name, problem, texts, tmp_path, monkeypatch):
     code = getattr(definition, "direction", getattr(definition, "decay", definition.config))
     assert f"'{name}' ({inspect.getsourcefile(code)})" in message
     assert problem in message and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("build", "problem"), [
+    (lambda c, model: None, "its build takes (c, model); expected (config, model, vocabulary)"),
+    (lambda c, model, vocabulary: c.labelz, "AttributeError: 'Config' object has no attribute 'labelz'"),
+    (lambda c, model, vocabulary: c, "its build returns Config; expected Objective")])
+def test_a_broken_build_of_a_task_is_refused(build, problem, tmp_path, monkeypatch):
+    row = topics.DEFINITION
+    monkeypatch.setitem(TASKS, "topics", row._replace(objective=row.objective._replace(build=build)))
+    path = tiny.write(tmp_path / "train.jsonl", [{"text": "a cat", "tags": ["cat"]}, {"text": "a", "tags": ["dog"]}])
+    with pytest.raises(UserError) as refused:
+        lmrep.train(tiny.config("topics", path), tmp_path / "run", data_dir=tmp_path / "data")
+    message = str(refused.value)
+    assert message.startswith(f"objective 'topics' ({inspect.getsourcefile(topics)}): ") and problem in message
 
 
 @pytest.mark.parametrize("name", ["resolve", "check", "compare", "reads", "convert", "texts", "unlabelled"])
