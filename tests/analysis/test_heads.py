@@ -12,7 +12,7 @@ import pytest
 
 import lmrep
 from lmrep.analysis import head_importance, heads, pruning, report
-from lmrep.analysis.report import assets, heads_page
+from lmrep.analysis.report import assets
 from lmrep.core.errors import UserError
 from lmrep.core.params import count
 from lmrep.data import loader
@@ -139,7 +139,7 @@ def test_report_shows_heads_that_were_measured_without_a_curve():
               "base": 0.5, "exact": False, "at_least": 0, "kept": [[0, 1]], "importance": [[0.25, 0.5]]}
     macros = assets.environment().get_template("heads.html.j2").module
     for curve in ({}, {"curve": [], "random": []}):
-        page = macros.heads(heads_page.section(result | curve))
+        page = macros.importance(result | curve)
         assert page.count("<title>layer ") == 2 and "<polyline" not in page
 
 

@@ -103,7 +103,7 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def html(data, predicted):
     """The page of one run."""
-    return Page(page.render([(data, predicted)]))
+    return Page(page.render([dataclasses.replace(data, predictions=predicted)]))
 
 
 # Content of the page
@@ -288,8 +288,8 @@ def test_verdict_follows_the_metrics(data, predicted):
     def evaluated(accuracy, loss, steps=12, before=5.0):
         lines = [{"step": n, "loss": total, "mlm_accuracy": accuracy, "most_frequent_accuracy": 0.2, "mlm_loss": loss}
                  for n, total in ((0, before), (6, before), (steps, loss))]
-        found = dataclasses.replace(data, validation=lines, step=steps)
-        return prose.verdict(found).mark, " ".join(text for text, _ in prose.next_steps(found, predicted))
+        found = dataclasses.replace(data, validation=lines, step=steps, predictions=predicted)
+        return prose.verdict(found).mark, " ".join(text for text, _ in prose.next_steps(found))
 
     assert evaluated(0.7, 0.5)[0] == "good" and evaluated(0.3, 2.0)[0] == "some" and evaluated(0.2, 3.5)[0] == "bad"
     assert evaluated(0.7, 3.5)[0] == evaluated(0.2, 2.0)[0] == "bad"  # a single figure does not decide
@@ -307,8 +307,8 @@ def test_losses_of_stages_with_another_objective_are_not_compared(data, predicte
             {"fraction": 0.5}, {"fraction": 0.5, "objective": {"rate": rate}})}
         experiment = experiments.parse(config)
         run = dataclasses.replace(data, experiment=experiment, stages=experiments.resolve_stages(experiment),
-                                  validation=lines)
-        assert any("Overfitting" in text for text, _ in prose.next_steps(run, predicted)) == overfitting
+                                  validation=lines, predictions=predicted)
+        assert any("Overfitting" in text for text, _ in prose.next_steps(run)) == overfitting
         text = prose.verdict(run).text
         assert ("before training" in text, "at step 9" in text) == (overfitting, not overfitting)
 
@@ -362,7 +362,7 @@ def test_damaged_records_are_left_out_with_a_note(home, tmp_path, name, text, no
     (workdir / name).write_text(text)
     found = run_data.read(workdir, "one", home / "data")
     assert [name for each in found.notes if note in each and name in each] == [name], found.notes
-    assert name in page.render([(found, predictions.Predictions())])
+    assert name in page.render([found])
 
 
 def test_missing_token_stores_are_not_created(home, tmp_path):
@@ -382,11 +382,12 @@ def test_converted_run_names_its_source_and_how_to_evaluate_it(home, tmp_path, m
     assert small.command("convert", source, tmp_path / "run").code == 0
     found = run_data.read(tmp_path / "run", "run", home / "data")
     predicted = predictions.predict(found, 10**6)
+    found = dataclasses.replace(found, predictions=predicted)
     assert f"converted from {source}" in prose.subject(found) and not found.notes
     assert [(sample.before, len(sample.now)) for sample in predicted.samples] == [(None, 5)]
-    assert any("lmrep evaluate" in command for _, command in prose.next_steps(found, predicted))
+    assert any("lmrep evaluate" in command for _, command in prose.next_steps(found))
     assert {name.partition(".")[0] for name, *_ in recipes.compare(found).differing} == {"model"}
-    assert len(page.render([(found, predicted)])) < 2e6
+    assert len(page.render([found])) < 2e6
 
 
 @pytest.mark.slow
@@ -394,7 +395,8 @@ def test_converted_run_without_head_gets_no_advice_that_needs_it(tmp_path):
     source = Path(__file__).parent.parent / "interop/golden/electra_discriminator"
     assert small.command("convert", source, tmp_path / "run").code == 0
     found = run_data.read(tmp_path / "run", "run", tmp_path / "data")
-    commands = [command for _, command in prose.next_steps(found, predictions.predict(found, 0))]
+    found = dataclasses.replace(found, predictions=predictions.predict(found, 0))
+    commands = [command for _, command in prose.next_steps(found)]
     assert any("lmrep embed" in command for command in commands)
     assert not any("lmrep evaluate" in command for command in commands)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lmrep.analysis.report import minimal_pairs, page, predictions, run_data
+from lmrep.analysis.report import minimal_pairs, page, run_data
 from lmrep.experiment import config as experiments
 from lmrep.inference import pairs
 from lmrep.inference.scores import Scores
@@ -58,8 +58,7 @@ def test_damaged_results_are_left_out(damage):
 
 
 def test_the_page_has_the_section_only_with_results(tmp_path):
-    empty = predictions.Predictions()
-    shown = page.render([(run("one", json.loads(json.dumps(result(4)))), empty)])
+    shown = page.render([run("one", json.loads(json.dumps(result(4))))])
     assert 'id="pairs"' in shown and 'href="#pairs"' in shown and "&lt;a&gt;" in shown and "<a>" not in shown
     assert "the pll" in shown and "mean over 2 paradigms" in shown
-    assert 'id="pairs"' not in page.render([(run("one"), empty)])
+    assert 'id="pairs"' not in page.render([run("one")])

@@ -98,7 +98,7 @@ def detected(electra):
 
 @pytest.fixture(scope="module")
 def electra_page(electra, detected):
-    return page.render([(electra, detected)])
+    return page.render([dataclasses.replace(electra, predictions=detected)])
 
 
 @slow
@@ -193,7 +193,8 @@ def test_next_token_prediction_equals_that_of_the_network(causal, continued):
 
 
 def test_texts_are_continued_before_and_after_training(causal, continued):
-    [sample], texts, html = continued.samples, continued.held_out["continued"], page.render([(causal, continued)])
+    [sample], texts = continued.samples, continued.held_out["continued"]
+    html = page.render([dataclasses.replace(causal, predictions=continued)])
     assert sample.prompt[0] == TEXT and sample.target is None
     assert 0 < len(texts) <= predictions.CONTINUED
     assert any(one.before != one.now for one in (sample, *texts))
@@ -293,7 +294,7 @@ def test_no_prediction_before_training_if_the_first_stage_had_another_objective(
     assert [sample.before for sample in found.samples] == [None, None]
     assert found.held_out["replaced"].before is None
     assert found.held_out["replaced"].now == detected.held_out["replaced"].now
-    assert "before training</h4>" not in page.render([(first, found)])
+    assert "before training</h4>" not in page.render([dataclasses.replace(first, predictions=found)])
 
 
 @slow
@@ -303,7 +304,7 @@ def test_unknown_capability_is_printed(causal, continued, monkeypatch):
     [sample], [known] = found.samples, continued.samples
     assert sample.view == "printed" and sample.before != sample.now
     assert sample.now.startswith(f"{TEXT} |{known.now}")
-    assert escape(sample.now) in page.render([(causal, found)])
+    assert escape(sample.now) in page.render([dataclasses.replace(causal, predictions=found)])
 
 
 @slow
@@ -313,18 +314,18 @@ def test_examples_of_an_objective_without_capabilities_are_described(electra, mo
     assert found.samples == [] and found.held_out.keys() == {"described"}
     texts = found.held_out["described"]
     assert len(texts) == predictions.DESCRIBED and any("-> [MASK]}" in text for text in texts)
-    html = page.render([(electra, found)])
+    html = page.render([dataclasses.replace(electra, predictions=found)])
     assert all(escape(text) in html for text in texts)
 
 
 def test_advice_contains_a_suitable_prompt(causal, continued):
-    commands = [command for _, command in prose.next_steps(causal, continued)]
+    commands = [command for _, command in prose.next_steps(dataclasses.replace(causal, predictions=continued))]
     assert any("lmrep predict" in command and shlex.quote(TEXT) in command for command in commands)
 
 
 @slow
 def test_advice_for_electra_contains_a_suitable_prompt(electra, detected):
-    commands = [command for _, command in prose.next_steps(electra, detected)]
+    commands = [command for _, command in prose.next_steps(dataclasses.replace(electra, predictions=detected))]
     assert any("lmrep predict" in command and shlex.quote(ELECTRA[0]) in command for command in commands)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import lmrep
 from lmrep.analysis import report
-from lmrep.analysis.report import metrics, predictions, prose, recipes, run_data, task_page, task_results
+from lmrep.analysis.report import metrics, page, prose, recipes, run_data, tables, task_results
 from lmrep.analysis.report.task_results import Confusion
 from lmrep.data.records import Record
 from lmrep.experiment import config as experiments
@@ -86,18 +86,18 @@ def test_the_best_checkpoint_is_judged(data, workdir):
     assert data.judged["step"] == best["step"] > 0
     assert data.last("validation", "accuracy") == pytest.approx(best["metrics"]["accuracy"])
     lines = [{"step": step, "accuracy": value} for step, value in ((0, 0.9), (4, 0.6), (8, 0.7), (12, 0.7))]
-    stopped = dataclasses.replace(data, validation=lines, task=task_results.TaskResults())
+    stopped = dataclasses.replace(data, validation=lines, results=task_results.TaskResults())
     assert stopped.judged["step"] == 8  # step 0 has no checkpoint, and of equal ones the first is kept
 
 
 def test_confusions_and_worst_examples_are_those_of_the_predictions(data, workdir):
     found = predicted(workdir)
-    assert data.task.examples == len(found) == sum(data.task.confusion.counts.values())
+    assert data.results.examples == len(found) == sum(data.results.confusion.counts.values())
     correct = sum(one["label"] == one["prediction"]["label"] for one in found)
-    assert sum(data.task.confusion.counts.get((name, name), 0) for name in LABELS) == correct
+    assert sum(data.results.confusion.row(name)[i] for i, name in enumerate(LABELS)) == correct
     worst = min(found, key=lambda one: one["prediction"]["probabilities"][one["label"]])
-    assert data.task.worst[0].texts["text"] == worst["text"] and len(data.task.worst) == task_results.WORST
-    assert data.task.worst[0].gold.startswith(worst["label"])
+    assert data.results.worst[0].texts["text"] == worst["text"] and len(data.results.worst) == task_results.WORST
+    assert data.results.worst[0].gold.startswith(worst["label"])
 
 
 @pytest.mark.parametrize(("accuracy", "interval", "mark", "text"), [
@@ -107,11 +107,11 @@ def test_verdict_compares_with_the_baseline(data, accuracy, interval, mark, text
     line = {"step": 8, "loss": 0.5, "accuracy": accuracy, "majority_accuracy": 0.525}
     evaluation = {"step": 8, "split": "validation", "examples": 40, "metrics": line,
                   "intervals": {"accuracy": interval} if interval else {}}
-    task = dataclasses.replace(data.task, evaluations=[evaluation])
-    run = dataclasses.replace(data, validation=[line], task=task)
+    results = dataclasses.replace(data.results, evaluations=[evaluation])
+    run = dataclasses.replace(data, validation=[line], results=results)
     verdict = prose.verdict(run)
     assert verdict.mark == mark and text in verdict.headline and "52.50%" in verdict.text
-    advice = " ".join(text for text, _ in prose.next_steps(run, predictions.Predictions()))
+    advice = " ".join(text for text, _ in prose.next_steps(run))
     assert ("recipe=mosbach" in advice) == (mark == "bad")
     unfinished = prose.verdict(dataclasses.replace(run, step=4))
     assert "failed" not in unfinished.headline and unfinished.mark == mark
@@ -121,7 +121,7 @@ def test_a_run_that_ends_below_its_start_says_so(data):
     """However far it is above its baseline."""
     lines = [{"step": step, "loss": 0.5, "accuracy": value, "majority_accuracy": 0.5} for step, value in (
         (0, 0.9), (4, 0.8), (8, 0.7))]
-    verdict = prose.verdict(dataclasses.replace(data, validation=lines, task=task_results.TaskResults()))
+    verdict = prose.verdict(dataclasses.replace(data, validation=lines, results=task_results.TaskResults()))
     assert verdict.mark == "bad" and "ended below its start" in verdict.headline and "90.00%" in verdict.headline
 
 
@@ -135,7 +135,7 @@ def test_metrics_without_baseline_are_compared_with_those_before_training(data):
 def test_runs_of_other_seeds_form_a_group(data):
     def run(seed, accuracy):
         line = {"step": 8, "accuracy": accuracy, "majority_accuracy": 0.5}
-        return dataclasses.replace(data, label=f"seed{seed}", validation=[line], task=task_results.TaskResults(),
+        return dataclasses.replace(data, label=f"seed{seed}", validation=[line], results=task_results.TaskResults(),
                                    experiment=dataclasses.replace(data.experiment, seed=seed))
 
     [group] = metrics.group_by_seed([run(0, 0.6), run(1, 0.7)])
@@ -147,14 +147,14 @@ def test_runs_on_the_same_validation_records_are_comparable(data):
         experiment = dataclasses.replace(data.experiment, data=dataclasses.replace(
             data.experiment.data, train="half.jsonl", **fields), length=16, tokenizer=dataclasses.replace(
             data.experiment.tokenizer, vocab_size=50))
-        statistics = {"validation": data.task.splits["validation"] | {"records": records}}
+        statistics = {"validation": data.results.splits["validation"] | {"records": records}}
         return dataclasses.replace(data, label="other", experiment=experiment,
-                                   task=dataclasses.replace(data.task, splits=statistics))
+                                   results=dataclasses.replace(data.results, splits=statistics))
 
     def settings(run):
         return metrics.differing_settings(metrics.group_by_seed([data, run]))
 
-    same = data.task.splits["validation"]["records"]
+    same = data.results.splits["validation"]["records"]
     assert settings(other(same, validation="moved.jsonl")) == {}
     assert settings(other("x", validation="other.jsonl")) == {"Accuracy": ["data.validation"]}
 
@@ -178,27 +178,26 @@ def test_a_head_and_generated_classes_are_compared_in_one_table(tmp_path):
         assert [cell.text for cell in found[title]] == [f"{run.last('validation', name):.2%}" for run in tasks]
     assert [cell.text == "" for cell in found["Loss of the target's tokens"]] == [True, False]
     assert metrics.differing_settings(groups) == {}
-    other = {"validation": tasks[1].task.splits["validation"] | {"records": "other"}}
-    tasks[1] = dataclasses.replace(tasks[1], task=dataclasses.replace(tasks[1].task, splits=other))
+    other = {"validation": tasks[1].results.splits["validation"] | {"records": "other"}}
+    tasks[1] = dataclasses.replace(tasks[1], results=dataclasses.replace(tasks[1].results, splits=other))
     assert metrics.differing_settings(metrics.group_by_seed(tasks)) == {
         "Accuracy, F1 of the positive class": ["data.validation"]}
 
 
 def test_published_figures_are_shown_for_a_known_set(data):
     known = dataclasses.replace(data, experiment=dataclasses.replace(data.experiment, name="sst2"))
-    rows = task_page.results(known)["published"]["rows"]
+    rows = tables.published(known)["rows"]
     assert rows[0] == ("run (this run)", f"{100 * data.last('validation', 'accuracy'):.1f}")
     assert dict(rows[1:]) == {system: f"{figure:.1f}" for system, figure in published("sst2").items()}
-    assert task_page.results(data)["published"] is None
+    assert tables.published(data) == {}
 
 
 def test_most_frequent_confusions_replace_a_large_table(data):
-    classes = [str(i) for i in range(task_results.MAX_CLASSES + 1)]
-    counts = {(name, name): 5 for name in classes} | {("0", "1"): 3, ("2", "1"): 15}
-    run = dataclasses.replace(data, task=dataclasses.replace(data.task, confusion=Confusion(classes, counts)))
-    shown = task_page.results(run)
-    assert shown["confusion"] is None
-    assert shown["confusions"] == [("2", "1", "15", "75.0%"), ("0", "1", "3", "37.5%")]
+    classes = [str(i) for i in range(tables.MAX_CLASSES + 1)]
+    confusion = Confusion(classes, {(name, name): 5 for name in classes} | {("0", "1"): 3, ("2", "1"): 15})
+    assert tables.confusions(confusion) == [("2", "1", "15", "75.0%"), ("0", "1", "3", "37.5%")]
+    html = page.render([dataclasses.replace(data, results=dataclasses.replace(data.results, confusion=confusion))])
+    assert "Most frequent confusions" in html and "Confusion table" not in html
 
 
 # Files
@@ -217,7 +216,7 @@ def test_missing_and_damaged_files_are_reported(workdir, tmp_path):
                  "No trained parameters"):
         assert text in html.text
     shutil.rmtree(copied / "predictions")
-    assert read(copied).task.confusion is None
+    assert not read(copied).results.confusion.classes
 
 
 def test_evaluations_are_listed_with_the_newest_of_equal_ones(workdir, tmp_path):
@@ -225,17 +224,17 @@ def test_evaluations_are_listed_with_the_newest_of_equal_ones(workdir, tmp_path)
     line = {"step": 4, "files": "other.jsonl", "examples": 7, "intervals": {"accuracy": [0.2, 0.6]}}
     (copied / "eval.jsonl").write_text("".join(
         json.dumps(line | {"metrics": {"accuracy": value}}) + "\n" for value in (0.3, 0.4)))
-    shown = task_page.results(read(copied))["evaluations"]
+    shown = tables.evaluations(read(copied))
     assert [name for name in shown["head"] if "other" in name] == ["other.jsonl, step 4, 7 examples"]
     assert dict((row[0], row[-1]) for row in shown["rows"])["Accuracy"] == "40.00% (20.0% to 60.0%)"
 
 
 def test_predictions_of_another_evaluation_have_no_step(workdir, tmp_path):
     copied = copy(workdir, tmp_path)
-    assert read(copied).task.step is not None
+    assert read(copied).results.step is not None
     path = copied / "predictions/validation.jsonl"
     path.write_text(path.read_text().partition("\n")[0])
-    assert read(copied).task.step is None
+    assert read(copied).results.step is None
 
 
 # Tasks
@@ -268,7 +267,7 @@ def test_fine_tuned_runs_are_compared_with_recipes_of_fine_tuning(data):
         config.update_from_flattened_dict(fields)
         experiment = experiments.parse(config)
         return dataclasses.replace(data, experiment=experiment, stages=experiments.resolve_stages(experiment),
-                                   task=task_results.TaskResults())
+                                   results=task_results.TaskResults())
 
     assert recipes.compare(run()).paper == "roberta" and not recipes.compare(run()).differing
     [(field, ours, theirs, _)] = recipes.compare(run(**{"optimizer.weight_decay": 0.3})).differing

@@ -10,6 +10,7 @@ damaged there is reported on the page.
 import logging
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from lmrep.analysis.report.page import render
@@ -54,7 +55,7 @@ def write(
     for number, (workdir, label) in enumerate(zip(workdirs, labels(workdirs), strict=True), 1):
         log.info("report: reading %s and running its network, %d of %d", label, number, len(workdirs))
         run = read(workdir, label, Path(data_dir))
-        runs.append((run, predict(run, ATTENTION_BYTES // len(workdirs))))
+        runs.append(replace(run, predictions=predict(run, ATTENTION_BYTES // len(workdirs))))
     page = render(runs)
     if (size := len(page.encode())) >= MAX_BYTES:
         raise UserError(f"the report of these {len(runs)} runs would have {size / 1e6:.1f} MB; the limit is "

@@ -5,17 +5,18 @@ from importlib import resources
 
 import jinja2
 
+from lmrep.analysis import heads, probes
 from lmrep.analysis.report import prose
 
 
 @cache
 def environment() -> jinja2.Environment:
-    """That of templates/, where all texts are escaped."""
+    """The environment of templates/, which escapes all texts."""
     environment = jinja2.Environment(loader=jinja2.PackageLoader(__package__), autoescape=True, trim_blocks=True,
                                      lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    environment.filters |= {"percent": prose.percent,
-                            "known": lambda value, show: show(value) if value is not None else ""}
+    environment.globals |= {"prose": prose, "heads": heads, "probes": probes}
+    environment.filters["percent"] = prose.percent
     return environment
 
 

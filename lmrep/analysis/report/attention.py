@@ -6,9 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lmrep.analysis.report.task_results import TaskResults
 from lmrep.core.errors import UserError
-from lmrep.experiment.task_data import tokenized
 from lmrep.inference import pair_attention
 from lmrep.inference.pair_attention import PairAttention
 from lmrep.inference.run import Run
@@ -111,15 +109,3 @@ def _maps(pair: PairAttention) -> list[Map]:
         maps.append(_map("self-attention of the decoder", "target", "target", pair.inputs, pair.inputs,
                          len(pair.inputs) - 1, pair.decoder))
     return maps
-
-
-def of_task(run: Run, results: TaskResults, max_bytes: int) -> list[Attention]:
-    """The attention of some validation examples: pairs of a source and a target, or single texts."""
-    if not run.objective.uses.text_pairs:
-        return of_texts(run, [text for _, text in results.texts], max_bytes)
-    if not results.records or not max_bytes:
-        return []
-    units = tokenized(run.experiment, run.model, run.tokenizer, results.records, "validation").units
-    return of_pairs(run, lambda _: [(
-        units.source.tokens[units.source.offsets[i] : units.source.offsets[i + 1]],
-        units.tokens[units.offsets[i] : units.offsets[i + 1]]) for i in range(len(units.example))], max_bytes)

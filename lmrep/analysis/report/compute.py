@@ -43,7 +43,7 @@ def _by_formulas(run: RunData) -> dict[str, float | None]:
     for i, stage in enumerate(run.stages):
         steps = min(max(run.step - begin, 0), stage.steps)
         begin += stage.steps
-        figures = by_formulas(run.network.objectives[i], stage) if run.network and not run.experiment.labelled else {}
+        figures = by_formulas(run.network.objectives[i], stage) if run.network and run.network.flops else {}
         for name, total in totals.items():
             flops = figures[name].flops if name in figures else None
             totals[name] = None if total is None or flops is None else total + steps * stage.batch_size * flops

@@ -219,7 +219,7 @@ def _changes_validation(name: str, runs: Sequence[RunData]) -> bool:
     def matches(patterns: Sequence[str]) -> bool:
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
-    if not all(run.experiment.labelled for run in runs):
+    if any(run.results is None for run in runs):
         return matches(VALIDATION_SETTINGS)
-    records = {run.task.splits.get("validation", {}).get("records") for run in runs}
+    records = {run.results.splits.get("validation", {}).get("records") for run in runs}
     return (len(records) > 1 or None in records) and matches(TASK_SETTINGS) and not matches(NOT_TASK_SETTINGS)

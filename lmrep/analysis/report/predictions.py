@@ -5,7 +5,6 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,7 +13,8 @@ import numpy as np
 
 from lmrep.analysis.report import attention, replaced_tokens
 from lmrep.analysis.report.attention import Attention
-from lmrep.analysis.report.run_data import RunData
+from lmrep.analysis.report.run_data import Predictions, RunData, Sample
+from lmrep.analysis.report.task_results import TaskResults
 from lmrep.core import params as P
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import Array, Tree
@@ -23,6 +23,7 @@ from lmrep.data.formats import FIELDS
 from lmrep.data.prompts import pad_batch
 from lmrep.data.tokenizers import Tokenizer
 from lmrep.experiment import build
+from lmrep.experiment.task_data import tokenized
 from lmrep.inference import load, prompts
 from lmrep.inference.run import Run
 from lmrep.interop import init_from
@@ -42,28 +43,6 @@ Pair = Sequence[Run | None]  # the untrained and the trained run; None for one t
 Candidates = list[tuple[str, float]]  # tokens and their probabilities, the most probable first
 
 
-class Sample(NamedTuple):
-    """Predictions for one prompt."""
-
-    view: str  # the macro of templates/predictions.html.j2 that shows them
-    prompt: tuple[str, str, str]  # the text before the predicted position, what is in its place, and the text after
-    before: Any  # of the untrained network; None where there is none
-    now: Any  # of the trained one
-    target: str | None = None  # what the text has there, where it is known
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """What one run's network predicts."""
-
-    step: int | None = None  # of the checkpoint; None where there is none
-    samples: Sequence[Sample] = ()  # for the config's sample texts, or else sentences of the run's text
-    held_out: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # {view: predictions for validation text}
-    attention: Sequence[Attention] = ()  # of some of these texts
-    notes: Sequence[str] = ()  # what could not be predicted, for people
-    complete: bool = False  # whether the checkpoint has all parameters of its objective; a converted one may not
-
-
 def predict(data: RunData, attention_bytes: int) -> Predictions:
     """Runs the network of a run, untrained and trained. Attention probabilities take at most `attention_bytes`."""
     if data.network is None:
@@ -73,13 +52,10 @@ def predict(data: RunData, attention_bytes: int) -> Predictions:
         now = load.load(data.directory)
     except (UserError, RunFault) as error:
         notes.append(f"No trained parameters: {error}")
-    runs = (None if data.experiment.labelled else _untrained(data, now, notes), now)
+    runs = (_untrained(data, now, notes), now)
     if not any(runs):
         return Predictions(notes=tuple(notes))
     run = _newest(runs)
-    if data.experiment.labelled:
-        shown = attention.of_task(run, data.task, attention_bytes)
-        return Predictions(run.step, attention=shown, notes=tuple(notes))
     # The objective of the first stage, which the untrained run has, may have other capabilities.
     runs = tuple(one if one and one.capabilities == run.capabilities else None for one in runs)
     batch = held_out_batch(data, run.objective)
@@ -92,9 +68,16 @@ def predict(data: RunData, attention_bytes: int) -> Predictions:
 
 def _attention(data: RunData, run: Run, batch: dict[str, np.ndarray] | None, max_bytes: int) -> Sequence[Attention]:
     """The attention probabilities for texts and, where the network reads a source, for validation examples."""
-    if batch and run.objective.uses.text_pairs:
+    results = data.results or TaskResults()
+    if run.objective.uses.text_pairs and results.records and max_bytes:
+        units = tokenized(run.experiment, run.model, run.tokenizer, results.records, "validation").units
+        return attention.of_pairs(run, lambda _: [(
+            units.source.tokens[units.source.offsets[i] : units.source.offsets[i + 1]],
+            units.tokens[units.offsets[i] : units.offsets[i + 1]]) for i in range(len(units.example))], max_bytes)
+    if run.objective.uses.text_pairs and batch:
         return attention.of_pairs(run, lambda length: _pairs(data, run.objective, length), max_bytes)
-    texts = [*data.experiment.samples[:3], *(list(_beginnings(data, batch, 2 * CONTEXT))[:2] if batch else ())]
+    texts = [*data.experiment.samples[:3], *(text for _, text in results.texts),
+             *(list(_beginnings(data, batch, 2 * CONTEXT))[:2] if batch else ())]
     return attention.of_texts(run, texts, max_bytes)
 
 
@@ -111,8 +94,8 @@ def _newest(runs: Pair) -> Run:
 
 def _untrained(data: RunData, now: Run | None, notes: list[str]) -> Run | None:
     """The run before its first step: its parameters are a function of the seed, and of `init`. None for a converted
-    one."""
-    if data.source:
+    one, and for one whose predictions for labelled examples are recorded."""
+    if data.source or data.results is not None:
         return None
     network, experiment = data.network, data.experiment
     objective = network.objectives[0]
@@ -160,6 +143,8 @@ def _samples(data: RunData, runs: Pair, notes: list[str]) -> list[Sample]:
         data.experiment.samples, run.capabilities, data.prepared, run.model.max_length)[:MAX_TEXTS]
     for capability in run.capabilities:
         texts = [text for text in prompts_ if run.capability_of(text) is capability]
+        if not texts:
+            continue
         renderer = RENDERERS.get(capability.name, Renderer())
         options = renderer.options(run) or dataclasses.asdict(capability.sample_options)
         try:

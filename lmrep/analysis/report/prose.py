@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from lmrep.analysis.report import run_data
 from lmrep.analysis.report.metrics import baseline, baseline_title, declared, headlines
-from lmrep.analysis.report.predictions import Predictions
 from lmrep.analysis.report.recipes import compare, corpus
 from lmrep.analysis.report.run_data import RunData
 from lmrep.experiment.config import model_def
@@ -34,9 +33,9 @@ class Verdict(NamedTuple):
 
 
 def judged(run: RunData) -> dict[str, Judgement]:
-    """The validation metrics that have a baseline; in pretraining, those by which a run is judged."""
+    """The validation metrics that have a baseline."""
     found = {}
-    for name, metric in (declared if run.experiment.labelled else headlines)(run).items():
+    for name, metric in declared(run).items():
         value, base = run.last("validation", name), baseline(run, metric)
         if name not in COMMON and value is not None and base is not None:
             found[name] = Judgement(metric, value, base, baseline_title(run, metric))
@@ -45,7 +44,7 @@ def judged(run: RunData) -> dict[str, Judgement]:
 
 def interval(run: RunData, name: str) -> Sequence[float] | None:
     """The 95 % interval of a validation metric; None where it was not computed."""
-    return run.task.interval(run.judged.get("step", 0), name)
+    return run.results and run.results.interval(run.judged.get("step", 0), name)
 
 
 def subject(run: RunData) -> str:
@@ -60,8 +59,8 @@ def subject(run: RunData) -> str:
     if not run.train and not run.validation:
         return f"{text}. No training step is logged."
     extent = f"{run.step:,} steps" + ("" if run.step >= experiment.steps else f" of {experiment.steps:,} planned")
-    if experiment.labelled:
-        train = run.task.splits.get("train", {})
+    if run.results is not None:
+        train = run.results.splits.get("train", {})
         start = f"the parameters of {experiment.init}" if experiment.init else "random parameters"
         examples = f"{train['examples']:,} examples of " if train.get("examples") else ""
         source = experiment.data.tfds or experiment.data.train
@@ -106,7 +105,7 @@ def device_hours(run: RunData) -> str:
 
 def verdict(run: RunData) -> Verdict:
     """Whether training worked, by the validation metrics that have a baseline."""
-    return _task_verdict(run) if run.experiment.labelled else _pretraining_verdict(run)
+    return _pretraining_verdict(run) if run.results is None else _task_verdict(run)
 
 
 def _pretraining_verdict(run: RunData) -> Verdict:
@@ -238,9 +237,9 @@ def between(interval: Sequence[float], metric: Metric) -> str:
     return " to ".join(format(end, form) for end in interval)
 
 
-def next_steps(run: RunData, predictions: Predictions) -> list[tuple[str, str]]:
+def next_steps(run: RunData) -> list[tuple[str, str]]:
     """(advice, command or "") in order of importance."""
-    labelled, ended, found = run.experiment.labelled, run.step >= run.experiment.steps, []
+    labelled, ended, found = run.results is not None, run.step >= run.experiment.steps, []
     if not ended and run.starts:
         found.append((f"Training stopped at step {run.step:,} of {run.experiment.steps:,}. The same command "
                       "resumes from the latest checkpoint:", command(run)))
@@ -250,8 +249,8 @@ def next_steps(run: RunData, predictions: Predictions) -> list[tuple[str, str]]:
                       "Hold out validation text, so that the next run can be evaluated: "
                       "--config.data.validation=0.05.", ""))
     found += (_task_advice if labelled else _pretraining_advice)(run, ended)
-    if predictions.step is not None:
-        found += [*(_task_usage(run) if labelled else _usage(run, predictions)), (
+    if run.predictions.step is not None:
+        found += [*(_task_usage if labelled else _usage)(run), (
             "Export its vectors:", f"lmrep embed --workdir={shlex.quote(str(run.directory))} --input=texts.txt "
             "--output=vectors.safetensors")]
     return found
@@ -271,7 +270,7 @@ def _task_advice(run: RunData, ended: bool) -> list[tuple[str, str]]:
 def _task_usage(run: RunData) -> list[tuple[str, str]]:
     workdir, found = shlex.quote(str(run.directory)), []
     # A quote is what the shell would need quoted.
-    for source, text in sorted(run.task.texts, key=lambda pair: "'" in pair[1])[:1]:
+    for source, text in sorted(run.results.texts, key=lambda pair: "'" in pair[1])[:1]:
         option = f" --source={source}" * bool(source)
         found.append(("Make predictions:", f"lmrep predict --workdir={workdir}{option} {shlex.quote(text)}"))
     option = " --source=NAME" * bool(run.experiment.sources)
@@ -302,18 +301,18 @@ def _pretraining_advice(run: RunData, ended: bool) -> list[tuple[str, str]]:
     return found
 
 
-def _usage(run: RunData, predictions: Predictions) -> list[tuple[str, str]]:
+def _usage(run: RunData) -> list[tuple[str, str]]:
     """What can be done with the trained network."""
     workdir, found = shlex.quote(str(run.directory)), []
     text = prompts.example(run.experiment.samples, ALL_OBJECTIVES[run.stage.objective_name].capabilities,
                            run.prepared, run.network.model.max_length if run.network else 0)
-    if text and (predictions.samples or predictions.held_out):
+    if text and (run.predictions.samples or run.predictions.held_out):
         found.append(("Make predictions:", f"lmrep predict --workdir={workdir} {shlex.quote(text)}"))
     if run.prepared and "test" in run.prepared.stores:
         found.append(("Evaluate on the test split, which training does not use:",
                       f"lmrep evaluate --workdir={workdir}"))
     if run.source:
-        if predictions.complete:
+        if run.predictions.complete:
             found.append(("Evaluate on your own text:", f"lmrep evaluate --workdir={workdir} --files='texts/*.txt'"))
         nearest = compare(run)
         page = nearest.page if nearest else "quickstart.py"

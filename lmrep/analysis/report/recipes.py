@@ -62,7 +62,7 @@ class Comparison:
 def compare(run: RunData) -> Comparison | None:
     """Compares a run with the recipe of the closest network; None where no preset is of its type of network. A
     fine-tuned run is compared with the closest recipe of fine-tuning; one of a task from scratch with none."""
-    if run.experiment.labelled:
+    if run.results is not None:
         return _compare_fine_tuning(run) if run.experiment.init else None
     experiment, stage = run.experiment, run.stages[0]
     size = run.network.tokenizer.size if run.network else experiment.tokenizer.vocab_size
@@ -89,7 +89,7 @@ def compare(run: RunData) -> Comparison | None:
 
 def _compare_fine_tuning(run: RunData) -> Comparison:
     experiment, meaning = run.experiment, meanings(run.experiment)
-    train = run.task.splits.get("train", {})
+    train = run.results.splits.get("train", {})
     sequences, shown = train.get("sequences"), train.get("sequences_per_step", experiment.batch_size)
     ours = flatten_config(checks.completed(experiment)) | {"epochs": sequences and experiment.steps * shown / sequences}
 

@@ -3,13 +3,13 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -19,6 +19,7 @@ from lmrep.analysis import heads, probes
 from lmrep.analysis.heads import HeadsRecord
 from lmrep.analysis.probes import ProbeRecord
 from lmrep.analysis.report import task_results
+from lmrep.analysis.report.attention import Attention
 from lmrep.analysis.report.task_results import TaskResults
 from lmrep.config import json_files
 from lmrep.core import params as P
@@ -56,6 +57,28 @@ class Network:
     frozen: Sequence[str] = ()  # a line for each frozen part, which is not trained
 
 
+class Sample(NamedTuple):
+    """Predictions for one prompt."""
+
+    view: str  # the macro of templates/predictions.html.j2 that shows them
+    prompt: tuple[str, str, str]  # the text before the predicted position, what is in its place, and the text after
+    before: Any  # of the untrained network; None where there is none
+    now: Any  # of the trained one
+    target: str | None = None  # what the text has there, where it is known
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What one run's network predicts."""
+
+    step: int | None = None  # of the checkpoint; None where there is none
+    samples: Sequence[Sample] = ()  # for the config's sample texts, or else sentences of the run's text
+    held_out: Mapping[str, Any] = field(default_factory=dict)  # {view: predictions for validation text}
+    attention: Sequence[Attention] = ()  # of some of these texts
+    notes: Sequence[str] = ()  # what could not be predicted, for people
+    complete: bool = False  # whether the checkpoint has all parameters of its objective; a converted one may not
+
+
 @dataclass(frozen=True)
 class RunData:
     """A run."""
@@ -74,12 +97,13 @@ class RunData:
     notes: Sequence[str]  # what could not be read, for the page
     source: str = ""  # the published directory that a run was converted from; "" for one that was trained
     evaluations: Sequence[dict] = ()  # the lines of eval.jsonl
-    task: TaskResults = TaskResults()  # what a run of a task reached; empty for pretraining
+    results: TaskResults | None = None  # on labelled examples; None for pretraining
     cost: Cost | None = None  # what is recorded in cost.jsonl; None where nothing is
     probes: Sequence[ProbeRecord] = ()  # the results of `lmrep probe`
     heads: HeadsRecord | None = None  # written by `lmrep heads`
     plan: PlanRecord | None = None  # written by `lmrep plan`
     epochs: float | None = None  # passes over the training text up to `step`; None without `prepared`
+    predictions: Predictions = Predictions()  # filled by `predictions.predict`
 
     @property
     def stage(self) -> StagePlan:
@@ -99,23 +123,20 @@ class RunData:
 
     @cached_property
     def judged(self) -> Mapping[str, Any]:
-        """The validation line by which the run is judged: of a run of a task that of its best checkpoint, otherwise the
+        """The validation line by which the run is judged: with labelled examples the best checkpoint's, otherwise the
         last one; {} where there is none."""
         if not self.validation:
             return {}
-        if not self.experiment.labelled or self.experiment.checkpoint.load != "best":
+        if self.results is None or self.experiment.checkpoint.load != "best":
             return self.validation[-1]
         name, sign = self.experiment.checkpoint.best, 1 if checks.best_direction(self.experiment) == "max" else -1
         known = [line for line in self.validation if line["step"] and math.isfinite(line.get(name, math.nan))]
         best = max(known, key=lambda line: sign * line[name], default=self.validation[-1])  # of equal ones the first
-        return next((line for line in known if line["step"] == self.task.best_step), best)
+        return next((line for line in known if line["step"] == self.results.best_step), best)
 
     def last(self, split: str, name: str) -> float | None:
-        """The latest value of a metric in the "train" or the "validation" lines; for a task the latter is that in
-        `judged`, if it is there."""
-        lines = getattr(self, split)
-        if self.experiment.labelled and split == "validation":
-            lines = [*lines, self.judged]
+        """The value of a metric on the "train" or the "validation" split: in `judged`, or else the latest."""
+        lines = [*getattr(self, split), *([self.judged] if split == "validation" else [])]
         return next((line[name] for line in reversed(lines) if isinstance(line.get(name), int | float)), None)
 
     @property
@@ -124,12 +145,10 @@ class RunData:
         return build.comparable(self.validation, self.stages)
 
     def flops_at(self, step: float) -> float | None:
-        """Floating-point operations of all steps up to `step`; None where they are not known. For a task, whose
-        batches differ in length, those on record in proportion to the steps."""
-        if self.experiment.labelled and self.cost:
-            return self.cost.flops * step / self.cost.steps
+        """Floating-point operations of all steps up to `step`; None where they are not known. Where those of a step are
+        not, the recorded ones in proportion to the steps."""
         if self.network is None or not self.network.flops:
-            return None
+            return self.cost.flops * step / self.cost.steps if self.cost else None
         total, begin = 0.0, 0
         for stage, flops_per_step in zip(self.stages, self.network.flops, strict=True):
             total += flops_per_step * min(max(step - begin, 0), stage.steps)
@@ -162,14 +181,14 @@ def read(directory: Path, label: str, data_dir: Path) -> RunData:
     except (UserError, RunFault, OSError, ValueError) as error:
         network = None
         notes.append(f"The tokenizer or the network could not be rebuilt: {error}")
-    stages, task = experiments.resolve_stages(experiment), TaskResults()
+    stages, results = experiments.resolve_stages(experiment), None
     if experiment.labelled:
-        task = task_results.read(directory, experiment, evaluations, notes)
+        results = task_results.read(directory, experiment, evaluations, notes)
     probed = probes.read(directory / probes.FILE, notes)
     measured = task_results.intact(heads.read, directory / heads.FILE, notes)
     planned = task_results.intact(plans.read, directory / plans.FILE, notes)
     return RunData(directory, label, experiment, stages, train, validation, timing, starts, step, network, prepared,
-                   tuple(notes), str(record.get("source", "")), evaluations, task, run_cost.summed(costs), probed,
+                   tuple(notes), str(record.get("source", "")), evaluations, results, run_cost.summed(costs), probed,
                    measured, planned, prepared and _epochs(experiment, stages, prepared, step, data_dir))
 
 

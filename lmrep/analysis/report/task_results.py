@@ -27,8 +27,6 @@ from lmrep.inference.evaluate_task import FOLDER, RESULTS
 from lmrep.tasks.base import Comparison
 from lmrep.tasks.target_words import marked
 
-MAX_CLASSES = 20  # of a confusion table; of more, the most frequent confusions are listed
-MAX_CONFUSIONS = 20
 WORST, TEXTS, RECORDS = 20, 3, 100
 CHARACTERS = 300  # of a text that is shown
 # What wrong values raise.
@@ -93,18 +91,12 @@ class Example(NamedTuple):
 class Confusion(NamedTuple):
     """How often each class was predicted for each."""
 
-    classes: Sequence[str]  # all of them, in the order of the config where it has one
-    counts: Mapping[tuple[str, str], int]  # (gold, predicted) -> number
+    classes: Sequence[str] = ()  # all of them, in the order of the config where it has one; () for a task without
+    counts: Mapping[tuple[str, str], int] = {}  # (gold, predicted) -> number
 
-    @property
-    def errors(self) -> list[tuple[str, str, int, int]]:
-        """(gold, predicted, number, number of the gold class) of the most frequent confusions."""
-        totals: Counter[str] = Counter()
-        for (gold, _), number in self.counts.items():
-            totals[gold] += number
-        wrong = [(gold, predicted, number, totals[gold]) for (gold, predicted), number in self.counts.items()
-                 if gold != predicted]
-        return sorted(wrong, key=lambda each: -each[2])[:MAX_CONFUSIONS]
+    def row(self, gold: str) -> list[int]:
+        """How often each class was predicted for examples of the class `gold`."""
+        return [self.counts.get((gold, predicted), 0) for predicted in self.classes]
 
 
 @dataclass(frozen=True)
@@ -116,7 +108,7 @@ class TaskResults:
     best_step: int | None = None  # of the best checkpoint, which these are of; None before the end
     examples: int = 0  # number of validation predictions
     step: int | None = None  # of the checkpoint that made them; None where it is not known
-    confusion: Confusion | None = None  # None for a task without classes
+    confusion: Confusion = Confusion()
     worst: Sequence[Example] = ()  # the examples with the largest losses, the largest first
     texts: Sequence[tuple[str, str]] = ()  # (source, or "") and text of the first examples that are a single text
     records: Sequence[Record] = ()  # the first examples
@@ -152,7 +144,9 @@ def read(
         return TaskResults(splits, known, best_step, mixes=mixes)
     worst = heapq.nlargest(WORST, (one for one in compared if one[2].loss > 0), key=lambda one: one[2].loss)
     counts = Counter(pair for _, _, comparison in compared for pair in comparison.classes)
-    confusion = _confusion(counts, resolve_stages(experiment)[0].objective) if counts else None
+    present = {name for pair in counts for name in pair}
+    ordered = [name for name in getattr(resolve_stages(experiment)[0].objective, "labels", ()) if name in present]
+    confusion = Confusion([*ordered, *sorted(present.difference(ordered))], counts)
     singles = [(texts.get("source", ""), texts["text"]) for _, texts, _ in compared[:TEXTS]
                if texts.keys() - {"source"} == {"text"}]
     return TaskResults(splits, known, best_step, count, step, confusion,
@@ -223,9 +217,3 @@ def _text(name: str, value: Any) -> str:
 
 def _shortened(text: str) -> str:
     return text if len(text) <= CHARACTERS else text[: CHARACTERS - 1] + "…"
-
-
-def _confusion(counts: Mapping[tuple[str, str], int], config: Any) -> Confusion:
-    present = {name for pair in counts for name in pair}
-    ordered = [name for name in getattr(config, "labels", ()) if name in present]
-    return Confusion([*ordered, *sorted(present.difference(ordered))], counts)
