@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 import jax
 import ml_collections
 
-from lmrep.config import loading
 from lmrep.core import remote
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.host import check_address_space, check_backend, default_data_dir
@@ -32,7 +31,7 @@ from lmrep.core.sharding import describe_sizes, make_mesh
 from lmrep.distributed.agreement import by_first_process
 from lmrep.distributed.process_group import agreed, agreement
 from lmrep.distributed.watchdog import Watch
-from lmrep.experiment import build, checks, frozen, inspection, shapes, sweep
+from lmrep.experiment import build, checks, frozen, inspection, resolve, shapes, sweep
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, own_tokenizer
 from lmrep.experiment.record import Data
@@ -236,7 +235,7 @@ def _load_config(config: Mapping[str, Any] | str | os.PathLike, overrides: Mappi
         file, _, argument = as_path(config).partition(":")
         return checkpoint_config.load_config(file, argument, pairs)
     if pairs:
-        config = loading.apply_overrides(ml_collections.ConfigDict(config).copy_and_resolve_references(), pairs)
+        config = resolve.apply_overrides(ml_collections.ConfigDict(config).copy_and_resolve_references(), pairs)
     return config
 
 

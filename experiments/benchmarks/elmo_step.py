@@ -28,11 +28,11 @@ import numpy as np
 from timing import alternate, print_times
 from training_steps import ObjectiveSteps
 
-from lmrep.config import loading
 from lmrep.core.host import default_data_dir, keep_memory
 from lmrep.data.characters import ROWS
 from lmrep.experiment import build
 from lmrep.experiment.config import parse
+from lmrep.interop.checkpoint_config import load_config
 from lmrep.models.base import MAX_CHARACTERS
 
 PAGE = Path(__file__).parents[1] / "elmo.py"
@@ -42,8 +42,8 @@ def stage(o):
     """The config of the network, and its only stage."""
     fields = {"model.cell": o.cell, "model.width": o.width, "model.highways": o.highways, "length": o.window,
               "batch_size": o.batch_size, "objective.negatives": o.negatives, "tokenizer.vocab_size": o.words}
-    experiment = parse(loading.load(PAGE, "size=small,tokenizer=elmo_text",
-                                    [(name, str(value)) for name, value in fields.items()]))
+    experiment = parse(load_config(PAGE, "size=small,tokenizer=elmo_text",
+                                   [(name, str(value)) for name, value in fields.items()]))
     data = build.prepare(experiment, default_data_dir())
     return experiment.model, build.stages(data, default_data_dir())[0]
 

@@ -29,10 +29,10 @@ import numpy as np
 from timing import alternate, print_times
 from training_steps import ObjectiveSteps
 
-from lmrep.config import loading
 from lmrep.core.host import default_data_dir, keep_memory
 from lmrep.experiment import build
 from lmrep.experiment.config import parse
+from lmrep.interop.checkpoint_config import load_config
 from lmrep.training.step import prepare_keys
 
 PAGE = Path(__file__).parents[1] / "xlnet.py"
@@ -44,7 +44,7 @@ def stage(o):
     fields = {"model.layers": o.layers, "model.width": o.width, "model.heads": max(1, o.width // 64),
               "model.mlp": 4 * o.width, "model.memory": o.memory, "model.vocab": 0, "length": o.length,
               "batch_size": o.batch_size, "tokenizer.vocab_size": o.pieces}
-    experiment = parse(loading.load(PAGE, "size=base,bidirectional=no", [(name, str(x)) for name, x in fields.items()]))
+    experiment = parse(load_config(PAGE, "size=base,bidirectional=no", [(name, str(x)) for name, x in fields.items()]))
     data = build.prepare(experiment, default_data_dir())
     return experiment.model, build.stages(data, default_data_dir())[0]
 

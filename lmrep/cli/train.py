@@ -82,7 +82,7 @@ def config_of(arguments: Arguments) -> Any:
     workdir = arguments.workdir
     if workdir and not arguments.config_file and (
             remote.as_url(workdir) or (Path(workdir) / "config.json").is_file()):
-        from lmrep.config.loading import apply_overrides
+        from lmrep.experiment.resolve import apply_overrides
         from lmrep.storage import remote_workdir
         from lmrep.storage.workdir import read_config
 

@@ -1,8 +1,7 @@
-"""Loads a config from a config file, the argument after its colon, and `--config.` overrides.
+"""Loads a config from a config file and the argument after its colon, and sets single fields of it.
 
 An experiment is a Python file that defines `get_config(argument) -> ml_collections.ConfigDict`. The argument chooses
-components (`size=tiny,objective=masked`, read by `parse_argument`); overrides then set single existing fields. All
-errors are `UserError`s.
+components (`size=tiny,objective=masked`, read by `parse_argument`). All errors are `UserError`s.
 """
 
 import ast
@@ -32,17 +31,15 @@ _DECLARED: ContextVar[dict[str, tuple[Any, Sequence[Any]]] | None] = ContextVar(
 SIGNATURE = '`def get_config(argument=""):`'
 
 
-def load(file: str | Path, argument: str = "", overrides: Sequence[tuple[str, str]] = ()) -> ml_collections.ConfigDict:
+def load(file: str | Path, argument: str = "") -> ml_collections.ConfigDict:
     """The config of a config file.
 
     Args:
       file: a Python file that defines `get_config`. It is executed.
       argument: passed to `get_config`; the text after the colon of `--config=FILE.py:ARGUMENT`.
-      overrides: such as ("optimizer.learning_rate", "1e-3"), applied in order; see `override`.
 
     Raises:
-      UserError: the file cannot be executed or returns no config, a choice of the argument changes nothing, or an
-        override is invalid.
+      UserError: the file cannot be executed or returns no config, or a choice of the argument changes nothing.
     """
     file, declared = Path(file), {}
     token = _DECLARED.set(declared)
@@ -54,7 +51,7 @@ def load(file: str | Path, argument: str = "", overrides: Sequence[tuple[str, st
     if not isinstance(config, ml_collections.ConfigDict | dict):
         raise UserError(f"{file}: get_config returned {config!r}; expected an ml_collections.ConfigDict")
     _check_choices(get_config, argument, declared)
-    return apply_overrides(config, overrides)
+    return ml_collections.ConfigDict(config).lock()
 
 
 def _check_choices(get_config: Callable, argument: str, declared: Mapping[str, tuple[Any, Sequence[Any]]]) -> None:
@@ -97,14 +94,6 @@ def load_sweep(file: str | Path, argument: str = "") -> Any:
     return _function(Path(file), "get_sweep", expected)(argument)
 
 
-def apply_overrides(config: Mapping, overrides: Sequence[tuple[str, str]]) -> ml_collections.ConfigDict:
-    """A copy of a config with the overrides, applied in order. Raises UserError for an invalid one."""
-    config = ml_collections.ConfigDict(config).lock()
-    for path, text in overrides:
-        override(config, path, text)
-    return config
-
-
 def override(config: ml_collections.ConfigDict, path: str, text: str) -> None:
     """Sets an existing field in place: `override(config, "stages.0.length", "128")`.
 
@@ -129,8 +118,10 @@ def override(config: ml_collections.ConfigDict, path: str, text: str) -> None:
         name = where.rpartition(".")[2]
         if name in OPEN_TABLES and not rest:  # its keys are the user's
             return ml_collections.ConfigDict({**node, key: _parsed(text, OPEN_TABLES[name](), f"{where}.{key}")})
+        chosen = f" {node['name']!r}" if "name" in node and "." in where else ""  # a row of a table
         if key not in node:
-            raise UserError(f"{where} has no field {key!r}{suggestion(key, node) or '; it has ' + ', '.join(node)}")
+            raise UserError(f"{where}{chosen} has no field {key!r}"
+                            f"{suggestion(key, node) or '; it has ' + ', '.join(node)}")
         value = replaced(node[key], rest, f"{where}.{key}")
         if not isinstance(node, ml_collections.ConfigDict):
             return {**node, key: value}

@@ -94,7 +94,8 @@ def parse(config: Mapping[str, Any]) -> Experiment:
     """
     mapping = config.to_dict() if hasattr(config, "to_dict") else dict(config)
     if "optimizer" in mapping:
-        mapping["optimizer"] = optimizers.read_config(mapping["optimizer"], "config.optimizer")
+        where = "config.optimizer"
+        mapping["optimizer"] = optimizers.read_config(optimizers.completed(mapping["optimizer"], where), where)
     experiment = read(record_of(mapping), mapping, "config")
     network = build_model(experiment)
     if experiment.size_cap and not experiment.temperature:

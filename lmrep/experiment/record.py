@@ -26,7 +26,7 @@ from lmrep.layers.stack import Execution
 from lmrep.models import pretrained_models
 from lmrep.objectives import OBJECTIVES
 from lmrep.objectives.base import Capability, ObjectiveDef
-from lmrep.optimizers import OptimizerConfig
+from lmrep.optimizers import OptimizerConfig, adamw
 from lmrep.tasks import TASKS
 from lmrep.tasks.base import FORMAT
 from lmrep.training.config import CheckpointConfig, CostConfig, EvaluationConfig, LogConfig
@@ -165,7 +165,7 @@ class Experiment:
     size_cap: int = setting(0, "K: with a temperature, a source counts as if it had at most so many tokens, or, of a "
                             "task, examples (T5's artificial limit, with temperature=1); 0: no limit", at_least=0)
     tokenizer: tokenizers.Config = setting(tokenizers.Config(), "the tokenizer")
-    optimizer: OptimizerConfig = setting(OptimizerConfig(), "the optimizer and its schedule")
+    optimizer: OptimizerConfig = setting(adamw.Config("adamw"), "the optimizer and its schedule")
     mesh: MeshConfig = setting(MeshConfig(), "the layout over devices")
     execution: Execution = setting(Execution(), "precision, rematerialization, attention")
     checkpoint: CheckpointConfig = setting(CheckpointConfig(), "saving")

@@ -10,12 +10,15 @@ from typing import Any, NamedTuple
 
 import ml_collections
 
-from lmrep.config.loading import apply_overrides
+from lmrep import optimizers
+from lmrep.config.loading import override
 from lmrep.core.errors import UserError
 from lmrep.experiment import fine_tuning
 from lmrep.experiment.config import build_model, model_def, resolve_stages
 from lmrep.experiment.record import ALL_OBJECTIVES, Experiment
 from lmrep.tasks import TASKS, networks
+
+CHOICES = ("optimizer.name", "optimizer.schedule.name")  # fields that decide which settings a section has
 
 
 class CheckpointFacts(NamedTuple):
@@ -51,6 +54,30 @@ def resolve(
     elif facts:
         config = with_features(config, facts)
     return apply_overrides(config, [pair for pair in overrides if pair not in first])
+
+
+def apply_overrides(config: Mapping[str, Any], overrides: Sequence[tuple[str, str]]) -> ml_collections.ConfigDict:
+    """A copy of a config with the overrides, in order, but those first that choose an optimizer or a schedule, whose
+    settings the others change. Raises UserError for an invalid override."""
+    config = ml_collections.ConfigDict(config).lock()
+    _fit_optimizer(config)
+    for path, text in sorted(overrides, key=lambda pair: pair[0] not in CHOICES):
+        override(config, path, text)
+        if path in CHOICES:
+            _fit_optimizer(config)
+    return config
+
+
+def _fit_optimizer(config: ml_collections.ConfigDict) -> None:
+    """Gives the optimizer and the schedule of a config the settings that these have, in place."""
+    if "optimizer" not in config:
+        return
+    optimizer = optimizers.completed(config.to_dict()["optimizer"], "config.optimizer")
+    for section, fields in ((config.optimizer, optimizer), (config.optimizer.schedule, optimizer["schedule"])):
+        with section.unlocked():
+            for key in {*section} - {*fields}:
+                del section[key]
+            section.update({key: value for key, value in fields.items() if key not in section})
 
 
 def with_checkpoint(

@@ -171,7 +171,10 @@ def extended(old: Plan, new: Plan) -> Plan:
     lines = provenance.differences(before, after, FREE_FIELDS)
     if old.metric != new.metric:
         lines.append(f"checkpoint.best: {old.metric!r} -> {new.metric!r}")
-    before, after = ({_key(setting): setting for setting in plan.settings} for plan in (old, new))
+    # Another version's config may have had other fields, which the same setting changes.
+    changes = {setting.fields: setting.changes for setting in new.settings}
+    settings = [each._replace(changes=changes.get(each.fields, each.changes)) for each in old.settings]
+    before, after = ({_key(each): each for each in some} for some in (settings, new.settings))
     lines += [f"setting {setting.name} is missing" for key, setting in before.items() if key not in after]
     if missing := [str(seed) for seed in old.seeds if seed not in new.seeds]:
         lines.append(f"seeds are missing: {', '.join(missing)}")

@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from lmrep.config.record import choose, read
+from lmrep.config.record import choose, read, suggestion
 from lmrep.core.components import check_build, check_built, described, faults_of
 from lmrep.core.errors import UserError
+from lmrep.core.messages import shown
 from lmrep.core.params import Array, Tree
 from lmrep.optimizers import adafactor, adagrad, adamw, lamb, plateau, schedules, sgd
 from lmrep.optimizers.base import (
@@ -42,10 +43,10 @@ OPTIMIZERS: dict[str, OptimizerDef] = {
     "sgd": sgd.DEFINITION,
 }
 SCHEDULES: dict[str, ScheduleDef] = {
+    "linear": ScheduleDef(schedules.linear, config=schedules.DecayConfig),
     "constant": ScheduleDef(schedules.constant),
-    "linear": ScheduleDef(schedules.linear),
-    "polynomial": ScheduleDef(schedules.polynomial),
-    "cosine": ScheduleDef(schedules.cosine),
+    "polynomial": ScheduleDef(schedules.polynomial, config=schedules.PolynomialConfig),
+    "cosine": ScheduleDef(schedules.cosine, config=schedules.DecayConfig),
     "inverse_sqrt": ScheduleDef(schedules.inverse_sqrt, after_warmup=True),
     "plateau": plateau.DEFINITION,
 }
@@ -70,24 +71,56 @@ def recipes() -> dict[str, OptimizerConfig]:
 
 def read_config(fields: Mapping[str, Any], where: str = "optimizer") -> OptimizerConfig:
     """The settings of an optimizer and its schedule, of the types that their rows have. Raises UserError as `read`."""
-    def row(table: Mapping[str, Any], default: type, fields: Any, where: str) -> Any:
-        return choose(table, fields.get("name", default.name) if isinstance(fields, Mapping) else default.name,
-                      f"{where}.name")
-
-    optimizer = row(OPTIMIZERS, OptimizerConfig, fields, where)
     if isinstance(fields, Mapping) and "schedule" in fields:
-        decay, at = fields["schedule"], f"{where}.schedule"
-        fields = {**fields, "schedule": read(row(SCHEDULES, ScheduleConfig, decay, at).config, decay, at)}
-    return read(optimizer.config, fields, where)
+        fields = {**fields, "schedule": _read_row(SCHEDULES, fields["schedule"], f"{where}.schedule")}
+    return _read_row(OPTIMIZERS, fields, where)
+
+
+def _read_row(rows: Mapping[str, Any], fields: Any, where: str) -> Any:
+    """The record of the row that `fields` name."""
+    fields = _named(rows, fields, where)
+    name, known = fields["name"], _settings(rows[fields["name"]])
+    for key in fields:
+        if key not in known:
+            raise UserError(f"{where} {name!r} has no field {key!r}"
+                            f"{suggestion(key, known) or '; it has ' + ', '.join(known)}")
+    return read(rows[name].config, fields, where)
+
+
+def _named(rows: Mapping[str, Any], fields: Any, where: str) -> dict[str, Any]:
+    """The fields with the name of a row, by default the first one. Raises UserError if there is no such row."""
+    if not isinstance(fields, Mapping):
+        raise UserError(f"{where} is {shown(fields)}; expected a mapping")
+    fields = {"name": next(iter(rows)), **fields}
+    choose(rows, fields["name"], f"{where}.name")
+    return fields
+
+
+def _settings(row: Any) -> list[str]:
+    return [field.name for field in dataclasses.fields(row.config)]
+
+
+def completed(fields: Mapping[str, Any], where: str = "optimizer") -> dict[str, Any]:
+    """All settings of an optimizer and its schedule: those of `fields`, without those that only other rows have, which
+    a change of `name` leaves behind, and the defaults of the others. Raises UserError where there is no such row."""
+    def of_row(rows: Mapping[str, Any], fields: Any, where: str) -> dict[str, Any]:
+        fields = _named(rows, fields, where)
+        row = rows[fields["name"]]
+        others = {name for other in rows.values() for name in _settings(other)}.difference(_settings(row))
+        return dataclasses.asdict(row.config(fields["name"])) | {
+            key: value for key, value in fields.items() if key not in others}
+
+    fields = of_row(OPTIMIZERS, fields, where)
+    return fields | {"schedule": of_row(SCHEDULES, fields["schedule"], f"{where}.schedule")}
 
 
 def read_changes(config: OptimizerConfig, changes: Mapping[str, Any], where: str) -> OptimizerConfig:
-    """The settings, with some changed. With another rule or schedule, those stay that it has too."""
+    """The settings, with some changed. Another optimizer or schedule keeps those that it has too."""
     def changed(old: dict[str, Any], new: Any, table: Mapping[str, Any] | None = None) -> Any:
         if not isinstance(new, Mapping):
             return new
         row = table and table.get(new.get("name", old["name"]))
-        known = {field.name for field in dataclasses.fields(row.config)} if row else old
+        known = _settings(row) if row else old
         return {key: value for key, value in old.items() if key in known} | new
 
     old = dataclasses.asdict(config)

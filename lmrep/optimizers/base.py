@@ -7,7 +7,7 @@ change, and nor do its moments (`multiplied`). And a running average of the para
 """
 
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -22,28 +22,22 @@ from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree, abstract, flatten, map_paths
 from lmrep.core.sharding import replicated, shardings
 from lmrep.optimizers.parameters import is_stacked
-from lmrep.optimizers.schedules import ScheduleConfig
+from lmrep.optimizers.schedules import DecayConfig, ScheduleConfig
 
 SKIP = ("*bias", "*norm/*")  # may match nothing, unlike other patterns: networks without norms use these recipes too
 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """The settings of all optimizers; one that has more adds them in a subclass. The defaults are BERT's.
+    """The settings that all optimizers have; the file of an optimizer adds its own in a subclass.
 
     Patterns are globs on parameter paths, in which `*` matches any text, including slashes. A number or a range after
     `layers` addresses layers of a stack: `encoder/layers/11/*`, `*/layers/0-5/attention/*`. A pattern that matches no
     parameter is refused, except for those of `SKIP`.
     """
 
-    name: str = setting("adamw", "update rule, a row of OPTIMIZERS")
+    name: str = setting(MISSING, "update rule, a row of OPTIMIZERS")
     learning_rate: float = setting(1e-4, "peak learning rate", above=0)
-    betas: tuple[float, ...] = setting((0.9, 0.999), "decay rates of the moments, as of adamw and lamb", at_least=0,
-                                       below=1)
-    eps: float = setting(1e-6, "added to the square root of the second moment, as of adamw", above=0)
-    bias_correction: bool = setting(False, "divide the moments by 1 - beta^step (neither BERT nor ALBERT does)")
-    accumulator: float = setting(1.0, "the sum of squared gradients before the first step, as of adagrad", above=0)
-    momentum: float = setting(0.0, "decay rate of the momentum, as of sgd", at_least=0, below=1)
     weight_decay: float = setting(0.01, "decoupled weight decay, multiplied by the learning rate", at_least=0)
     decay_skip: tuple[str, ...] = setting((), "patterns of parameters without weight decay and lamb's trust ratio")
     gradient_scale: float = setting(1.0, "factor of the gradient, before it is clipped", above=0)
@@ -57,14 +51,9 @@ class OptimizerConfig:
     layer_decay_of: str = setting("rate", "what layer_decay multiplies: the learning rate; or, as in XLNet's code, the "
                                   "clipped gradient, of layer i alone by layer_decay^(n - 1 - i), which Adam's "
                                   "normalization mostly cancels", choices=("rate", "gradient"))
-    factor_from: int = setting(128, "adafactor: smallest dimension of matrices with a factored second moment",
-                               at_least=1)
-    moment_power: float = setting(0.8, "adafactor: the second moment decays by 1 - step^-power", above=0)
-    rms_clip: float = setting(1.0, "adafactor: largest RMS of a tensor's update", above=0)
-    parameter_scale: bool = setting(True, "adafactor: multiply a tensor's update by its RMS (at least 0.001)")
     ema: float = setting(0.0, "decay of a running average of the parameters, kept beside them; 0: none", at_least=0,
                          below=1)
-    schedule: ScheduleConfig = setting(ScheduleConfig(), "learning rate over the steps")
+    schedule: ScheduleConfig = setting(DecayConfig("linear"), "learning rate over the steps")
 
 
 @row
@@ -78,7 +67,7 @@ class OptimizerDef(NamedTuple):
     # {the choice `optimizer=NAME` of config files: the settings that differ from the defaults}. Learning rate and
     # warm-up go with a batch size, and are the config file's.
     recipes: Mapping[str, Mapping[str, Any]] = {}
-    config: type[OptimizerConfig] = OptimizerConfig  # its settings: `OptimizerConfig`, or a subclass that adds some
+    config: type[OptimizerConfig] = OptimizerConfig  # its settings; a subclass adds those that not all have
     # (config), which raises UserError if settings do not fit each other
     check: Callable[[Any], None] = lambda config: None
     # (config, specs, {path: where it has weight decay}) -> a transformation of the update after weight decay

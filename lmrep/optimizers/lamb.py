@@ -6,16 +6,11 @@ import optax
 
 from lmrep.core.params import Array, ParamSpec, Tree, map_paths
 from lmrep.optimizers import adamw
-from lmrep.optimizers.base import SKIP, OptimizerConfig, OptimizerDef, where
+from lmrep.optimizers.base import SKIP, where
 from lmrep.optimizers.parameters import is_stacked
 
 
-def direction(config: OptimizerConfig, specs: Tree) -> optax.GradientTransformation:
-    """Adam's direction."""
-    return adamw.direction(config, specs)
-
-
-def trust_ratio(config: OptimizerConfig, specs: Tree, decayed: dict[str, np.ndarray]) -> optax.GradientTransformation:
+def trust_ratio(config: adamw.Config, specs: Tree, decayed: dict[str, np.ndarray]) -> optax.GradientTransformation:
     """Scales an update to the norm of its tensor, for parameters with weight decay."""
     def scale(path: str, spec: ParamSpec, update: Array, param: Array) -> Array:
         axes = tuple(range(is_stacked(spec), update.ndim))
@@ -26,7 +21,7 @@ def trust_ratio(config: OptimizerConfig, specs: Tree, decayed: dict[str, np.ndar
     return optax.stateless(lambda updates, params: map_paths(scale, specs, updates, params))
 
 
-DEFINITION = OptimizerDef(direction, check=adamw.check, rescale=trust_ratio, tiny_rate=1e-2, recipes={
+DEFINITION = adamw.DEFINITION._replace(rescale=trust_ratio, tiny_rate=1e-2, recipes={
     # Lan et al.: parameters without decay have no trust ratio either.
     "lamb": {"decay_skip": SKIP, "schedule": {"decay_from": "start"}},
 })

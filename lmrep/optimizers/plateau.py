@@ -4,6 +4,7 @@ al., 2015), and where such a run ends.
 The factor of the rate is in the optimizer's state, so that it is saved and restored with the moments.
 """
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -11,13 +12,24 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from lmrep.config.record import setting
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array
 from lmrep.optimizers.schedules import Rule, ScheduleConfig, ScheduleDef, constant
 
 
+@dataclass(frozen=True)
+class Config(ScheduleConfig):
+    """The settings of the schedule."""
+
+    final: float = setting(0.0, "training ends when the rate is below this fraction of the peak; 0: it does not",
+                           at_least=0, at_most=1)
+    factor: float = setting(0.5, "the rate is multiplied by it after each validation whose loss is not below the "
+                            "lowest so far", above=0, below=1)
+
+
 class Plateau(NamedTuple):
-    """The optimizer's state."""
+    """The part of the optimizer's state that belongs to the schedule."""
 
     scale: Array  # f32[], factor of the learning rate
     lowest: Array  # f32[], the lowest validation loss so far; infinite before the first
@@ -63,11 +75,11 @@ def _is_plateau(node: Any) -> bool:
     return isinstance(node, Plateau)
 
 
-def check(config: ScheduleConfig, last: bool) -> None:
+def check(config: Config, last: bool) -> None:
     """Raises UserError if training would end before the last stage."""
     if config.final and not last:
         raise UserError(f"optimizer.schedule.final is {config.final:g}, which ends training before the last stage "
                         "begins; leave it to the last stage, and set it to 0 in the others")
 
 
-DEFINITION = ScheduleDef(constant, check=check, rule=lambda config: Rule(config.factor, config.final))
+DEFINITION = ScheduleDef(constant, config=Config, check=check, rule=lambda config: Rule(config.factor, config.final))

@@ -15,7 +15,7 @@ The published schedules are settings of one record; `r` is the learning rate, `w
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -27,10 +27,10 @@ from lmrep.core.components import row
 
 @dataclass(frozen=True)
 class ScheduleConfig:
-    """The shape of the learning rate over a run; its peak is `optimizer.learning_rate`. A schedule with more settings
-    adds them in a subclass."""
+    """The settings that all schedules have; one with more adds them in a subclass. The peak of the learning rate is
+    `optimizer.learning_rate`."""
 
-    name: str = setting("linear", "shape of the decay after warm-up, a row of SCHEDULES")
+    name: str = setting(MISSING, "shape of the decay after warm-up, a row of SCHEDULES")
     warmup: int = setting(0, "steps of linear warm-up", at_least=0)
     warmup_fraction: float = setting(0.0, "warm-up as a fraction of all steps, in place of `warmup`", at_least=0,
                                     at_most=1)
@@ -39,11 +39,20 @@ class ScheduleConfig:
                               "step 0, but only the steps after the warm-up decay (BERT); both, step 0, warm-up "
                               "included (ELECTRA). inverse_sqrt always uses warmup",
                               choices=("warmup", "start", "both"))
-    power: float = setting(1.0, "exponent of the polynomial decay", above=0)
-    final: float = setting(0.0, "where linear, polynomial and cosine end, as a fraction of the peak; plateau: training "
-                          "ends when the rate is below it", at_least=0, at_most=1)
-    factor: float = setting(0.5, "plateau: the rate is multiplied by it after each validation whose loss is not below "
-                           "the lowest so far", above=0, below=1)
+
+
+@dataclass(frozen=True)
+class DecayConfig(ScheduleConfig):
+    """The settings of a decay to a fraction of the peak."""
+
+    final: float = setting(0.0, "where the decay ends, as a fraction of the peak", at_least=0, at_most=1)
+
+
+@dataclass(frozen=True)
+class PolynomialConfig(DecayConfig):
+    """The settings of the polynomial decay."""
+
+    power: float = setting(1.0, "exponent of the remaining fraction of the steps", above=0)
 
 
 class Rule(NamedTuple):
@@ -60,7 +69,7 @@ class ScheduleDef(NamedTuple):
     # (config, peak, steps, warmup) -> the rate f32[] as a function of the decay's step, from 0 to `steps`; `warmup` is
     # the number of steps of the warm-up, at least 1
     decay: Callable[[Any, float, int, int], optax.Schedule]
-    config: type[ScheduleConfig] = ScheduleConfig  # its settings: `ScheduleConfig`, or a subclass that adds some
+    config: type[ScheduleConfig] = ScheduleConfig  # its settings; a subclass adds those that not all have
     # (config, whether its stage is the last of the run), which raises UserError if settings do not fit
     check: Callable[[Any, bool], None] = lambda config, last: None
     # (config) -> what a validation does to the rate, whose factor is in the optimizer's state; None: nothing
@@ -78,17 +87,17 @@ def constant(config: ScheduleConfig, peak: float, steps: int, warmup: int) -> op
     return optax.constant_schedule(peak)
 
 
-def linear(config: ScheduleConfig, peak: float, steps: int, warmup: int) -> optax.Schedule:
+def linear(config: DecayConfig, peak: float, steps: int, warmup: int) -> optax.Schedule:
     """A line to `final`."""
     return optax.linear_schedule(peak, config.final * peak, steps)
 
 
-def polynomial(config: ScheduleConfig, peak: float, steps: int, warmup: int) -> optax.Schedule:
+def polynomial(config: PolynomialConfig, peak: float, steps: int, warmup: int) -> optax.Schedule:
     """A power of the remaining fraction of the steps, to `final`."""
     return optax.polynomial_schedule(peak, config.final * peak, config.power, steps)
 
 
-def cosine(config: ScheduleConfig, peak: float, steps: int, warmup: int) -> optax.Schedule:
+def cosine(config: DecayConfig, peak: float, steps: int, warmup: int) -> optax.Schedule:
     """Half a period of a cosine, to `final`."""
     return optax.cosine_decay_schedule(peak, steps, alpha=config.final)
 

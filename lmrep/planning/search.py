@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 
 import jax
 
-from lmrep.config import loading
 from lmrep.core.errors import UserError
 from lmrep.core.sharding import AXES, make_mesh
 from lmrep.experiment import config as experiments
-from lmrep.experiment import shapes
+from lmrep.experiment import resolve, shapes
 from lmrep.experiment.config import Experiment
 from lmrep.layers.stack import REMAT
 from lmrep.planning.hardware import Hardware
@@ -130,7 +129,7 @@ def _experiment(config: Any, fields: Mapping[str, Any], hardware: Hardware) -> E
 
 def with_fields(config: Any, fields: Mapping[str, Any]) -> Any:
     """A copy of the config with these fields."""
-    return loading.apply_overrides(config.copy_and_resolve_references(), [(k, str(v)) for k, v in fields.items()])
+    return resolve.apply_overrides(config.copy_and_resolve_references(), [(k, str(v)) for k, v in fields.items()])
 
 
 def _settings(config: Any, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:

@@ -345,7 +345,7 @@ def test_training_data_decides_the_metric_of_tags(home):
 @pytest.mark.parametrize(("flags", "message"), [
     ([], "lmrep sweep needs settings or seeds"),
     (["--grid="], "the grid is empty"),
-    (["--grid=optimizer.rate=1,2"], "setting rate=1: config.optimizer has no field 'rate'"),
+    (["--grid=optimizer.rate=1,2"], "setting rate=1: config.optimizer 'adamw' has no field 'rate'"),
     ([f"--grid={RATE}=1,x"], "setting learning_rate=x: config.optimizer.learning_rate cannot be 'x'"),
     (["--grid=batch_size=4,0"], "setting batch_size=0: config.batch_size is 0; expected at least 1"),
     ([f"--grid={RATE}=1e-3,0.001"], "settings learning_rate=1e-3 and learning_rate=0.001 are the same config"),

@@ -10,13 +10,14 @@ import optax
 from lmrep.config.record import setting
 from lmrep.core.params import Array, Tree
 from lmrep.optimizers.base import SKIP, OptimizerConfig, OptimizerDef, each_layer
-from lmrep.optimizers.schedules import ScheduleConfig, ScheduleDef
+from lmrep.optimizers.schedules import DecayConfig, ScheduleDef
 
 
 @dataclass(frozen=True)
 class Config(OptimizerConfig):
     """The settings that no other optimizer has."""
 
+    momentum: float = setting(0.9, "decay rate of the momentum", at_least=0, below=1)
     newton_steps: int = setting(3, "iterations of Newton and Schulz", at_least=1)
 
 
@@ -39,11 +40,11 @@ def direction(config: Config, specs: Tree) -> optax.GradientTransformation:
 
 
 DEFINITION = OptimizerDef(direction, config=Config, recipes={
-    "muon": {"momentum": 0.9, "decay_skip": SKIP, "schedule": {"name": "stable"}}})
+    "muon": {"decay_skip": SKIP, "schedule": {"name": "stable"}}})
 
 
 @dataclass(frozen=True)
-class StableConfig(ScheduleConfig):
+class StableConfig(DecayConfig):
     """The settings that no other schedule has."""
 
     decay_fraction: float = setting(0.25, "the last fraction of the steps, in which the rate falls", above=0, at_most=1)

@@ -19,10 +19,12 @@ from lmrep.core.sharding import make_mesh, shardings
 from lmrep.experiment import config as experiments
 from lmrep.experiment import fields
 from lmrep.experiment.page_files import installed
+from lmrep.experiment.resolve import apply_overrides
 from lmrep.layers import stack
-from lmrep.optimizers import OPTIMIZERS, SCHEDULES, OptimizerConfig, ScheduleConfig, ScheduleDef
+from lmrep.optimizers import OPTIMIZERS, SCHEDULES, ScheduleConfig, ScheduleDef, adamw
 from lmrep.optimizers.base import OptimizerDef
 from lmrep.optimizers.parameters import is_stacked
+from lmrep.optimizers.schedules import DecayConfig
 from tests.contract import muon, test_contract
 from tests.contract import objectives as toys
 from tests.optimizers import updates
@@ -46,15 +48,16 @@ def stages(microbatches=1):
 
 
 def test_a_page_has_it_as_a_choice_and_a_sweep_its_fields():
-    config = loading.load(installed()["bert.py"], "size=tiny,optimizer=muon", [("optimizer.newton_steps", "2")])
+    config = apply_overrides(loading.load(installed()["bert.py"], "size=tiny,optimizer=muon"),
+                             [("optimizer.newton_steps", "2")])
     assert (config.optimizer.name, config.optimizer.newton_steps, config.optimizer.momentum) == ("muon", 2, 0.9)
     record = experiments.parse(config).optimizer
     assert isinstance(record, muon.Config) and isinstance(record.schedule, muon.StableConfig)
     experiment = experiments.parse(json.loads(json.dumps(config.to_dict())))  # as config.json keeps it
     assert experiment.optimizer == record == experiments.resolve_stages(experiment)[0].optimizer
     with pytest.raises(UserError, match="newton_steps is 0; expected at least 1"):
-        experiments.parse(loading.apply_overrides(config, [("optimizer.newton_steps", "0")]))
-    with pytest.raises(UserError, match="optimizer has no field 'newton_step'; did you mean 'newton_steps'"):
+        experiments.parse(apply_overrides(config, [("optimizer.newton_steps", "0")]))
+    with pytest.raises(UserError, match="optimizer 'muon' has no field 'newton_step'; did you mean 'newton_steps'"):
         optimizers.read_config({"name": "muon", "newton_step": 1})
 
 
@@ -67,12 +70,38 @@ def test_its_settings_are_listed():
     config = loading.load(installed()["bert.py"], "size=tiny,optimizer=muon")
     assert {field.path: field.value for field in fields.listed(config.to_dict())}["optimizer.newton_steps"] == 3
     other = {field.path for field in fields.listed(loading.load(installed()["bert.py"], "size=tiny").to_dict())}
-    assert "optimizer.newton_steps" not in other and "optimizer.momentum" in other
+    assert "optimizer.newton_steps" not in other and "optimizer.betas" in other
+
+
+@pytest.mark.parametrize("page", ["bert.py", "t5.py", "elmo.py", "lstm_lm.py"])
+def test_overrides_choose_it_on_any_page_and_set_its_fields_in_any_order(page):
+    base = loading.load(installed()[page], "size=tiny")
+    config = apply_overrides(base, [
+        ("optimizer.newton_steps", "2"), ("optimizer.schedule.decay_fraction", "0.5"),
+        ("optimizer.schedule.name", "stable"), ("optimizer.name", "muon"), ("optimizer.momentum", "0.8")])
+    assert {*config.optimizer} == {field.name for field in dataclasses.fields(muon.Config)}
+    chosen = experiments.parse(config).optimizer
+    assert (chosen.newton_steps, chosen.momentum, chosen.schedule.decay_fraction) == (2, 0.8, 0.5)
+    assert chosen.learning_rate == base.optimizer.learning_rate
+    with pytest.raises(UserError, match=r"config.optimizer 'muon' has no field 'betas'; it has .*newton_steps"):
+        apply_overrides(base, [("optimizer.betas", "0.9,0.99"), ("optimizer.name", "muon")])
+
+
+def test_a_record_with_settings_of_other_optimizers_and_schedules_is_read():
+    """As config.json of versions in which all optimizers had all settings."""
+    config = loading.load(installed()["bert.py"], "size=tiny").to_dict()
+    expected = experiments.parse(config)
+    config["optimizer"] |= {"momentum": 0.0, "accumulator": 1.0, "factor_from": 128, "newton_steps": 3}
+    config["optimizer"]["schedule"] |= {"power": 1.0, "factor": 0.5}
+    assert experiments.parse(config) == expected
+    config["optimizer"]["momentun"] = 0.0
+    with pytest.raises(UserError, match="optimizer 'adamw' has no field 'momentun'"):
+        experiments.parse(config)
 
 
 def test_a_stage_may_change_to_it_and_back():
     """The settings that both have stay."""
-    first = OptimizerConfig(weight_decay=0.3, schedule=ScheduleConfig(warmup=3))
+    first = adamw.Config("adamw", weight_decay=0.3, schedule=DecayConfig("linear", warmup=3))
     second = optimizers.read_changes(
         first, {"name": "muon", "newton_steps": 2, "schedule": {"name": "stable", "decay_fraction": 0.5}}, "stage")
     assert (second.newton_steps, second.weight_decay, second.schedule.warmup) == (2, 0.3, 3)
@@ -167,12 +196,12 @@ def test_an_optimizer_that_breaks_its_contract_is_named(direction, problem, monk
 def test_a_schedule_that_breaks_its_contract_is_named(decay, problem, monkeypatch):
     monkeypatch.setitem(SCHEDULES, "stable", ScheduleDef(decay))
     with pytest.raises(UserError) as refused:
-        optimizers.schedule(OptimizerConfig(schedule=ScheduleConfig("stable")), 10)
+        optimizers.schedule(adamw.Config("adamw", schedule=ScheduleConfig("stable")), 10)
     assert f"schedule 'stable' ({__file__})" in str(refused.value) and problem in str(refused.value)
 
 
 def test_the_rate_is_the_peak_until_the_last_steps():
-    config = OptimizerConfig(learning_rate=2.0, schedule=muon.StableConfig("stable", warmup=2))
+    config = adamw.Config("adamw", learning_rate=2.0, schedule=muon.StableConfig("stable", warmup=2))
     rate = optimizers.schedule(config, 10)
     np.testing.assert_allclose([rate(step) for step in range(11)], [0, 1, 2, 2, 2, 2, 2, 2, 2, 1, 0])
 
@@ -180,7 +209,7 @@ def test_the_rate_is_the_peak_until_the_last_steps():
 def test_each_layer_in_a_partition_updates_its_parameters_as_alone():
     layer = {"kernel": ParamSpec((8, 4), ("embed", "mlp")), "bias": ParamSpec((4,), ("mlp",))}
     specs = {"layers": stack.specs(layer, 2), "token": ParamSpec((6, 8), ("vocab", "embed"))}
-    rule = muon.direction(muon.Config(momentum=0.9), specs)
+    rule = muon.direction(muon.Config("muon", momentum=0.9), specs)
     parts = optax.partition({"muon": rule, "adam": optax.scale_by_adam()}, map_paths(
         lambda path, spec: "muon" if len(spec.shape) == 2 + is_stacked(spec) and "vocab" not in spec.axes else "adam",
         specs))

@@ -192,7 +192,8 @@ def test_two_steps_change_every_parameter(network, objective, form):
     name, fields = compatibility.settings(objective)
     model = MODELS[PRESETS[network].model].build(smallest(PRESETS[network].config))
     built = OBJECTIVES[name].build(OBJECTIVES[name].config(**fields), model, VOCABULARY)
-    optimizer = optimizers.build(optimizers.OptimizerConfig(learning_rate=1e-3, weight_decay=0.0), built.specs, 10)
+    settings = optimizers.adamw.Config("adamw", learning_rate=1e-3, weight_decay=0.0)
+    optimizer = optimizers.build(settings, built.specs, 10)
     struct = jax.eval_shape(partial(state.create, built, optimizer, 8), 0)
     zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), struct)  # of the optimizer; nothing is compiled
     now = start = zeros.replace(params=random_params(built.specs, stddev=0.1))

@@ -103,7 +103,7 @@ def test_invalid_value_is_refused(config, field, value, message):
     ("model", "layer", "config.model has no field 'layer'; did you mean 'layers'"),
     ("objective", "masks", "config.objective has no field 'masks'; did you mean 'mask'"),
     ("format", "duplicate", "config.format has no field 'duplicate'; did you mean 'duplicates'"),
-    ("optimizer.schedule", "warm_up", "schedule has no field 'warm_up'; did you mean 'warmup'"),
+    ("optimizer.schedule", "warm_up", "schedule 'linear' has no field 'warm_up'; did you mean 'warmup'"),
 ])
 def test_unknown_field_is_refused(config, section, name, message):
     config.unlock()

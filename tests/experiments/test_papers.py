@@ -103,7 +103,7 @@ PAPERS = {
                   "attention_dropout": 0.1, "causal": False, "untie": True, "segments": True}})},
     "t5.py": {"size=base": (524_288, 128, 0.01, 10_000, {
         "length": 568, "optimizer": {"name": "adafactor", "moment_power": 0.8, "rms_clip": 1.0, "factor_from": 128,
-                                     "parameter_scale": True, "momentum": 0.0, "weight_decay": 0.0, "clip": 0.0,
+                                     "parameter_scale": True, "weight_decay": 0.0, "clip": 0.0,
                                      "schedule": {"name": "inverse_sqrt", "warmup_from": 1.0}},
         "objective": {"name": "span_corruption", "rate": 0.15, "mean_span": 3.0, "closing_sentinel": False},
         "tokenizer": {"name": "sentencepiece_t5", "vocab_size": 32_100},

@@ -163,7 +163,7 @@ def test_each_direction_is_reset_by_its_own_field():
 @pytest.mark.slow
 def test_a_skipped_update_resets_the_states_of_both_directions():
     _, objective, _ = build(negatives=7)
-    optimizer = optimizers.build(optimizers.OptimizerConfig(name="sgd"), objective.specs, 5)
+    optimizer = optimizers.build(optimizers.sgd.Config("sgd"), objective.specs, 5)
     state = create(objective, optimizer, B, 0)
     state = state.replace(carry=jax.tree.map(lambda x: x + 0.5, state.carry))
     step = jax.jit(lambda state, batch, limit: train_step(

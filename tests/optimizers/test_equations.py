@@ -9,7 +9,8 @@ import pytest
 
 from lmrep import optimizers
 from lmrep.core.params import ParamSpec, abstract
-from lmrep.optimizers import OptimizerConfig, ScheduleConfig
+from lmrep.optimizers import adafactor, adamw, sgd
+from lmrep.optimizers.schedules import DecayConfig
 from tests.optimizers.updates import CONSTANT, STEPS, numpy_of, train, values
 
 SPECS = {"kernel": ParamSpec((4, 6), (None, None)), "bias": ParamSpec((6,), (None,))}
@@ -40,14 +41,15 @@ def bert_moments(slot, g, beta1=0.9, beta2=0.999):
 
 def test_bert_adam_weight_decay():
     """No bias correction; decay inside the rate, not on biases; clip 1.0; rate 0 at the first step of warm-up."""
-    schedule = ScheduleConfig("linear", warmup=2, decay_from="start")
+    schedule = DecayConfig("linear", warmup=2, decay_from="start")
 
     def reference(name, step, w, g, slot):
         m, v = bert_moments(slot, g)
         update = m / (np.sqrt(v) + 1e-6) + (0.01 * w if name != "bias" else 0)
         return w - 0.1 * (step / 2 if step < 2 else 1 - step / 100) * update
 
-    check_against(reference, OptimizerConfig(learning_rate=0.1, decay_skip=("*bias",), schedule=schedule), steps=4)
+    config = adamw.Config("adamw", learning_rate=0.1, decay_skip=("*bias",), schedule=schedule)
+    check_against(reference, config, steps=4)
 
 
 def test_elmo_adagrad_divides_by_the_root_of_the_sum_of_squares_and_clips_the_scaled_gradient():
@@ -70,8 +72,8 @@ def test_roberta_adamw_is_bias_corrected_decays_everything_and_does_not_clip():
         corrected = m / (1 - 0.9 ** (step + 1)) / (np.sqrt(v / (1 - 0.98 ** (step + 1))) + 1e-6)
         return w - 0.1 * (corrected + 0.01 * w)
 
-    check_against(reference, OptimizerConfig(learning_rate=0.1, betas=(0.9, 0.98), bias_correction=True, clip=0.0,
-                                    schedule=CONSTANT))
+    check_against(reference, adamw.Config(
+        "adamw", learning_rate=0.1, betas=(0.9, 0.98), bias_correction=True, clip=0.0, schedule=CONSTANT))
 
 
 def test_lamb_trusts_the_norms_but_not_where_decay_is_skipped():
@@ -83,11 +85,11 @@ def test_lamb_trusts_the_norms_but_not_where_decay_is_skipped():
         update = update + 0.01 * w
         return w - 0.1 * np.linalg.norm(w) / np.linalg.norm(update) * update
 
-    check_against(reference, OptimizerConfig("lamb", learning_rate=0.1, decay_skip=("bias",), schedule=CONSTANT))
+    check_against(reference, adamw.Config("lamb", learning_rate=0.1, decay_skip=("bias",), schedule=CONSTANT))
 
 
 def test_lamb_ratio_is_one_where_a_norm_is_zero():
-    config = OptimizerConfig("lamb", learning_rate=0.1, clip=0.0, schedule=CONSTANT)
+    config = adamw.Config("lamb", learning_rate=0.1, clip=0.0, schedule=CONSTANT)
     zero, gradient = jax.tree.map(jnp.zeros_like, values(SPECS, 0)), values(SPECS, 1)
     moved = train(config, SPECS, zero, [gradient])[0][0]
     adam = train(dataclasses.replace(config, name="adamw"), SPECS, zero, [gradient])[0][0]
@@ -111,8 +113,8 @@ def test_t5_adafactor(factor_from):
         update = update / max(1, np.sqrt(np.mean(update**2)))
         return w - 0.1 * max(1e-3, np.sqrt(np.mean(w**2))) * update
 
-    check_against(reference, OptimizerConfig("adafactor", learning_rate=0.1, weight_decay=0.0, clip=0.0,
-                                    factor_from=factor_from, schedule=CONSTANT))
+    check_against(reference, adafactor.Config(
+        "adafactor", learning_rate=0.1, weight_decay=0.0, clip=0.0, factor_from=factor_from, schedule=CONSTANT))
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -121,18 +123,18 @@ def test_sgd(momentum):
         slot["m"] = momentum * slot["m"] + g
         return w - 0.1 * (slot["m"] + 0.01 * w)
 
-    check_against(reference, OptimizerConfig("sgd", learning_rate=0.1, momentum=momentum, clip=0.5, schedule=CONSTANT))
+    check_against(reference, sgd.Config("sgd", learning_rate=0.1, momentum=momentum, clip=0.5, schedule=CONSTANT))
 
 
 def test_a_small_gradient_is_not_clipped():
     small = values(SPECS, 1, scale=1e-5)
-    config = OptimizerConfig("sgd", learning_rate=0.1, schedule=CONSTANT)
+    config = sgd.Config("sgd", learning_rate=0.1, schedule=CONSTANT)
     clipped, free = (train(dataclasses.replace(config, clip=c), SPECS, values(SPECS, 0), [small])[0] for c in (1, 0))
     jax.tree.map(np.testing.assert_array_equal, clipped, free)
 
 
 def test_schedule_is_the_rate_that_build_uses():
-    config = OptimizerConfig("sgd", learning_rate=0.1, weight_decay=0.0, clip=0.0, schedule=ScheduleConfig(warmup=2))
+    config = sgd.Config("sgd", learning_rate=0.1, weight_decay=0.0, clip=0.0, schedule=DecayConfig("linear", warmup=2))
     ones = jax.tree.map(lambda s: jnp.ones(s.shape), abstract(SPECS))
     history, _ = train(config, SPECS, jax.tree.map(jnp.zeros_like, ones), [ones] * 4)
     rates = [float(optimizers.schedule(config, 100)(step)) for step in range(4)]

@@ -13,7 +13,7 @@ from lmrep.core.sharding import make_mesh, shardings
 from lmrep.layers import linear
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS
-from lmrep.optimizers import OptimizerConfig, ScheduleConfig, parameters
+from lmrep.optimizers import ScheduleConfig, adamw, parameters, sgd
 from lmrep.optimizers.base import SKIP, parameter_path
 from tests.optimizers.updates import (
     CONSTANT,
@@ -71,7 +71,7 @@ def test_multipliers_of_several_patterns_multiply():
 
 
 def test_a_multiplier_scales_the_update():
-    config = OptimizerConfig(learning_rate=0.1, schedule=CONSTANT)
+    config = adamw.Config("adamw", learning_rate=0.1, schedule=CONSTANT)
     params, gradient = values(STACKED, 0), [values(STACKED, 1)]
     plain = numpy_of(train(config, STACKED, params, gradient)[0])[0]
     scaled = numpy_of(train(dataclasses.replace(config, multipliers={"*/layers/1/*": 0.25}),
@@ -180,13 +180,13 @@ def test_averages_are_of_the_parameters_after_each_update_and_change_none(config
 
 def test_before_the_first_update_the_parameters_are_their_averages():
     """They may have been replaced since the optimizer was made, by those that a run starts from."""
-    config = OptimizerConfig(ema=0.9)
+    config = adamw.Config("adamw", ema=0.9)
     state = optimizers.build(config, STACKED, 100).init(values(STACKED, 0))
     params = values(STACKED, 1)
     assert optimizers.averaged(params, state) is params
     history, state = train(config, STACKED, params, [values(STACKED, 2)])
     jax.tree.map(np.testing.assert_array_equal, optimizers.averaged(params, state), history[0])
-    plain = optimizers.build(OptimizerConfig(), STACKED, 100).init(params)
+    plain = optimizers.build(adamw.Config("adamw"), STACKED, 100).init(params)
     assert optimizers.averaged(params, plain) is params
 
 
@@ -212,7 +212,7 @@ def test_layer_decay_of_gradients_spares_what_is_in_no_layer():
     factors = parameters.gradient_factors(0.75, specs)
     np.testing.assert_allclose(factors["encoder/layers/mlp/in/kernel"], [0.75**2, 0.75, 1], rtol=1e-6)
     assert factors["encoder/embedding/token"] == factors["objective/classification/kernel"] == 1
-    rule = OptimizerConfig(name="sgd", learning_rate=1.0, weight_decay=0.0, clip=1.0, layer_decay=0.5,
+    rule = sgd.Config("sgd", learning_rate=1.0, weight_decay=0.0, clip=1.0, layer_decay=0.5,
                            layer_decay_of="gradient", schedule=ScheduleConfig("constant"))
     params, grads = values(specs, 1), values(specs, 2)
     optimizer = optimizers.build(rule, specs, 10)

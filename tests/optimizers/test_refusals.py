@@ -4,16 +4,17 @@ import pytest
 
 from lmrep import optimizers
 from lmrep.core.errors import UserError
-from lmrep.optimizers import OptimizerConfig, ScheduleConfig
+from lmrep.optimizers import adamw, plateau
+from lmrep.optimizers.schedules import DecayConfig
 from tests.optimizers.updates import STACKED
 
 
 def optimizer(**fields):
-    return lambda: optimizers.build(OptimizerConfig(**fields), STACKED, 100)
+    return lambda: optimizers.build(adamw.Config("adamw", **fields), STACKED, 100)
 
 
-def schedule(last=True, **fields):
-    return lambda: optimizers.check(OptimizerConfig(schedule=ScheduleConfig(**fields)), 100, last=last)
+def schedule(**fields):
+    return lambda: optimizers.check(adamw.Config("adamw", schedule=DecayConfig("linear", **fields)), 100)
 
 
 def settings(**fields):
@@ -34,7 +35,12 @@ REFUSALS = {  # what is called -> what the message names
         schedule(warmup=101), ("warmup", "101", "100")),
     "warm-up twice": (schedule(warmup=10, warmup_fraction=0.1),
                       ("warmup=10", "warmup_fraction=0.1")),
-    "a stage but the last that ends early": (schedule(name="plateau", final=0.1, last=False), ("last stage",)),
+    "a stage but the last that ends early": (lambda: optimizers.check(adamw.Config(
+        "adamw", schedule=plateau.Config("plateau", final=0.1)), 100, last=False), ("last stage",)),
+    "a setting of another optimizer": (settings(name="sgd", betas=(0.9, 0.99)), (
+        "optimizer 'sgd' has no field 'betas'; it has name, learning_rate, ", "momentum")),
+    "a setting of another schedule": (settings(schedule={"name": "cosine", "factor": 0.1}), (
+        "optimizer.schedule 'cosine' has no field 'factor'; it has name, warmup, ", "final")),
     "an optimizer that is unknown": (settings(name="adamww"), ("optimizer.name", "did you mean 'adamw'")),
     "a schedule that is unknown": (
         settings(schedule={"name": "cosin"}), ("optimizer.schedule.name", "did you mean 'cosine'")),
@@ -51,4 +57,4 @@ def test_it_is_refused(act, names):
 
 
 def test_a_fraction_of_the_steps_is_rounded_down():
-    assert optimizers.warmup_steps(ScheduleConfig(warmup_fraction=0.06), 33112) == 1986
+    assert optimizers.warmup_steps(DecayConfig("linear", warmup_fraction=0.06), 33112) == 1986

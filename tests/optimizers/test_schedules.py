@@ -5,13 +5,16 @@ import numpy as np
 import pytest
 
 from lmrep import optimizers
-from lmrep.optimizers import OptimizerConfig
-from lmrep.optimizers import ScheduleConfig as Config
+from lmrep.optimizers import SCHEDULES, adamw
 
 
-def rates(config, steps, learning_rate=1.0, total=100):
+def config(name, **fields):
+    return SCHEDULES[name].config(name, **fields)
+
+
+def rates(shape, steps, learning_rate=1.0, total=100):
     """Of arrays of one shape, so that few operations are compiled."""
-    optimizer = OptimizerConfig(learning_rate=learning_rate, schedule=config)
+    optimizer = adamw.Config("adamw", learning_rate=learning_rate, schedule=shape)
     return np.array(jax.vmap(optimizers.schedule(optimizer, total))(np.resize(steps, 128)))[: len(steps)]
 
 
@@ -19,24 +22,24 @@ def test_bert_decays_from_step_zero_and_drops_where_the_warmup_ends():
     peak, warmup, total = 1e-4, 10, 100
     steps = np.arange(total + 1)
     expected = np.where(steps < warmup, peak * steps / warmup, peak * (1 - steps / total))
-    got = rates(Config("linear", warmup=warmup, decay_from="start"), steps, peak, total)
+    got = rates(config("linear", warmup=warmup, decay_from="start"), steps, peak, total)
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-11)
     assert got[0] == 0 and got[warmup] == pytest.approx(0.9 * peak) and got[total] == 0
 
 
 def test_electra_decays_while_it_warms_up():
     steps = np.arange(101)
-    got = rates(Config("linear", warmup=20, decay_from="both"), steps)
+    got = rates(config("linear", warmup=20, decay_from="both"), steps)
     np.testing.assert_allclose(got, np.minimum(1, steps / 20) * (1 - steps / 100), rtol=1e-5, atol=1e-7)
     steps = np.array([0, 5, 10, 40])
-    np.testing.assert_array_equal(rates(Config("inverse_sqrt", warmup=10, decay_from="both"), steps),
-                                  rates(Config("inverse_sqrt", warmup=10), steps))
+    np.testing.assert_array_equal(rates(config("inverse_sqrt", warmup=10, decay_from="both"), steps),
+                                  rates(config("inverse_sqrt", warmup=10), steps))
 
 
 def test_roberta_reaches_the_peak_and_then_decays_to_zero():
     steps = np.arange(101)
     expected = np.where(steps < 20, steps / 20, (100 - steps) / 80)
-    got = rates(Config("linear", warmup=20), steps)
+    got = rates(config("linear", warmup=20), steps)
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-7)
     assert got[20] == 1 and got[100] == 0
 
@@ -46,21 +49,21 @@ def test_vaswani():
     steps = np.array([0, 1, 1999, 4000, 4001, 16000, 300000])
     with np.errstate(divide="ignore"):
         expected = d**-0.5 * np.minimum(steps**-0.5, steps * warmup**-1.5)
-    got = rates(Config("inverse_sqrt", warmup=warmup), steps, learning_rate=(d * warmup) ** -0.5, total=300000)
+    got = rates(config("inverse_sqrt", warmup=warmup), steps, learning_rate=(d * warmup) ** -0.5, total=300000)
     np.testing.assert_allclose(got, expected, rtol=1e-5)
     assert got.max() == pytest.approx(6.99e-4, rel=1e-3)
 
 
 def test_t5_is_constant_before_it_falls():
     steps = np.array([0, 1, 9999, 10000, 40000, 1000000])
-    got = rates(Config("inverse_sqrt", warmup=10000, warmup_from=1.0), steps, 0.01, 10**6)
+    got = rates(config("inverse_sqrt", warmup=10000, warmup_from=1.0), steps, 0.01, 10**6)
     np.testing.assert_allclose(got, 1 / np.sqrt(np.maximum(steps, 10000)), rtol=1e-5)
 
 
 def test_inverse_sqrt_ignores_where_other_decays_begin():
     steps = np.arange(50)
-    np.testing.assert_array_equal(rates(Config("inverse_sqrt", warmup=10, decay_from="start"), steps),
-                                  rates(Config("inverse_sqrt", warmup=10), steps))
+    np.testing.assert_array_equal(rates(config("inverse_sqrt", warmup=10, decay_from="start"), steps),
+                                  rates(config("inverse_sqrt", warmup=10), steps))
 
 
 def test_slanted_triangle():
@@ -68,31 +71,31 @@ def test_slanted_triangle():
     total, ratio, peak_step = 100, 32, 10
     t = np.arange(total + 1)
     p = np.where(t < peak_step, t / peak_step, 1 - (t - peak_step) / (peak_step * (1 / 0.1 - 1)))
-    got = rates(Config("linear", warmup_fraction=0.1, warmup_from=1 / 32, final=1 / 32), t, 0.01, total)
+    got = rates(config("linear", warmup_fraction=0.1, warmup_from=1 / 32, final=1 / 32), t, 0.01, total)
     np.testing.assert_allclose(got, 0.01 * (1 + p * (ratio - 1)) / ratio, rtol=1e-5)
 
 
 def test_polynomial_and_cosine_end_at_the_final_fraction():
     steps = np.arange(10, 101)
     left = (100 - steps) / 90
-    got = rates(Config("polynomial", warmup=10, power=2.0, final=0.1), steps)
+    got = rates(config("polynomial", warmup=10, power=2.0, final=0.1), steps)
     np.testing.assert_allclose(got, 0.1 + 0.9 * left**2, rtol=1e-5)
-    got = rates(Config("cosine", warmup=10, final=0.1), steps)
+    got = rates(config("cosine", warmup=10, final=0.1), steps)
     np.testing.assert_allclose(got, 0.1 + 0.9 * 0.5 * (1 + np.cos(np.pi * (1 - left))), rtol=1e-5)
 
 
 def test_constant_after_warmup():
-    np.testing.assert_allclose(rates(Config("constant", warmup=4), [0, 1, 2, 4, 100]), [0, 0.25, 0.5, 1, 1])
+    np.testing.assert_allclose(rates(config("constant", warmup=4), [0, 1, 2, 4, 100]), [0, 0.25, 0.5, 1, 1])
 
 
 @pytest.mark.parametrize("name", ["constant", "linear", "polynomial", "cosine", "inverse_sqrt"])
 @pytest.mark.parametrize("decay_from", ["warmup", "start", "both"])
 def test_without_warmup_the_rate_starts_at_the_peak_and_stays_finite_after_the_end(name, decay_from):
-    got = rates(Config(name, decay_from=decay_from), [0, 50, 100, 150])
+    got = rates(config(name, decay_from=decay_from), [0, 50, 100, 150])
     assert got[0] == 1 and np.isfinite(got).all() and (got >= 0).all()
     if name != "inverse_sqrt":
         assert got[2] == got[3]
 
 
 def test_warmup_may_take_all_steps():
-    assert rates(Config("cosine", warmup=100), [100]) == 1
+    assert rates(config("cosine", warmup=100), [100]) == 1

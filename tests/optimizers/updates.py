@@ -9,7 +9,7 @@ import pytest
 
 from lmrep import optimizers
 from lmrep.core.params import ParamSpec, flatten, map_paths, stacked, unflatten
-from lmrep.optimizers import OPTIMIZERS, OptimizerConfig, ScheduleConfig
+from lmrep.optimizers import OPTIMIZERS, ScheduleConfig, adafactor, adagrad, adamw, sgd
 from tests.cases import slow_after
 
 LAYERS, STEPS = 4, 3
@@ -22,13 +22,13 @@ TOKEN = {"token": ParamSpec((10, 4), ("vocab", "embed"))}
 STACKED = {"encoder": {"embedding": TOKEN, "layers": stacked(LAYER, LAYERS)}}
 UNSTACKED = {"encoder": {"embedding": TOKEN, "layers": {str(i): LAYER for i in range(LAYERS)}}}
 CONFIGS = {
-    "adamw": OptimizerConfig(decay_skip=("*/bias", "*norm/*", "*/layers/2/*")),
-    "lamb": OptimizerConfig("lamb", decay_skip=("*/bias", "*norm/*", "*/layers/2/*"), weight_decay=0.1),
-    "adafactor": OptimizerConfig("adafactor", factor_from=4),
-    "adamw_corrected": OptimizerConfig(betas=(0.9, 0.98), bias_correction=True, clip=0.0),
-    "adafactor_unfactored": OptimizerConfig("adafactor", parameter_scale=False),
-    "adagrad": OptimizerConfig("adagrad"),
-    "sgd": OptimizerConfig("sgd", momentum=0.9),
+    "adamw": adamw.Config("adamw", decay_skip=("*/bias", "*norm/*", "*/layers/2/*")),
+    "lamb": adamw.Config("lamb", decay_skip=("*/bias", "*norm/*", "*/layers/2/*"), weight_decay=0.1),
+    "adafactor": adafactor.Config("adafactor", factor_from=4),
+    "adamw_corrected": adamw.Config("adamw", betas=(0.9, 0.98), bias_correction=True, clip=0.0),
+    "adafactor_unfactored": adafactor.Config("adafactor", parameter_scale=False),
+    "adagrad": adagrad.Config("adagrad"),
+    "sgd": sgd.Config("sgd", momentum=0.9),
 }
 CONFIGS |= {name: row.config(name=name) for name, row in OPTIMIZERS.items()
             if name not in {config.name for config in CONFIGS.values()}}

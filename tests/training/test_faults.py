@@ -63,7 +63,8 @@ def batches(bad):
 @pytest.fixture(scope="module")
 def optimizer():
     specs = objective().specs
-    return optimizers.build(optimizers.OptimizerConfig(learning_rate=0.01, ema=0.9, bias_correction=True), specs, STEPS)
+    config = optimizers.adamw.Config("adamw", learning_rate=0.01, ema=0.9, bias_correction=True)
+    return optimizers.build(config, specs, STEPS)
 
 
 def stage(optimizer, bad, steps=STEPS, **more):

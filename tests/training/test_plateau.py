@@ -12,7 +12,7 @@ import pytest
 from lmrep import optimizers
 from lmrep.core.params import init
 from lmrep.core.sharding import make_mesh
-from lmrep.optimizers import OptimizerConfig, ScheduleConfig, plateau
+from lmrep.optimizers import ScheduleConfig, adamw, plateau, sgd
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.training import loop
 from lmrep.training import state as states
@@ -20,19 +20,19 @@ from tests.contract import objectives as toys
 from tests.training.test_loop import CLOZE, STEPS, run, stage
 
 
-def sgd(**fields):
-    return OptimizerConfig("sgd", learning_rate=0.5, weight_decay=0.0, clip=0.0,
-                             schedule=ScheduleConfig("plateau", **fields))
+def settings(**fields):
+    return sgd.Config("sgd", learning_rate=0.5, weight_decay=0.0, clip=0.0,
+                      schedule=plateau.Config("plateau", **fields))
 
 
 @functools.cache
 def optimizer(final):
-    return optimizers.build(sgd(final=final), CLOZE.specs, STEPS)
+    return optimizers.build(settings(final=final), CLOZE.specs, STEPS)
 
 
 def staged(final=0.0, **more):
     """A stage with the rule; SGD at a rate at which its loss goes up and down."""
-    config = sgd(final=final)
+    config = settings(final=final)
     return stage(None, optimizer(final), validation_rule=optimizers.validation_rule(config),
                  schedule=optimizers.schedule(config, STEPS), **more)
 
@@ -52,7 +52,7 @@ def losses(monkeypatch, values):
 
 
 def test_the_rate_falls_after_each_loss_that_is_not_the_lowest_so_far():
-    state, scales = optimizers.build(sgd(), {}, 10).init({}), []
+    state, scales = optimizers.build(settings(), {}, 10).init({}), []
     for loss in (3.0, 2.0, 2.0, 1.0, 1.5, 1.2, 0.9):
         state = plateau.after_validation(state, loss, optimizers.Rule(0.5, 0.0))
         scales.append(plateau.scale(state))
@@ -66,12 +66,12 @@ def test_updates_are_those_of_the_rate_that_it_has_now(fields):
     specs = toys.cloze("encoder").specs
     params = init(specs, jax.random.key(0))
     gradient = {name: {leaf: jnp.ones_like(x) for leaf, x in tree.items()} for name, tree in params.items()}
-    falling = optimizers.build(dataclasses.replace(sgd(), **fields), specs, 10)
+    falling = optimizers.build(dataclasses.replace(settings(), **fields), specs, 10)
     state = falling.init(params)
     for loss in (1.0, 1.0, 2.0):
         state = plateau.after_validation(state, loss, optimizers.Rule(0.5, 0.0))
     constant = optimizers.build(dataclasses.replace(
-        sgd(), learning_rate=0.125, schedule=ScheduleConfig("constant"), **fields), specs, 10)
+        settings(), learning_rate=0.125, schedule=ScheduleConfig("constant"), **fields), specs, 10)
     expected, _ = constant.update(gradient, constant.init(params), params)
     got, state = falling.update(gradient, state, params)
     for name, tree in expected.items():
@@ -82,7 +82,7 @@ def test_updates_are_those_of_the_rate_that_it_has_now(fields):
 
 def test_other_optimizers_have_no_such_state():
     assert plateau.find(optax.adam(0.1).init({"x": jnp.ones(2)})) is None
-    assert optimizers.validation_rule(OptimizerConfig()) is None
+    assert optimizers.validation_rule(adamw.Config("adamw")) is None
 
 
 @pytest.mark.slow

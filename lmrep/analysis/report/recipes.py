@@ -12,7 +12,7 @@ from lmrep.analysis.report.run_data import RunData
 from lmrep.config import loading
 from lmrep.config.record import flatten_config
 from lmrep.data import corpora
-from lmrep.experiment import checks, fine_tuning, page_files
+from lmrep.experiment import checks, fine_tuning, page_files, resolve
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, StagePlan, model_config
 from lmrep.experiment.fields import listed
@@ -100,12 +100,12 @@ def _compare_fine_tuning(run: RunData) -> Comparison:
 
     settings = {name: _fine_tuning_recipe(name, run.stage.objective_name, experiment.name)
                 for name in fine_tuning.RECIPES}
-    found = {name: [field for field, value in recipe.items() if not same(field, value)]
+    found = {name: [field for field, value in recipe.items() if field in ours and not same(field, value)]
              for name, recipe in settings.items()}
     name = min(found, key=lambda name: len(found[name]))
     return Comparison(
         "", "", name, [(field, ours[field], settings[name][field], meaning.get(field, "")) for field in found[name]],
-        [field for field in settings[name] if field not in found[name]])
+        [field for field in settings[name] if field in ours and field not in found[name]])
 
 
 @cache
@@ -113,7 +113,8 @@ def _fine_tuning_recipe(name: str, task: str, known: str) -> Mapping[str, Any]:
     """The settings of a recipe of fine-tuning, of the fields that any of them sets."""
     known = known if known in KNOWN and KNOWN[known].task == task else ""
     fields = {field for recipe in fine_tuning.RECIPES.values() for each in recipe.values() for field in each}
-    config = flatten_config(fine_tuning.compose_task(f"recipe={name},mesh=1x1x1", task, known).to_dict())
+    config = fine_tuning.compose_task(f"recipe={name},mesh=1x1x1", task, known)
+    config = flatten_config(resolve.apply_overrides(config, ()).to_dict())
     return {field: value for field, value in config.items()
             if any(field == path or field.startswith(f"{path}.") for path in fields)
             and field != ("epochs" if config["steps"] else "steps") and not (field == "length" and not known)}
