@@ -1,7 +1,7 @@
 """The characters of words as ELMo's networks read them (Peters et al. 2018): the bytes of their UTF-8.
 
 A word is LENGTH ids: the begin of the word, its first MAX_BYTES bytes, the end of the word, and fill. The begin and the
-end of a sentence are words with one id of their own in place of the bytes. A position of a batch without a word is all
+end of a sentence are words with one more id in place of the bytes. A position of a batch without a word is all
 0. (Ids are those of the released weights, whose table of vectors has ROWS rows; in the released training code, which
 has no id for padding, each is lower by 1.)
 """

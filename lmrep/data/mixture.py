@@ -53,7 +53,7 @@ class Sources:
 
     @property
     def fingerprint(self) -> str:
-        """Of the content of every source's split, their order and their proportions."""
+        """Identifies the content of every source's split, their order and their proportions."""
         return digest([[store.fingerprint for store in self.stores], self.block_counts])
 
 
@@ -136,14 +136,14 @@ class Mixture(Dataset):
         batches = [plan.gather(np.where(numbers[index] >= 0, numbers[index] - first, -1))
                    for plan, index, first in zip(self.plans, indices, first_numbers[:-1], strict=True)]
         order = np.argsort(np.concatenate(indices))
-        batch = {name: np.concatenate([each[name] for each in batches])[order] for name in batches[0]}
+        batch = {name: np.concatenate([part[name] for part in batches])[order] for name in batches[0]}
         return batch | {"example": numbers.astype(np.int32)}
 
     def statistics(self) -> dict[str, float]:
         """As `Dataset.statistics`: the means over the sources, weighted by their proportions."""
         statistics = [plan.statistics() for plan in self.plans]
         weights = np.array(self.store.block_counts) / sum(self.store.block_counts)
-        means = {name: float(weights @ [each[name] for each in statistics])
+        means = {name: float(weights @ [part[name] for part in statistics])
                  for name in statistics[0] if name != "examples"}
         return {"examples": self.examples, **means}
 

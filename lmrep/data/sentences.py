@@ -18,7 +18,7 @@ By the rules:
 6. A sentence of more than `MAX_LENGTH` characters is split, at white space if there is any in its second half, which
    bounds the memory for text without punctuation.
 
-By lines, each line is a sentence, of which rule 6 holds too.
+By lines, each line is a sentence, and rule 6 holds too.
 
 All characters but white space survive, in order. Time is linear in the text.
 """
@@ -216,9 +216,9 @@ def one_a_line(texts: Iterable[str]) -> tuple[bool, str]:
     - half of these line breaks or more follow the mark that ends a sentence (0.9 and more in such text, 0.03 to 0.2 in
       hard-wrapped novels), and the rules seldom divide a line, or
     - they find nothing to divide, and lines end where the next word would have fitted, as in text without punctuation;
-      those of hard-wrapped text end where it would not.
+      lines of hard-wrapped text end where it would not.
 
-    Other texts, of which each line is a paragraph or a part of one, are split by the rules.
+    Other texts, whose lines are paragraphs or parts of one, are split by the rules.
     """
     breaks, marked, lines, divided = [], 0, 0, 0
     for text in texts:

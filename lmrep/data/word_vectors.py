@@ -20,8 +20,8 @@ class WordVectors(NamedTuple):
 
 
 def read(path: str | os.PathLike, words: Container[str] | None = None) -> WordVectors:
-    """Reads the vectors of a file, or of those of its `words` alone, in the order of the file. Of a word that occurs
-    twice, the first vector counts. Words may contain spaces, as some of GloVe's do. Raises UserError if the file cannot
+    """Reads the vectors of a file, or of its `words` alone, in the order of the file. The first vector of a word that
+    occurs twice counts. Words may contain spaces, as some of GloVe's do. Raises UserError if the file cannot
     be read, is not UTF-8, or has no vectors; a line has other than the first line's number of values, or one that is
     not a finite number. The message has file and line."""
     vectors: dict[str, np.ndarray] = {}

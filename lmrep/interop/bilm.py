@@ -37,8 +37,8 @@ FIELDS = {  # option -> field of our config
 ABSENT = {"lstm.cell_clip": 0.0, "lstm.proj_clip": 0.0, "lstm.n_layers": 1, "char_cnn.n_highway": 0}  # null, too
 SIZES = {"char_cnn.n_characters": (bilstm.CHARACTERS, bilstm.CHARACTERS - 1),  # the first is written
          "char_cnn.max_characters_per_token": (bilstm.MAX_CHARACTERS,)}
-FORGET_BIAS = 1.0  # which TensorFlow's cell adds to the bias of the file
-TOLERANCE = 1e-6  # of values written and read again: 1 is subtracted from the forget gate's bias, and added again
+FORGET_BIAS = 1.0  # TensorFlow's cell adds it to the bias of the file
+TOLERANCE = 1e-6  # for values written and read again: FORGET_BIAS is subtracted and added
 
 
 # Tensors
@@ -250,8 +250,8 @@ def is_published(directory: Path) -> bool:
 
 
 def to_workdir(source: Path, target: Path) -> tuple[Mapping[str, np.ndarray], list[str]]:
-    """Makes `target` a workdir, at step 0, of the files in `source` that `find` finds. The vocabulary is that of its
-    file `vocab*.txt`. Without one it has <S>, </S> and <UNK> alone, which is enough for vectors: words are read by
+    """Makes `target` a workdir, at step 0, of the files in `source` that `find` finds. The vocabulary is in
+    its file `vocab*.txt`. Without one it has <S>, </S> and <UNK> alone, which is enough for vectors: words are read by
     their characters.
 
     The output layer, which the files lack, is not initialized: a run that starts from the workdir (`init=`) does that.

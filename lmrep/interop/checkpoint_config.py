@@ -69,10 +69,10 @@ def head_fields(path: Path, task: str, pad: int | None) -> dict[str, Any]:
     """Chooses the fields of a task's config that belong to its head, as they suit the network of a checkpoint."""
     config = TASKS[task].objective.config
     if not conversion.is_workdir(path):
-        found, reading = describe(path), fine_tuning.reading_fields(task, read_network(path))
-        own = found.task.fields if found.task and found.task.task == task else {}
-        left = {"context": "left"} if found.family.causal else {}
-        return {**reading.head, **heads.published(config, found.family.pretraining.preset), **left, **own}
+        checkpoint, reading = describe(path), fine_tuning.reading_fields(task, read_network(path))
+        saved = checkpoint.task.fields if checkpoint.task and checkpoint.task.task == task else {}
+        left = {"context": "left"} if checkpoint.family.causal else {}
+        return {**reading.head, **heads.published(config, checkpoint.family.pretraining.preset), **left, **saved}
     experiment = experiments.read_run(path)[0]
     stage = experiments.resolve_stages(experiment)[-1]
     if stage.objective_name == task:

@@ -41,7 +41,7 @@ from lmrep.storage.checkpoints import Checkpoints
 from lmrep.tasks import TASKS, networks
 from lmrep.training.state import trainable
 
-# Of the config of a task: those that belong to its head and to the network below it.
+# Fields of a task's config that describe its head and the network below.
 HEAD_FIELDS = ({*networks.TextConfig.__dataclass_fields__} - {"teacher", "auxiliary"}) | {"labels", "end", "beams"}
 FOLDER, RECORD, EXTRA = "interop", "published.json", "extra_tensors.safetensors"
 CERTIFICATE = "certificate.json"

@@ -78,7 +78,7 @@ class TaskHead(NamedTuple):
     task's name."""
 
     title: str  # of its logits, for people
-    pooled: bool  # whether it reads one vector of each sequence, [b, outputs], or those of all tokens, [b, t, outputs]
+    pooled: bool  # whether it reads one vector of each sequence, [b, outputs], or all tokens' vectors, [b, t, outputs]
     outputs: int = 0  # their number; 0 for one per label
     problem_type: str = ""  # in config.json; "" for none
     grouped: bool = False  # whether the sequences are choices, of which one is chosen

@@ -157,13 +157,13 @@ def for_task(
 
 def _check_head(source: SourceCheckpoint, objective: Mapping[str, Any]) -> None:
     """Refuses a head whose outputs, or whose parameters, mean something else in this run."""
-    theirs, ours = (tuple(each.get("labels", ())) for each in (source.objective, objective))
+    theirs, ours = (tuple(fields.get("labels", ())) for fields in (source.objective, objective))
     if theirs != ours:
         raise UserError(f"init has a head for the labels {', '.join(theirs[:20])}, in this order ({source.name}), "
                         f"and this run has {', '.join(ours[:20])}; give the head random parameters with "
                         "--config.head=new")
     for name in (*FORM, "end"):
-        theirs, ours = (each.get(name) for each in (source.objective, objective))
+        theirs, ours = (fields.get(name) for fields in (source.objective, objective))
         if None not in (theirs, ours) and theirs != ours and (name != "activation" or objective.get("dense")):
             raise UserError(f"objective.{name} is {ours!r} in this run and {theirs!r} in the head of {source.name}, so "
                             f"its parameters would mean something else; set --config.objective.{name}={theirs}, or "
@@ -192,22 +192,22 @@ def match(
       UserError: nothing matches, or a parameter has another shape; or as `path_mapping.origins`.
     """
     specs_by_path = flatten(specs)
-    found = origins(specs_by_path, source.params, mapping)
+    starts = origins(specs_by_path, source.params, mapping)
     values, extended = {}, {}
     source_rows = None  # for each token of the run its row in the source's table, -1 where it has none
     if list(tokens) != list(source.tokens):
         rows = {token: i for i, token in enumerate(source.tokens)}
         source_rows = np.array([rows.get(token, -1) for token in tokens])
     for path, spec in specs_by_path.items():
-        if path not in found:
+        if path not in starts:
             continue
-        value = take(source.params[found[path].path], found[path], path)
+        value = take(source.params[starts[path].path], starts[path], path)
         axis = spec.axes.index("vocab") if "vocab" in spec.axes else None
         if axis is not None and (source_rows is not None or value.shape[axis] != spec.shape[axis]):
             value, extended[path] = _match_vocabulary(value, spec.shape[axis], axis, source_rows, len(tokens))
         if value.shape != spec.shape:
-            own = "" if found[path] == Origin(path) else f" ({found[path]})"
-            raise UserError(f"{path} is {spec.shape} in this run and {value.shape} in {source.name}{own}; use the "
+            origin = "" if starts[path] == Origin(path) else f" ({starts[path]})"
+            raise UserError(f"{path} is {spec.shape} in this run and {value.shape} in {source.name}{origin}; use the "
                             "sizes of that checkpoint's network (:init= in --config does)")
         values[path] = value
     if not values:
@@ -216,15 +216,15 @@ def match(
                         "with the same network")
     return Match(values, {path: n for path, n in extended.items() if n},
                  sorted(set(specs_by_path) - set(values)),
-                 sorted(set(source.params) - {origin.path for origin in found.values()}),
-                 {path: origin for path, origin in found.items() if origin != Origin(path)})
+                 sorted(set(source.params) - {origin.path for origin in starts.values()}),
+                 {path: origin for path, origin in starts.items() if origin != Origin(path)})
 
 
 def _match_vocabulary(
     table: np.ndarray, size: int, axis: int, source_rows: np.ndarray | None, tokens: int
 ) -> tuple[np.ndarray, int]:
-    """Makes (a table with `size` rows along `axis`, the first of which are those of the run's tokens; the number of
-    tokens without a row in `table`). All other rows are the mean."""
+    """Makes (a table with `size` rows along `axis`, the rows of the run's tokens first; the number of tokens without a
+    row in `table`). All other rows are the mean."""
     table = np.moveaxis(table, axis, 0)
     if source_rows is None:
         source_rows = np.arange(tokens)
@@ -271,16 +271,16 @@ def check_network(network: Any, source: SourceCheckpoint) -> list[str]:
     return [f"  the network differs: {', '.join(changes)}"] if changes else []
 
 
-def describe(found: Match, source: SourceCheckpoint) -> str:
+def describe(parameters: Match, source: SourceCheckpoint) -> str:
     """Lists for people every parameter that is taken, initialized or unused."""
     def listing(title: str, paths: Sequence[str]) -> list[str]:
         return [f"  {title} ({len(paths)}): {', '.join(paths)}"] if paths else []
 
-    extended = [f"{path} ({n:,} new rows, each the mean)" for path, n in found.extended.items()]
+    extended = [f"{path} ({n:,} new rows, each the mean)" for path, n in parameters.extended.items()]
     return "\n".join([
         f"parameters start from {source.name}",
-        *listing("taken", [f"{path} from {found.origins[path]}" if path in found.origins else path
-                           for path in sorted(found.values)]),
+        *listing("taken", [f"{path} from {parameters.origins[path]}" if path in parameters.origins else path
+                           for path in sorted(parameters.values)]),
         *listing("extended", extended),
-        *listing("not in the checkpoint, so initialized", found.missing),
-        *listing("unused", found.unused)])
+        *listing("not in the checkpoint, so initialized", parameters.missing),
+        *listing("unused", parameters.unused)])

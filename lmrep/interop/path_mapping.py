@@ -1,4 +1,4 @@
-"""Where each parameter of a run starts: `config.init_mapping`, paths of the run -> paths of a source checkpoint.
+"""Maps parameters of a run to those of a source checkpoint that they start from: `config.init_mapping`.
 
     {"encoder/layers": "encoder/layers[0,2,4,7,9,11]"}      layers by number, as of DistilBERT; slices: [0:6], [::2]
     {"encoder": "objective/generator"}                      another subtree
@@ -22,10 +22,10 @@ _INDEX = re.compile(r"(?P<path>[^\[\]]*)(?:\[(?P<index>[^\[\]]*)\])?")
 
 
 class Origin(NamedTuple):
-    """Where a parameter starts."""
+    """The part of a source checkpoint that a parameter starts from."""
 
     path: str  # in the source checkpoint
-    index: tuple[int, ...] | None = None  # of its leading axis; None for all of it
+    index: tuple[int, ...] | None = None  # entries of its leading axis; None for all
 
     def __str__(self) -> str:
         return self.path if self.index is None else f"{self.path}[{','.join(map(str, self.index))}]"

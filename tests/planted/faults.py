@@ -154,7 +154,7 @@ FAULTS = (
           "list(tokens) != list(source.tokens)", "len(tokens) != len(source.tokens)",
           ("tests/interop/test_init_from.py",)),
     Fault("a head is taken for the same labels in another order", "lmrep/interop/init_from.py",
-          'theirs, ours = (tuple(each.get("labels", ()))', 'theirs, ours = (set(each.get("labels", ()))',
+          'theirs, ours = (tuple(fields.get("labels", ()))', 'theirs, ours = (set(fields.get("labels", ()))',
           ("tests/interop/test_init_from.py", "tests/tasks/test_classification.py")),
     # metrics
     Fault("macro-F1 ignores classes that are predicted and not gold", "lmrep/metrics/classification.py",

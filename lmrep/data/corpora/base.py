@@ -47,7 +47,7 @@ class Config:
 
 
 class Reader(NamedTuple):
-    """Consecutive documents of a corpus, such as those of one file, which can be read without the others."""
+    """Consecutive documents of a corpus that can be read without the others, such as one file."""
 
     path: str  # the file or directory that is read; "" for what comes with Python
     # tally -> texts. It can be pickled, and called on any machine that has `path`.

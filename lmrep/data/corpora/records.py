@@ -69,8 +69,8 @@ def _field(line: str, keys: list[str]) -> tuple[str, str]:
         return "", f"is not JSON ({error})"
     for key in keys:
         if not isinstance(value, dict):
-            found = json_text.type_name(value)
-            return "", f"has no field {'.'.join(keys)!r}: it is {found} instead of an object with {key!r}"
+            type_ = json_text.type_name(value)
+            return "", f"has no field {'.'.join(keys)!r}: it is {type_} instead of an object with {key!r}"
         if key not in value:
             return "", f"has no field {'.'.join(keys)!r}; it has {', '.join(map(repr, value))[:200] or 'none'}"
         value = value[key]

@@ -88,8 +88,8 @@ def check_present(config: Config) -> None:
 
 
 def prepare(config: Config, runner: Any, options: Any) -> None:
-    """Downloads and prepares the dataset, if it is not there; those that are Beam pipelines, with a runner of Apache
-    Beam and its options. Raises UserError as `open_builder`."""
+    """Downloads and prepares the dataset, if it is not there; a Beam pipeline is run by a runner of Apache Beam with
+    its options. Raises UserError as `open_builder`."""
     import tensorflow_datasets as tfds
 
     if config.tfds_name:

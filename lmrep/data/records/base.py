@@ -19,7 +19,7 @@ class Record(NamedTuple):
     fields: dict[str, Any]  # name -> value, where the name is one of `FIELDS`. A field that the file lacks is absent.
     id: str  # as in the file, or else the example's number in its split, from 0
     where: str  # file and line (or file and number), for messages: "dev.tsv, line 12"
-    lines: tuple[int, ...] = ()  # the line of each word, where words have lines of their own
+    lines: tuple[int, ...] = ()  # the line of each word of a column file
     source: str = ""  # the name of the data set that it is of, in a mixture of several
     # of a `text` and a `target` that were made of tokens, the int32 ids of both, with their ends
     tokens: tuple[np.ndarray, ...] = ()
@@ -112,8 +112,8 @@ class ReaderDef(NamedTuple):
     # Job -> the examples of the file in order. An id of "" means a number. An example that cannot be read is returned
     # as the UserError, with file and line, that says why; an unreadable file raises it.
     read: Callable[[Job], Iterator[Record | UserError]]
-    # of names of files that may have this format, decompressed: (".tsv",). Of several readers with a suffix, the first
-    # one that detects the file reads it, or else the last.
+    # suffixes of files that may have this format, decompressed: (".tsv",). The first of several readers with a suffix
+    # that detects the file reads it, or else the last.
     suffixes: tuple[str, ...] = ()
     # the beginning of a file (up to 64 KiB of text) -> whether it has this format
     detects: Callable[[str], bool] | None = None

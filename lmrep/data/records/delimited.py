@@ -23,7 +23,7 @@ READABLE = [field for field in FIELDS if field not in ("answers", *SPANS)] + ["i
 
 
 class Layout(NamedTuple):
-    """Where the fields of a file are."""
+    """The columns of the fields of a file."""
 
     header: bool  # whether the first line names the columns
     single: dict[str, int]  # field -> its column

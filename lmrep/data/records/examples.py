@@ -44,8 +44,8 @@ class Examples(Dataset):
 
     @functools.cached_property
     def lengths(self) -> np.ndarray:
-        """int64[r], tokens of each sequence; of the longest unit of a group. Of a unit and its source the longer one
-        counts."""
+        """int64[r], tokens of each sequence; of the longest unit of a group; of a unit or its source, the longer
+        one."""
         return self._lengths(sizes(self.units))
 
     def _lengths(self, sizes: np.ndarray) -> np.ndarray:
@@ -94,11 +94,11 @@ class Examples(Dataset):
         batch. Sequences of one batch have similar lengths."""
         steps, index = np.divmod(positions, batch_size)
         epochs, steps = np.divmod(steps, self.steps_per_epoch(batch_size))
-        found = np.empty_like(index)
+        numbers = np.empty_like(index)
         for epoch in np.unique(epochs):
             chosen = epochs == epoch
-            found[chosen] = self._epoch(int(epoch), batch_size, seed)[steps[chosen], index[chosen]]
-        return found
+            numbers[chosen] = self._epoch(int(epoch), batch_size, seed)[steps[chosen], index[chosen]]
+        return numbers
 
     @functools.lru_cache(maxsize=2)  # noqa: B019 - a run has a few of these objects, for all its time
     def _epoch(self, epoch: int, batch_size: int, seed: int) -> np.ndarray:
@@ -109,10 +109,10 @@ class Examples(Dataset):
         if self.batch_tokens:
             order = example_numbers(n, seed, epoch * n + np.arange(n))
             order = order[np.argsort(-self._padded[order], kind="stable")]
-            cuts, found = self._cuts(batch_size), np.full((steps, batch_size), -1)
+            cuts, batches = self._cuts(batch_size), np.full((steps, batch_size), -1)
             sizes = np.diff(cuts)
-            found[np.repeat(np.arange(steps), sizes), ranges(sizes)] = order
-            return np.random.default_rng([seed, epoch]).permutation(found)
+            batches[np.repeat(np.arange(steps), sizes), ranges(sizes)] = order
+            return np.random.default_rng([seed, epoch]).permutation(batches)
         order = np.full(steps * batch_size, -1)
         order[:n] = example_numbers(n, seed, epoch * n + np.arange(n))
         random = np.random.default_rng([seed, epoch])
@@ -136,8 +136,8 @@ class Examples(Dataset):
         present = numbers[numbers >= 0]
         if self.units.source is None:
             return self.bucket(self.lengths[present].max(initial=1))
-        own, source = (self._lengths(part.lengths) for part in (self.units, self.units.source))
-        return self.bucket(own[present].max(initial=1)), self.bucket(source[present].max(initial=1))
+        tokens, source = (self._lengths(part.lengths) for part in (self.units, self.units.source))
+        return self.bucket(tokens[present].max(initial=1)), self.bucket(source[present].max(initial=1))
 
     def bucket(self, longest: int) -> int:
         """Returns the length that batches are padded to whose longest sequence has so many tokens."""
@@ -155,7 +155,7 @@ class Examples(Dataset):
           that have them; and, of units with a source, `source` with `tokens`, `segment_ids` and `positions` i32[b, s].
         """
         lengths = length if isinstance(length, tuple) else (length, length)
-        length, source_length = (each or self.length for each in lengths)
+        length, source_length = (padded or self.length for padded in lengths)
         units = self.units
         filled = numbers >= 0
         rows = np.where(filled, numbers, 0)

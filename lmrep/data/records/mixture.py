@@ -31,11 +31,11 @@ class MixedExamples(Examples):
         """Returns the sequences at some positions of a training run. The position alone decides on the source. Of each
         source a batch has sequences of similar lengths."""
         pools, index = np.divmod(positions, POOL * batch_size)
-        found = np.empty_like(index)
+        numbers = np.empty_like(index)
         for pool in np.unique(pools):
             chosen = pools == pool
-            found[chosen] = self._pool(int(pool), batch_size, seed)[index[chosen]]
-        return found
+            numbers[chosen] = self._pool(int(pool), batch_size, seed)[index[chosen]]
+        return numbers
 
     @functools.lru_cache(maxsize=2)  # noqa: B019 - as in Examples
     def _pool(self, pool: int, batch_size: int, seed: int) -> np.ndarray:
@@ -44,13 +44,13 @@ class MixedExamples(Examples):
         positions = np.arange(POOL * batch_size)
         sources, index = assign(self.block_counts, pool * len(positions) + positions)
         ranks = np.random.default_rng([seed, pool]).permutation(POOL)[positions // batch_size]
-        found = np.empty_like(index)
+        numbers = np.empty_like(index)
         for source, (first, last) in enumerate(zip(self.bounds, self.bounds[1:], strict=False)):
             chosen = np.flatnonzero(sources == source)
-            own = first + example_numbers(last - first, source_seed(seed, source), index[chosen])
-            by_length = own[np.argsort(self.lengths[own], kind="stable")]
-            found[chosen[np.argsort(ranks[chosen], kind="stable")]] = by_length
-        return found
+            examples = first + example_numbers(last - first, source_seed(seed, source), index[chosen])
+            by_length = examples[np.argsort(self.lengths[examples], kind="stable")]
+            numbers[chosen[np.argsort(ranks[chosen], kind="stable")]] = by_length
+        return numbers
 
     def fractions(self) -> np.ndarray:
         """Computes the fractions of the sequences that each source gives, float64[sources]."""

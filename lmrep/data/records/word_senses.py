@@ -63,9 +63,9 @@ class _Parser:
     def __init__(self, path: Path):
         self.records: dict[str, Record] = {}
         self._path, self._depth = path, 0
-        self._words: list[str] | None = None  # of the sentence, outside of which it is None
+        self._words: list[str] | None = None  # of the sentence; None outside of one
         self._instances: list[tuple[str, int, dict[str, str], str]] = []  # id, number of the word, fields, where
-        self._text: list[str] | None = None  # of the word, outside of which it is None
+        self._text: list[str] | None = None  # of the word; None outside of one
         self._parser = expat.ParserCreate("utf-8")
         self._parser.buffer_text = True
         self._parser.StartDoctypeDeclHandler = self._doctype

@@ -53,7 +53,7 @@ class Tokenizer:
     `encode_batch`, which tokenizes corpora, treats the names of special tokens as ordinary text: a document that
     contains "[MASK]" gets ordinary tokens. `encode(..., specials=True)` turns them into the special tokens.
 
-    A tokenizer with `characters` gives a word outside of its vocabulary an id of its own, after those of `tokens`, so
+    A tokenizer with `characters` gives each word outside of its vocabulary a new id, after the ids of `tokens`, so
     that arrays of ids keep the characters of every word until `data.characters.add_characters` makes a batch of them.
 
     Attributes:
@@ -62,7 +62,7 @@ class Tokenizer:
       ids: token -> id.
       specials: role -> text of that special token, for the roles that the tokenizer has.
       added: tokens that are matched before the text is split into words.
-      atomic: the special and the added tokens, none of which is a part of a word.
+      atomic: the special and the added tokens, which are never a part of a word.
       lowercase: whether text is lower-cased.
       sentence_separator: what is put before a sentence that follows another one in a document, if white space is
         collapsed, so that the sentence gets the tokens that it has within the document.

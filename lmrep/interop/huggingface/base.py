@@ -55,8 +55,7 @@ class Family:
     # (config.json, its path for messages, the tensors by name or None) -> our config. Raises UserError where a value is
     # out of range, or describes a network that ours cannot be.
     config_from: Callable[[Mapping[str, Any], str, Mapping | None], Any]
-    # (our config) -> the keys of config.json. Raises Mismatch. None for networks that are written as those of another
-    # family.
+    # (our config) -> the keys of config.json. Raises Mismatch. None where networks are written as another family's.
     config_to: Callable[[Any], Mapping[str, Any]] | None
     # (our config) -> the table of names: tensor or module in files -> our path, or more. A path that the network lacks
     # is skipped, and so is a head that none of `heads` has.
@@ -142,7 +141,7 @@ class Family:
             yield from rows(self.tasks[task].tensors, f"objective/{task_of(task)}/")
 
     def paths(self, config: Any, task: str = "") -> set[str]:
-        """Collects the paths that have a name, in pretrained checkpoints or in those of a task."""
+        """Collects the paths that have a name in a pretrained checkpoint, or in one for a task."""
         return {path for _, tensor in self.rows(config, "", [task] if task else []) for path in tensor.paths
                 if not task or path.startswith(("encoder/", POOLER, f"objective/{task_of(task)}/"))}
 

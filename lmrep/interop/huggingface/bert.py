@@ -54,7 +54,7 @@ LAYERS = {
 
 
 def tensors(config: Any, head: str = "masked") -> Names:
-    """Makes the table of names; `head` is that of the language model, in `HEADS`."""
+    """Makes the table of names; `head` names the language model's, in `HEADS`."""
     return {
         **EMBEDDINGS, **LAYERS,
         "pooler.dense": linear("objective/pair/pooler"),

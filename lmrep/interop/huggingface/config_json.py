@@ -11,7 +11,7 @@ from lmrep.core.errors import UserError, published_names
 from lmrep.models import MODELS
 
 Record = TypeVar("Record")
-# Names of activations: ours. Of several names of one activation the first is written.
+# The library's names of activations -> ours. The first of several names is written.
 ACTIVATIONS = {"gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
                "gelu_fast": "gelu_tanh", "gelu_accurate": "gelu_tanh", "gelu_python_tanh": "gelu_tanh", "relu": "relu",
                "tanh": "tanh", "silu": "silu", "swish": "silu", "quick_gelu": "quick_gelu"}
@@ -45,7 +45,7 @@ def rate(default: float, ours: str = "") -> Any:
 
 
 def only(value: Any) -> Any:
-    """Declares a key of which one value is supported."""
+    """Declares a key that supports one value."""
     return key(value, choices=(value,))
 
 
@@ -55,7 +55,7 @@ def activation(default: str, names: Mapping[str, str] = ACTIVATIONS) -> Any:
 
 
 class Mismatch(UserError):
-    """A network that a family cannot hold; `fields` are those of its config that do not fit."""
+    """A network that a family cannot hold; `fields` of its config do not fit."""
 
     def __init__(self, fields: Sequence[str]):
         super().__init__(", ".join(fields))
@@ -106,8 +106,7 @@ class ConfigTable:
         return read(self.keys, known, path, suggest=False)
 
     def config(self, values: Any, path: str, **fields: Any) -> Any:
-        """Makes our config of these keys; `fields` are those that no key has by itself. Raises UserError, which names
-        keys."""
+        """Makes our config of these keys and further `fields`. Raises UserError, which names keys."""
         ours = {key.metadata["ours"]: (key.metadata["values"] or {}).get(value, value)
                 for key in dataclasses.fields(self.keys) if key.metadata["ours"]
                 for value in (getattr(values, key.name),)}

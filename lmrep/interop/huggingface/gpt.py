@@ -1,5 +1,5 @@
-"""GPT (Radford et al., 2018), and what GPT-2 shares with it. Kernels of layers are [in, out] in its files; those of
-query, key and value are side by side."""
+"""GPT (Radford et al., 2018), and what GPT-2 shares with it. Kernels of layers are [in, out] in its files;
+those for query, key and value lie side by side."""
 
 from dataclasses import dataclass, replace
 from functools import partial

@@ -1,4 +1,4 @@
-"""The classes of the library: the tensors of their heads, and keys of config.json for those of tasks."""
+"""The classes of the library: the tensors of their heads, and the keys of config.json for tasks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace

@@ -10,8 +10,8 @@ _TRANSLATION = "has absolute positions, biases and norms after each block, and w
 _STATES = "is a recurrent state-space model"
 _OTHER_INPUT = "reads images or sound"
 
-# model_type -> (family, how the architecture differs from that family's). "": no family is near. Of a name that is not
-# here, the longest entry counts that it starts with.
+# model_type -> (family, how the architecture differs from that family's). "": no family is near. For a name that is
+# not here, the longest entry that begins it counts.
 NEAREST: Mapping[str, tuple[str, str]] = {
     # Encoders.
     "xlm-roberta-xl": ("roberta-prelayernorm", "has no norm on its embeddings"),
@@ -88,7 +88,7 @@ NEAREST: Mapping[str, tuple[str, str]] = {
 def nearest(name: str, config_json: Mapping[str, Any]) -> str:
     """Names for people the class that lmrep has that is most like the one of a config.json, with the same head where
     its family has that, and how their networks differ; `name` is its model_type."""
-    head = next((each.partition("For")[2] for each in config_json.get("architectures") or []), "")
+    head = next((name.partition("For")[2] for name in config_json.get("architectures") or []), "")
     known = max((start for start in NEAREST if name.startswith(start)), key=len, default=None)
     family, difference = NEAREST[known] if known and name not in FAMILIES else (_guess(name, head, config_json), "")
     why = f": {name} {difference}" if difference else ""

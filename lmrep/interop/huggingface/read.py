@@ -249,7 +249,7 @@ def _check_complete(
     locations: Mapping[str, TensorLocation], family: Family, tensors: Mapping[str, np.ndarray], config: Any,
     shapes: Mapping[str, tuple[int, ...]], directory: Path, task: PublishedTask | None,
 ) -> None:
-    """Refuses a network, or a head of which some tensors are there, that lacks a tensor."""
+    """Refuses a network that lacks a tensor, and a head that has only some of its tensors."""
     present = set(locations.values())
     paths = {path for location in present for path in location.tensor.paths}
     heads = (task.task,) if task else family.heads_of(config, paths)

@@ -1,4 +1,4 @@
-"""The names of published tensors: the rows of a family's table, and where a tensor of a file is among our parameters.
+"""The names of published tensors: the rows of a family's table, and the parameters that they map to.
 
     "encoder.layer.{l}.attention.self.query": linear("encoder/layers/attention/query")
 
@@ -21,7 +21,7 @@ TRANSFORMS = ("objective/masked/transform/kernel", "objective/causal/transform/k
 
 
 class Tensor(NamedTuple):
-    """The parameters that a published tensor is."""
+    """The parameters that a published tensor holds."""
 
     paths: tuple[str, ...]  # of our parameters; several of them lie side by side along the last axis of the tensor
     transposed: bool = False  # whether its axes are ours reversed

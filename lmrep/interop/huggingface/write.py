@@ -68,8 +68,8 @@ def from_network(
       specials: the tokenizer's ids of special tokens, by role.
       objective: that it was trained with; "" where that does not matter.
       task: that it was fine-tuned for, if it was.
-      published_heads: of `HEADS`, those that the objective trains; None for all whose parameters are there. A head of
-        which the family or the network has some parameters alone is left out.
+      published_heads: names in `HEADS` that the objective trains; None for all whose parameters are there. A head is
+        left out if the family or the network has only some of its parameters.
 
     Raises:
       UserError: no family can hold the network.
