@@ -7,7 +7,7 @@ from typing import Any
 from lmrep.interop.huggingface.base import Family, Names, Pretraining, Specials
 from lmrep.interop.huggingface.config_json import ConfigTable, Keys, activation, key, only, rate, size
 from lmrep.interop.huggingface.head_classes import HeadClass, encoder_classes
-from lmrep.interop.huggingface.tensors import Tensor, linear, norm
+from lmrep.interop.huggingface.tensors import Tensor, linear, norm, rows
 
 
 @dataclass(frozen=True)
@@ -53,15 +53,15 @@ LAYERS = {
 }
 
 
-def tensors(config: Any, head: str = "masked") -> Names:
-    """Makes the table of names; `head` names the language model's, in `HEADS`."""
+def tensors(config: Any) -> Names:
+    """Makes the table of names."""
     return {
         **EMBEDDINGS, **LAYERS,
         "pooler.dense": linear("objective/pair/pooler"),
-        "cls.predictions.transform.dense": linear(f"objective/{head}/transform"),
-        "cls.predictions.transform.LayerNorm": norm(f"objective/{head}/norm"),
-        "cls.predictions.bias": Tensor((f"objective/{head}/bias",), also=("cls.predictions.decoder.bias",)),
-        "cls.predictions.decoder.weight": f"objective/{head}/output",
+        "cls.predictions.transform.dense": linear("objective/masked/transform"),
+        "cls.predictions.transform.LayerNorm": norm("objective/masked/norm"),
+        "cls.predictions.bias": Tensor(("objective/masked/bias",), also=("cls.predictions.decoder.bias",)),
+        "cls.predictions.decoder.weight": "objective/masked/output",
         "cls.seq_relationship": linear("objective/pair/classifier"),
     }
 
@@ -77,8 +77,9 @@ FAMILY = Family(
 def decoder(family: Family, name: str, always: Mapping[str, str] = {}) -> Family:
     """Makes the family of networks of `family` read from left to right; `name` is its class with a language model's
     head."""
-    def tensors(config: Any) -> Names:
-        return family.tensors(config, "causal")
+    def tensors(config: Any) -> Names:  # the masked-LM head predicts the next token
+        return {name: tensor._replace(paths=tuple(path.replace("/masked/", "/causal/") for path in tensor.paths),
+                                      also=tuple(others)) for (name, *others), tensor in rows(family.tensors(config))}
 
     return replace(
         family, name=f"{family.name}-decoder", tensors=tensors,

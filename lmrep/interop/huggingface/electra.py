@@ -31,16 +31,16 @@ class ConfigJson(bert.ConfigJson):
 CONFIG = ConfigTable(ConfigJson, bert.FIXED, {"init": "truncated_normal", "project_init": "glorot"})
 
 
-def tensors(config: Any, head: str = "masked") -> Names:
+def tensors(config: Any) -> Names:
     """Makes the table of names."""
     return {
         **bert.EMBEDDINGS,
         "embeddings_project": linear("encoder/project"),
         **bert.LAYERS,
-        "generator_predictions.dense": linear(f"objective/{head}/transform"),
-        "generator_predictions.LayerNorm": norm(f"objective/{head}/norm"),
-        "generator_lm_head.bias": f"objective/{head}/bias",
-        "generator_lm_head.weight": f"objective/{head}/output",
+        "generator_predictions.dense": linear("objective/masked/transform"),
+        "generator_predictions.LayerNorm": norm("objective/masked/norm"),
+        "generator_lm_head.bias": "objective/masked/bias",
+        "generator_lm_head.weight": "objective/masked/output",
         "discriminator_predictions.dense": linear("objective/discriminator/transform"),
         "discriminator_predictions.dense_prediction": linear("objective/discriminator/out"),
     }

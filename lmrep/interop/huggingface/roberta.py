@@ -18,20 +18,18 @@ GELU = {"hidden_act": "gelu"}
 CONFIG = ConfigTable(bert.ConfigJson, bert.FIXED, {"init": "normal"})
 
 
-def head_tensors(head: str) -> Names:
-    """Makes the names of the language model's head, which is `head` in `HEADS`."""
-    return {
-        "lm_head.dense": linear(f"objective/{head}/transform"),
-        "lm_head.layer_norm": norm(f"objective/{head}/norm"),
-        "lm_head.bias": Tensor((f"objective/{head}/bias",), also=("lm_head.decoder.bias",)),
-        "lm_head.decoder.weight": f"objective/{head}/output",
-    }
+HEADS = {
+    "pooler.dense": linear("objective/pair/pooler"),
+    "lm_head.dense": linear("objective/masked/transform"),
+    "lm_head.layer_norm": norm("objective/masked/norm"),
+    "lm_head.bias": Tensor(("objective/masked/bias",), also=("lm_head.decoder.bias",)),
+    "lm_head.decoder.weight": "objective/masked/output",
+}
 
 
-def tensors(config: Any, head: str = "masked") -> Names:
+def tensors(config: Any) -> Names:
     """Makes the table of names."""
-    return {**bert.EMBEDDINGS, **bert.LAYERS, "pooler.dense": linear("objective/pair/pooler"),
-            **head_tensors(head)}
+    return {**bert.EMBEDDINGS, **bert.LAYERS, **HEADS}
 
 
 def classes(start: str, prefix: str) -> tuple[HeadClass, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 from lmrep.interop.huggingface import bert, roberta
 from lmrep.interop.huggingface.base import Names
 from lmrep.interop.huggingface.config_json import ConfigTable, size
-from lmrep.interop.huggingface.tensors import linear, norm
+from lmrep.interop.huggingface.tensors import norm
 
 
 @dataclass(frozen=True)
@@ -23,14 +23,13 @@ RENAMED = {"encoder.layer.{l}.attention.output.LayerNorm": "encoder.layer.{l}.at
 CONFIG = ConfigTable(ConfigJson, bert.FIXED | {"norm": "pre"}, roberta.CONFIG.initial)
 
 
-def tensors(config: Any, head: str = "masked") -> Names:
+def tensors(config: Any) -> Names:
     """Makes the table of names."""
     return {
         **bert.EMBEDDINGS,
         **{RENAMED.get(name, name): module for name, module in bert.LAYERS.items()},
         "LayerNorm": norm("encoder/final_norm"),
-        "pooler.dense": linear("objective/pair/pooler"),
-        **roberta.head_tensors(head),
+        **roberta.HEADS,
     }
 
 
