@@ -80,20 +80,15 @@ def random_batch(checkpoint: Published, seed: int = 0) -> RandomBatch:
     mask = np.ones_like(tokens)
     if pad is not None or not (checkpoint.task and checkpoint.family.causal):
         mask[1, slice(length // 3) if checkpoint.family.specials.pads_left else slice(length - length // 3, None)] = 0
-    end = _end_of_text(checkpoint)
+    end = checkpoint.family.tasks[checkpoint.task.name].end if checkpoint.task else None
     if end is not None:
+        other = checkpoint.config_json.get("eos_token_id")
+        end = other if type(other) is int and 0 <= other < config.vocab else end
         tokens[tokens == end] = (end + 1) % config.vocab
         tokens[np.arange(BATCH_SIZE), length - 1 - mask[:, ::-1].argmax(-1)] = end
     tokens[mask == 0] = pad or 0
     types = 2 if "token_type_ids" in models.build(config).inputs else 1
     return RandomBatch(tokens, draw.integers(0, types, tokens.shape), mask)
-
-
-def _end_of_text(checkpoint: Published) -> int | None:
-    """Finds the id of the token that the head of a task needs at the end of every text; None for none."""
-    end = checkpoint.family.tasks[checkpoint.task.name].end if checkpoint.task else None
-    other = checkpoint.config_json.get("eos_token_id")
-    return other if end is not None and type(other) is int and 0 <= other < checkpoint.config.vocab else end
 
 
 def our_outputs(checkpoint: Published, batch: RandomBatch) -> Outputs:
@@ -156,7 +151,9 @@ def reference_outputs(checkpoint: Published, directory: Path, batch: RandomBatch
             elif "conditioned_ends" in checkpoint.heads:
                 outputs = {"logits": _conditioned_ends(model, hidden, inputs["attention_mask"], torch)}
             elif checkpoint.task and checkpoint.family.pad_id(checkpoint.config_json) is None:
-                outputs = _one_by_one(model, inputs, torch)
+                rows = [model(**{name: value[i : i + 1] for name, value in inputs.items()})
+                        for i in range(BATCH_SIZE)]  # the class takes one sequence without the id of padding
+                outputs = {name: torch.cat([row[name] for row in rows]) for name in rows[0] if name.endswith("logits")}
             else:
                 outputs = model(**inputs)
     except Exception as error:  # the library raises many types
@@ -180,13 +177,6 @@ def _conditioned_ends(model: Any, hidden: Any, mask: Any, torch: Any) -> Any:
     weights = start.masked_fill(mask == 0, -1e30).softmax(-1)
     none = model.answer_class(hidden, start_states=(weights[..., None] * hidden).sum(1), cls_index=last)
     return torch.stack([start, model.end_logits(hidden, start_positions=last), none[:, None].expand_as(start)], -1)
-
-
-def _one_by_one(model: Any, inputs: dict[str, Any], torch: Any) -> dict[str, Any]:
-    """Runs a class that takes a single sequence at a time where it does not know the id of padding."""
-    rows = [model(**{name: value[i : i + 1] for name, value in inputs.items()})
-            for i in range(len(inputs["input_ids"]))]
-    return {name: torch.cat([row[name] for row in rows]) for name in rows[0] if name.endswith("logits")}
 
 
 def certify(checkpoint: Published, directory: Path) -> Certificate:

@@ -27,7 +27,9 @@ def detect(path: Path, config: Config, needed: Collection[str] = ()) -> str:
     if path.is_dir():
         return "folders"
     by_suffix = [name for name, reader in READERS.items() if files.suffix(path) in reader.suffixes]
-    names = [name for name in by_suffix or READERS if _may_have(READERS[name], needed)] or by_suffix
+    # Column files, which may look like texts between blank lines, have words and tags alone.
+    names = [name for name in by_suffix or READERS
+             if not (needed and READERS[name].columns) or {*READERS[name].columns} & {*needed}] or by_suffix
     delimited = names[-1:] in (["tsv"], ["csv"])
     beginning = files.beginning(path, config) if len(names) != 1 or delimited else ""
     if config.comment:
@@ -41,12 +43,6 @@ def detect(path: Path, config: Config, needed: Collection[str] = ()) -> str:
         return "label_text" if no_table and _text_alone(needed) and has_labels(lines) \
             and not {*re.split(r"[,;|]", lines[0])} & {*FIELDS} else names[-1]
     return _guess(path, lines, config, needed)
-
-
-def _may_have(reader: ReaderDef, needed: Collection[str]) -> bool:
-    """Tells whether a format may have the fields. Column files, which may look like texts, have words and tags
-    alone."""
-    return not needed or not reader.columns or bool({*reader.columns} & {*needed})
 
 
 def _text_alone(needed: Collection[str]) -> bool:

@@ -24,15 +24,13 @@ def find(pattern: str, split: str) -> list[Path]:
     if not remote.as_url(pattern) and (matches := _matches(pattern)):  # commas may be part of a name
         return matches
     several = list(filter(None, map(str.strip, re.split(r",(?![^{]*\})", pattern))))  # {a,b} is one glob
-    return list(dict.fromkeys(path for one in several or [pattern] for path in _find(one, split)))
-
-
-def _find(pattern: str, split: str) -> list[Path]:
-    if remote.as_url(pattern):
-        return _find_remote(pattern, split)
-    if not (matches := _matches(pattern)):
-        raise UserError(f"the {split} files {pattern!r} match no file; {paths.why_no_match(pattern)}")
-    return matches
+    files: dict[Path, None] = {}
+    for one in several or [pattern]:
+        matches = _find_remote(one, split) if remote.as_url(one) else _matches(one)
+        if not matches:
+            raise UserError(f"the {split} files {one!r} match no file; {paths.why_no_match(one)}")
+        files |= dict.fromkeys(matches)
+    return list(files)
 
 
 def _matches(pattern: str) -> list[Path]:

@@ -119,10 +119,8 @@ def load(files: PublishedFiles) -> Unigram | None:
     try:
         tokenizer = Unigram(content, config, tokens, files.added_tokens(specials), specials)
         tokenizer.encode("A b,\u00e9\u4e00 1.", specials=True)  # damaged rules raise only when used
-    except UserError:
-        raise
     except BaseException as error:  # what the library raises where it panics is no Exception
-        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+        if isinstance(error, UserError | KeyboardInterrupt | SystemExit | MemoryError):
             raise
         raise UserError(f"{path} is not a tokenizer: {str(error).partition(chr(10))[0][:200]}") from None
     if family in ("albert", "xlnet"):  # whose classes in other libraries follow the config
