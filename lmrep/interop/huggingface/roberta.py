@@ -18,7 +18,7 @@ GELU = {"hidden_act": "gelu"}
 CONFIG = ConfigTable(bert.ConfigJson, bert.FIXED, {"init": "normal"})
 
 
-HEADS = {
+HEAD_TENSORS = {
     "pooler.dense": linear("objective/pair/pooler"),
     "lm_head.dense": linear("objective/masked/transform"),
     "lm_head.layer_norm": norm("objective/masked/norm"),
@@ -29,7 +29,7 @@ HEADS = {
 
 def tensors(config: Any) -> Names:
     """Makes the table of names."""
-    return {**bert.EMBEDDINGS, **bert.LAYERS, **HEADS}
+    return {**bert.EMBEDDINGS, **bert.LAYERS, **HEAD_TENSORS}
 
 
 def classes(start: str, prefix: str) -> tuple[HeadClass, ...]:

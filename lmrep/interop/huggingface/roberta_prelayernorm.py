@@ -29,7 +29,7 @@ def tensors(config: Any) -> Names:
         **bert.EMBEDDINGS,
         **{RENAMED.get(name, name): module for name, module in bert.LAYERS.items()},
         "LayerNorm": norm("encoder/final_norm"),
-        **roberta.HEADS,
+        **roberta.HEAD_TENSORS,
     }
 
 
