@@ -47,18 +47,14 @@ def max_predictions(c: Config, length: int) -> int:
     return max(1, math.floor(length / c.k))
 
 
-def first_part(c: Config, length: int) -> int:
-    """The length of the first part."""
-    return min(length // 2 if c.reuse < 0 else c.reuse, length)
-
-
 def sample(
     key: Array, tokens: Array, segment_ids: Array, reversed: Array, *, c: Config, vocabulary: Vocabulary
 ) -> Batch:
     """Draws the targets and the order of one example i32[t], whose tokens are in the reverse order of the text where
     `reversed` i32[] is 1. Returns `revealed` and `sees` i32[t] (`Factorization`); `predicted` i32[m], positions from
     left to right; `targets` i32[m], their tokens; `target_mask` bool[m], which of the m are used."""
-    t, first = tokens.shape[0], first_part(c, tokens.shape[0])
+    t = tokens.shape[0]
+    first = min(t // 2 if c.reuse < 0 else c.reuse, t)  # the length of the first part
     draws = jax.random.bits(key, (4, t))  # one call: each takes long to compile
     real = segment_ids > 0
     functional = real & one_of(tokens, vocabulary.specials, FUNCTIONAL)

@@ -14,7 +14,7 @@ from tests.data.test_format_properties import TABLES, make
 
 def example_by_hand(plan: Plan, number: int) -> dict[str, list | int]:
     """One example, built token by token."""
-    lead, tail, pad, spans_per_segment = plan.layout
+    lead, tail, pad, spans_per_segment, *_ = plan.layout
     row = number % plan.rows
     first, last = plan.spans.offsets[row : row + 2]
     entries, segment = [], 0  # (token, segment, position, type)

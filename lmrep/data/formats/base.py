@@ -94,16 +94,19 @@ class Layout(NamedTuple):
     # 1 for single texts; 2 for pairs, whose second span has token type 1; 0 where all spans of an example form one
     # segment
     spans_per_segment: int = 1
+    last: int | None = None  # follows the last tail of an example (XLNet's <cls>); None for no token
+    end: int | None = None  # follows each document, where it is not the tail
 
     @property
     def around(self) -> tuple[list[int], list[int]]:
         """The ids before and after a text that is an example by itself."""
-        return [] if self.lead is None else [self.lead], [self.tail]
+        lead, last = ([] if token is None else [token] for token in (self.lead, self.last))
+        return lead, [self.tail, *last]
 
     @property
     def special(self) -> int:
         """The number of special tokens of a segment (of one span, where a segment may have any number)."""
-        return max(1, self.spans_per_segment) + (self.lead is not None)
+        return max(1, self.spans_per_segment) + (self.lead is not None) + (self.last is not None)
 
     @property
     def min_length(self) -> int:

@@ -56,7 +56,7 @@ class Plan(Dataset):
         numbers = np.asarray(numbers, np.int64)
         if numbers.size and not -1 <= numbers.min() <= numbers.max() < self.examples:
             raise IndexError(f"examples {numbers.min()} to {numbers.max()} of a plan that has {self.examples}")
-        (offsets, starts, lengths, columns), (lead, tail, pad, spans_per_segment) = self.spans, self.layout
+        (offsets, starts, lengths, columns), (lead, tail, pad, spans_per_segment, *_) = self.spans, self.layout
         filled = numbers >= 0
         rows = numbers % self.rows
         counts = np.where(filled, offsets[rows + 1] - offsets[rows], 0)  # spans of each example

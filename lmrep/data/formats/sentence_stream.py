@@ -23,7 +23,7 @@ import functools
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -125,7 +125,7 @@ class SentenceStreamPlan(Dataset):
             source[selected] = self._source(self._pass(number, backward), position[selected] % self.positions, backward)
         # the mark at the end of the corpus is the mark at the begin of a pass
         tokens = self.store.take(np.maximum(source, 0))
-        lead, tail, pad, _ = self.layout
+        lead, tail, pad, *_ = self.layout
         tokens[source < 0] = tail if backward or lead is None else lead
         tokens[~real] = pad
         stream = {
@@ -191,15 +191,9 @@ def layout(config: SentenceStream, vocabulary: Vocabulary) -> Layout:
     return make_layout(vocabulary, 0, ("bos", "cls"), ("eos", "sep"))
 
 
-def fields(config: SentenceStream) -> tuple[str, ...]:
-    """The batch fields of tokenizers without characters."""
-    return (*TEXT_FIELDS, "following", "reset", *(BACKWARD + name for name in STREAM_FIELDS))
-
-
-def plan(config: SentenceStream, store: Store, length: int, seed: int, layout: Layout, fingerprint: str,
-         *_: Any) -> SentenceStreamPlan:
-    """The examples of a split."""
-    return SentenceStreamPlan(store, layout, length, fingerprint, config, seed)
-
-
-DEFINITION = FormatDef(SentenceStream, "sentence_stream-1", layout, plan, fields, lambda config, length: length)
+DEFINITION = FormatDef(
+    SentenceStream, "sentence_stream-1", layout,
+    lambda config, store, length, seed, layout, fingerprint, *_: SentenceStreamPlan(
+        store, layout, length, fingerprint, config, seed),
+    lambda c: (*TEXT_FIELDS, "following", "reset", *(BACKWARD + name for name in STREAM_FIELDS)),
+    lambda c, length: length)

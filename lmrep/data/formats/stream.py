@@ -70,10 +70,7 @@ def contiguous(config: Stream) -> bool:
     return config.order == "contiguous"
 
 
-def fields(config: Stream) -> tuple[str, ...]:
-    """The batch fields."""
-    return (*TEXT_FIELDS, "reset", *(("following",) if contiguous(config) else ()))
-
-
-DEFINITION = FormatDef(Stream, "stream-1", layout, table(spans, contiguous=contiguous), fields,
-                       lambda config, length: length if contiguous(config) else 0, lambda config: config.isolate)
+DEFINITION = FormatDef(
+    Stream, "stream-1", layout, table(spans, contiguous=contiguous),
+    lambda c: (*TEXT_FIELDS, "reset", *(("following",) if contiguous(c) else ())),
+    lambda c, length: length if contiguous(c) else 0, lambda c: c.isolate)

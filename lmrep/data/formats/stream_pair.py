@@ -29,7 +29,7 @@ from lmrep.config.record import setting
 from lmrep.core.errors import UserError
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.dataset import Batch, Dataset
-from lmrep.data.formats.base import PAIR_FIELDS, FormatDef, make_layout
+from lmrep.data.formats.base import PAIR_FIELDS, FormatDef, Layout, make_layout
 from lmrep.data.order import contiguous_numbers, example_numbers, uniform
 from lmrep.data.store.token_store import Store
 
@@ -46,29 +46,6 @@ class StreamPair:
     order: str = setting("contiguous", "each example continues the one of the previous batch, or examples in random "
                          "order", choices=("contiguous", "shuffled"))
     duplicates: int = setting(1, "passes over the corpus in an epoch, each with its own pairs", at_least=1)
-
-
-class PairLayout(NamedTuple):
-    """The special tokens, with the interface of `Layout`. A single text is followed by <sep> and <cls>."""
-
-    tail: int  # <sep>
-    last: int  # <cls>
-    pad: int
-    end: int  # of documents
-    lead: int | None = None
-    spans_per_segment: int = 2
-
-    @property
-    def around(self) -> tuple[list[int], list[int]]:
-        return [], [self.tail, self.last]
-
-    @property
-    def special(self) -> int:
-        return 3
-
-    @property
-    def min_length(self) -> int:
-        return 5
 
 
 class Pairs(NamedTuple):
@@ -89,7 +66,7 @@ class StreamPairPlan(Dataset):
     if half of a batch reads it, and then the repetitions of both."""
 
     store: Store = field(repr=False)  # holds the tokens
-    layout: PairLayout  # the special tokens
+    layout: Layout  # the special tokens
     length: int  # tokens per example
     fingerprint: str  # of the store, the format, its config, the length and the seed
     config: StreamPair  # of the format
@@ -97,7 +74,7 @@ class StreamPairPlan(Dataset):
 
     @property
     def contiguous(self) -> bool:
-        return contiguous(self.config)
+        return self.config.order == "contiguous"
 
     @property
     def reuse(self) -> int:
@@ -257,7 +234,7 @@ class StreamPairPlan(Dataset):
 
     def _tokens(self, source: np.ndarray, backward: np.ndarray) -> np.ndarray:
         """The tokens i32[b, t] at positions of each example's stream."""
-        tail, last, pad, end, *_ = self.layout
+        _, tail, pad, _, last, end = self.layout
         position = np.where(backward[:, None], self.positions - 1 - source, source).clip(0, self.positions - 1)
         document = np.searchsorted(self.starts, position, side="right") - 1
         ends = position == self.starts[document + 1] - 1
@@ -274,29 +251,14 @@ class StreamPairPlan(Dataset):
                 "pair_label": float(pairs.label.mean()), "reversed": float(self._backward(sample).mean())}
 
 
-def layout(config: StreamPair, vocabulary: Vocabulary) -> PairLayout:
+def layout(config: StreamPair, vocabulary: Vocabulary) -> Layout:
     """The special tokens: <eod> ends a document, or what serves as such."""
     specials = make_layout(vocabulary, 2, ("cls",), ("sep",))
     end = next(vocabulary.specials[role] for role in ("eod", "eos", "sep") if role in vocabulary.specials)
-    return PairLayout(specials.tail, specials.lead, specials.pad, end)
+    return specials._replace(lead=None, last=specials.lead, end=end)
 
 
-def fields(config: StreamPair) -> tuple[str, ...]:
-    """The batch fields."""
-    return (*PAIR_FIELDS, "reset", "reversed")
-
-
-def contiguous(config: StreamPair) -> bool:
-    """Whether examples continue each other from batch to batch."""
-    return config.order == "contiguous"
-
-
-def advance(config: StreamPair, length: int) -> int:
-    """Tokens of a window that the next one starts after, where it is in the next batch."""
-    return (config.reuse or length // 2) if contiguous(config) else 0
-
-
-def plan(config: StreamPair, store: Store, length: int, seed: int, layout: PairLayout, fingerprint: str,
+def plan(config: StreamPair, store: Store, length: int, seed: int, layout: Layout, fingerprint: str,
          *_: Any) -> StreamPairPlan:
     """The examples of a split. Raises UserError where the length leaves no space for a pair."""
     made = StreamPairPlan(store, layout, length, fingerprint, config, seed)
@@ -307,4 +269,5 @@ def plan(config: StreamPair, store: Store, length: int, seed: int, layout: PairL
     return made
 
 
-DEFINITION = FormatDef(StreamPair, "stream_pair-1", layout, plan, fields, advance)
+DEFINITION = FormatDef(StreamPair, "stream_pair-1", layout, plan, lambda c: (*PAIR_FIELDS, "reset", "reversed"),
+                       lambda c, length: (c.reuse or length // 2) if c.order == "contiguous" else 0)
