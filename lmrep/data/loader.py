@@ -22,7 +22,7 @@ def batches(
     dataset: Dataset, *, batch_size: int, indices: np.ndarray, seed: int, first_step: int, last_step: int,
     threads: int = 2, prefetch: int = 4, multiple: int = 1,
 ) -> Iterator[Batch]:
-    """The batches of steps first_step, ..., last_step - 1, in order.
+    """Yields the batches of steps first_step, ..., last_step - 1, in order.
 
     Args:
       dataset: the examples.
@@ -63,8 +63,8 @@ def evaluation_batches(
     dataset: Dataset, *, batch_size: int, indices: np.ndarray, limit: int | None = None, threads: int = 2,
     prefetch: int = 4,
 ) -> Iterator[Batch]:
-    """Each of the first `limit` examples once: in order, or, if the dataset is contiguous, each continuing the one at
-    its index of the previous batch. Batches are filled with empty examples: example -1, all padding.
+    """Yields each of the first `limit` examples once: in order, or, if the dataset is contiguous, each continuing the
+    example at its index of the previous batch. Batches are filled with empty examples: example -1, all padding.
 
     Other arguments and errors as in `batches`; the dataset may have fewer examples than a batch.
     """
@@ -76,7 +76,7 @@ def evaluation_batches(
 
 
 def gather(dataset: Dataset, numbers: np.ndarray, length: int = 0) -> Batch:
-    """`dataset.gather` with checked ids: on a device, an embedding lookup clamps or wraps them without an error."""
+    """Gathers a batch and checks its ids: on a device, an embedding lookup clamps or wraps them without an error."""
     batch = dataset.gather(numbers, length)
     size = dataset.vocabulary.size
     texts = _texts(batch)
@@ -93,7 +93,7 @@ def gather(dataset: Dataset, numbers: np.ndarray, length: int = 0) -> Batch:
 
 
 def _texts(batch: Batch) -> list[Batch]:
-    """The fields of each text of a batch."""
+    """Lists the fields of each text of a batch."""
     return [batch, *(batch[name] for name in ("source", "backward") if name in batch)]
 
 
@@ -101,8 +101,8 @@ def _prefetched(
     dataset: Dataset, numbers: Callable[[np.ndarray], np.ndarray],
     indices_of: Callable[[int | tuple[int, int]], np.ndarray], first: int, last: int, threads: int, prefetch: int,
 ) -> Iterator[Batch]:
-    """The batches of some steps, with the examples at `indices_of` the length of each global batch. `numbers` gives
-    those of several steps: int64[n, 1] -> int64[n, b]."""
+    """Yields the batches of some steps, with the examples at `indices_of` the length of each global batch. `numbers`
+    gives the examples of several steps: int64[n, 1] -> int64[n, b]."""
     @functools.lru_cache(maxsize=4)
     def block(number: int) -> np.ndarray:
         return numbers(number * BLOCK + np.arange(BLOCK)[:, None])

@@ -44,7 +44,7 @@ def plan(
     name: str, config: Any, store: Store, length: int, seed: int, cache_dir: str | os.PathLike | None = None,
     progress: Progress | None = None,
 ) -> Plan | sentence_stream.SentenceStreamPlan | stream_pair.StreamPairPlan:
-    """The examples of a split in a format.
+    """Makes the examples of a split in a format.
 
     Args:
       name: of the format, in `FORMATS`.

@@ -61,7 +61,7 @@ def batch_struct(
     names: Iterable[str], characters: bool, columns: Mapping[str, Field] = {},
     sharding: "jax.sharding.Sharding | None" = None, **sizes: int | tuple[int, ...],
 ) -> dict[str, Any]:
-    """The shapes and dtypes of a batch, as `jax.ShapeDtypeStruct`.
+    """Makes the shapes and dtypes of a batch, as `jax.ShapeDtypeStruct`.
 
     Args:
       names: of the fields that its format promises.
@@ -118,7 +118,7 @@ def make_layout(
     vocabulary: Vocabulary, spans_per_segment: int = 1, lead: Sequence[str] = ("cls", "bos"),
     tail: Sequence[str] = ("sep", "eos"),
 ) -> Layout:
-    """The layout that uses, for lead and tail, the first of these roles that the tokenizer has a token for.
+    """Makes a layout whose lead and tail are the first of these roles that the tokenizer has a token for.
 
     Single texts have no lead where the tokenizer has no token for it, or where that token is the tail (GPT-2's end of
     text). Without a padding token the tail is used; padding is masked in any case. Raises UserError if the tokenizer
@@ -136,12 +136,12 @@ def make_layout(
 
 
 def single_text(config: Any, vocabulary: Vocabulary) -> Layout:
-    """[CLS] text [SEP]."""
+    """Makes the layout [CLS] text [SEP]."""
     return make_layout(vocabulary)
 
 
 def text_pair(config: Any, vocabulary: Vocabulary) -> Layout:
-    """[CLS] A [SEP] B [SEP]."""
+    """Makes the layout [CLS] A [SEP] B [SEP]."""
     return make_layout(vocabulary, 2, ("cls",), ("sep",))
 
 
@@ -180,7 +180,7 @@ class FormatDef(NamedTuple):
     packed: Callable[[Any], bool] = lambda config: False
 
     def contiguous(self, config: Any) -> bool:
-        """Whether examples continue each other from batch to batch."""
+        """Tells whether examples continue each other from batch to batch."""
         return self.advance(config, 2) > 0
 
 
@@ -199,12 +199,12 @@ def split_texts(bounds: np.ndarray, max_tokens: int) -> np.ndarray:
 
 
 def ranges(counts: np.ndarray) -> np.ndarray:
-    """0, 1, ..., c-1 for each c of `counts`, concatenated."""
+    """Concatenates 0, 1, ..., c-1 for each c of `counts`."""
     return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def truncate_pair(a: int, b: int, capacity: int) -> tuple[int, int]:
-    """How many tokens of texts of a and b tokens are kept: tokens are removed from the end of the longer one (of the
-    second, where they are equal) until `capacity` are left, as in BERT's code."""
+    """Computes how many tokens are kept of texts of a and b tokens. The longer text (the second, if both are equal)
+    loses its last token until `capacity` tokens are left, as in BERT's code."""
     a = min(a, max(capacity - capacity // 2, capacity - b))
     return a, min(b, capacity - a)

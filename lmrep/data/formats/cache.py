@@ -16,7 +16,7 @@ from lmrep.data.store.offsets import growing_array
 
 
 def cached(build: Callable[[], Iterable[Spans]], fingerprint: str, cache_dir: str | os.PathLike | None) -> Spans:
-    """The table that `build` makes, or the one that an earlier call with this fingerprint left in `cache_dir`.
+    """Returns the table that an earlier call with this fingerprint left in `cache_dir`, or builds it.
 
     Args:
       build: gives consecutive chunks of the table.
@@ -37,7 +37,7 @@ def cached(build: Callable[[], Iterable[Spans]], fingerprint: str, cache_dir: st
 
 
 def _checked(chunks: Iterable[Spans]) -> Iterator[Spans]:
-    """The chunks. Raises Broken for one whose arrays do not fit each other: examples would hold other text."""
+    """Yields the chunks. Raises Broken for one whose arrays do not fit each other: examples would hold other text."""
     for chunk in chunks:
         if not isinstance(chunk, Spans):
             raise Broken(f"its spans give {type_of(chunk)}; expected Spans of lmrep.data.formats.base")
@@ -76,8 +76,8 @@ def _save(chunks: Iterable[Spans], directory: Path) -> None:
 
 
 def _load(directory: Path) -> Spans:
-    """The memory-mapped table in `directory`, whose files were verified. Raises Damaged if it has other files than
-    those of a table."""
+    """Opens the memory-mapped table in `directory`, whose files were verified. Raises Damaged if the files are not the
+    arrays of a table."""
     try:
         arrays = {Path(name).stem: np.asarray(np.load(directory / name, mmap_mode="r", allow_pickle=False))
                   for name in manifest(directory)["files"]}

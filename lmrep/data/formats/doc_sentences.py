@@ -34,7 +34,7 @@ class DocSentences:
 def spans(
     config: DocSentences, store: Store, length: int, seed: int, layout: Layout, progress: Progress | None = None
 ) -> Iterator[Spans]:
-    """The examples, in the order of the corpus. Nothing is random."""
+    """Yields the examples in the order of the corpus. Nothing is random."""
     capacity = length - layout.special
     starts = example_starts(store.sentences, store.documents, capacity, across=False, progress=progress)
     bounds = np.append(starts, store.tokens)

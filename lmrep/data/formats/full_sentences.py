@@ -31,14 +31,14 @@ class FullSentences:
 
 
 def layout(config: FullSentences, vocabulary: Vocabulary) -> Layout:
-    """[CLS] sentences [SEP] sentences of the next document [SEP], in one segment."""
+    """Makes the layout [CLS] sentences [SEP] sentences of the next document [SEP], in one segment."""
     return make_layout(vocabulary, spans_per_segment=0)
 
 
 def spans(
     config: FullSentences, store: Store, length: int, seed: int, layout: Layout, progress: Progress | None = None
 ) -> Iterator[Spans]:
-    """The examples, in the order of the corpus. Nothing is random."""
+    """Yields the examples in the order of the corpus. Nothing is random."""
     capacity = length - layout.special
     starts = example_starts(store.sentences, store.documents, capacity, across=True, progress=progress)
     first_tokens = store.sentences[store.documents[:-1]]
@@ -50,7 +50,7 @@ def spans(
 def example_starts(
     sentences: np.ndarray, documents: np.ndarray, capacity: int, across: bool, progress: Progress | None = None
 ) -> np.ndarray:
-    """The first token of each example, where examples take sentences as long as they fit.
+    """Finds the first token of each example, where examples take sentences as long as they fit.
 
     Args:
       sentences: int64[n+1], the first token of each sentence; last = total number of tokens.

@@ -25,7 +25,7 @@ class Lines:
 def spans(
     config: Lines, store: Store, length: int, seed: int, layout: Layout, progress: Progress | None = None
 ) -> Iterator[Spans]:
-    """The sentences, in the order of the corpus. Nothing is random."""
+    """Yields the sentences in the order of the corpus. Nothing is random."""
     starts, sizes = store.sentences[:-1], np.diff(store.sentences)
     lengths = np.minimum(sizes, length - layout.special).astype(np.int32)
     yield Spans(np.arange(len(starts) + 1), starts, lengths, {})

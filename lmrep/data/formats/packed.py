@@ -29,7 +29,7 @@ class Packed:
 def spans(
     config: Packed, store: Store, length: int, seed: int, layout: Layout, progress: Progress | None = None
 ) -> Iterator[Spans]:
-    """The packed documents, in the order of the corpus. Nothing is random."""
+    """Yields the packed documents in the order of the corpus. Nothing is random."""
     chunks = split_texts(store.sentences[store.documents], length - layout.special)
     yield pack(chunks, length, layout.special, progress)
 

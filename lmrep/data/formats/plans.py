@@ -128,7 +128,7 @@ def table(
     spans: Callable[..., Iterator[Spans]], all_passes: bool = False,
     contiguous: Callable[[Any], bool] = lambda config: False,
 ) -> Callable[..., Plan]:
-    """The `FormatDef.plan` of a format whose examples are spans of the tokens of a store.
+    """Makes `FormatDef.plan` of a format whose examples are spans of the tokens of a store.
 
     Args:
       spans: (config, store, length, seed, layout, progress) -> iterator over consecutive chunks of the table.

@@ -49,7 +49,7 @@ class SegmentPair:
 def spans(
     config: SegmentPair, store: Store, length: int, seed: int, layout: Layout, progress: Progress | None = None
 ) -> Iterator[Spans]:
-    """The pairs of all passes, one pass at a time, in the order of the corpus."""
+    """Yields the pairs of all passes, one pass at a time, in the order of the corpus."""
     capacity, count = length - layout.special, len(store.documents) - 1
     # Memoryviews copy nothing and index to Python integers, which makes the loop faster than with numpy's.
     offsets, documents = memoryview(store.sentences), memoryview(store.documents)
@@ -73,7 +73,7 @@ def document_pairs(
     rng: random.Random, config: SegmentPair, offsets: Sequence[int], documents: Sequence[int], document: int,
     capacity: int,
 ) -> Iterator[tuple[Span, Span, int]]:
-    """The pairs (A, B, label) of one document in one pass, before they are truncated.
+    """Yields the pairs (A, B, label) of one document in one pass, before they are truncated.
 
     Args:
       rng: of this document and pass.
@@ -105,8 +105,8 @@ def document_pairs(
 def random_segment(
     rng: random.Random, offsets: Sequence[int], documents: Sequence[int], document: int, target: int
 ) -> Span:
-    """Consecutive sentences of a random other document, from a random one on: at least one, and as many as it takes to
-    reach `target` tokens or the end of the document."""
+    """Draws consecutive sentences of another document, from a random sentence on: at least one, and as many as it takes
+    to reach `target` tokens or the end of the document."""
     for _ in range(10):
         other = randint_below(rng, len(documents) - 1)
         if other != document:
@@ -118,7 +118,8 @@ def random_segment(
 
 
 def randint_below(rng: random.Random, n: int) -> int:
-    """Uniform in [0, n); 0 if n is 0. Unlike `randrange`, it gives the same draws in all versions of Python."""
+    """Draws uniformly from [0, n); 0 if n is 0. Unlike `randrange`, it gives the same draws in all versions of
+    Python."""
     return int(rng.random() * n)
 
 

@@ -38,7 +38,7 @@ class SentencePair:
 def spans(
     config: SentencePair, store: Store, length: int, seed: int, layout: Layout, progress: Progress | None = None
 ) -> Iterator[Spans]:
-    """The pairs of all passes, pass by pass, in the order of the corpus. Raises UserError if no document has two
+    """Yields the pairs of all passes, pass by pass, in the order of the corpus. Raises UserError if no document has two
     sentences."""
     if np.diff(store.documents).max() < 2:
         raise UserError("no document of the split has two sentences, which format 'sentence_pair' needs to make a "
@@ -55,7 +55,7 @@ def spans(
 def sample(
     sentences: np.ndarray, documents: np.ndarray, capacity: int, entropy: tuple[int, ...], selected: range
 ) -> Spans:
-    """The pairs of one pass whose first sentence is in one of the selected documents.
+    """Makes the pairs of one pass whose first sentence is in one of the selected documents.
 
     Args:
       sentences: int64[n+1], the first token of each sentence; last = total number of tokens.

@@ -115,7 +115,7 @@ class SentenceStreamPlan(Dataset):
             "example": np.where(numbers < 0, -1, numbers % self.examples).astype(np.int32), "backward": backward}
 
     def _stream(self, numbers: np.ndarray, backward: bool) -> Batch:
-        """The fields of one direction."""
+        """Makes the fields of one direction."""
         shuffled, filled = numbers >= self.examples, numbers >= 0
         first = np.where(shuffled, numbers - self.examples, numbers % self.rows) * self.length
         position = first[:, None] + np.arange(self.length + 1)  # with the one that follows
@@ -143,7 +143,8 @@ class SentenceStreamPlan(Dataset):
     def _passes_of(
         self, position: np.ndarray, real: np.ndarray, shuffled: np.ndarray
     ) -> Iterator[tuple[np.ndarray, int | None]]:
-        """(bool like `position`, number of the pass; None for the order of the corpus) of positions that are real."""
+        """Yields (bool like `position`, number of the pass; None for the order of the corpus) for the positions that
+        are real."""
         corpus = real & ~shuffled[:, None]
         if corpus.any():
             yield corpus, None
@@ -152,14 +153,14 @@ class SentenceStreamPlan(Dataset):
             yield number == pass_, pass_
 
     def _source(self, one: Pass, position: np.ndarray, backward: bool) -> np.ndarray:
-        """The tokens of the store at positions of a pass; -1 at marks."""
+        """Finds the tokens of the store at positions of a pass; -1 at marks."""
         rank = np.searchsorted(one.begins, position, side="right") - 1
         sentence, inside = rank if one.order is None else one.order[rank], position - one.begins[rank]
         bounds = self.store.sentences
         return np.where(inside, bounds[sentence + 1] - inside if backward else bounds[sentence] + inside - 1, -1)
 
     def _pass(self, number: int | None, backward: bool) -> Pass:
-        """The order of a pass, in which the backward stream reads, too, if it is the same."""
+        """Returns the order of a pass. The backward stream reads in the same order with order=same."""
         key = number, backward and number is not None and self.config.order == "independent"
         with self._lock:
             if key not in self._passes:
@@ -187,7 +188,7 @@ class SentenceStreamPlan(Dataset):
 
 
 def layout(config: SentenceStream, vocabulary: Vocabulary) -> Layout:
-    """The marks of sentences."""
+    """Makes the layout whose lead and tail mark sentences."""
     return make_layout(vocabulary, 0, ("bos", "cls"), ("eos", "sep"))
 
 

@@ -36,14 +36,14 @@ class Stream:
 
 
 def layout(config: Stream, vocabulary: Vocabulary) -> Layout:
-    """Documents, each followed by the end of text."""
+    """Makes the layout of documents that each end with the end of text."""
     return make_layout(vocabulary, int(config.isolate), lead=(), tail=("eos", "sep"))
 
 
 def spans(
     config: Stream, store: Store, length: int, seed: int, layout: Layout, progress: Progress | None = None
 ) -> Iterator[Spans]:
-    """The examples, in the order of the corpus. Nothing is random.
+    """Yields the examples in the order of the corpus. Nothing is random.
 
     A span ends with its document, and the end of text follows it, or with its example. An example that starts with an
     end of text starts with a span of no tokens.
@@ -66,7 +66,7 @@ def spans(
 
 
 def contiguous(config: Stream) -> bool:
-    """Whether examples continue each other from batch to batch."""
+    """Tells whether examples continue each other from batch to batch."""
     return config.order == "contiguous"
 
 

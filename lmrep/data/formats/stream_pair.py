@@ -173,7 +173,7 @@ class StreamPairPlan(Dataset):
         return numbers // self.rows % self.directions == 1
 
     def pairs(self, numbers: np.ndarray) -> Pairs:
-        """The texts of examples; the texts of an empty example have no meaning."""
+        """Computes the texts of examples; the texts of an empty example have no meaning."""
         numbers = np.maximum(numbers, 0)
         backward, end = self._backward(numbers), self.positions
         random, cut, place = (uniform((self.seed, use), numbers) for use in (RANDOM, CUT, PLACE))
@@ -212,7 +212,7 @@ class StreamPairPlan(Dataset):
         return len(self.store.sentences) - 1 + len(self.store.documents) - 1
 
     def _boundaries_up_to(self, position: np.ndarray, backward: np.ndarray) -> np.ndarray:
-        """How many boundaries are at `position` int64[b] or before."""
+        """Counts the boundaries at `position` int64[b] or before."""
         end = self.positions
         mirrored = self._boundaries + 1 - self._forward_up_to(end - position - 1)
         return np.where(backward, mirrored, self._forward_up_to(position))
@@ -225,7 +225,7 @@ class StreamPairPlan(Dataset):
         return np.where(position < 0, 0, boundaries + (position >= self.positions))
 
     def _boundary(self, number: np.ndarray, backward: np.ndarray) -> np.ndarray:
-        """The positions of boundaries."""
+        """Computes the positions of boundaries."""
         number = np.clip(np.where(backward, self._boundaries - number, number), 0, self._boundaries)
         document = np.minimum(np.searchsorted(self._firsts, number, side="right") - 1, len(self._firsts) - 2)
         position = np.asarray(self.store.sentences[np.minimum(number - document, len(self.store.sentences) - 1)])
@@ -233,7 +233,7 @@ class StreamPairPlan(Dataset):
         return np.where(backward, self.positions - position, position)
 
     def _tokens(self, source: np.ndarray, backward: np.ndarray) -> np.ndarray:
-        """The tokens i32[b, t] at positions of each example's stream."""
+        """Reads the tokens i32[b, t] at positions of each example's stream."""
         _, tail, pad, _, last, end = self.layout
         position = np.where(backward[:, None], self.positions - 1 - source, source).clip(0, self.positions - 1)
         document = np.searchsorted(self.starts, position, side="right") - 1
@@ -252,7 +252,7 @@ class StreamPairPlan(Dataset):
 
 
 def layout(config: StreamPair, vocabulary: Vocabulary) -> Layout:
-    """The special tokens: <eod> ends a document, or what serves as such."""
+    """Makes the layout, whose <eod>, <eos> or <sep> ends documents."""
     specials = make_layout(vocabulary, 2, ("cls",), ("sep",))
     end = next(vocabulary.specials[role] for role in ("eod", "eos", "sep") if role in vocabulary.specials)
     return specials._replace(lead=None, last=specials.lead, end=end)
@@ -260,7 +260,7 @@ def layout(config: StreamPair, vocabulary: Vocabulary) -> Layout:
 
 def plan(config: StreamPair, store: Store, length: int, seed: int, layout: Layout, fingerprint: str,
          *_: Any) -> StreamPairPlan:
-    """The examples of a split. Raises UserError where the length leaves no space for a pair."""
+    """Makes the examples of a split. Raises UserError where the length leaves no space for a pair."""
     made = StreamPairPlan(store, layout, length, fingerprint, config, seed)
     if made.capacity < 2:
         least = config.reuse + 5 if config.reuse else 9

@@ -113,7 +113,7 @@ def prepare(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | 
 
 
 def choose_sentences(data: corpora.Config, corpus: corpora.Corpus) -> tuple[corpora.Config, str]:
-    """(the config with "line" or "split" in place of "auto", which of them it is and why, for people)."""
+    """Returns (the config with "line" or "split" in place of "auto", which of them it is and why, for people)."""
     why, known = "data.sentences", corpora.CORPORA[data.corpus].sentences
     if data.sentences == "auto" and known != "auto":
         data, why = dataclasses.replace(data, sentences=known), data.corpus
@@ -128,25 +128,25 @@ def choose_sentences(data: corpora.Config, corpus: corpora.Corpus) -> tuple[corp
 
 def fingerprint(corpus: corpora.Corpus, data: corpora.Config, config: tokenizers.Config,
                 loaded: tokenizers.Tokenizer | None) -> str:
-    """SHA-256 of everything that decides the folder's content. `data` comes from `choose_sentences`, `loaded` is the
-    tokenizer of `config.vocab_file`."""
+    """Hashes (SHA-256) everything that decides the folder's content. `data` comes from `choose_sentences`, `loaded` is
+    the tokenizer of `config.vocab_file`."""
     identity = dataclasses.replace(config, vocab_file="", whitespace="") if loaded is None else loaded.fingerprint
     return digest([LAYOUT, token_store.RECORD, corpus.fingerprint(), data.validation, data.test, RULES, data.sentences,
                    tokenizers.TOKENIZERS[config.name].rules, tokenizers.keeps_whitespace(config), repr(identity)])
 
 
 def folder_name(corpus: corpora.Corpus, content: str) -> str:
-    """The name of the folder with this fingerprint."""
+    """Names the folder with this fingerprint."""
     return f"{corpus.name}-{content[:16]}"
 
 
 def build_key(content: str) -> str:
-    """What an unfinished folder must agree on to be continued."""
+    """Makes the key on which an unfinished folder must agree to be continued."""
     return json.dumps([content, BUILD, PART, MAX_PARTS, importlib.metadata.version("tokenizers")])
 
 
 def bytes_needed(characters: int, vocabulary_size: int) -> int:
-    """An estimate of the disk space of a text's stores, at four characters per token and a hundred per sentence."""
+    """Estimates the disk space of a text's stores, at four characters per token and a hundred per sentence."""
     return int(characters * (token_store.dtype(vocabulary_size).itemsize / 4 + 2 * 8 / 100)) + 2**20
 
 
@@ -239,7 +239,7 @@ def _build(directory: pathlib.Path, content: str, corpus: corpora.Corpus, survey
 
 
 def _file_size_limit(error: Exception, directory: pathlib.Path) -> str:
-    """The limit on the size of a file that caused `error`, and what to do; "" if another cause is likely."""
+    """Describes the limit on the size of a file that caused `error`, and what to do; "" if another cause is likely."""
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     limited, text = limit != resource.RLIM_INFINITY, str(error)
     if FILE_TOO_LARGE in text or (limited and NOT_WRITTEN in text and limit < shutil.disk_usage(directory).free):
@@ -273,7 +273,7 @@ def write_facts(done: pathlib.Path, facts: dict[str, dict[str, float]], text: di
 
 
 def part_of(survey: CorpusScan) -> np.ndarray:
-    """The index of each document's part, int64."""
+    """Computes the index of each document's part, int64."""
     size = max(PART, -(-int(survey.lengths.sum()) // MAX_PARTS))
     begins = np.cumsum(survey.lengths) - survey.lengths
     return np.unique(begins // size, return_inverse=True)[1]
@@ -326,12 +326,12 @@ def _write(temporary: pathlib.Path, writers: dict[str, token_store.Writer], batc
 
 
 def splits_of(survey: CorpusScan) -> list[str]:
-    """The splits that have documents, "train" first."""
+    """Lists the splits that have documents, "train" first."""
     return [name for i, name in reversed(list(enumerate(corpora.SPLITS))) if (survey.splits == i).any()]
 
 
 def batches(documents: Iterable[tuple[int, int, str]], size: int = 0) -> Iterator[Batch]:
-    """Batches of about `size` (0: BATCH) characters from (part, split, text) of each document."""
+    """Yields batches of about `size` (0: BATCH) characters, made of the (part, split, text) of each document."""
     size = size or BATCH
     for part, group in itertools.groupby(documents, lambda item: item[0]):
         waiting = {split: Batch(int(part), split, [], 0) for split in corpora.SPLITS}

@@ -44,7 +44,7 @@ def survey(corpus: corpora.Corpus, data: corpora.Config, progress: Progress) -> 
 
 
 def measure(texts: Iterable[str], report: Callable[[int], None]) -> tuple[np.ndarray, np.ndarray]:
-    """(positions, lengths) of documents, as in `CorpusScan`. Each length is reported."""
+    """Measures documents: (positions, lengths), as in `CorpusScan`. Reports each length."""
     positions, lengths = array("Q"), array("q")
     for text in texts:
         positions.append(corpora.hash_position(text))
@@ -55,23 +55,23 @@ def measure(texts: Iterable[str], report: Callable[[int], None]) -> tuple[np.nda
 
 def from_measured(positions: np.ndarray, lengths: np.ndarray, tally: Mapping[str, int],
                   data: corpora.Config) -> CorpusScan:
-    """The scan of a corpus whose documents are measured. Raises UserError if it cannot be divided into splits."""
+    """Makes the scan of a corpus whose documents are measured. Raises UserError if it cannot be divided into splits."""
     anomalies = {name: count for name, count in sorted(tally.items()) if count and name not in ("documents", "files")}
     return CorpusScan(positions, lengths, corpora.assign(positions, data), anomalies)
 
 
 def describe_anomalies(counts: Mapping[str, int]) -> str:
-    """`CorpusScan.text` as text for people; empty if there are none."""
+    """Describes `CorpusScan.text` for people; "" if there are no anomalies."""
     return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count)
 
 
 def reread(corpus: corpora.Corpus, scanned: CorpusScan) -> Iterator[str]:
-    """The documents. Raises RunFault if they changed since the first time."""
+    """Yields the documents. Raises RunFault if they changed since the first time."""
     return unchanged(corpus.documents(), scanned.positions)
 
 
 def unchanged(texts: Iterable[str], positions: np.ndarray) -> Iterator[str]:
-    """The texts. Raises RunFault if they are not those that had these positions."""
+    """Yields the texts. Raises RunFault if their positions are not these."""
     for position, text in itertools.zip_longest(positions, texts):
         if position is None or text is None or corpora.hash_position(text) != position:
             raise RunFault(CHANGED)
@@ -79,8 +79,8 @@ def unchanged(texts: Iterable[str], positions: np.ndarray) -> Iterator[str]:
 
 
 def documents(data: corpora.Config, split: str, progress: Progress) -> tuple[int, Iterator[str]]:
-    """(characters, raw documents in order) of a split. The corpus is read once to find the splits, and again as the
-    documents are consumed. Raises as `survey` and `reread`."""
+    """Returns (characters, raw documents in order) of a split. The corpus is read once to find the splits, and again as
+    the documents are consumed. Raises as `survey` and `reread`."""
     corpus = corpora.open_corpus(data)
     scanned = survey(corpus, data, progress)
     if anomalies := describe_anomalies(scanned.text):
@@ -94,8 +94,9 @@ LINES = re.compile(r"(?<=\S)(?=[^\S\n]*\n)")  # before white space with a line b
 
 def sample(corpus: corpora.Corpus, scanned: CorpusScan, budget: float, keep_whitespace: bool,
            report: "Report") -> Iterator[str]:
-    """The lines of the train split, about `budget` characters: if the split is smaller, some documents more than once,
-    and if it is larger, those that a hash selects. If `keep_whitespace`, a line includes the white space before it.
+    """Yields lines of the train split, about `budget` characters: some documents more than once if the split is
+    smaller, and those that a hash selects if it is larger. If `keep_whitespace`, a line includes the white space before
+    it.
 
     The library that trains tokenizers holds a text in memory several times; a document may be too long for that.
     """
@@ -106,14 +107,14 @@ def sample(corpus: corpora.Corpus, scanned: CorpusScan, budget: float, keep_whit
 
 
 def repeats(scanned: CorpusScan, budget: float) -> np.ndarray:
-    """How often each document is in the sample of `budget` characters, int64."""
+    """Computes how often each document is in the sample of `budget` characters, int64."""
     times, fraction = divmod(budget / max(1, scanned.characters("train")), 1)
     once_more = (scanned.positions & np.uint64(0xFFFFFFFF)) < fraction * 2**32
     return (int(times) + once_more) * scanned.of("train")
 
 
 def lines(text: str, keep_whitespace: bool) -> list[str]:
-    """The lines of a document, as `sample` gives them."""
+    """Splits a document into lines, as `sample` yields them."""
     return LINES.split(text) if keep_whitespace else text.split("\n")
 
 
@@ -130,7 +131,7 @@ class Report:
 
 
 def describe_amount(done: int, total: int = 0) -> str:
-    """A number of characters, of a total if that is known, in millions where there are millions."""
+    """Formats a number of characters, and their total if that is known, in millions where there are millions."""
     unit, form = (1e6, ",.1f") if max(done, total) >= 1e6 else (1, ",.0f")
     of = f" of {total / unit:{form}}" if total else ""
     return f"{done / unit:{form}}{of}{' million' * (unit > 1)} characters"

@@ -26,7 +26,7 @@ def prepare_sources(
     sources: Sequence[DataSet], temperature: float, tokenizer: tokenizers.Config, data_dir: str | pathlib.Path,
     progress: Progress | None = None, size_cap: int = 0,
 ) -> Prepared:
-    """As `prepare`, for several corpora: each split that all of them have is a `Sources`.
+    """Opens or builds stores as `prepare`, for several corpora: each split that all of them have is a `Sources`.
 
     Counts are weighted by the proportions of the mixture; statistics are sums over the sources.
 
@@ -68,7 +68,7 @@ def _common_tokenizer(
     sources: Sequence[DataSet], temperature: float, config: tokenizers.Config,
     data_dir: str | pathlib.Path, progress: Progress,
 ) -> pathlib.Path:
-    """The directory of a tokenizer trained on the train splits of all sources; trains it if it is missing."""
+    """Returns the directory of a tokenizer trained on the train splits of all sources; trains it if it is missing."""
     opened = [corpora.open_corpus(source.data) for source in sources]
     facts = [[corpus.fingerprint(), corpora.splits.VERSION, source.weight, source.data.validation, source.data.test]
              for corpus, source in zip(opened, sources, strict=True)]

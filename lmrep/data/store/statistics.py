@@ -9,14 +9,14 @@ from lmrep.data.store.tokenize import Tokenized
 
 
 def tally(characters: int, ids: Tokenized) -> dict[str, int]:
-    """The counts of a batch that `statistics.json` adds up."""
+    """Counts what a batch adds to `statistics.json`."""
     words, unknown, long = ids.tally.tolist()
     return {"documents": len(ids.documents), "sentences": len(ids.sentences), "tokens": len(ids.tokens),
             "characters": characters, "words": words, "unknown": unknown, "long_words": long}
 
 
 def with_rates(tally: Mapping[str, int]) -> dict[str, float]:
-    """The counts of a split, and the rates computed from them."""
+    """Adds to the counts of a split the rates computed from them."""
     return {**tally, "tokens_per_word": tally["tokens"] / max(1, tally["words"]),
             "unknown_fraction": tally["unknown"] / max(1, tally["tokens"])}
 

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 def dtype(vocabulary_size: int) -> np.dtype:
-    """The smallest unsigned type of 16 or 32 bits that holds every id."""
+    """Returns the smallest unsigned type of 16 or 32 bits that holds every id."""
     return np.dtype(np.uint16 if vocabulary_size <= 2**16 else np.uint32)
 
 
@@ -170,7 +170,7 @@ def join(parts: Sequence[str | pathlib.Path], directory: str | pathlib.Path, spl
 
 
 def records_of_parts(tokens: Sequence[int]) -> list[int]:
-    """The number of records that each part writes, given its number of tokens."""
+    """Computes the number of records that each part writes, given its number of tokens."""
     ends = np.cumsum(tokens) // RECORD
     ends[-1] += 1  # the padded one
     return np.diff(ends, prepend=0).tolist()
@@ -194,7 +194,7 @@ TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_INDEX}"  # the file names of S
 
 
 def shard_name(split: str, number: int) -> str:
-    """The name of a file of records."""
+    """Names a file of records."""
     return f"tokens-{split}.array_record-{number:05}"
 
 
@@ -255,7 +255,7 @@ class Store:
         self._header: bytes | None = None  # of the records that `_decode` has seen
 
     def take(self, index: np.ndarray) -> np.ndarray:
-        """The tokens at flat positions of the stream.
+        """Reads the tokens at flat positions of the stream.
 
         `index` is an int array of any shape; the result is int32 of that shape. It may be called from several threads.
         Raises IndexError for a position outside of [0, tokens), and RunFault if more than `damaged_records` records are
@@ -282,16 +282,16 @@ class Store:
         return np.concatenate([self.take(half) for half in halves]).reshape(index.shape)
 
     def characters(self, tokens: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """The characters int16[n, c] of tokens, of which those outside of the vocabulary are at `positions` int64[n] of
-        the stream. Only for tokenizers with characters."""
+        """Looks up the characters int16[n, c] of tokens, of which those outside of the vocabulary are at `positions`
+        int64[n] of the stream. Only for tokenizers with characters."""
         rows = self.vocabulary.characters.table[tokens]
         unknown = np.flatnonzero(tokens == self.vocabulary.specials["unk"])
         rows[unknown] = self.unknown.take(positions[unknown])
         return rows
 
     def _slots_of(self, record: np.ndarray) -> np.ndarray | None:
-        """The slots of these records in the cache. Reads those that are missing, in place of the least recently used
-        ones; None if the cache is too small for all of them."""
+        """Finds the slots of these records in the cache. Reads those that are missing, in place of the least recently
+        used ones; None if the cache is too small for all of them."""
         self._clock += 1
         slots = self._slot[record]
         absent = slots < 0
@@ -322,7 +322,7 @@ class Store:
         return [self._read_one(record) for record in records.tolist()]
 
     def _decode(self, record: int, encoded: bytes) -> np.ndarray:
-        """The tokens of an encoded record: its last bytes, after a header that TFDS writes. TFDS itself decodes the
+        """Decodes the tokens of a record: its last bytes, after a header that TFDS writes. TFDS itself decodes the
         first one, and those with another header, in ten times as long."""
         size = RECORD * self._cache.itemsize
         if self._header is None or encoded[:-size] != self._header:
@@ -332,7 +332,7 @@ class Store:
         return np.frombuffer(encoded, self._cache.dtype, offset=len(encoded) - size)
 
     def _read_one(self, record: int) -> np.ndarray:
-        """A record; if it is unreadable and the budget allows it, unknown tokens."""
+        """Reads a record; if it is unreadable and the budget allows it, returns unknown tokens."""
         if record not in self._damaged:
             try:
                 return self._records.__getitems__([record])[0]["tokens"]

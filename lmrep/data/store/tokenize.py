@@ -46,7 +46,7 @@ class Tokenized(NamedTuple):
 
 def tokenize(tokenizer: tokenizers.Tokenizer, texts: Sequence[str], keep_whitespace: bool = False,
              lines: bool = False) -> Tokenized:
-    """The ids of documents, sentence by sentence; if `lines`, each line is a sentence. If `keep_whitespace`, the
+    """Tokenizes documents sentence by sentence; if `lines`, each line is a sentence. If `keep_whitespace`, the
     tokenizer gets the exact text, in which the white space between two sentences belongs to the second; otherwise each
     run of white space is one space."""
     split = sentences.split_verbatim if keep_whitespace else sentences.split
@@ -170,7 +170,7 @@ def _children(directory: Path, processes: int, keep_whitespace: bool, lines: boo
 
 
 def serve() -> None:
-    """The main function of a child: reads batches from standard input and writes ids to standard output."""
+    """Runs a child: reads batches from standard input and writes ids to standard output."""
     for number in (signal.SIGINT, signal.SIGTERM):  # handled by the parent
         signal.signal(number, signal.SIG_IGN)
     output = os.fdopen(os.dup(1), "wb")
@@ -201,7 +201,7 @@ def _send(file: BinaryIO, message: Any) -> None:
 
 
 def _receive(file: BinaryIO) -> Any:
-    """A message; None if the other end has closed."""
+    """Reads a message; None if the other end has closed."""
     try:
         return pickle.load(file)
     except (EOFError, pickle.UnpicklingError):

@@ -62,7 +62,7 @@ class UnknownTable:
         return len(self._positions)
 
     def take(self, positions: np.ndarray) -> np.ndarray:
-        """The characters int16[n, c] of the words at some positions of the stream, int64[n]; the characters of
+        """Looks up the characters int16[n, c] of the words at some positions of the stream, int64[n]; the characters of
         the unknown word where the table has none, which happens in damaged records."""
         if not (len(self) and len(positions)):
             return np.broadcast_to(self._unknown, (len(positions), len(self._unknown)))

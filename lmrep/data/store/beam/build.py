@@ -30,8 +30,8 @@ SUFFIX = ".beam"  # of the folder of an unfinished build
 
 def build(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | pathlib.Path, runner: Runner,
           progress: Progress | None = None) -> tuple[str, dict[str, dict[str, float]]]:
-    """As `prepare.prepare`, but on Apache Beam, and in `data_dir` itself if that is remote, where it builds what is
-    missing and opens nothing.
+    """Builds stores as `prepare.prepare`, but on Apache Beam, and in `data_dir` itself if that is remote, where it
+    builds what is missing and opens nothing.
 
     Returns:
       The folder or URL, and its statistics.
@@ -163,7 +163,7 @@ class Pipelines:
         self._documents: list[int] = []  # of each reader
 
     def survey(self, data: corpora.Config) -> CorpusScan:
-        """As `scan.survey`."""
+        """Reads the corpus for the first time, as `scan.survey`."""
         scans = self._once("scan.json", lambda name: self._map(
             "reading", self._readers, partial(workers.measure, work=self.work), name, "scan"))
         self._documents = [documents for _, documents, _ in sorted(scans)]
@@ -181,7 +181,7 @@ class Pipelines:
             return arrays["positions"], arrays["lengths"]
 
     def _plan(self, survey: CorpusScan, repeats: np.ndarray | None = None) -> None:
-        """Writes for each reader what becomes of its documents."""
+        """Writes for each reader the splits, parts and repeats of its documents."""
         arrays = {"positions": survey.positions, "splits": survey.splits, "parts": prepare.part_of(survey)}
         arrays |= {} if repeats is None else {"repeats": repeats}
         ends = list(itertools.accumulate(self._documents, initial=0))
@@ -189,7 +189,7 @@ class Pipelines:
             name: array[ends[number] : ends[number + 1]] for name, array in arrays.items()}), range(len(self._readers)))
 
     def sample(self, survey: CorpusScan, budget: float, keep: bool) -> Callable[[], Iterator[str]]:
-        """A function that streams the lines that `scan.sample` gives."""
+        """Returns a function that streams the lines of `scan.sample`."""
         times = scan.repeats(survey, budget)
 
         def run(name: str) -> Any:
@@ -210,7 +210,7 @@ class Pipelines:
 
     def tokenizer(self, survey: CorpusScan, config: tokenizers.Config, keep: bool,
                   loaded: tokenizers.Tokenizer | None) -> tokenizers.Tokenizer:
-        """The tokenizer, which is loaded or trained, and written for the workers."""
+        """Loads or trains the tokenizer, and writes it for the workers."""
         key = self.work.read("tokenizer.json")
         if key is None:
             tokenizer = loaded
@@ -231,7 +231,7 @@ class Pipelines:
 
     def tokenize(self, survey: CorpusScan, tokenizer: tokenizers.Tokenizer, keep: bool,
                  lines: bool) -> list[Tokens]:
-        """What the blocks hold; the tokens are in files."""
+        """Tokenizes the corpus and returns what the blocks hold; the tokens are in files."""
         import apache_beam as beam
 
         def construct(pipeline: Any, name: str) -> None:
@@ -266,7 +266,7 @@ class Pipelines:
         return [File(*row) for row in files]
 
     def _once(self, name: str, run: Callable[[str], Any]) -> Any:
-        """The JSON of the file `name`, which `run(name)` writes in the end, unless an earlier build did."""
+        """Returns the JSON of the file `name`, which `run(name)` writes at its end, unless an earlier build did."""
         content = self.work.read(name)
         if content is None:
             run(name)
@@ -274,8 +274,8 @@ class Pipelines:
         return json.loads(content)
 
     def _map(self, what: str, items: list[Any], function: Callable[[Any], Any], name: str, folder: str = "") -> None:
-        """A pipeline that writes the list of the results of `function` to the file `name`. Files in `folder` show how
-        many items are done."""
+        """Runs a pipeline that writes the list of the results of `function` to the file `name`. Files in `folder` show
+        how many items are done."""
         import apache_beam as beam
 
         def construct(pipeline: Any) -> None:
@@ -303,6 +303,6 @@ def write_results(results: list[Any], work: Folder, name: str) -> None:
 
 
 def write_tokens(blocks: list[Tokens], counts: bytes, work: Folder, name: str) -> None:
-    """Writes what all blocks hold."""
+    """Writes what all blocks hold, and the counts of ids."""
     work.write("counts", counts)
     work.write(name, json.dumps(sorted(blocks, key=lambda block: block[:4])).encode())

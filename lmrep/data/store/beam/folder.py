@@ -38,14 +38,14 @@ class Folder:
         return Folder(f"{self.path}/{name}")
 
     def names(self, folder: str = "") -> list[str]:
-        """The names of the files in a folder, sorted; relative to this one."""
+        """Lists the names of the files in a folder, sorted; relative to this one."""
         if self._store:
             return [name for name in self._store.names(folder) if not os.path.basename(name).startswith(".")]
         top = Path(self.path)
         return sorted(str(path.relative_to(top)) for path in (top / folder).rglob("[!.]*") if path.is_file())
 
     def read(self, name: str) -> bytes | None:
-        """The content of a file; None if it does not exist."""
+        """Reads a file; None if it does not exist."""
         if self._store:
             return self._store.read(name)
         try:
@@ -81,14 +81,14 @@ class Folder:
 
     @contextlib.contextmanager
     def arrays(self, name: str) -> Iterator[Any]:
-        """The arrays of a file by name, each of which is read when it is first used."""
+        """Opens the arrays of a file by name, each of which is read when it is first used."""
         with (self._store.open(name) if self._store else open(Path(self.path, name), "rb")) as file, \
                 np.load(file) as arrays:
             yield arrays
 
     @contextlib.contextmanager
     def temporary(self) -> Iterator[Path]:
-        """A local directory for the time of the context, for a local folder on the same file system."""
+        """Makes a local directory for the time of the context, for a local folder on the same file system."""
         if not self._store:
             Path(self.path).mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".", dir=None if self._store else self.path) as path:
@@ -103,6 +103,6 @@ class Folder:
 
 
 def transfer(action: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-    """The results of `action` for each item, several at a time, in order."""
+    """Runs `action` for each item, several at a time, and returns the results in order."""
     with ThreadPoolExecutor(TRANSFERS) as pool:
         return list(pool.map(action, items))

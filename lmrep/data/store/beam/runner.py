@@ -49,8 +49,8 @@ class Runner:
 
 
 def parse(name: str, options: str) -> Runner:
-    """The runner that --beam_runner and --beam_options name. Raises UserError if Apache Beam is not installed, or does
-    not know the runner or the options."""
+    """Returns the runner that --beam_runner and --beam_options name. Raises UserError if Apache Beam is not installed,
+    or does not know the runner or the options."""
     if importlib.util.find_spec("apache_beam") is None:
         raise UserError(f"--beam_runner={name} needs Apache Beam, which is not installed: {EXTRA}")
     given = [option.removeprefix("--") for option in filter(None, (part.strip() for part in options.split(",")))]
@@ -78,7 +78,7 @@ def parse(name: str, options: str) -> Runner:
 
 
 def make_options(runner: Runner) -> Any:
-    """Beam's `PipelineOptions`."""
+    """Makes Beam's `PipelineOptions`."""
     from apache_beam.options.pipeline_options import PipelineOptions
 
     # `create` starts processes of its own
@@ -86,7 +86,8 @@ def make_options(runner: Runner) -> Any:
 
 
 def create(runner: Runner) -> Any:
-    """Beam's runner. DirectRunner is the one in Python, where Beam would try to download another (Prism) first."""
+    """Makes Beam's runner. DirectRunner is the one in Python, where Beam would try to download another (Prism)
+    first."""
     import apache_beam
 
     if not runner.local:
@@ -133,8 +134,8 @@ def run(runner: Runner, what: str, construct: Callable[[Any], None], done: Calla
 
 
 def _translated(error: Exception, runner: Runner, what: str) -> Exception:
-    """The error of a worker. It arrives as an exception of its type with another message, or in the text of another
-    exception."""
+    """Returns the error of a worker. It arrives as an exception of its type with another message, or in the text of
+    another exception."""
     text = "\n".join(traceback.format_exception(error)).replace("\\n", "\n")
     if raised := RAISED.findall(text):
         name, message = raised[-1]

@@ -46,12 +46,12 @@ class File(NamedTuple):
 
 
 def reader_file(folder: str, reader: int) -> str:
-    """The name of the file of a reader in a folder of the build."""
+    """Names the file of a reader in a folder of the build."""
     return f"{folder}/{reader:06}"
 
 
 def measure(item: tuple[int, corpora.Reader], work: Folder) -> tuple[int, int, dict[str, int]]:
-    """Hashes and lengths of a reader's documents, in a file; (reader, documents, tally)."""
+    """Writes the hashes and lengths of a reader's documents to a file; returns (reader, documents, tally)."""
     number, reader = item
     tally: Counter[str] = Counter()
     positions, lengths = scan.measure(reader.read(tally), lambda characters: None)
@@ -60,7 +60,7 @@ def measure(item: tuple[int, corpora.Reader], work: Folder) -> tuple[int, int, d
 
 
 def sample(item: tuple[int, corpora.Reader], work: Folder) -> int:
-    """The documents of a reader that the tokenizer is trained on, in a file; the number of the reader."""
+    """Writes the documents of a reader that the tokenizer is trained on to a file; returns the number of the reader."""
     number, reader = item
     with work.arrays(reader_file("plan", number)) as plan:
         positions, repeats = plan["positions"], plan["repeats"]
@@ -70,7 +70,7 @@ def sample(item: tuple[int, corpora.Reader], work: Folder) -> int:
 
 
 def blocks(item: tuple[int, corpora.Reader], work: Folder, size: int) -> Iterator[Block]:
-    """The documents of a reader in blocks of about `size` characters."""
+    """Yields the documents of a reader in blocks of about `size` characters."""
     number, reader = item
     with work.arrays(reader_file("plan", number)) as plan:
         positions, splits, parts = plan["positions"], plan["splits"], plan["parts"]
@@ -108,7 +108,7 @@ def tokenize_block(block: Block, work: Folder, keep_whitespace: bool, lines: boo
 
 @functools.lru_cache(maxsize=1)
 def load_tokenizer(work: Folder, key: str) -> tokenizers.Tokenizer:
-    """The tokenizer of the build."""
+    """Loads the tokenizer of the build."""
     with tempfile.TemporaryDirectory() as directory:
         for name in work.names("tokenizer"):
             path = pathlib.Path(directory, name)
@@ -118,7 +118,7 @@ def load_tokenizer(work: Folder, key: str) -> tokenizers.Tokenizer:
 
 
 def sum_counts(counts: Iterable[bytes]) -> bytes:
-    """The sum of arrays int64[v], as bytes, of which empty ones count as zero."""
+    """Adds arrays int64[v], as bytes, of which empty ones count as zero."""
     total = np.zeros(1, np.int64)
     for block in counts:
         total = total + np.frombuffer(block, np.int64) if block else total
@@ -126,13 +126,13 @@ def sum_counts(counts: Iterable[bytes]) -> bytes:
 
 
 def read_tokens(work: Folder, split: str) -> list[Tokens]:
-    """What the tokenized blocks of a split hold, in the order of the corpus."""
+    """Lists what the tokenized blocks of a split hold, in the order of the corpus."""
     tokenized = (Tokens(*block) for block in json.loads(work.read("tokens.json")))
     return sorted((block for block in tokenized if block.split == split), key=lambda block: block[:4])
 
 
 def tokens_of_parts(tokenized: Iterable[Tokens], parts: int) -> list[int]:
-    """The number of tokens of each part of a split."""
+    """Counts the tokens of each part of a split."""
     tokens = [0] * parts
     for block in tokenized:
         tokens[block.part] += block.tally["tokens"]
@@ -140,7 +140,7 @@ def tokens_of_parts(tokenized: Iterable[Tokens], parts: int) -> list[int]:
 
 
 def write_shard(item: tuple[str, int], work: Folder, done: Folder, parts: int, vocabulary_size: int) -> File:
-    """Writes the records of a (split, part), which has some."""
+    """Writes the records of a (split, part) that has records."""
     split, part = item
     tokenized = read_tokens(work, split)
     tokens = tokens_of_parts(tokenized, parts)
@@ -161,7 +161,7 @@ def write_shard(item: tuple[str, int], work: Folder, done: Folder, parts: int, v
 
 
 def _last_tokens(work: Folder, tokenized: list[Tokens], number: int) -> np.ndarray:
-    """The last tokens of blocks."""
+    """Reads the last `number` tokens of blocks."""
     last: list[np.ndarray] = [np.zeros(0, np.uint16)]
     for block in reversed(tokenized):
         if not number:
