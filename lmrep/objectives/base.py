@@ -123,13 +123,13 @@ class Capability(Protocol):
     sample_options: Any
 
     def accepts(self, text: str) -> bool:
-        """Whether a text is a prompt for it, by its form alone."""
+        """Tells whether a text is a prompt for it, by its form alone."""
 
     def check(self, texts: Sequence[str], tokenizer: Any, max_length: int, names: Names = None) -> None:
         """Raises UserError for unsuitable texts; `names` are what messages call them."""
 
     def prompt_from(self, sentence: str, mask: str, others: Sequence[str]) -> str | None:
-        """A prompt made of a sentence of the run's text; None if it makes none.
+        """Makes a prompt of a sentence of the run's text; None if it makes none.
 
         Args:
           sentence: white space collapsed.
@@ -138,13 +138,13 @@ class Capability(Protocol):
         """
 
     def predict(self, run: Any, texts: Sequence[str], options: Any, names: Names) -> list[Any]:
-        """A prediction for each text. Raises UserError as `check`, and where the run lacks a head."""
+        """Predicts for each text. Raises UserError as `check`, and where the run lacks a head."""
 
     def to_json(self, prediction: Any) -> dict[str, Any]:
-        """The fields that a prediction adds to a record of JSON Lines."""
+        """Returns the fields that a prediction adds to a record of JSON Lines."""
 
     def to_text(self, text: str, prediction: Any, tokenizer: Any) -> str:
-        """A prediction for people."""
+        """Formats a prediction for people."""
 
 
 @row

@@ -86,7 +86,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
 
 
 def specs(c: Config, model: Model) -> Tree:
-    """The output bias and, where the network ties none, the table: of both directions, or of each by name."""
+    """Declares the output bias and, where the network ties none, the table: of both directions, or of each by name."""
     head = output_specs(model) | {"bias": ParamSpec((model.vocab_size,), ("vocab",), zeros)}
     return head if c.shared or model.output.directions == 1 else dict.fromkeys(DIRECTIONS, head)
 
@@ -114,14 +114,14 @@ def prepare(keys: Keys, batch: Batch, *, c: Config, marks: Marks, model: Model) 
 
 
 def texts(batch: Batch, model: Model) -> dict[str, Batch]:
-    """The fields of the text that each direction reads, by its name."""
+    """Returns the fields of the text that each direction reads, by its name."""
     return dict(zip(model.output.names, (batch, batch.get("backward", {})), strict=False))
 
 
 def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, model: Model, most_frequent: int
 ) -> tuple[Array, tuple[Metrics, Carry]]:
-    """The mean over directions of the mean cross-entropy of all words, and the states after the batch.
+    """Computes the mean over directions of the mean cross-entropy of all words, and the states after the batch.
 
     The softmax is over the batch's negatives where it has some and `key` is given.
     """
@@ -153,7 +153,7 @@ def _metrics(
     losses: dict[str, tuple[Array, ...]], targets: dict[str, Array], weights: dict[str, Array], sampled: bool,
     most_frequent: int,
 ) -> Metrics:
-    """`losses` has, of each direction, the nll [b, t] and, of the full softmax, what was predicted correctly [b, t]."""
+    """Computes metrics of `losses`: each direction's nll [b, t] and, of the full softmax, correctness [b, t]."""
     masks = {name: w > 0 for name, w in weights.items()}
     if sampled:
         return {f"sampled_{name}_loss": sums(masks[name], nll=nll)["nll"] for name, (nll, *_) in losses.items()}
@@ -167,13 +167,13 @@ def _metrics(
 
 
 def _heads(params: Tree, names: tuple[str, ...]) -> list[tuple[tuple[str, ...], Tree]]:
-    """The groups of directions that share an output layer, with its parameters."""
+    """Groups the directions that share an output layer, with its parameters."""
     head = params["objective"]["bidirectional"]
     return [(names, head)] if "bias" in head else [((name,), head[name]) for name in names]
 
 
 def initial_state(batch: Batch, carry: Carry, model: Model) -> Tree | None:
-    """The state that each direction of each example continues from, as `causal.initial_state`."""
+    """Returns the state that each direction of each example continues from, as `causal.initial_state`."""
     if "reset" not in batch or not jax.tree.leaves(carry.per_example):
         return None
     initial = model.state.carry(batch["reset"].shape[0])
@@ -182,8 +182,8 @@ def initial_state(batch: Batch, carry: Carry, model: Model) -> Tree | None:
 
 
 def views(ids: np.ndarray, words: np.ndarray) -> Views:
-    """A single view of each text. Its predictions alternate between the directions: position i predicts token i + 1,
-    and position i + 1 predicts token i. No direction predicts the token that it starts from."""
+    """Makes a single view of each text. Its predictions alternate between the directions: position i predicts token i +
+    1, and position i + 1 predicts token i. No direction predicts the token that it starts from."""
     (n, t), first = ids.shape, np.arange(ids.shape[1] - 1, dtype=np.int32)
     predicted = np.stack([first, first + 1], 1).reshape(-1)
     return Views(np.arange(n), ids, np.broadcast_to(predicted, (n, 2 * (t - 1))),
@@ -191,8 +191,8 @@ def views(ids: np.ndarray, words: np.ndarray) -> Views:
 
 
 def log_probabilities(params: Tree, batch: Batch, *, model: Model) -> Array:
-    """The log probability float32 [b, m] of `targets` i32[b, m] at the positions `predicted`; where the network has
-    two directions, the first is forward, the second backward, and so on."""
+    """Computes the log probability float32 [b, m] of `targets` i32[b, m] at the positions `predicted`; where the
+    network has two directions, the first is forward, the second backward, and so on."""
     names = model.output.names
     hidden = model.encode(params["encoder"], model_inputs(model, batch, conditions_on=Context.EACH_SIDE)).hidden
     heads = {name: head for group, head in _heads(params, names) for name in group}
@@ -206,7 +206,7 @@ def log_probabilities(params: Tree, batch: Batch, *, model: Model) -> Array:
 
 
 def describe(batch: Batch, tokenizer, *, marks: Marks, model: Model) -> list[str]:
-    """Each example as text: what each direction reads, "|" where the mark of the end is predicted, and the last
+    """Shows each example as text: what each direction reads, "|" where the mark of the end is predicted, and the last
     word that it predicts."""
     examples = []
     for i in range(len(batch["tokens"])):

@@ -55,11 +55,11 @@ class FillMask:
         self._head, self._description = head, description
 
     def accepts(self, text: str) -> bool:
-        """Whether the text has a mask, by any tokenizer's name of it."""
+        """Tells whether the text has a mask, by any tokenizer's name of it."""
         return MASK.search(text) is not None
 
     def prompt_from(self, sentence: str, mask: str, others: Sequence[str]) -> str | None:
-        """The sentence with one word masked, preferably one that the other sentences have too."""
+        """Masks one word of the sentence, preferably one that the other sentences have too."""
         words = content_words(sentence)
         if not mask or not words:
             return None
@@ -74,7 +74,7 @@ class FillMask:
     def predict(
         self, run: Any, texts: Sequence[str], options: FillMaskOptions, names: Names
     ) -> list[list[list[tuple[str, float]]]]:
-        """For each text and each mask in it, the `k` most probable tokens with their probabilities."""
+        """Finds for each text and each mask in it the `k` most probable tokens with their probabilities."""
         run.require_head((self._head,), self._description)
         special, max_length = run.tokenizer.vocabulary.specials, run.model.max_length
         prompt_ids = prompts.tokenize_masked(texts, run.tokenizer, max_length, names, run.special_tokens)
@@ -87,11 +87,11 @@ class FillMask:
                 for text, ids in zip(arrays, prompt_ids, strict=True)]
 
     def to_json(self, prediction: list[list[tuple[str, float]]]) -> dict[str, Any]:
-        """{"masks": [[{"word": ..., "probability": ...}, ...], ...]}"""
+        """Returns {"masks": [[{"word": ..., "probability": ...}, ...], ...]}."""
         return {"masks": [[{"word": word, "probability": rounded(p)} for word, p in mask] for mask in prediction]}
 
     def to_text(self, text: str, prediction: list[list[tuple[str, float]]], tokenizer: Tokenizer) -> str:
-        """The text, and under it the tokens for each mask."""
+        """Shows the text, and under it the tokens for each mask."""
         lines, mask = [text], "[MASK]" if "[MASK]" in text else tokenizer.mask_token
         for number, candidates in enumerate(prediction, 1):
             lines.append(f"  {mask} {number}" if len(prediction) > 1 else f"  {mask}")
@@ -119,11 +119,11 @@ class GenerateText:
     options, sample_options = GenerateOptions, GenerateOptions(tokens=20)
 
     def accepts(self, text: str) -> bool:
-        """Whether the text has no mask, which nothing would fill."""
+        """Tells whether the text has no mask, which nothing would fill."""
         return MASK.search(text) is None
 
     def prompt_from(self, sentence: str, mask: str, others: Sequence[str]) -> str | None:
-        """The first words of the sentence; None if it has too few."""
+        """Takes the first words of the sentence; None if it has too few."""
         words = list(WORD.finditer(sentence))
         if len(words) <= PROMPT_WORDS:
             return None
@@ -138,8 +138,8 @@ class GenerateText:
                                 "should continue")
 
     def predict(self, run: Any, texts: Sequence[str], options: GenerateOptions, names: Names) -> list[list[str]]:
-        """For each text `options.samples` continuations of up to `options.tokens` tokens, fewer where the document ends
-        before."""
+        """Generates for each text `options.samples` continuations of up to `options.tokens` tokens, fewer where the
+        document ends before."""
         self.check(texts, run.tokenizer, run.model.max_length, names)
         predictions = []
         for number, (text, name) in enumerate(zip(texts, names or [None] * len(texts), strict=True), options.first):
@@ -151,11 +151,11 @@ class GenerateText:
         return predictions
 
     def to_json(self, prediction: list[str]) -> dict[str, Any]:
-        """{"continuations": [...]}"""
+        """Returns {"continuations": [...]}."""
         return {"continuations": prediction}
 
     def to_text(self, text: str, prediction: list[str], tokenizer: Tokenizer) -> str:
-        """A line for each continuation, with spaces for its line breaks."""
+        """Shows a line for each continuation, with spaces for its line breaks."""
         return "\n".join(f"{text} |{LINE_BREAK.sub(' ', more)}" for more in prediction)
 
 
@@ -176,11 +176,11 @@ class FillSpans:
     options, sample_options = FillSpansOptions, FillSpansOptions(tokens=20)
 
     def accepts(self, text: str) -> bool:
-        """Whether the text has a sentinel."""
+        """Tells whether the text has a sentinel."""
         return SENTINEL.search(text) is not None
 
     def prompt_from(self, sentence: str, mask: str, others: Sequence[str]) -> str | None:
-        """The sentence with one word replaced by a sentinel."""
+        """Replaces one word of the sentence by a sentinel."""
         if not (words := content_words(sentence)):
             return None
         word = _middle(words)
@@ -197,7 +197,7 @@ class FillSpans:
     def predict(
         self, run: Any, texts: Sequence[str], options: FillSpansOptions, names: Names
     ) -> list[dict[str, str]]:
-        """For each text the generated text of each of its sentinels; "" where none was generated."""
+        """Generates for each text the text of each of its sentinels; "" where none was generated."""
         run.require_network()
         self.check(texts, run.tokenizer, run.model.max_length, names)
         special, max_length = run.tokenizer.vocabulary.specials, run.model.max_length
@@ -209,19 +209,19 @@ class FillSpans:
                 for text, generated in zip(texts, spans, strict=True)]
 
     def to_json(self, prediction: dict[str, str]) -> dict[str, Any]:
-        """{"spans": {"<extra_id_0>": ..., ...}}"""
+        """Returns {"spans": {"<extra_id_0>": ..., ...}}."""
         return {"spans": prediction}
 
     def to_text(self, text: str, prediction: dict[str, str], tokenizer: Tokenizer) -> str:
-        """The text, and under it the text for each sentinel, or that it is none."""
+        """Shows the text, and under it the text for each sentinel, or that it is none."""
         width = max(map(len, prediction))
         return "\n".join([text, *(f"  {name:{width}}  {LINE_BREAK.sub(' ', span) or '(nothing)'}"
                                   for name, span in prediction.items())])
 
 
 def split_spans(tokens: Sequence[int], tokenizer: Tokenizer) -> dict[str, str]:
-    """{sentinel: the text of the tokens after it, up to the next one}, before the end of the text. A sentinel that is
-    generated twice keeps its first text."""
+    """Makes {sentinel: the text of the tokens after it, up to the next one}, before the end of the text. A sentinel
+    that is generated twice keeps its first text."""
     vocabulary, spans = tokenizer.vocabulary, {}
     sentinels, ends = set(vocabulary.sentinels), {vocabulary.specials["eos"], vocabulary.specials["pad"]}
     parts: list[tuple[int, list[int]]] = []
@@ -259,11 +259,11 @@ class DetectReplaced:
     options, sample_options = DetectReplacedOptions, DetectReplacedOptions()
 
     def accepts(self, text: str) -> bool:
-        """Any text."""
+        """Accepts any text."""
         return True
 
     def prompt_from(self, sentence: str, mask: str, others: Sequence[str]) -> str | None:
-        """The sentence with one word replaced by a word of another sentence."""
+        """Replaces one word of the sentence by a word of another sentence."""
         if not (words := content_words(sentence)):
             return None
         word, present = _middle(words), {match[0].lower() for match in WORD.finditer(sentence)}
@@ -278,7 +278,7 @@ class DetectReplaced:
     def predict(
         self, run: Any, texts: Sequence[str], options: DetectReplacedOptions, names: Names
     ) -> list[list[ReplacedToken]]:
-        """For each text a `ReplacedToken` for each of its tokens, in their order."""
+        """Makes for each text a `ReplacedToken` for each of its tokens, in their order."""
         run.require_head(("discriminator", "masked"), "discriminator head")
         pad, max_length = run.tokenizer.vocabulary.specials["pad"], run.model.max_length
         tokenized = prompts.tokenize_prompts(texts, run.tokenizer, max_length, names, run.special_tokens)
@@ -289,11 +289,11 @@ class DetectReplaced:
                 for text, prompt, array in zip(texts, tokenized, arrays, strict=True)]
 
     def to_json(self, prediction: list[ReplacedToken]) -> dict[str, Any]:
-        """{"replaced": [{"word": ..., "start": ..., "end": ..., "probability": ...}, ...]}"""
+        """Returns {"replaced": [{"word": ..., "start": ..., "end": ..., "probability": ...}, ...]}."""
         return {"replaced": [token._asdict() | {"probability": rounded(token.probability)} for token in prediction]}
 
     def to_text(self, text: str, prediction: list[ReplacedToken], tokenizer: Tokenizer) -> str:
-        """The marked text, and under it each token above its probability."""
+        """Shows the marked text, and under it each token above its probability."""
         lines, above, below = [mark_replaced(text, prediction)], "", ""
         for token in prediction:
             word = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in token.word)
@@ -310,7 +310,7 @@ class DetectReplaced:
 def _predicted(
     run: Any, sequences: Sequence[np.ndarray], make_batch: Callable, **options: int
 ) -> list[dict[str, np.ndarray]]:
-    """The arrays of each sequence, predicted in batches of similar lengths."""
+    """Predicts the arrays of each sequence, in batches of similar lengths."""
     predicted: list = [None] * len(sequences)
     for members in prompts.group_by_length(sequences):
         arrays = run.predict_batch(make_batch([sequences[i] for i in members]), **options)
@@ -320,7 +320,7 @@ def _predicted(
 
 
 def mark_replaced(text: str, tokens: Sequence[ReplacedToken]) -> str:
-    """The text with asterisks around what is more likely replaced than not."""
+    """Puts asterisks around what is more likely replaced than not."""
     spans: list[tuple[int, int]] = []
     for _, start, end, probability in tokens:
         if probability > 0.5 and start < end:
@@ -332,7 +332,7 @@ def mark_replaced(text: str, tokens: Sequence[ReplacedToken]) -> str:
 
 
 def content_words(sentence: str) -> list[re.Match]:
-    """The words of at least `SHORTEST_WORD` letters, or the characters in scripts that put no space between words."""
+    """Finds words of at least `SHORTEST_WORD` letters, or characters of scripts without spaces between words."""
     return [match for match in WORD.finditer(sentence)
             if match[0].isalpha() and (len(match[0]) >= SHORTEST_WORD or match[0] >= "\u3040")]
 
@@ -342,5 +342,5 @@ def _middle(words: Sequence[re.Match]) -> re.Match:
 
 
 def rounded(probability: float) -> float:
-    """Six significant digits."""
+    """Rounds to six significant digits."""
     return float(f"{probability:.6g}")

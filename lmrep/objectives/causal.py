@@ -66,7 +66,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
 
 
 def specs(c: Config, model: Model) -> Tree:
-    """The head's parameters: a projection where the table's width is not the network's, a table where none is tied."""
+    """Declares the head: a projection where the table's width is not the network's, a table where none is tied."""
     e, init, output = model.output.width, model.head_style.init, output_layer(model).specs
     if c.head == "transform":
         return lm_head.specs(model.width, e, model.vocab_size, init) | output
@@ -93,7 +93,7 @@ def prepare(keys: Keys, batch: Batch, *, c: Config) -> Batch:
 def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, most_frequent: int
 ) -> tuple[Array, tuple[Metrics, Carry]]:
-    """The mean cross-entropy of all tokens that have one before them, and the state after the batch."""
+    """Computes the mean cross-entropy of all tokens that have one before them, and the state after the batch."""
     state = initial_state(batch, carry, model)
     encoded = encode(params, batch, model, c, key, state)
     hidden = before_table(params, encoded.hidden, model, c)
@@ -106,7 +106,7 @@ def loss(
 
 
 def initial_state(batch: Batch, carry: Carry, model: Model) -> Tree | None:
-    """The state that each example continues from, without a gradient: that of the previous batch, or the initial one
+    """Returns the state that each example continues from, without a gradient: the previous batch's, or the initial one
     where `reset` i32[b] is 1. None where the examples of a format do not continue each other, or no state is given."""
     if "reset" not in batch or not jax.tree.leaves(carry.per_example):
         return None
@@ -114,7 +114,7 @@ def initial_state(batch: Batch, carry: Carry, model: Model) -> Tree | None:
 
 
 def restart(reset: Array, state: Tree, initial: Tree) -> Tree:
-    """The `initial` state, leaves [b, ...], where `reset` i32[b] is 1, and `state` elsewhere, without a gradient."""
+    """Takes `initial`, leaves [b, ...], where `reset` i32[b] is 1, and elsewhere `state`, without a gradient."""
     def select(state: Array, initial: Array) -> Array:
         return jnp.where(reset.reshape(-1, *[1] * (state.ndim - 1)) > 0, initial, jax.lax.stop_gradient(state))
 
@@ -124,7 +124,7 @@ def restart(reset: Array, state: Tree, initial: Tree) -> Tree:
 def encode(
     params: Tree, batch: Batch, model: Model, c: Config, key: Array | None = None, state: Tree = None
 ) -> Encoded:
-    """The network's output for a batch, from `state` on where one is given."""
+    """Computes the network's output for a batch, from `state` on where one is given."""
     segment_ids = batch["segment_ids"]
     visible = jnp.minimum(segment_ids, 1) if c.across else segment_ids
     inputs = model_inputs(model, batch, conditions_on=Context.LEFT, segment_ids=visible, positions=not c.across,
@@ -133,7 +133,7 @@ def encode(
 
 
 def before_table(params: Tree, hidden: Array, model: Model, c: Config) -> Array:
-    """The last layer's output [..., d] -> what is multiplied with the output table [..., e]."""
+    """Computes what is multiplied with the output table [..., e], given the last layer's output [..., d]."""
     head = _head(params)
     if c.head == "transform":
         return mlm_head.transform(head, hidden, model)
@@ -141,36 +141,36 @@ def before_table(params: Tree, hidden: Array, model: Model, c: Config) -> Array:
 
 
 def next_token_logits(params: Tree, hidden: Array, *, model: Model, c: Config) -> Array:
-    """The last layer's output [b, t, d] -> logits float32 [b, t, v]."""
+    """Computes logits float32 [b, t, v] of the last layer's output [b, t, d]."""
     return output_layer(model).logits(params["encoder"], _head(params), before_table(params, hidden, model, c))
 
 
 def next_token_nll(params: Tree, hidden: Array, targets: Array, *, model: Model, c: Config) -> Array:
-    """-log probability of the `targets` i32[b, t] given the last layer's output [b, t, d], float32 [b, t]."""
+    """Computes -log probability of the `targets` i32[b, t] given the last layer's output [b, t, d], float32 [b, t]."""
     x = before_table(params, hidden, model, c)
     return output_layer(model).cross_entropy(params["encoder"], _head(params), x, targets, jnp.ones(targets.shape))[1]
 
 
 def log_probabilities(params: Tree, batch: Batch, *, model: Model, c: Config) -> Array:
-    """The log probability float32 [b, m] of `targets` i32[b, m], the tokens after the positions `predicted`."""
+    """Computes the log probability float32 [b, m] of `targets` i32[b, m], each after a `predicted` position."""
     hidden = jnp.take_along_axis(encode(params, batch, model, c).hidden, batch["predicted"][..., None], axis=1)
     return output_layer(model).log_probabilities(
         params["encoder"], _head(params), before_table(params, hidden, model, c), batch["targets"])
 
 
 def _head(params: Tree) -> Tree:
-    """The head's parameters; {} where it has none, and the tree no `objective`."""
+    """Returns the head's parameters; {} where it has none, and the tree no `objective`."""
     return params.get("objective", {}).get("causal", {})
 
 
 def held_out(batch: Batch) -> HeldOut:
-    """The token after each position, as `Uses.held_out`."""
+    """Returns the token after each position, as `Uses.held_out`."""
     positions = jnp.broadcast_to(jnp.arange(batch["tokens"].shape[1]), batch["tokens"].shape)
     return HeldOut(batch["tokens"], positions, jnp.where(batch["weights"] > 0, batch["targets"], -1))
 
 
 def describe(batch: Batch, tokenizer) -> list[str]:
-    """Each example as text, "|" where a token does not predict the next one."""
+    """Shows each example as text, "|" where a token does not predict the next one."""
     texts = []
     for tokens, weights, segments in zip(batch["tokens"], batch["weights"], batch["segment_ids"], strict=True):
         real = np.flatnonzero(segments)

@@ -52,20 +52,20 @@ def _has_table_logits(part: FrozenPart) -> bool:
 
 
 def prepare(keys: Keys, batch: Batch) -> Batch:
-    """As in `causal`, with `teacher_weights` and `token_weights` float32 [b, t], of what the teacher gives."""
+    """Adds the fields of `causal`, and `teacher_weights` and `token_weights` float32 [b, t] for the teacher."""
     weights = normalize_weights(batch["segment_ids"] > 0)
     return causal.prepare(keys, batch, c=STUDENT) | {"teacher_weights": weights, "token_weights": weights}
 
 
 def encode(params: Tree, batch: Batch, model: Model, key: Array | None) -> Array:
-    """The last hidden states [b, t, d]."""
+    """Computes the last hidden states [b, t, d]."""
     return causal.encode(params, batch, model, STUDENT, key).hidden
 
 
 def logits(
     params: Tree, batch: Batch, hidden: Array, model: Model, key: Array | None, form: causal.Config = STUDENT
 ) -> teaching.Logits:
-    """The logits of the next tokens, of a head as `form` says."""
+    """Returns the logits of the next tokens, of a head as `form` says."""
     head = params.get("objective", {}).get("causal", {})
     return teaching.Logits(causal.before_table(params, hidden, model, form), output_table(model, params, head, key),
                            head.get("bias"))

@@ -67,7 +67,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
 
 def prepare(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> Batch:
     """Adds `inputs` i32[b, t]; `predicted`, `targets`, `weights` and `teacher_weights` [b, m], of the masked-LM loss
-    and of those of the teacher's logits; and `token_weights` [b, t], of the cosine."""
+    and of the losses on the teacher's logits; and `token_weights` [b, t], of the cosine."""
     tokens, segment_ids, t = batch["tokens"], batch["segment_ids"], batch["tokens"].shape[1]
     inputs, chosen = mask_batch(keys, tokens, segment_ids, c=c, vocabulary=vocabulary)
     if _everywhere(c):
@@ -84,9 +84,9 @@ def prepare(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> B
 def mask_batch(
     keys: Keys, tokens: Array, segment_ids: Array, *, c: Config, vocabulary: Vocabulary
 ) -> tuple[Array, Array]:
-    """The masks of a batch i32[b, t]: a position is drawn, without replacement, with a probability proportional to
-    max(count, 1)^-smoothing of its token; special tokens are never drawn. Returns (inputs i32[b, t], chosen bool[b, t],
-    the positions whose tokens are predicted)."""
+    """Masks a batch i32[b, t]: a position is drawn, without replacement, with a probability proportional to max(count,
+    1)^-smoothing of its token; special tokens are never drawn. Returns (inputs i32[b, t], chosen bool[b, t], the
+    positions whose tokens are predicted)."""
     log_weights = -c.smoothing * np.log(np.maximum(vocabulary.counts, 1).astype(np.float64))
     log_weights[[*vocabulary.specials.values()]] = -np.inf
     b, t = tokens.shape
@@ -111,22 +111,22 @@ def mask_batch(
 
 
 def _rank(scores: Array) -> Array:
-    """i32 like `scores` [n, k]: 0 for the largest of its line, 1 for the next."""
+    """Ranks `scores` [n, k], i32: 0 for the largest of its line, 1 for the next."""
     return jnp.argsort(jnp.argsort(-scores, axis=-1), axis=-1).astype(jnp.int32)
 
 
 def _everywhere(c: Config) -> bool:
-    """Whether logits are needed at all positions: for the teacher, or since a sequence may have any number of masks."""
+    """Tells whether logits are needed everywhere: for the teacher, or since a sequence may have many masks."""
     return c.draw == "batch" or bool((c.alpha_ce or c.alpha_mse) and not c.restrict_ce_to_mask)
 
 
 def encode(params: Tree, batch: Batch, model: Model, key: Array | None) -> Array:
-    """The last hidden states [b, t, d]."""
+    """Computes the last hidden states [b, t, d]."""
     return mlm_head.encode(params, batch, batch["inputs"], model, key)
 
 
 def logits(params: Tree, batch: Batch, hidden: Array, model: Model, key: Array | None) -> teaching.Logits:
-    """The logits at the predicted positions."""
+    """Returns the logits at the predicted positions."""
     head, predicted = params["objective"]["masked"], batch["predicted"]
     at = hidden if predicted.shape[1] == hidden.shape[1] else jnp.take_along_axis(hidden, predicted[..., None], axis=1)
     return teaching.Logits(mlm_head.transform(head, at, model), output_table(model, params, head, key), head["bias"])

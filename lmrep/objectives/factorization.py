@@ -43,7 +43,7 @@ class Config:
 
 
 def max_predictions(c: Config, length: int) -> int:
-    """m, the static number of predicted positions of an example of `length` tokens: 85 of 512."""
+    """Computes m, the static number of predicted positions of an example of `length` tokens: 85 of 512."""
     return max(1, math.floor(length / c.k))
 
 
@@ -79,7 +79,7 @@ def sample(
 
 
 def _goals(real: Array, first: int, c: Config) -> tuple[Array, Array]:
-    """The numbers of tokens that are chosen in the two parts: 43 and 42 of 256 each."""
+    """Computes how many tokens are chosen in the two parts: 43 and 42 of 256 each."""
     # a table from the host, since float32 rounds differently
     table = [0] + [max_predictions(c, n) for n in range(1, real.shape[0] + 1)]
     total, count = jnp.asarray(table, jnp.int32)[real.sum()], real.sum()
@@ -98,7 +98,7 @@ def _places(bits: Array, c: Config, length: int) -> tuple[Array, int]:
 def _choose(
     tokens: Array, real: Array, reversed: Array, goal: Array, draws: Array, c: Config, vocabulary: Vocabulary
 ) -> Array:
-    """Which tokens of a part are chosen, bool[t]: `goal` of them, or all. `draws` are random bits uint32[3, t]."""
+    """Chooses tokens of a part, bool[t]: `goal` of them, or all. `draws` are random bits uint32[3, t]."""
     t = tokens.shape[0]
 
     def turn(x: Array) -> Array:  # spans are chosen in the order of the text
@@ -115,8 +115,8 @@ def _choose(
 
 
 def _spans(starts: Array, real: Array, goal: Array, draws: Array, c: Config) -> Array:
-    """bool[t], the tokens of spans, from left to right, until `goal` are chosen or the part ends. Spans start at
-    `starts` bool[t], a word's first token; `draws` uint32[2, n] are random bits of n spans at most."""
+    """Chooses the tokens of spans, bool[t], from left to right, until `goal` are chosen or the part ends. Spans start
+    at `starts` bool[t], a word's first token; `draws` uint32[2, n] are random bits of n spans at most."""
     t, at = starts.shape[0], jnp.arange(starts.shape[0])
     end_of_text = jnp.where(real, at + 1, 0).max()
     next_start = jnp.append(jax.lax.cummin(jnp.where(starts, at, t), reverse=True), t)
@@ -145,11 +145,11 @@ def _spans(starts: Array, real: Array, goal: Array, draws: Array, c: Config) -> 
 
 
 def left_to_right(tokens: Array) -> Factorization:
-    """Every token of i32[b, t] is predicted from those before it."""
+    """Predicts every token of i32[b, t] from those before it."""
     order = jnp.broadcast_to(jnp.arange(tokens.shape[1], dtype=jnp.int32), tokens.shape)
     return Factorization(order, order)
 
 
 def all_but(hidden: Array) -> Factorization:
-    """The tokens at `hidden` bool[b, t] are predicted from all others, and not from one another."""
+    """Predicts the tokens at `hidden` bool[b, t] from all others, and not from one another."""
     return Factorization(jnp.where(hidden, 0, -1), jnp.zeros(hidden.shape, jnp.int32))

@@ -66,8 +66,8 @@ def prepare(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> B
 def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, most_frequent: int
 ) -> tuple[Array, tuple[Metrics, Carry]]:
-    """Mean cross-entropy of the batch's masked tokens, plus that of the pairs' labels with `sentence_pair`, and the
-    memory after the batch."""
+    """Computes the mean cross-entropy of the batch's masked tokens, plus the mean cross-entropy of the pairs' labels
+    with `sentence_pair`, and the memory after the batch."""
     state = initial_state(batch, carry, model)
     first, encoded = mlm_head.encode_predicted(params, batch, batch["inputs"], model, key, state)
     total, metrics = mlm_head.loss_and_metrics(params, encoded.hidden, batch, model, key)

@@ -56,7 +56,7 @@ def check_mask_token(objective: str, vocabulary: Vocabulary) -> None:
 
 
 def max_predictions(c: Config, length: int) -> int:
-    """m, the static number of predicted positions of an example of `length` tokens."""
+    """Computes m, the static number of predicted positions of an example of `length` tokens."""
     most = max(1, round(c.rate * length)) if c.count == "round" else math.floor(c.rate * length + 1)
     return min(most, length, c.max_predictions or most)
 
@@ -64,7 +64,7 @@ def max_predictions(c: Config, length: int) -> int:
 def mask_example(
     key: Array, tokens: Array, segment_ids: Array, *, c: Config, vocabulary: Vocabulary
 ) -> tuple[Array, Array, Array, Array]:
-    """The masking rule, for one example i32[t] (Devlin et al., 2019, section 3.1). Returns (inputs i32[t], predicted
+    """Masks one example i32[t] by the rule of Devlin et al. (2019, section 3.1). Returns (inputs i32[t], predicted
     positions i32[m], their tokens i32[m], target_mask bool[m], which of the m are used)."""
     special, m = vocabulary.specials, max_predictions(c, tokens.shape[0])
     draws = jax.random.bits(key, (4 + (c.ngram > 1), *tokens.shape))  # one call: each takes a second to compile
@@ -94,19 +94,20 @@ def mask_example(
 
 
 def uniform(bits: Array) -> Array:
-    """uint32 -> float32 in [0, 1)."""
+    """Maps random bits uint32 to float32 in [0, 1)."""
     return (bits >> 8).astype(jnp.float32) * 2.0**-24
 
 
 def sample_index(bits: Array, weights: np.ndarray) -> Array:
-    """uint32 -> i32, i with probability weights[i] / sum(weights), to within 2^-32; all weights are above 0."""
+    """Maps random bits uint32 to i32, i with probability weights[i] / sum(weights) within 2^-32; weights are above
+    0."""
     below = np.cumsum(weights, dtype=np.float64)[:-1] / np.sum(weights, dtype=np.float64)
     limits = np.minimum(below * 2.0**32, 2.0**32 - 1).astype(np.uint32)
     return jnp.searchsorted(jnp.asarray(limits), bits, side="right").astype(jnp.int32)
 
 
 def num_predictions(fraction: Array, n: Array, length: int, c: Config) -> Array:
-    """The number of predicted tokens of an example with n real tokens, special ones included; 0 of an empty example."""
+    """Computes the number of predicted tokens of an example with n real tokens, special ones included."""
     if c.count == "floor":
         return jnp.floor(c.rate * n + fraction).astype(jnp.int32)
     # A table from the host: 0.15 * n in float32 rounds differently from the published code's float64.
@@ -115,21 +116,21 @@ def num_predictions(fraction: Array, n: Array, length: int, c: Config) -> Array:
 
 
 def one_of(tokens: Array, specials: dict[str, int], roles: tuple[str, ...]) -> Array:
-    """bool like `tokens`: whether each is one of the special tokens of these roles."""
+    """Tells (bool like `tokens`) whether each token is one of the special tokens of these roles."""
     ids = sorted({specials[role] for role in roles if role in specials})
     return (tokens[..., None] == jnp.asarray(ids, tokens.dtype)).any(-1)
 
 
 def word_starts(tokens: Array, vocabulary: Vocabulary) -> Array:
-    """bool[t]: which tokens i32[t] of an example start a word."""
+    """Tells (bool[t]) which tokens i32[t] of an example start a word."""
     if vocabulary.ends_word is None:
         return jnp.asarray(vocabulary.starts_word)[tokens]
     return jnp.pad(jnp.asarray(vocabulary.ends_word)[tokens], (1, 0), constant_values=True)[:-1]
 
 
 def random_tokens(bits: Array, c: Config, vocabulary: Vocabulary) -> Array:
-    """A token for each of the random `bits`, uniform over the vocabulary, with or without special tokens. (fairseq
-    excludes its four special tokens, but not its mask.)"""
+    """Draws a token for each of the random `bits`, uniform over the vocabulary, with or without special tokens.
+    (fairseq excludes its four special tokens, but not its mask.)"""
     if c.random_specials:
         return (bits % np.uint32(vocabulary.size)).astype(jnp.int32)
     excluded = {i for role, i in vocabulary.specials.items() if role != "mask"}
@@ -141,7 +142,7 @@ def _choose_words(
     choice: Array, maskable: Array, segment_ids: Array, starts_word: Array, count: Array,
     lengths: Array | None = None, max_ngram: int = 1,
 ) -> Array:
-    """Whole words in random order, each chosen if all of it fits: bool[t].
+    """Chooses whole words in random order, each if all of it fits: bool[t].
 
     A continuation token belongs to the previous maskable token of its packed segment, even across a separator, as in
     BERT's script (where the second text of a pair, truncated at its front, may start inside a word).
@@ -171,7 +172,7 @@ def _choose_words(
 def _choose_runs(
     order: Array, word: Array, sizes: Array, segment_ids: Array, count: Array, lengths: Array, max_ngram: int
 ) -> Array:
-    """Which words are chosen, bool[t]; `order`, `sizes` and `lengths` are indexed by word, `word` by position."""
+    """Chooses words, bool[t]; `order`, `sizes` and `lengths` are indexed by word, `word` by position."""
     t, runs = order.shape[0], jnp.arange(max_ngram)
     segment = jnp.zeros(t + max_ngram, jnp.int32).at[word].max(segment_ids)[:t]
     ahead = jnp.arange(t)[:, None] + runs  # [t, n]: a word and the next ones
@@ -195,17 +196,17 @@ def _choose_runs(
 
 
 def pair_label(batch: Batch, example: int) -> str:
-    """The label of the sentence pair at index `example`, as text; "" where it is not predicted."""
+    """Shows the label of the sentence pair at index `example`; "" where it is not predicted."""
     return f"[pair label {int(batch['pair_label'][example])}] " if "pair_weights" in batch else ""
 
 
 def held_out(batch: Batch) -> HeldOut:
-    """The masked tokens, as `Uses.held_out`."""
+    """Returns the masked tokens, as `Uses.held_out`."""
     return HeldOut(batch["inputs"], batch["predicted"], jnp.where(batch["weights"] > 0, batch["targets"], -1))
 
 
 def describe(batch: Batch, tokenizer) -> list[str]:
-    """Each example as text with its targets marked: "the {cat -> [MASK]} sat", or {cat = cat} where it is unchanged."""
+    """Shows each example with its targets marked: "the {cat -> [MASK]} sat", or {cat = cat} where unchanged."""
     texts = []
     for example in range(len(batch["tokens"])):
         inputs, tokens, segments = (np.asarray(batch[name][example]) for name in ("inputs", "tokens", "segment_ids"))

@@ -26,14 +26,14 @@ METRICS = {
 
 
 def specs(model: Model) -> Tree:
-    """The head's parameters, with an output table where the network ties none."""
+    """Declares the head's parameters, with an output table where the network ties none."""
     return lm_head.specs(model.width, model.output.width, model.vocab_size, model.head_style.init) | output_specs(model)
 
 
 def uses(
     model: Model, vocabulary: Vocabulary, networks: tuple[NetworkUse, ...], describe: Callable = masking.describe
 ) -> Uses:
-    """`Objective.uses` of a masked language model."""
+    """Makes `Objective.uses` of a masked language model."""
     return Uses(
         scorings=scoring.pseudo_log_likelihoods(vocabulary, partial(log_probabilities, model=model)),
         held_out=masking.held_out, describe=describe, networks=networks,
@@ -43,8 +43,8 @@ def uses(
 def loss_and_metrics(
     params: Tree, hidden: Array, batch: Batch, model: Model, key: Array | None
 ) -> tuple[Array, Metrics]:
-    """The weighted sum of the cross-entropies of `targets` given the hidden states [b, m, d] at their positions, and
-    metrics. `key` is the one that the states were encoded with."""
+    """Computes the weighted sum of the cross-entropies of `targets` given the hidden states [b, m, d] at their
+    positions, and metrics. `key` is the one that the states were encoded with."""
     head = params["objective"]["masked"]
     table = output_table(model, params, head, key)
     nll, correct = lm_head.cross_entropy(head, table, transform(head, hidden, model), batch["targets"])
@@ -52,19 +52,19 @@ def loss_and_metrics(
 
 
 def predict(params: Tree, batch: Batch, *, model: Model, size: int, k: int = 5) -> dict[str, Array]:
-    """The k most probable tokens at `batch["predicted"]` i32[b, m]: `words` i32[b, m, k], `probabilities` [b, m, k]."""
+    """Finds the k most probable tokens at `predicted` i32[b, m]: `words` i32[b, m, k], `probabilities` [b, m, k]."""
     hidden = encode(params, batch, batch["tokens"], model, at=batch["predicted"])
     return top_k(probabilities(params, hidden, model), size, k)
 
 
 def probabilities(params: Tree, hidden: Array, model: Model) -> Array:
-    """The hidden states [b, m, d] -> the probability of each token, [b, m, v]."""
+    """Computes the probability of each token, [b, m, v], given the hidden states [b, m, d]."""
     head = params["objective"]["masked"]
     return jax.nn.softmax(lm_head.logits(head, output_table(model, params, head), transform(head, hidden, model)))
 
 
 def log_probabilities(params: Tree, batch: Batch, *, model: Model) -> Array:
-    """The log probability float32 [b, m] of `targets` i32[b, m] at the positions `predicted` i32[b, m]."""
+    """Computes the log probability float32 [b, m] of `targets` i32[b, m] at the positions `predicted` i32[b, m]."""
     head = params["objective"]["masked"]
     hidden = encode(params, batch, batch["tokens"], model, at=batch["predicted"])
     return lm_head.log_probabilities(head, output_table(model, params, head), transform(head, hidden, model),
@@ -72,7 +72,7 @@ def log_probabilities(params: Tree, batch: Batch, *, model: Model) -> Array:
 
 
 def top_k(probabilities: Array, size: int, k: int) -> dict[str, Array]:
-    """The k most probable tokens of the first `size`. (A table with more has them in its softmax.)"""
+    """Finds the k most probable tokens of the first `size`. (A table with more has them in its softmax.)"""
     best, words = jax.lax.top_k(probabilities[..., :size], k)
     return {"words": words, "probabilities": best}
 
@@ -80,9 +80,9 @@ def top_k(probabilities: Array, size: int, k: int) -> dict[str, Array]:
 def encode_predicted(
     params: Tree, batch: Batch, tokens: Array, model: Model, key: Array | None, state: Tree = None
 ) -> tuple[Array, Encoded]:
-    """The last layer's output at the position that stands for each example [b, d], and as `Encoded.hidden` at the
-    predicted ones [b, m, d]. With the `state` of a network with memory, the positions that it remembers do not see the
-    others, which the next example may predict."""
+    """Computes the last layer's output at the position that stands for each example [b, d], and as `Encoded.hidden` at
+    the predicted ones [b, m, d]. With the `state` of a network with memory, the positions that it remembers do not see
+    the others, which the next example may predict."""
     at = jnp.concatenate([sentence_pair.position(model, batch["segment_ids"])[:, None], batch["predicted"]], 1)
     mask, (b, t) = None, tokens.shape
     if state is not None and (known := model.state.carried(t)) < t:
@@ -96,11 +96,11 @@ def encode_predicted(
 def encode(
     params: Tree, batch: Batch, tokens: Array, model: Model, key: Array | None = None, at: Array | None = None
 ) -> Array:
-    """The last layer's output [b, m, d] at the positions `at` i32[b, m], by default all, for `tokens` i32[b, t] in
-    place of the batch's."""
+    """Computes the last layer's output [b, m, d] at the positions `at` i32[b, m], by default all, for `tokens` i32[b,
+    t] in place of the batch's."""
     return model.encode(params["encoder"], model_inputs(model, batch, tokens=tokens), key, at=at).hidden
 
 
 def transform(head: Tree, hidden: Array, model: Model) -> Array:
-    """The head up to the output table: hidden [..., d] -> [..., e]."""
+    """Applies the head up to the output table: hidden [..., d] -> [..., e]."""
     return lm_head.transform(head, hidden, activation=model.head_style.activation, eps=model.head_style.eps)

@@ -18,20 +18,20 @@ NETWORK = "network_"  # precedes the names of the losses that a network adds, in
 
 
 def normalize_weights(mask: Array) -> Array:
-    """bool or float [...] -> float32 [...]: divided by the whole array's total, so that the weights add to 1. All zero
+    """Divides weights, bool or float [...], by the whole array's total, so that they add to 1: float32 [...]. All zero
     where nothing is to be predicted."""
     mask = mask.astype(jnp.float32)
     return mask / jnp.maximum(mask.sum(), 1.0)
 
 
 def sums(mask: Array, **values: Array) -> Metrics:
-    """Metrics: the sum of each of `values` (float or bool) where `mask` holds, and the number of these positions."""
+    """Makes metrics: the sum of each of `values` (float or bool) where `mask` holds, and the count of positions."""
     count = mask.sum()
     return {name: ((value * mask).sum(), count) for name, value in values.items()}
 
 
 def with_network_losses(make: Callable[[Model], Objective], model: Model, microbatches: int) -> Objective:
-    """The objective that `make` builds on a network, whose loss in training has the terms of the network too.
+    """Makes the objective that `make` builds on a network, whose loss in training has the terms of the network too.
 
     A term is the mean over a microbatch (`Encoded.losses` of every call of `encode` with a key), and microbatches count
     the same. It is measured under its name after `NETWORK`. Frozen networks and generators add none.
@@ -61,7 +61,7 @@ def with_network_losses(make: Callable[[Model], Objective], model: Model, microb
 
 
 def checked_loss(returned: Any) -> tuple[Array, tuple[Metrics, Carry]]:
-    """What an objective's `loss` returned. Raises Broken where it is something else."""
+    """Returns what an objective's `loss` returned. Raises Broken where it is something else."""
     try:
         total, (metrics, carry) = returned
         return total, ({name: (total, count) for name, (total, count) in metrics.items()}, carry)
@@ -71,8 +71,8 @@ def checked_loss(returned: Any) -> tuple[Array, tuple[Metrics, Carry]]:
 
 
 def output_specs(model: Model) -> Tree:
-    """The parameters of an output table that the network does not tie: {} where it does. Raises UserError if the
-    network has an output layer that is not one table."""
+    """Declares the parameters of an output table that the network does not tie: {} where it does. Raises UserError if
+    the network has an output layer that is not one table."""
     check_table(model)
     if model.output.table is not None:
         return {}
@@ -81,7 +81,7 @@ def output_specs(model: Model) -> Tree:
 
 
 def output_table(model: Model, params: Tree, head: Tree, key: Array | None = None) -> Array:
-    """The table [v, e] that multiplies a head's output: the network's, or the one that `output_specs` declares."""
+    """Returns the table [v, e] that multiplies a head's output: the network's, or the one in `output_specs`."""
     return head["output"] if model.output.table is None else model.output.table(params["encoder"], key)
 
 
@@ -93,7 +93,7 @@ def check_table(model: Model) -> None:
 
 
 def output_layer(model: Model) -> OutputLayer:
-    """The network's output layer: its own, or a softmax over its output table (`output_table`)."""
+    """Returns the network's output layer, or a softmax over its output table (`output_table`)."""
     if model.output.layer is not None:
         return model.output.layer
 
@@ -116,7 +116,7 @@ def smoothed_cross_entropy(
     model: Model, params: Tree, head: Tree, x: Array, targets: Array, weights: Array, key: Array | None = None, *,
     label_smoothing: float = 0.0, z_loss: float = 0.0,
 ) -> tuple[Array, Array, Array]:
-    """As `OutputLayer.cross_entropy`, of targets that have `label_smoothing` of their probability spread over all
+    """Computes `OutputLayer.cross_entropy` of targets that have `label_smoothing` of their probability spread over all
     tokens (Szegedy et al., 2016), plus `z_loss` log(Z)^2. The nll that it returns is the plain one. Raises UserError if
     either is not 0, and the network's output layer is not one table."""
     if not label_smoothing and not z_loss:

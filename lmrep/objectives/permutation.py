@@ -95,8 +95,8 @@ def prepare(keys: Keys, batch: Batch, *, c: Config, model: Model, vocabulary: Vo
 def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, most_frequent: int
 ) -> tuple[Array, tuple[Metrics, Carry]]:
-    """The mean cross-entropy of the batch's targets, plus that of the pairs' labels with `sentence_pair`, and the
-    memory after the batch."""
+    """Computes the mean cross-entropy of the batch's targets, plus the mean cross-entropy of the pairs' labels with
+    `sentence_pair`, and the memory after the batch."""
     state, order = initial_state(batch, carry, model), Factorization(batch["revealed"], batch["sees"])
     encoded = encode(params, batch, order, model, key, state, layers=c.sentence_pair)
     total, nll, correct = output_layer(model).cross_entropy(
@@ -117,41 +117,41 @@ def encode(
     params: Tree, batch: Batch, order: Factorization, model: Model, key: Array | None = None, state: Tree = None,
     layers: bool = False,
 ) -> Encoded:
-    """The query stream at `batch["predicted"]` i32[b, m], given the tokens before each in `order`; with `layers`, those
-    of the content stream too."""
+    """Computes the query stream at `batch["predicted"]` i32[b, m], given the tokens before each in `order`; with
+    `layers`, the layers of the content stream too."""
     inputs = model_inputs(model, batch, conditions_on=Context.ORDER, carry=state)._replace(factorization=order)
     return model.encode(params["encoder"], inputs, key, at=batch["predicted"], layers=layers)
 
 
 def text_inputs(batch: Batch, *, order: Callable, model: Model, cls: int) -> tuple[Batch, Factorization]:
-    """A batch of single texts, with the token types that they have in training, and the order of their tokens."""
+    """Adds the token types of training to a batch of single texts; returns it with the order of its tokens."""
     if "token_type_ids" in model.inputs and "token_type_ids" not in batch:
         batch = batch | {"token_type_ids": jnp.where(batch["tokens"] == cls, 2, 0)}
     return batch, order(batch["tokens"])
 
 
 def predict(params: Tree, batch: Batch, *, given: Callable, model: Model, size: int, k: int = 5) -> dict[str, Array]:
-    """The k most probable tokens at `batch["predicted"]` i32[b, m]: `words` i32[b, m, k], `probabilities` [b, m, k]."""
+    """Finds the k most probable tokens at `predicted` i32[b, m]: `words` i32[b, m, k], `probabilities` [b, m, k]."""
     logits = token_logits(params, encode(params, *given(batch), model).hidden, model=model)
     return top_k(jax.nn.softmax(logits), size, k)
 
 
 def token_logits(params: Tree, hidden: Array, *, model: Model) -> Array:
-    """The query stream [b, m, d] -> logits float32 [b, m, v] of the token at each position."""
+    """Computes logits float32 [b, m, v] of the token at each position of the query stream [b, m, d]."""
     return output_layer(model).logits(params["encoder"], params["objective"]["permutation"], hidden)
 
 
 def log_probabilities(params: Tree, batch: Batch, *, given: Callable, model: Model) -> Array:
-    """The log probability float32 [b, m] of `targets` i32[b, m] at the positions `predicted`."""
+    """Computes the log probability float32 [b, m] of `targets` i32[b, m] at the positions `predicted`."""
     hidden = encode(params, *given(batch), model).hidden
     return output_layer(model).log_probabilities(
         params["encoder"], params["objective"]["permutation"], hidden, batch["targets"])
 
 
 def describe(batch: Batch, tokenizer, *, functional: Sequence[int]) -> list[str]:
-    """Each example as text, its targets in braces with their numbers in the order, each of which sees all before it;
-    then what the first of them are predicted from, beside the tokens that are given to all (or to those of the first
-    part, with their number), and what BERT would predict them from, whose targets are independent."""
+    """Shows each example as text, its targets in braces with their numbers in the order, each of which sees all before
+    it; then what the first of them are predicted from, beside the tokens that are given to all (or to those of the
+    first part, with their number), and what BERT would predict them from, whose targets are independent."""
     return [_describe({name: np.asarray(batch[name][i]) for name in
                        ("tokens", "segment_ids", "revealed", "sees", "predicted", "weights")},
                       tokenizer, functional, pair_label(batch, i) + "[reversed] " * bool(

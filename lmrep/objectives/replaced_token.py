@@ -64,7 +64,7 @@ def check(c: Config) -> None:
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
-    """Generator and encoder."""
+    """Builds generator and encoder."""
     check(c)
     masking.check_mask_token("replaced_token", vocabulary)
     if model.make_generator is None:
@@ -99,7 +99,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
 
 
 def specs(c: Config, model: Model, generator: Model) -> Tree:
-    """The generator's own parameters and head; the encoder's head."""
+    """Declares the parameters of the generator that it does not share, its head, and the encoder's head."""
     init = model.head_style.init
     separate = {name: part for name, part in generator.specs.items() if name not in TABLES[c.tie]}
     if c.tie == "tokens":
@@ -116,7 +116,7 @@ def specs(c: Config, model: Model, generator: Model) -> Tree:
 
 
 def generator_params(params: Tree, c: Config) -> Tree:
-    """The generator's parameters, with those that it shares."""
+    """Returns the generator's parameters, with those that it shares."""
     tree, shared = params["objective"]["generator"], params["encoder"]
     if c.tie == "tokens":
         return tree | {"embedding": tree["embedding"] | {"token": shared["embedding"]["token"]}}
@@ -124,7 +124,7 @@ def generator_params(params: Tree, c: Config) -> Tree:
 
 
 def generator_as_masked_lm(params: Tree, c: Config) -> Tree:
-    """The generator and its head as the parameters of a masked language model."""
+    """Returns the generator and its head as the parameters of a masked language model."""
     return {"encoder": generator_params(params, c), "objective": {"masked": params["objective"]["generator_head"]}}
 
 
@@ -144,7 +144,7 @@ def prepare(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> B
 def mask_example(
     key: Array, tokens: Array, segment_ids: Array, *, c: Config, vocabulary: Vocabulary
 ) -> tuple[Array, Array, Array, Array, Array]:
-    """The rule for one example: as `masking.mask_example`, and seeds uint32[m], equal where positions are."""
+    """Masks one example as `masking.mask_example`, and draws seeds uint32[m], equal where positions are."""
     key, seed_key = jax.random.split(key)
     rule = masking.mask_example if not c.with_replacement else _mask_with_replacement
     inputs, predicted, targets, target_mask = rule(key, tokens, segment_ids, c=_rule(c), vocabulary=vocabulary)
@@ -158,7 +158,7 @@ def _rule(c: Config) -> masking.Config:
 def _mask_with_replacement(
     key: Array, tokens: Array, segment_ids: Array, *, c: masking.Config, vocabulary: Vocabulary
 ) -> tuple[Array, Array, Array, Array]:
-    """Positions sampled with replacement from all tokens but special ones, as in the released code."""
+    """Samples positions with replacement from all tokens but special ones, as in the released code."""
     t, special = tokens.shape[0], vocabulary.specials
     m = max(1, int((c.rate + 0.005) * t))
     draws = jax.random.bits(key, (3, m))
@@ -181,7 +181,7 @@ def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, generator: Model,
     counts: np.ndarray,
 ) -> tuple[Array, tuple[Metrics, Carry]]:
-    """The generator's mean cross-entropy, plus the weighted loss of the encoder."""
+    """Computes the generator's mean cross-entropy, plus the weighted loss of the encoder."""
     generator_key, encoder_key = prng.split(key, 2)
     heads = params["objective"]
     nll, correct, words = generate(params, batch, generator_key, c, generator)
@@ -210,7 +210,7 @@ def loss(
 def generate(
     params: Tree, batch: Batch, key: Array | None, c: Config, generator: Model
 ) -> tuple[Array, Array, Array]:
-    """The generator's (nll, whether its most probable token is correct, sampled tokens i32), [b, m] each."""
+    """Computes the generator's (nll, whether its most probable token is correct, sampled tokens i32), [b, m] each."""
     tree = generator_as_masked_lm(params, c)
     head = tree["objective"]["masked"]
     hidden = mlm_head.encode(tree, batch, batch["inputs"], generator, key, batch["predicted"])
@@ -220,7 +220,7 @@ def generate(
 
 
 def replace(batch: Batch, words: Array) -> Array:
-    """The tokens i32[b, t] with `words` i32[b, m] at the predicted positions."""
+    """Puts `words` i32[b, m] at the predicted positions of the tokens i32[b, t]."""
     t = batch["tokens"].shape[1]
     positions = jnp.where(batch["weights"] > 0, batch["predicted"], t)
     put = jax.vmap(lambda tokens, positions, words: jnp.append(tokens, 0).at[positions].set(words)[:t])
@@ -228,15 +228,15 @@ def replace(batch: Batch, words: Array) -> Array:
 
 
 def replace_tokens(params: Tree, batch: Batch, *, c: Config, generator: Model) -> tuple[Array, Array]:
-    """The tokens of a prepared batch, i32[b, t], with those that the generator samples at the masked positions, and
-    which of them the encoder judges, bool[b, t]."""
+    """Replaces the masked tokens of a prepared batch, i32[b, t], by tokens that the generator samples, and tells which
+    tokens the encoder judges, bool[b, t]."""
     return replace(batch, generate(params, batch, None, c, generator)[2]), batch["token_weights"] > 0
 
 
 def discriminator_loss_and_metrics(
     head: Tree, hidden: Array, replaced: Array, weights: Array, activation: str
 ) -> tuple[Array, Metrics]:
-    """The weighted sum of the binary cross-entropies of `replaced` bool[b, t], and metrics."""
+    """Computes the weighted sum of the binary cross-entropies of `replaced` bool[b, t], and metrics."""
     logits = replaced_logits(head, hidden, activation)
     nll = jax.nn.softplus(logits) - logits * replaced
     target_mask = weights > 0
@@ -246,7 +246,7 @@ def discriminator_loss_and_metrics(
 
 
 def replaced_logits(head: Tree, hidden: Array, activation: str) -> Array:
-    """The detection head: hidden [b, t, d] -> logits float32 [b, t], above 0 where a token is likely replaced."""
+    """Applies the detection head: hidden [b, t, d] -> logits float32 [b, t], above 0 for "replaced"."""
     x = ACTIVATIONS[activation](linear.apply(head["transform"], hidden))
     return linear.apply(head["out"], x.astype(jnp.float32))[..., 0]
 
@@ -254,8 +254,8 @@ def replaced_logits(head: Tree, hidden: Array, activation: str) -> Array:
 def copy_or_predict(
     heads: Tree, table: Array, hidden: Array, targets: Array, same: Array, model: Model
 ) -> tuple[Array, Array]:
-    """-log(D * same + (1 - D) * softmax(logits)[target]), and D; [b, t] each. D is the sigmoid of the copy gate, `same`
-    bool[b, t] whether the input token is the original one."""
+    """Computes -log(D * same + (1 - D) * softmax(logits)[target]), and D; [b, t] each. D is the sigmoid of the copy
+    gate, `same` bool[b, t] whether the input token is the original one."""
     gate = linear.apply(heads["copy"], hidden.astype(jnp.float32))[..., 0]
     predicted = jax.nn.log_sigmoid(-gate) - _nll(heads["masked"], table, hidden, targets, model)
     either = jnp.logaddexp(jax.nn.log_sigmoid(gate), predicted)
@@ -263,8 +263,8 @@ def copy_or_predict(
 
 
 def copying_loss(tokens: Array, replaced: Array, c: Config, counts: np.ndarray) -> Array:
-    """As the first result of `copy_or_predict` [b, t], of a predictor whose gate is 1 - `rate` everywhere, and whose
-    tokens come from the training text, with their `counts` [v]."""
+    """Computes the first result of `copy_or_predict` [b, t] for a predictor whose gate is 1 - `rate` everywhere, and
+    whose tokens come from the training text, with their `counts` [v]."""
     unigram = jnp.asarray(np.log(np.maximum(counts, 1) / max(1, counts.sum())), jnp.float32)
     rate = min(c.rate, 0.99)
     return jnp.where(replaced, -math.log(rate) - unigram[tokens], -math.log1p(-rate))
@@ -273,9 +273,9 @@ def copying_loss(tokens: Array, replaced: Array, c: Config, counts: np.ndarray) 
 def predict(
     params: Tree, batch: Batch, *, c: Config, model: Model, generator: Model, vocabulary: Vocabulary, k: int = 5
 ) -> dict[str, Array]:
-    """With `predicted` i32[b, m] in the batch, the k most probable tokens there, as `mlm_head.predict`; without it
-    `replaced` float32 [b, t], the encoder's probability that each token was replaced; in variants whose encoder
-    predicts tokens, 1 minus the probability of the token.
+    """Finds, with `predicted` i32[b, m] in the batch, the k most probable tokens there, as `mlm_head.predict`. Without
+    it, computes `replaced` float32 [b, t], the encoder's probability that each token was replaced; in variants whose
+    encoder predicts tokens, 1 minus the probability of the token.
 
     The tokens are the generator's or, in variants whose encoder predicts tokens, the encoder's, whose inputs have the
     generator's most probable token at each [MASK], as in training.
@@ -298,8 +298,8 @@ def predict(
 
 
 def original_log_probability(params: Tree, batch: Batch, c: Config, model: Model) -> Array:
-    """The encoder's log probability float32 [b, t] that each token was not replaced; in variants whose encoder predicts
-    tokens, that of the token."""
+    """Computes the encoder's log probability float32 [b, t] that each token was not replaced; in variants whose encoder
+    predicts tokens, the log probability of the token."""
     heads, tokens = params["objective"], batch["tokens"]
     hidden = mlm_head.encode(params, batch, tokens, model)
     if c.variant in DETECTING:
@@ -311,12 +311,12 @@ def original_log_probability(params: Tree, batch: Batch, c: Config, model: Model
 
 
 def log_probabilities(params: Tree, batch: Batch, *, c: Config, model: Model) -> Array:
-    """`original_log_probability` at the positions `predicted` i32[b, m] of a batch, float32 [b, m]."""
+    """Computes `original_log_probability` at the positions `predicted` i32[b, m] of a batch, float32 [b, m]."""
     return jnp.take_along_axis(original_log_probability(params, batch, c, model), batch["predicted"], axis=1)
 
 
 def _nll(head: Tree, table: Array, hidden: Array, targets: Array, model: Model) -> Array:
-    """-log probability of `targets` i32[b, t] given the states [b, t, d], in chunks of t."""
+    """Computes -log probability of `targets` i32[b, t] given the states [b, t, d], in chunks of t."""
     def nll(x: Array, targets: Array) -> Array:
         return lm_head.cross_entropy(head, table, mlm_head.transform(head, x, model), targets)[0]
 

@@ -37,7 +37,7 @@ class Scoring(NamedTuple):
 def pseudo_log_likelihoods(
     vocabulary: Vocabulary, log_probabilities: Callable, head: str = "masked"
 ) -> Mapping[str, Scoring]:
-    """The scorings of masked language models, by `Scoring.log_probabilities` of the parameters `head`.
+    """Makes the scorings of masked language models, by `Scoring.log_probabilities` of the parameters `head`.
 
     `pll` (Salazar et al., 2020) masks one token at a time and adds up the log probabilities of the masked tokens given
     all others; the special tokens around a text are not scored. It favours rare words that are split into many tokens,
@@ -52,8 +52,8 @@ def pseudo_log_likelihoods(
 
 
 def masked_views(ids: np.ndarray, words: np.ndarray, *, mask: int, word_l2r: bool) -> Views:
-    """A view for each token of a text but special ones, in which it is masked and, if `word_l2r`, the later tokens of
-    its word are too."""
+    """Makes a view for each token of a text but special ones, in which it is masked and, if `word_l2r`, the later
+    tokens of its word are too."""
     text, position = np.nonzero(words >= 0)
     tokens, at = ids[text], np.arange(ids.shape[1])
     hidden = at == position[:, None]
@@ -64,13 +64,13 @@ def masked_views(ids: np.ndarray, words: np.ndarray, *, mask: int, word_l2r: boo
 
 
 def next_token_views(ids: np.ndarray, words: np.ndarray) -> Views:
-    """A single view of each text, whose tokens are predicted at the position before them, all but the first."""
+    """Makes a single view of each text, whose tokens are predicted at the position before them, all but the first."""
     n, t = ids.shape
     predicted = np.broadcast_to(np.arange(t - 1, dtype=np.int32), (n, t - 1))
     return Views(np.arange(n), ids, predicted, ids[:, 1:])
 
 
 def own_token_views(ids: np.ndarray, words: np.ndarray) -> Views:
-    """A single view of each text, in which each token but special ones is judged at its own position."""
+    """Makes a single view of each text, in which each token but special ones is judged at its own position."""
     positions = np.flatnonzero(words[0] >= 0).astype(np.int32)  # the same in all texts of one length
     return Views(np.arange(len(ids)), ids, np.broadcast_to(positions, (len(ids), len(positions))), ids[:, positions])

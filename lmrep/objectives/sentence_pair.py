@@ -19,12 +19,12 @@ METRICS = optional({
 
 
 def batch_fields(c) -> tuple[str, ...]:
-    """The batch fields that an objective with the field `sentence_pair` needs."""
+    """Names the batch fields that an objective with the field `sentence_pair` needs."""
     return (*BATCH_FIELDS, "pair_label") if c.sentence_pair else BATCH_FIELDS
 
 
 def specs(model: Model) -> Tree:
-    """The pooler (dense and tanh on one position) and the two-way classifier."""
+    """Declares the pooler (dense and tanh on one position) and the two-way classifier."""
     return {
         "pooler": linear.specs(model.width, model.width, ("embed", None), model.head_style.init),
         "classifier": linear.specs(model.width, 2, (None, None), model.head_style.init),
@@ -32,27 +32,27 @@ def specs(model: Model) -> Tree:
 
 
 def position(model: Model, segment_ids: Array) -> Array:
-    """i32[b], the position whose vector stands for each example with `segment_ids` i32[b, t]: the first, or the last
-    that is not padding (`HeadStyle.pooling`)."""
+    """Finds the position i32[b] whose vector stands for each example with `segment_ids` i32[b, t]: the first, or the
+    last that is not padding (`HeadStyle.pooling`)."""
     if model.head_style.pooling == "first":
         return jnp.zeros(len(segment_ids), jnp.int32)
     return jnp.where(segment_ids > 0, jnp.arange(segment_ids.shape[1]), 0).max(1).astype(jnp.int32)
 
 
 def weights(batch: Batch) -> Batch:
-    """`pair_weights` float32 [b]: the same for all examples but empty ones, which have 0."""
+    """Makes `pair_weights` float32 [b]: the same for all examples but empty ones, which have 0."""
     return {"pair_weights": normalize_weights(batch["segment_ids"][:, 0] > 0)}
 
 
 def logits(params: Tree, first: Array) -> Array:
-    """The last layer's output at one position [b, d] -> logits float32 [b, 2] of label 0 (next, in order) and
-    1 (random, swapped)."""
+    """Computes logits float32 [b, 2] of label 0 (next, in order) and 1 (random, swapped), given the last layer's output
+    at one position [b, d]."""
     pooled = jnp.tanh(linear.apply(params["pooler"], first))
     return linear.apply(params["classifier"], pooled.astype(jnp.float32))
 
 
 def loss(params: Tree, first: Array, batch: Batch) -> tuple[Array, Metrics]:
-    """The mean cross-entropy over the batch's pairs."""
+    """Computes the mean cross-entropy over the batch's pairs."""
     y = logits(params, first)
     nll = optax.softmax_cross_entropy_with_integer_labels(y, batch["pair_label"])
     return (nll * batch["pair_weights"]).sum(), sums(

@@ -74,7 +74,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
 
 
 def specs(c: Config, model: Model) -> Tree:
-    """The boundary head: a table of positions in a span, two dense layers with norms, and an output bias."""
+    """Declares the boundary head: a table of positions in a span, two dense layers with norms, and an output bias."""
     return {
         "place": ParamSpec((c.max_targets, c.position_width), (None, None), model.head_style.init),
         "join": linear.specs(2 * model.width + c.position_width, model.width, (None, "embed"), model.head_style.init),
@@ -84,7 +84,7 @@ def specs(c: Config, model: Model) -> Tree:
 
 
 def predictions(c: Config, length: int) -> int:
-    """m, the static number of predicted positions of an example of `length` tokens."""
+    """Computes m, the static number of predicted positions of an example of `length` tokens."""
     return min(length, math.ceil(c.rate * length) if c.count == "ceil" else max(1, round(c.rate * length)))
 
 
@@ -102,7 +102,7 @@ def prepare(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> B
 
 
 def mask_example(key: Array, tokens: Array, segment_ids: Array, *, c: Config, vocabulary: Vocabulary) -> Batch:
-    """The masking rule, for one example i32[t] (Joshi et al., 2019, section 3.1). Returns `inputs` i32[t]; `predicted`
+    """Masks one example i32[t] by the rule of Joshi et al. (2019, section 3.1). Returns `inputs` i32[t]; `predicted`
     i32[m], positions from left to right; `targets` i32[m], their tokens; `target_mask` bool[m], which of the m are
     used; `needed` i32[n], the positions whose states are needed; and `own` i32[m], the index of each predicted position
     in `needed`. With c.boundary also `left` and `right` i32[m], the indices in `needed` of the positions around the
@@ -177,7 +177,7 @@ def _choose(
 
 
 def _budget(real: Array, maskable: Array, c: Config) -> Array:
-    """The number of predicted tokens of an example."""
+    """Computes the number of predicted tokens of an example."""
     if c.count == "round":
         return masking.num_predictions(jnp.float32(0), real.sum(), real.shape[0], c)
     # computed on the host in float64, as in the published code
@@ -186,7 +186,7 @@ def _budget(real: Array, maskable: Array, c: Config) -> Array:
 
 
 def _corpus_words(bits: Array, vocabulary: Vocabulary) -> Array:
-    """A token for each of the random `bits`, by its frequency in the corpus, or uniform if counts are unknown."""
+    """Draws a token for each of the random `bits`, by its count in the corpus; uniformly without counts."""
     counts = np.array(vocabulary.counts, np.float64) if np.any(vocabulary.counts) else np.ones(vocabulary.size)
     counts[[i for role, i in vocabulary.specials.items() if role != "unk"]] = 0
     words = np.flatnonzero(counts)
@@ -194,26 +194,26 @@ def _corpus_words(bits: Array, vocabulary: Vocabulary) -> Array:
 
 
 def _first(chosen: Array, number: int) -> Array:
-    """i32[number]: the positions where `chosen` bool[t] holds, from left to right, and then any others."""
+    """Finds the positions i32[number] where `chosen` bool[t] holds, from left to right, and then any others."""
     t = chosen.shape[0]
     return jax.lax.top_k(jnp.where(chosen, t - jnp.arange(t), 0), number)[1]
 
 
 def _before(x: Array) -> Array:
-    """[t] -> [t], at each position the value of the one before it."""
+    """Shifts x [t] so that each position has the value of the one before it."""
     return jnp.pad(x, (1, 0))[:-1]
 
 
 def _after(x: Array) -> Array:
-    """[t] -> [t], at each position the value of the one after it."""
+    """Shifts x [t] so that each position has the value of the one after it."""
     return jnp.pad(x, (0, 1))[1:]
 
 
 def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, most_frequent: int
 ) -> tuple[Array, tuple[Metrics, Carry]]:
-    """Mean cross-entropy of the batch's masked tokens given their own states, plus `weight` times that given the states
-    around their spans, plus that of the pairs' labels with `sentence_pair`."""
+    """Computes the mean cross-entropy of the masked tokens given their own states, plus `weight` times the one given
+    the states around their spans, plus the loss of the pairs' labels with `sentence_pair`."""
     hidden = mlm_head.encode(params, batch, batch["inputs"], model, key, batch["needed"])
     total, metrics = mlm_head.loss_and_metrics(params, _states(hidden, batch["own"]), batch, model, key)
     metrics |= sums(batch["weights"] > 0, most_frequent_accuracy=batch["targets"] == most_frequent)
@@ -230,7 +230,7 @@ def loss(
 
 
 def by_boundary(head: Tree, hidden: Array, batch: Batch, model: Model) -> Array:
-    """The boundary head before the output table: states `hidden` [b, n, d] at the needed positions -> [b, m, e]."""
+    """Applies the boundary head up to the output table: `hidden` [b, n, d] at needed positions -> [b, m, e]."""
     position = jnp.take(head["place"], batch["span_position"], axis=0).astype(hidden.dtype)
     x = jnp.concatenate([_states(hidden, batch["left"]), _states(hidden, batch["right"]), position], axis=-1)
     x = ACTIVATIONS[model.head_style.activation](linear.apply(head["join"], x))
@@ -239,12 +239,12 @@ def by_boundary(head: Tree, hidden: Array, batch: Batch, model: Model) -> Array:
 
 
 def _states(hidden: Array, which: Array) -> Array:
-    """hidden [b, n, d], which i32[b, m] -> [b, m, d]."""
+    """Takes hidden [b, n, d] at `which` i32[b, m]: [b, m, d]."""
     return jnp.take_along_axis(hidden, which[..., None], axis=1)
 
 
 def describe(batch: Batch, tokenizer) -> list[str]:
-    """Each example as text with its spans marked: "the {old cat -> [MASK] [MASK]} sat", {old cat = old cat} if
+    """Shows each example as text with its spans marked: "the {old cat -> [MASK] [MASK]} sat", {old cat = old cat} if
     unchanged, and in double braces if it is predicted from its boundary too."""
     texts = []
     for i in range(len(batch["tokens"])):

@@ -85,7 +85,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
 
 
 def special_ids(vocabulary: Vocabulary, name: str) -> Ids:
-    """The special tokens of a tokenizer. Raises UserError where it has none of these; `name` needs them."""
+    """Returns the special tokens of a tokenizer. Raises UserError where it lacks one; `name` needs them."""
     special = vocabulary.specials
     if "eos" not in special or not len(vocabulary.sentinels):
         raise UserError(f"{name} needs sentinels, <extra_id_0> and so on, and an end of text, which this tokenizer "
@@ -98,7 +98,7 @@ def special_ids(vocabulary: Vocabulary, name: str) -> Ids:
 
 
 def noise_counts(n: np.ndarray, c: Config, sentinels: int) -> tuple[np.ndarray, np.ndarray]:
-    """(noise tokens, spans of noise) of texts of n tokens, int[...] each: 85 and 28 of 568.
+    """Computes (noise tokens, spans of noise) of texts of n tokens, int[...] each: 85 and 28 of 568.
 
     There are at least one noise token, one other token and one span, as if texts had two tokens or more, and at most as
     many spans as sentinels, one of which may be needed at the end.
@@ -110,7 +110,8 @@ def noise_counts(n: np.ndarray, c: Config, sentinels: int) -> tuple[np.ndarray, 
 
 
 def lengths(t: int, c: Config, sentinels: int) -> tuple[int, int]:
-    """(s, t): the static lengths of source and target for rows of `t` tokens, each with its end: (512, 114) of 568."""
+    """Computes (s, t): the lengths of source and target, each with its end, for rows of `t` tokens: (512, 114) of
+    568."""
     if c.variant in WHOLE:
         return t + 1, t + 1
     if c.variant == "prefix":
@@ -128,7 +129,7 @@ def lengths(t: int, c: Config, sentinels: int) -> tuple[int, int]:
 
 
 def random_parts(bits: Array, total: Array, parts: Array, most: int) -> Array:
-    """i32[most]: `total` cut at random, by the bits uint32[n >= total], into `parts` positive numbers, then zeros. All
+    """Cuts `total` at random, by the bits uint32[n >= total], into `parts` positive numbers, then zeros: i32[most]. All
     ways are equally likely. `most` is static, and at least `parts`."""
     at = jnp.arange(bits.shape[0])
     # After each unit but the last one may be a cut, where there are parts - 1 of them.
@@ -138,7 +139,7 @@ def random_parts(bits: Array, total: Array, parts: Array, most: int) -> Array:
 
 
 def noise_mask(draws: Array, n: Array, c: Config, sentinels: int) -> Array:
-    """bool[t]: the noise of a text, its first n of t tokens. `draws` are random bits uint32[2, t].
+    """Chooses the noise of a text, its first n of t tokens: bool[t]. `draws` are random bits uint32[2, t].
 
     Spans alternate with other tokens, which come first, so that the text ends in noise; their lengths are random
     compositions.
@@ -157,7 +158,7 @@ def noise_mask(draws: Array, n: Array, c: Config, sentinels: int) -> Array:
 
 
 def corrupt(key: Array, tokens: Array, segment_ids: Array, *, c: Config, ids: Ids) -> tuple[Array, Array, Array, Array]:
-    """Source and target of one example i32[t], whose padding follows the text, each with an end. Returns (source
+    """Makes source and target of one example i32[t], whose padding follows the text, each with an end. Returns (source
     i32[s], its number of tokens i32[], target i32[t'], its number of tokens i32[]); the others are `start`."""
     t, n = tokens.shape[0], (segment_ids > 0).sum()
     real = jnp.arange(t) < n
@@ -192,19 +193,19 @@ def corrupt(key: Array, tokens: Array, segment_ids: Array, *, c: Config, ids: Id
 
 
 def _starts(chosen: Array, real: Array) -> Array:
-    """bool[t]: where a run of chosen tokens begins."""
+    """Tells (bool[t]) where a run of chosen tokens begins."""
     return chosen & ~jnp.pad(chosen, (1, 0))[:-1] & real
 
 
 def _with_sentinels(tokens: Array, chosen: Array, real: Array, ids: Ids) -> tuple[Array, Array]:
-    """(tokens with a sentinel at the begin of each run of chosen ones i32[t], which of them remain bool[t])."""
+    """Puts a sentinel at the begin of each run of chosen tokens: (tokens i32[t], which of them remain bool[t])."""
     starts = _starts(chosen, real)
     number = jnp.minimum(jnp.cumsum(starts) - 1, len(ids.sentinels) - 1)
     return jnp.where(starts, jnp.asarray(ids.sentinels)[number], tokens), real & (~chosen | starts)
 
 
 def _limit(noise: Array, real: Array, length: int, c: Config, sentinels: int) -> Array:
-    """The noise from the left up to what a target of that length, and so many sentinels, can hold."""
+    """Limits the noise, from the left, to what a target of that length, and so many sentinels, can hold."""
     if c.variant == "drop_tokens":
         return noise & (jnp.cumsum(noise) < length)
     runs = _starts(real & ~noise, real)
@@ -217,7 +218,7 @@ def _limit(noise: Array, real: Array, length: int, c: Config, sentinels: int) ->
 def _pack(
     tokens: Array, kept: Array, length: int, n: Array, ids: Ids, closing: Array | None = None
 ) -> tuple[Array, Array]:
-    """(the kept tokens, `closing` unless it is -1, and the end, i32[length]; their number). None of an empty row."""
+    """Packs the kept tokens, `closing` unless it is -1, and the end: (i32[length], their number; 0 of an empty row)."""
     out = jnp.full(length, ids.start, jnp.int32)
     out = out.at[jnp.where(kept, jnp.cumsum(kept) - 1, length)].set(tokens, mode="drop")
     count = kept.sum()
@@ -245,7 +246,7 @@ def prepare(keys: Keys, batch: Batch, *, c: Config, ids: Ids) -> Batch:
 
 
 def pair(batch: Batch) -> Batch:
-    """What the network reads of a prepared batch, as `TextPairs.batch`."""
+    """Makes the batch that the network reads of a prepared one, as `TextPairs.batch`."""
     return {"tokens": batch["inputs"], "segment_ids": batch["target_segment_ids"], "targets": batch["targets"],
             "source": batch["source"]}
 
@@ -253,7 +254,7 @@ def pair(batch: Batch) -> Batch:
 def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, most_frequent: int
 ) -> tuple[Array, tuple[Metrics, Carry]]:
-    """The mean cross-entropy of the targets and, in training, z-loss."""
+    """Computes the mean cross-entropy of the targets and, in training, z-loss."""
     hidden = model.encode(params["encoder"], model_inputs(model, pair(batch), conditions_on=Context.SOURCE), key).hidden
     total, nll, correct = smoothed_cross_entropy(
         model, params["encoder"], _head(params), hidden, batch["targets"], batch["weights"], key,
@@ -263,13 +264,13 @@ def loss(
 
 
 def next_token_logits(params: Tree, hidden: Array, *, model: Model) -> Array:
-    """The decoder's output [b, t, d] -> logits float32 [b, t, v]."""
+    """Computes logits float32 [b, t, v] of the decoder's output [b, t, d]."""
     return output_layer(model).logits(params["encoder"], _head(params), hidden)
 
 
 def predict(params: Tree, batch: Batch, *, model: Model, ids: Ids, k: int = 50) -> dict[str, Array]:
-    """`generated` i32[b, k]: the target of each source, `tokens` i32[b, s] of the batch, up to its end, and the start
-    token after it; always the most probable token."""
+    """Generates `generated` i32[b, k]: the target of each source, `tokens` i32[b, s] of the batch, up to its end, and
+    the start token after it; always the most probable token."""
     source = Inputs(batch["tokens"], attention_mask=AttentionMask(batch["segment_ids"]))
     b, encoder = len(batch["tokens"]), params["encoder"]
 
@@ -285,12 +286,12 @@ def predict(params: Tree, batch: Batch, *, model: Model, ids: Ids, k: int = 50) 
 
 
 def _head(params: Tree) -> Tree:
-    """The output table; {} where it is tied."""
+    """Returns the output table; {} where it is tied."""
     return params.get("objective", {}).get("span_corruption", {})
 
 
 def describe(batch: Batch, tokenizer) -> list[str]:
-    """Each example as "source => target"."""
+    """Shows each example as "source => target"."""
     def text(tokens: Array, segment_ids: Array) -> str:
         return " ".join(tokenizer.id_to_token(int(i)) for i in np.asarray(tokens)[np.asarray(segment_ids) > 0])
 

@@ -54,19 +54,19 @@ class Logits(NamedTuple):
     bias: Array | None
 
     def at(self, x: Array) -> Array:
-        """float32 [b, k, v] for some of the positions, x [b, k, e]."""
+        """Computes float32 [b, k, v] for some of the positions, x [b, k, e]."""
         return lm_head.logits({} if self.bias is None else {"bias": self.bias}, self.table, x)
 
 
 def parts(c: Config) -> tuple[str, ...]:
-    """The frozen parts that training needs."""
+    """Names the frozen parts that training needs."""
     return (TEACHER,) if c.alpha_ce or c.alpha_cos or c.alpha_mse else ()
 
 
 def teacher(
     c: Config, model: Model, frozen: FrozenParts, has_logits: Callable[[FrozenPart], bool], expected: str
 ) -> FrozenPart | None:
-    """The teacher, if there is one. `has_logits` tells whether a part gives the logits that the student learns;
+    """Returns the teacher, if there is one. `has_logits` tells whether a part gives the logits that the student learns;
     messages call such a part `expected`. Raises UserError where it cannot teach this student."""
     part = frozen.get(TEACHER)
     if part is None:
@@ -99,8 +99,8 @@ class Losses(NamedTuple):
 def compare(
     student: Logits, teacher: Logits | None, targets: Array, temperature: float, frequencies: np.ndarray
 ) -> Losses:
-    """The losses of each position, in chunks where the logits of all positions would be large. `frequencies` [<= v]
-    says how often the training text has each token; further ids do not occur."""
+    """Computes the losses of each position, in chunks where the logits of all positions would be large. `frequencies`
+    [<= v] says how often the training text has each token; further ids do not occur."""
     student = student._replace(table=gather(student.table, lm_head.TABLE, "embed"))
     if teacher is not None:
         teacher = teacher._replace(table=gather(teacher.table, lm_head.TABLE, "embed"))
@@ -127,8 +127,8 @@ def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, part: FrozenPart | None,
     counts: np.ndarray, name: str, weight: float, encode: Callable, logits: Callable, teacher_logits: Callable,
 ) -> tuple[Array, tuple[Metrics, Carry]]:
-    """The student's own loss, times `weight`, and, with a teacher, those that it gives, beside the losses of constant
-    students. The metrics of its own loss are `{name}_loss` and `{name}_accuracy`.
+    """Computes the student's own loss, times `weight`, and, with a teacher, the losses that it gives, beside the losses
+    of constant students. The metrics of its own loss are `{name}_loss` and `{name}_accuracy`.
 
     Args:
       batch: has `targets` and their `weights` [b, m], `teacher_weights` [b, m] of what the teacher's logits give, and
@@ -166,20 +166,20 @@ def loss(
 
 
 def divergence(teacher: Array, student: Array, temperature: float) -> Array:
-    """T^2 KL(softmax(teacher / T) || softmax(student / T)) of logits [..., v], float32 [...]; those of a constant
-    student are [v]."""
+    """Computes T^2 KL(softmax(teacher / T) || softmax(student / T)) of logits [..., v], float32 [...]; the logits of a
+    constant student are [v]."""
     theirs, ours = (jax.nn.log_softmax(logits / temperature, axis=-1) for logits in (teacher, student))
     return temperature**2 * (jnp.exp(theirs) * (theirs - ours)).sum(-1)
 
 
 def cosine_distance(teacher: Array, student: Array) -> Array:
-    """1 - cos of hidden states [b, t, d], float32 [b, t], without a gradient to the teacher's."""
+    """Computes 1 - cos of hidden states [b, t, d], float32 [b, t], without a gradient to the teacher's."""
     x, y = student.astype(jnp.float32), jax.lax.stop_gradient(teacher.astype(jnp.float32))
     norms = (jnp.square(x).sum(-1) + EPSILON) * (jnp.square(y).sum(-1) + EPSILON)
     return 1 - (x * y).sum(-1) * jax.lax.rsqrt(norms)
 
 
 def terms(c: Config, part: FrozenPart | None, **student: float) -> Mapping[str, float]:
-    """`Objective.terms`: the weights of the student's own losses and, with a teacher, of those that it gives."""
+    """Makes `Objective.terms`: the weights of the student's own losses and, with a teacher, of the teacher's losses."""
     weights = {"distillation_loss": c.alpha_ce, "cosine_loss": c.alpha_cos, "mse_loss": c.alpha_mse} if part else {}
     return {name: weight for name, weight in {**student, **weights}.items() if weight or name in student}
