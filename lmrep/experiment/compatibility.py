@@ -89,7 +89,8 @@ def refusal(preset: str, objective: str, form: str) -> str:
         model = preset if preset in MODELS else PRESETS[preset].model
         network = smallest(MODELS[model], MODELS[model].config() if preset in MODELS else PRESETS[preset].config)
         given = default_fields(form)
-        if not reads(model, network, objective, _any_field()) <= set(given):
+        every = tuple(sorted({name for other in FORMATS for name in default_fields(other)}))
+        if not reads(model, network, objective, every) <= set(given):
             reads(model, network, objective, given)
     except UserError as error:
         return str(error)
@@ -114,10 +115,6 @@ def smallest(row: ModelDef, config: Any) -> Any:
 def default_fields(form: str) -> tuple[str, ...]:
     """The batch fields of a format with its default settings."""
     return FORMATS[form].fields(FORMATS[form].config())
-
-
-def _any_field() -> tuple[str, ...]:
-    return tuple(sorted({name for form in FORMATS for name in default_fields(form)}))
 
 
 @cache

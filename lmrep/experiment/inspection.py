@@ -185,7 +185,9 @@ def _fingerprint(experiment: Experiment, own: Sequence[Record]) -> str:
     """`records.fingerprint`, with classes numbered as they occur: a run that calls them 0 and 1 is measured on the same
     examples as one that generates their names."""
     task, numbers = TASKS[experiment.objective["name"]], {}
-    own = [_as_read(record) for record in own]
+    # Without a target that was made of other ones.
+    own = [record._replace(fields={name: value for name, value in record.fields.items() if name != "target"})
+           if {*records.TARGETS} & record.fields.keys() > {"target"} else record for record in own]
     names = experiment.objective.get("metrics") or task.objective.metrics
     classes = {"accuracy", "f1", "macro_f1", "matthews"} & {*names}
     if not classes or "choices" in own[0].fields or not _counts([_target(record) for record in own]):
@@ -193,13 +195,6 @@ def _fingerprint(experiment: Experiment, own: Sequence[Record]) -> str:
     return records.fingerprint(record._replace(fields={
         name: value for name, value in record.fields.items() if name not in records.TARGETS} | {
         "label": str(numbers.setdefault(str(_target(record)), len(numbers)))}) for record in own)
-
-
-def _as_read(record: Record) -> Record:
-    """Without a target that was made of other ones."""
-    made = "target" in record.fields and {*records.TARGETS} & record.fields.keys() != {"target"}
-    return record._replace(fields={name: value for name, value in record.fields.items()
-                                   if name != "target" or not made})
 
 
 def _target(record: Record) -> Any:

@@ -40,7 +40,8 @@ def parse_grid(text: str) -> list[Fields]:
             raise UserError(f"the grid has {part.strip()!r}; expected FIELD=VALUE,VALUE;FIELD=VALUE,...")
         if path in axes:
             raise UserError(f"the grid gives {path} twice; list all its values once")
-        axes[path] = [_unquoted(value.strip()) for value in _split(values, ",")]
+        axes[path] = [value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
+                      for value in map(str.strip, _split(values, ","))]
     if not axes or not any(value for values in axes.values() for value in values):
         raise UserError("the grid is empty; expected FIELD=VALUE,VALUE;FIELD=VALUE,... such as "
                         "--grid='optimizer.learning_rate=1e-4,3e-4;batch_size=16,32'")
@@ -143,10 +144,6 @@ def _split(text: str, separator: str) -> list[str]:
     if quote or closing:
         raise UserError(f"the grid has {text.strip()!r}, where {quote or closing[-1]} is missing")
     return parts
-
-
-def _unquoted(value: str) -> str:
-    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
 
 
 def _path(text: str, where: str) -> str:

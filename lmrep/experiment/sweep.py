@@ -20,7 +20,6 @@ from lmrep.config.record import flatten_config
 from lmrep.core.errors import UserError
 from lmrep.experiment import checks, page_files
 from lmrep.experiment import config as experiments
-from lmrep.experiment.config import Experiment
 from lmrep.experiment.record import TaskExperiment
 from lmrep.experiment.settings import MAX_RUNS, Fields
 from lmrep.experiment.task_data import best_metric
@@ -138,7 +137,9 @@ def make(load: Load, file: str, argument: str, overrides: Fields, settings: Sequ
         if key in seen:
             raise UserError(f"settings {seen[key]} and {name} are the same config; give it once")
         seen[key] = name
-        best = experiment.checkpoint.best or _best_metric(experiment, decided)
+        best, read = experiment.checkpoint.best, repr((experiment.data, experiment.sources, experiment.objective))
+        if not best:  # the training data of a task decides; it is read once for settings that read the same
+            best = decided[read] = decided.get(read) or best_metric(experiment)
         if metric and best != metric:
             raise UserError(f"settings are compared by checkpoint.best, which is {metric!r} in one and {best!r} in "
                             "another; give all the same")
@@ -147,14 +148,6 @@ def make(load: Load, file: str, argument: str, overrides: Fields, settings: Sequ
         found.append(Setting(name, fields, changes))
     return Plan(file, argument, tuple(overrides), data_dir, tuple(found), tuple(seeds) or (flat["seed"],),
                 json.loads(json.dumps(base)), metric, metrics)
-
-
-def _best_metric(experiment: Experiment, decided: dict[str, str]) -> str:
-    """The metric that a task's training data decides. The data is read once for settings that read the same."""
-    key = repr((experiment.data, experiment.sources, experiment.objective))
-    if key not in decided:
-        decided[key] = best_metric(experiment)
-    return decided[key]
 
 
 def extended(old: Plan, new: Plan) -> Plan:
@@ -182,7 +175,9 @@ def extended(old: Plan, new: Plan) -> Plan:
         raise UserError("the workdir holds another sweep:\n  " + "\n  ".join(lines) + "\nA sweep can be given more "
                         "settings and seeds besides its own; for other changes give another --workdir")
     taken = {setting.name for setting in old.settings}
-    settings = [before.get(key) or setting._replace(name=_free(setting, taken)) for key, setting in after.items()]
+    settings = [before.get(key) or setting._replace(
+        name=f"{setting.name}-{_digest(setting.fields)}" if setting.name in taken else setting.name)
+        for key, setting in after.items()]
     return new._replace(settings=tuple(settings))
 
 
@@ -262,10 +257,6 @@ def names(settings: Sequence[Fields]) -> list[str]:
         found.append(f"{name}-{_digest(fields)}" if name in taken else name)
         taken.add(found[-1])
     return found
-
-
-def _free(setting: Setting, taken: set[str]) -> str:
-    return f"{setting.name}-{_digest(setting.fields)}" if setting.name in taken else setting.name
 
 
 def _clean(text: str) -> str:

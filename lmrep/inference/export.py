@@ -103,7 +103,9 @@ def embed(
     check(target, words, long)
     states = Streams(run, streams) if streams else None
     total = count_lines(source)
-    entry, about = _entry_size(run, chosen, total), _about(run, chosen, words)
+    # A tensor's entry in the header takes at most `entry` bytes.
+    (n, d), (tokens, offset) = _shape(run, chosen), (10**digits - 1 for digits in DIGITS)
+    entry, about = len(_entry(str(total), (n, tokens, d), (offset, offset))), _about(run, chosen, words)
     most = (HEADER - len(about) - 8) // entry  # lines a file
     number = -(-total // most) or 1
     targets = [target] if number == 1 else [
@@ -182,12 +184,6 @@ def _about(run: Run, layers: Layers, words: str) -> bytes:
     return json.dumps({"__metadata__": {
         "layers": numbers if layers.join == "stack" else f"{layers.join}:{numbers}",
         "vectors": f"words, {words} of their tokens" if words else "tokens", "step": str(run.step)}})[1:-1].encode()
-
-
-def _entry_size(run: Run, layers: Layers, lines: int) -> int:
-    """The most bytes that a tensor's entry in the header needs."""
-    (n, d), (tokens, offset) = _shape(run, layers), (10**digits - 1 for digits in DIGITS)
-    return len(_entry(str(lines), (n, tokens, d), (offset, offset)))
 
 
 def _entry(name: str, shape: tuple[int, ...], offsets: tuple[int, int]) -> bytes:

@@ -7,7 +7,7 @@ XLA's own cost analysis counts the body of a loop once; here it counts once per 
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -32,6 +32,7 @@ _OPERANDS = re.compile(r"%([\w.\-]+)")
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _CHANNEL = re.compile(r"channel_id=(\d+)")
+_WINDOW = {"size": 1, "stride": 1, "lhs_dilate": 1, "rhs_dilate": 1, "pad": 0}  # fields of a window, and their defaults
 _LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 
 
@@ -49,8 +50,7 @@ class Operation(NamedTuple):
     @property
     def source(self) -> str:
         """The path of JAX transformations and functions that it comes from; "" where that is not known."""
-        found = _OP_NAME.search(self.attributes)
-        return found[1] if found else ""
+        return (_OP_NAME.search(self.attributes) or [""] * 2)[1]
 
     @property
     def called(self) -> list[str]:
@@ -92,8 +92,7 @@ class Program:
         for line in text.splitlines():
             if start := _COMPUTATION.match(line):
                 current = self.computations.setdefault(start[2], {})
-                if start[1]:
-                    self.entry = start[2]
+                self.entry = start[2] if start[1] else self.entry
             elif start := _OPERATION.match(line):
                 current[start[2]] = _operation(start, line[start.end():])
 
@@ -131,6 +130,10 @@ class Program:
                      and operation.arguments.isdecimal()]
         return max(constants, default=1)
 
+    def _root(self, name: str) -> Operation:
+        """The operation whose result is that of a computation."""
+        return next(operation for operation in self.computations[name].values() if operation.root)
+
     def _nested(self, name: str) -> Iterator[Operation]:
         """The operations of a computation and of those that it calls."""
         for operation in self.computations[name].values():
@@ -164,16 +167,14 @@ class Program:
         if operation.opcode == "convolution":  # what XLA makes of matrix products on TPUs
             return _convolution(operation, *(shape(types[name].type) for name in operation.operands[:2]))
         if operation.opcode == "custom-call" and "matmul" in operation.attributes.lower() and operation.operands:
-            left = shape(types[operation.operands[0]].type)
-            return 2.0 * math.prod(shape(operation.type)) * left[-1]
+            return 2.0 * math.prod(shape(operation.type)) * shape(types[operation.operands[0]].type)[-1]
         return 0.0
 
     # Memory
 
     def traffic(self) -> float:
-        """Bytes that one device reads from and writes to its main memory: operands and results of each operation. Of an
-        array that an operation only slices or updates, the slice counts. Arrays in a faster memory (another memory
-        space in their layout, as TPUs have) do not count."""
+        """Bytes that one device reads from and writes to its main memory: operands and results of each operation, and
+        the slice of an array that is only sliced or updated. Arrays in other memory spaces of a TPU do not count."""
         return float(sum(self._traffic(name, operation) * count for name, operation, count in self.operations()
                          if operation.opcode not in FREE and not operation.opcode.endswith("-done")))
 
@@ -192,17 +193,15 @@ class Program:
             return 2 * read[1]
         if operation.opcode != "fusion":
             return result + sum(read)
-        called = operation.called[0]
-        body = self.computations[called]
+        called, body = operation.called[0], self.computations[operation.called[0]]
         for parameter in (each for each in body.values() if each.opcode == "parameter"):
             index = int(parameter.arguments)
             read[index] = min(read[index], self._bytes_read(called, parameter.name))
-        root = next(each for each in body.values() if each.root)
+        root = self._root(called)
         outputs = [(operation.type, root.name)]
         if root.opcode == "tuple":
-            outputs = list(zip(elements(operation.type), root.operands, strict=True))
-        return sum(read) + sum(min(type_bytes(kind), self._bytes_written(called, name))
-                               for kind, name in outputs)
+            outputs = zip(elements(operation.type), root.operands, strict=True)
+        return sum(read) + sum(min(type_bytes(kind), self._bytes_written(called, name)) for kind, name in outputs)
 
     def _bytes_read(self, computation: str, name: str) -> int:
         """Bytes that a fused computation reads of one of its values, which may lie in any memory."""
@@ -226,8 +225,7 @@ class Program:
 
     def _bytes_written(self, computation: str, name: str) -> int:
         """Bytes of a result of a fused computation; of one that is updated in place, those that change."""
-        body = self.computations[computation]
-        operation = body[name]
+        operation = (body := self.computations[computation])[name]
         if operation.opcode == "parameter" or _is_passed_on(computation, operation):
             return 0
         if operation.opcode == "bitcast":
@@ -235,19 +233,16 @@ class Program:
         if operation.opcode == "dynamic-update-slice":
             return type_bytes(body[operation.operands[1]].type, everywhere=True)
         if operation.opcode == "fusion" and not operation.type.startswith("("):
-            called = operation.called[0]
-            return self._bytes_written(called, next(
-                each.name for each in self.computations[called].values() if each.root))
+            return self._bytes_written(operation.called[0], self._root(operation.called[0]).name)
         return type_bytes(operation.type, everywhere=True)
 
     def saved_bytes(self) -> int:
         """Bytes that the forward pass keeps for the backward pass on one device: arrays that operations of `jvp` make
         and operations of its `transpose` read, directly or after copies. Both are in the entry computation, or in the
         body of the loop over microbatches."""
-        return max(self._saved(name) for name in self.times)
+        return max(self._saved(self.computations[name]) for name in self.times)
 
-    def _saved(self, computation: str) -> int:
-        entry = self.computations[computation]
+    def _saved(self, entry: Mapping[str, Operation]) -> int:
         users: dict[str, list[Operation]] = {}
         for operation in entry.values():
             for name in operation.operands:
@@ -274,9 +269,8 @@ class Program:
 
     def _unchanged(self, loop: Operation) -> set[int]:
         """Which elements of a loop's state its body passes on as they are."""
-        body = self.computations[re.search(r"body=%?([\w.\-]+)", loop.attributes)[1]]
-        root = next(each for each in body.values() if each.root)
-        return {i for i, name in enumerate(root.operands)
+        body = self.computations[called := re.search(r"body=%?([\w.\-]+)", loop.attributes)[1]]
+        return {i for i, name in enumerate(self._root(called).operands)
                 if body[name].opcode == "get-tuple-element" and body[name].element == i
                 and body[body[name].operands[0]].opcode == "parameter"}
 
@@ -304,41 +298,33 @@ class Program:
                 type_ = each.type
                 if each.opcode.endswith("-start") and type_.startswith("(") and each.opcode != "all-reduce-start":
                     type_ = elements(type_)[:2][-1]  # it returns its operands, too
-                size = type_bytes(type_, everywhere=True)
-                if each.opcode.startswith("reduce-scatter"):
-                    size *= groups.shape[1]
+                size = type_bytes(type_, everywhere=True) * (
+                    groups.shape[1] if each.opcode.startswith("reduce-scatter") else 1)
                 found.append(Collective(opcode.removesuffix("-start"), groups, size, count, each.source))
         return found
 
 
 def _is_passed_on(computation: str, user: Operation) -> bool:
-    """Whether a fused operation only passes on its operands: the result of the fusion, or an asynchronous collective of
-    a TPU, which is in each fusion that it runs beside and counts at its end."""
+    """Whether a fused operation passes on its operands: as the result of the fusion, or in an asynchronous collective
+    of a TPU, which is in each fusion that it runs beside and counts at its end."""
     return (user.opcode == "tuple" and user.root) or (user.opcode in COLLECTIVES and "async_collective" in computation)
 
 
 def _convolution(operation: Operation, left: tuple[int, ...], right: tuple[int, ...]) -> float:
     """FLOPs of a convolution, without products by the zeros of padding and dilation."""
-    labels = _LABELS.search(operation.attributes)
-    result = shape(operation.type)
+    labels, result = _LABELS.search(operation.attributes), shape(operation.type)
     window = {key: value.split("x") for key, value in re.findall(r"(\w+)=([\d_x\-]+)", (
         re.search(r"window=\{([^}]*)\}", operation.attributes) or [0, ""])[1])}
     products = 2.0 * result[labels[3].index("b")] * result[labels[3].index("f")] * right[labels[2].index("i")]
     for i in range(sum(character.isdecimal() for character in labels[2])):
-        def field(name: str, default: str, i: int = i) -> str:
-            return window.get(name, [default] * (i + 1))[i]
-
-        size, stride = int(field("size", "1")), int(field("stride", "1"))
-        low, inner = int(field("pad", "0_0").split("_")[0]), int(field("lhs_dilate", "1"))
-        outer, extent = int(field("rhs_dilate", "1")), left[labels[1].index(str(i))]
+        size, stride, inner, outer, low = (int(window[name][i].split("_")[0]) if name in window else default for
+                                           name, default in _WINDOW.items())
+        extent = left[labels[1].index(str(i))]
         positions = (np.arange(result[labels[3].index(str(i))])[:, None] * stride - low
                      + np.arange(size)[None, :] * outer)
         inside = (positions >= 0) & (positions <= (extent - 1) * inner) & (positions % inner == 0)
         products *= int(inside.sum())
     return products
-
-
-# Texts
 
 
 def _operation(start: re.Match, rest: str) -> Operation:
@@ -354,15 +340,12 @@ def _operation(start: re.Match, rest: str) -> Operation:
 def type_bytes(text: str, everywhere: bool = False) -> int:
     """Bytes in main memory of an array or a tuple of arrays: "(bf16[2,3]{1,0}, f32[])" -> 16. With `everywhere` also of
     those in other memory spaces ("{1,0:S(1)}")."""
-    return sum(math.ceil(_bits(dtype) * math.prod(int(n) for n in shape.split(",") if n) / 8)
-               for dtype, shape, layout in _ARRAY.findall(text) if everywhere or "S(" not in layout)
-
-
-def _bits(dtype: str) -> int:
-    if dtype in _BITS:
-        return _BITS[dtype]
-    digits = re.match(r"[a-z]+(\d+)", dtype)
-    return int(digits[1]) if digits else 0
+    total = 0
+    for dtype, sizes, layout in _ARRAY.findall(text):
+        if everywhere or "S(" not in layout:
+            bits = _BITS.get(dtype) or int((re.match(r"[a-z]+(\d+)", dtype) or (0, 0))[1])
+            total += math.ceil(bits * math.prod(int(n) for n in sizes.split(",") if n) / 8)
+    return total
 
 
 def shape(text: str) -> tuple[int, ...]:
