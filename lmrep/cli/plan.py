@@ -47,7 +47,7 @@ def run(arguments: Arguments) -> int:
     from lmrep.analysis.report import plan_page
     from lmrep.experiment import checks
     from lmrep.experiment import config as experiments
-    from lmrep.planning import hardware, plan, record, search, table
+    from lmrep.planning import hardware, plan, search, table
     from lmrep.storage import remote_workdir
 
     if flags.output:
@@ -86,8 +86,8 @@ def run(arguments: Arguments) -> int:
         directory = remote_workdir.cache_dir(url) if url else Path(arguments.workdir or Path(flags.output).parent)
         sys.stdout.flush()
         directory.mkdir(parents=True, exist_ok=True)
-        path = Path(flags.output) if flags.output else directory / record.FILE
-        content = json.loads(json.dumps(record.record(plans, found, total, config.to_dict(), choices), default=str))
+        path = Path(flags.output) if flags.output else directory / table.FILE
+        content = json.loads(json.dumps(table.record(plans, found, total, config.to_dict(), choices), default=str))
         write_json(path, content)
         page = path.with_suffix(".html")
         write_text(page, plan_page.render(content))

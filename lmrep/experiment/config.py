@@ -135,8 +135,8 @@ def model_config(experiment: Experiment, vocab_size: int = 0) -> Any:
 
 
 def build_model(experiment: Experiment, vocab_size: int = 0, backend: str = "") -> Model:
-    """The network; no array is made. `backend` is the implementation of attention, by default that of the config or, if
-    that does not run everywhere, the best for each input. Raises UserError if its fields do not fit each other."""
+    """Builds the network, without arrays. `backend` is the implementation of attention: by default the config's, or the
+    best for each input if that does not run everywhere. Raises UserError if fields do not fit each other."""
     name, execution = experiment.model.get("name", "transformer"), experiment.execution
     contracts.check_network(name, model_def(experiment.model))
     backend = backend or (execution.attention if execution.attention in EVERYWHERE else AUTO)
@@ -236,8 +236,7 @@ def _choice(table: Mapping[str, Any], base: dict, changed: dict, where: str) -> 
 
 
 def _check_decoder(experiment: Experiment, stage: StagePlan) -> None:
-    """Refuses an encoder-decoder that reads one text alone, such as that of a run that is started from, for
-    generation."""
+    """Refuses to generate with an encoder-decoder that reads one text alone, for example the network of `init`."""
     definition, given = model_def(experiment.model), f" of init={experiment.init}" if experiment.init else ""
     defaults = {name: getattr(definition.config(), name) for name in definition.encoder}
     fields = {name: experiment.model.get(name, value) for name, value in defaults.items()}

@@ -224,8 +224,8 @@ def check_objective(
       stage: with its config.
       make: builds it.
       batch: shapes of a batch of the stage's format.
-      metrics: those of its row.
-      every: whether its loss measures all of them that are not optional; those of tasks measure some.
+      metrics: of its row.
+      every: whether its loss must measure all metrics that are not optional; losses of tasks measure some.
 
     Returns:
       The names of the metrics that it measures on validation data.

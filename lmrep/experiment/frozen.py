@@ -196,7 +196,7 @@ def _matching(specs: Tree, trained: Trained) -> tuple[Tree, dict[str, np.ndarray
 
 
 def _fingerprint(description: object, values: Mapping[str, np.ndarray]) -> str:
-    """SHA-256 of what a part computes with; "" without values."""
+    """SHA-256 of the description and the parameters; "" without parameters."""
     if not values:
         return ""
     found = hashlib.sha256(digest(description).encode())

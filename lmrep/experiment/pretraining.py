@@ -40,7 +40,7 @@ class Paper(NamedTuple):
 
     authors: str  # with the year
     corpus: str  # what the paper trained on
-    # those of the page's `SIZES` that it is about; (): all that no other paper of the page is about
+    # names in the page's `SIZES`; (): all sizes that no other paper of the page has
     sizes: tuple[str, ...] = ()
     # fields and sections of the config that the paper leaves open; the page's values are ours
     unpublished: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ def choices(
 def start(chosen: SimpleNamespace) -> ml_collections.ConfigDict:
     """The config that a page begins with: what was chosen, and every other field at its default.
 
-    The tokenizer is that of the size, with the vocabulary and case of the network; a network that reads characters, or
+    The tokenizer belongs to the size, with the vocabulary and case of the network; a network that reads characters, or
     generates from a source, has one that can. An optimizer that the page names itself starts as AdamW.
 
     With `data=python_docs`, a SentencePiece vocabulary has 8,000 pieces, since the corpus is small; `samples` are set

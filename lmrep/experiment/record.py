@@ -177,7 +177,7 @@ class Experiment:
     samples: tuple[str, ...] = setting((), "texts that the trained model is tried on at its end")
 
     def data_sets(self) -> list[DataSet]:
-        """The data sets that are mixed, with every field resolved; of `data` alone, that one, with the name ""."""
+        """The data sets that are mixed, with every field resolved; only `data`, with the name "", where none are."""
         if not self.sources:
             return [DataSet("", 1.0, self.data)]
         base = dataclasses.asdict(self.data)
@@ -228,7 +228,7 @@ class TaskExperiment(Experiment):
     new_layers: int = setting(0, "how many top layers start from random values, not from `init`", at_least=0)
 
     def data_sets(self) -> list[DataSet]:
-        """As that of `Experiment`, with the task's config for each."""
+        """As `Experiment.data_sets`, with the task's config for each."""
         given, config = dict(self.objective), TASKS[self.objective["name"]].objective.config
         del given["name"]
         changes = [(source.objective, f"config.sources.{i}.objective") for i, source in enumerate(self.sources)]
@@ -236,7 +236,7 @@ class TaskExperiment(Experiment):
             super().data_sets(), changes or [({}, "config.objective")], strict=True)]
 
     def check(self) -> None:
-        """As that of `Experiment`."""
+        """As `Experiment.check`."""
         if len(self.stages) > 1 or self.overfit:
             name = "stages" if self.stages else "overfit"
             raise UserError(f"config.{name} is set, and a task has one stage, and no overfit; remove it")

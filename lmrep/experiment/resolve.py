@@ -83,15 +83,14 @@ def _fit_optimizer(config: ml_collections.ConfigDict) -> None:
 def with_checkpoint(
     config: Mapping[str, Any], facts: CheckpointFacts, new_head: bool | None = None
 ) -> ml_collections.ConfigDict:
-    """The config of a run that starts from a checkpoint: its network and tokenizer are those of the checkpoint. With
-    `config.init_mapping`, which may take parameters from another network, the network stays as it is. A task gets the
-    head that suits the network: that of the checkpoint, with its labels, if it was trained for the same task; otherwise
-    that of its published system.
+    """The config of a run that starts from a checkpoint, with its network and tokenizer. With `config.init_mapping`,
+    which may take parameters from another network, the network stays as it is. A task gets the head of the checkpoint,
+    with its labels, if that was trained for the same task, and otherwise the head of its published system.
 
     Args:
       config: of an experiment.
       facts: of the checkpoint.
-      new_head: whether the head starts anew, so that its labels are those of the data; by default as `config.head`.
+      new_head: whether the head starts anew, with the labels of the data; by default as `config.head`.
     """
     config = _copy(config)
     config.init = facts.path
@@ -114,8 +113,8 @@ def with_checkpoint(
 
 
 def with_features(config: Mapping[str, Any], facts: CheckpointFacts) -> ml_collections.ConfigDict:
-    """The config of a task that reads the vectors of a frozen encoder: with its tokenizer and, where nothing else is
-    encoded (the network "none"), with what its texts look like."""
+    """The config of a task that reads the vectors of a frozen encoder, with its tokenizer. Where nothing else is
+    encoded (the network "none"), texts have its token types and its largest length."""
     config = _copy(config)
     config.tokenizer.update(facts.tokenizer)
     if config.model.name != "none":

@@ -49,7 +49,7 @@ class Setting(NamedTuple):
 
 
 class Run(NamedTuple):
-    """One run of a sweep; `name` is its workdir inside that of the sweep."""
+    """One run of a sweep; `name` is its workdir, relative to the sweep's."""
 
     setting: Setting
     seed: int
@@ -103,7 +103,7 @@ class Plan(NamedTuple):
 
 def make(load: Load, file: str, argument: str, overrides: Fields, settings: Sequence[Fields],
          seeds: Sequence[int], data_dir: str = "") -> Plan:
-    """A plan, of which every config was made and checked.
+    """Makes a plan, and checks every config of it.
 
     Args:
       load: (argument, overrides) -> config of the config file.
@@ -218,7 +218,7 @@ def command(directory: Path, plan: Plan) -> str:
 
 
 def _merged(argument: str, overrides: Fields, fields: Fields) -> tuple[str, Fields]:
-    """(argument, overrides) of an experiment with those of a setting."""
+    """(argument, overrides) of an experiment with a setting."""
     choices = [f"{path[1:]}={text}" for path, text in fields if path.startswith(":")]
     own = tuple((path, text) for path, text in fields if not path.startswith(":"))
     shared = {path for path, _ in overrides}

@@ -90,7 +90,7 @@ def _best(experiment: Experiment, task: TaskDef, config: Any) -> str:
 
 
 def _check_labels(experiment: Experiment, task: TaskDef, config: Any, training: Sequence[Record]) -> None:
-    """Refuses training data with labels that are not those of the head that `init` gave."""
+    """Refuses training data with labels that the head of `init` lacks."""
     labels = getattr(config, "labels", ())
     present = task.resolve(dataclasses.replace(config, labels=()), training).labels if labels else ()
     if new := [label for label in present if label not in labels]:
@@ -102,8 +102,8 @@ def _check_labels(experiment: Experiment, task: TaskDef, config: Any, training: 
 
 
 def _check_known(experiment: Experiment, task: TaskDef, config: Any, own: Sequence[Record]) -> None:
-    """Refuses validation data with classes or tags none of which is in the training data: they are those of something
-    else, and all checkpoints would be equally bad."""
+    """Refuses validation data of which no class or tag is in the training data: all checkpoints would be equally
+    bad."""
     if not (labels := getattr(config, "labels", ())):
         return
     target = task.reads.targets[0]
@@ -141,8 +141,8 @@ def _tokenizer(
 def labelled(
     experiment: Experiment, model: Model, tokenizer: Tokenizer, own: Sequence[Record], examples: int | None = None
 ) -> list[Record]:
-    """The records, with examples made of those of sources without targets, of each source at most `examples`, at equal
-    distances; 0 or None: all.
+    """Makes examples of the records of sources without targets, and keeps all others. At most `examples` are made of a
+    source, at equal distances; 0 or None: all.
 
     Raises:
       UserError: the tokenizer or the texts cannot be used so.
@@ -309,8 +309,7 @@ def read_data(
     experiment: Experiment, data: records.Config, split: str, examples: int | None = 0, source: str = ""
 ) -> list[Record]:
     """The records of a split of data that has the form of the run's, or of its source `source`, with their targets.
-    `examples` and errors are those of `read_split`; unlabelled texts are read in full, since examples are made of them
-    later."""
+    `examples` and errors are as in `read_split`. Unlabelled texts are read in full: examples are made of them later."""
     task, config = task_of(experiment), config_of(experiment, source)
     own = records.spread(records.read(data, split, task.needed(config)),
                          0 if task.templates.unlabelled(config) else examples)
@@ -356,8 +355,8 @@ def _weights(experiment: Experiment, counts: Sequence[int]) -> list[float]:
 
 
 def with_proportions(experiment: Experiment, own: Sequence[Record], examples: MixedExamples) -> MixedExamples:
-    """The training examples of a mixture in its proportions. They are those of examples: where sequences are packed, a
-    source whose sequences hold more examples gives fewer of them."""
+    """The training examples of a mixture in its proportions, which count examples: where sequences are packed, a source
+    with more examples in a sequence gives fewer sequences."""
     sequences = np.diff(examples.bounds)
     counts = [len(group) for group in _by_source(experiment, own)]
     return examples.with_counts(block_counts(

@@ -201,7 +201,7 @@ def compute(
 
     Args:
       run: a compiled `states` with its parameters.
-      windows: of all texts; those of one text follow each other.
+      windows: of all texts; the windows of a text follow each other.
       max_length: tokens that the model takes; 0 for any number.
       tokens: in a batch; by default what suits the backend.
       packed: whether texts may share a sequence, which needs a model that masks segments.

@@ -106,7 +106,7 @@ class Measured(NamedTuple):
     """An evaluation that is not written yet."""
 
     values: dict[str, Any]  # the metrics
-    intervals: dict[str, list[float]]  # {metric: [low, high]}, the bootstrap 95 % intervals of those of a task
+    intervals: dict[str, list[float]]  # {metric of a task: [low, high]}, its bootstrap 95 % interval
     store: Callable[[], None]  # writes what `evaluate` writes. Raises RunFault if that fails.
 
 
@@ -135,39 +135,48 @@ def measure(
         name = f"pll is {pll!r}" if pll else "end_mark is set"
         raise UserError(f"{name}, for scores of minimal pairs; give pairs too")
     run = load(directory, step, model, {"search": search} if search else {})
+    split = split or run.experiment.evaluated_split
+    subject, intervals, further, write = {"files": files} if files else {"split": split}, {}, {}, None
     if run.experiment.labelled:
         for name, value in {"stride": stride, "length": length, "batch_size": batch_size}.items():
             if value is not None:
                 raise UserError(f"{name} is {value}, and {run.directory} was trained for a task, not to predict text; "
                                 "leave it out")
-        number, values, intervals, write_predictions = evaluate_records(run, split, files, examples, source)
-        subject = {"files": files} if files else {"split": split or "validation"}
+        number, values, intervals, write = evaluate_records(run, split, files, examples, source)
         subject |= {"source": source} if source else {}
-        settings = {"examples": number, **search}
-
-        def store() -> None:
-            write_predictions()
-            _record(directory, run, subject, settings, values, {"intervals": intervals})
-
-        return Measured(values, intervals, store)
-    if source:
+        settings, further = {"examples": number, **search}, {"intervals": intervals}
+    elif source:
         raise UserError(f"source is {source!r}, and {run.directory} was not trained on labelled data; leave it out")
-    data_dir, split = Path(data_dir or default_data_dir()), split or "test"
+    else:
+        values, settings = _of_text(run, split, Path(data_dir or default_data_dir()), examples, files, length,
+                                    batch_size, stride)
+        settings |= model
+
+    def store() -> None:
+        if write:
+            write()
+        _record(directory, run, subject, settings, values, further)
+
+    return Measured(values, intervals, store)
+
+
+def _of_text(
+    run: Run, split: str, data_dir: Path, examples: int | None, files: str, length: int | None,
+    batch_size: int | None, stride: int | None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(metrics on text, the settings that decide them)."""
     try:
-        if stride is None:
-            number, values, left_out = _metrics(run, split, data_dir, examples, files, length, batch_size)
-            settings = {"examples": number} | {name: value for name, value in {
-                "length": length, "batch_size": batch_size, "without": left_out}.items() if value}
-        else:
+        if stride is not None:
             length = _window(run, length, stride)
-            values = _perplexity(run, split, data_dir, examples, files, length, stride).figures
-            settings = {"stride": stride, "length": length}
+            return (_perplexity(run, split, data_dir, examples, files, length, stride).figures,
+                    {"stride": stride, "length": length})
+        number, values, left_out = _metrics(run, split, data_dir, examples, files, length, batch_size)
     except NoTargets as error:
         raise UserError(str(error)) from error
     except ConfigError as error:  # the run's config is fixed
         raise UserError(f"{error.problem}; correct or convert the text, or give other files") from error
-    subject = {"files": files} if files else {"split": split}
-    return Measured(values, {}, lambda: _record(directory, run, subject, {**settings, **model}, values))
+    return values, {"examples": number} | {name: value for name, value in {
+        "length": length, "batch_size": batch_size, "without": left_out}.items() if value}
 
 
 def _minimal_pairs(

@@ -72,8 +72,8 @@ def predict_records(
 
 
 def task_config(run: Any, source: str = "") -> Any:
-    """The config of a run's task for examples of a source of its mixture; "" for those of none. Raises UserError for an
-    unknown source."""
+    """The config of a run's task for examples of a source of its mixture, or of none. Raises UserError for an unknown
+    source."""
     return task_data.config_of(run.experiment, source)
 
 
@@ -149,12 +149,12 @@ def write_predictions(path: Path, own: Sequence[Record], result: Result) -> None
 
 
 def evaluate_records(
-    run: Any, split: str | None, files: str, examples: int | None, source: str = ""
+    run: Any, split: str, files: str, examples: int | None, source: str = ""
 ) -> tuple[int, dict[str, float], dict[str, list[float]], Callable[[], object]]:
     """Predicts a split of a run's own data, or other files of the same form.
 
     Args:
-      split: "train", "validation" or "test"; None for "validation".
+      split: "train", "validation" or "test".
       files: a path or glob of other files, or several between commas, or a split of a TFDS data set, as
         tfds:glue/ax:test. They may lack targets.
       examples: how many, at equal distances, of each source; None for all.
@@ -167,7 +167,7 @@ def evaluate_records(
     Raises:
       UserError: the files cannot be read, with file and line.
     """
-    experiment, split = run.experiment, split or "validation"
+    experiment = run.experiment
     if split not in records.SPLITS:
         raise UserError(f"the split is {split!r}; expected one of {', '.join(records.SPLITS)}"
                         f"{suggestion(split, records.SPLITS)}")
@@ -187,7 +187,7 @@ def evaluate_records(
 def read_files(
     experiment: Experiment, files: str, examples: int | None = None, source: str = ""
 ) -> list[Record]:
-    """The records of other files, which have the form of those of the run or, of a mixture, of its source `source`.
+    """The records of other files, in the form of the run's files or, of a mixture, of its source `source`.
 
     Raises:
       UserError: they cannot be read; of a mixture, no source is given.

@@ -215,8 +215,8 @@ def _log_unknown(run: Run, texts: Iterable[Text]) -> None:
 
 
 def score(run: Run, texts: Sequence[Text], scoring: Scoring, tokens: int = 0) -> Scores:
-    """The scores of texts, with a line of progress now and then. `tokens` are those of a batch, by default what suits
-    the backend."""
+    """The scores of texts, with a line of progress now and then. A batch has `tokens` tokens; 0: as many as suit the
+    backend."""
     mesh = make_mesh(data=jax.device_count())
     tokens = tokens or BATCH.get(jax.default_backend(), BATCH_ELSEWHERE) * mesh.size
     log_probabilities = jax.jit(scoring.log_probabilities)

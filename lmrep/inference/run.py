@@ -71,7 +71,7 @@ class Run:
     tokenizer: tokenizers.Tokenizer  # the one that it was trained with
     model: Model  # the network
     objective: Objective  # of the stage that wrote the checkpoint
-    params: Tree  # arrays as in `objective.specs`, on the first device; and those of `objective.frozen` under "frozen"
+    params: Tree  # arrays as in `objective.specs`, on the first device, and as in `objective.frozen` under "frozen"
     # the frozen parts that its objective reads, without teachers
     frozen: FrozenParts = dataclasses.field(default_factory=dict, repr=False)
 
@@ -183,7 +183,7 @@ class Run:
         names: Sequence[str] | None = None,
     ) -> Iterator[tuple[int, np.ndarray, np.ndarray | None]]:
         """Computes what `encode` returns: (index of the text, hidden f32[n, t, d], attention f32[l, h, t, s] or None),
-        in no particular order. `names` are those of the texts, for messages.
+        in no particular order. `names` are the texts' names in messages.
 
         Raises:
           UserError: at once, where a text is too long.
@@ -270,7 +270,7 @@ class Run:
 
         Args:
           texts: any number.
-          capability: the name of one of `capabilities`; by default that of each text (`capability_of`).
+          capability: the name of one of `capabilities`; by default `capability_of` each text.
           names: of the texts, for messages.
           **options: fields of the capability's options, such as `k=5` or `temperature=0.7`. Where texts have several
             capabilities, each takes those that it has.

@@ -131,7 +131,7 @@ class Program:
         return max(constants, default=1)
 
     def _root(self, name: str) -> Operation:
-        """The operation whose result is that of a computation."""
+        """The operation that gives the result of a computation."""
         return next(operation for operation in self.computations[name].values() if operation.root)
 
     def _nested(self, name: str) -> Iterator[Operation]:
@@ -154,7 +154,7 @@ class Program:
         return sum((count * self.flops_of(name, operation) for name, operation, count in self.operations()), 0.0)
 
     def flops_of(self, computation: str, operation: Operation) -> float:
-        """Those of one operation, with what is fused to it."""
+        """As `flops`, of one operation with all that is fused to it."""
         if operation.opcode == "fusion":
             return sum(self.flops_of(called, each) for called in operation.called
                        for each in self.computations[called].values())

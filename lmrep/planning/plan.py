@@ -263,7 +263,7 @@ def _on_chip(tree: Any) -> int:
 
 
 def _required(message: str) -> int:
-    """Bytes that a program would need, of XLA's message that they are not there; 0 where it does not say."""
+    """Reads the bytes that a program needs from XLA's error message; 0 where it names none."""
     units = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
     found = [float(number) * units[unit] for number, unit in re.findall(r"([\d.]+)([KMGT]?)\b", message)
              if unit and "." in number]
@@ -315,7 +315,7 @@ def _warnings(made: StepPlan, one: StageShapes, mesh: Mesh, printed: str, progra
 
 
 class PlannedCost(NamedTuple):
-    """Of a whole run, from the lower bounds of its step times; None where something is not known."""
+    """The cost of a whole run, from the lower bound of each step's time; None where something is not known."""
 
     hours: float  # from start to end, at least
     chip_hours: float  # hours times the number of chips

@@ -48,7 +48,7 @@ def search(
     """Settings that were planned, those that fit first, the fastest first.
 
     For each mesh the setting that recomputes least is planned first; where it does not fit, those that need less
-    memory, until one does. Meshes are tried in the order of a rough estimate of what they communicate.
+    memory, until one does. Meshes that communicate least, by a rough estimate, are tried first.
 
     Args:
       config: of the experiment.
@@ -86,7 +86,7 @@ def first_that_fits(
 
     Args:
       config: of the experiment.
-      plans: of its stages, of which one does not fit.
+      plans: of its stages; at least one does not fit.
       hardware: to plan for.
       limit: how many changes are compiled at most.
       progress: called after each.

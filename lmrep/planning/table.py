@@ -1,17 +1,24 @@
-"""Plans as text."""
+"""Plans as text, and as JSON that the report shows."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
 
+from lmrep.config import json_files
+from lmrep.config.json_files import Number
 from lmrep.core.messages import byte_size
 from lmrep.planning.hardware import Hardware
 from lmrep.planning.plan import Memory, PlannedCost, StepPlan
+from lmrep.planning.search import Choice
 
 MEMORY = {"parameters": "parameters", "frozen": "frozen parameters", "optimizer": "optimizer state", "batch": "batch",
           "activations": "activations kept for the backward pass", "temporaries": "other temporaries",
           "program": "program"}
 
 TIMES = {"matrix products": "compute", "memory": "bandwidth", "communication": "network"}
+FILE = "plan.json"
+MEMORY_FIELDS = {"needed", "available", *MEMORY} - {"frozen"}
 
 
 def rows(plans: Sequence[StepPlan], hardware: Hardware) -> list[tuple[str, ...]]:
@@ -59,7 +66,7 @@ def title(plans: Sequence[StepPlan], hardware: Hardware) -> str:
 
 
 def warnings(plans: Sequence[StepPlan]) -> list[str]:
-    """Those of all stages, each once."""
+    """The warnings of all stages, without repetitions."""
     return list(dict.fromkeys(f"{f'stage {plan.stage}: ' if len(plans) > 1 else ''}{one}"
                               for plan in plans for one in plan.warnings))
 
@@ -141,3 +148,51 @@ def scaling(hardware: Hardware, plans: Sequence[StepPlan]) -> list[tuple[str, ..
 def markdown(cells: Sequence[str]) -> str:
     """A line of a table in Markdown."""
     return f"| {' | '.join(cells)} |"
+
+
+class StageRecord(TypedDict):
+    """What the report shows of the plan of a stage; times are in seconds, sizes in bytes."""
+
+    stage: str
+    memory: Annotated[dict[str, Number], lambda memory: "" if memory.keys() >= MEMORY_FIELDS else
+                      f"the fields {', '.join(sorted(MEMORY_FIELDS))}"]
+    seconds: Number
+    compute: Number
+    bandwidth: Number
+    network: Number
+
+
+class PlanRecord(TypedDict):
+    """plan.json, as far as the report shows it."""
+
+    title: str
+    summary: str
+    warnings: list[str]
+    table: Annotated[list[list[str]], lambda rows: "" if rows else "rows"]
+    search: list[list[str]]
+    stages: Annotated[list[StageRecord], lambda stages: "" if stages else "stages"]
+    config: dict[str, Any]
+
+
+def read(path: Path) -> PlanRecord | None:
+    """The plan in a file; None where there is none. Raises UserError where it is damaged."""
+    return json_files.read(PlanRecord, path, "run lmrep plan again")
+
+
+def record(
+    plans: Sequence[StepPlan], hardware: Hardware, cost: PlannedCost | None, config: Mapping[str, Any],
+    choices: Sequence[Choice] = (),
+) -> dict[str, Any]:
+    """All numbers of a plan, its table, and the settings that were searched."""
+    stages = [{**plan._asdict(), "memory": plan.memory._asdict(),
+               "transfers": [each._asdict() for each in plan.transfers], "fits": plan.fits, "seconds": plan.seconds,
+               "limit": plan.limit, "utilisation": plan.utilisation(hardware.chip.flops), "intensity": plan.intensity}
+              for plan in plans]
+    return {
+        "title": title(plans, hardware), "summary": summary(plans, cost),
+        "warnings": warnings(plans), "table": rows(plans, hardware),
+        "hardware": {"name": hardware.name, "devices": len(hardware.devices), "slices": hardware.slices,
+                     "chip": hardware.chip._asdict()},
+        "stages": stages, "cost": cost and cost._asdict(),
+        "search": ranking([(choice.flags, choice.plans) for choice in choices]) if choices else [],
+        "config": dict(config)}

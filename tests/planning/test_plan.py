@@ -13,7 +13,7 @@ from lmrep.core.errors import UserError
 from lmrep.core.sharding import make_mesh
 from lmrep.experiment import build, shapes, task_data
 from lmrep.experiment import config as experiments
-from lmrep.planning import flops, hardware, plan, record, search, table
+from lmrep.planning import flops, hardware, plan, search, table
 from lmrep.training.config import CostConfig
 from tests import small
 from tests.tasks import tiny
@@ -204,18 +204,18 @@ def test_the_command_compares_topologies(capsys, monkeypatch):
 
 
 def test_the_plan_in_a_workdir_is_a_section_of_the_report(tmp_path, sharded):
-    path = tmp_path / record.FILE
-    assert record.read(path) is None
-    kept = record.record([sharded], on(4), plan.cost_of_run([sharded], on(4)), {"name": "small"})
+    path = tmp_path / table.FILE
+    assert table.read(path) is None
+    kept = table.record([sharded], on(4), plan.cost_of_run([sharded], on(4)), {"name": "small"})
     path.write_text(json.dumps(kept))
-    found = plan_page.section(record.read(path))
+    found = plan_page.section(table.read(path))
     assert found["rows"] == [list(row) for row in table.rows([sharded], on(4))[1:]]
     assert sum(fraction for _, fraction, _ in found["memory"][0][1]) == pytest.approx(
         sharded.memory.needed / sharded.memory.available)
     for text in ("{", "[]", json.dumps(kept | {"stages": []}), json.dumps(kept | {"table": [[3]]})):
         path.write_text(text)
         with pytest.raises(UserError, match=r"plan\.json is damaged"):
-            record.read(path)
+            table.read(path)
 
 
 def test_what_xla_needs_is_read_from_its_message():

@@ -109,16 +109,16 @@ def test_a_split_in_tfds_is_evaluated_in_place_of_files(trained, tmp_path):
     writer.close_all()
     workdir = runs.copy("classification", tmp_path / "run")
     run = lmrep.load(workdir)
-    count, metrics, _, write = evaluate_task.evaluate_records(run, None, f"tfds:{directory}:validation", None)
+    count, metrics, _, write = evaluate_task.evaluate_records(run, "validation", f"tfds:{directory}:validation", None)
     assert count == 12 and metrics["accuracy"] > 0.5
     write()
-    count, metrics, _, write = evaluate_task.evaluate_records(run, None, f"tfds:{directory}:test", None)
+    count, metrics, _, write = evaluate_task.evaluate_records(run, "validation", f"tfds:{directory}:test", None)
     assert count == 12 and not metrics
     write()
     names = {path.name for path in (workdir / "predictions").iterdir()}
     assert {"reviews-validation.jsonl", "reviews.jsonl"} <= names
     with pytest.raises(UserError, match="'tfds:glue'; expected a TFDS data set and a split of it"):
-        evaluate_task.evaluate_records(run, None, "tfds:glue", None)
+        evaluate_task.evaluate_records(run, "validation", "tfds:glue", None)
 
 
 def test_the_diagnostic_set_in_tfds_has_the_columns_of_mnli_there(trained):

@@ -5,12 +5,11 @@ from typing import Any
 
 from lmrep.analysis.report import assets
 from lmrep.core.messages import byte_size
-from lmrep.planning.record import PlanRecord
-from lmrep.planning.table import MEMORY, TIMES, duration
+from lmrep.planning.table import MEMORY, TIMES, PlanRecord, duration
 
 
 def render(record: Mapping[str, Any]) -> str:
-    """The HTML of a page about one plan, as `lmrep.planning.record.record` gives it."""
+    """The HTML of a page about one plan, as `lmrep.planning.table.record` gives it."""
     return assets.environment().get_template("plan_page.html.j2").render(
         plan=section(record), name=record["config"].get("name", ""), css=assets.read("page.css"))
 

@@ -34,9 +34,9 @@ from lmrep.experiment.record import ALL_FORMATS
 from lmrep.models.base import Model
 from lmrep.objectives.base import Objective
 from lmrep.planning import flops, run_cost
-from lmrep.planning import record as plans
-from lmrep.planning.record import PlanRecord
+from lmrep.planning import table as plans
 from lmrep.planning.run_cost import Cost
+from lmrep.planning.table import PlanRecord
 from lmrep.storage import provenance
 from lmrep.training import metrics_log as logs
 
