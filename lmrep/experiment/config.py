@@ -14,6 +14,7 @@ import ml_collections
 
 from lmrep import optimizers
 from lmrep.config.record import choose, read
+from lmrep.core.components import described, faults_of
 from lmrep.core.errors import UserError
 from lmrep.core.messages import byte_size
 from lmrep.core.params import count, flatten
@@ -258,7 +259,8 @@ def _check_stage(stage: StagePlan, network: Model, formats: Mapping[str, FormatD
     if stage.batch_size % stage.microbatches:
         raise UserError(f"batch_size is {stage.batch_size}, which {stage.microbatches} microbatches do not divide")
     objective = ALL_OBJECTIVES[stage.objective_name]
-    objective.check(stage.objective)
+    with faults_of(described("objective", stage.objective_name, objective.config), objective.config):
+        objective.check(stage.objective)
     check_context(network, objective.conditions_on(stage.objective), f"objective {stage.objective_name!r}")
     contracts.check_format(stage)  # before a field that it misspells is missed
     form, masks = ALL_FORMATS[stage.format_name], "attention_mask" in network.inputs

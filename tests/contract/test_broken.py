@@ -122,6 +122,8 @@ BROKEN = {
         objective(name=lambda _: "masked"), "skip", "the name of its Objective is 'masked'; give it that of its row"),
     "a row with another config's field": (
         (OBJECTIVES, "skip", skip.DEFINITION._replace(loss_fields=("distanse",))), "skip", "'distanse'"),
+    "a check that reads a field that is missing": (
+        (OBJECTIVES, "skip", skip.DEFINITION._replace(check=unreadable)), "skip", "'chanels'"),
     "a build that reads a field that is missing": (
         (OBJECTIVES, "skip", skip.DEFINITION._replace(build=unreadable)), "skip", "'chanels'"),
     "a build of other arguments": (

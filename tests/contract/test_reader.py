@@ -46,6 +46,9 @@ def test_damaged_lines_and_labels_are_handled_as_of_any_format(tmp_path):
 @pytest.mark.parametrize(("example", "problem"), [
     (lambda fields: fields, "its read gives dict; expected Record"),
     (lambda fields: Record(fields), "missing 2 required positional arguments: 'id' and 'where' (line "),
+    (lambda fields: Record({"label": 1}, "", "line 1"), "its read gives the label of line 1 as int; expected str"),
+    (lambda fields: Record({"text": ["the"]}, "", "line 1"), "the text of line 1 as list; expected str"),
+    (lambda fields: Record({"words": "the cat"}, "", "line 1"), "the words of line 1 as str; expected list[str]"),
     (lambda fields: fields["txt"], "KeyError: 'txt' (line "),
     (lambda fields: Record({"txt": fields["text"]}, "", "line 1"), "the field 'txt', which does not exist; did")])
 def test_what_is_no_record_is_refused_by_the_name_and_the_file_of_the_reader(example, problem, tmp_path, monkeypatch):

@@ -190,7 +190,16 @@ def test_a_best_metric_that_validation_lacks_stops_the_run_at_its_first_validati
 
 
 def test_a_validation_without_loss_stops_the_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "Evaluator", lambda *_: lambda *_: {"f1": 0.5})
+    class Scripted:
+        indices = range(1)
+
+        def __init__(self, *_):
+            pass
+
+        def __call__(self, *_):
+            return {"f1": 0.5}
+
+    monkeypatch.setattr(loop, "Evaluator", Scripted)
     with pytest.raises(RunFault, match="validation gives f1 and no loss"):
         Trainer([stage()], make_mesh(1, 1, 1), 0, RunOutputs(Checkpoints(tmp_path)), TrainerConfig()).run(None)
 
