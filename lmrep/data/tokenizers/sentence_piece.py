@@ -277,25 +277,23 @@ def xlnet_json(
 
 # Training
 
+SPECIALS_OF = {"xlnet": XLNET_SPECIALS, "t5": T5_SPECIALS}  # algorithm -> special tokens; of others, ALBERT's
+ALBERT_OPTIONS = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "pad_piece": SPECIALS["pad"],
+                  "unk_piece": SPECIALS["unk"], "control_symbols": [*SPECIALS.values()][2:],
+                  "character_coverage": COVERAGE}
+OPTIONS = {  # algorithm -> options of the trainer
+    "xlnet": {"control_symbols": [*XLNET_SPECIALS.values()][3:], "user_defined_symbols": [*XLNET_SYMBOLS],
+              "character_coverage": XLNET_COVERAGE},
+    "t5": {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, "pad_piece": "<pad>"}}
+
 
 def train(algorithm: str, vocab_size: int, lowercase: bool, texts: Callable[[], Iterator[str]]) -> SentencePiece:
     """Trains "unigram", "bpe", "xlnet": unigrams with XLNet's special tokens and marks, or "t5": unigrams with T5's
     special tokens and, after all others, its sentinels. The special tokens are the first ids. If `lowercase`, text is
     cleaned as for ALBERT; otherwise it is cleaned for XLNet alone, and for T5 never. Raises UserError if the text is
     empty, has fewer different pieces than `vocab_size`, or more characters."""
-    roles = {"xlnet": XLNET_SPECIALS, "t5": T5_SPECIALS}.get(algorithm, SPECIALS)
-    specials = list(roles.values())
-    cleaning = Cleaning(lowercase) if lowercase or algorithm == "xlnet" else None
-    rules = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "pad_piece": specials[0], "unk_piece": specials[1],
-             "control_symbols": specials[2:], "character_coverage": COVERAGE}
-    if algorithm == "xlnet":
-        algorithm = "unigram"
-        rules = {"control_symbols": specials[3:], "user_defined_symbols": list(XLNET_SYMBOLS),
-                 "character_coverage": XLNET_COVERAGE}
-    added = sentinels() if algorithm == "t5" else []
-    if algorithm == "t5":
-        algorithm, cleaning = "unigram", None
-        rules = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, "pad_piece": "<pad>"}
+    roles, added = SPECIALS_OF.get(algorithm, SPECIALS), sentinels() if algorithm == "t5" else []
+    cleaning = Cleaning(lowercase) if algorithm == "xlnet" or (lowercase and algorithm != "t5") else None
     keep = min(1.0, MAX_TRAINING_CHARACTERS / max(1, sum(map(len, texts()))))
     model, faults = io.BytesIO(), []
 
@@ -309,9 +307,9 @@ def train(algorithm: str, vocab_size: int, lowercase: bool, texts: Callable[[], 
 
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=lines(), model_writer=model, model_type=algorithm,
-            vocab_size=vocab_size - len(added),
-            max_sentence_length=8 * MAX_LINE, num_threads=THREADS, minloglevel=3, **rules)
+            sentence_iterator=lines(), model_writer=model, model_type="bpe" if algorithm == "bpe" else "unigram",
+            vocab_size=vocab_size - len(added), max_sentence_length=8 * MAX_LINE, num_threads=THREADS, minloglevel=3,
+            **OPTIONS.get(algorithm, ALBERT_OPTIONS))
     except RuntimeError as error:
         if faults:
             raise faults[0] from None
