@@ -1,4 +1,4 @@
-"""Maps parameters of a run to those of a source checkpoint that they start from: `config.init_mapping`.
+"""`config.init_mapping`: paths of a run -> the paths of a source checkpoint that their parameters start from.
 
     {"encoder/layers": "encoder/layers[0,2,4,7,9,11]"}      layers by number, as of DistilBERT; slices: [0:6], [::2]
     {"encoder": "objective/generator"}                      another subtree

@@ -134,35 +134,32 @@ def _items(config: Config, split: str, pattern: str, explicit: Mapping[str, str]
 def _relabel(record: Record, config: Config, labels: set[str]) -> Record | UserError | None:
     """Applies `label_until` and `label_map`, and adds label and tags before the mapping to `labels`. None: left out; an
     error: no label, or not the number of a choice."""
-    if config.label_map and (tags := record.fields.get("tags")):
+    fields = dict(record.fields)
+    if config.label_map and (tags := fields.get("tags")):
         labels.update(tags)
-        tags = [config.label_map.get(tag, tag) for tag in tags]
-        record = record._replace(fields={**record.fields, "tags": tags})
-        if not all(tags):
-            return UserError(f"{record.where_word(tags.index(''))}: config.data.label_map leaves a word without a tag; "
-                             "map it to another one, such as O")
-    if (target := record.fields.get("target")) in config.label_map:
-        record = record._replace(fields={**record.fields, "target": config.label_map[target]})
-    if several := record.fields.get("labels"):
+        fields["tags"] = [config.label_map.get(tag, tag) for tag in tags]
+        if not all(fields["tags"]):
+            where = record.where_word(fields["tags"].index(""))
+            return UserError(f"{where}: config.data.label_map leaves a word without a tag; map it to another one, such "
+                             "as O")
+    if (target := fields.get("target")) in config.label_map:
+        fields["target"] = config.label_map[target]
+    if several := fields.get("labels"):
         if config.label_until:
             several = [label.split(config.label_until)[0] for label in several]
         labels.update(several)
-        several = [*dict.fromkeys(filter(None, (config.label_map.get(label, label) for label in several)))]
-        record = record._replace(fields={**record.fields, "labels": several})
-    label = record.fields.get("label")
+        fields["labels"] = [*dict.fromkeys(filter(None, (config.label_map.get(label, label) for label in several)))]
+    record, label = record._replace(fields=fields), fields.get("label")
     if label is None:
         return record
     if config.label_until:
         label = label.split(config.label_until)[0]
         if not label:
             return UserError(f"{record.where}: nothing precedes config.data.label_until={config.label_until!r} in the "
-                             f"label {values.short(record.fields['label'])}; {values.CORRECT}")
+                             f"label {values.short(fields['label'])}; {values.CORRECT}")
     labels.add(label)
-    label = config.label_map.get(label, label)
-    if not label:
-        return None
-    record = record._replace(fields={**record.fields, "label": label})
-    return values.check_choice(record) or record
+    fields["label"] = config.label_map.get(label, label)
+    return (values.check_choice(record) or record) if fields["label"] else None
 
 
 def _some(names: Iterable[str]) -> str:
