@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from lmrep.core.files import Damaged, seal, verified
+from lmrep.core.files import Damaged, atomic_directory, remove_leftovers, seal, verified
 
 KEY = "key.json"
 
@@ -44,13 +44,7 @@ def remove(path: Path) -> None:
 @contextlib.contextmanager
 def complete(path: Path) -> Iterator[Path]:
     """Yields a folder to fill, which is sealed and becomes `path` if no error occurs."""
-    temporary = path.with_name(path.name + ".making")
-    remove(temporary)
-    temporary.mkdir()
-    try:
+    remove_leftovers(path)
+    with atomic_directory(path) as temporary:
         yield temporary
         seal(temporary, {})
-        temporary.rename(path)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
