@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -31,13 +31,16 @@ def cached(build: Callable[[], Iterable[Spans]], fingerprint: str, cache_dir: st
       RunFault: the table cannot be written, or is damaged again each time.
     """
     if cache_dir is None:
-        return _concatenate(list(_checked(build())))
+        chunks = list(_arrays(build()))
+        return _spans({name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]})
     return sealed_cache.cached(Path(cache_dir) / f"plan-{fingerprint}", lambda directory: _save(
-        _checked(build()), directory), _load, {"plan": fingerprint}, "the plan")
+        build(), directory), _load, {"plan": fingerprint}, "the plan")
 
 
-def _checked(chunks: Iterable[Spans]) -> Iterator[Spans]:
-    """Yields the chunks. Raises Broken for one whose arrays do not fit each other: examples would hold other text."""
+def _arrays(chunks: Iterable[Spans]) -> Iterator[dict[str, np.ndarray]]:
+    """Yields the arrays of each chunk, whose offsets count the spans of the whole table. Raises Broken for one whose
+    arrays do not fit each other: examples would hold other text."""
+    begin = total = 0
     for chunk in chunks:
         if not isinstance(chunk, Spans):
             raise Broken(f"its spans give {type_of(chunk)}; expected Spans of lmrep.data.formats.base")
@@ -49,38 +52,31 @@ def _checked(chunks: Iterable[Spans]) -> Iterator[Spans]:
             if found != expected:
                 raise Broken(f"its Spans have offsets of {examples:,} examples and starts of {spans:,} spans, and "
                              f"{name} is {found:,}; expected {expected:,}")
-        yield chunk
+        yield {"offsets": chunk.offsets[begin:] + total, "starts": chunk.starts, "lengths": chunk.lengths,
+               **chunk.columns}
+        begin, total = 1, total + spans
 
 
-def _concatenate(chunks: Sequence[Spans]) -> Spans:
-    before = np.cumsum([0, *(len(chunk.starts) for chunk in chunks)])
-    offsets = [chunk.offsets[:-1] + first for chunk, first in zip(chunks, before[:-1], strict=True)]
-    columns = {name: np.concatenate([chunk.columns[name] for chunk in chunks]) for name in chunks[0].columns}
-    return Spans(np.concatenate([*offsets, before[-1:]]), np.concatenate([chunk.starts for chunk in chunks]),
-                 np.concatenate([chunk.lengths for chunk in chunks]), columns)
+def _spans(arrays: dict[str, np.ndarray]) -> Spans:
+    return Spans(*(arrays.pop(name) for name in Spans._fields[:3]), arrays)
 
 
 def _save(chunks: Iterable[Spans], directory: Path) -> None:
     """Writes the arrays of a table."""
     with contextlib.ExitStack() as stack:
-        files, spans = {}, 0
-        for chunk in chunks:
-            first = chunk.offsets[:1] if not files else chunk.offsets[:0]
-            arrays = {"offsets": np.append(first, chunk.offsets[1:] + spans), "starts": chunk.starts,
-                      "lengths": chunk.lengths, **chunk.columns}
+        files = {}
+        for arrays in _arrays(chunks):
             for name, array in arrays.items():
                 if name not in files:
                     files[name] = stack.enter_context(growing_array(directory / f"{name}.npy", array.dtype))
                 files[name](array)
-            spans += len(chunk.starts)
 
 
 def _load(directory: Path) -> Spans:
     """Opens the memory-mapped table in `directory`, whose files were verified. Raises Damaged if the files are not the
     arrays of a table."""
     try:
-        arrays = {Path(name).stem: np.asarray(np.load(directory / name, mmap_mode="r", allow_pickle=False))
-                  for name in manifest(directory)["files"]}
-        return Spans(*(arrays.pop(name) for name in Spans._fields[:3]), arrays)
+        return _spans({Path(name).stem: np.asarray(np.load(directory / name, mmap_mode="r", allow_pickle=False))
+                       for name in manifest(directory)["files"]})
     except (OSError, EOFError, ValueError, KeyError) as error:
         raise Damaged(f"an array cannot be read ({error})") from error
