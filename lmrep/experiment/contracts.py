@@ -41,7 +41,7 @@ TARGETS = "targets"  # a figure of the training step, beside `COMMON`
 def check_network(name: str, row: ModelDef) -> None:
     """Checks that the row of a network names fields of its config. Raises UserError."""
     what, known = described("network", name, row.config), _fields(row.config)
-    _check_names(what, "its config lacks the field", ("vocab", "max_length"), known)
+    _check_names(what, "its config lacks the field", ("vocab", "max_length"), known, "")
     _check_names(what, "its row names the field", (
         *row.architecture_fields, *row.evaluation_fields, *row.tiny, *row.encoder,
         *({*row.dropout_fields} - {"dropout"}), *filter(None, [row.carried_field])), known)
@@ -77,7 +77,7 @@ def check_format(stage: StagePlan) -> None:
     if stage.format_name in FORMATS:
         form = FORMATS[stage.format_name]
         what = described("format", stage.format_name, form.config)
-        _check_names(what, "its config lacks the field", ("duplicates",), _fields(form.config))
+        _check_names(what, "its config lacks the field", ("duplicates",), _fields(form.config), "")
         check_build(what, form.plan, PLAN_ARGUMENTS, "plan")
         with faults_of(what, form.config):
             _check_names(what, "its row promises the batch field", form.fields(stage.format),
@@ -103,8 +103,8 @@ def checked_task(name: str, row: TaskDef) -> TaskDef:
             raise UserError(f"{what}: encode gives units of {examples:,} examples for {len(records):,} records; "
                             "correct this component")
         declared = {column: field for column, field in declared.items() if not column.startswith("source/")}
-        _check_names(what, "encode gives the column", units.columns, declared)
-        _check_names(what, "columns declare the column", declared, units.columns)
+        _check_names(what, "encode gives the column", units.columns, declared, ", which `columns` does not declare")
+        _check_names(what, "columns declare the column", declared, units.columns, ", which encode does not give")
         for column, field in declared.items():
             shape, rows = units.columns[column].shape, len(units.tokens if field.axes[1] == "t" else units.example)
             if shape[:1] != (rows,) or len(shape) != len(field.axes) - 1:
@@ -171,12 +171,11 @@ def _fields(config: type) -> set[str]:
     return {field.name for field in dataclasses.fields(config)}
 
 
-def _check_names(what: str, problem: str, names: Any, known: Any) -> None:
+def _check_names(what: str, problem: str, names: Any, known: Any, reason: str = ", which does not exist") -> None:
     for name in names:
         if name not in known:
-            near = "" if "lacks" in problem else suggestion(name, known)
-            verb = "" if "lacks" in problem else ", which does not exist"
-            raise UserError(f"{what}: {problem} {name!r}{verb}; correct this component{near}")
+            near = suggestion(name, known) if reason else ""
+            raise UserError(f"{what}: {problem} {name!r}{reason}; correct this component{near}")
 
 
 def _check_specs(what: str, specs: Tree) -> None:
@@ -245,7 +244,7 @@ def check_objective(
     for name in (*training, *measured):
         if name not in metrics and not name.startswith(NETWORK):
             raise UserError(f"{what}: its loss measures {name!r}, which its row does not declare; add it to "
-                            f"ObjectiveDef.metrics{suggestion(name, metrics)}")
+                            f"the row's metrics{suggestion(name, metrics)}")
         if name in COMMON or name == TARGETS:
             raise UserError(f"{what}: its loss measures {name!r}, the name of a figure of the trainer; rename it")
     for name in objective.terms:
