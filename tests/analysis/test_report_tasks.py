@@ -9,8 +9,8 @@ import pytest
 
 import lmrep
 from lmrep.analysis import report
-from lmrep.analysis.report import metrics, page, prose, recipes, run_data, tables, task_results
-from lmrep.analysis.report.task_results import Confusion
+from lmrep.analysis.report import metrics, page, prose, recipes, results, run_data, tables
+from lmrep.analysis.report.results import Confusion
 from lmrep.data.records import Record
 from lmrep.experiment import config as experiments
 from lmrep.experiment.fine_tuning import compose_known
@@ -86,7 +86,7 @@ def test_the_best_checkpoint_is_judged(data, workdir):
     assert data.judged["step"] == best["step"] > 0
     assert data.last("validation", "accuracy") == pytest.approx(best["metrics"]["accuracy"])
     lines = [{"step": step, "accuracy": value} for step, value in ((0, 0.9), (4, 0.6), (8, 0.7), (12, 0.7))]
-    stopped = dataclasses.replace(data, validation=lines, results=task_results.TaskResults())
+    stopped = dataclasses.replace(data, validation=lines, results=results.Results())
     assert stopped.judged["step"] == 8  # step 0 has no checkpoint, and of equal ones the first is kept
 
 
@@ -96,7 +96,7 @@ def test_confusions_and_worst_examples_are_those_of_the_predictions(data, workdi
     correct = sum(one["label"] == one["prediction"]["label"] for one in found)
     assert sum(data.results.confusion.row(name)[i] for i, name in enumerate(LABELS)) == correct
     worst = min(found, key=lambda one: one["prediction"]["probabilities"][one["label"]])
-    assert data.results.worst[0].texts["text"] == worst["text"] and len(data.results.worst) == task_results.WORST
+    assert data.results.worst[0].texts["text"] == worst["text"] and len(data.results.worst) == results.WORST
     assert data.results.worst[0].gold.startswith(worst["label"])
 
 
@@ -121,7 +121,7 @@ def test_a_run_that_ends_below_its_start_says_so(data):
     """However far it is above its baseline."""
     lines = [{"step": step, "loss": 0.5, "accuracy": value, "majority_accuracy": 0.5} for step, value in (
         (0, 0.9), (4, 0.8), (8, 0.7))]
-    verdict = prose.verdict(dataclasses.replace(data, validation=lines, results=task_results.TaskResults()))
+    verdict = prose.verdict(dataclasses.replace(data, validation=lines, results=results.Results()))
     assert verdict.mark == "bad" and "ended below its start" in verdict.headline and "90.00%" in verdict.headline
 
 
@@ -135,7 +135,7 @@ def test_metrics_without_baseline_are_compared_with_those_before_training(data):
 def test_runs_of_other_seeds_form_a_group(data):
     def run(seed, accuracy):
         line = {"step": 8, "accuracy": accuracy, "majority_accuracy": 0.5}
-        return dataclasses.replace(data, label=f"seed{seed}", validation=[line], results=task_results.TaskResults(),
+        return dataclasses.replace(data, label=f"seed{seed}", validation=[line], results=results.Results(),
                                    experiment=dataclasses.replace(data.experiment, seed=seed))
 
     [group] = metrics.group_by_seed([run(0, 0.6), run(1, 0.7)])
@@ -267,7 +267,7 @@ def test_fine_tuned_runs_are_compared_with_recipes_of_fine_tuning(data):
         config.update_from_flattened_dict(fields)
         experiment = experiments.parse(config)
         return dataclasses.replace(data, experiment=experiment, stages=experiments.resolve_stages(experiment),
-                                   results=task_results.TaskResults())
+                                   results=results.Results())
 
     assert recipes.compare(run()).paper == "roberta" and not recipes.compare(run()).differing
     [(field, ours, theirs, _)] = recipes.compare(run(**{"optimizer.weight_decay": 0.3})).differing

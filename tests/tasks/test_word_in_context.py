@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import lmrep
-from lmrep.analysis.report import task_results
+from lmrep.analysis.report import results as reported
 from lmrep.core.errors import UserError
 from lmrep.data import records
 from lmrep.experiment.task_data import _both_orders
@@ -120,7 +120,7 @@ def test_a_run_on_several_devices_learns_predicts_and_writes_its_labels(tmp_path
     written = (tmp_path / "run" / "predictions" / "validation.txt").read_text().splitlines()
     assert len(written) == 40 and {*written} == {"T", "F"}
     run, notes = lmrep.load(tmp_path / "run"), []
-    shown = task_results.read(tmp_path / "run", run.experiment, [], notes)
+    shown = reported.read(tmp_path / "run", run.experiment, [], notes)
     assert shown.examples == 40 and not notes
     assert all(example.texts.keys() == {"text", "text2", "lemma", "pos"} and "[" in example.texts["text"]
                for example in shown.worst)

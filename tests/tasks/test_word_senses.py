@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import lmrep
-from lmrep.analysis.report import task_results
+from lmrep.analysis.report import results as reported
 from lmrep.core.errors import UserError
 from lmrep.core.params import flatten
 from lmrep.data.records.word_in_context import nth_word
@@ -136,7 +136,7 @@ def test_a_classifier_and_its_vectors_learn_on_several_devices(tmp_path):
         lines = (tmp_path / name / "predictions" / "validation.txt").read_text().splitlines()
         assert len(lines) == 36 and "s1 cat%" in lines[0]
         run, notes = lmrep.load(tmp_path / name), []
-        shown = task_results.read(tmp_path / name, run.experiment, [], notes)
+        shown = reported.read(tmp_path / name, run.experiment, [], notes)
         assert shown.examples == 40 and not notes and any(one.predicted == "no answer" for one in shown.worst)
         one = {"text": "cat dog", "span": [0, 3], "lemma": "cat"}
         found = run.predict([one, "cat\tNOUN\t0\tcat dog", json.dumps(one), "zebra\tNOUN\t0\tcat dog"])

@@ -22,7 +22,7 @@ from lmrep.experiment.config import read_run
 
 NAME = "report.html"
 MAX_BYTES = 2_000_000  # of a page
-ATTENTION_BYTES = 900_000  # of these
+ATTENTION_BYTES = 900_000  # of attention probabilities
 
 log = logging.getLogger(__name__)
 

@@ -49,7 +49,7 @@ def baseline(run: RunData, metric: Metric) -> float | None:
 
 
 def baseline_title(run: RunData, metric: Metric) -> str:
-    """What that predictor is."""
+    """The name of the trivial predictor."""
     if metric.unit == CORRELATION:
         return "predictions that do not depend on the text"
     return definitions.baseline_title(metric, declared(run)).lower()
@@ -75,7 +75,9 @@ def charts(runs: Sequence[RunData]) -> dict[str, Chart]:
     metrics: dict[tuple, Metric] = {}
     for i, run in enumerate(runs):
         known, recorded = declared(run), _recorded(run)
-        hidden = {metric.baseline for metric in known.values()} | ({"loss"} if _has_one_term(run) else set())
+        hidden = {metric.baseline for metric in known.values()}
+        if sum(metric.unit == "nats" for name, metric in known.items() if name in recorded) == 1:
+            hidden.add("loss")  # which its only term shows
         for name in (*(name for name in known if name in recorded), *sorted(recorded - known.keys())):
             if name in hidden:
                 continue
@@ -104,11 +106,6 @@ def _recorded(run: RunData) -> set[str]:
     return {name for lines in (run.train, run.validation, run.timing) for line in lines for name, value in line.items()
             if isinstance(value, int | float)} - NOT_METRICS - {
                 "steps_per_second", "device_peak_bytes", "host_peak_bytes"}
-
-
-def _has_one_term(run: RunData) -> bool:
-    """Whether the loss has a single declared term, whose curve shows it already."""
-    return sum(metric.unit == "nats" for name, metric in declared(run).items() if name in _recorded(run)) == 1
 
 
 def _baseline_curve(run: RunData, name: str) -> str:
@@ -169,9 +166,9 @@ def _compared(groups: Sequence[Group]) -> list[tuple[str, Metric]]:
 
 
 def _value(run: RunData, name: str, metric: Metric) -> float | None:
-    """Of a metric on validation data; None for a run that has none, or another one of that name."""
-    own = declared(run).get(name)
-    same = own is not None and own._replace(headline=metric.headline, baseline=metric.baseline) == metric
+    """The validation value of a metric; None for a run without it, or with another metric of that name."""
+    other = declared(run).get(name)
+    same = other is not None and other._replace(headline=metric.headline, baseline=metric.baseline) == metric
     return run.last("validation", name) if same else None
 
 

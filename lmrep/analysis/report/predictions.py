@@ -13,8 +13,8 @@ import numpy as np
 
 from lmrep.analysis.report import attention, replaced_tokens
 from lmrep.analysis.report.attention import Attention
+from lmrep.analysis.report.results import Results
 from lmrep.analysis.report.run_data import Predictions, RunData, Sample
-from lmrep.analysis.report.task_results import TaskResults
 from lmrep.core import params as P
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import Array, Tree
@@ -35,7 +35,7 @@ from lmrep.training.state import FROZEN, specs_of
 from lmrep.training.step import SHARED, prepare_keys
 
 MAX_TEXTS = 12  # sample texts that are shown
-EXAMPLES, CONTEXT = 16, 12  # validation examples with a predicted token, and tokens shown on either side of it
+EXAMPLES, CONTEXT = 16, 12  # validation examples with a predicted token; tokens shown on either side
 CONTINUED, PROMPT, NEW_TOKENS = 4, 12, 20  # validation texts that are continued; tokens of each prompt and continuation
 DESCRIBED, WORDS = 4, 60  # validation examples that are described, and words of each
 
@@ -68,7 +68,7 @@ def predict(data: RunData, attention_bytes: int) -> Predictions:
 
 def _attention(data: RunData, run: Run, batch: dict[str, np.ndarray] | None, max_bytes: int) -> Sequence[Attention]:
     """The attention probabilities for texts and, where the network reads a source, for validation examples."""
-    results = data.results or TaskResults()
+    results = data.results or Results()
     if run.objective.uses.text_pairs and results.records and max_bytes:
         units = tokenized(run.experiment, run.model, run.tokenizer, results.records, "validation").units
         return attention.of_pairs(run, lambda _: [(
@@ -119,7 +119,7 @@ def _untrained(data: RunData, now: Run | None, notes: list[str]) -> Run | None:
 
 def held_out_batch(data: RunData, objective: Objective, length: int | None = None) -> dict[str, np.ndarray] | None:
     """Some validation examples, prepared by the objective: evenly spaced, not chosen by how well they are predicted; or
-    the first `length` tokens of them."""
+    their first `length` tokens."""
     stage, prepared, seed = data.stage, data.prepared, data.experiment.evaluation.seed
     store = prepared and (prepared.stores.get("validation") or prepared.stores.get("test"))
     if not store or not store.tokens:

@@ -110,7 +110,7 @@ def _compare_fine_tuning(run: RunData) -> Comparison:
 
 @cache
 def _fine_tuning_recipe(name: str, task: str, known: str) -> Mapping[str, Any]:
-    """The settings of a recipe of fine-tuning, of the fields that any of them sets."""
+    """The settings of a fine-tuning recipe, for the fields that any such recipe sets."""
     known = known if known in KNOWN and KNOWN[known].task == task else ""
     fields = {field for recipe in fine_tuning.RECIPES.values() for each in recipe.values() for field in each}
     config = fine_tuning.compose_task(f"recipe={name},mesh=1x1x1", task, known)

@@ -34,22 +34,14 @@ class ShadedText(NamedTuple):
 
 
 class Replaced(NamedTuple):
-    """Validation text with replaced tokens.
+    """Validation text with replaced tokens. The untrained and the trained network have None where there is none."""
 
-    Attributes:
-      texts: (untrained, trained) `ShadedText` around a replaced token, one pair for each of some examples; None where
-        there is no such network.
-      examples, replaced, originals: the numbers of all examples, of their replaced tokens, and of the others that
-        are judged.
-      before, now: how many of either each network takes for replaced; None where there is no such network.
-    """
-
-    texts: list[tuple[ShadedText | None, ShadedText | None]]
-    examples: int
-    replaced: int
-    originals: int
-    before: tuple[int, int] | None
-    now: tuple[int, int] | None
+    texts: list[tuple[ShadedText | None, ShadedText | None]]  # (untrained, trained) around a token of some examples
+    examples: int  # number of examples
+    replaced: int  # number of replaced tokens
+    originals: int  # number of other tokens that are judged
+    before: tuple[int, int] | None  # (replaced, original) tokens that the untrained network takes for replaced
+    now: tuple[int, int] | None  # likewise, the trained network
 
 
 def shade(text: str, prediction: Sequence[ReplacedToken]) -> ShadedText | None:

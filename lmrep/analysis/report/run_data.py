@@ -18,9 +18,9 @@ from lmrep import optimizers
 from lmrep.analysis import heads, probes
 from lmrep.analysis.heads import HeadsRecord
 from lmrep.analysis.probes import ProbeRecord
-from lmrep.analysis.report import task_results
+from lmrep.analysis.report import results
 from lmrep.analysis.report.attention import Attention
-from lmrep.analysis.report.task_results import TaskResults
+from lmrep.analysis.report.results import Results
 from lmrep.config import json_files
 from lmrep.core import params as P
 from lmrep.core.errors import RunFault, UserError
@@ -97,7 +97,7 @@ class RunData:
     notes: Sequence[str]  # what could not be read, for the page
     source: str = ""  # the published directory that a run was converted from; "" for one that was trained
     evaluations: Sequence[dict] = ()  # the lines of eval.jsonl
-    results: TaskResults | None = None  # on labelled examples; None for pretraining
+    results: Results | None = None  # on labelled examples; None for pretraining
     cost: Cost | None = None  # what is recorded in cost.jsonl; None where nothing is
     probes: Sequence[ProbeRecord] = ()  # the results of `lmrep probe`
     heads: HeadsRecord | None = None  # written by `lmrep heads`
@@ -181,14 +181,13 @@ def read(directory: Path, label: str, data_dir: Path) -> RunData:
     except (UserError, RunFault, OSError, ValueError) as error:
         network = None
         notes.append(f"The tokenizer or the network could not be rebuilt: {error}")
-    stages, results = experiments.resolve_stages(experiment), None
-    if experiment.labelled:
-        results = task_results.read(directory, experiment, evaluations, notes)
+    stages = experiments.resolve_stages(experiment)
+    reached = results.read(directory, experiment, evaluations, notes) if experiment.labelled else None
     probed = probes.read(directory / probes.FILE, notes)
-    measured = task_results.intact(heads.read, directory / heads.FILE, notes)
-    planned = task_results.intact(plans.read, directory / plans.FILE, notes)
+    measured = results.intact(heads.read, directory / heads.FILE, notes)
+    planned = results.intact(plans.read, directory / plans.FILE, notes)
     return RunData(directory, label, experiment, stages, train, validation, timing, starts, step, network, prepared,
-                   tuple(notes), str(record.get("source", "")), evaluations, results, run_cost.summed(costs), probed,
+                   tuple(notes), str(record.get("source", "")), evaluations, reached, run_cost.summed(costs), probed,
                    measured, planned, prepared and _epochs(experiment, stages, prepared, step, data_dir))
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from lmrep.analysis.report import prose
 from lmrep.analysis.report.metrics import declared
+from lmrep.analysis.report.results import Confusion
 from lmrep.analysis.report.run_data import RunData
-from lmrep.analysis.report.task_results import Confusion
 from lmrep.data.store.prepare import Prepared
 from lmrep.experiment.task_data import files
 from lmrep.metrics import COMMON

@@ -1,4 +1,4 @@
-"""What a run of a task reached, from the files of its workdir: its evaluations, a confusion table, its worst examples.
+"""The results of a run on labelled examples, from its workdir: evaluations, a confusion table, the worst examples.
 
     data.json                     statistics of its examples
     results.json, eval.jsonl      metrics and intervals, at its end and by `lmrep evaluate`
@@ -73,7 +73,7 @@ class Mix(TypedDict):
     gamma: Number
 
 
-class Results(TypedDict, total=False):
+class ResultsFile(TypedDict, total=False):
     """results.json."""
 
     evaluations: list[Evaluation]
@@ -100,8 +100,8 @@ class Confusion(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TaskResults:
-    """What is known of a run of a task."""
+class Results:
+    """What a run reached on labelled examples."""
 
     splits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # split -> statistics of its examples
     evaluations: Sequence[Mapping[str, Any]] = ()  # the newest of equal ones; those at the end of training first
@@ -122,10 +122,10 @@ class TaskResults:
 
 def read(
     directory: Path, experiment: Experiment, evaluations: Sequence[Mapping[str, Any]], notes: list[str]
-) -> TaskResults:
+) -> Results:
     """Reads the results of the run in `directory`; what is missing or damaged is added to the notes."""
     splits = intact(partial(json_files.read, Splits), directory / STATISTICS, notes) or {}
-    written = intact(partial(json_files.read, Results), directory / RESULTS, notes) or {}
+    written = intact(partial(json_files.read, ResultsFile), directory / RESULTS, notes) or {}
     ended, mixes = _evaluations(written.get("evaluations", [])), written.get("mixes", [])
     best_step = next((each["step"] for each in ended if _is_validation(each)), None)
     known = _evaluations([*ended, *evaluations])
@@ -141,7 +141,7 @@ def read(
         notes.append(f"{FOLDER}/validation.jsonl: {damaged:,} of {count:,} lines are damaged and left out.")
     step = next((each["step"] for each in found if each["examples"] == count), None)
     if not compared:
-        return TaskResults(splits, known, best_step, mixes=mixes)
+        return Results(splits, known, best_step, mixes=mixes)
     worst = heapq.nlargest(WORST, (one for one in compared if one[2].loss > 0), key=lambda one: one[2].loss)
     counts = Counter(pair for _, _, comparison in compared for pair in comparison.classes)
     present = {name for pair in counts for name in pair}
@@ -149,7 +149,7 @@ def read(
     confusion = Confusion([*ordered, *sorted(present.difference(ordered))], counts)
     singles = [(texts.get("source", ""), texts["text"]) for _, texts, _ in compared[:TEXTS]
                if texts.keys() - {"source"} == {"text"}]
-    return TaskResults(splits, known, best_step, count, step, confusion,
+    return Results(splits, known, best_step, count, step, confusion,
                        [Example(texts, _shortened(one.gold), _shortened(one.predicted)) for _, texts, one in worst],
                        singles, [record for record, _, _ in compared[:RECORDS]], mixes)
 
@@ -180,7 +180,7 @@ def _number(value: float | str) -> float:
 
 
 def _is_validation(evaluation: Mapping[str, Any]) -> bool:
-    """Whether it is of the validation data, of all sources."""
+    """Whether an evaluation used the validation examples from all sources."""
     return evaluation.get("split") == "validation" and not evaluation.get("source")
 
 
