@@ -47,16 +47,16 @@ def gated(
     run: Run, training: int = 1000, validation: int = 0, split: str = "validation", normalize: bool = True,
     data_dir: str | Path | None = None,
 ) -> Gated:
-    """A run with its own data.
+    """Gates the heads of a run, with the data that it was trained on.
 
     Args:
-      run: of a task, or pretrained here.
-      training: the number of training examples that importance is computed on, of a task at equal distances; 0: all.
-      validation: likewise, of `split`.
-      split: that scores are measured on; "": none, and there is no score.
+      run: a run of a task or of pretraining, not a converted one.
+      training: number of training examples for importance; 0: all. Those of a task are at equal distances.
+      validation: number of examples of `split` for scores; 0: all.
+      split: the split that is scored; "": none, and there is no score.
 
     Raises:
-      UserError: its network has no attention heads, or no gates on them; it lacks the data or a head.
+      UserError: the network has no attention heads, or no gates on them; the run lacks the data or a head.
     """
     check_heads(run.model, f"the network {run.model.name!r} of {run.directory}")
     make = _gated_task if run.experiment.labelled else _gated_pretraining
@@ -73,14 +73,14 @@ def _gated_task(
         if name not in task_data.splits(run.experiment):
             raise UserError(f"{run.directory} has no {name} data; importance needs training data, and scores those of "
                             "--split")
-        own = task_data.labelled(run.experiment, run.model, run.tokenizer,
-                                 task_data.read_split(run.experiment, name, count), count)
-        for record in own:
+        chosen = task_data.labelled(run.experiment, run.model, run.tokenizer,
+                                    task_data.read_split(run.experiment, name, count), count)
+        for record in chosen:
             task.check(stage.objective, record)
-        return own, task_data.tokenized(run.experiment, run.model, run.tokenizer, own, name)
+        return chosen, task_data.tokenized(run.experiment, run.model, run.tokenizer, chosen, name)
 
     trained_on, train = examples_of("train", training)
-    own, held_out = examples_of(split, validation) if split else ((), None)
+    scored, held_out = examples_of(split, validation) if split else ((), None)
     make = partial(build.objective, stage, vocabulary=run.tokenizer.vocabulary, frozen=run.frozen)
     objective = gated_objective(make, run.model)
     step = importance_step(make, run.model, run.experiment.evaluation.seed)
@@ -88,11 +88,11 @@ def _gated_task(
 
     def score(gates: np.ndarray) -> float:
         other = dataclasses.replace(run, objective=objective, params=run.params | {GATES: jnp.asarray(gates)})
-        return evaluate_task.predict_records(other, own, split, held_out).metrics[metric]
+        return evaluate_task.predict_records(other, scored, split, held_out).metrics[metric]
 
     return Gated(run, lambda gates: importance(step, run.params, batches, gates, normalize), score, metric,
                  checks.best_direction(run.experiment) == "max",
-                 {"train": len(trained_on)} | ({split: len(own)} if split else {}))
+                 {"train": len(trained_on)} | ({split: len(scored)} if split else {}))
 
 
 def _gated_pretraining(
@@ -125,27 +125,27 @@ def _gated_pretraining(
 
 
 def gated_objective(make: Callable[[Model], Objective], model: Model) -> Objective:
-    """The objective `make(model)`, whose functions find gates [l, h] of the network's heads under params["gates"]."""
+    """Makes the objective `make(model)`, whose functions read gates [l, h] of heads at params["gates"]."""
     plain = make(model)
 
-    def with_own(name: str) -> Callable:
+    def with_gates_of(name: str) -> Callable:
         def function(params: Tree, *arguments: Any, **options: Any) -> Any:
             others = {key: value for key, value in params.items() if key != GATES}
             return getattr(make(with_gates(model, params[GATES])), name)(others, *arguments, **options)
         return function
 
-    return plain._replace(loss=with_own("loss"), predict=with_own("predict") if plain.predict else None)
+    return plain._replace(loss=with_gates_of("loss"), predict=with_gates_of("predict") if plain.predict else None)
 
 
 def importance(
     step: Callable, params: Tree, batches: Iterable[dict[str, np.ndarray]], gates: np.ndarray, normalize: bool = True
 ) -> np.ndarray:
-    """float64[l, h], as the released code estimates it: the absolute value of context vector times gradient of each
-    token, summed over tokens, without dropout. The loss is a sum over what the objective averages over: examples, or
-    words, or masked tokens.
+    """Estimates the importance of heads, float64[l, h], as the released code does: the absolute value of context vector
+    times gradient at each token, summed over tokens, without dropout. The loss is a sum over what the objective
+    averages: examples, words or masked tokens.
 
-    The sums of a layer are divided by the number of tokens. Where the network computes the last layer at some positions
-    alone, its sums are divided by the number of these: for classification, the number of examples.
+    The sums of a layer are divided by the number of tokens. A last layer that the network computes at some positions
+    alone is divided by the number of positions: for classification, the number of examples.
 
     Args:
       gates: float32[l, h]; heads whose gates are 0 get 0.
@@ -153,13 +153,12 @@ def importance(
     """
     sums, tokens, positions = np.zeros(gates.shape), 0, 0
     for number, batch in enumerate(batches):
-        scores, own_tokens, own_positions = jax.device_get(step(params, batch, gates, np.int32(number)))
-        sums += scores
-        tokens, positions = tokens + int(own_tokens), positions + int(own_positions)
+        scores, batch_tokens, batch_positions = jax.device_get(step(params, batch, gates, np.int32(number)))
+        sums, tokens, positions = sums + scores, tokens + int(batch_tokens), positions + int(batch_positions)
     counts = np.full((len(gates), 1), max(1, tokens))
     counts[-1] = max(1, positions)
-    found = sums / counts * (gates > 0)
-    return found / (np.linalg.norm(found, axis=1, keepdims=True) + EPS) if normalize else found
+    scores = sums / counts * (gates > 0)
+    return scores / (np.linalg.norm(scores, axis=1, keepdims=True) + EPS) if normalize else scores
 
 
 def importance_step(make: Callable[[Model], Objective], model: Model, seed: int) -> Callable:
@@ -174,8 +173,8 @@ def importance_step(make: Callable[[Model], Objective], model: Model, seed: int)
         some = []  # whether the network is called for some positions alone, which tracing tells
 
         def loss(by_token: Array) -> Array:
-            own = make(_recording(with_gates(model, by_token), some))
-            return own.loss(params, prepared, None, own.carry(shape[0]))[0]
+            objective = make(_recording(with_gates(model, by_token), some))
+            return objective.loss(params, prepared, None, objective.carry(shape[0]))[0]
 
         grads = jax.grad(loss)(jnp.broadcast_to(gates[:, None], (len(gates), math.prod(shape), gates.shape[1])))
         averaged = (prepared["weights"] > 0).sum() if "weights" in prepared else (batch["example"] >= 0).sum()
@@ -185,7 +184,7 @@ def importance_step(make: Callable[[Model], Objective], model: Model, seed: int)
 
 
 def _recording(model: Model, some: list[bool]) -> Model:
-    """`model`, which notes each time that it encodes whether that is at some positions alone."""
+    """`model`, whose `encode` appends to `some` whether it computes the last layer at some positions alone."""
     def encode(
         params: Tree, inputs: Inputs, key: Array | None = None, *, at: Array | None = None, **options: Any
     ) -> Encoded:

@@ -2,6 +2,7 @@
 alone, and scores while heads are removed in the order of importance."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
 
@@ -45,10 +46,10 @@ class HeadsRecord(TypedDict):
 
 
 def analyse(
-    own: Gated, ablation: bool = True, single: bool = True, curve: bool = True, exact: bool = False,
+    gated: Gated, ablation: bool = True, single: bool = True, curve: bool = True, exact: bool = False,
     at_least: int = 0, random: int = 0, seed: int = 0,
 ) -> dict[str, Any]:
-    """The measurements of a run's heads, as `store` writes them.
+    """Measures a run's heads, as `store` writes them.
 
     Args:
       ablation: the score without each head.
@@ -56,40 +57,42 @@ def analyse(
       curve: scores while ever more heads are removed, by 5 % of all.
       exact: compute importance again after each step of pruning, not once from the full network.
       at_least: heads that pruning leaves in each layer.
+      random: curves in random order, with `curve`.
     """
-    kept = own.run.model.heads.kept()
-    full = gates_without((), kept, own.run.model.heads.number)
-    heads, base, scores = [*all_heads(kept)], own.score(full), own.importance(full)
-    result = {"step": own.run.step, "metric": own.metric, "higher_is_better": own.higher_is_better,
-              "examples": own.sizes, "base": base, "exact": exact, "at_least": at_least, "kept": kept,
+    kept, number = gated.run.model.heads.kept(), gated.run.model.heads.number
+    full = gates_without((), kept, number)
+    heads, base, scores = [*all_heads(kept)], gated.score(full), gated.importance(full)
+    result = {"step": gated.run.step, "metric": gated.metric, "higher_is_better": gated.higher_is_better,
+              "examples": gated.sizes, "base": base, "exact": exact, "at_least": at_least, "kept": kept,
               "importance": scores.tolist()}
 
     def score(removed: Iterable[Head]) -> float:
-        return own.score(gates_without(removed, kept, own.run.model.heads.number))
+        return gated.score(gates_without(removed, kept, number))
+
+    def by_head(removed: Callable[[Head], Iterable[Head]]) -> list[list[float | None]]:
+        return [[score(removed((layer, head))) if head in layer_heads else None for head in range(number)]
+                for layer, layer_heads in enumerate(kept)]
+
+    def points(importance: Callable[[Sequence[Head]], np.ndarray], exact: bool = False) -> list[dict[str, Any]]:
+        return [{"removed": len(removed), "fraction": len(removed) / len(heads),
+                 "score": score(removed) if removed else base, "heads": list(removed)}
+                for removed in removals(importance, kept, at_least, exact)]
 
     if ablation:
-        result["ablation"] = _by_head(kept, own.run.model.heads.number, lambda head: score([head]))
+        result["ablation"] = by_head(lambda head: [head])
     if single:
-        result["single"] = _by_head(kept, own.run.model.heads.number, lambda head: score(
-            [other for other in heads if other[0] == head[0] and other != head]))
+        result["single"] = by_head(lambda head: [other for other in heads if other[0] == head[0] and other != head])
     if curve:
-        def importance(removed: Sequence[Head]) -> np.ndarray:
-            if not exact or not removed:
-                return scores
-            return own.importance(gates_without(removed, kept, own.run.model.heads.number))
-
-        result["curve"] = [_point(removed, base if not removed else score(removed), heads)
-                           for removed in removals(importance, kept, at_least, exact)]
+        result["curve"] = points(lambda removed: gated.importance(gates_without(removed, kept, number))
+                                 if exact and removed else scores, exact)
         orders = [np.random.default_rng(seed + i).permutation(full.size).reshape(full.shape) for i in range(random)]
-        result["random"] = [[_point(removed, base if not removed else score(removed), heads)
-                             for removed in removals(lambda _, order=order: order, kept, at_least)]
-                            for order in orders]
+        result["random"] = [points(lambda _, order=order: order) for order in orders]
     return result
 
 
 def all_heads(kept: Sequence[Sequence[int]]) -> Iterable[Head]:
     """Every head of a network."""
-    return ((layer, head) for layer, own in enumerate(kept) for head in own)
+    return ((layer, head) for layer, heads in enumerate(kept) for head in heads)
 
 
 def gates_without(removed: Iterable[Head], kept: Sequence[Sequence[int]], heads: int) -> np.ndarray:
@@ -105,17 +108,16 @@ def gates_without(removed: Iterable[Head], kept: Sequence[Sequence[int]], heads:
 def lowest(
     importance: np.ndarray, kept: Sequence[Sequence[int]], count: int, at_least: int = 0, removed: Sequence[Head] = ()
 ) -> list[Head]:
-    """The first `count` heads to remove, from the least important on, so that every layer keeps `at_least`; fewer where
-    no more may be removed.
+    """Chooses the `count` least important heads, so that every layer keeps `at_least`; fewer where no more may go.
 
     Args:
       importance: float[l, h].
       kept: the heads of each layer.
-      count: of all removed heads.
+      count: number of all removed heads.
       at_least: a layer with fewer heads keeps all.
-      removed: those that were removed before, which come first.
+      removed: heads that were removed before; they come first.
     """
-    chosen, left = list(removed), [len(own) for own in kept]
+    chosen, left = list(removed), [len(heads) for heads in kept]
     for layer, _ in chosen:
         left[layer] -= 1
     for head in sorted(set(all_heads(kept)) - set(chosen), key=lambda head: (importance[head], head)):
@@ -131,7 +133,7 @@ def removals(
     importance: Callable[[Sequence[Head]], np.ndarray], kept: Sequence[Sequence[int]], at_least: int = 0,
     exact: bool = False,
 ) -> list[list[Head]]:
-    """The removed heads of each step of pruning, none at first: floor(heads * percent / 100) of them.
+    """Lists the removed heads for each step of pruning, floor(heads * percent / 100), none at first.
 
     Args:
       importance: removed heads -> float[l, h].
@@ -148,18 +150,6 @@ def removals(
     return found
 
 
-def _by_head(
-    kept: Sequence[Sequence[int]], heads: int, score: Callable[[Head], float]
-) -> list[list[float | None]]:
-    """A score for each head, None for those that there are not."""
-    return [[score((layer, head)) if head in own else None for head in range(heads)]
-            for layer, own in enumerate(kept)]
-
-
-def _point(removed: Sequence[Head], score: float, heads: Sequence[Head]) -> dict[str, Any]:
-    return {"removed": len(removed), "fraction": len(removed) / len(heads), "score": score, "heads": list(removed)}
-
-
 # Files and tables
 
 
@@ -169,27 +159,27 @@ def store(result: Mapping[str, Any], path: Path) -> None:
 
 
 def read(path: Path) -> HeadsRecord | None:
-    """The result that a file of `store` holds; None where there is none. Raises UserError where it is damaged."""
+    """Reads a file of `store`; None where there is none. Raises UserError where it is damaged."""
     return json_files.read(Annotated[HeadsRecord, _mismatch], path, "run lmrep heads again")
 
 
 def _mismatch(result: HeadsRecord) -> str:
-    """What was expected where the tables of a record do not fit together, or ""."""
+    """Names what was expected where the tables of a record do not fit together; "" where they do."""
     layers, width = len(result["importance"]), len(result["importance"][0]) if result["importance"] else 0
     if not width or len(result["kept"]) != layers or any(
-            head >= width for own in result["kept"] for head in own):
+            head >= width for heads in result["kept"] for head in heads):
         return "importance and kept heads of the same layers"
     for name in ("importance", "ablation", "single"):
         table = result.get(name, result["importance"])
-        if len(table) != layers or any(len(own) != width for own in table):
+        if len(table) != layers or any(len(row) != width for row in table):
             return f"a value for each of {width} heads of {layers} layers as {name!r}"
-    if any(all(value is None for value in own) for own in result.get("single", ())):
+    if any(all(value is None for value in row) for row in result.get("single", ())):
         return "a value in every layer of 'single'"
     return "" if "random" in result or "curve" not in result else "'random' beside 'curve'"
 
 
 def describe(result: Mapping[str, Any]) -> str:
-    """What was measured, as a sentence."""
+    """Says in a sentence what was measured."""
     (train, trained_on), (split, held_out) = result["examples"].items()
     return (f"Importance on {trained_on:,} examples of {train}; {result['metric']} on {held_out:,} of {split}, "
             f"{result['base']:.4f} with all {sum(map(len, result['kept']))} heads, at step {result['step']:,}")
@@ -203,19 +193,19 @@ def tables(result: Mapping[str, Any]) -> list[Table]:
     columns = ["layer", *(f"head {head}" for head in range(len(result["importance"][0])))]
 
     def by_head(title: str, values: Sequence[Sequence[float | None]], form: str, base: float = 0.0) -> Table:
-        return title, columns, [[str(layer), *("" if value is None else format(value - base, form) for value in own)]
-                                for layer, own in enumerate(values)]
+        return title, columns, [[str(layer), *("" if value is None else format(value - base, form) for value in row)]
+                                for layer, row in enumerate(values)]
 
     metric, base = result["metric"], result["base"]
-    known = [[value if head in own else None for head, value in enumerate(values)]
-             for own, values in zip(result["kept"], result["importance"], strict=True)]
+    known = [[value if head in heads else None for head, value in enumerate(values)]
+             for heads, values in zip(result["kept"], result["importance"], strict=True)]
     found = [by_head("Importance", known, ".4f")]
     if "ablation" in result:
         found.append(by_head(f"Without one head: change of {metric}", result["ablation"], "+.4f", base))
     if "single" in result:
         rows = []
-        for layer, own in enumerate(result["single"]):
-            values = {head: value for head, value in enumerate(own) if value is not None}
+        for layer, row in enumerate(result["single"]):
+            values = {head: value for head, value in enumerate(row) if value is not None}
             best = (max if result["higher_is_better"] else min)(values, key=values.get)
             rows.append([str(layer), str(best), f"{values[best] - base:+.4f}",
                          f"{sum(values.values()) / len(values) - base:+.4f}"])
@@ -228,10 +218,9 @@ def tables(result: Mapping[str, Any]) -> list[Table]:
 
 def _curves(result: Mapping[str, Any]) -> Table:
     order = "least important first" + (", computed again at each step" if result["exact"] else "")
-    random = {point["removed"]: [] for curve in result["random"] for point in curve}
-    for curve in result["random"]:
-        for point in curve:
-            random[point["removed"]].append(point["score"])
+    random: dict[int, list[float]] = {}
+    for point in chain.from_iterable(result["random"]):
+        random.setdefault(point["removed"], []).append(point["score"])
     rows = [[str(point["removed"]), f"{point['fraction']:.0%}", f"{point['score']:.4f}",
              *([f"{np.mean(random[point['removed']]):.4f}" if point["removed"] in random else ""] if random else [])]
             for point in result["curve"]]

@@ -53,29 +53,29 @@ class Neighbours:
     query: Occurrence  # the word; its cosine is 1
     count: int  # its occurrences in the corpus, in any sentence
     context: list[Occurrence]  # the nearest occurrences of words, nearest first
-    static: list[StaticWord]  # the words whose mean vectors are nearest to its own; empty where `count` is 0
+    static: list[StaticWord]  # the words with the nearest mean vectors; empty where `count` is 0
     words: int  # number of words in the static table
 
 
 def parse(marked: str) -> Occurrence:
-    """The word between asterisks in a sentence: "Return the *value* of the key."
+    """Finds the word between asterisks in a sentence: "Return the *value* of the key."
 
     Raises:
       UserError: no word is marked, or more than one.
     """
-    found = list(MARKED.finditer(marked))
-    if len(found) != 1:
-        raise UserError(f"{len(found) or 'no'} words are marked in {marked!r}; put asterisks around one: "
+    words = list(MARKED.finditer(marked))
+    if len(words) != 1:
+        raise UserError(f"{len(words) or 'no'} words are marked in {marked!r}; put asterisks around one: "
                         "\"Return the *value* of the key.\"")
-    start, end = found[0].span()
-    return Occurrence(1.0, marked[:start] + found[0][1] + marked[end:], start, end - 2)
+    start, end = words[0].span()
+    return Occurrence(1.0, marked[:start] + words[0][1] + marked[end:], start, end - 2)
 
 
 def neighbours(
     run: Run, marked: str, lines: Iterable[Sequence[str]], *, layers: str = "last", k: int = 10, min_count: int = 5,
     progress: Callable[[int, int], None] = lambda lines, tokens: None,
 ) -> Neighbours:
-    """The nearest neighbours, by cosine, of a word in its sentence.
+    """Finds the nearest neighbours, by cosine, of a word in its sentence.
 
     A word's vector is the mean of its tokens' vectors. Words without a letter or a digit and the queried occurrence
     itself are left out. Memory does not grow with the corpus; the static table may miss occurrences of rare words in a
@@ -95,11 +95,11 @@ def neighbours(
     if chosen.join == "stack" and len(chosen.numbers) > 1:
         raise UserError(f"layers is {layers!r}, which are several layers; give one, or combine them: "
                         "sum:1,2 or concat:1,2")
-    [own] = run.encode([query.text], layers)
-    inside = [t for t, (start, end) in enumerate(own.offsets) if start < query.end and query.start < end]
+    [encoded] = run.encode([query.text], layers)
+    inside = [t for t, (start, end) in enumerate(encoded.offsets) if start < query.end and query.start < end]
     if not inside:
         raise UserError(f"the tokenizer has no tokens for {query.word!r}; mark another word")
-    vector = own.hidden[0, inside].mean(0)
+    vector = encoded.hidden[0, inside].mean(0)
     nearest, table = _Nearest(query, vector, k), _Table(len(vector))
     for texts in lines:
         tokenized = [run.tokenize(text) for text in texts]
@@ -113,7 +113,7 @@ def neighbours(
 
 
 def _words(text: TokenizedText, vectors: np.ndarray) -> tuple[list[tuple[int, int]], np.ndarray]:
-    """The character spans and vectors of the words that have a letter or a digit."""
+    """Returns the character spans and vectors of the words that have a letter or a digit."""
     spans = text.word_offsets
     kept = [i for i, (start, end) in enumerate(spans) if any(map(str.isalnum, text.text[start:end]))]
     return [spans[i] for i in kept], vectors[kept]

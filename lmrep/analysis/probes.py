@@ -123,7 +123,8 @@ def probe(config: Any, source: str | os.PathLike, examples: int = 0, untrained: 
     task = experiments.resolve_stages(experiment)[0]
     return {"name": experiment.name, "task": task.objective_name, "source": checkpoint.name,
             "best": experiment.checkpoint.best, "data": {split: getattr(experiment.data, split) for split in splits},
-            "examples": {split: len(own) for split, (own, _) in splits.items()}, "seed": experiment.seed, **results}
+            "examples": {split: len(chosen) for split, (chosen, _) in splits.items()}, "seed": experiment.seed,
+            **results}
 
 
 def _adopted(config: Any, source: str | os.PathLike) -> tuple[Experiment, init_from.SourceCheckpoint]:
@@ -146,18 +147,18 @@ def _adopted(config: Any, source: str | os.PathLike) -> tuple[Experiment, init_f
 
 
 def _chosen(prepared: Data, model: Model, split: str, examples: int) -> tuple[list[Record], Examples]:
-    """The records of a split, or some of the training records, and their examples."""
-    own, store = prepared.records[split], prepared.splits[split]
-    if split == "validation" or not 0 < examples < len(own):
-        return own, store
-    own = records.spread(own, examples)
-    return own, tokenized(prepared.experiment, model, prepared.tokenizer, own, split)
+    """Returns the records of a split and their examples; at most `examples` of the training records."""
+    everything, store = prepared.records[split], prepared.splits[split]
+    if split == "validation" or not 0 < examples < len(everything):
+        return everything, store
+    some = records.spread(everything, examples)
+    return some, tokenized(prepared.experiment, model, prepared.tokenizer, some, split)
 
 
 def _layers(
     experiment: Experiment, model: Model, params: Tree, splits: Mapping[str, tuple[list[Record], Examples]]
 ) -> list[dict[str, Any]]:
-    """The metrics of each layer on the validation examples."""
+    """Trains the classifiers of all layers, and computes their metrics on the validation examples."""
     c = experiments.resolve_stages(experiment)[0].objective
     task = TASKS[experiment.objective["name"]]
     train, held_out = (vectors(params, model, c, examples) for _, examples in splits.values())
@@ -165,12 +166,11 @@ def _layers(
              train.x.shape[-1], f"{len(train.y):,}", f"{len(held_out.y):,}",
              byte_size(train.x.nbytes + held_out.x.nbytes))
     predict = fit(train.x, train.y, len(c.labels), experiment.seed)
-    own, examples = splits["validation"]
-    found = []
-    for layer, log_probabilities in enumerate(predict(held_out.x)):
-        result = task.score(c, own, examples.units, _outputs(held_out, log_probabilities, examples))
-        found.append({"layer": layer, "metrics": finite_or_text(result.metrics), "intervals": intervals(result)})
-    return found
+    validation, examples = splits["validation"]
+    results = [task.score(c, validation, examples.units, _outputs(held_out, log_probabilities, examples))
+               for log_probabilities in predict(held_out.x)]
+    return [{"layer": layer, "metrics": finite_or_text(result.metrics), "intervals": intervals(result)}
+            for layer, result in enumerate(results)]
 
 
 def _outputs(vectors: Vectors, log_probabilities: np.ndarray, examples: Examples) -> Outputs:
@@ -189,9 +189,9 @@ def vectors(params: Tree, model: Model, c: Any, examples: Examples) -> Vectors:
     """The vectors of all layers for each labelled word, or text.
 
     Args:
-      c: the task's config; a word has the vector of its first or last token or their mean (`pieces`), a text that at
-        the position that stands for it.
-      examples: of a split; one unit in a sequence.
+      c: the task's config. A word has the vector of its first or last token or their mean (`pieces`), a text the
+        vector at the position of the task's head (`heads.positions`).
+      examples: the examples of a split, not packed.
     """
     tagging = "tag" in examples.units.columns
 
@@ -242,7 +242,7 @@ def fit(x: np.ndarray, y: np.ndarray, classes: int, seed: int = 0) -> Callable[[
 
     def loss(params: Tree, x: Array, y: Array) -> Array:
         losses = optax.softmax_cross_entropy_with_integer_labels(logits(params, x), jnp.broadcast_to(y, (k, len(y))))
-        return losses.mean(1).sum()  # the gradient of each layer's classifier is its own
+        return losses.mean(1).sum()  # so that the gradients of the classifiers do not mix
 
     @jax.jit
     def train(x: Array, y: Array) -> Tree:
@@ -288,7 +288,7 @@ def table(result: ProbeRecord) -> tuple[list[str], list[list[str]]]:
 
 
 def describe(result: ProbeRecord) -> str:
-    """What was probed, and what the most frequent class reaches."""
+    """Says what was probed, and the score of the most frequent class."""
     metrics, name = result["layers"][0]["metrics"], TASKS[result["task"]].objective.metrics[result["best"]].baseline
     baseline = f"; always the most frequent class: {float(metrics[name]):.2%}" if name in metrics else ""
     return (f"Linear classifiers on the layers of {result['source']}, {result['name']}: "
@@ -328,9 +328,9 @@ def read(path: Path, notes: list[str] | None = None) -> list[ProbeRecord]:
 
 
 def _mismatch(result: ProbeRecord) -> str:
-    """What was expected where the fields of a record do not fit together, or ""."""
+    """Names what was expected where the fields of a record do not fit together; "" where they do."""
     if result["task"] not in TASKS or result["best"] not in TASKS[result["task"]].objective.metrics:
-        return "a task and a metric of it as 'best'"
+        return "a task and one of its metrics as 'best'"
     layers, untrained = result["layers"], result.get("untrained", [])
     if not layers or len(untrained) not in (0, len(layers)):
         return "layers, and as many of the untrained network"

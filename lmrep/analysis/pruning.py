@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,8 +40,8 @@ def least_important(
     run: Run, fraction: float, examples: int = 1000, normalize: bool = True, at_least: int = 1,
     data_dir: str | Path | None = None,
 ) -> dict[int, list[int]]:
-    """{layer: heads} of the floor(fraction * heads) least important heads of a run; where layers share parameters, the
-    same heads of all layers, by the sum of their importance.
+    """Chooses the floor(fraction * heads) least important heads of a run, as {layer: heads}. Where layers share
+    parameters, these are the same heads in all layers, by the sum of their importance.
 
     Args:
       examples: training examples that importance is computed on; 0: all.
@@ -50,14 +50,14 @@ def least_important(
     Raises:
       UserError: as `head_importance.gated`, or no head is left to remove.
     """
-    own = head_importance.gated(run, examples, split="", normalize=normalize, data_dir=data_dir)
+    gated = head_importance.gated(run, examples, split="", normalize=normalize, data_dir=data_dir)
     kept = run.model.heads.kept()
-    found = own.importance(heads.gates_without((), kept, run.model.heads.number))
+    importance = gated.importance(heads.gates_without((), kept, run.model.heads.number))
     if _network(run).share in ("attention", "all"):
-        chosen = heads.lowest(found.sum(0, keepdims=True), kept[:1], int(len(kept[0]) * fraction), at_least)
+        chosen = heads.lowest(importance.sum(0, keepdims=True), kept[:1], int(len(kept[0]) * fraction), at_least)
         chosen = [(layer, head) for layer in range(len(kept)) for _, head in chosen]
     else:
-        chosen = heads.lowest(found, kept, int(sum(map(len, kept)) * fraction), at_least)
+        chosen = heads.lowest(importance, kept, int(sum(map(len, kept)) * fraction), at_least)
     if not chosen:
         raise UserError(f"{fraction:g} of the {sum(map(len, kept))} heads is none that can be removed; give a larger "
                         "--fraction")
@@ -77,7 +77,7 @@ def prune(run: Run, target: Path, removed: Mapping[int, Sequence[int]]) -> Prune
     """
     network = _network(run)
     before = network.kept_heads
-    if gone := [f"{layer}:{head}" for layer, own in removed.items() for head in own
+    if gone := [f"{layer}:{head}" for layer, numbers in removed.items() for head in numbers
                 if layer < len(before) and head < network.heads and head not in before[layer]]:
         raise UserError(f"{run.directory} has no head {', '.join(gone)} any more (model.pruned_heads is "
                         f"{network.pruned_heads})")
@@ -113,7 +113,7 @@ def _network(run: Run) -> transformer.Config:
 
 def _difference(run: Run, model: Model, encoder: Tree, removed: Mapping[int, Sequence[int]]) -> float:
     """The largest absolute difference between the outputs of `model` and of the run's network with closed gates."""
-    gates = heads.gates_without([(layer, head) for layer, own in removed.items() for head in own],
+    gates = heads.gates_without([(layer, head) for layer, numbers in removed.items() for head in numbers],
                                 run.model.heads.kept(), run.model.heads.number)
     length = min(64, run.model.max_length or 64)
     tokens = np.random.default_rng(0).integers(0, run.tokenizer.size, (2, length))
@@ -124,27 +124,27 @@ def _difference(run: Run, model: Model, encoder: Tree, removed: Mapping[int, Seq
             return np.asarray(jax.jit(network.encode)(params, inputs).hidden, np.float32)
 
     expected = output(with_gates(run.model, jnp.asarray(gates)), run.params["encoder"])
-    found = float(np.abs(output(model, encoder) - expected).max())
-    if not found <= TOLERANCE * max(1.0, float(np.abs(expected).max())):
-        raise RunFault(f"the outputs without these heads differ by {found:g} from those of the gated network; nothing "
-                       f"is written. Check {run.directory} with lmrep evaluate")
-    return found
+    difference = float(np.abs(output(model, encoder) - expected).max())
+    if not difference <= TOLERANCE * max(1.0, float(np.abs(expected).max())):
+        raise RunFault(f"the outputs without these heads differ by {difference:g} from those of the gated network; "
+                       f"nothing is written. Check {run.directory} with lmrep evaluate")
+    return difference
 
 
-def describe(found: Pruned, run: Run, target: Path) -> str:
-    """For people."""
-    own = "; ".join(f"layer {layer}: {', '.join(map(str, each))}" for layer, each in sorted(found.removed.items())
-                    if each)
-    number, total = sum(map(len, found.removed.values())), sum(map(len, run.model.heads.kept()))
-    before, after = found.parameters
+def describe(pruned: Pruned, run: Run, target: Path) -> str:
+    """Says which heads were removed, and the size of the network."""
+    removed = "; ".join(f"layer {layer}: {', '.join(map(str, numbers))}"
+                        for layer, numbers in sorted(pruned.removed.items()) if numbers)
+    number, total = sum(map(len, pruned.removed.values())), sum(map(len, run.model.heads.kept()))
+    before, after = pruned.parameters
     stage = stage_at(run.experiment, run.step)
-    return (f"removed {number} of {total} heads: {own}\n"
+    return (f"removed {number} of {total} heads: {removed}\n"
             f"{before:,} -> {after:,} parameters of the encoder ({stage.objective_name})\n"
-            f"largest difference from the gated network: {found.difference:.2g}\n"
-            f"{target}: model.pruned_heads={found.pruned_heads}")
+            f"largest difference from the gated network: {pruned.difference:.2g}\n"
+            f"{target}: model.pruned_heads={pruned.pruned_heads}")
 
 
 def parse(text: str, run: Run) -> dict[int, tuple[int, ...]]:
-    """The heads that --heads names. Raises UserError."""
-    network: Any = _network(run)
+    """Reads the value of --heads. Raises UserError for heads that the network does not have."""
+    network = _network(run)
     return pruned_heads.parse(text, network.layers, network.heads, "--heads")

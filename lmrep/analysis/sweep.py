@@ -63,7 +63,7 @@ class Summary(NamedTuple):
 
     @property
     def values(self) -> list[float]:
-        """Of its finished runs."""
+        """The values of the finished runs."""
         return [each.value for each in self.results if each.state == FINISHED and each.value is not None]
 
     @property
@@ -73,7 +73,7 @@ class Summary(NamedTuple):
 
     @property
     def deviation(self) -> float | None:
-        """Their sample standard deviation; None for fewer than two."""
+        """The sample standard deviation of `values`; None for fewer than two."""
         return statistics.stdev(self.values) if len(self.values) > 1 else None
 
     def count(self, state: str) -> int:
@@ -100,7 +100,7 @@ def log_file(directory: Path, run: Run) -> Path:
 
 
 def result(directory: Path, plan: Plan, run: Run, metric: str = "", best: bool | None = None) -> Result:
-    """What a run has reached, from its files.
+    """Reads from a run's files what it has reached.
 
     Args:
       metric: the validation metric; by default the plan's.
@@ -150,8 +150,8 @@ def _ending(directory: Path, run: Run) -> Ending | None:
 def _against_baseline(
     line: Mapping[str, float], metric: str, metrics: Mapping[str, Metric]
 ) -> tuple[bool | None, str]:
-    """(whether a validation is no better than the baseline, the comparison if so). Judged is `metric` or, where its
-    baseline was not measured, every metric whose was; None where there is none."""
+    """(whether a validation is no better than the baseline, the comparison if so). `metric` is judged or, if its
+    baseline was not measured, every metric with a measured baseline; None without any."""
     known = judged(metrics, line.get)
     known = {metric: known[metric]} if metric in known else known
     for name, one in known.items():
@@ -192,20 +192,19 @@ def _differ(a: Sequence[float], b: Sequence[float]) -> bool:
 
 
 def best(found: Sequence[Summary], metric: Metric) -> Summary | None:
-    """The setting whose mean is better than all others by more than the noise; None where no run has finished, or the
-    seeds do not tell."""
+    """The setting whose mean is better than all others by more than the noise; None where there is none."""
     leader = leading(found, metric)
     return leader if leader and not within_noise(leader, found) else None
 
 
 def incomparable(plan: Plan) -> list[str]:
-    """Fields that differ between settings and by which validation examples or targets can differ."""
+    """Fields that differ between settings and can change validation examples or targets."""
     paths = dict.fromkeys(path for setting in plan.settings for path in setting.changes)
     return [path for path in paths if any(fnmatch.fnmatchcase(path, pattern) for pattern in VALIDATION_SETTINGS)]
 
 
 def table(found: Sequence[Summary], metric: Metric) -> str:
-    """The settings as text: one line each; marked is the best one, or the leading one and those within its noise."""
+    """Formats the settings, a line for each. Marks the best one, or the leading one and the others within its noise."""
     leader = leading(found, metric)
     near = within_noise(leader, found) if leader else []
     marks = {id(leader): "leads" if near else "best", **{id(one): "within the noise" for one in near}}
@@ -260,7 +259,7 @@ def _record(each: Result) -> dict[str, Any]:
 
 
 def reported(found: Sequence[Summary], metric: Metric) -> list[Run]:
-    """The runs for a report: the finished ones, of the best settings first, at most `MAX_REPORTED`."""
+    """Chooses at most `MAX_REPORTED` finished runs for a report, the best settings first."""
     sign = -1 if metric.higher_is_better else 1
     ranked = sorted((one for one in found if one.mean is not None), key=lambda one: sign * one.mean)
     return [each.run for one in ranked for each in one.results if each.state == FINISHED][:MAX_REPORTED]
