@@ -18,9 +18,9 @@ def run(arguments: Arguments) -> int:
     """The command."""
     from lmrep.experiment.fields import listed
 
-    found = list(listed(arguments.load_config().to_dict() if arguments.config_file or arguments.overrides else None))
+    fields = list(listed(arguments.load_config().to_dict() if arguments.config_file or arguments.overrides else None))
     words = [word.lower() for word in arguments.words]
-    chosen = [field for field in found
+    chosen = [field for field in fields
               if all(word in f"{field.path} {field.choice} {field.bounds.help}".lower() for word in words)]
     if not chosen:
         raise UserError(f"no field has {' and '.join(map(repr, arguments.words))} in its path or its meaning; "

@@ -64,20 +64,20 @@ def run(arguments: Arguments) -> int:
             for line in table.scaling(each, plan.plan(experiment, each)):
                 print(table.markdown(line), flush=True)
         return 0
-    found = hardware.find(flags.topology, flags.slices)
+    devices = hardware.find(flags.topology, flags.slices)
     if flags.search:
-        choices = search.search(config, found, flags.candidates, lambda number, limit, choice: _say(
+        choices = search.search(config, devices, flags.candidates, lambda number, limit, choice: _say(
             f"{number} of at most {limit}: {choice.flags}: {table.fit(choice.plans)}"))
         print(table.aligned(table.ranking([(choice.flags, choice.plans) for choice in choices])), end="\n\n")
         print(f"{'the fastest that fits' if choices[0].fits else 'none fits; the first'}: {choices[0].flags}\n")
         config, plans = search.with_fields(config, choices[0].fields), choices[0].plans
     else:
-        plans = plan.plan(experiment, found)
-    total = plan.cost_of_run(plans, found, experiment.cost)
-    print(table.text(plans, found, total))
+        plans = plan.plan(experiment, devices)
+    total = plan.cost_of_run(plans, devices, experiment.cost)
+    print(table.text(plans, devices, total))
     if not choices and not all(each.fits for each in plans):
         _say("\nlooking for a change that makes it fit")
-        change = search.first_that_fits(config, plans, found, progress=lambda choice: _say(
+        change = search.first_that_fits(config, plans, devices, progress=lambda choice: _say(
             f"{choice.flags}: {table.fit(choice.plans)}"))
         print(f"it fits with {change.flags}: {table.fit(change.plans)}" if change else
               "nothing that was tried makes it fit: recomputation, accumulation, sharding; use more chips")
@@ -87,7 +87,7 @@ def run(arguments: Arguments) -> int:
         sys.stdout.flush()
         directory.mkdir(parents=True, exist_ok=True)
         path = Path(flags.output) if flags.output else directory / table.FILE
-        content = json.loads(json.dumps(table.record(plans, found, total, config.to_dict(), choices), default=str))
+        content = json.loads(json.dumps(table.record(plans, devices, total, config.to_dict(), choices), default=str))
         write_json(path, content)
         page = path.with_suffix(".html")
         write_text(page, plan_page.render(content))

@@ -51,19 +51,19 @@ def flags() -> dict[str, Flag]:
     from lmrep.experiment.record import ALL_OBJECTIVES
 
     capabilities = {one.name: one for definition in ALL_OBJECTIVES.values() for one in definition.capabilities}
-    found: dict[str, Flag] = {}
+    options: dict[str, Flag] = {}
     for capability in capabilities.values():
         types = typing.get_type_hints(capability.options)
         for option in dataclasses.fields(capability.options):
             bounds = option.metadata["bounds"]
             default = "as in validation" if option.default is None else option.default
             help = f"{capability.name}: {bounds.help} (default: {default})"
-            if option.name in found:
-                help = f"{found[option.name].help}; {help}"
+            if option.name in options:
+                help = f"{options[option.name].help}; {help}"
             type_ = next(each for each in typing.get_args(types[option.name]) or [types[option.name]]
                          if each is not type(None))
-            found[option.name] = Flag(None, help, type_, bounds)
-    return found | FLAGS
+            options[option.name] = Flag(None, help, type_, bounds)
+    return options | FLAGS
 
 
 def run(arguments: Arguments) -> int:

@@ -90,13 +90,13 @@ def run(arguments: Arguments) -> int:
         train(directory, plan, runs[flags.task :: flags.tasks], flags.retry)
     best = {"auto": None, "last": False, "best": True}[flags.validation]
     results = [analysis.result(directory, plan, each, metric, best) for each in runs]
-    found = analysis.summaries(plan, results)
-    print(_results(directory, plan, found, metric), flush=True)
-    analysis.write(directory, found, metric, plan.metrics[metric])
+    summaries = analysis.summaries(plan, results)
+    print(_results(directory, plan, summaries, metric), flush=True)
+    analysis.write(directory, summaries, metric, plan.metrics[metric])
     if flags.show:
         return 0
     if flags.report and not {analysis.RUNNING, analysis.UNFINISHED} & {each.state for each in results}:
-        _report(directory, found, plan.metrics[metric], Path(plan.data_dir or default_data_dir()))
+        _report(directory, summaries, plan.metrics[metric], Path(plan.data_dir or default_data_dir()))
     states = {each.state for each in results[flags.task :: flags.tasks]}
     return 0 if not states or states & {analysis.FINISHED, analysis.RUNNING} else RunFault.exit_code
 
@@ -145,17 +145,17 @@ def _plan(arguments: Arguments, previous: Any) -> Any:
     return sweep.make(lambda *given: load_config(file, *given), file, argument, overrides, fields, seeds, data_dir)
 
 
-def _results(directory: Path, plan: Any, found: Sequence[Any], name: str) -> str:
+def _results(directory: Path, plan: Any, summaries: Sequence[Any], name: str) -> str:
     """The results as text: the table, the best setting, what failed, what is left to do."""
     from lmrep.analysis import sweep as analysis
     from lmrep.experiment import sweep
 
-    metric, results = plan.metrics[name], [each for one in found for each in one.results]
+    metric, results = plan.metrics[name], [each for one in summaries for each in one.results]
     direction = "higher" if metric.higher_is_better else "lower"
     lines = [f"\n{metric.title} ({name}) on the validation split, {direction} is better:\n",
-             analysis.table(found, metric), ""]
-    if leader := analysis.leading(found, metric):
-        near = [one.setting.name for one in analysis.within_noise(leader, found)]
+             analysis.table(summaries, metric), ""]
+    if leader := analysis.leading(summaries, metric):
+        near = [one.setting.name for one in analysis.within_noise(leader, summaries)]
         lines.append(f"best on the validation split: {leader.setting.name}" if not near else
                      f"no setting is best: {leader.setting.name} leads on the validation split, within the noise of "
                      f"{shorten(', '.join(near), MAX_WIDTH)}; more seeds (--seeds=0-4) may tell them apart")
@@ -174,12 +174,12 @@ def _results(directory: Path, plan: Any, found: Sequence[Any], name: str) -> str
     return "\n".join([*lines, str(directory / analysis.TABLE)])
 
 
-def _report(directory: Path, found: Sequence[Any], metric: Any, data_dir: Path) -> None:
+def _report(directory: Path, summaries: Sequence[Any], metric: Any, data_dir: Path) -> None:
     """Writes report.html. All runs are done, so that an error is a warning."""
     from lmrep.analysis import report
     from lmrep.analysis import sweep as analysis
 
-    runs, finished = analysis.reported(found, metric), sum(one.count(analysis.FINISHED) for one in found)
+    runs, finished = analysis.reported(summaries, metric), sum(one.count(analysis.FINISHED) for one in summaries)
     if not runs:
         return
     selected = f"the {len(runs)} runs of the best settings" if len(runs) < finished else f"{len(runs)} runs"

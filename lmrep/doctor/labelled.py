@@ -30,7 +30,7 @@ def examples(experiment: Experiment) -> Result:
 def other(files: str, experiment: Experiment, prepared: Data) -> Result:
     """Other files for `lmrep evaluate` can be read, and fit the task."""
     task, config = task_of(experiment), resolve_stages(prepared.experiment)[0].objective
-    found = read_files(experiment, files)
-    for record in found:
+    records = read_files(experiment, files)
+    for record in records:
         task.check(config, record)
-    return Result(f"{files}: {len(found):,} examples")
+    return Result(f"{files}: {len(records):,} examples")

@@ -54,11 +54,11 @@ def writable(directory: Path) -> Result:
 def store(url: str) -> Result:
     """The remote workdir can be reached, and no other run holds it. Gives the steps of its checkpoints."""
     with remote.user_errors(url):
-        found = remote_workdir.open_store(url)
-        content = lease.read(found)
+        remote_store = remote_workdir.open_store(url)
+        content = lease.read(remote_store)
         if lease.alive(content):
             raise lease.in_use(url, content)
-        steps = complete_steps(found.names(CHECKPOINTS))
+        steps = complete_steps(remote_store.names(CHECKPOINTS))
     state = f"{url} can be listed, has {len(steps)} checkpoints"
     if content and lease.alive(content) is None:
         return Result(f"{state}, and {lease.LEASE} of {lease.holder(content)}; a run will wait for up to "
@@ -66,26 +66,26 @@ def store(url: str) -> Result:
     return Result(f"{state}, and no other run holds it; write access is checked when the run starts", steps)
 
 
-def resuming_remote(url: str, steps: list[int], experiment: Experiment, found: Data | None) -> Result:
+def resuming_remote(url: str, steps: list[int], experiment: Experiment, data: Data | None) -> Result:
     """As `resuming`, without downloading checkpoints. Gives the step."""
     if not steps:
         return Result("a new run", None)
     copy = remote_workdir.download(url, checkpoints=False)
     try:
-        _check_same(copy, steps, experiment, found)
+        _check_same(copy, steps, experiment, data)
     except UserError as error:
         raise UserError(str(error).replace(str(copy), url)) from error
     return Result(f"resumes from step {steps[-1]:,} of {experiment.steps:,}, if that checkpoint verifies after the "
                   "download", steps[-1])
 
 
-def resuming(directory: Path, experiment: Experiment, found: Data | None) -> Result:
+def resuming(directory: Path, experiment: Experiment, data: Data | None) -> Result:
     """The run in the workdir can be resumed: config and data are equal, and a checkpoint verifies. Gives the step."""
     with contextlib.closing(Checkpoints(directory / "checkpoints", experiment.checkpoint.keep)) as checkpoints:
         steps = checkpoints.steps()
         if not steps:
             return Result("a new run", None)
-        _check_same(directory, steps, experiment, found)
+        _check_same(directory, steps, experiment, data)
         damaged = {}
         for step in steps:
             try:
@@ -137,15 +137,15 @@ def init(
 
 def dashboards(experiment: Experiment, directory: Path) -> Result:
     """The configured logs can be written."""
-    found, mark = ["metrics.jsonl"], OK
+    names, mark = ["metrics.jsonl"], OK
     if experiment.log.tensorboard:
         checks.check_writable(directory / "tensorboard")
-        found.append("TensorBoard")
+        names.append("TensorBoard")
     if experiment.log.wandb:
         logs.weights_and_biases(directory, experiment.log.wandb, {})  # made at its first use, which is not here
         text, mark = weights_and_biases(os.environ)
-        found.append(text)
-    return Result(", ".join(found), mark=mark)
+        names.append(text)
+    return Result(", ".join(names), mark=mark)
 
 
 def weights_and_biases(environment: Mapping[str, str]) -> tuple[str, str]:

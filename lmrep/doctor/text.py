@@ -68,9 +68,9 @@ def corpus(data: corpora.Config) -> Result:
         if len(texts) == DOCUMENTS or held >= CHARACTERS:
             break
     complete = next(stream, None) is None
-    found = [] if complete or not corpora.CORPORA[data.corpus].example else files.find(data.files, data.corpus, "*")
+    paths = [] if complete or not corpora.CORPORA[data.corpus].example else files.find(data.files, data.corpus, "*")
     with ThreadPoolExecutor() as pool:  # remote ones take a while each
-        list(pool.map(partial(_begin, data), found[:: -(-len(found) // FILES) or 1]))
+        list(pool.map(partial(_begin, data), paths[:: -(-len(paths) // FILES) or 1]))
     anomalies = [f"{n:,} {name.replace('_', ' ')}" for name, n in sorted(tally.items()) if n and name not in COUNTS]
     remark = f"; it has {', '.join(anomalies)}" if anomalies else ""
     data, described = choose_sentences(data, opened)
@@ -79,10 +79,10 @@ def corpus(data: corpora.Config) -> Result:
     if complete:
         return Result(f"{opened.description}: {len(texts):,} documents, {held:,} characters{remark}",
                       Sample(texts, True, held, lines), mark)
-    sizes = [source.size if source.store else os.path.getsize(source.path) for source in found]
+    sizes = [source.size if source.store else os.path.getsize(source.path) for source in paths]
     characters = sum(size * (EXPANSION if os.path.splitext(source.path)[1] in (*COMPRESSED, ".parquet") else 1)
-                     for source, size in zip(found, sizes, strict=True))
-    size = f", {byte_size(sum(sizes))} in {len(found):,} files that begin with text" if found else ""
+                     for source, size in zip(paths, sizes, strict=True))
+    size = f", {byte_size(sum(sizes))} in {len(paths):,} files that begin with text" if paths else ""
     return Result(f"{opened.description}{size}; the first {len(texts):,} documents are text{remark}",
                   Sample(texts, False, characters or None, lines), mark)
 
@@ -123,25 +123,25 @@ def stores(data_dir: Path, experiment: Experiment, *_: Sample) -> Result:
     """Token stores that exist open, and some of their records decode; else reports where they will be built."""
     checks.check_writable(local_data_dir(data_dir), "data_dir")
     try:
-        found = build.existing(experiment, data_dir)
+        data = build.existing(experiment, data_dir)
     except build.NotBuilt as error:
         if " is damaged: " in str(error):
             return Result(str(error).replace("; building it again", "; the run will build it again"), None, WARNING)
         if str(error).startswith("downloading "):
             return Result(f"in {data_dir}; the run will download it to {local_data_dir(data_dir)}", None)
         return Result(f"not built yet; the run will build it in {local_data_dir(data_dir)}", None)
-    for split in found.splits.values():
+    for split in data.splits.values():
         for store in split.stores if isinstance(split, Sources) else (split,):
-            _check_ids(store, found)
-    tokens = ", ".join(f"{split} {statistics['tokens']:,}" for split, statistics in found.corpus.statistics.items())
-    return Result(f"built in {local_data_dir(data_dir)}; tokens: {tokens}", found)
+            _check_ids(store, data)
+    tokens = ", ".join(f"{split} {statistics['tokens']:,}" for split, statistics in data.corpus.statistics.items())
+    return Result(f"built in {local_data_dir(data_dir)}; tokens: {tokens}", data)
 
 
-def epochs(experiment: Experiment, found: Data | None, *samples: Sample) -> Result:
+def epochs(experiment: Experiment, data: Data | None, *samples: Sample) -> Result:
     """The run does not read its text thousands of times."""
     shown = sum(stage.steps * stage.batch_size * stage.length for stage in experiments.resolve_stages(experiment))
-    if found:
-        about, tokens = "", found.corpus.statistics["train"]["tokens"]
+    if data:
+        about, tokens = "", data.corpus.statistics["train"]["tokens"]
     elif any(sample.characters is None for sample in samples):
         return Result("not counted: the size of the corpus is not known before it is read", mark=SKIPPED)
     else:
@@ -156,26 +156,26 @@ def epochs(experiment: Experiment, found: Data | None, *samples: Sample) -> Resu
     return Result(text)
 
 
-def _check_ids(store: token_store.Store, found: Data) -> None:
+def _check_ids(store: token_store.Store, data: Data) -> None:
     """Reads the first, the last and some other tokens."""
     positions = np.random.default_rng(0).integers(0, max(store.tokens, 1), 16)
     ids = store.take(np.array([*positions, 0, store.tokens - 1] if store.tokens else [], np.int64))
-    if ids.size and ids.max() >= found.tokenizer.size:
-        raise UserError(f"the {store.split} store in {found.corpus.directory} has the id {ids.max():,}, and its "
-                        f"tokenizer {found.tokenizer.size:,} tokens; delete that directory, and the next run rebuilds "
+    if ids.size and ids.max() >= data.tokenizer.size:
+        raise UserError(f"the {store.split} store in {data.corpus.directory} has the id {ids.max():,}, and its "
+                        f"tokenizer {data.tokenizer.size:,} tokens; delete that directory, and the next run rebuilds "
                         "it")
 
 
-def tokenizer(experiment: Experiment, found: Data | None) -> Result:
+def tokenizer(experiment: Experiment, data: Data | None) -> Result:
     """The tokenizer loads or can be trained, and fits the model's embedding table. Gives it, or None if it is not
     trained yet."""
     checks.check_vocabulary(experiment)
     config = experiment.tokenizer
     rows = experiments.model_config(experiment, tokenizers.size(config)).vocab
     table = f"the model's embedding table has {rows:,} rows"
-    if found is None and not config.vocab_file:
+    if data is None and not config.vocab_file:
         return Result(f"{config.name} with {config.vocab_size:,} tokens, to be trained; {table}", None)
-    loaded = found.tokenizer if found else tokenizers.from_vocab_file(config)
+    loaded = data.tokenizer if data else tokenizers.from_vocab_file(config)
     checks.check_samples(experiment, loaded)
     roles = ", ".join(f"{loaded.specials[role]} {i}" for role, i in loaded.vocabulary.specials.items())
     return Result(f"{loaded.name} with {loaded.size:,} tokens ({roles}); {table}", loaded)
@@ -212,15 +212,15 @@ def examples(
 
 
 def disk_space_for(
-    data_dir: Path, experiment: Experiment, _: tokenizers.Tokenizer | None, found: Data | None,
+    data_dir: Path, experiment: Experiment, _: tokenizers.Tokenizer | None, data: Data | None,
     taken: Taken | None, *samples: Sample,
 ) -> Result:
     """Token stores and plans that are not built yet fit on the data directory's disk."""
-    if found is None and any(sample.characters is None for sample in samples):
+    if data is None and any(sample.characters is None for sample in samples):
         return Result("the size of the corpus, and so of its store, is not known before it is read", mark=WARNING)
     plans = len(experiments.resolve_stages(experiment)) * SPAN_BYTES  # per sentence
-    if found:
-        needed = sum(split["sentences"] for split in found.corpus.statistics.values()) * plans
+    if data:
+        needed = sum(split["sentences"] for split in data.corpus.statistics.values()) * plans
         return disk_space("tables of examples need about", data_dir, needed, taken, "--data_dir")
     characters = sum(sample.characters for sample in samples)
     needed = (bytes_needed(characters, tokenizers.size(experiment.tokenizer))

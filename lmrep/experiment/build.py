@@ -89,10 +89,10 @@ def unused_rows(config: Any, size: int) -> str:
 
 def warnings(data: Data) -> list[str]:
     """What in the data looks like a mistake, for people."""
-    found = [unused_rows(experiments.model_config(data.experiment), data.tokenizer.size)]
+    lines = [unused_rows(experiments.model_config(data.experiment), data.tokenizer.size)]
     if data.corpus:
-        found.append(imbalanced_splits(data))
-    return [*filter(None, found)]
+        lines.append(imbalanced_splits(data))
+    return [*filter(None, lines)]
 
 
 def objective(

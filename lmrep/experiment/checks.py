@@ -166,21 +166,21 @@ def check_rules(directory: Path, recorded: Mapping[str, Any]) -> None:
 
 
 def check_fingerprints(
-    directory: Path, record: Mapping[str, Any], found: Mapping[str, str], experiment: Experiment
+    directory: Path, record: Mapping[str, Any], loaded: Mapping[str, str], experiment: Experiment
 ) -> None:
     """Refuses frozen parts that are not those that a run was trained with.
 
     Args:
       directory: of the run.
       record: its config.json.
-      found: the fingerprints of the parts that were loaded, by name.
+      loaded: the fingerprints of the parts that were loaded, by name.
       experiment: that names them.
 
     Raises:
       UserError: a fingerprint differs.
     """
     recorded = record["data"].get("frozen", {})
-    for name, fingerprint in found.items():
+    for name, fingerprint in loaded.items():
         if name in recorded and recorded[name] != fingerprint:
             raise UserError(f"config.frozen.{name} is {experiment.frozen[name]!r}, which has other parameters than "
                             f"those that {directory} was trained with: its fingerprint was {recorded[name][:12]} and "

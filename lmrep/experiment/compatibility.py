@@ -60,14 +60,14 @@ def networks() -> tuple[str, ...]:
 @cache
 def objectives() -> tuple[str, ...]:
     """Every objective with its defaults, and with each flag that makes it need more fields of a format."""
-    found = []
+    variants = []
     for name, definition in OBJECTIVES.items():
         plain = definition.config()
         switches = [field.name for field in dataclasses.fields(plain) if getattr(plain, field.name) is False]
         fields = set(definition.batch_fields(plain))
-        found += [name, *(f"{name} {switch}" for switch in switches
+        variants += [name, *(f"{name} {switch}" for switch in switches
                           if set(definition.batch_fields(dataclasses.replace(plain, **{switch: True}))) > fields)]
-    return tuple(found)
+    return tuple(variants)
 
 
 def settings(objective: str) -> tuple[str, dict[str, Any]]:
@@ -145,13 +145,13 @@ def reads(model: str, network: Any, objective: str, given: tuple[str, ...]) -> f
     return frozenset(name for name, variable in zip(names, inputs, strict=True) if id(variable) in used)
 
 
-def table(found: list[Pairing]) -> str:
+def table(triples: list[Pairing]) -> str:
     """As text: for each preset and objective the formats that it takes, then the reasons why others are refused."""
     formats, reasons, lines = list(FORMATS), {}, []
-    width = max(len(f"{p.preset} {p.objective}") for p in found)
-    for preset, objective in dict.fromkeys((p.preset, p.objective) for p in found):
+    width = max(len(f"{p.preset} {p.objective}") for p in triples)
+    for preset, objective in dict.fromkeys((p.preset, p.objective) for p in triples):
         marks = []
-        for p in found:
+        for p in triples:
             if (p.preset, p.objective) == (preset, objective):
                 marks.append(f"[{reasons.setdefault(reason(p), len(reasons) + 1)}]" if p.refused else "fits")
         lines.append(f"{f'{preset} {objective}':{width}}  " + "  ".join(

@@ -155,8 +155,8 @@ def checked_predict(objective: Objective, name: str) -> Objective:
             outputs = objective.predict(params, batch)
         mapping = isinstance(outputs, Mapping)
         if not (mapping and outputs and {*outputs} <= {"units", "tokens"}):
-            found = f"{{{', '.join(map(repr, outputs))}}}" if mapping else type_of(outputs)
-            raise UserError(f"{what}: its predict returns {found}; expected {{'units': {{name: [b, n, ...]}}, 'tokens':"
+            given = f"{{{', '.join(map(repr, outputs))}}}" if mapping else type_of(outputs)
+            raise UserError(f"{what}: its predict returns {given}; expected {{'units': {{name: [b, n, ...]}}, 'tokens':"
                             " {name: [b, t, ...]}}, or one of the two; correct this component")
         for name, value in outputs.get("units", {}).items():
             if jnp.shape(value)[:2] != batch["unit"].shape:
@@ -205,8 +205,8 @@ def checked_network(model: Model, name: str, row: ModelDef) -> Model:
                             "(examples, positions, width); correct this component")
         for name, term in encoded.losses.items():
             if not isinstance(term, NetworkLoss) or jnp.shape(term.sum) != () or jnp.shape(term.count) != ():
-                found = f"NetworkLoss{type_of(tuple(term))}" if isinstance(term, NetworkLoss) else type_of(term)
-                raise UserError(f"{what}: its encode returns the loss {name!r} as {found}; expected NetworkLoss of two "
+                given = f"NetworkLoss{type_of(tuple(term))}" if isinstance(term, NetworkLoss) else type_of(term)
+                raise UserError(f"{what}: its encode returns the loss {name!r} as {given}; expected NetworkLoss of two "
                                 "scalars and a weight; correct this component")
         return encoded
 
@@ -291,11 +291,11 @@ def _traced(
 def _check_held_out(objective: Objective, prepared: Batch, what: str) -> None:
     if objective.uses.held_out is None:
         return
-    found = jax.eval_shape(objective.uses.held_out, prepared)
-    tokens, positions, targets = (getattr(found, name, None) for name in HeldOut._fields)
-    if not isinstance(found, HeldOut) or tokens.ndim != 2 or positions.ndim != 2 or positions.shape != targets.shape:
-        raise UserError(f"{what}: Uses.held_out returns {jax.tree.map(jnp.shape, found)}; expected HeldOut of tokens "
-                        "[b, t] and of positions and targets [b, m]; correct this component")
+    returned = jax.eval_shape(objective.uses.held_out, prepared)
+    tokens, positions, targets = (getattr(returned, name, None) for name in HeldOut._fields)
+    if not isinstance(returned, HeldOut) or tokens.ndim != 2 or positions.ndim != 2 or positions.shape != targets.shape:
+        raise UserError(f"{what}: Uses.held_out returns {jax.tree.map(jnp.shape, returned)}; expected HeldOut of "
+                        "tokens [b, t] and of positions and targets [b, m]; correct this component")
 
 
 def check_plan(stage: StagePlan, plan: Any) -> None:

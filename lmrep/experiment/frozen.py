@@ -103,11 +103,11 @@ def locate(name: str, path: str, checkpoints: bool = True) -> Path:
             return remote_workdir.local_copy(path, checkpoints=checkpoints)
         except UserError as error:
             raise UserError(f"{where}: {error}") from error
-    found = Path(path)
-    if not found.is_file() and not (found / CONFIG).is_file():
-        why = f"which has no {CONFIG}" if found.is_dir() else "which does not exist"
+    local = Path(path)
+    if not local.is_file() and not (local / CONFIG).is_file():
+        why = f"which has no {CONFIG}" if local.is_dir() else "which does not exist"
         raise UserError(f"{where}, {why}; give the workdir of a run, a published directory or a file of word vectors")
-    return found
+    return local
 
 
 def check_present(experiment: Experiment) -> None:
@@ -151,32 +151,32 @@ def teacher_names(experiment: Experiment) -> set[str]:
 def _part(name: str, path: str, experiment: Experiment, values: bool) -> FrozenPart:
     located = locate(name, path, values)
     if located.is_file():
-        found = word_vectors.read(located)
-        specs = {"vectors": ParamSpec(found.vectors.shape, ("vocab", None))}
-        kept = {"vectors": found.vectors} if values else {}
-        return FrozenPart(name, path, specs, found.words, values=kept, fingerprint=_fingerprint(found.words, kept))
+        table = word_vectors.read(located)
+        specs = {"vectors": ParamSpec(table.vectors.shape, ("vocab", None))}
+        kept = {"vectors": table.vectors} if values else {}
+        return FrozenPart(name, path, specs, table.words, values=kept, fingerprint=_fingerprint(table.words, kept))
     published = remote_workdir.is_published((located / CONFIG).read_bytes())
     if published and "published" not in READERS:
         raise UserError(f"config.frozen.{name} is {path!r}, a published directory; to read it, import "
                         "lmrep.interop.conversion")
     trained = READERS["published" if published else "run"](located, path, values)
-    own = trained.experiment
-    if nested := [each for each in own.frozen if own.frozen[each] and each not in teacher_names(own)]:
+    theirs = trained.experiment
+    if nested := [each for each in theirs.frozen if theirs.frozen[each] and each not in teacher_names(theirs)]:
         raise UserError(f"config.frozen.{name} is {path!r}, a run that has frozen parts of its own "
                         f"({', '.join(nested)}); give a run that has none")
     # Computed as this run's network is.
-    network = build.model(dataclasses.replace(own, execution=experiment.execution), trained.tokenizer.vocabulary)
-    stage = experiments.stage_at(own, trained.step)
+    network = build.model(dataclasses.replace(theirs, execution=experiment.execution), trained.tokenizer.vocabulary)
+    stage = experiments.stage_at(theirs, trained.step)
     objective = build.objective(stage, network, trained.tokenizer.vocabulary)
-    encoder = experiments.model_def(own.model).encoder
+    encoder = experiments.model_def(theirs.model).encoder
     # The vectors of an encoder are read, unless the part teaches.
     if encoder and objective.uses.conditions_on == Context.SOURCE and name not in teacher_names(experiment):
-        own = dataclasses.replace(own, model={**own.model, **encoder}, execution=experiment.execution)
-        network = build.model(own, trained.tokenizer.vocabulary)
+        theirs = dataclasses.replace(theirs, model={**theirs.model, **encoder}, execution=experiment.execution)
+        network = build.model(theirs, trained.tokenizer.vocabulary)
         objective = objective._replace(specs={"encoder": network.specs},
                                        uses=objective.uses._replace(conditions_on=Context.BOTH))
     specs, kept = _matching(objective.specs, trained)
-    fields = dataclasses.asdict(experiments.model_config(own, trained.tokenizer.size))
+    fields = dataclasses.asdict(experiments.model_config(theirs, trained.tokenizer.size))
     return FrozenPart(name, trained.source, specs, trained.tokenizer.tokens, network, objective, stage.objective, kept,
                       _fingerprint([fields, trained.tokenizer.fingerprint], kept))
 
@@ -185,25 +185,25 @@ def _matching(specs: Tree, trained: Trained) -> tuple[Tree, dict[str, np.ndarray
     """Specs and values of the parameters that a checkpoint has; published ones may lack a head."""
     if trained.values is None:
         return specs, {}
-    own = {path: spec for path, spec in flatten(specs).items() if path in trained.values}
-    for path, spec in own.items():
+    present = {path: spec for path, spec in flatten(specs).items() if path in trained.values}
+    for path, spec in present.items():
         if trained.values[path].shape != spec.shape:
             raise UserError(f"{path} of {trained.source} is {trained.values[path].shape}, and its config says "
                             f"{spec.shape}; restore its config.json")
         if not np.isfinite(trained.values[path]).all():
             raise UserError(f"{path} of {trained.source} has values that are not finite; give another checkpoint")
-    return unflatten(own), {path: np.asarray(trained.values[path], np.float32) for path in own}
+    return unflatten(present), {path: np.asarray(trained.values[path], np.float32) for path in present}
 
 
 def _fingerprint(description: object, values: Mapping[str, np.ndarray]) -> str:
     """SHA-256 of the description and the parameters; "" without parameters."""
     if not values:
         return ""
-    found = hashlib.sha256(digest(description).encode())
+    hashed = hashlib.sha256(digest(description).encode())
     for path in sorted(values):
-        found.update(f"{path} {values[path].shape}".encode())
-        found.update(np.ascontiguousarray(values[path]).data)
-    return found.hexdigest()
+        hashed.update(f"{path} {values[path].shape}".encode())
+        hashed.update(np.ascontiguousarray(values[path]).data)
+    return hashed.hexdigest()
 
 
 def _check_encoder(part: FrozenPart, experiment: Experiment, tokens: Sequence[str] | None) -> None:

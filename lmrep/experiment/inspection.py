@@ -11,7 +11,8 @@ import jax
 import numpy as np
 
 from lmrep.core.errors import UserError
-from lmrep.data import loader, records
+from lmrep.data import loader
+from lmrep.data import records as labelled_data
 from lmrep.data.characters import known_ids
 from lmrep.data.dataset import Dataset
 from lmrep.data.mixture import Mixture
@@ -152,11 +153,19 @@ def _tokenizer(experiment: Experiment, prepared: Prepared) -> str:
 
 def _labelled(data: Data, split: str, examples: int) -> list[str]:
     """Statistics of every split, the values of the target, and the first `examples` of `split`."""
-    experiment, own = data.experiment, data.records[split]
-    return [_label_splits(data), _label_sources(data), _label_tokenizer(data),
-            _targets(experiment, data.records["train"]), _steps(experiment, data.splits["train"]),
+    experiment, records, train = data.experiment, data.records[split], data.splits["train"]
+    table = [f"Task {experiment.objective['name']}",
+             f"  {'split':12}{'examples':>12}{'tokens':>14}{'longest':>9}{'mean':>8}{'sequences':>12}"]
+    table += [f"  {name:12}{each['examples']:12,}{each['tokens']:14,}{each['longest']:9,}{each['mean']:8.1f}"
+              f"{each['sequences']:12,}" for name, each in label_statistics(data).items()]
+    sequences = train.sequences_per_step(experiment.batch_size)
+    steps = (f"{experiment.steps:,} steps of {sequences:.4g} sequences are "
+             f"{experiment.steps * sequences / train.examples:,.2f} epochs; validation every "
+             f"{experiment.evaluation.every:,} steps, best by {experiment.checkpoint.best}")
+    return ["\n".join(table), _label_sources(data), _label_tokenizer(data),
+            _targets(experiment, data.records["train"]), steps,
             *frozen.describe(frozen.load(experiment, data.tokenizer.tokens, values=False)),
-            *(_labelled_example(own[i], i, data.splits[split], data) for i in _first(own, examples))]
+            *(_labelled_example(records[i], i, data.splits[split], data) for i in _first(records, examples))]
 
 
 def label_statistics(data: Data) -> dict[str, dict[str, Any]]:
@@ -165,66 +174,58 @@ def label_statistics(data: Data) -> dict[str, dict[str, Any]]:
     examples, or words, of the most frequent ones. `records` is a fingerprint of those that are not trained on, whatever
     their classes are called. `sequences_per_step` is given where it is not the batch size. Of a mixture, `sources` has
     the numbers of each source, and its `fraction` of the examples that are trained on."""
-    found = {}
+    statistics = {}
     for split, store in data.splits.items():
         lengths, counts = store.units.lengths, _target_counts(data.experiment, data.records[split])
-        found[split] = {
+        statistics[split] = {
             "examples": len(data.records[split]), "tokens": int(lengths.sum()), "longest": int(lengths.max()),
             "mean": float(lengths.mean()), "sequences": store.examples, "classes": len(counts),
             "labels": dict(counts.most_common(STORED))}
         if isinstance(store, MixedExamples):
-            found[split]["sources"] = _of_sources(data, split)
+            statistics[split]["sources"] = _of_sources(data, split)
         if store.batch_tokens:
-            found[split]["sequences_per_step"] = store.sequences_per_step(data.experiment.batch_size)
+            statistics[split]["sequences_per_step"] = store.sequences_per_step(data.experiment.batch_size)
         if split != "train":
-            found[split]["records"] = _fingerprint(data.experiment, data.records[split])
-    return found
+            statistics[split]["records"] = _fingerprint(data.experiment, data.records[split])
+    return statistics
 
 
-def _fingerprint(experiment: Experiment, own: Sequence[Record]) -> str:
-    """`records.fingerprint`, with classes numbered as they occur: a run that calls them 0 and 1 is measured on the same
-    examples as one that generates their names."""
+def _fingerprint(experiment: Experiment, records: Sequence[Record]) -> str:
+    """The fingerprint of records with classes numbered as they occur: a run that calls them 0 and 1 is measured on the
+    same examples as one that generates their names."""
     task, numbers = TASKS[experiment.objective["name"]], {}
     # Without a target that was made of other ones.
-    own = [record._replace(fields={name: value for name, value in record.fields.items() if name != "target"})
-           if {*records.TARGETS} & record.fields.keys() > {"target"} else record for record in own]
+    records = [record._replace(fields={name: value for name, value in record.fields.items() if name != "target"})
+           if {*labelled_data.TARGETS} & record.fields.keys() > {"target"} else record for record in records]
     names = experiment.objective.get("metrics") or task.objective.metrics
     classes = {"accuracy", "f1", "macro_f1", "matthews"} & {*names}
-    if not classes or "choices" in own[0].fields or not _counts([_target(record) for record in own]):
-        return records.fingerprint(own)
-    return records.fingerprint(record._replace(fields={
-        name: value for name, value in record.fields.items() if name not in records.TARGETS} | {
-        "label": str(numbers.setdefault(str(_target(record)), len(numbers)))}) for record in own)
+    if not classes or "choices" in records[0].fields or not _counts([_target(record) for record in records]):
+        return labelled_data.fingerprint(records)
+    return labelled_data.fingerprint(record._replace(fields={
+        name: value for name, value in record.fields.items() if name not in labelled_data.TARGETS} | {
+        "label": str(numbers.setdefault(str(_target(record)), len(numbers)))}) for record in records)
 
 
 def _target(record: Record) -> Any:
-    return next((record.fields[name] for name in records.TARGETS if name in record.fields), None)
-
-
-def _label_splits(data: Data) -> str:
-    lines = [f"Task {data.experiment.objective['name']}",
-             f"  {'split':12}{'examples':>12}{'tokens':>14}{'longest':>9}{'mean':>8}{'sequences':>12}"]
-    lines += [f"  {split:12}{each['examples']:12,}{each['tokens']:14,}{each['longest']:9,}{each['mean']:8.1f}"
-              f"{each['sequences']:12,}" for split, each in label_statistics(data).items()]
-    return "\n".join(lines)
+    return next((record.fields[name] for name in labelled_data.TARGETS if name in record.fields), None)
 
 
 def _of_sources(data: Data, split: str) -> dict[str, dict[str, float]]:
     """The numbers of each source of a mixture in a run of `epochs` epochs."""
     store, counts = data.splits[split], Counter(record.source for record in data.records[split])
-    found = {}
+    numbers = {}
     for name, first, last in zip(store.names, store.bounds, store.bounds[1:], strict=False):
         lengths = store.lengths[first:last]
-        found[name] = {"examples": counts[name], "sequences": last - first, "tokens": int(lengths.sum()),
+        numbers[name] = {"examples": counts[name], "sequences": last - first, "tokens": int(lengths.sum()),
                        "longest": int(lengths.max())}
     if store.block_counts:
         shown = data.experiment.steps * data.experiment.batch_size
         epochs = {name: shown * fraction / each["sequences"]
-                  for (name, each), fraction in zip(found.items(), store.fractions().tolist(), strict=True)}
-        total = sum(epochs[name] * each["examples"] for name, each in found.items())
-        for name, each in found.items():
+                  for (name, each), fraction in zip(numbers.items(), store.fractions().tolist(), strict=True)}
+        total = sum(epochs[name] * each["examples"] for name, each in numbers.items())
+        for name, each in numbers.items():
             each |= {"fraction": epochs[name] * each["examples"] / total, "epochs": epochs[name]}
-    return found
+    return numbers
 
 
 def _label_sources(data: Data) -> str:
@@ -243,11 +244,11 @@ def _label_sources(data: Data) -> str:
     return "\n".join(lines)
 
 
-def _first(own: Sequence[Record], examples: int) -> list[int]:
+def _first(records: Sequence[Record], examples: int) -> list[int]:
     """The numbers of the first examples; of a mixture, of every source in turn."""
     turns: Counter[str] = Counter()
     ranked = []
-    for i, record in enumerate(own):
+    for i, record in enumerate(records):
         ranked.append((turns[record.source], i))
         turns[record.source] += 1
     return [i for _, i in sorted(ranked)[:examples]]
@@ -263,9 +264,9 @@ def _label_tokenizer(data: Data) -> str:
     return f"{text}; {np.mean(known_ids(tokens, tokenizer.vocabulary) == unknown):.3%} of the text is unknown"
 
 
-def _targets(experiment: Experiment, own: Sequence[Record]) -> str:
+def _targets(experiment: Experiment, records: Sequence[Record]) -> str:
     """The values of a target and how often each occurs, where it is a class."""
-    if not (counts := _target_counts(experiment, own)):
+    if not (counts := _target_counts(experiment, records)):
         return ""
     target = TASKS[experiment.objective["name"]].reads.targets[0]
     shown = ", ".join(f"{value} {count / counts.total():.1%}" for value, count in counts.most_common(LABELS))
@@ -274,10 +275,10 @@ def _targets(experiment: Experiment, own: Sequence[Record]) -> str:
             + ", ..." * (len(counts) > LABELS))
 
 
-def _target_counts(experiment: Experiment, own: Sequence[Record]) -> Counter[str]:
+def _target_counts(experiment: Experiment, records: Sequence[Record]) -> Counter[str]:
     """The values of the target of records, as `_counts`; answers, and what is made of unlabelled text, do not count."""
     targets = TASKS[experiment.objective["name"]].reads.targets[:1]
-    return _counts([record.fields[target] for record in own for target in targets
+    return _counts([record.fields[target] for record in records for target in targets
                     if target in record.fields and not record.tokens and "answers" not in record.fields])
 
 
@@ -289,13 +290,6 @@ def _counts(values: Sequence[Any]) -> Counter[str]:
     return counts if len(counts) <= max(STORED, counts.total() // 2) else Counter()
 
 
-def _steps(experiment: Experiment, train: Examples) -> str:
-    sequences = train.sequences_per_step(experiment.batch_size)
-    epochs = experiment.steps * sequences / train.examples
-    return (f"{experiment.steps:,} steps of {sequences:.4g} sequences are {epochs:,.2f} epochs; validation "
-            f"every {experiment.evaluation.every:,} steps, best by {experiment.checkpoint.best}")
-
-
 def _labelled_example(record: Record, number: int, store: Examples, data: Data) -> str:
     """A record's fields, and the tokens of its units."""
     lines = [f"Example {number:,} ({f'{record.source}, ' * bool(record.source)}{record.where}):"]
@@ -304,8 +298,8 @@ def _labelled_example(record: Record, number: int, store: Examples, data: Data) 
     texts = {"tokens": store.units} if store.units.source is None else {
         "source tokens": store.units.source, "target tokens": store.units}
     for unit in np.flatnonzero(store.units.example == number):
-        for name, own in texts.items():
-            span = slice(own.offsets[unit], own.offsets[unit + 1])
-            tokens = " ".join(data.tokenizer.id_to_token(int(i)) for i in own.tokens[span])
+        for name, units in texts.items():
+            span = slice(units.offsets[unit], units.offsets[unit + 1])
+            tokens = " ".join(data.tokenizer.id_to_token(int(i)) for i in units.tokens[span])
             lines.append(textwrap.fill(f"{name}: {tokens}", 110, initial_indent="  ", subsequent_indent="    "))
     return "\n".join(lines)

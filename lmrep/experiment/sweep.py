@@ -122,7 +122,7 @@ def make(load: Load, file: str, argument: str, overrides: Fields, settings: Sequ
             raise UserError("--config.seed and --seeds are given; leave one of them out")
     base = load(argument, overrides).to_dict()
     flat = _flat(base)
-    found, seen, decided, metric, metrics = [], {}, {}, "", {}
+    checked, seen, decided, metric, metrics = [], {}, {}, "", {}
     for fields, name in zip(settings, names(settings), strict=True):
         try:
             config = load(*_merged(argument, overrides, fields))
@@ -145,8 +145,8 @@ def make(load: Load, file: str, argument: str, overrides: Fields, settings: Sequ
                             "another; give all the same")
         metric = best
         metrics |= checks.metrics(experiment)
-        found.append(Setting(name, fields, changes))
-    return Plan(file, argument, tuple(overrides), data_dir, tuple(found), tuple(seeds) or (flat["seed"],),
+        checked.append(Setting(name, fields, changes))
+    return Plan(file, argument, tuple(overrides), data_dir, tuple(checked), tuple(seeds) or (flat["seed"],),
                 json.loads(json.dumps(base)), metric, metrics)
 
 
@@ -250,13 +250,13 @@ def names(settings: Sequence[Fields]) -> list[str]:
         others = [other.removeprefix(":") for other in paths if other != path]
         short[path] = next((end for end in ends if not any(f".{other}".endswith(f".{end}") for other in others)),
                            ends[-1])
-    found, taken = [], set()
+    folders, taken = [], set()
     for fields in settings:
         text = ",".join(f"{_clean(short[path])}={_clean(value)}" for path, value in fields) or "base"
         name = text if len(text) <= NAME_LENGTH else f"{text[:NAME_LENGTH]}-{_digest(fields)}"
-        found.append(f"{name}-{_digest(fields)}" if name in taken else name)
-        taken.add(found[-1])
-    return found
+        folders.append(f"{name}-{_digest(fields)}" if name in taken else name)
+        taken.add(folders[-1])
+    return folders
 
 
 def _clean(text: str) -> str:

@@ -10,7 +10,8 @@ import numpy as np
 
 from lmrep.core.errors import UserError
 from lmrep.core.files import digest
-from lmrep.data import records, tokenizers
+from lmrep.data import records as labelled_data
+from lmrep.data import tokenizers
 from lmrep.data.mixture import block_counts, mixing_weights
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import InputLayout, input_layout
@@ -50,23 +51,23 @@ def prepare_task(experiment: Experiment, tokenizer: tokenizers.Config) -> Data:
     if experiment.init:
         _check_labels(experiment, task, stage.objective, examples["train"])
     config = task.resolve(stage.objective, examples["train"])
-    for split, own in examples.items():
+    for split, records in examples.items():
         if split == "validation":
-            _check_known(experiment, task, config, own)
-        for record in own:
+            _check_known(experiment, task, config, records)
+        for record in records:
             task.check(config, record)
     loaded = _tokenizer(experiment, tokenizer, task, config, examples["train"])
     model = experiments.build_model(experiment, loaded.size)
-    examples = {split: labelled(experiment, model, loaded, own, limits.get(split))
-                for split, own in examples.items()}
-    counts = ", ".join(f"{split} {len(own):,}" for split, own in examples.items())
+    examples = {split: labelled(experiment, model, loaded, records, limits.get(split))
+                for split, records in examples.items()}
+    counts = ", ".join(f"{split} {len(records):,}" for split, records in examples.items())
     log.info("%s examples: %s", experiment.objective["name"], counts)
     objective = experiment.objective | dataclasses.asdict(config)
     checkpoint = dataclasses.replace(experiment.checkpoint, best=_best(experiment, task, config))
     experiment = dataclasses.replace(experiment, objective=objective, checkpoint=checkpoint)
     if stage.format.both_orders:
         examples["train"] = _both_orders(examples["train"])
-    stores = {split: tokenized(experiment, model, loaded, own, split) for split, own in examples.items()}
+    stores = {split: tokenized(experiment, model, loaded, records, split) for split, records in examples.items()}
     if experiment.sources:
         stores["train"] = with_proportions(experiment, examples["train"], stores["train"])
     return Data(_with_steps(experiment, stores["train"]), loaded, stores, examples)
@@ -101,13 +102,13 @@ def _check_labels(experiment: Experiment, task: TaskDef, config: Any, training: 
                         f"{', '.join(labels[:20])}; {what}")
 
 
-def _check_known(experiment: Experiment, task: TaskDef, config: Any, own: Sequence[Record]) -> None:
+def _check_known(experiment: Experiment, task: TaskDef, config: Any, records: Sequence[Record]) -> None:
     """Refuses validation data of which no class or tag is in the training data: all checkpoints would be equally
     bad."""
     if not (labels := getattr(config, "labels", ())):
         return
     target = task.reads.targets[0]
-    values = [record.fields[target] for record in own if target in record.fields]
+    values = [record.fields[target] for record in records if target in record.fields]
     present = {label for value in values for label in ([value] if isinstance(value, str) else value)}
     if present and present.isdisjoint(labels):
         raise UserError(f"{files(experiment, 'validation')} has the labels {listed(sorted(present))}, and "
@@ -115,16 +116,17 @@ def _check_known(experiment: Experiment, task: TaskDef, config: Any, own: Sequen
                         "config.data.label_map")
 
 
-def _both_orders(own: Sequence[Record]) -> list[Record]:
+def _both_orders(records: Sequence[Record]) -> list[Record]:
     """The records, and after each that is a pair of texts the same pair in the other order."""
     doubled = []
-    for record in own:
+    for record in records:
         doubled.append(record)
         if "text2" in record.fields:
             swapped = {BOTH_ORDERS.get(name, name): value for name, value in record.fields.items()}
             doubled.append(record._replace(fields=swapped))
-    if len(doubled) == len(own):
-        raise UserError(f"config.format.both_orders is True, and {own[0].where} has no second text; set it to False")
+    if len(doubled) == len(records):
+        raise UserError(f"config.format.both_orders is True, and {records[0].where} has no second text; set it to "
+                        "False")
     return doubled
 
 
@@ -139,7 +141,7 @@ def _tokenizer(
 
 
 def labelled(
-    experiment: Experiment, model: Model, tokenizer: Tokenizer, own: Sequence[Record], examples: int | None = None
+    experiment: Experiment, model: Model, tokenizer: Tokenizer, records: Sequence[Record], examples: int | None = None
 ) -> list[Record]:
     """Makes examples of the records of sources without targets, and keeps all others. At most `examples` are made of a
     source, at equal distances; 0 or None: all.
@@ -147,15 +149,15 @@ def labelled(
     Raises:
       UserError: the tokenizer or the texts cannot be used so.
     """
-    found: list[Record] = []
-    for _, stage, group in _sources(experiment, own):
+    made: list[Record] = []
+    for _, stage, group in _sources(experiment, records):
         make = TASKS[stage.objective_name].templates.unlabelled(stage.objective)
-        found += records.spread(make(group, _encoder(stage, model, tokenizer)), examples) if make else group
-    return found
+        made += labelled_data.spread(make(group, _encoder(stage, model, tokenizer)), examples) if make else group
+    return made
 
 
 def tokenized(
-    experiment: Experiment, model: Model, tokenizer: Tokenizer, own: Sequence[Record], name: str
+    experiment: Experiment, model: Model, tokenizer: Tokenizer, records: Sequence[Record], name: str
 ) -> Examples:
     """The examples of some records; `name` is for logs. Those of a mixture are `MixedExamples`.
 
@@ -163,34 +165,34 @@ def tokenized(
       UserError: a text is too long, or not Unicode; a record has an unknown source.
     """
     names, parts = [], []
-    for source, stage, group in _sources(experiment, own):
+    for source, stage, group in _sources(experiment, records):
         names.append(source)
         parts.append(_tokenized(stage, model, tokenizer, group, f"{name} of {source}" if source else name,
                                 name == "train"))
     return mix(names, parts) if experiment.sources else parts[0]
 
 
-def _sources(experiment: Experiment, own: Sequence[Record]) -> Iterator[tuple[str, StagePlan, list[Record]]]:
+def _sources(experiment: Experiment, records: Sequence[Record]) -> Iterator[tuple[str, StagePlan, list[Record]]]:
     """(source, the stage with the task's config for it, its records), source after source."""
     stage = experiments.resolve_stages(experiment)[0]
-    for source, group in itertools.groupby(own, key=lambda record: record.source):
+    for source, group in itertools.groupby(records, key=lambda record: record.source):
         yield source, dataclasses.replace(stage, objective=config_of(experiment, source)), [*group]
 
 
 def _tokenized(
-    stage: StagePlan, model: Model, tokenizer: Tokenizer, own: Sequence[Record], name: str, training: bool
+    stage: StagePlan, model: Model, tokenizer: Tokenizer, records: Sequence[Record], name: str, training: bool
 ) -> Examples:
     """The examples of records of one source, whose config `stage` has. Those of `training` have batches of at most
     `batch_tokens`; texts that others are generated from are packed in training alone."""
     task, config = contracts.checked_task(stage.objective_name, TASKS[stage.objective_name]), stage.objective
     encoder = _encoder(stage, model, tokenizer)
     layout, form = encoder.layout, encoder.format
-    units, long = task.encode(config, own, encoder)
+    units, long = task.encode(config, records, encoder)
     if long:
         level, done = ((logging.WARNING, "truncated") if form.long == "truncate" else
                        (logging.INFO, "split into windows"))
         log.log(level, "%s: %s of %s examples are longer than %s tokens and were %s", name, f"{long:,}",
-                f"{len(own):,}", stage.length, done)
+                f"{len(records):,}", stage.length, done)
     if task.reads.grouped and form.packed:
         raise UserError("config.format.packed is True, and this task reads several texts of an example together; set "
                         "it to False")
@@ -199,11 +201,12 @@ def _tokenized(
                         "(config.length); raise it")
     changed = {name: value for name, value in _changed(form).items() if (name, value) != ("long", "refuse")}
     content = digest([tokenizer.fingerprint, stage.objective_name, _changed(config), changed, stage.length, layout,
-                      records.fingerprint(own)])
+                      labelled_data.fingerprint(records)])
     # Texts are generated for one source at a time.
     packed = form.packed and (units.source is None or training)
-    return arrange(units, tokenizer.vocabulary, layout.pad, content, stage.length if packed else 0,
-                   len(units.example) // len(own) if task.reads.grouped else 0, form.batch_tokens if training else 0)
+    group = len(units.example) // len(records) if task.reads.grouped else 0
+    return arrange(units, tokenizer.vocabulary, layout.pad, content, stage.length if packed else 0, group,
+                   form.batch_tokens if training else 0)
 
 
 def _encoder(stage: StagePlan, model: Model, tokenizer: Tokenizer) -> TextEncoder:
@@ -262,7 +265,7 @@ def metrics(experiment: Experiment, objective: str) -> dict[str, Metric]:
     return dict((task_of(experiment).objective if objective in TASKS else OBJECTIVES[objective]).metrics)
 
 
-def data_of(experiment: Experiment, source: str = "") -> dict[str, records.Config]:
+def data_of(experiment: Experiment, source: str = "") -> dict[str, labelled_data.Config]:
     """{source: its data}, of one source or of all; {"": data} where there is only `data`. Raises UserError for an
     unknown one."""
     if source:
@@ -272,13 +275,13 @@ def data_of(experiment: Experiment, source: str = "") -> dict[str, records.Confi
 
 def splits(experiment: Experiment) -> tuple[str, ...]:
     """The splits that the data, or one of the sources, has."""
-    own = data_of(experiment).values()
-    return tuple(split for split in records.SPLITS if any(records.files_of(data, split) for data in own))
+    data = data_of(experiment).values()
+    return tuple(split for split in labelled_data.SPLITS if any(labelled_data.files_of(data, split) for data in data))
 
 
 def files(experiment: Experiment, split: str) -> str:
     """The files of a split, for people."""
-    return ", ".join(filter(None, (records.files_of(data, split) for data in data_of(experiment).values())))
+    return ", ".join(filter(None, (labelled_data.files_of(data, split) for data in data_of(experiment).values())))
 
 
 def read_split(experiment: Experiment, split: str, examples: int | None = 0, source: str = "") -> list[Record]:
@@ -292,33 +295,33 @@ def read_split(experiment: Experiment, split: str, examples: int | None = 0, sou
       source: the only one that is read; "" for all.
 
     Raises:
-      UserError: as `records.read`; no training data.
+      UserError: as `labelled_data.read`; no training data.
     """
-    found: list[Record] = []
+    records: list[Record] = []
     for i, (name, data) in enumerate(data_of(experiment, source).items()):
-        if not records.files_of(data, split):
+        if not labelled_data.files_of(data, split):
             if split == "train":
                 where = f"sources.{i}.data" if name else "data"
                 raise UserError(f"{where}.train is empty; give the training examples: --config.{where}.train=train.tsv")
             continue
-        found += read_data(experiment, data, split, examples, name)
-    return found
+        records += read_data(experiment, data, split, examples, name)
+    return records
 
 
 def read_data(
-    experiment: Experiment, data: records.Config, split: str, examples: int | None = 0, source: str = ""
+    experiment: Experiment, data: labelled_data.Config, split: str, examples: int | None = 0, source: str = ""
 ) -> list[Record]:
     """The records of a split of data that has the form of the run's, or of its source `source`, with their targets.
     `examples` and errors are as in `read_split`. Unlabelled texts are read in full: examples are made of them later."""
     task, config = task_of(experiment), config_of(experiment, source)
-    own = records.spread(records.read(data, split, task.needed(config)),
+    records = labelled_data.spread(labelled_data.read(data, split, task.needed(config)),
                          0 if task.templates.unlabelled(config) else examples)
-    return [task.templates.convert(config, record._replace(source=source)) for record in own]
+    return [task.templates.convert(config, record._replace(source=source)) for record in records]
 
 
-def training_texts(experiment: Experiment, task: TaskDef, config: Any, own: Sequence[Record]) -> list[str]:
+def training_texts(experiment: Experiment, task: TaskDef, config: Any, records: Sequence[Record]) -> list[str]:
     """The texts that a tokenizer is trained on: of a mixture, of each source in its proportion as many as there are."""
-    by_source = _by_source(experiment, own)
+    by_source = _by_source(experiment, records)
     groups = [[*_texts(task, config, group)] for group in by_source]
     if not experiment.sources:
         return groups[0]
@@ -329,13 +332,13 @@ def training_texts(experiment: Experiment, task: TaskDef, config: Any, own: Sequ
     weights = np.array(_weights(experiment, counts))
     budgets = weights / weights.sum() * sum(characters)
     return [text for texts, budget, size in zip(groups, budgets, characters, strict=True)
-            for text in records.spread(texts, max(1, round(min(1.0, budget / max(1, size)) * len(texts))))]
+            for text in labelled_data.spread(texts, max(1, round(min(1.0, budget / max(1, size)) * len(texts))))]
 
 
-def _texts(task: TaskDef, config: Any, own: Sequence[Record]):
+def _texts(task: TaskDef, config: Any, records: Sequence[Record]):
     reads = task.reads
-    names = reads.texts or reads.inputs + tuple(name for name in reads.targets if name in records.TEXTS)
-    for record in own:
+    names = reads.texts or reads.inputs + tuple(name for name in reads.targets if name in labelled_data.TEXTS)
+    for record in records:
         if task.templates.texts:
             yield from task.templates.texts(config, record)
             continue
@@ -344,8 +347,8 @@ def _texts(task: TaskDef, config: Any, own: Sequence[Record]):
             yield from [value] if isinstance(value, str) else [" ".join(map(str, value))] if value else []
 
 
-def _by_source(experiment: Experiment, own: Sequence[Record]) -> list[list[Record]]:
-    return [[record for record in own if record.source == source.name] for source in experiment.data_sets()]
+def _by_source(experiment: Experiment, records: Sequence[Record]) -> list[list[Record]]:
+    return [[record for record in records if record.source == source.name] for source in experiment.data_sets()]
 
 
 def _weights(experiment: Experiment, counts: Sequence[int]) -> list[float]:
@@ -354,11 +357,11 @@ def _weights(experiment: Experiment, counts: Sequence[int]) -> list[float]:
                           experiment.size_cap)
 
 
-def with_proportions(experiment: Experiment, own: Sequence[Record], examples: MixedExamples) -> MixedExamples:
+def with_proportions(experiment: Experiment, records: Sequence[Record], examples: MixedExamples) -> MixedExamples:
     """The training examples of a mixture in its proportions, which count examples: where sequences are packed, a source
     with more examples in a sequence gives fewer sequences."""
     sequences = np.diff(examples.bounds)
-    counts = [len(group) for group in _by_source(experiment, own)]
+    counts = [len(group) for group in _by_source(experiment, records)]
     return examples.with_counts(block_counts(
         [float(weight * n / count)
          for weight, n, count in zip(_weights(experiment, counts), sequences, counts, strict=True)]))

@@ -145,12 +145,12 @@ def windows(
         raise UserError(f"{name} is longer than the model, whose {max_length} tokens are too few for windows")
     starts = [*range(0, content - capacity, capacity // 2), content - capacity]
     middles = [(a + b + capacity) // 2 for a, b in itertools.pairwise(starts)]
-    found = []
+    spans = []
     for start, first, end in zip(starts, [-before, *middles], [*middles, content + after], strict=True):
         tokens = ids[before + start : before + start + capacity]
         window = np.concatenate([ids[:before], tokens, ids[len(ids) - after :]])
-        found.append(Window(text, window, before + first - start, before + end - start, before + first))
-    return found
+        spans.append(Window(text, window, before + first - start, before + end - start, before + first))
+    return spans
 
 
 # Packing and computing

@@ -184,9 +184,9 @@ def _minimal_pairs(
     examples: int | None, model: Mapping[str, Any],
 ) -> Measured:
     """`pairs.evaluate` of a checkpoint."""
-    found = minimal_pairs.read(path, examples)
+    chosen = minimal_pairs.read(path, examples)
     run = load(directory, step, model)
-    values = minimal_pairs.evaluate(run, found, pll, end_mark)
+    values = minimal_pairs.evaluate(run, chosen, pll, end_mark)
     numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
     further = {name: values[name] for name in ("summary", "phenomena", "paradigms")}
     return Measured(values, {}, lambda: _record(
@@ -357,7 +357,7 @@ def encode_verbatim(tokenizer: Tokenizer, text: str, most: int = tokenize.CALL_C
     cuts = [0]
     while len(text) - cuts[-1] > most:
         low, high = cuts[-1] + most // 2, cuts[-1] + most
-        cuts.append(max((found.start() for found in BETWEEN_WORDS.finditer(text, low, high)), default=high))
+        cuts.append(max((space.start() for space in BETWEEN_WORDS.finditer(text, low, high)), default=high))
     return np.concatenate([tokenizer.encode_batch([text[start:end]])[0] for start, end in pairwise([*cuts, len(text)])])
 
 
@@ -389,6 +389,6 @@ def _perplexity(
     else:
         own_corpus(run, split, data_dir)
         corpus = [one.data for one in run.experiment.data_sets()]
-    found = [documents(data, split, log.info) for data in corpus]
-    texts = islice(chain.from_iterable(texts for _, texts in found), examples)
-    return perplexity(run, texts, length, stride, 0 if examples else sum(characters for characters, _ in found))
+    opened = [documents(data, split, log.info) for data in corpus]
+    texts = islice(chain.from_iterable(texts for _, texts in opened), examples)
+    return perplexity(run, texts, length, stride, 0 if examples else sum(characters for characters, _ in opened))

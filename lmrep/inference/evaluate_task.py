@@ -16,7 +16,7 @@ from lmrep.config.record import suggestion
 from lmrep.core.errors import UserError
 from lmrep.core.files import write_json, write_text
 from lmrep.core.sharding import batch_sharding, make_mesh, replicated, use_mesh
-from lmrep.data import records
+from lmrep.data import records as labelled_data
 from lmrep.data.records import Record
 from lmrep.data.records.examples import Examples
 from lmrep.experiment import build, task_data
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 def predict_records(
-    run: Any, own: Sequence[Record], name: str = "texts", examples: Examples | None = None, first: int = 0,
+    run: Any, records: Sequence[Record], name: str = "texts", examples: Examples | None = None, first: int = 0,
 ) -> Result:
     """The predictions of a run for records, and their metrics if all records have targets. More than a
     batch of them is computed on all devices of this process.
@@ -55,20 +55,20 @@ def predict_records(
     stage = stage_at(run.experiment, run.step)
     task = task_data.task_of(run.experiment)
     if examples is None:
-        for record in own:
+        for record in records:
             task.check(stage.objective, record)
-        examples = task_data.tokenized(run.experiment, run.model, run.tokenizer, own, name)
+        examples = task_data.tokenized(run.experiment, run.model, run.tokenizer, records, name)
     examples = build.add_columns(examples, stage, run.frozen)
     # A few texts are not worth a copy of the parameters for each device.
     devices = jax.local_device_count() if examples.lengths.sum() > _batch_tokens() else 1
     outputs, pending, predict = [], [], _predictor(run, devices)
     for batch in batches(examples, devices):
-        places = {name: batch[name] for name in ("unit", "first", "last")}
-        pending.append((places, predict(batch | {"unit": batch["unit"] + first * (batch["unit"] >= 0)})))
+        units = {name: batch[name] for name in ("unit", "first", "last")}
+        pending.append((units, predict(batch | {"unit": batch["unit"] + first * (batch["unit"] >= 0)})))
         if len(pending) > IN_FLIGHT:
             outputs.append(_fetched(*pending.pop(0)))
-    outputs += [_fetched(*each) for each in pending]
-    return task.score(stage.objective, own, examples.units, collate(outputs, examples.units))
+    outputs += [_fetched(*batch_outputs) for batch_outputs in pending]
+    return task.score(stage.objective, records, examples.units, collate(outputs, examples.units))
 
 
 def task_config(run: Any, source: str = "") -> Any:
@@ -88,11 +88,11 @@ def with_tuned(experiment: Experiment, directory: Path, step: int) -> Experiment
     known = [line for line in validations(directory) if line["step"] <= step]
     values, validated = {}, any(line["step"] == step for line in known)
     for field in names:
-        found = next((line for line in reversed(known) if field in line), None)
+        line_of = next((line for line in reversed(known) if field in line), None)
         if not validated:
             log.info("%s has no validation at step %s: %s is %s", directory, f"{step:,}", field,
-                     f"that of step {found['step']:,}" if found else 0)
-        values[field] = float(found[field]) if found else 0.0
+                     f"that of step {line_of['step']:,}" if line_of else 0)
+        values[field] = float(line_of[field]) if line_of else 0.0
     return dataclasses.replace(experiment, objective=experiment.objective | values)
 
 
@@ -134,16 +134,16 @@ def _predictor(run: Any, devices: int) -> Callable[[dict[str, np.ndarray]], dict
     return sharded
 
 
-def _fetched(places: dict, outputs: dict) -> dict:
-    return {**jax.device_get(outputs), **places}
+def _fetched(units: dict, outputs: dict) -> dict:
+    return {**jax.device_get(outputs), **units}
 
 
-def write_predictions(path: Path, own: Sequence[Record], result: Result) -> None:
+def write_predictions(path: Path, records: Sequence[Record], result: Result) -> None:
     """Predictions as JSON Lines: the record's id, its source in a mixture, its fields, and under `prediction` what was
     predicted."""
     lines = [json.dumps({"id": record.id, **({"source": record.source} if record.source else {}), **record.fields,
                          "prediction": prediction}, ensure_ascii=False)
-             for record, prediction in zip(own, result.predictions, strict=True)]
+             for record, prediction in zip(records, result.predictions, strict=True)]
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, "\n".join(lines) + "\n")
 
@@ -168,20 +168,20 @@ def evaluate_records(
       UserError: the files cannot be read, with file and line.
     """
     experiment = run.experiment
-    if split not in records.SPLITS:
-        raise UserError(f"the split is {split!r}; expected one of {', '.join(records.SPLITS)}"
-                        f"{suggestion(split, records.SPLITS)}")
+    if split not in labelled_data.SPLITS:
+        raise UserError(f"the split is {split!r}; expected one of {', '.join(labelled_data.SPLITS)}"
+                        f"{suggestion(split, labelled_data.SPLITS)}")
     if files:
-        own = read_files(experiment, files, examples, source)
+        records = read_files(experiment, files, examples, source)
     else:
-        if not any(records.files_of(data, split) for data in task_data.data_of(experiment, source).values()):
+        if not any(labelled_data.files_of(data, split) for data in task_data.data_of(experiment, source).values()):
             known = ", ".join(task_data.splits(experiment))
             raise UserError(f"there are no {split} data; this run has {known}: give another --split, or --files")
-        own = task_data.read_split(experiment, split, examples, source)
-    own = task_data.labelled(experiment, run.model, run.tokenizer, own, examples)
-    result = predict_records(run, own, files or split)
+        records = task_data.read_split(experiment, split, examples, source)
+    records = task_data.labelled(experiment, run.model, run.tokenizer, records, examples)
+    result = predict_records(run, records, files or split)
     name = "-".join(filter(None, [source, _name(files) if files else split]))
-    return len(own), result.metrics, intervals(result), lambda: write(run, name, own, result)
+    return len(records), result.metrics, intervals(result), lambda: write(run, name, records, result)
 
 
 def read_files(
@@ -192,11 +192,11 @@ def read_files(
     Raises:
       UserError: they cannot be read; of a mixture, no source is given.
     """
-    own = task_data.data_of(experiment, source)
-    if len(own) > 1:
-        raise UserError(f"--files is {files!r}, and the run was trained on {', '.join(own)}; give the one that the "
-                        "files are like: --source=NAME")
-    [(name, data)] = own.items()
+    data_sets = task_data.data_of(experiment, source)
+    if len(data_sets) > 1:
+        raise UserError(f"--files is {files!r}, and the run was trained on {', '.join(data_sets)}; give the one that "
+                        "the files are like: --source=NAME")
+    [(name, data)] = data_sets.items()
     return task_data.read_data(experiment, other_files(data, files, experiment.name), "test", examples, name)
 
 
@@ -218,7 +218,7 @@ def _tfds_split(files: str) -> tuple[str, str]:
     return dataset, split
 
 
-def other_files(data: records.Config, files: str, name: str = "") -> records.Config:
+def other_files(data: labelled_data.Config, files: str, name: str = "") -> labelled_data.Config:
     """The config of other files: with the columns of the run's validation files, whose targets may be absent. In TFDS,
     a known set of that `name` has columns of its own."""
     if files.startswith(TFDS):
@@ -235,8 +235,8 @@ def intervals(result: Result) -> dict[str, list[float]]:
     """{metric: [low, high]}: the bootstrap 95 % intervals of the metrics that have one."""
     known = {**TASK_METRICS, **result.own_metrics}
     if result.sources:
-        return {f"{source}/{name}": interval for source, own in result.sources.items()
-                for name, interval in intervals(own).items()}
+        return {f"{source}/{name}": interval for source, part in result.sources.items()
+                for name, interval in intervals(part).items()}
     return {name: list(bootstrap(known[name], result.gold, result.predicted, **result.options.get(name, {})))
             for name in result.metrics if name in known and result.gold}
 
@@ -249,27 +249,27 @@ def finite_or_text(values: Mapping[str, float]) -> dict[str, float | str]:
 def write_results(run: Any, results: Mapping[str, Result]) -> dict[str, dict[str, list[float]]]:
     """Writes results.json: what the checkpoint of a loaded run reaches on each split of `results`, and what its mixes
     of frozen layers have learned. Returns the intervals of each split."""
-    found = {split: intervals(result) for split, result in results.items()}
+    by_split = {split: intervals(result) for split, result in results.items()}
     evaluations = [{"step": run.step, "split": split, "examples": len(result.predictions),
                     "metrics": finite_or_text(result.metrics), "intervals": {
-                        name: each for name, each in found[split].items() if all(map(math.isfinite, each))}}
+                        name: each for name, each in by_split[split].items() if all(map(math.isfinite, each))}}
                    for split, result in results.items() if result.metrics]
     c = stage_at(run.experiment, run.step).objective
     mixes = frozen_features.mixes(run.params, c, run.objective.name, run.frozen)
     write_json(run.directory / RESULTS, {"evaluations": evaluations, **({"mixes": mixes} if mixes else {})})
-    return found
+    return by_split
 
 
-def write(run: Any, name: str, own: Sequence[Record], result: Result) -> list[Path]:
+def write(run: Any, name: str, records: Sequence[Record], result: Result) -> list[Path]:
     """Writes predictions/NAME.jsonl and the task's submission files, and returns their paths."""
     stage = stage_at(run.experiment, run.step)
     task, folder = task_data.task_of(run.experiment), run.directory / FOLDER
     paths = [folder / f"{name}.jsonl"]
-    write_predictions(paths[0], own, result)
+    write_predictions(paths[0], records, result)
     known = KNOWN.get(run.experiment.name)
     known = known if known and known.task == stage.objective_name else None  # texts are in another form
-    names = [name, *([_name(getattr(run.experiment.data, name))] if name in records.SPLITS else [])]
-    submissions = task.submission(stage.objective, own, result) if task.submission else {}
+    names = [name, *([_name(getattr(run.experiment.data, name))] if name in labelled_data.SPLITS else [])]
+    submissions = task.submission(stage.objective, records, result) if task.submission else {}
     for file, text in submissions.items():
         paths.append(folder / submission_name(known.submissions if known else {}, names, file))
         write_text(paths[-1], text)

@@ -55,16 +55,16 @@ def count_lines(path: str | os.PathLike) -> int:
 
 def read_lines(path: str | os.PathLike) -> Iterator[list[str]]:
     """The lines of a UTF-8 file without line ends, in chunks of some thousands."""
-    found, characters = [], 0
+    lines, characters = [], 0
     with io.TextIOWrapper(input_files.open_input(path), "utf-8-sig", newline="\n") as file:
         for line in file:
-            found.append(line.removesuffix("\n").removesuffix("\r"))
+            lines.append(line.removesuffix("\n").removesuffix("\r"))
             characters += len(line)
-            if len(found) == LINES or characters >= CHARACTERS:
-                yield found
-                found, characters = [], 0
-    if found:
-        yield found
+            if len(lines) == LINES or characters >= CHARACTERS:
+                yield lines
+                lines, characters = [], 0
+    if lines:
+        yield lines
 
 
 # Vectors

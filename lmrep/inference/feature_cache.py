@@ -131,7 +131,7 @@ def _vectors(
     offsets = examples.units.offsets
     for batch in evaluate_task.batches(examples):
         flat = heads.ungrouped(batch)
-        found = np.asarray(compute(params, {name: flat[name] for name in (
+        vectors = np.asarray(compute(params, {name: flat[name] for name in (
             "tokens", "segment_ids", "positions", "token_type_ids", "characters") if name in flat}))  # [n, b, t, d]
         row, slot = np.nonzero(batch["unit"] >= 0)
         unit, first = batch["unit"][row, slot], batch["first"][row, slot]
@@ -139,4 +139,4 @@ def _vectors(
         sizes = offsets[unit + 1] - offsets[unit]
         inside = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         rows = np.repeat(offsets[unit], sizes) + inside
-        yield rows, found[:, np.repeat(line, sizes), np.repeat(first, sizes) + inside].swapaxes(0, 1)
+        yield rows, vectors[:, np.repeat(line, sizes), np.repeat(first, sizes) + inside].swapaxes(0, 1)

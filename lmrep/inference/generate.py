@@ -31,11 +31,11 @@ def prompt(run: Any, text: str, name: str | None = None) -> list[int]:
     """
     ids = tokenize_text(text, run.tokenizer, name, ([], [])).ids
     ids = known_ids(ids, run.tokenizer.vocabulary).tolist()
-    found = ids if run.start_token is None or (ids and run.converted) else [run.start_token, *ids]
-    if not found:
+    prompt_ids = ids if run.start_token is None or (ids and run.converted) else [run.start_token, *ids]
+    if not prompt_ids:
         raise UserError(f"{name or 'a text'} is empty, and {run.directory} was trained without a token before the "
                         "first one of a document; give at least one word")
-    return found
+    return prompt_ids
 
 
 def compiled(run: Any) -> Callable[..., Array]:

@@ -59,7 +59,7 @@ def of_tokens(run: Any, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[
     """
     _check(run)
     start, names = run.objective.uses.text_pairs.start, run.tokenizer.id_to_token
-    found: list = [None] * len(pairs)
+    attention: list = [None] * len(pairs)
     for members in prompts.group_by_length([np.concatenate(pair) for pair in pairs], BATCH):
         sources, targets = zip(*(pairs[i] for i in members), strict=True)
         inputs = [np.concatenate([[start], ids[:-1]]) for ids in targets]
@@ -70,8 +70,8 @@ def of_tokens(run: Any, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[
             (s, t), texts = map(len, pairs[i]), (*pairs[i], inputs[row])
             cut = [None if x is None else x[:, row, :, :rows, :columns].copy()
                    for x, rows, columns in zip(arrays, (t, s, t), (s, s, t), strict=True)]
-            found[i] = PairAttention(*([names(int(token)) for token in ids] for ids in texts), *cut)
-    return found
+            attention[i] = PairAttention(*([names(int(token)) for token in ids] for ids in texts), *cut)
+    return attention
 
 
 def _check(run: Any) -> None:

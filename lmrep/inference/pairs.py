@@ -66,18 +66,18 @@ def read(path: str | Path, examples: int | None = None) -> list[Pair]:
     """
     path = Path(path)
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
-    found, number, phenomena = [], Counter(), {}
+    pairs, number, phenomena = [], Counter(), {}
     for pair in (pair for file in files for pair in _read_file(file)):
         if (known := phenomena.setdefault(pair.paradigm, pair.phenomenon)) != pair.phenomenon:
             raise UserError(f"{pair.where}: the {PHENOMENON} of the {PARADIGM} {pair.paradigm!r} is "
                             f"{pair.phenomenon!r}, and {known!r} in an earlier line; a paradigm has one")
         number[pair.paradigm] += 1
         if examples is None or number[pair.paradigm] <= examples:
-            found.append(pair)
-    if not found:
+            pairs.append(pair)
+    if not pairs:
         raise UserError(f"{path} holds no pairs; expected a directory with files *.jsonl, or one such file, with the "
                         f"fields {GOOD} and {BAD} in each line, such as those of BLiMP")
-    return found
+    return pairs
 
 
 def _read_file(file: Path) -> Iterator[Pair]:
@@ -306,15 +306,15 @@ def figures(
         "paradigms": {name: {"phenomenon": phenomenon[name]} | entry([name]) for name in phenomenon}}
 
 
-def table(found: Mapping[str, Any]) -> str:
+def table(accuracies: Mapping[str, Any]) -> str:
     """What `evaluate` returns, as a table: each phenomenon with its paradigms, and their mean."""
-    both = found["disagreeing"] > 0
+    both = accuracies["disagreeing"] > 0
     lines = []
-    for name, entry in found["phenomena"].items():
-        paradigms = [(f"  {paradigm}", each) for paradigm, each in found["paradigms"].items()
+    for name, entry in accuracies["phenomena"].items():
+        paradigms = [(f"  {paradigm}", each) for paradigm, each in accuracies["paradigms"].items()
                      if each["phenomenon"] == name and paradigm != name]
         lines += [(name, entry), *paradigms]
-    lines.append((f"mean over {counted(len(found['paradigms']), 'paradigm')}", found))
+    lines.append((f"mean over {counted(len(accuracies['paradigms']), 'paradigm')}", accuracies))
     width = max(len(name) for name, _ in lines)
     head = f"{'':{width}}  {'pairs':>6}  accuracy  95 % interval" + "  per token  95 % interval" * both
     text = [head]
@@ -322,23 +322,23 @@ def table(found: Mapping[str, Any]) -> str:
         line = f"{name:{width}}  {e['pairs']:>6,}  {e['accuracy']:>8.1%}  {_interval(e['low'], e['high'])}"
         text.append(line + both * f"  {e['per_token_accuracy']:>9.1%}  "
                     f"{_interval(e['per_token_low'], e['per_token_high'])}")
-    return "\n".join([*text, "", *notes(found)])
+    return "\n".join([*text, "", *notes(accuracies)])
 
 
 def _interval(low: float, high: float) -> str:
     return f"{100 * low:5.1f} - {100 * high:5.1f}"
 
 
-def notes(found: Mapping[str, Any]) -> list[str]:
+def notes(accuracies: Mapping[str, Any]) -> list[str]:
     """What a reader of the accuracies must know, in sentences."""
-    lines = [f"Score: {found['summary']}, in nats. Chance is 50 %.",
+    lines = [f"Score: {accuracies['summary']}, in nats. Chance is 50 %.",
              "Intervals: Wilson's, and of means over paradigms that of Zou et al. (2009) from Wilson's."]
-    if found["ties"]:
-        lines.append(f"{found['ties']:,} pairs are ties, which count one half.")
-    if found["identical"]:
-        lines.append(f"{found['identical']:,} of them are identical for the vocabulary, as pairs that differ in "
+    if accuracies["ties"]:
+        lines.append(f"{accuracies['ties']:,} pairs are ties, which count one half.")
+    if accuracies["identical"]:
+        lines.append(f"{accuracies['identical']:,} of them are identical for the vocabulary, as pairs that differ in "
                      "capital letters alone are for an uncased one.")
-    if found["disagreeing"]:
-        lines.append(f"Accuracy compares sums over tokens; in {found['disagreeing']:,} pairs the mean per token "
+    if accuracies["disagreeing"]:
+        lines.append(f"Accuracy compares sums over tokens; in {accuracies['disagreeing']:,} pairs the mean per token "
                      "decides otherwise.")
     return lines

@@ -80,9 +80,9 @@ def sentences(store: Store | Sources, tokenizer: Tokenizer) -> list[str]:
 
 def _prompts(capability: Capability, texts: Sequence[str], tokenizer: Tokenizer, limit: int) -> list[str]:
     """A prompt of at most `limit` tokens from each third of the sentences; the example if there is none."""
-    make, mask, found = getattr(capability, "prompt_from", None), tokenizer.specials.get("mask", ""), []
+    make, mask, prompts = getattr(capability, "prompt_from", None), tokenizer.specials.get("mask", ""), []
     for third in np.array_split(np.arange(len(texts)), PROMPTS) if make else ():
         made = (make(texts[i], mask, [*texts[i + 1:], *texts[:i]]) for i in np.roll(third, len(third) // 2))
-        found += list(islice((
+        prompts += list(islice((
             text for text in made if text and len(tokenizer.encode(text, specials=True).ids) <= limit), 1))
-    return found or [capability.example]
+    return prompts or [capability.example]

@@ -121,13 +121,13 @@ class Run:
         if attention and (far := [each for each in tokenized if limit and len(each.ids) > limit]):
             raise UserError(f"{far[0].text[:60]!r}... has {len(far[0].ids):,} tokens; attention is returned only for "
                             f"texts that the model reads at once, {limit} tokens at most; shorten it")
-        found: list = [None] * len(tokenized)
+        encoded: list = [None] * len(tokenized)
         chosen = self.layers(layers)
         states = ((*each, None) for each in Streams(self, streams).vectors(tokenized, chosen)) if streams else (
             self.vectors(tokenized, chosen, long=long, attention=attention))
         for i, hidden, probabilities in states:
-            found[i] = EncodedText(**vars(tokenized[i]), hidden=hidden, attention=probabilities)
-        return found
+            encoded[i] = EncodedText(**vars(tokenized[i]), hidden=hidden, attention=probabilities)
+        return encoded
 
     def tokenize(self, text: str, name: str | None = None, pretokenized: bool = False) -> TokenizedText:
         """A text with `special_tokens` around it; messages call it `name`. Raises UserError if it is not Unicode."""
@@ -290,9 +290,9 @@ class Run:
             members = [i for i, one in enumerate(chosen) if one is each]
             others = set() if capability else set().union(*known.values()) - known[each]
             own = {name: value for name, value in options.items() if name not in others}
-            found = each.predict(self, [texts[i] for i in members], read(each.options, own, ""),
+            predicted = each.predict(self, [texts[i] for i in members], read(each.options, own, ""),
                                  [names[i] for i in members])
-            for i, prediction in zip(members, found, strict=True):
+            for i, prediction in zip(members, predicted, strict=True):
                 predictions[i] = prediction
         return predictions
 

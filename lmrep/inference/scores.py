@@ -44,9 +44,9 @@ def score_texts(
     """
     sums, counts = np.zeros(len(texts)), np.zeros(len(texts), int)
 
-    def add(views: Views, found: Array) -> None:
+    def add(views: Views, scores: Array) -> None:
         used = views.predicted != NONE
-        values = np.where(used, np.asarray(found, np.float64)[: len(used)], 0).sum(1)
+        values = np.where(used, np.asarray(scores, np.float64)[: len(used)], 0).sum(1)
         np.add.at(sums, views.text, values)
         np.add.at(counts, views.text, used.sum(1))
 
@@ -55,12 +55,12 @@ def score_texts(
                 for members in _by_length(texts).values())
     done, pending = 0, None
     for views, batch_size in _batches(_views(texts, scoring), tokens, multiple, max_padding):
-        found = compute(_batch(views, batch_size, pad))
+        scores = compute(_batch(views, batch_size, pad))
         if pending:  # the previous batch is read while this one is computed
             add(*pending)
             done += int((pending[0].tokens != NONE).sum())
             report(done, total)
-        pending = views, found
+        pending = views, scores
     if pending:
         add(*pending)
     return Scores(sums, counts)
@@ -68,10 +68,10 @@ def score_texts(
 
 def _by_length(texts: Sequence[Text]) -> dict[int, list[int]]:
     """{length: indices of the texts}, the shortest first."""
-    found = defaultdict(list)
+    numbers = defaultdict(list)
     for i, text in enumerate(texts):
-        found[len(text.ids)].append(i)
-    return dict(sorted(found.items()))
+        numbers[len(text.ids)].append(i)
+    return dict(sorted(numbers.items()))
 
 
 def _make_views(texts: Sequence[Text], members: Sequence[int], scoring: Scoring) -> Views:

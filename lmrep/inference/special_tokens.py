@@ -71,5 +71,5 @@ def start_token(stage: StagePlan | None, vocabulary: Vocabulary) -> int | None:
 def ends(run: Any) -> set[int]:
     """The tokens that end a continuation: those that end documents, except a line break in a converted checkpoint,
     whose published implementation generates beyond it."""
-    found = of_roles(run.tokenizer.vocabulary, "eos", "sep", "eod")
-    return {i for i in found if run.tokenizer.tokens[i] != bpe.LINE_BREAK} if run.converted else found
+    ids = of_roles(run.tokenizer.vocabulary, "eos", "sep", "eod")
+    return {i for i in ids if run.tokenizer.tokens[i] != bpe.LINE_BREAK} if run.converted else ids

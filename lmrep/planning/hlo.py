@@ -278,7 +278,7 @@ class Program:
 
     def collectives(self, devices: int) -> list[Collective]:
         """The collectives of a program over that many devices, without collectives of a single device."""
-        found, fused = [], set()
+        collectives, fused = [], set()
         for _, operation, count in self.operations():
             opcode = operation.opcode.removesuffix("-start")
             inner = [(opcode, operation)] if opcode in COLLECTIVES else [
@@ -300,8 +300,8 @@ class Program:
                     type_ = elements(type_)[:2][-1]  # it returns its operands, too
                 size = type_bytes(type_, everywhere=True) * (
                     groups.shape[1] if each.opcode.startswith("reduce-scatter") else 1)
-                found.append(Collective(opcode.removesuffix("-start"), groups, size, count, each.source))
-        return found
+                collectives.append(Collective(opcode.removesuffix("-start"), groups, size, count, each.source))
+        return collectives
 
 
 def _is_passed_on(computation: str, user: Operation) -> bool:

@@ -191,8 +191,8 @@ def plan_stages(stages: Sequence[StageShapes], mesh: Mesh, hardware: Hardware) -
     with quiet() as messages, uncached(), ThreadPoolExecutor(len(stages)) as pool:
         compiled = list(pool.map(_compile, lowered))
         printed = messages()
-    return [_stage(one, batch, found, mesh, hardware, printed)
-            for one, batch, found in zip(stages, batches, compiled, strict=True)]
+    return [_stage(one, batch, program, mesh, hardware, printed)
+            for one, batch, program in zip(stages, batches, compiled, strict=True)]
 
 
 def _step(one: StageShapes, mesh: Mesh) -> Any:
@@ -208,9 +208,9 @@ def _compile(lowered: jax.stages.Lowered) -> Compiled:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         return Compiled(None, 0, 0, _required(str(error)), time.monotonic() - began)
-    found = compiled.memory_analysis()
+    sizes = compiled.memory_analysis()
     program = Program(compiled.as_text())
-    return Compiled(program, found.temp_size_in_bytes, found.generated_code_size_in_bytes, 0, time.monotonic() - began)
+    return Compiled(program, sizes.temp_size_in_bytes, sizes.generated_code_size_in_bytes, 0, time.monotonic() - began)
 
 
 def _stage(
@@ -265,23 +265,23 @@ def _on_chip(tree: Any) -> int:
 def _required(message: str) -> int:
     """Reads the bytes that a program needs from XLA's error message; 0 where it names none."""
     units = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-    found = [float(number) * units[unit] for number, unit in re.findall(r"([\d.]+)([KMGT]?)\b", message)
+    sizes = [float(number) * units[unit] for number, unit in re.findall(r"([\d.]+)([KMGT]?)\b", message)
              if unit and "." in number]
-    return int(max(found, default=0))
+    return int(max(sizes, default=0))
 
 
 def _transfers(
     collectives: Sequence[Collective], mesh: Mesh, order: list[jax.Device], hardware: Hardware,
 ) -> tuple[Transfer, ...]:
     """Collectives by kind and axes, those that take longest first."""
-    found: dict[tuple, list[Collective]] = {}
+    groups: dict[tuple, list[Collective]] = {}
     for each in collectives:
         crossing = len({slice_of(order[i]) for i in each.groups[0]}) > 1
-        found.setdefault((each.opcode, axes_of(each.groups, mesh), crossing), []).append(each)
+        groups.setdefault((each.opcode, axes_of(each.groups, mesh), crossing), []).append(each)
     transfers = [Transfer(opcode, axes, sum(each.times for each in group), sum(each.sent for each in group),
                           max(each.bytes for each in group),
                           sum(each.sent / hardware.speed(each.groups, order) for each in group), crossing)
-                 for (opcode, axes, crossing), group in found.items()]
+                 for (opcode, axes, crossing), group in groups.items()]
     return tuple(sorted(transfers, key=lambda each: -each.seconds))
 
 
@@ -293,25 +293,25 @@ def axes_of(groups: np.ndarray, mesh: Mesh) -> tuple[str, ...]:
 
 
 def _warnings(made: StepPlan, one: StageShapes, mesh: Mesh, printed: str, program: Program | None) -> list[str]:
-    found, memory = [], made.memory
+    lines, memory = [], made.memory
     if not made.fits:
-        found.append(f"it needs {byte_size(memory.needed)} of a chip's {byte_size(memory.available)}")
+        lines.append(f"it needs {byte_size(memory.needed)} of a chip's {byte_size(memory.available)}")
     if made.executed > REPEATED * made.flops / mesh.size:
-        found.append(f"each chip computes {made.executed * mesh.size / made.flops:.2f} times its share of the matrix "
+        lines.append(f"each chip computes {made.executed * mesh.size / made.flops:.2f} times its share of the matrix "
                      "products: part of them is replicated; use sizes that the mesh divides, or a smaller tensor axis")
     replicated = [path for path, x in flatten(trainable(one.state.params)).items()
                   if x.sharding.is_fully_replicated and math.prod(x.shape) * x.dtype.itemsize >= LARGE]
     if replicated and mesh.size > mesh.shape["data"]:
-        found.append(f"replicated on all chips: {', '.join(replicated[:3])}{' ...' if replicated[3:] else ''}; the "
+        lines.append(f"replicated on all chips: {', '.join(replicated[:3])}{' ...' if replicated[3:] else ''}; the "
                      "mesh does not divide them: use a multiple of it, such as another model.vocab")
     if "nvoluntary full rematerialization" in printed:
-        found.append("the partitioner replicates an activation to lay it out anew (involuntary full rematerialization)")
+        lines.append("the partitioner replicates an activation to lay it out anew (involuntary full rematerialization)")
     if program:
         again = Counter(operation.opcode for _, operation, _ in program.operations() if ".remat" in operation.name)
         if total := sum(again.values()):
-            found.append(f"memory is short: the compiler recomputes {total} operations; --config.execution.remat=dots "
+            lines.append(f"memory is short: the compiler recomputes {total} operations; --config.execution.remat=dots "
                          "chooses what is recomputed")
-    return found
+    return lines
 
 
 class PlannedCost(NamedTuple):

@@ -176,10 +176,10 @@ def total_energy(
 def lines(directory: Path) -> list[Line]:
     """The lines of a workdir's cost.jsonl; damaged ones are left out."""
     try:
-        found = read_lines(Line, Path(directory) / FILE)
+        content = read_lines(Line, Path(directory) / FILE)
     except UserError:
         return []
-    return found.records if found else []
+    return content.records if content else []
 
 
 def read(directory: Path) -> Cost | None:

@@ -59,23 +59,23 @@ def search(
     Raises:
       UserError: no mesh fits the experiment and the devices.
     """
-    found: list[Choice] = []
+    choices: list[Choice] = []
     meshes = list(_meshes(config, hardware))
     if not meshes:
         raise UserError(f"no mesh of {len(hardware.devices)} devices fits the batch and the network; change batch_size")
     pending = [iter(_settings(config, sizes)) for sizes in meshes]
-    while pending and len(found) < limit:
+    while pending and len(choices) < limit:
         for settings in list(pending):
-            if len(found) == limit:
+            if len(choices) == limit:
                 break
             fields = next(settings, None)
             choice = fields and _planned(config, fields, hardware)
             if choice:
-                found.append(choice)
-                progress(len(found), limit, choice)
+                choices.append(choice)
+                progress(len(choices), limit, choice)
             if fields is None or (choice and choice.fits):
                 pending.remove(settings)
-    return sorted(found, key=lambda choice: (not choice.fits, choice.seconds))
+    return sorted(choices, key=lambda choice: (not choice.fits, choice.seconds))
 
 
 def first_that_fits(
@@ -142,7 +142,7 @@ def _settings(config: Any, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
 def _meshes(config: Any, hardware: Hardware) -> list[tuple[int, ...]]:
     """Meshes that the experiment fits, those that communicate least first."""
     sequence = config.mesh.get("sequence", 1)
-    chips, found = len(hardware.devices) // sequence, {}
+    chips, ranks = len(hardware.devices) // sequence, {}
     powers = [2**i for i in range(chips.bit_length()) if chips % 2**i == 0]
     for fsdp, tensor in itertools.product(powers, powers):
         if chips % (fsdp * tensor) or tensor > MAX_TENSOR:
@@ -156,6 +156,6 @@ def _meshes(config: Any, hardware: Hardware) -> list[tuple[int, ...]]:
         state = max(sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
                         for x in jax.tree.leaves(one.state)) for one in shapes.without_data(experiment, None, mesh))
         # States that leave no memory at all come last; tensor axes communicate activations of every layer.
-        found[sizes] = (state > hardware.chip.memory > 0, tensor, fsdp > 1, -fsdp if state > hardware.chip.memory / 4
+        ranks[sizes] = (state > hardware.chip.memory > 0, tensor, fsdp > 1, -fsdp if state > hardware.chip.memory / 4
                         else fsdp)
-    return sorted(found, key=found.get)
+    return sorted(ranks, key=ranks.get)

@@ -24,10 +24,10 @@ MEMORY_FIELDS = {"needed", "available", *MEMORY} - {"frozen"}
 def rows(plans: Sequence[StepPlan], hardware: Hardware) -> list[tuple[str, ...]]:
     """Lines of a table: a name, and a cell for each stage."""
     chip, peak = hardware.chip, hardware.chip.flops
-    found: list[tuple[str, ...]] = []
+    cells: list[tuple[str, ...]] = []
 
     def row(name: str, show: Callable[[StepPlan], str]) -> None:
-        found.append((name, *(show(plan) for plan in plans)))
+        cells.append((name, *(show(plan) for plan in plans)))
 
     row("stage", lambda p: p.stage or "training")
     row("batch", lambda p: f"{p.batch_size:,} x {p.length:,}"
@@ -52,7 +52,7 @@ def rows(plans: Sequence[StepPlan], hardware: Hardware) -> list[tuple[str, ...]]
         row(f"  time at peak: {name}", lambda p, field=field: duration(getattr(p, field)))
     row("step time, at least", lambda p: f"{duration(p.seconds)} ({p.limit})")
     row("utilisation, at most", lambda p: f"{p.utilisation(peak):.0%}")
-    return found
+    return cells
 
 
 def title(plans: Sequence[StepPlan], hardware: Hardware) -> str:
@@ -123,10 +123,10 @@ def hours(number: float) -> str:
     return f"{number * 3600:.3g} seconds"
 
 
-def ranking(found: Sequence[tuple[str, Sequence[StepPlan]]]) -> list[tuple[str, ...]]:
+def ranking(choices: Sequence[tuple[str, Sequence[StepPlan]]]) -> list[tuple[str, ...]]:
     """Lines of a table, one for each choice of `--search`: flags, step time, what bounds it, memory."""
     lines = [("", "step, at least", "bound by", "memory of a chip")]
-    for flags, plans in found:
+    for flags, plans in choices:
         steps = [plan.steps or 1 for plan in plans]
         time = sum(n * plan.seconds for n, plan in zip(steps, plans, strict=True)) / sum(steps)
         fits = all(plan.fits for plan in plans)
