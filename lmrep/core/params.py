@@ -92,6 +92,11 @@ def unflatten(leaves: dict[str, Any]) -> Tree:
     return traverse_util.unflatten_dict(leaves, sep="/")
 
 
+def is_under(path: str, prefix: str) -> bool:
+    """Tells whether a path is `prefix` or below it; all paths are under ""."""
+    return not prefix or path == prefix or path.startswith(prefix + "/")
+
+
 def map_paths(f: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
     """Applies `f(path, leaf, *rest_leaves)` to every leaf of a spec or parameter tree. Empty dicts are kept."""
     return jax.tree_util.tree_map_with_path(

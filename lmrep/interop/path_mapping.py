@@ -17,6 +17,7 @@ import numpy as np
 
 from lmrep.config.record import suggestion
 from lmrep.core.errors import UserError
+from lmrep.core.params import is_under
 
 _INDEX = re.compile(r"(?P<path>[^\[\]]*)(?:\[(?P<index>[^\[\]]*)\])?")
 
@@ -44,7 +45,7 @@ def origins(paths: Collection[str], source: Mapping[str, np.ndarray], mapping: M
     rules = {target.strip("/"): _parse(target, text) for target, text in mapping.items()}
     starts, used = {}, set()
     for path in paths:
-        target = max((target for target in rules if _under(path, target)), key=len, default=None)
+        target = max((target for target in rules if is_under(path, target)), key=len, default=None)
         if target is not None and rules[target] is None:
             used.add(target)
             continue
@@ -53,7 +54,7 @@ def origins(paths: Collection[str], source: Mapping[str, np.ndarray], mapping: M
             starts[path] = origin
             used.add(target)
     for target, rule in rules.items():
-        if not any(_under(path, target) for path in paths):
+        if not any(is_under(path, target) for path in paths):
             raise UserError(f"config.init_mapping has {target!r}, and this run has no parameters under it"
                             f"{_nearest(target, paths)}")
         if target not in used:
@@ -106,7 +107,7 @@ def _origin(path: str, target: str, prefix: str, index: str | None, source: Mapp
 
 
 def _children(prefix: str, paths: Collection[str]) -> set[str]:
-    return {path.removeprefix(prefix).strip("/").partition("/")[0] for path in paths if _under(path, prefix)}
+    return {path.removeprefix(prefix).strip("/").partition("/")[0] for path in paths if is_under(path, prefix)}
 
 
 def _numbers(index: str, count: int, where: str) -> tuple[int, ...]:
@@ -131,13 +132,9 @@ def _nearest(path: str, paths: Collection[str]) -> str:
     """Names the existing paths that are nearest to one that does not exist, for people."""
     subtrees = {"/".join(parts[:n]) for parts in (other.split("/") for other in paths)
                 for n in range(1, len(parts) + 1)}
-    if near := suggestion(path, {subtree for subtree in subtrees if not _under(path, subtree)}):
+    if near := suggestion(path, {subtree for subtree in subtrees if not is_under(path, subtree)}):
         return near
     parent = path
-    while parent and not any(_under(other, parent) for other in paths):
+    while parent and not any(is_under(other, parent) for other in paths):
         parent = parent.rpartition("/")[0]
     return f"; under {parent or 'the top'} there are {', '.join(sorted(_children(parent, paths))[:12])}"
-
-
-def _under(path: str, prefix: str) -> bool:
-    return not prefix or path == prefix or path.startswith(prefix + "/")

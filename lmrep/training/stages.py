@@ -10,7 +10,7 @@ import optax
 
 from lmrep.config.record import choose, suggestion
 from lmrep.core.errors import UserError
-from lmrep.core.params import Array, ParamSpec, Tree, abstract, flatten, map_paths
+from lmrep.core.params import Array, ParamSpec, Tree, abstract, flatten, is_under, map_paths
 from lmrep.metrics import COMMON, Metric
 from lmrep.objectives.base import Objective
 from lmrep.optimizers import Rule
@@ -102,7 +102,7 @@ def copy_params(params: Tree, previous: Tree, start: Mapping[str, str]) -> Tree:
     new, old = flatten(params), flatten(previous)
     values = {}
     for target, source in start.items():
-        sources = {path: source + path.removeprefix(target) for path in new if _under(path, target)}
+        sources = {path: source + path.removeprefix(target) for path in new if is_under(path, target)}
         if not sources:
             raise UserError(f"stage start: there are no parameters under {target!r}; there are "
                             f"{', '.join(sorted({'/'.join(p.split('/')[:2]) for p in new}))}")
@@ -140,7 +140,3 @@ def frozen_params(stage: Stage) -> Tree:
         return stage.init_values[f"{FROZEN}/{path}"]
 
     return {FROZEN: map_paths(value, stage.objective.frozen)} if stage.objective.frozen else {}
-
-
-def _under(path: str, prefix: str) -> bool:
-    return not prefix or path == prefix or path.startswith(prefix + "/")

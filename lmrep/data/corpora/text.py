@@ -4,7 +4,6 @@ Files of any size are read, decoded and split in blocks of CHUNK bytes. The boun
 """
 
 import codecs
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -12,10 +11,10 @@ from functools import partial
 from lmrep.core.errors import ConfigError
 from lmrep.data.corpora import cleaning, files
 from lmrep.data.corpora.base import Config, Corpus, CorpusDef, Reader
+from lmrep.data.sentences import BLANK_LINE
 
 CHUNK = 2**18  # bytes: fits into the processor's caches
 
-BLANK_LINE = re.compile(r"\n[^\S\n]*\n\s*")
 UNIT_NAMES = {"file": "one document per file", "blank_line": "documents between blank lines",
               "line": "one document per line"}
 UNITS: dict[str, Callable[[str], list[str]]] = {

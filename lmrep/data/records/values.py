@@ -10,10 +10,10 @@ from lmrep.config.record import suggestion
 from lmrep.core.errors import UserError
 from lmrep.core.json_text import type_name
 from lmrep.core.numbers import parse_number
+from lmrep.data.corpora.cleaning import SURROGATE
 from lmrep.data.records.base import FIELDS, TARGETS, Job, Record
 
 CORRECT = "correct the file, or leave such examples out with --config.data.damaged_examples, up to that number"
-SURROGATE = re.compile("[\ud800-\udfff]")
 SPANS = {"span": "text", "span2": "text2"}  # fields that mark a word, and the text that it is in
 SEVERAL = ("choices", "labels", *SPANS)  # fields that may have several columns
 TEXTS = ("text", "text2", "question", "context", "target")

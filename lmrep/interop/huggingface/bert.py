@@ -31,6 +31,7 @@ class ConfigJson(Keys):
     add_cross_attention: bool = only(False)
 
 
+GELU = {"hidden_act": "gelu"}  # in heads of RoBERTa and ELECTRA, whatever config.json says
 FIXED = {"positions": "learned", "norm": "post", "share": "none", "embedding_norm": True, "scaled_attention": True,
          "attention_by_layer": False}
 CONFIG = ConfigTable(ConfigJson, FIXED, {"init": "truncated_normal"})

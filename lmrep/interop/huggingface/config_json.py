@@ -4,13 +4,12 @@ its value, and its other names; `ConfigTable` reads and writes them."""
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from lmrep.config.record import Bounds, read
 from lmrep.core.errors import UserError, published_names
 from lmrep.models import MODELS
 
-Record = TypeVar("Record")
 # The library's names of activations -> ours. The first of several names is written.
 ACTIVATIONS = {"gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
                "gelu_fast": "gelu_tanh", "gelu_accurate": "gelu_tanh", "gelu_python_tanh": "gelu_tanh", "relu": "relu",

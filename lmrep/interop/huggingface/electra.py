@@ -15,7 +15,6 @@ from lmrep.objectives import replaced_token
 from lmrep.tasks.heads import Head
 
 GENERATOR = "objective/generator"  # begins the paths of the generator's own parameters, and of its head
-GELU = {"hidden_act": "gelu"}  # in the generator's head, whatever config.json says
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ def networks(config: transformer.Config, params: Params, objective: Any) -> dict
 
 FAMILY = Family(
     name="electra", prefix="electra", config_from=CONFIG.read, config_to=CONFIG.write, tensors=tensors,
-    heads=(HeadClass("ElectraModel"), HeadClass("ElectraForMaskedLM", ("masked",), always=GELU),
+    heads=(HeadClass("ElectraModel"), HeadClass("ElectraForMaskedLM", ("masked",), always=bert.GELU),
            HeadClass("ElectraForPreTraining", ("discriminator",)),
            *encoder_classes("Electra", ("classifier.dense", "classifier.out_proj"),
                             ("sequence_summary.summary", "classifier"), Head(activation="gelu", input_dropout=0.1),
@@ -73,4 +72,4 @@ FAMILY = Family(
         preset="electra", networks=networks,
         without_head="it is a discriminator without its generator: `lmrep predict` finds replaced words but fills no "
                      "masks, and it cannot be evaluated; a run with init= initializes a generator"))
-DECODER = bert.decoder(FAMILY, "ElectraForCausalLM", GELU)
+DECODER = bert.decoder(FAMILY, "ElectraForCausalLM", bert.GELU)

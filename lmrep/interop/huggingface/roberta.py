@@ -14,7 +14,6 @@ from lmrep.interop.huggingface.head_classes import HeadClass, encoder_classes
 from lmrep.interop.huggingface.tensors import Tensor, linear, norm
 from lmrep.tasks.heads import Head
 
-GELU = {"hidden_act": "gelu"}
 CONFIG = ConfigTable(bert.ConfigJson, bert.FIXED, {"init": "normal"})
 
 
@@ -35,7 +34,7 @@ def tensors(config: Any) -> Names:
 def classes(start: str, prefix: str) -> tuple[HeadClass, ...]:
     """Makes the classes, by the start of their names and the base model's attribute. Multiple choice has a pooler, as
     BERT does."""
-    return (HeadClass(f"{start}Model"), HeadClass(f"{start}ForMaskedLM", ("masked",), always=GELU),
+    return (HeadClass(f"{start}Model"), HeadClass(f"{start}ForMaskedLM", ("masked",), always=bert.GELU),
             *encoder_classes(start, ("classifier.dense", "classifier.out_proj"),
                              (f"{prefix}.pooler.dense", "classifier"), Head(input_dropout=0.1),
                              choice_keys=("hidden_dropout_prob",)))
@@ -47,9 +46,9 @@ FAMILY = Family(
     pretraining=Pretraining(
         fields={"count": "floor", "mask_specials": True, "random_specials": False}, optimizer="roberta",
         preset="roberta"))
-DECODER = bert.decoder(FAMILY, "RobertaForCausalLM", GELU)
+DECODER = bert.decoder(FAMILY, "RobertaForCausalLM", bert.GELU)
 
 VARIANTS = {start: replace(FAMILY, name=name, prefix=prefix, config_to=None, heads=classes(start, prefix))
             for name, start, prefix in (("camembert", "Camembert", "roberta"), ("xlm-roberta", "XLMRoberta", "roberta"),
                                         ("data2vec-text", "Data2VecText", "data2vec_text"))}
-VARIANT_DECODERS = [bert.decoder(variant, f"{start}ForCausalLM", GELU) for start, variant in VARIANTS.items()]
+VARIANT_DECODERS = [bert.decoder(variant, f"{start}ForCausalLM", bert.GELU) for start, variant in VARIANTS.items()]

@@ -36,4 +36,4 @@ def tensors(config: Any) -> Names:
 FAMILY = replace(
     roberta.FAMILY, name="roberta-prelayernorm", prefix="roberta_prelayernorm", config_from=CONFIG.read,
     config_to=CONFIG.write, tensors=tensors, heads=roberta.classes("RobertaPreLayerNorm", "roberta_prelayernorm"))
-DECODER = bert.decoder(FAMILY, "RobertaPreLayerNormForCausalLM", roberta.GELU)
+DECODER = bert.decoder(FAMILY, "RobertaPreLayerNormForCausalLM", bert.GELU)
