@@ -53,8 +53,8 @@ def mark(character: int) -> np.ndarray:
 
 
 class WordCharacters:
-    """The characters of the words of a vocabulary, and of others: those get ids after the vocabulary's as they are met
-    in texts, so that an array of ids holds the characters of every word. `split` makes what batches have of them.
+    """The characters of the words of a vocabulary and of other words, which get ids after the vocabulary's as texts
+    have them, so that an array of ids holds the characters of every word. `split` makes what batches have of them.
 
     Args:
       words: of the vocabulary.

@@ -22,7 +22,7 @@ POOL = 64  # batches whose sequences are sorted by length together
 class Examples(Dataset):
     """The tokenized examples of a split.
 
-    A sequence holds one unit, or, packed, several that do not attend to each other; grouped, it stands for the k units
+    A sequence holds one unit, or, packed, several that do not attend to each other; grouped, it holds the k units
     of one example, such as its choices, and arrays have the axes [b, k, t] in place of [b, t]."""
 
     units: Units = field(repr=False)  # the tokens

@@ -39,7 +39,7 @@ def read(job: Job) -> Iterator[Record | UserError]:
 
 def parse(line: str, every: bool = True) -> list[tuple[str, str]]:
     """Parses (label, text) of each node of a tree, children before their parent, or of the root alone. Raises
-    ValueError if it is not one tree, or if every text is wanted of a tree that is nested too deep for a sentence's."""
+    ValueError if it is not one tree, or, with `every`, if it is nested too deep for a sentence."""
     phrases, words, nodes = [], [], []  # phrases: label, first and last word; nodes: label and first word, while open
     tokens = re.findall(r"[()]|[^ \t()]+", line.strip())
     for number, token in enumerate(tokens):

@@ -50,10 +50,10 @@ def parse(cells: Sequence[str]) -> dict[str, Any]:
     """Parses the fields of a line from its cells. Raises ValueError with what is wrong, to follow a name."""
     if len(cells) != 5:
         raise ValueError(f"has {counted(len(cells), 'column')} between tabs; expected {LINE}")
-    lemma, pos, places, *texts = map(str.strip, cells)
-    if not re.fullmatch("[0-9]{1,6}-[0-9]{1,6}", places):
-        raise ValueError(f"has {short(places)} in its third column; expected {LINE}")
-    spans = [nth_word(text, int(place)) for text, place in zip(texts, places.split("-"), strict=True)]
+    lemma, pos, numbers, *texts = map(str.strip, cells)
+    if not re.fullmatch("[0-9]{1,6}-[0-9]{1,6}", numbers):
+        raise ValueError(f"has {short(numbers)} in its third column; expected {LINE}")
+    spans = [nth_word(text, int(number)) for text, number in zip(texts, numbers.split("-"), strict=True)]
     return {"text": texts[0], "text2": texts[1], "span": spans[0], "span2": spans[1], "lemma": lemma, "pos": pos}
 
 

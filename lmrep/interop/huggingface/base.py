@@ -103,8 +103,8 @@ class Family:
         """Finds the library's class with these heads; or with the first of them; or without heads."""
         if heads and heads[0] in self.tasks:
             return self.tasks[heads[0]]
-        return next(head_class for wanted in (heads, heads[:1], ()) for head_class in self.heads
-                    if head_class.heads == wanted and not head_class.tasks)
+        return next(head_class for names in (heads, heads[:1], ()) for head_class in self.heads
+                    if head_class.heads == names and not head_class.tasks)
 
     def heads_of(self, config: Any, paths: Iterable[str], classes: Sequence[str] = ()) -> tuple[str, ...]:
         """Finds the heads of a checkpoint with parameters at these paths. A head without parameters is there unless the
