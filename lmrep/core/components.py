@@ -5,7 +5,7 @@ import functools
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from lmrep.core.errors import FAULTS, TRACEBACK, Broken, RunFault, Stopped, UserError
@@ -31,6 +31,15 @@ def row(table_row: type[Row]) -> type[Row]:
 
     table_row.__new__ = checked
     return table_row
+
+
+def component_table(row_type: type[Row], rows: Mapping[str, Row]) -> dict[str, Row]:
+    """Makes a table, such as `MODELS`. Raises Broken where an entry is no row, as a module without `.DEFINITION`."""
+    for name, entry in rows.items():
+        if not isinstance(entry, row_type):
+            raise Broken(f"the row {name!r} in {sys._getframe(1).f_code.co_filename} is a {type(entry).__name__}; "
+                         f"expected {row_type.__name__}, such as {name}.DEFINITION")
+    return dict(rows)
 
 
 def described(kind: str, name: str, config: Any) -> str:

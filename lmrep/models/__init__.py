@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from lmrep.core.components import component_table
 from lmrep.models import bilstm, encoder_decoder, lstm, none, seq2seq_lstm, transformer, transformer_xl
 from lmrep.models.base import Encoded, Inputs, Model, ModelDef, model_inputs
 from lmrep.models.presets import PRESETS
@@ -9,7 +10,7 @@ from lmrep.models.presets import PRESETS
 __all__ = ["MODELS", "PRESETS", "Encoded", "Inputs", "Model", "ModelDef", "build", "model_inputs", "name_of",
            "pretrained_models"]
 
-MODELS: dict[str, ModelDef] = {
+MODELS: dict[str, ModelDef] = component_table(ModelDef, {
     "transformer": transformer.DEFINITION,
     "transformer_xl": transformer_xl.DEFINITION,
     "encoder_decoder": encoder_decoder.DEFINITION,
@@ -17,7 +18,7 @@ MODELS: dict[str, ModelDef] = {
     "bilstm": bilstm.DEFINITION,
     "seq2seq_lstm": seq2seq_lstm.DEFINITION,
     "none": none.DEFINITION,
-}
+})
 
 
 def name_of(config: Any) -> str:

@@ -1,5 +1,6 @@
 """What a network is trained to predict: one file per objective, looked up by name in `OBJECTIVES`."""
 
+from lmrep.core.components import component_table
 from lmrep.objectives import (
     bidirectional,
     causal,
@@ -15,7 +16,7 @@ from lmrep.objectives.base import Objective, ObjectiveDef
 
 __all__ = ["OBJECTIVES", "Objective", "ObjectiveDef"]
 
-OBJECTIVES: dict[str, ObjectiveDef] = {
+OBJECTIVES: dict[str, ObjectiveDef] = component_table(ObjectiveDef, {
     "masked": masked.DEFINITION,
     "causal": causal.DEFINITION,
     "bidirectional": bidirectional.DEFINITION,
@@ -25,4 +26,4 @@ OBJECTIVES: dict[str, ObjectiveDef] = {
     "span_corruption": span_corruption.DEFINITION,
     "distillation": distillation.DEFINITION,
     "causal_distillation": causal_distillation.DEFINITION,
-}
+})

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from lmrep.config.record import choose, read, suggestion
-from lmrep.core.components import check_build, check_built, described, faults_of
+from lmrep.core.components import check_build, check_built, component_table, described, faults_of
 from lmrep.core.errors import UserError
 from lmrep.core.messages import shown
 from lmrep.core.params import Array, Tree
@@ -35,21 +35,21 @@ __all__ = ["DEFAULT_RECIPE", "OPTIMIZERS", "SCHEDULES", "OptimizerConfig", "Opti
            "ScheduleDef", "averaged", "build", "check", "read_changes", "read_config", "recipe", "recipe_rows",
            "recipes", "schedule", "state_shardings", "validation_rule", "warmup_steps"]
 
-OPTIMIZERS: dict[str, OptimizerDef] = {
+OPTIMIZERS: dict[str, OptimizerDef] = component_table(OptimizerDef, {
     "adamw": adamw.DEFINITION,
     "lamb": lamb.DEFINITION,
     "adafactor": adafactor.DEFINITION,
     "adagrad": adagrad.DEFINITION,
     "sgd": sgd.DEFINITION,
-}
-SCHEDULES: dict[str, ScheduleDef] = {
+})
+SCHEDULES: dict[str, ScheduleDef] = component_table(ScheduleDef, {
     "linear": ScheduleDef(schedules.linear, config=schedules.DecayConfig),
     "constant": ScheduleDef(schedules.constant),
     "polynomial": ScheduleDef(schedules.polynomial, config=schedules.PolynomialConfig),
     "cosine": ScheduleDef(schedules.cosine, config=schedules.DecayConfig),
     "inverse_sqrt": ScheduleDef(schedules.inverse_sqrt, after_warmup=True),
     "plateau": plateau.DEFINITION,
-}
+})
 DEFAULT_RECIPE = "adamw"  # of pages that set an optimizer's numbers themselves
 
 

@@ -1,5 +1,6 @@
 """What networks are fine-tuned for: one file per task, looked up by name in `TASKS`."""
 
+from lmrep.core.components import component_table
 from lmrep.tasks import (
     classification,
     multilabel,
@@ -15,7 +16,7 @@ from lmrep.tasks.base import TaskDef
 
 __all__ = ["TASKS", "TaskDef"]
 
-TASKS: dict[str, TaskDef] = {
+TASKS: dict[str, TaskDef] = component_table(TaskDef, {
     "classification": classification.DEFINITION,
     "multilabel": multilabel.DEFINITION,
     "multiple_choice": multiple_choice.DEFINITION,
@@ -25,4 +26,4 @@ TASKS: dict[str, TaskDef] = {
     "text_to_text": text_to_text.DEFINITION,
     "word_in_context": word_in_context.DEFINITION,
     "word_senses": word_senses.DEFINITION,
-}
+})

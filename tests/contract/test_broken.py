@@ -9,7 +9,8 @@ import optax
 import pytest
 
 import lmrep
-from lmrep.core.errors import UserError
+from lmrep.core.components import component_table
+from lmrep.core.errors import Broken, UserError
 from lmrep.core.params import ParamSpec
 from lmrep.data.formats import FORMATS
 from lmrep.data.formats.base import Spans
@@ -18,7 +19,7 @@ from lmrep.data.tokenizers import TOKENIZERS
 from lmrep.experiment import contracts
 from lmrep.metrics import Metric, accuracy_metric
 from lmrep.models import MODELS
-from lmrep.models.base import Encoded, NetworkLoss
+from lmrep.models.base import Encoded, ModelDef, NetworkLoss
 from lmrep.objectives import OBJECTIVES
 from lmrep.optimizers import OPTIMIZERS, SCHEDULES
 from lmrep.tasks import TASKS
@@ -241,6 +242,15 @@ def test_it_is_refused(row, name, problem, texts, tmp_path, monkeypatch):
     code = getattr(definition, "direction", getattr(definition, "decay", definition.config))
     assert f"'{name}' ({inspect.getsourcefile(code)})" in message
     assert problem in message and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("entry", "problem"), [
+    (convolution, "is a module; expected ModelDef, such as convolution.DEFINITION"),
+    (convolution.build, "is a function; expected ModelDef"), (topics.DEFINITION, "is a TaskDef; expected ModelDef")])
+def test_an_entry_of_a_table_that_is_no_row_is_refused(entry, problem):
+    with pytest.raises(Broken) as refused:
+        component_table(ModelDef, {"lstm": MODELS["lstm"], "convolution": entry})
+    assert f"the row 'convolution' in {__file__} {problem}" in str(refused.value)
 
 
 @pytest.mark.parametrize(("build", "problem"), [

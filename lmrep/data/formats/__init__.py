@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from lmrep.core.components import check_built, described, faults_of
+from lmrep.core.components import check_built, component_table, described, faults_of
 from lmrep.core.errors import UserError
 from lmrep.core.files import digest
 from lmrep.data.dataset import Dataset
@@ -27,7 +27,7 @@ from lmrep.data.store.token_store import Store
 
 __all__ = ["FIELDS", "FORMATS", "TEXT_FIELDS", "FormatDef", "Plan", "batch_struct", "plan", "table"]
 
-FORMATS: dict[str, FormatDef] = {
+FORMATS: dict[str, FormatDef] = component_table(FormatDef, {
     "packed": packed.DEFINITION,
     "segment_pair": segment_pair.DEFINITION,
     "sentence_pair": sentence_pair.DEFINITION,
@@ -37,7 +37,7 @@ FORMATS: dict[str, FormatDef] = {
     "lines": lines.DEFINITION,
     "sentence_stream": sentence_stream.DEFINITION,
     "stream_pair": stream_pair.DEFINITION,
-}
+})
 
 
 def plan(

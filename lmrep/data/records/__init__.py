@@ -4,6 +4,7 @@
 table. A reader gives examples in the order of the file, and `read` checks them, maps their labels and numbers them.
 """
 
+from lmrep.core.components import component_table
 from lmrep.data.records import (
     choices,
     delimited,
@@ -25,10 +26,10 @@ from lmrep.data.records.values import TEXTS
 __all__ = ["FIELDS", "READERS", "SPLITS", "TARGETS", "TEXTS", "Config", "Job", "ReaderDef", "Record", "detect",
            "files_of", "fingerprint", "read", "spread"]
 
-READERS.update({  # in the order in which formats are detected
+READERS.update(component_table(ReaderDef, {  # in the order in which formats are detected
     "choices": choices.DEFINITION, "word_in_context": word_in_context.DEFINITION,
     "conllu": token_columns.CONLLU_DEFINITION, "columns": token_columns.COLUMNS,
     "squad": squad.DEFINITION, "jsonl": json_lines.DEFINITION, "trees": trees.DEFINITION, "tsv": delimited.TSV,
     "csv": delimited.CSV, "label_text": texts.LABEL_TEXT, "folders": texts.FOLDERS,
     "documents": texts.DOCUMENTS, "word_senses": word_senses.DEFINITION, "parallel": parallel.DEFINITION,
-    "tfds": tfds.DEFINITION})
+    "tfds": tfds.DEFINITION}))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from lmrep.config.record import choose, setting
 from lmrep.core import remote_cache
+from lmrep.core.components import component_table
 from lmrep.core.errors import UserError
 from lmrep.core.paths import as_path
 from lmrep.data.tokenizers import bpe, byte_level, elmo, raw_bytes, spiece_files, wordpiece, words
@@ -28,10 +29,10 @@ __all__ = ["SPECIALS", "TOKENIZERS", "AddedToken", "Bpe", "ByteLevel", "Config",
            "SentencePiece", "Tokenizer", "TokenizerDef", "Trained", "WordPiece", "from_vocab_file", "keeps_whitespace",
            "load", "read_vocabulary", "size", "train"]
 
-TOKENIZERS: dict[str, TokenizerDef] = {
+TOKENIZERS: dict[str, TokenizerDef] = component_table(TokenizerDef, {
     "wordpiece": wordpiece.DEFINITION, "bpe": bpe.DEFINITION, "bytes": raw_bytes.DEFINITION,
     "byte_level_bpe": byte_level.DEFINITION,
-    **spiece_files.DEFINITIONS, "words": words.DEFINITION, "elmo": elmo.DEFINITION, "elmo_text": elmo.TEXT_DEFINITION}
+    **spiece_files.DEFINITIONS, "words": words.DEFINITION, "elmo": elmo.DEFINITION, "elmo_text": elmo.TEXT_DEFINITION})
 
 PUBLISHED = ("wordpiece, bpe, bytes, byte_level_bpe, sentencepiece_unigram with lowercase=True, sentencepiece_xlnet, "
              "sentencepiece_t5 and words")  # those that other libraries read
