@@ -24,6 +24,7 @@ import ml_collections
 
 from lmrep.core import remote
 from lmrep.core.errors import RunFault, UserError
+from lmrep.core.files import write_json
 from lmrep.core.host import check_address_space, check_backend, default_data_dir
 from lmrep.core.params import count
 from lmrep.core.paths import as_path
@@ -321,7 +322,7 @@ def _write_record(directory: Path, record: dict, data: Data, command: Sequence[s
     """Writes config.json, the statistics of labelled examples, the tokenizer and a line of provenance.jsonl."""
     workdir.write_config(directory, record)
     if data.records:
-        workdir.write_json(directory / STATISTICS, inspection.label_statistics(data))
+        write_json(directory / STATISTICS, inspection.label_statistics(data))
         (directory / evaluate_task.RESULTS).unlink(missing_ok=True)  # it is written at the end
     try:
         data.tokenizer.save(directory / "tokenizer")

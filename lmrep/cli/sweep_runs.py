@@ -8,9 +8,10 @@ from textwrap import shorten
 from lmrep.analysis.sweep import FAILED, FINISHED, Ending, Result, ending_file, log_file, result
 from lmrep.cli import train_process
 from lmrep.core.errors import Stopped
+from lmrep.core.files import write_json
 from lmrep.core.progress import StatusLine, duration
 from lmrep.experiment.sweep import Plan, Run, command
-from lmrep.storage.workdir import holder, write_json
+from lmrep.storage.workdir import holder
 
 
 def train(directory: Path, plan: Plan, runs: Sequence[Run], retry: bool = False) -> None:

@@ -141,8 +141,12 @@ def _dividing(
 
 def divides(mesh: Mesh, mesh_axes: str | tuple[str, ...] | None, size: int) -> bool:
     """Whether the number of devices along the mesh axes divides `size`."""
-    names = (mesh_axes,) if isinstance(mesh_axes, str) else mesh_axes or ()
-    return size % math.prod(mesh.shape[name] for name in names) == 0
+    return size % math.prod(mesh.shape[name] for name in _names(mesh_axes)) == 0
+
+
+def _names(*mesh_axes: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    """The names of the mesh axes of some dimensions."""
+    return tuple(name for axes in mesh_axes for name in ((axes,) if isinstance(axes, str) else axes or ()))
 
 
 def shard(x: Array, *axes: str | None) -> Array:
@@ -208,7 +212,7 @@ def sum_kernel_gradient(
         return product(x, g)
     mesh, manual, spec, at = layout
     leading = _spec(("batch", "length")[: x.ndim - 1], x.shape[:-1], mesh, tuple(manual))
-    summed = [name for names in leading if names for name in ((names,) if isinstance(names, str) else names)]
+    summed = _names(*leading)
     if spec[at] not in summed:  # examples that the mesh does not divide
         return product(x, g)
     others = tuple(name for name in summed if name != spec[at])
@@ -275,9 +279,9 @@ def look_up(table: Array, ids: Array) -> Array:
         ids = jax.lax.all_gather(ids, columns, tiled=True)
         if rows is not None:
             ids -= jax.lax.axis_index(rows) * len(table)
-            own = (ids >= 0) & (ids < len(table))
+            held = (ids >= 0) & (ids < len(table))
         x = jnp.take(table, ids, axis=0, mode=None if rows is None else "clip")
-        x = jax.lax.all_to_all(x if rows is None else jnp.where(own[..., None], x, 0), columns, 0, 2, tiled=True)
+        x = jax.lax.all_to_all(x if rows is None else jnp.where(held[..., None], x, 0), columns, 0, 2, tiled=True)
         return x if rows is None else jax.lax.psum(x, rows)
 
     return jax.shard_map(of_shard, mesh=mesh, in_specs=(PartitionSpec(rows, columns), ids_spec),
@@ -334,8 +338,7 @@ def sum_shards(x: Array, axes: tuple[str | None, ...], shape: tuple[int, ...]) -
     mesh = _active.get()
     if mesh is None or mesh.size == mesh.shape["tensor"]:
         return x
-    found = [names for names in partition_spec(axes, shape, mesh) if names]
-    return jax.lax.psum(x, tuple(name for names in found for name in ((names,) if isinstance(names, str) else names)))
+    return jax.lax.psum(x, _names(*partition_spec(axes, shape, mesh)))
 
 
 def shard_start(axes: tuple[str | None, ...], shape: tuple[int, ...]) -> tuple[int | Array, ...]:
@@ -346,7 +349,7 @@ def shard_start(axes: tuple[str | None, ...], shape: tuple[int, ...]) -> tuple[i
     def start(size: int, names: str | tuple[str, ...] | None) -> int | Array:
         if names is None:
             return 0
-        shards = math.prod(mesh.shape[name] for name in ((names,) if isinstance(names, str) else names))
+        shards = math.prod(mesh.shape[name] for name in _names(names))
         return jax.lax.axis_index(names) * (size // shards)
 
     return tuple(start(size, names) for size, names in zip(shape, partition_spec(axes, shape, mesh), strict=True))

@@ -18,6 +18,7 @@ from typing import Annotated, Any, NamedTuple
 from lmrep.config import json_files
 from lmrep.config.record import flatten_config
 from lmrep.core.errors import UserError
+from lmrep.core.files import write_json
 from lmrep.experiment import checks, page_files
 from lmrep.experiment import config as experiments
 from lmrep.experiment.record import TaskExperiment
@@ -25,7 +26,6 @@ from lmrep.experiment.settings import MAX_RUNS, Fields
 from lmrep.experiment.task_data import best_metric
 from lmrep.metrics import Metric
 from lmrep.storage import provenance
-from lmrep.storage.workdir import write_json
 
 FILE = "sweep.json"
 FOLDER = re.compile(r"[^\0/.][^\0/]{0,250}")  # a direct child of the sweep's directory, not hidden

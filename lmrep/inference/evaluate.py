@@ -18,6 +18,7 @@ import numpy as np
 
 from lmrep.core import remote
 from lmrep.core.errors import ConfigError, UserError
+from lmrep.core.files import write_json
 from lmrep.core.host import default_data_dir
 from lmrep.core.params import Tree, flatten, unflatten
 from lmrep.core.paths import as_path, as_paths
@@ -41,7 +42,7 @@ from lmrep.inference.perplexity import Perplexity
 from lmrep.inference.run import Run
 from lmrep.models.base import Context
 from lmrep.objectives.base import Objective
-from lmrep.storage import remote_workdir, workdir
+from lmrep.storage import remote_workdir
 from lmrep.storage.jsonl import append
 from lmrep.storage.workdir import read_config
 from lmrep.training.evaluation import Evaluator, NoTargets
@@ -203,7 +204,7 @@ def _record(
               "metrics": finite_or_text(values),
               **(further or {})}
     newest, every = run.directory / "eval.json", run.directory / "eval.jsonl"
-    workdir.write_json(newest, result)
+    write_json(newest, result)
     if url := remote.as_url(directory):
         remote_workdir.merge_lines(url, every)
     append(every, result)

@@ -21,6 +21,7 @@ import numpy as np
 
 from lmrep.config import json_files
 from lmrep.core.errors import RunFault, UserError
+from lmrep.core.files import write_json
 from lmrep.core.params import flatten, unflatten
 from lmrep.data import tokenizers
 from lmrep.experiment import checks, frozen
@@ -91,10 +92,10 @@ def to_workdir(source: Path, target: Path) -> Converted:
     with new_workdir(source, target, record, tokenizer, checkpoint.params) as temporary:
         (temporary / FOLDER).mkdir()
         tensor_files.write(temporary / FOLDER / EXTRA, checkpoint.extra_tensors, {})
-        workdir.write_json(temporary / FOLDER / RECORD, {
+        write_json(temporary / FOLDER / RECORD, {
             "family": checkpoint.family.name, "config_json": checkpoint.config_json, "metadata": checkpoint.metadata,
             "dtypes": checkpoint.dtypes})
-        workdir.write_json(temporary / CERTIFICATE, dataclasses.asdict(proof))
+        write_json(temporary / CERTIFICATE, dataclasses.asdict(proof))
     remarks = [f"kept beside the parameters, since our network has no such tensor: {name} "
                f"{tensor_files.dtype_and_shape(value)}" for name, value in checkpoint.extra_tensors.items()]
     if spare := checkpoint.config.vocab - tokenizer.size:
@@ -156,7 +157,7 @@ def to_published(
                        if path not in again.params or not np.array_equal(value, again.params[path], equal_nan=True)]:
             raise RunFault(f"{', '.join(changed[:3])} of {source} changed in {target}; nothing is written")
         proof = certificate.certify(checkpoint, temporary)
-        workdir.write_json(temporary / CERTIFICATE, dataclasses.asdict(proof))
+        write_json(temporary / CERTIFICATE, dataclasses.asdict(proof))
     return Converted(checkpoint, proof, remarks)
 
 

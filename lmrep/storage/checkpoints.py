@@ -25,7 +25,7 @@ import shutil
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,28 +33,18 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
-from lmrep.config.json_files import Count
-from lmrep.config.record import convert
+from lmrep.core import files
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.messages import byte_size
 from lmrep.core.params import Tree, flatten, unflatten
 from lmrep.distributed.agreement import by_first_process
-from lmrep.storage import orbax, workdir
-from lmrep.storage.leaves import abstract_array, array_type, array_type_error, leaves_by_path, mismatches, subtree
+from lmrep.storage import orbax
+from lmrep.storage.manifests import abstract_array, array_type, checked, leaves_by_path, mismatches, subtree
 
 UNFINISHED = ".unfinished-"
 REMOVED = ".removed-"
 
 log = logging.getLogger(__name__)
-
-
-class Manifest(TypedDict):
-    """The manifest of a checkpoint, besides the hashes of its files."""
-
-    step: Count
-    score: float | None
-    meta: dict[str, Any]
-    arrays: dict[str, Annotated[str, array_type_error]]
 
 
 class Checkpoints:
@@ -162,8 +152,8 @@ class Checkpoints:
 
     def _complete_or_remove(self, leftover: Path) -> None:
         step = leftover.name.removeprefix(UNFINISHED)
-        with contextlib.suppress(workdir.Damaged):
-            if _is_step(step) and workdir.verified(leftover).get("step") == int(step):
+        with contextlib.suppress(files.Damaged):
+            if _is_step(step) and files.verified(leftover).get("step") == int(step):
                 self._rename_to_final(int(step))
                 log.info("checkpoint %s was complete, but not renamed before its run was killed; it is now", step)
                 return
@@ -196,7 +186,7 @@ class Checkpoints:
     def _publish(self, step: int, manifest: dict) -> None:
         """Makes a checkpoint whose files Orbax has written one that counts."""
         if jax.process_index() == 0:
-            workdir.seal(self._unfinished(step), manifest)
+            files.seal(self._unfinished(step), manifest)
             self._rename_to_final(step)
             self._delete_old(step)
 
@@ -211,7 +201,7 @@ class Checkpoints:
         if final.exists():
             self._set_aside(step)
         self._unfinished(step).rename(final)
-        workdir.sync(self.directory)
+        files.sync(self.directory)
         with contextlib.suppress(OSError):
             _remove(self.directory / f"{REMOVED}{step}")
 
@@ -285,11 +275,11 @@ class Checkpoints:
         Raises:
           RunFault: the checkpoint is missing, or its manifest is damaged.
         """
-        return self._manifest(step, workdir.manifest)["meta"]
+        return self._manifest(step, files.manifest)["meta"]
 
     def holds(self, step: int, part: str) -> bool:
         """Whether checkpoint `step` has a subtree at the path `part`. Raises as `meta`."""
-        return bool(subtree(part, self._manifest(step, workdir.manifest)["arrays"]))
+        return bool(subtree(part, self._manifest(step, files.manifest)["arrays"]))
 
     def read(self, step: int, part: str = "") -> tuple[Tree, dict]:
         """Checkpoint `step` in this process's memory: (nested dict of numpy arrays, meta). Tuples and named tuples
@@ -302,7 +292,7 @@ class Checkpoints:
           RunFault: the checkpoint is missing or damaged.
           UserError: it has no such subtree.
         """
-        manifest = self._manifest(step, workdir.verified)
+        manifest = self._manifest(step, files.verified)
         arrays = subtree(part, manifest["arrays"])
         if not arrays:
             names = sorted({path.split("/")[0] for path in manifest["arrays"]})
@@ -325,7 +315,7 @@ class Checkpoints:
           RunFault: the checkpoint is missing or damaged.
           UserError: an entry is missing, extra, or of another shape or dtype; the message lists all of them.
         """
-        manifest = self._manifest(step, workdir.verified)
+        manifest = self._manifest(step, files.verified)
         saved, expected = subtree(part, manifest["arrays"]), leaves_by_path(target, part)
         if lines := mismatches(saved, expected):
             raise UserError("\n  ".join([f"checkpoint {step} in {self._name} does not fit this run:", *lines]))
@@ -345,18 +335,16 @@ class Checkpoints:
         request = ocp.args.PyTreeRestore(
             item=unflatten(filled), restore_args=unflatten({path: restore_args[path] for path in filled}),
             partial_restore=True)
-        values = flatten(self._restore(step, request)) if filled else {}
+        try:
+            values = flatten(self._orbax.restore(
+                orbax.LiteralPath(self.directory / str(step)), args=request)) if filled else {}
+        except (OSError, ValueError) as error:  # the files are verified: the file system, or the name of a directory
+            raise RunFault(f"checkpoint {step} in {self._name} cannot be read: {orbax.reason(error)}") from error
         for path in abstract.keys() - filled.keys():
             empty, sharding = np.zeros(abstract[path].shape, abstract[path].dtype), getattr(
                 restore_args[path], "sharding", None)
             values[path] = jnp.zeros_like(empty, device=sharding) if sharding else empty
         return values
-
-    def _restore(self, step: int, request: ocp.args.PyTreeRestore) -> Tree:
-        try:
-            return self._orbax.restore(orbax.LiteralPath(self.directory / str(step)), args=request)
-        except (OSError, ValueError) as error:  # the files are verified: the file system, or the name of a directory
-            raise RunFault(f"checkpoint {step} in {self._name} cannot be read: {orbax.reason(error)}") from error
 
     def _manifest(self, step: int, check: Callable[[Path], dict]) -> dict:
         """The manifest of checkpoint `step` as `check` reads it, on every process."""
@@ -364,21 +352,21 @@ class Checkpoints:
         def read() -> dict:
             try:
                 return self._checked(step, check)
-            except workdir.Damaged as damage:
+            except files.Damaged as damage:
                 raise RunFault(f"checkpoint {step} in {self._name} cannot be used: {damage}") from None
 
         return by_first_process(read)
 
     def _checked(self, step: int, check: Callable[[Path], dict]) -> dict:
-        return checked_record(check(self.directory / str(step)), step)
+        return checked(check(self.directory / str(step)), step)
 
     def _first_verified(self, steps: Iterable[int]) -> int | None:
         failures = []
         for step in steps:
             try:
-                self._checked(step, workdir.verified)
+                self._checked(step, files.verified)
                 return step
-            except workdir.Damaged as damage:
+            except files.Damaged as damage:
                 log.warning("checkpoint %d in %s is damaged and skipped: %s", step, self._name, damage)
                 failures.append(f"{step}: {damage}")
         if failures:
@@ -392,21 +380,10 @@ class Checkpoints:
         scores = {}
         for step in steps:
             try:
-                scores[step] = self._checked(step, workdir.manifest)["score"]
-            except workdir.Damaged:
+                scores[step] = self._checked(step, files.manifest)["score"]
+            except files.Damaged:
                 continue  # `_first_verified` reports it where it matters
         return sorted((s for s in scores if scores[s] is not None), key=lambda s: self._sign * scores[s])
-
-
-def checked_record(manifest: dict, step: int) -> dict:
-    """A manifest, if it is one of checkpoint `step`. Raises Damaged."""
-    try:
-        convert(Manifest, manifest, workdir.MANIFEST)
-    except UserError as error:
-        raise workdir.Damaged(str(error)) from None
-    if manifest["step"] != step:
-        raise workdir.Damaged(f"it is a copy of checkpoint {manifest['step']}")
-    return manifest
 
 
 def _is_step(name: str) -> bool:

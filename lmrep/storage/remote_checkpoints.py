@@ -32,9 +32,10 @@ from lmrep.core.errors import RunFault
 from lmrep.core.remote import Store, transfer
 from lmrep.distributed.agreement import by_first_process
 from lmrep.distributed.process_group import agreed
-from lmrep.storage import orbax, workdir
-from lmrep.storage.checkpoints import REMOVED, UNFINISHED, Checkpoints, checked_record
+from lmrep.storage import orbax
+from lmrep.storage.checkpoints import REMOVED, UNFINISHED, Checkpoints
 from lmrep.storage.lease import Lease, LeaseLost
+from lmrep.storage.manifests import checked
 
 CHECKPOINTS = "checkpoints"
 OTHERS_SECONDS = 3600.0  # for the other processes to upload their files, after process 0 has
@@ -50,7 +51,7 @@ def complete_steps(names: Iterable[str]) -> list[int]:
     """The steps of complete checkpoints, given the names of the files of a run."""
     parts = [name.split("/") for name in names]
     return sorted(int(p[1]) for p in parts if len(p) == 3 and p[0] == CHECKPOINTS and p[1].isdecimal()
-                  and p[2] == workdir.MANIFEST)
+                  and p[2] == files.MANIFEST)
 
 
 class FileList(TypedDict):
@@ -125,8 +126,8 @@ class RemoteCheckpoints(Checkpoints):
             return shutil.rmtree(local)
         for other in range(1, jax.process_count()):
             written |= self._files_of(other, step)
-        workdir.write_json(local / workdir.MANIFEST, files.signed({**manifest, "best": self._best, "files": written}))
-        content = (local / workdir.MANIFEST).read_bytes()
+        files.write_json(local / files.MANIFEST, files.signed({**manifest, "best": self._best, "files": written}))
+        content = (local / files.MANIFEST).read_bytes()
         self._store_does(self._upload_logs)
         self._store_does(lambda: self._lease.check(0))
         self._store_does(lambda: self._store.write(_manifest(step), content))
@@ -185,8 +186,8 @@ class RemoteCheckpoints(Checkpoints):
         """As `download`, of the undamaged checkpoint with the best score."""
         steps = self.steps()
         if steps:
-            with contextlib.suppress(workdir.Damaged):
-                self._sign = -1 if self._checked(steps[-1], workdir.manifest).get("best") == "max" else 1
+            with contextlib.suppress(files.Damaged):
+                self._sign = -1 if self._checked(steps[-1], files.manifest).get("best") == "max" else 1
         return self._first_verified(self._by_score(steps))
 
     def _directories(self) -> tuple[list[int], list[int]]:
@@ -194,10 +195,10 @@ class RemoteCheckpoints(Checkpoints):
 
     def _checked(self, step: int, check: Callable[[Path], dict]) -> dict:
         content, local = self._content(step), self.directory / str(step)
-        if check is workdir.manifest:
-            return checked_record(files.parse_manifest(content), step)
+        if check is files.manifest:
+            return checked(files.parse_manifest(content), step)
         for has_copy in (lambda: self._is_copy(local, content), lambda: self._link(step, content)):
-            with contextlib.suppress(workdir.Damaged):
+            with contextlib.suppress(files.Damaged):
                 if has_copy():
                     return super()._checked(step, check)
         self._download(step, content)
@@ -208,15 +209,15 @@ class RemoteCheckpoints(Checkpoints):
         log.info("downloading checkpoint %s from %s", f"{step:,}", self._store.url)
         names = files.parse_manifest(content)["files"]
         if outside := [name for name in names if {"..", "/"} & set(PurePosixPath(name).parts)]:
-            raise workdir.Damaged(f"it has a file outside of its directory, {outside[0]}")
+            raise files.Damaged(f"it has a file outside of its directory, {outside[0]}")
         temporary = self._unfinished(step)
         shutil.rmtree(temporary, ignore_errors=True)
         try:
             self._store_does(lambda: transfer(
                 lambda name: self._store.download(f"{CHECKPOINTS}/{step}/{name}", temporary / name), names))
         except FileNotFoundError as error:
-            raise workdir.Damaged(f"a file is missing ({remote.describe(error)})") from error
-        (temporary / workdir.MANIFEST).write_bytes(content)
+            raise files.Damaged(f"a file is missing ({remote.describe(error)})") from error
+        (temporary / files.MANIFEST).write_bytes(content)
         self._replace(step)
 
     def _link(self, step: int, content: bytes) -> bool:
@@ -246,8 +247,8 @@ class RemoteCheckpoints(Checkpoints):
         """Downloads a checkpoint that process 0 has downloaded and verified."""
         try:
             if jax.process_index():
-                self._checked(step, workdir.verified)
-        except workdir.Damaged as damage:
+                self._checked(step, files.verified)
+        except files.Damaged as damage:
             raise RunFault(f"checkpoint {step} in {self._name} cannot be used: {damage}") from damage
         orbax.merge_processes(self.directory / str(step))
 
@@ -255,7 +256,7 @@ class RemoteCheckpoints(Checkpoints):
         """The manifest of a checkpoint in the store. Raises Damaged if there is none."""
         content = self._manifest_in_store(step)
         if content is None:
-            raise workdir.Damaged(f"{workdir.MANIFEST} is not in {self._store.url}")
+            raise files.Damaged(f"{files.MANIFEST} is not in {self._store.url}")
         return content
 
     def _manifest_in_store(self, step: int) -> bytes | None:
@@ -264,7 +265,7 @@ class RemoteCheckpoints(Checkpoints):
     @staticmethod
     def _is_copy(local: Path, content: bytes) -> bool:
         with contextlib.suppress(OSError):
-            return (local / workdir.MANIFEST).read_bytes() == content
+            return (local / files.MANIFEST).read_bytes() == content
         return False
 
     def _store_does(self, action: Callable[[], Any]) -> Any:
@@ -275,7 +276,7 @@ class RemoteCheckpoints(Checkpoints):
 
 
 def _manifest(step: int) -> str:
-    return f"{CHECKPOINTS}/{step}/{workdir.MANIFEST}"
+    return f"{CHECKPOINTS}/{step}/{files.MANIFEST}"
 
 
 def _list(step: int, process: int | None = None) -> str:

@@ -15,7 +15,6 @@ from typing import Any, NotRequired, TypedDict
 from lmrep.config import json_files
 from lmrep.core import files, remote
 from lmrep.core.errors import RunFault, UserError
-from lmrep.core.files import MANIFEST, Damaged, atomic_directory, manifest, seal, sync, verified, write_json, write_text  # noqa: F401
 
 LOCK = ".lock"
 OURS = re.compile(rb"\s*(process \d+ on [^\n]*\n?)?\Z")  # its content; empty where the disk was full
@@ -54,19 +53,14 @@ def lock(workdir: str | os.PathLike) -> Iterator[None]:
     except OSError as error:
         raise UserError(f"the workdir {workdir} cannot be used: {error.strerror}; give another --workdir") from error
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.read(descriptor, 4096).decode(errors="replace").strip() or "another process"
+        if process := _other_holder(descriptor, path):
+            raise UserError(f"the workdir {workdir} is in use by {process}; wait for that run, stop it, or give "
+                            "another --workdir")
+        if not OURS.match(os.pread(descriptor, 4096, 0)):
+            raise UserError(f"{path} is not a lock of lmrep; give another --workdir")
+    except UserError:
         os.close(descriptor)
-        raise UserError(
-            f"the workdir {workdir} is in use by {holder}; wait for that run, stop it, or give another --workdir"
-        ) from None
-    except OSError as error:
-        os.close(descriptor)
-        raise UserError(f"{path} cannot be locked: {error.strerror}; use a file system that supports locks") from error
-    if not OURS.match(os.pread(descriptor, 4096, 0)):
-        os.close(descriptor)
-        raise UserError(f"{path} is not a lock of lmrep; give another --workdir")
+        raise
     _held.add(descriptor)
     try:
         started = time.strftime("%Y-%m-%d %H:%M:%S %z")
@@ -79,6 +73,23 @@ def lock(workdir: str | os.PathLike) -> Iterator[None]:
         if descriptor in _held:
             _held.remove(descriptor)
             os.close(descriptor)
+
+
+def _other_holder(descriptor: int, path: Path, patience: float = 0.0) -> str:
+    """Locks an open file, and returns ""; or the process that still holds the lock after `patience` seconds. Raises
+    UserError where the file system has no locks."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return ""
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return os.pread(descriptor, 4096, 0).decode(errors="replace").strip() or "another process"
+            time.sleep(POLL)
+        except OSError as error:
+            raise UserError(
+                f"{path} cannot be locked: {error.strerror}; use a file system that supports locks") from error
 
 
 def holder(workdir: str | os.PathLike) -> str | None:
@@ -107,21 +118,10 @@ def exclusive(path: Path, patience: float = PATIENCE) -> Iterator[None]:
         descriptor = files.open_lock(path)
     except OSError as error:
         raise UserError(f"{path} cannot be locked: {error.strerror}") from error
-    with open(descriptor, "rb") as file:
-        deadline = time.monotonic() + patience
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    by = file.read(4096).decode(errors="replace").strip() or "another process"
-                    raise UserError(f"{path} has been locked by {by} for {patience:g} s; wait for that process, or "
-                                    "stop it") from None
-                time.sleep(POLL)
-            except OSError as error:
-                raise UserError(f"{path} cannot be locked: {error.strerror}; use a file system that supports "
-                                "locks") from error
+    with open(descriptor, "rb"):
+        if process := _other_holder(descriptor, path, patience):
+            raise UserError(f"{path} has been locked by {process} for {patience:g} s; wait for that process, or "
+                            "stop it")
         yield
 
 
@@ -151,7 +151,7 @@ def new_directory(target: Path) -> Iterator[Path]:
     target = Path(os.path.realpath(target))
     files.remove_leftovers(target)
     try:
-        with atomic_directory(target) as temporary:
+        with files.atomic_directory(target) as temporary:
             yield temporary
     except OSError as error:
         raise RunFault(f"{target} cannot be written: {error.strerror or error}; nothing is there") from error
@@ -195,7 +195,8 @@ def check_not_published(directory: str | os.PathLike) -> None:
 
 def write_config(directory: Path, record: Mapping[str, Any]) -> None:
     """Writes config.json, with the SHA-256 of the record."""
-    write_json(directory / CONFIG, files.signed({key: value for key, value in record.items() if key != SIGNATURE}))
+    content = {key: value for key, value in record.items() if key != SIGNATURE}
+    files.write_json(directory / CONFIG, files.signed(content))
 
 
 def read_config(directory: str | os.PathLike) -> RunRecord:

@@ -26,7 +26,6 @@ from lmrep.distributed.watchdog import COMPILING, Watch
 from lmrep.objectives.base import Batch, Metrics
 from lmrep.optimizers import averaged, plateau
 from lmrep.storage.checkpoints import Checkpoints
-from lmrep.training import stage_state
 from lmrep.training import state as states
 from lmrep.training.config import TrainerConfig
 from lmrep.training.evaluation import Evaluator, MetricSums, Predictor
@@ -34,7 +33,7 @@ from lmrep.training.faults import Rewind, example_numbers, fault_error, fault_re
 from lmrep.training.inputs import local_indices, to_global
 from lmrep.training.loop_state import LoopState, Throughput
 from lmrep.training.metrics_log import MetricsLog, Progress, format_metrics
-from lmrep.training.stages import Stage, best_direction, locate_stage, schedule_start
+from lmrep.training.stages import Stage, best_direction, locate_stage, restore_state, schedule_start, start_state
 from lmrep.training.state import TrainState
 from lmrep.training.step import compiled_train_step
 
@@ -231,7 +230,7 @@ class Trainer:
             return 0, self._start(self._stages[0], None)
         # A checkpoint between two stages belongs to the one that ended there.
         index, _ = locate_stage(self._stages, max(step - 1, 0))
-        state, meta = stage_state.restore(self._stages[index], self._checkpoints, step, self._mesh)
+        state, meta = restore_state(self._stages[index], self._checkpoints, step, self._mesh)
         self._loop = LoopState.from_json(meta, self._config.faults, len(self._stages))
         if step == self._ends[index] and index + 1 < len(self._stages):
             return index + 1, self._start(self._stages[index + 1], state)
@@ -248,14 +247,15 @@ class Trainer:
         index, state = self._load(rewind.step)
         self._loop.faults, self._loop.skipped_batches = faults, skipped
         if index == rewind.stage:  # its next batch does not continue the last one that the carry has seen
-            carry = stage_state.initial_carry(self._stages[index], self._mesh, state.carry.shared)
-            state = state.replace(carry=carry)
+            stage = self._stages[index]
+            state = state.replace(carry=states.initial_carry(
+                stage.objective, stage.batch_size, self._mesh, state.carry.shared))
         return index, state
 
     def _start(self, stage: Stage, previous: TrainState | None) -> TrainState:
-        """`stage_state.start`."""
+        """As `start_state`, after a line that says that a step is compiled."""
         self._show_compiling()
-        return stage_state.start(stage, previous, self._mesh, self._seed)
+        return start_state(stage, previous, self._mesh, self._seed)
 
     # Metrics, validation, checkpoints
 

@@ -12,8 +12,9 @@ import orbax.checkpoint as ocp
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from lmrep.core import files
 from lmrep.core.errors import RunFault
-from lmrep.storage import orbax, workdir
+from lmrep.storage import orbax
 from lmrep.storage.checkpoints import Checkpoints
 from tests import small
 from tests.forked import context
@@ -41,7 +42,7 @@ def set_aside_and_delete_in_part(set_aside, *arguments):
 POINTS = {  # where the kill falls: (what to call, the step found before cleaning up, and after)
     "as Orbax begins": (lambda: kill_at(ocp.AsyncCheckpointer, "wait_until_finished"), 1, 1),
     "when Orbax has written all arrays": (lambda: kill_at(ocp.PyTreeCheckpointHandler, "finalize"), 1, 1),
-    "when Orbax is done": (lambda: kill_at(workdir, "seal"), 1, 1),
+    "when Orbax is done": (lambda: kill_at(files, "seal"), 1, 1),
     "in the middle of the manifest": (lambda: kill_at(os, "replace"), 1, 1),
     "before the rename": (lambda: kill_at(Checkpoints, "_rename_to_final"), 1, 2),
     "after the rename": (lambda: kill_at(Checkpoints, "_delete_old"), 2, 2),
@@ -179,7 +180,7 @@ def one_of_two(directory, port, index):
     for x, y in zip(jax.tree.leaves(restored), jax.tree.leaves(host), strict=True):
         assert all(np.asarray(s.data).tobytes() == y[s.index].tobytes() for s in x.addressable_shards)
     if index == 0:
-        workdir.seal = None  # calling it fails, on this process alone
+        files.seal = None  # calling it fails, on this process alone
     checkpoints.save(3, state, META)
     with pytest.raises(RunFault, match="checkpoint 3 could not be saved" if index == 0 else "on another process"):
         checkpoints.wait()

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec, SingleDeviceSharding
 
+from lmrep.core import files
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.files import signed
-from lmrep.storage import workdir
 
 Moments = namedtuple("Moments", "count mu")
 META = {"position": [3, 17], "rate": 0.1}
@@ -352,7 +352,7 @@ def test_failed_background_save_is_reported_by_wait_or_the_next_save(opened, mon
 
     for report in (checkpoints.wait, lambda: checkpoints.save(3, make_state(3), {})):
         with monkeypatch.context() as patch:
-            patch.setattr(workdir, "seal", full)
+            patch.setattr(files, "seal", full)
             checkpoints.save(2, make_state(2), {})
             with pytest.raises(RunFault, match=r"checkpoint 2 .*No space left.*There is no earlier checkpoint"):
                 report()

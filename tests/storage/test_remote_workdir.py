@@ -16,11 +16,11 @@ import lmrep
 from lmrep import doctor
 from lmrep.core import remote
 from lmrep.core.errors import RunFault, Stopped, UserError
-from lmrep.core.files import signed
+from lmrep.core.files import seal, signed
 from lmrep.core.params import unflatten
 from lmrep.inference import load
 from lmrep.interop import init_from
-from lmrep.storage import lease, remote_workdir, workdir
+from lmrep.storage import lease, remote_workdir
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.storage.remote_checkpoints import RemoteCheckpoints, complete_steps
 from tests import small, started
@@ -322,7 +322,7 @@ def test_best_checkpoint_is_the_one_that_is_read(home, machine):
 
 
 def test_manifest_cannot_name_files_outside_of_its_directory(machine, tmp_path):
-    workdir.seal(tmp_path, {"step": 1})
+    seal(tmp_path, {"step": 1})
     content = json.loads((tmp_path / "manifest.json").read_bytes())
     del content["sha256"]
     content["files"] = {"../../config.json": [0, ""]}

@@ -65,8 +65,8 @@ def test_lock_of_a_killed_process_is_released_despite_live_children(tmp_path):
 
 def test_json_is_replaced_atomically(tmp_path, monkeypatch):
     path = tmp_path / "config.json"
-    workdir.write_json(path, {"b": [1, 0.1], "a": "é"})
-    workdir.write_json(path, {"b": [2, 0.1], "a": "é"})
+    files.write_json(path, {"b": [1, 0.1], "a": "é"})
+    files.write_json(path, {"b": [2, 0.1], "a": "é"})
     assert json.loads(path.read_text("utf8")) == {"b": [2, 0.1], "a": "é"}
 
     def full(_):
@@ -74,7 +74,7 @@ def test_json_is_replaced_atomically(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(RunFault, match=r"config\.json cannot be written: No space left on device"):
-        workdir.write_json(path, {})
+        files.write_json(path, {})
     assert json.loads(path.read_text("utf8"))["b"] == [2, 0.1]
     assert [p.name for p in tmp_path.iterdir()] == ["config.json"]
 
@@ -83,20 +83,20 @@ def sealed(directory):
     (directory / "inner").mkdir(parents=True)
     (directory / "inner" / "data").write_bytes(b"abc")
     (directory / "empty").write_bytes(b"")
-    workdir.seal(directory, {"step": 3, "rate": 0.1})
+    files.seal(directory, {"step": 3, "rate": 0.1})
     return directory
 
 
 def test_manifest_contains_the_record(tmp_path):
     directory = sealed(tmp_path / "x")
-    record = workdir.verified(directory)
+    record = files.verified(directory)
     assert (record["step"], record["rate"]) == (3, 0.1)
     # the examples of FIPS 180-4
     assert record["files"] == {
         "empty": [0, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"],
         "inner/data": [3, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"],
     }
-    assert workdir.manifest(directory) == record
+    assert files.manifest(directory) == record
 
 
 def test_any_flipped_bit_is_detected(tmp_path):
@@ -107,18 +107,18 @@ def test_any_flipped_bit_is_detected(tmp_path):
             changed = bytearray(content)
             changed[i] ^= 1 << i % 8
             (directory / name).write_bytes(changed)
-            with pytest.raises(workdir.Damaged, match=name.replace(".", r"\.")):
-                workdir.verified(directory)
+            with pytest.raises(files.Damaged, match=name.replace(".", r"\.")):
+                files.verified(directory)
         (directory / name).write_bytes(content)
-    workdir.verified(directory)
+    files.verified(directory)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "3", '{"sha256": 1}', "\x00" * 40])
 def test_invalid_manifest_is_refused(tmp_path, text):
     directory = sealed(tmp_path / "x")
     (directory / "manifest.json").write_text(text)
-    with pytest.raises(workdir.Damaged, match=r"manifest\.json"):
-        workdir.verified(directory)
+    with pytest.raises(files.Damaged, match=r"manifest\.json"):
+        files.verified(directory)
 
 
 # Names and folders
@@ -167,7 +167,7 @@ def test_files_are_written_through_no_link(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "temporary_name", lambda name: f".{name}.foreseen")
     (tmp_path / ".config.json.foreseen").symlink_to(victim)
     with pytest.raises(RunFault, match=r"config\.json cannot be written: File exists"):
-        workdir.write_json(tmp_path / "config.json", {})
+        files.write_json(tmp_path / "config.json", {})
     (tmp_path / "run").mkdir()
     (tmp_path / "run/.lock").symlink_to(victim)
     for locked in (workdir.lock(tmp_path / "run"), workdir.exclusive(tmp_path / "run/.lock")):
@@ -218,6 +218,6 @@ def test_changed_config_is_said(tmp_path, caplog):
     for _ in range(2):
         assert workdir.read_config(tmp_path)["config"]["betas"] == [0.9, 0.99]
     assert len(caplog.records) == 1 and f"{path} has changed since lmrep wrote it" in caplog.text
-    workdir.write_json(path, record)  # of an earlier version
+    files.write_json(path, record)  # of an earlier version
     caplog.clear()
     assert workdir.read_config(tmp_path) == read and not caplog.records

@@ -9,6 +9,7 @@ import numpy as np
 
 from lmrep import models
 from lmrep.core.errors import UserError
+from lmrep.core.files import write_json
 from lmrep.interop import tensor_files
 from lmrep.interop.heads import HEADS, TASK_HEADS, PublishedTask
 from lmrep.interop.huggingface import FAMILIES, Family, head_classes
@@ -16,7 +17,6 @@ from lmrep.interop.huggingface.read import CONFIG, INDEX, MODEL, Published, spec
 from lmrep.interop.huggingface.tensors import POOLER, POSITION, TOKEN_TYPE, TRANSFORMS, Params
 from lmrep.interop.tensor_files import DTYPES, dtype_and_shape
 from lmrep.models import transformer
-from lmrep.storage import workdir
 
 
 def tensors(checkpoint: Published) -> dict[str, np.ndarray]:
@@ -31,7 +31,7 @@ def tensors(checkpoint: Published) -> dict[str, np.ndarray]:
 def write(checkpoint: Published, directory: Path, max_shard_bytes: int) -> list[str]:
     """Writes config.json and the tensors, in files of at most `max_shard_bytes` unless one tensor is larger, and
     returns the names of these files. Raises OSError."""
-    workdir.write_json(directory / CONFIG, checkpoint.config_json)
+    write_json(directory / CONFIG, checkpoint.config_json)
     every = tensors(checkpoint)
     shards: list[dict[str, np.ndarray]] = [{}]
     free = max_shard_bytes
@@ -47,7 +47,7 @@ def write(checkpoint: Published, directory: Path, max_shard_bytes: int) -> list[
     files = [f"model-{i:05}-of-{len(shards):05}.safetensors" for i in range(1, len(shards) + 1)]
     for file, shard in zip(files, shards, strict=True):
         tensor_files.write(directory / file, shard, checkpoint.metadata)
-    workdir.write_json(directory / INDEX, {
+    write_json(directory / INDEX, {
         "metadata": {"total_size": sum(value.nbytes for value in every.values())},
         "weight_map": {name: file for file, shard in zip(files, shards, strict=True) for name in shard}})
     return files

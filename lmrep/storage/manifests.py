@@ -1,10 +1,14 @@
-"""The arrays of a state by path, as the manifest of a checkpoint lists them."""
+"""The manifest of a checkpoint, which lists the arrays of the state by path."""
 
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import jax
 import numpy as np
 
+from lmrep.config.json_files import Count
+from lmrep.config.record import convert
+from lmrep.core.errors import UserError
+from lmrep.core.files import MANIFEST, Damaged
 from lmrep.core.params import Tree
 
 
@@ -42,6 +46,26 @@ def array_type_error(text: str) -> str:
     except (TypeError, ValueError):
         valid = False
     return "" if valid else "a dtype and a shape, such as float32[2,3]"
+
+
+class Manifest(TypedDict):
+    """The manifest of a checkpoint, besides the hashes of its files."""
+
+    step: Count
+    score: float | None
+    meta: dict[str, Any]
+    arrays: dict[str, Annotated[str, array_type_error]]
+
+
+def checked(manifest: dict, step: int) -> dict:
+    """A manifest, if it is one of checkpoint `step`. Raises Damaged."""
+    try:
+        convert(Manifest, manifest, MANIFEST)
+    except UserError as error:
+        raise Damaged(str(error)) from None
+    if manifest["step"] != step:
+        raise Damaged(f"it is a copy of checkpoint {manifest['step']}")
+    return manifest
 
 
 def mismatches(saved: dict[str, str], expected: dict[str, Any]) -> list[str]:
