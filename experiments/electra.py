@@ -53,7 +53,7 @@ from dataclasses import asdict
 from lmrep.core.errors import UserError
 from lmrep.experiment.config import StageConfig
 from lmrep.experiment.pretraining import Paper, choices, finish, start
-from lmrep.objectives.replaced_token import TABLES, VARIANTS
+from lmrep.objectives.replaced_token import SHARED, VARIANTS
 
 SIZES = {size: f"electra_{size}" for size in ("small", "small_plus", "base", "large")}
 PAPERS = (
@@ -70,7 +70,7 @@ TWO_STAGES = (
 def get_config(argument=""):
     """The config; `argument` makes the choices above."""
     chosen = choices(argument, SIZES, objective="replaced_token", format="doc_sentences", optimizer="bert",
-                     variant=("electra", (*VARIANTS, "two_stage", "bert")), tie=("all", tuple(TABLES)))
+                     variant=("electra", (*VARIANTS, "two_stage", "bert")), tie=("all", tuple(SHARED)))
     if chosen.variant in ("two_stage", "bert") and chosen.tie != "all":
         raise UserError(f"tie is {chosen.tie!r}, and variant={chosen.variant} has no generator beside its encoder to "
                         "share embeddings with; leave tie out")

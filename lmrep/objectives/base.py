@@ -18,7 +18,7 @@ from lmrep.models.base import Context, Model
 from lmrep.objectives.uses import Uses
 
 Names = Sequence[str | None] | None
-Batch = dict[str, Array]  # every field leads with the batch axis, but those under "shared", which all examples share
+Batch = dict[str, Any]  # arrays [b, ...] by name, and a second text as a batch; those under "shared" have no batch axis
 Metrics = dict[str, tuple[Array, Array]]  # name -> (sum, count), so that any grouping adds up
 BATCH_FIELDS = ("tokens", "segment_ids", "example")  # those that every format has
 

@@ -7,6 +7,7 @@ shows the mean of the two sampled ids, and this code one of the samples.
 """
 
 import math
+import re
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,7 +18,7 @@ import numpy as np
 from lmrep.config.record import setting
 from lmrep.core import prng
 from lmrep.core.errors import UserError
-from lmrep.core.params import Array, Tree, flatten, glorot_uniform
+from lmrep.core.params import Array, Tree, flatten, glorot_uniform, unflatten
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.layers import linear, lm_head
 from lmrep.layers.mlp import ACTIVATIONS
@@ -34,8 +35,7 @@ VARIANTS = ("electra", "electra_15", "replace_mlm", "all_tokens_mlm")
 DETECTING = VARIANTS[:2]  # those whose encoder detects replaced tokens; the others predict tokens
 HEADS = dict(zip(VARIANTS, (("discriminator",), ("discriminator",), ("masked",), ("masked", "copy")), strict=True))
 PREDICTS = {"replace_mlm": "masked", "all_tokens_mlm": "tokens"}  # of the encoder, for `NetworkUse`
-TABLES = {"all": ("embedding", "embedding_norm"), "tokens": (), "none": ()}
-SHARED = {"all": ("embedding/", "embedding_norm/"), "tokens": ("embedding/token",), "none": ()}  # beginnings of paths
+SHARED = {"all": r"embedding(_norm)?/.+", "tokens": "embedding/token", "none": ""}  # patterns of paths
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Config:
     generator: float = setting(0.25, "the generator's width, as a fraction of the encoder's", above=0, at_most=1)
     generator_layers: int = setting(0, "its layers; 0: as many as the encoder's", at_least=0)
     tie: str = setting("all", "what it shares with the encoder: all tables with their norm, the token table, none",
-                       choices=tuple(TABLES))
+                       choices=tuple(SHARED))
     rate: float = setting(0.15, "fraction of an example's tokens that is masked (large: 0.25)", above=0, at_most=1)
     mask: float = setting(0.85, "fraction of those replaced by [MASK]", at_least=0, at_most=1)
     keep: float = setting(0.15, "fraction of those left unchanged", at_least=0, at_most=1)
@@ -72,7 +72,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     generator = model.make_generator(c.generator, c.generator_layers)
     shapes = {path: spec.shape for path, spec in flatten(model.specs).items()}
     for path, spec in flatten(generator.specs).items():
-        if path.startswith(SHARED[c.tie]) and spec.shape != shapes.get(path):
+        if _shares(path, c) and spec.shape != shapes.get(path):
             raise UserError(f"objective.tie is {c.tie!r}, and {path} has the shape {shapes.get(path)} in the network "
                             f"{model.name!r} and {spec.shape} in the generator of its make_generator; give both tables "
                             "of one width there, or set --config.objective.tie=none")
@@ -101,10 +101,8 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
 def specs(c: Config, model: Model, generator: Model) -> Tree:
     """Declares the parameters of the generator that it does not share, its head, and the encoder's head."""
     init = model.head_style.init
-    separate = {name: part for name, part in generator.specs.items() if name not in TABLES[c.tie]}
-    if c.tie == "tokens":
-        separate["embedding"] = {name: spec for name, spec in separate["embedding"].items() if name != "token"}
-    tree = {"generator": separate, "generator_head": mlm_head.specs(generator)}
+    separate = {path: spec for path, spec in flatten(generator.specs).items() if not _shares(path, c)}
+    tree = {"generator": unflatten(separate), "generator_head": mlm_head.specs(generator)}
     if c.variant in DETECTING:
         tree["discriminator"] = {"transform": linear.specs(model.width, model.width, ("embed", None), init),
                                  "out": linear.specs(model.width, 1, (None, None), glorot_uniform)}
@@ -117,10 +115,12 @@ def specs(c: Config, model: Model, generator: Model) -> Tree:
 
 def generator_params(params: Tree, c: Config) -> Tree:
     """Returns the generator's parameters, with those that it shares."""
-    tree, shared = params["objective"]["generator"], params["encoder"]
-    if c.tie == "tokens":
-        return tree | {"embedding": tree["embedding"] | {"token": shared["embedding"]["token"]}}
-    return tree | {name: shared[name] for name in TABLES[c.tie] if name in shared}
+    shared = {path: value for path, value in flatten(params["encoder"]).items() if _shares(path, c)}
+    return unflatten(flatten(params["objective"]["generator"]) | shared)
+
+
+def _shares(path: str, c: Config) -> bool:
+    return re.fullmatch(SHARED[c.tie], path) is not None
 
 
 def generator_as_masked_lm(params: Tree, c: Config) -> Tree:
