@@ -20,7 +20,6 @@ from lmrep.core.messages import byte_size
 from lmrep.core.params import count, flatten
 from lmrep.core.sharding import RULES
 from lmrep.data import tokenizers
-from lmrep.data.formats.base import FormatDef
 from lmrep.experiment import contracts
 from lmrep.experiment.record import (
     ALL_FORMATS,
@@ -28,6 +27,7 @@ from lmrep.experiment.record import (
     Experiment,
     StageConfig,
     StagePlan,
+    formats_for,
     parse_mesh,
     record_of,
 )
@@ -117,7 +117,7 @@ def parse(config: Mapping[str, Any]) -> Experiment:
                             "another format or format.order=shuffled, or train on one corpus: --config.sources='()'")
         optimizers.check(stage.optimizer, schedule_steps(stages, i), last=i == len(stages) - 1)
         _check_decoder(experiment, stage)
-        _check_stage(stage, network, experiment.formats)
+        _check_stage(stage, network)
         _check_characters(experiment.tokenizer, stage, network)
         attention_choice(experiment, stage)
     return experiment
@@ -217,7 +217,7 @@ def schedule_steps(stages: Sequence[StagePlan], i: int) -> int:
 def _plan(experiment: Experiment, stage: StageConfig, i: int, steps: int) -> StagePlan:
     where = f"config.stages.{i}" if experiment.stages else "config"
     objective_name, objective = _choice(ALL_OBJECTIVES, experiment.objective, stage.objective, f"{where}.objective")
-    format_name, form = _choice(experiment.formats, experiment.format, stage.format, f"{where}.format")
+    format_name, form = _choice(formats_for(objective_name), experiment.format, stage.format, f"{where}.format")
     return StagePlan(
         name=stage.name, steps=steps,
         length=stage.length or experiment.length,
@@ -252,7 +252,7 @@ def _check_decoder(experiment: Experiment, stage: StagePlan) -> None:
                     + ", or start from a checkpoint that has one" * bool(given))
 
 
-def _check_stage(stage: StagePlan, network: Model, formats: Mapping[str, FormatDef]) -> None:
+def _check_stage(stage: StagePlan, network: Model) -> None:
     if 0 < network.max_length < stage.length:
         raise UserError(f"length is {stage.length}, and the model has positions for {network.max_length}; "
                         f"set length to that at most, or model.max_length to {stage.length}")
@@ -266,7 +266,7 @@ def _check_stage(stage: StagePlan, network: Model, formats: Mapping[str, FormatD
     form, masks = ALL_FORMATS[stage.format_name], "attention_mask" in network.inputs
     needed = set(objective.batch_fields(stage.objective))
     fitting = ", ".join(
-        name for name, other in formats.items()
+        name for name, other in formats_for(stage.objective_name).items()
         if needed <= set(other.fields(other.config())) and (masks or not other.packed(other.config()))) or "none"
     if missing := needed - set(form.fields(stage.format)):
         raise UserError(f"objective {stage.objective_name!r} as configured needs {', '.join(sorted(missing))}, which "

@@ -319,6 +319,11 @@ def record_of(config: Mapping[str, Any]) -> type[Experiment]:
     return TaskExperiment if task else Experiment
 
 
+def formats_for(objective: str) -> Mapping[str, FormatDef]:
+    """The formats that an objective may be combined with, whichever experiment has it in a stage."""
+    return record_of({"objective": {"name": objective}}).formats
+
+
 def capability(objective: str, name: str) -> Capability:
     """The capability `name` of the models of an objective. Raises UserError if they do not have it."""
     able = {key: each for key, row in ALL_OBJECTIVES.items() for each in row.capabilities if each.name == name}

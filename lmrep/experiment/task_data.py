@@ -22,10 +22,9 @@ from lmrep.data.tokenizers import Tokenizer
 from lmrep.experiment import config as experiments
 from lmrep.experiment import contracts
 from lmrep.experiment.config import Experiment, StagePlan
-from lmrep.experiment.record import Data
+from lmrep.experiment.record import ALL_OBJECTIVES, Data
 from lmrep.metrics import Metric
 from lmrep.models.base import Model
-from lmrep.objectives import OBJECTIVES
 from lmrep.tasks import TASKS, word_features
 from lmrep.tasks.base import TaskDef, TextEncoder, resolve_long
 from lmrep.tasks.mixture import config_of_source, mixed
@@ -262,7 +261,8 @@ def _configs(experiment: Experiment) -> dict[str, Any]:
 
 def metrics(experiment: Experiment, objective: str) -> dict[str, Metric]:
     """The metrics of an objective of the experiment, by name."""
-    return dict((task_of(experiment).objective if objective in TASKS else OBJECTIVES[objective]).metrics)
+    task = experiment.objective["name"] in TASKS
+    return dict((task_of(experiment).objective if task else ALL_OBJECTIVES[objective]).metrics)
 
 
 def data_of(experiment: Experiment, source: str = "") -> dict[str, labelled_data.Config]:

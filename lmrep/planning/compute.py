@@ -173,13 +173,10 @@ def table(
                      "FLOPs.")
     if done:
         lines.append(f"Done by the run in its workdir, to step {done[0]:,}: {done[1]:.6e} FLOPs, exact.")
-    lines += ["", "What is counted:", *(_wrapped(f"{title}: {COUNTS[key].format(fraction=fraction)}")
-                                        for key, title in CONVENTIONS.items())]
+    lines += ["", "What is counted:", *(textwrap.fill(
+        f"{title}: {COUNTS[key].format(fraction=fraction)}", 100, initial_indent="  ", subsequent_indent="    ")
+        for key, title in CONVENTIONS.items())]
     return "\n".join(lines)
-
-
-def _wrapped(text: str) -> str:
-    return textwrap.fill(text, 100, initial_indent="  ", subsequent_indent="    ")
 
 
 def _head() -> str:

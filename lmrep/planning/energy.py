@@ -84,7 +84,8 @@ def rapl(root: Path = RAPL) -> Counters:
             component = "cpu" if name.startswith("package") else "memory" if name == "dram" else None
             if component:  # psys and core are measured in others
                 limit = int((zone / "max_energy_range_uj").read_text())
-                counters.setdefault(component, []).append(EnergyCounter(_reader(zone / "energy_uj"), 1e-6, limit))
+                counters.setdefault(component, []).append(EnergyCounter(
+                    lambda file=zone / "energy_uj": int(file.read_text()), 1e-6, limit))
         except PermissionError:
             reason = f"{zone}/energy_uj may be read by the administrator alone"
             return Counters({}, {}, dict.fromkeys(("cpu", "memory"), reason))
@@ -93,10 +94,6 @@ def rapl(root: Path = RAPL) -> Counters:
     missing = {"cpu": f"no RAPL counter in {root}", "memory": f"no RAPL counter of memory in {root}"}
     return Counters(counters, dict.fromkeys(counters, "RAPL"),
                     {name: reason for name, reason in missing.items() if name not in counters})
-
-
-def _reader(path: Path) -> Callable[[], int]:
-    return lambda: int(path.read_text())
 
 
 def nvml(local_ids: Sequence[int], environment: Mapping[str, str] = os.environ, library: ModuleType | None = None

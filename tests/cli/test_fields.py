@@ -49,8 +49,13 @@ def test_all_choices_are_listed_without_a_config():
     listed = list(fields.listed(None))
     choices = {field.choice for field in listed if field.choice}
     tables = {"model": MODELS, "objective": ALL_OBJECTIVES, "format": ALL_FORMATS}
-    assert choices == {"tasks"} | {f"{field} {name}" for field, table in tables.items() for name, row in table.items()
-                       if dataclasses.fields(row.config)}
+    expected = {"tasks"} | {f"{field} {name}" for field, table in tables.items() for name, row in table.items()
+                            if dataclasses.fields(row.config)}
+    for path, rows in fields.RECORDS.items():  # what a row adds to the fields that all have
+        shared = set.intersection(*({field.name for field in dataclasses.fields(row.config)} for row in rows.values()))
+        expected |= {f"{path.removesuffix('.name')} {name}" for name, row in rows.items()
+                     if {field.name for field in dataclasses.fields(row.config)} > shared}
+    assert choices == expected
     sections = {field.path.split(".")[0] for field in listed}
     assert sections == {field.name for field in dataclasses.fields(TaskExperiment)}
     assert any(field.path == "stages.N.length" for field in listed)
