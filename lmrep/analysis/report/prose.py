@@ -48,7 +48,7 @@ def interval(run: RunData, name: str) -> Sequence[float] | None:
 
 
 def subject(run: RunData) -> str:
-    """What was trained, on what and for how long."""
+    """Says what was trained, on what and for how long."""
     network, experiment = run.network, run.experiment
     name = experiment.model.get("name", "network")
     sizes = ", ".join(f"{field} {value:,}" for field in model_def(experiment.model).tiny
@@ -80,7 +80,7 @@ def subject(run: RunData) -> str:
 
 
 def cost(run: RunData) -> str:
-    """Time, device-hours and operations; "" where there was no step."""
+    """Says what training took: time, device-hours and operations; "" where there was no step."""
     if not run.step:
         return ""
     seconds, devices = run_data.seconds(run), run.devices
@@ -104,7 +104,7 @@ def device_hours(run: RunData) -> str:
 
 
 def verdict(run: RunData) -> Verdict:
-    """Whether training worked, by the validation metrics that have a baseline."""
+    """Judges whether training worked, by the validation metrics that have a baseline."""
     return _pretraining_verdict(run) if run.results is None else _task_verdict(run)
 
 
@@ -138,8 +138,8 @@ def _pretraining_verdict(run: RunData) -> Verdict:
 
 
 def _gain(judgement: Judgement) -> float:
-    """How many times as good as the baseline: a ratio of perplexities or of losses; of accuracies, or of their errors
-    where that is larger."""
+    """How many times better than the baseline: the ratio of perplexities or losses; the larger ratio of accuracies or
+    error rates."""
     metric, value, base, _ = judgement
     if is_token_loss(metric):
         return math.exp(min(base - value, 700))
@@ -159,7 +159,7 @@ def _is_good(judgement: Judgement) -> bool:
 
 
 def _task_verdict(run: RunData) -> Verdict:
-    """By the metric by which checkpoints are compared, where it has a baseline, or else by all that have one."""
+    """Judges by the metric that chooses the best checkpoint or, if it has no baseline, by all metrics with one."""
     if not run.validation:
         return Verdict("unknown", "Nothing was measured on validation data." if run.train else
                        "It has not been trained.")
@@ -293,8 +293,10 @@ def _pretraining_advice(run: RunData, ended: bool) -> list[tuple[str, str]]:
         found.append((advice(losses[0][1] if len(losses) > 1 else None, losses[-1][1] if losses else None), ""))
     # The total loss may be weighted, so a loss of tokens is preferred.
     name = next((name for name, metric in headlines(run).items() if is_token_loss(metric)), "loss")
-    train, validation = _recent(run, name), run.last("validation", name)
-    if train is not None and validation is not None and validation - train > OVERFIT:
+    validation, end = run.last("validation", name), run.validation[-1]["step"] if run.validation else run.step
+    lines = [line for line in run.train if line["step"] <= end]
+    recent = [line[name] for line in lines[-max(1, len(lines) // 10):] if name in line]
+    if recent and validation is not None and validation - (train := sum(recent) / len(recent)) > OVERFIT:
         title = declared(run)[name].title
         found.append((f"{title} is lower on training text than on validation text ({train:.2f} and {validation:.2f}): "
                       "more text is likely to help more than a larger network.", ""))
@@ -319,14 +321,6 @@ def _usage(run: RunData) -> list[tuple[str, str]]:
         found.append(("Continue training on that text:", f"lmrep train --config=experiments/{page}:data=files,"
                       f"init={workdir} --workdir={workdir}-further --config.data.files='texts/*.txt'"))
     return found
-
-
-def _recent(run: RunData, name: str) -> float | None:
-    """A training metric's mean over the last tenth of the lines before the latest validation."""
-    end = run.validation[-1]["step"] if run.validation else run.step
-    lines = [line for line in run.train if line["step"] <= end]
-    values = [line[name] for line in lines[-max(1, len(lines) // 10):] if name in line]
-    return sum(values) / len(values) if values else None
 
 
 def command(run: RunData) -> str:
