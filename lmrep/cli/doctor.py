@@ -47,5 +47,5 @@ def _local_devices(process: process_group.Process) -> int:
     """The number of devices that this process will use."""
     import jax
 
-    own = process_group.local_devices(process, os.environ)
-    return len(own) or jax.local_device_count()
+    devices = process_group.local_devices(process, os.environ)
+    return len(devices) or jax.local_device_count()

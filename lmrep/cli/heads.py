@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from lmrep.cli.arguments import DATA_DIR, STEP, Arguments, Flag, at_least
-from lmrep.core.messages import show_messages
+from lmrep.core.messages import aligned, show_messages
 
 FLAGS = {
     "examples": Flag(1000, "the number of training examples for importance (of a task, at equal distances); 0: all",
@@ -43,16 +43,13 @@ def run(arguments: Arguments) -> int:
 
     show_messages()
     loaded = load(workdir, arguments.step)
-    own = head_importance.gated(loaded, flags.examples, flags.validation_examples, flags.split, flags.normalize,
-                                flags.data_dir or None)
-    result = heads.analyse(own, flags.ablation, flags.single, flags.curve, flags.exact, flags.at_least, flags.random,
+    gated = head_importance.gated(loaded, flags.examples, flags.validation_examples, flags.split, flags.normalize,
+                                  flags.data_dir or None)
+    result = heads.analyse(gated, flags.ablation, flags.single, flags.curve, flags.exact, flags.at_least, flags.random,
                            flags.seed)
     print(heads.describe(result))
     for title, head, rows in heads.tables(result):
-        widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-        print(f"\n{title}")
-        for row in [head, *rows]:
-            print("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))
+        print(f"\n{title}\n{aligned([head, *rows], str.rjust)}")
     sys.stdout.flush()
     path = Path(loaded.directory) / heads.FILE
     heads.store(result, path)

@@ -239,11 +239,11 @@ def run(words: Sequence[str]) -> int:
 
 
 def flags_of(name: str) -> dict[str, Flag]:
-    """The flags that a command takes, those of `COMMON` first, and --compilation_cache last if it computes."""
+    """The flags that a command takes: of `COMMON`, then its flags, and --compilation_cache last if it computes."""
     module = importlib.import_module(f"lmrep.cli.{name}")
-    own = module.flags() if hasattr(module, "flags") else getattr(module, "FLAGS", {})
+    flags = module.flags() if hasattr(module, "flags") else getattr(module, "FLAGS", {})
     computing = {"compilation_cache": COMPILATION_CACHE} if COMMANDS[name].computes else {}
-    return {key: COMMON[key] for key in COMMANDS[name].common} | own | computing
+    return {key: COMMON[key] for key in COMMANDS[name].common} | flags | computing
 
 
 def overview() -> str:

@@ -24,6 +24,7 @@ from lmrep.cli.arguments import Arguments, Flag, at_least
 from lmrep.core import remote
 from lmrep.core.errors import UserError
 from lmrep.core.files import check_output, write_json, write_text
+from lmrep.core.messages import aligned
 from lmrep.core.paths import as_path
 
 FLAGS = {
@@ -68,7 +69,7 @@ def run(arguments: Arguments) -> int:
     if flags.search:
         choices = search.search(config, devices, flags.candidates, lambda number, limit, choice: _say(
             f"{number} of at most {limit}: {choice.flags}: {table.fit(choice.plans)}"))
-        print(table.aligned(table.ranking([(choice.flags, choice.plans) for choice in choices])), end="\n\n")
+        print(aligned(table.ranking([(choice.flags, choice.plans) for choice in choices])), end="\n\n")
         print(f"{'the fastest that fits' if choices[0].fits else 'none fits; the first'}: {choices[0].flags}\n")
         config, plans = search.with_fields(config, choices[0].fields), choices[0].plans
     else:

@@ -68,17 +68,17 @@ def flags() -> dict[str, Flag]:
 
 def run(arguments: Arguments) -> int:
     """The command."""
-    workdir, own = arguments.required_workdir(), arguments.flags
-    if arguments.words and (own.input or own.jsonl):
+    workdir, given = arguments.required_workdir(), arguments.flags
+    if arguments.words and (given.input or given.jsonl):
         raise UserError(f"lmrep predict was given the text {arguments.words[0]!r} and --"
-                        f"{'input' if own.input else 'jsonl'}, which reads texts from elsewhere; leave one out")
-    if not arguments.words and not own.input and sys.stdin.isatty():
+                        f"{'input' if given.input else 'jsonl'}, which reads texts from elsewhere; leave one out")
+    if not arguments.words and not given.input and sys.stdin.isatty():
         raise UserError('lmrep predict needs a text: lmrep predict --workdir=DIR "The [MASK] of a list is an integer."')
-    source = "standard input" if own.input is None else own.input
-    if (own.input or "").endswith(".jsonl") and not own.jsonl:
-        log.warning("each line of %s is read as a text; give --jsonl for JSON Lines", own.input)
+    source = "standard input" if given.input is None else given.input
+    if (given.input or "").endswith(".jsonl") and not given.jsonl:
+        log.warning("each line of %s is read as a text; give --jsonl for JSON Lines", given.input)
     numbered = ((None, {"text": text}) for text in arguments.words) if arguments.words else _records(
-        _open(own.input), source, own.jsonl)
+        _open(given.input), source, given.jsonl)
     first = next(numbered, None)
     if first is None:
         raise UserError(f"{source} has no text; give one text per line, or texts as arguments")
@@ -87,12 +87,12 @@ def run(arguments: Arguments) -> int:
     from lmrep.data import prompts
 
     names_of_options = flags().keys() - FLAGS.keys()
-    options = {name: value for name, value in vars(own).items() if name in names_of_options and value is not None}
+    options = {name: value for name, value in vars(given).items() if name in names_of_options and value is not None}
     trained = api.load(workdir, arguments.step)
     numbered, done, unknown, words, example = itertools.chain([first], numbered), 0, 0, 0, ""
     while block := list(itertools.islice(numbered, LINES)):
         names, records = zip(*block, strict=True)
-        for line in _predictions(trained, records, names, options, done, own.jsonl):
+        for line in _predictions(trained, records, names, options, done, given.jsonl):
             print(line)
         sys.stdout.flush()
         done += len(records)

@@ -15,7 +15,7 @@ from pathlib import Path
 from lmrep.cli.arguments import Arguments, Flag, at_least
 from lmrep.core.errors import UserError
 from lmrep.core.files import check_output
-from lmrep.core.messages import show_messages
+from lmrep.core.messages import aligned, show_messages
 from lmrep.core.paths import as_path
 
 FLAGS = {
@@ -46,10 +46,8 @@ def run(arguments: Arguments) -> int:
     result = probes.probe(dataclasses.replace(arguments, workdir=None).load_config(), workdir, flags.examples,
                           flags.untrained)
     head, rows = probes.table(result)
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     print(probes.describe(result))
-    for row in [head, *rows]:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print(aligned([head, *rows]))
     sys.stdout.flush()
     if output:
         probes.store(result, output)

@@ -158,25 +158,25 @@ def samples(run, texts: Sequence[str]) -> str:
     """The model's predictions for sample texts, by capability."""
     lines = []
     for capability in run.capabilities:
-        own = [text for text in texts if run.capability_of(text) is capability]
-        if not own:
+        fitting = [text for text in texts if run.capability_of(text) is capability]
+        if not fitting:
             continue
         lines.append(f"\nIt {capability.summary}:")
         try:
-            predictions = capability.predict(run, own, capability.sample_options, [None] * len(own))
+            predictions = capability.predict(run, fitting, capability.sample_options, [None] * len(fitting))
         except UserError as error:  # the run is complete all the same
             lines.append(f"  {error}")
         else:
             lines += [textwrap.indent(capability.to_text(text, prediction, run.tokenizer), "  ")
-                      for text, prediction in zip(own, predictions, strict=True)]
+                      for text, prediction in zip(fitting, predictions, strict=True)]
     return "\n".join(lines)
 
 
 def next_steps(
     workdir: str, data_dir: str, text: str, report: bool = True, split: str | None = ""
 ) -> str:
-    """Commands to try next, for a run whose report.html was written, or was not; `split` is the one to evaluate, "" for
-    that of `lmrep evaluate`, None where none is held out."""
+    """Commands to try next, for a run whose report.html was written, or was not; `split` is the one to evaluate: "" for
+    the default of `lmrep evaluate`, None where none is held out."""
     look = f"open {shlex.quote(str(_page(workdir)))} in a browser" if report else f"lmrep report {shlex.quote(workdir)}"
     run, stores = f"--workdir={shlex.quote(workdir)}", f" --data_dir={shlex.quote(data_dir)}" if data_dir else ""
     # In double quotes if it has apostrophes and nothing special between them.

@@ -66,13 +66,13 @@ def read_lines(type_: Callable[..., T], path: Path) -> Lines | None:
     """
     if (content := _content(path)) is None:
         return None
-    found = Lines([], [])
+    lines = Lines([], [])
     for number, line in enumerate(content.removesuffix(b"\n").split(b"\n"), 1) if content else ():
         try:
-            found.records.append(parse(type_, line))
+            lines.records.append(parse(type_, line))
         except UserError as error:
-            found.damaged.append(f"line {number:,}: {error}")
-    return found
+            lines.damaged.append(f"line {number:,}: {error}")
+    return lines
 
 
 def parse(type_: Callable[..., T], text: str | bytes) -> T:

@@ -55,8 +55,8 @@ def load(file: str | Path, argument: str = "") -> ml_collections.ConfigDict:
 
 
 def _check_choices(get_config: Callable, argument: str, declared: Mapping[str, tuple[Any, Sequence[Any]]]) -> None:
-    """Refuses a choice that changes nothing beside the others: one whose config, but for its name, is that without it.
-    Where it states the default, or may, since that is "", it is one whose config is that of every other value."""
+    """Refuses a choice that changes nothing beside the others: the config without it is the same, but for its name. A
+    choice of the default, or of what the default "" may mean, changes nothing where all values give one config."""
     @functools.cache
     def fields(parts: tuple[str, ...]) -> dict[str, Any] | None:
         try:

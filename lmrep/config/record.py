@@ -128,7 +128,7 @@ def _fields(cls: type) -> tuple[dict[str, Any], frozenset[str], dict[str, Bounds
 
 
 def optional(cls: type, name: str, *bases: type) -> type:
-    """A record with the fields of `cls`, where each may be None, its default: not given; and with those of `bases`."""
+    """A record with the fields of `cls` and `bases`. A field of `cls` may be None, its default: it is not given."""
     types_ = typing.get_type_hints(cls)
     return dataclasses.make_dataclass(name, [
         (field.name, types_[field.name] | None, dataclasses.field(default=None, metadata=field.metadata))

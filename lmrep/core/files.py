@@ -193,9 +193,9 @@ def verified(directory: Path, trusted: Collection[str] = (), missing: str = "") 
     content = manifest(directory)
     for name, (size, sha256) in content["files"].items():
         try:
-            found = (directory / name).stat().st_size
-            if found != size or not (directory / name).is_file():
-                raise Damaged(f"{name} has {found} bytes instead of {size}")
+            actual = (directory / name).stat().st_size
+            if actual != size or not (directory / name).is_file():
+                raise Damaged(f"{name} has {actual} bytes instead of {size}")
             if name not in trusted and _sha256(directory / name) != sha256:
                 raise Damaged(f"{name} has changed since it was saved (its SHA-256 differs)")
         except FileNotFoundError:

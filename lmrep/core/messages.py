@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lmrep.core.errors import readable
@@ -23,6 +24,12 @@ def show_messages(level: int = logging.INFO) -> None:
         package.addHandler(_Plain())
     package.setLevel(level)
     package.propagate = False
+
+
+def aligned(rows: Sequence[Sequence[str]], align: Callable[[str, int], str] = str.ljust) -> str:
+    """A table with columns of one width, two spaces apart; `align` pads a cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(align, row, widths)).rstrip() for row in rows)
 
 
 def byte_size(n: float) -> str:

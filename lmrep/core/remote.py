@@ -175,15 +175,15 @@ class Store:
     def names(self, folder: str = "") -> list[str]:
         """The names of all files, or of those in a folder. Raises UserError as `inside`."""
         self._system.invalidate_cache()  # other processes write there too
-        found = self._system.find(f"{self._top}/{folder}".rstrip("/"))
-        return sorted(self._relative(path) for path in found)
+        paths = self._system.find(f"{self._top}/{folder}".rstrip("/"))
+        return sorted(self._relative(path) for path in paths)
 
     def details(self) -> dict[str, tuple[int, str]]:
         """{name: (size, checksum)} of the files directly in the directory, or of the file `url` itself, as ".". A
         checksum has the name that the store uses for it before it; "" if there is none."""
         self._system.invalidate_cache()
-        found = self._system.find(self._top, maxdepth=1, detail=True).items()
-        files = ((self._relative(path), info) for path, info in sorted(found))
+        paths = sorted(self._system.find(self._top, maxdepth=1, detail=True).items())
+        files = ((self._relative(path), info) for path, info in paths)
         return {name: (info["size"] or 0, checksum(info)) for name, info in files if "/" not in name}
 
     def read(self, name: str) -> bytes | None:

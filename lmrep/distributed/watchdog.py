@@ -2,7 +2,7 @@
 
 Without it, the others wait in a collective operation until JAX notices missing heartbeats and aborts them with a stack
 trace, or for ever if the process only hangs. With it, a thread of each process regularly reports its progress through
-the key-value store of JAX's coordinator (process 0) and reads that of the others. Each of these is an error once it
+the key-value store of JAX's coordinator (process 0) and reads the others'. Each of these is an error once it
 lasts longer than `patience`:
 
 - a process is silent: killed, suspended or cut off from the network. This includes process 0, if the store is silent;

@@ -37,7 +37,8 @@ def examine(
       files: a glob that `api.evaluate` will take.
       devices: number of devices in all processes; by default of this machine.
       processes: number of processes.
-      compiling: compile the training step, which measures its memory; without it, that of its state is counted alone.
+      compiling: compile the training step, which measures its memory; without it, the memory of the training
+        state is counted alone.
     """
     data_dir = Path(data_dir or api.default_data_dir())
     url = None if workdir is None else remote.as_url(workdir)

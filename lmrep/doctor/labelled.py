@@ -17,7 +17,7 @@ def examples(experiment: Experiment) -> Result:
     for data in data_of(experiment).values():
         tfds.check_present(data)
     prepared = build.prepare(experiment, Path())  # nothing is stored
-    counts = ", ".join(f"{split} {len(own):,}" for split, own in prepared.records.items())
+    counts = ", ".join(f"{split} {len(records):,}" for split, records in prepared.records.items())
     steps = prepared.experiment.steps
     if sources := label_statistics(prepared)["train"].get("sources"):
         counts += " of " + ", ".join(f"{name} ({each['fraction']:.1%})" for name, each in sources.items())

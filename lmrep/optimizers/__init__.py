@@ -101,8 +101,8 @@ def _settings(row: Any) -> list[str]:
 
 
 def completed(fields: Mapping[str, Any], where: str = "optimizer") -> dict[str, Any]:
-    """All settings of an optimizer and its schedule: those of `fields`, without those that only other rows have, which
-    a change of `name` leaves behind, and the defaults of the others. Raises UserError where there is no such row."""
+    """All settings of an optimizer and its schedule: `fields`, and defaults for the settings that these lack. Drops
+    settings that only other rows have, which a change of `name` leaves behind. Raises UserError for an unknown row."""
     def of_row(rows: Mapping[str, Any], fields: Any, where: str) -> dict[str, Any]:
         fields = _named(rows, fields, where)
         row = rows[fields["name"]]

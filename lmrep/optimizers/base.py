@@ -33,7 +33,7 @@ class OptimizerConfig:
 
     Patterns are globs on parameter paths, in which `*` matches any text, including slashes. A number or a range after
     `layers` addresses layers of a stack: `encoder/layers/11/*`, `*/layers/0-5/attention/*`. A pattern that matches no
-    parameter is refused, except for those of `SKIP`.
+    parameter is refused, unless it is in `SKIP`.
     """
 
     name: str = setting(MISSING, "update rule, a row of OPTIMIZERS")

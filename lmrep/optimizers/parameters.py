@@ -48,10 +48,10 @@ def multipliers(factors: dict[str, float], specs: Tree) -> dict[str, np.ndarray]
 
 
 def layer_factors(decay: float, specs: Tree) -> dict[str, np.ndarray]:
-    """{path: f32[], or f32[l] for a stacked parameter}: those of `optimizer.layer_decay`.
+    """{path: f32[], or f32[l] for a stacked parameter}: the factors of `optimizer.layer_decay`.
 
-    Depths are those of ELECTRA's code: 0 for embeddings, i + 1 for layer i, n + 2 for the head. What follows the layers
-    of the encoder, such as a final norm, has n + 1.
+    Depths are counted as in ELECTRA's code: 0 for embeddings, i + 1 for layer i, n + 2 for the head. What follows the
+    layers of the encoder, such as a final norm, has n + 1.
     """
     n, depths = _depths(specs)
     return {path: np.float32(decay) ** (n + 2 - depth).astype(np.float32) for path, depth in depths.items()}
@@ -73,7 +73,7 @@ def _depths(specs: Tree) -> tuple[int, dict[str, np.ndarray]]:
     """(the number n of the encoder's layers, path -> i32[] or i32[l], the depth that `layer_factors` defines)."""
     flat = flatten(specs)
     stacked = [spec.shape[0] for path, spec in flat.items() if path.startswith("encoder/") and is_stacked(spec)]
-    numbers = {path: int(found[1]) for path in flat if (found := re.match(r"encoder/layers/(\d+)/", path))}
+    numbers = {path: int(match[1]) for path in flat if (match := re.match(r"encoder/layers/(\d+)/", path))}
     n = max([*stacked, *(number + 1 for number in numbers.values())], default=0)
 
     def depth(path: str, spec: ParamSpec) -> np.ndarray:

@@ -49,8 +49,8 @@ def find(opt_state: Any) -> Plateau | None:
 
 def scale(opt_state: Any) -> float:
     """The factor of the learning rate; 1 for other schedules."""
-    found = find(opt_state)
-    return 1.0 if found is None else float(found.scale)
+    plateau = find(opt_state)
+    return 1.0 if plateau is None else float(plateau.scale)
 
 
 def after_validation(opt_state: Any, loss: float, rule: Rule) -> Any:

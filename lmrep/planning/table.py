@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypedDict
 
 from lmrep.config import json_files
 from lmrep.config.json_files import Number
-from lmrep.core.messages import byte_size
+from lmrep.core.messages import aligned, byte_size
 from lmrep.planning.hardware import Hardware
 from lmrep.planning.plan import Memory, PlannedCost, StepPlan
 from lmrep.planning.search import Choice
@@ -75,13 +75,6 @@ def text(plans: Sequence[StepPlan], hardware: Hardware, cost: PlannedCost | None
     """A table with a column for each stage, the cost of the run, and warnings."""
     return "\n".join([title(plans, hardware), "", aligned(rows(plans, hardware)), "", summary(plans, cost),
                       *(f"warning: {one}" for one in warnings(plans))])
-
-
-def aligned(lines: Sequence[Sequence[str]]) -> str:
-    """A table with aligned columns."""
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-                     for line in lines)
 
 
 def fit(plans: Sequence[StepPlan]) -> str:

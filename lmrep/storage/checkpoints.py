@@ -250,11 +250,11 @@ class Checkpoints:
 
     def _directories(self) -> tuple[list[int], list[int]]:
         """(steps whose directories hold something, steps whose directories are empty), in order."""
-        found: tuple[list[int], list[int]] = [], []
+        steps: tuple[list[int], list[int]] = [], []
         for path in self.directory.iterdir() if self.directory.is_dir() else ():
             if _is_step(path.name) and path.is_dir():
-                found[not any(path.iterdir())].append(int(path.name))
-        return sorted(found[0]), sorted(found[1])
+                steps[not any(path.iterdir())].append(int(path.name))
+        return sorted(steps[0]), sorted(steps[1])
 
     def newest(self, accept: Callable[[int], bool] = lambda step: True) -> int | None:
         """The newest step that `accept` takes and whose checkpoint is undamaged; None if there is no such step. Damaged

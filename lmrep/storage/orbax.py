@@ -15,7 +15,7 @@ ALONE = ocp.options.MultiprocessingOptions(primary_host=None)  # every process h
 
 
 class LiteralPath(type(epath.Path("/"))):
-    """A local path for Orbax. Its `glob` matches the pattern alone: that of etils 1.15 takes `[`, `*` and `?` in the
+    """A local path for Orbax. Its `glob` matches the pattern alone. The one of etils 1.15 takes `[`, `*` and `?` in the
     names of the directories above for wildcards too, so that Orbax finds no files to merge and saves nothing readable.
     """
 

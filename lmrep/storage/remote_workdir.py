@@ -294,20 +294,20 @@ class Logs:
 
     def _changed(self) -> list[tuple[str, Path, tuple[int, int]]]:
         """The files to upload; none before there is a run."""
-        found = []
+        changed = []
         for name, path in _files(self._local) if (self._local / CONFIG).is_file() else ():
             if path.name.startswith(".") or name in PUT:
                 continue
             with contextlib.suppress(FileNotFoundError):
                 if self._seen.get(name) != (stamp := _stamp(path)):
-                    found.append((name, path, stamp))
-        return found
+                    changed.append((name, path, stamp))
+        return changed
 
 
 def _files(local: Path) -> list[tuple[str, Path]]:
     """(name, path) of the files in a local directory, except checkpoints."""
-    found = [(path.relative_to(local).as_posix(), path) for path in sorted(local.rglob("*")) if path.is_file()]
-    return [(name, path) for name, path in found if not name.startswith(f"{CHECKPOINTS}/")]
+    files = [(path.relative_to(local).as_posix(), path) for path in sorted(local.rglob("*")) if path.is_file()]
+    return [(name, path) for name, path in files if not name.startswith(f"{CHECKPOINTS}/")]
 
 
 def _stamp(path: Path) -> tuple[int, int]:

@@ -201,7 +201,7 @@ def write_config(directory: Path, record: Mapping[str, Any]) -> None:
 
 def read_config(directory: str | os.PathLike) -> RunRecord:
     """A workdir's config.json: {"config": ..., "data": fingerprints}. Logs a warning where it is not what lmrep wrote:
-    numbers can differ from those of the training then.
+    numbers can differ from the training's then.
 
     Raises:
       UserError: it does not exist, cannot be read or is damaged.

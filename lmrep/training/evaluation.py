@@ -126,13 +126,13 @@ class Predictor:
     def outputs(self, params: Tree, batches: Iterable[HostBatch]) -> list[dict[str, np.ndarray]]:
         """For each batch the arrays of `predict` and the batch's `unit`, `first` and `last`; the same on every
         process."""
-        found, pending = [], []
+        outputs, pending = [], []
         with use_mesh(self._mesh):
             for batch in batches:
                 pending.append(self._step(params, to_global(batch, self.indices, self._sharding, self._batch_size)))
                 if len(pending) > IN_FLIGHT:
-                    found.append(jax.device_get(pending.pop(0)))
-            return found + [jax.device_get(each) for each in pending]
+                    outputs.append(jax.device_get(pending.pop(0)))
+            return outputs + [jax.device_get(output) for output in pending]
 
     def __call__(self, params: Tree, batches: Iterable[HostBatch], shared: Tree = None) -> dict[str, float]:
         """The metrics of all batches together; as `Evaluator.__call__`."""

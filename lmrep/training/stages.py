@@ -52,7 +52,7 @@ class Stage:
     # values by path, which replace the others: from another run, and all frozen ones
     init_values: Mapping[str, np.ndarray] = field(default_factory=dict)
     # the outputs of `objective.predict` for all validation batches -> metrics, for figures that do not add up over
-    # batches; None: those of `objective.loss`
+    # batches; None: the metrics of `objective.loss`
     score: Callable[[list[dict]], dict[str, float]] | None = None
     # what is known of the metrics that training and validation give, by name
     metrics: Mapping[str, Metric] = field(default_factory=lambda: COMMON)

@@ -10,6 +10,7 @@ import pytest
 from lmrep.analysis.report import plan_page
 from lmrep.cli import main
 from lmrep.core.errors import UserError
+from lmrep.core.messages import aligned
 from lmrep.core.sharding import make_mesh
 from lmrep.experiment import build, shapes, task_data
 from lmrep.experiment import config as experiments
@@ -158,7 +159,7 @@ def test_search_ranks_by_estimates(monkeypatch):
     slower = [choice.seconds for choice in found if not choice.fits]
     assert slower == sorted(slower) and len(slower) == len(found) - 3
     assert {tuple(choice.plans[0].mesh.values()) for choice in found} == {(2, 1, 1), (1, 2, 1), (1, 1, 2)}
-    assert "--config.mesh.data=" in table.aligned(table.ranking([(c.flags, c.plans) for c in found]))
+    assert "--config.mesh.data=" in aligned(table.ranking([(c.flags, c.plans) for c in found]))
 
 
 @pytest.mark.parametrize(("memory", "fields"), [
