@@ -179,7 +179,7 @@ FAULTS = (
           "kept = steps[-self._keep :] + self._by_score(steps)[: self._keep_best]",
           "kept = steps[-self._keep :] + self._by_score(steps[-self._keep :])[: self._keep_best]",
           ("tests/storage/test_checkpoints.py",)),
-    Fault("the copy of an earlier checkpoint passes for a later one", "lmrep/storage/checkpoints.py",
+    Fault("the copy of an earlier checkpoint passes for a later one", "lmrep/storage/manifests.py",
           'if manifest["step"] != step:', 'if manifest["step"] > step:',
           ("tests/storage/test_checkpoints.py",)),
     Fault("another process with the number of the holder keeps a lease", "lmrep/storage/lease.py",
