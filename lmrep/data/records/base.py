@@ -34,7 +34,7 @@ FIELDS: Mapping[str, str] = {
     "text": "str: the text, the first text of a pair, or the beginning that choices continue",
     "text2": "str: the second text of a pair",
     "label": "str: a class, the number of the right choice from 0, or a number for regression",
-    "labels": "list[str]: any number of classes; in files also a text with a separator, or columns of 0 and 1",
+    "labels": "list[str] or str: any number of classes; a text of a file is split at `data.label_separator`",
     "span": "list[int]: a word of the text, its first character, from 0, and the one after its last",
     "span2": "list[int]: the same of the second text",
     "lemma": "str: the dictionary form of that word",

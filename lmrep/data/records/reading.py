@@ -122,9 +122,9 @@ def _items(config: Config, split: str, pattern: str, explicit: Mapping[str, str]
                     raise Broken(f"its read gives the field {min(unknown)!r}, which does not exist"
                                  f"{suggestion(min(unknown), FIELDS)}")
                 for name, value in item.fields.items():
-                    if isinstance(value, str) != FIELDS[name].startswith("str"):
-                        raise Broken(f"its read gives the {name} of {item.where} as {type_of(value)}; expected "
-                                     f"{FIELDS[name].partition(':')[0]}")
+                    types = FIELDS[name].partition(":")[0]
+                    if isinstance(value, str) not in {type_ == "str" for type_ in types.split(" or ")}:
+                        raise Broken(f"its read gives the {name} of {item.where} as {type_of(value)}; expected {types}")
                 missing = next((name for name in needed if name not in item.fields and not job.optional(name)), "")
                 yield UserError(
                     f"{item.where} has no {missing}, only {', '.join(item.fields)}, as the reader {reader_name!r} has "
