@@ -333,10 +333,11 @@ def glue_submission(records: Sequence[Record], values: Sequence[str]) -> dict[st
 
 
 def figures(
-    names: Iterable[str], gold: list, predicted: list, options: Mapping[str, dict[str, Any]] = {}
+    names: Iterable[str], gold: Sequence, predicted: Sequence, options: Mapping[str, dict[str, Any]] = {},
+    table: Mapping[str, TaskMetric] = TASK_METRICS,
 ) -> dict[str, float]:
-    """The metrics of these names (`lmrep.metrics.tasks.TASK_METRICS`) of all examples together."""
-    return {name: TASK_METRICS[name].function(gold, predicted, **options.get(name, {})) for name in names}
+    """Computes the metrics of these names in `table` of all examples together."""
+    return {name: table[name].function(gold, predicted, **options.get(name, {})) for name in names}
 
 
 def mean_by_example(values: np.ndarray, example: np.ndarray, count: int) -> np.ndarray:

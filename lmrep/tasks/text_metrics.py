@@ -99,9 +99,3 @@ def options(gold: Sequence[Gold], positive: str, scheme: str) -> dict[str, dict[
     version = {"version": "1.1" if all(right.answers for right in gold) else "2.0"}
     return {"f1": {"positive": positive}, "entity_f1": {"scheme": scheme}, "exact_match": version,
             "answer_f1": version}
-
-
-def figures(names: Sequence[str], gold: Sequence[Gold], texts: Sequence[str],
-            options: dict[str, dict[str, Any]]) -> dict[str, float]:
-    """The metrics of these names."""
-    return {name: TEXT_METRICS[name].function(gold, texts, **options.get(name, {})) for name in names}

@@ -36,7 +36,7 @@ from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, Obje
 from lmrep.objectives.outputs import normalize_weights, output_layer, output_specs, smoothed_cross_entropy, sums
 from lmrep.objectives.uses import NetworkUse, TextPairs, Uses
 from lmrep.tasks import denoising, schemes, text_metrics, text_templates
-from lmrep.tasks.base import Comparison, Outputs, Reads, Result, TaskDef, Templates, TextEncoder
+from lmrep.tasks.base import Comparison, Outputs, Reads, Result, TaskDef, Templates, TextEncoder, figures
 from lmrep.tasks.capability import GenerateTarget
 from lmrep.tasks.text_metrics import TEXT_METRICS, gold_of
 
@@ -312,7 +312,7 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
     if "answer_f1" in c.metrics:
         metrics["always_empty_f1"] = sum(not each.answers for each in gold) / len(gold)
     options = text_metrics.options(gold, c.positive, c.scheme)
-    return Result(metrics | text_metrics.figures(c.metrics, gold, texts, options), predictions, gold, texts, options,
+    return Result(metrics | figures(c.metrics, gold, texts, options, TEXT_METRICS), predictions, gold, texts, options,
                   TEXT_METRICS)
 
 
