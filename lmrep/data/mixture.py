@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from lmrep.core.errors import UserError
@@ -136,7 +137,7 @@ class Mixture(Dataset):
         batches = [plan.gather(np.where(numbers[index] >= 0, numbers[index] - first, -1))
                    for plan, index, first in zip(self.plans, indices, first_numbers[:-1], strict=True)]
         order = np.argsort(np.concatenate(indices))
-        batch = {name: np.concatenate([part[name] for part in batches])[order] for name in batches[0]}
+        batch = jax.tree.map(lambda *parts: np.concatenate(parts)[order], *batches)
         return batch | {"example": numbers.astype(np.int32)}
 
     def statistics(self) -> dict[str, float]:

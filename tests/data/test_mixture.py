@@ -8,6 +8,7 @@ import pytest
 from lmrep.data import tokenizers
 from lmrep.data.formats import plan
 from lmrep.data.formats.packed import Packed
+from lmrep.data.formats.plans import Plan
 from lmrep.data.loader import evaluation_batches
 from lmrep.data.mixture import BLOCK, Mixture, Sources, block_counts, mixing_weights
 from lmrep.data.order import assign, interleave
@@ -120,6 +121,14 @@ def test_batches_consist_of_the_sources_examples(mixture):
     assert batch["example"].dtype == np.int32
     with pytest.raises(IndexError, match="of a mixture that has"):
         mixture.gather(np.array([mixture.examples]))
+
+
+def test_a_second_text_comes_from_the_source_of_its_example(mixture, monkeypatch):
+    gather = Plan.gather
+    monkeypatch.setattr(Plan, "gather", lambda *args: (batch := gather(*args)) | {
+        "source": {"tokens": batch["tokens"]}})
+    batch = mixture.gather(mixture.numbers(np.arange(64), 64, seed=1))
+    np.testing.assert_array_equal(batch["source"]["tokens"], batch["tokens"])
 
 
 def test_evaluation_shows_examples_once_and_in_proportion_until_a_source_ends(mixture):
