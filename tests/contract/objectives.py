@@ -100,7 +100,7 @@ def encoder_decoder() -> Objective:
 
     def loss(params, batch, key, carry):
         p = params["encoder"]
-        summary = jnp.tanh(p["source"][batch["source"]].mean(1, keepdims=True))
+        summary = jnp.tanh(p["source"][batch["context"]].mean(1, keepdims=True))
         before = jnp.pad(batch["tokens"], ((0, 0), (1, 0)))[:, :-1]
         logits = (p["target"][before] + summary) @ params["objective"]["output"]
         total, metrics = weighted_sum(nll_of(logits, batch["tokens"]), batch["weights"])

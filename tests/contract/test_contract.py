@@ -26,7 +26,7 @@ def host_batches(examples, first, last):
         rng = np.random.default_rng(step)
         yield {
             "tokens": rng.integers(1, toys.V, (BATCH, LENGTH)).astype(np.int32)[examples],
-            "source": rng.integers(1, toys.V, (BATCH, 4)).astype(np.int32)[examples],
+            "context": rng.integers(1, toys.V, (BATCH, 4)).astype(np.int32)[examples],
             "segment_ids": np.ones((BATCH, LENGTH), np.int32)[examples],
             "reset": (rng.random(BATCH) < 0.2).astype(np.int32)[examples],
             "example": np.arange(step * BATCH, (step + 1) * BATCH, dtype=np.int32)[examples],
