@@ -93,7 +93,7 @@ def fading(steps: int) -> Objective:
 
 
 def encoder_decoder() -> Objective:
-    """Predicts the target from a summary of `source`, a field that no other objective has."""
+    """Predicts the target from a summary of `context`, a field that no other objective has."""
 
     def prepare(keys, batch):
         return batch | {"weights": normalize_weights(batch["segment_ids"] > 0)}
