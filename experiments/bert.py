@@ -4,8 +4,9 @@
         --config.data.files='/data/books-and-wikipedia/*.txt' --config.data.documents=blank_line
 
 This is the recipe of the released code: batches of 256 for a million steps, 90 % of them on 128 tokens and the rest on
-512; ten static masks for each example; Adam without bias correction at 1e-4 after 10,000 steps of warm-up, then linear
-to 0, with weight decay 0.01 but for biases and norms, and gradients clipped at 1.
+512; ten passes over the text, each with its own pairs and static masks; Adam without bias correction at 1e-4 after
+10,000 steps of warm-up, then linear to 0, with weight decay 0.01 but for biases and norms, and gradients clipped at 1.
+15 % of the tokens are predicted: 80 % of them become [MASK], 10 % a random token, 10 % stay.
 
 The networks, in fields of config.model, with all parameters of pretraining:
 

@@ -21,8 +21,8 @@ The networks, in fields of config.model, with all parameters of pretraining:
     1_1_xl         24   2048     32          64    5120  32,128      0.0   2,849,757,184
     1_1_xxl        24   4096     64          64  10,240  32,128      0.0  11,135,332,352
 
-Cost: the paper does not state it. Expected, of the baseline after fine-tuning: GLUE 83.28, SQuAD 80.88 (exact match),
-SuperGLUE 71.36, BLEU 26.98 (English to German).
+Cost: the paper does not state it. Expected of the study's baseline (noise=tokens) after fine-tuning: GLUE 83.28, SQuAD
+80.88 (exact match), SuperGLUE 71.36, BLEU 26.98 (English to German).
 
 On two cores, in minutes, on the documentation that comes with Python:
 

@@ -6,6 +6,9 @@
 no entity of their type begin one, and are counted. Choose a cased network. Cost: 14,041 sentences. Expected on
 eng.testb: F1 of 92.4 with BERT base, 92.8 with BERT large (Devlin et al., 2019), which read the document around each
 sentence; this file gives sentences alone.
+
+By default (recipe=bert): 3 epochs, batches of 32, Adam at 3e-5 after a warm-up over a tenth of the steps, then linear
+to 0; sequences of 128 tokens.
 """
 
 from lmrep.experiment.fine_tuning import compose_known

@@ -17,6 +17,9 @@ sentence.
 Cost: three epochs of a pretrained network; `size=tiny` without `init` trains a small network from nothing, which takes
 some minutes on two cores. Expected with cased BERT base on CoNLL-2003: F1 of 92.4 on eng.testb (Devlin et al., 2019,
 with the document around each sentence as context, which this file does not give).
+
+By default (recipe=bert): 3 epochs, batches of 32, Adam at 3e-5 after a warm-up over a tenth of the steps, then linear
+to 0; sequences of 128 tokens.
 """
 
 from lmrep.experiment.fine_tuning import compose_task

@@ -18,6 +18,9 @@ Cost: 226,036 words of SemCor, each read with its sentence. Expected: F1 of 69.0
 where the first sense of WordNet has 65.9 (Peters et al., 2018). They answer WordNet's first sense for lemmas that
 SemCor lacks, so that no word stays without an answer.
 It has not been run with this file.
+
+By default (recipe=bert): 3 epochs, batches of 32, Adam at 3e-5 after a warm-up over a tenth of the steps, then linear
+to 0; sequences of 128 tokens.
 """
 
 from lmrep.experiment.fine_tuning import compose_known

@@ -28,8 +28,8 @@ class Config:
     mask: float = setting(0.8, "fraction of those replaced by [MASK]", at_least=0, at_most=1)
     keep: float = setting(0.1, "fraction of those left unchanged", at_least=0, at_most=1)
     random: float = setting(0.1, "fraction of those replaced by a random token", at_least=0, at_most=1)
-    masking: str = setting("dynamic", "new masks at every step, or `format.duplicates` masks of each example",
-                           choices=("dynamic", "static"))
+    masking: str = setting("dynamic", "new masks at every step, or masks that the number of the example determines, "
+                           "`format.duplicates` of each", choices=("dynamic", "static"))
     count: str = setting("round", "BERT: max(1, round(rate * n)) of an example's n tokens; "
                          "RoBERTa: floor(rate * n + u), u uniform in [0, 1)", choices=("round", "floor"))
     mask_specials: bool = setting(False, "whether [CLS] and [SEP] may be predicted (RoBERTa: yes)")

@@ -3,7 +3,7 @@
 import pytest
 
 from lmrep.experiment import config as experiments
-from tests.experiments.pages import load
+from tests.experiments.pages import FILES, get_config, load
 
 BERT_ADAM = {"name": "adamw", "betas": (0.9, 0.999), "eps": 1e-6, "bias_correction": False, "weight_decay": 0.01,
              "clip": 1.0, "decay_skip": ("*bias", "*norm/*")}
@@ -148,6 +148,16 @@ def test_values_are_the_published_ones(page, argument):
     if steps:
         assert schedule.warmup + round(schedule.warmup_fraction * steps) == warmup
     assert differing(fields, {"objective": stage.objective_name, "format": stage.format_name}, experiment) == []
+
+
+@pytest.mark.parametrize("page", [page for page in FILES if page.startswith("tasks/")])
+def test_pages_of_tasks_state_their_defaults(page):
+    config, page = get_config(FILES[page])(""), " ".join(FILES[page].read_text().split())
+    rate = f"{config['optimizer']['learning_rate']:g}".replace("e-0", "e-")
+    assert (f"{config['epochs']:g} epochs, batches of {config['batch_size']}, Adam at {rate} after a warm-up over a "
+            f"tenth of the steps, then linear to 0; sequences of {config['length']} tokens.") in page
+    schedule = config["optimizer"]["schedule"]
+    assert (schedule["name"], schedule["warmup"], schedule["warmup_fraction"]) == ("linear", 0, 0.1)
 
 
 def differing(expected, names, found, where=""):
