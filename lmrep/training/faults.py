@@ -104,8 +104,8 @@ def fault_reason(loss: float, gradient_norm: float, max_loss: float, targets: fl
     return f"the loss is {loss:.4g}, a spike: above {max_loss:.4g}" if loss > max_loss else ""
 
 
-def example_numbers(examples: jax.Array, mesh: Mesh) -> list[int]:
-    """The numbers of a batch's examples; every process calls this and gets all of them."""
+def gather_example_numbers(examples: jax.Array, mesh: Mesh) -> list[int]:
+    """Returns the numbers of all examples of a global batch, on every process. All processes must call it."""
     return np.asarray(jax.jit(lambda x: x, out_shardings=replicated(mesh))(examples)).tolist()
 
 

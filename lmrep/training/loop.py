@@ -29,7 +29,7 @@ from lmrep.storage.checkpoints import Checkpoints
 from lmrep.training import state as states
 from lmrep.training.config import TrainerConfig
 from lmrep.training.evaluation import Evaluator, MetricSums, Predictor
-from lmrep.training.faults import Rewind, example_numbers, fault_error, fault_reason, out_of_memory_error
+from lmrep.training.faults import Rewind, fault_error, fault_reason, gather_example_numbers, out_of_memory_error
 from lmrep.training.inputs import local_indices, to_global
 from lmrep.training.loop_state import LoopState, Throughput
 from lmrep.training.metrics_log import MetricsLog, Progress, format_metrics
@@ -266,7 +266,7 @@ class Trainer:
             values, tokens = jax.device_get(metrics), 0
             loss, targets = float(values["loss"][0]), float(values.pop("targets")[0])
             if reason := fault_reason(loss, float(values["gradient_norm"][0]), max_loss, targets):
-                self._handle_fault(step, index, reason, example_numbers(examples, self._mesh))
+                self._handle_fault(step, index, reason, gather_example_numbers(examples, self._mesh))
             else:  # a skipped step counts nowhere
                 tokens = int(values.pop("tokens")[0])
                 self._loop.losses.history.append((step, loss))
