@@ -73,11 +73,11 @@ def _gated_task(
         if name not in task_data.splits(run.experiment):
             raise UserError(f"{run.directory} has no {name} data; importance needs training data, and scores those of "
                             "--split")
-        chosen = task_data.labelled(run.experiment, run.model, run.tokenizer,
+        chosen = task_data.expand_unlabelled(run.experiment, run.model, run.tokenizer,
                                     task_data.read_split(run.experiment, name, count), count)
         for record in chosen:
             task.check(stage.objective, record)
-        return chosen, task_data.tokenized(run.experiment, run.model, run.tokenizer, chosen, name)
+        return chosen, task_data.tokenize_records(run.experiment, run.model, run.tokenizer, chosen, name)
 
     trained_on, train = examples_of("train", training)
     scored, held_out = examples_of(split, validation) if split else ((), None)

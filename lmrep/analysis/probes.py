@@ -32,7 +32,7 @@ from lmrep.experiment import build, resolve
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment
 from lmrep.experiment.record import Data
-from lmrep.experiment.task_data import tokenized
+from lmrep.experiment.task_data import tokenize_records
 from lmrep.inference import evaluate_task
 from lmrep.inference.evaluate_task import finite_or_text, intervals
 from lmrep.interop import checkpoint_config, init_from
@@ -152,7 +152,7 @@ def _chosen(prepared: Data, model: Model, split: str, examples: int) -> tuple[li
     if split == "validation" or not 0 < examples < len(everything):
         return everything, store
     some = records.spread(everything, examples)
-    return some, tokenized(prepared.experiment, model, prepared.tokenizer, some, split)
+    return some, tokenize_records(prepared.experiment, model, prepared.tokenizer, some, split)
 
 
 def _layers(

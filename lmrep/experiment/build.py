@@ -126,7 +126,7 @@ def prepare(
     """
     tokenizer = tokenizer or experiment.tokenizer
     if experiment.labelled:
-        return task_data.prepare_task(experiment, tokenizer)
+        return task_data.prepare_examples(experiment, tokenizer)
     if experiment.sources:
         corpus = prepare_sources(experiment.data_sets(), experiment.temperature, tokenizer, data_dir, progress,
                                  experiment.size_cap)

@@ -36,7 +36,7 @@ CHARACTERS = 4  # of a token, about: before there is a tokenizer, the examples o
 log = logging.getLogger(__name__)
 
 
-def prepare_task(experiment: Experiment, tokenizer: tokenizers.Config) -> Data:
+def prepare_examples(experiment: Experiment, tokenizer: tokenizers.Config) -> Data:
     """Reads, checks and tokenizes the examples of an experiment.
 
     Raises:
@@ -44,32 +44,32 @@ def prepare_task(experiment: Experiment, tokenizer: tokenizers.Config) -> Data:
     """
     task = task_of(experiment)
     limits = {"validation": experiment.evaluation.examples}
-    examples = {split: read_split(experiment, split, limits.get(split))
-                for split in dict.fromkeys(("train", *splits(experiment)))}
+    records = {split: read_split(experiment, split, limits.get(split))
+               for split in dict.fromkeys(("train", *splits(experiment)))}
     stage = experiments.resolve_stages(experiment)[0]
     if experiment.init:
-        _check_labels(experiment, task, stage.objective, examples["train"])
-    config = task.resolve(stage.objective, examples["train"])
-    for split, records in examples.items():
+        _check_labels(experiment, task, stage.objective, records["train"])
+    config = task.resolve(stage.objective, records["train"])
+    for split in records:
         if split == "validation":
-            _check_known(experiment, task, config, records)
-        for record in records:
+            _check_known(experiment, task, config, records[split])
+        for record in records[split]:
             task.check(config, record)
-    loaded = _tokenizer(experiment, tokenizer, task, config, examples["train"])
+    loaded = _tokenizer(experiment, tokenizer, task, config, records["train"])
     model = experiments.build_model(experiment, loaded.size)
-    examples = {split: labelled(experiment, model, loaded, records, limits.get(split))
-                for split, records in examples.items()}
-    counts = ", ".join(f"{split} {len(records):,}" for split, records in examples.items())
+    records = {split: expand_unlabelled(experiment, model, loaded, unexpanded, limits.get(split))
+               for split, unexpanded in records.items()}
+    counts = ", ".join(f"{split} {len(expanded):,}" for split, expanded in records.items())
     log.info("%s examples: %s", experiment.objective["name"], counts)
     objective = experiment.objective | dataclasses.asdict(config)
     checkpoint = dataclasses.replace(experiment.checkpoint, best=_best(experiment, task, config))
     experiment = dataclasses.replace(experiment, objective=objective, checkpoint=checkpoint)
     if stage.format.both_orders:
-        examples["train"] = _both_orders(examples["train"])
-    stores = {split: tokenized(experiment, model, loaded, records, split) for split, records in examples.items()}
+        records["train"] = _both_orders(records["train"])
+    examples = {split: tokenize_records(experiment, model, loaded, records[split], split) for split in records}
     if experiment.sources:
-        stores["train"] = with_proportions(experiment, examples["train"], stores["train"])
-    return Data(_with_steps(experiment, stores["train"]), loaded, stores, examples)
+        examples["train"] = with_proportions(experiment, records["train"], examples["train"])
+    return Data(_with_steps(experiment, examples["train"]), loaded, examples, records)
 
 
 def best_metric(experiment: Experiment) -> str:
@@ -77,7 +77,7 @@ def best_metric(experiment: Experiment) -> str:
     the training data is read, which decides.
 
     Raises:
-      UserError: as `prepare_task`.
+      UserError: as `prepare_examples`.
     """
     task, config = task_of(experiment), experiments.resolve_stages(experiment)[0].objective
     if not (experiment.checkpoint.best or task.best or config.metrics):
@@ -139,7 +139,7 @@ def _tokenizer(
     return tokenizers.train(config, lambda: iter(training_texts(experiment, task, objective, training)))
 
 
-def labelled(
+def expand_unlabelled(
     experiment: Experiment, model: Model, tokenizer: Tokenizer, records: Sequence[Record], examples: int | None = None
 ) -> list[Record]:
     """Makes examples of the records of sources without targets, and keeps all others. At most `examples` are made of a
@@ -155,7 +155,7 @@ def labelled(
     return made
 
 
-def tokenized(
+def tokenize_records(
     experiment: Experiment, model: Model, tokenizer: Tokenizer, records: Sequence[Record], name: str
 ) -> Examples:
     """The examples of some records; `name` is for logs. Those of a mixture are `MixedExamples`.
@@ -166,7 +166,7 @@ def tokenized(
     names, parts = [], []
     for source, stage, group in _sources(experiment, records):
         names.append(source)
-        parts.append(_tokenized(stage, model, tokenizer, group, f"{name} of {source}" if source else name,
+        parts.append(_tokenize_source(stage, model, tokenizer, group, f"{name} of {source}" if source else name,
                                 name == "train"))
     return mix(names, parts) if experiment.sources else parts[0]
 
@@ -178,7 +178,7 @@ def _sources(experiment: Experiment, records: Sequence[Record]) -> Iterator[tupl
         yield source, dataclasses.replace(stage, objective=config_of(experiment, source)), [*group]
 
 
-def _tokenized(
+def _tokenize_source(
     stage: StagePlan, model: Model, tokenizer: Tokenizer, records: Sequence[Record], name: str, training: bool
 ) -> Examples:
     """The examples of records of one source, whose config `stage` has. Those of `training` have batches of at most
@@ -285,7 +285,7 @@ def files(experiment: Experiment, split: str) -> str:
 
 
 def read_split(experiment: Experiment, split: str, examples: int | None = 0, source: str = "") -> list[Record]:
-    """The records of a split, source after source, each with its name; `labelled` makes examples of those
+    """The records of a split, source after source, each with its name; `expand_unlabelled` makes examples of those
     that have no targets.
 
     Args:

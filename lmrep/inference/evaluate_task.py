@@ -57,7 +57,7 @@ def predict_records(
     if examples is None:
         for record in records:
             task.check(stage.objective, record)
-        examples = task_data.tokenized(run.experiment, run.model, run.tokenizer, records, name)
+        examples = task_data.tokenize_records(run.experiment, run.model, run.tokenizer, records, name)
     examples = build.add_columns(examples, stage, run.frozen)
     # A few texts are not worth a copy of the parameters for each device.
     devices = jax.local_device_count() if examples.lengths.sum() > _batch_tokens() else 1
@@ -178,7 +178,7 @@ def evaluate_records(
             known = ", ".join(task_data.splits(experiment))
             raise UserError(f"there are no {split} data; this run has {known}: give another --split, or --files")
         records = task_data.read_split(experiment, split, examples, source)
-    records = task_data.labelled(experiment, run.model, run.tokenizer, records, examples)
+    records = task_data.expand_unlabelled(experiment, run.model, run.tokenizer, records, examples)
     result = predict_records(run, records, files or split)
     name = "-".join(filter(None, [source, _name(files) if files else split]))
     return len(records), result.metrics, intervals(result), lambda: write(run, name, records, result)

@@ -108,11 +108,11 @@ def test_the_vectors_are_those_of_encode(home):
     """Of the first tokens of words, in every layer."""
     from lmrep.experiment import build
     from lmrep.experiment import config as experiments
-    from lmrep.experiment.task_data import prepare_task
+    from lmrep.experiment.task_data import prepare_examples
 
     config = checkpoint_config.load_config("experiments/tasks/tag.py", f"init={home}/run", [
         ("data.train", f"{home}/train.conll"), ("length", "32")])
-    prepared = prepare_task(experiments.parse(config), experiments.parse(config).tokenizer)
+    prepared = prepare_examples(experiments.parse(config), experiments.parse(config).tokenizer)
     run = lmrep.load(home / "run")
     c = experiments.resolve_stages(prepared.experiment)[0].objective
     model = build.model(prepared.experiment, run.tokenizer.vocabulary)

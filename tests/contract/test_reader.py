@@ -8,7 +8,7 @@ from lmrep.core.errors import UserError
 from lmrep.data import records
 from lmrep.data.records import READERS, Config, ReaderDef, Record, files
 from lmrep.experiment import config as experiments
-from lmrep.experiment.task_data import prepare_task
+from lmrep.experiment.task_data import prepare_examples
 from tests.tasks import tiny
 
 
@@ -29,7 +29,7 @@ def bars(monkeypatch):
 def test_it_is_read_by_its_suffix_and_made_into_examples(tmp_path):
     (tmp_path / "train.bars").write_text("good | the cat\nbad | the dog\n" * 4)
     experiment = experiments.parse(tiny.config("classification", tmp_path / "train.bars"))
-    prepared = prepare_task(experiment, experiment.tokenizer)
+    prepared = prepare_examples(experiment, experiment.tokenizer)
     assert prepared.experiment.objective["labels"] == ("bad", "good")
     assert [record.id for record in prepared.records["train"]] == [str(i) for i in range(8)]
     assert prepared.splits["train"].examples == 8

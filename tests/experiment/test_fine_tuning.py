@@ -9,7 +9,7 @@ from lmrep.data import records
 from lmrep.experiment import config as experiments
 from lmrep.experiment import page_files
 from lmrep.experiment.fine_tuning import GRIDS, RECIPES, compose_known, compose_task
-from lmrep.experiment.task_data import prepare_task
+from lmrep.experiment.task_data import prepare_examples
 from lmrep.interop import checkpoint_config
 from lmrep.tasks import TASKS
 from lmrep.tasks.base import Format, resolve_long
@@ -40,7 +40,7 @@ def test_known_sets_give_checked_configs(name, data):
 def test_pages_name_what_they_need(page):
     experiment = experiments.parse(checkpoint_config.load_config(page_files.installed()[page]))
     with pytest.raises(UserError, match=r"data\.train is empty; give the training examples"):
-        prepare_task(experiment, experiment.tokenizer)
+        prepare_examples(experiment, experiment.tokenizer)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

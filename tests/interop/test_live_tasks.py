@@ -11,7 +11,7 @@ import lmrep
 from lmrep.core.errors import UserError
 from lmrep.core.params import flatten
 from lmrep.data.records import Record
-from lmrep.experiment.task_data import tokenized
+from lmrep.experiment.task_data import tokenize_records
 from lmrep.interop import conversion
 from lmrep.interop.heads import TASK_HEADS
 from lmrep.interop.huggingface import FAMILIES
@@ -178,7 +178,7 @@ def test_the_names_of_classes_are_those_of_the_reference():
 
 def examples_of(run, records, pads_left):
     """(a batch of the records, the inputs of the reference without padding that all have)."""
-    examples = tokenized(run.experiment, run.model, run.tokenizer, records, "x")
+    examples = tokenize_records(run.experiment, run.model, run.tokenizer, records, "x")
     batch = examples.gather(np.arange(examples.examples), int(examples.lengths.max()))
     inputs = {"input_ids": batch["tokens"], "attention_mask": batch["segment_ids"] > 0}
     if "token_type_ids" in run.model.inputs:

@@ -12,7 +12,7 @@ from lmrep.analysis import pruning
 from lmrep.core.errors import UserError
 from lmrep.data.records import Record
 from lmrep.experiment.config import default_config
-from lmrep.experiment.task_data import tokenized
+from lmrep.experiment.task_data import tokenize_records
 from lmrep.interop import certificate, checkpoint_config, conversion
 from lmrep.interop.heads import TASK_HEADS, PublishedTask
 from lmrep.interop.huggingface import head_classes
@@ -270,7 +270,7 @@ def test_distilbert_reads_one_separator_between_two_texts(tmp_path):
     conversion.to_workdir(tmp_path / "x", tmp_path / "run")
     run = lmrep.load(tmp_path / "run")
     record = Record({"text": "cat", "text2": "dog"}, "0", "example 0")
-    examples = tokenized(run.experiment, run.model, run.tokenizer, [record], "x")
+    examples = tokenize_records(run.experiment, run.model, run.tokenizer, [record], "x")
     assert run.tokenizer.decode(examples.gather(np.arange(1), 5)["tokens"][0]) == "[CLS] cat [SEP] dog [SEP]"
 
 

@@ -244,8 +244,9 @@ def test_targets_and_sources_have_the_shapes_of_training(tmp_path):
     experiment, mesh = pairs_of_texts(tmp_path), make_mesh(1)
     vocabulary = tiny.tokenizer().vocabulary
     [one] = shapes.without_data(experiment, vocabulary, mesh)
-    examples = task_data.tokenized(experiment, build.model(experiment, vocabulary), tiny.tokenizer(), tiny.as_records(
-        [{"text": "cat " * 31, "target": "dog " * 7}] * 16), "train")
+    records = tiny.as_records([{"text": "cat " * 31, "target": "dog " * 7}] * 16)
+    examples = task_data.tokenize_records(
+        experiment, build.model(experiment, vocabulary), tiny.tokenizer(), records, "train")
     trained = examples.gather(np.arange(16), examples.batch_length(np.arange(16)))
     batch = shapes.batch(one, mesh)
     planned, trained = (jax.tree.map(lambda x: (x.shape, x.dtype), one) for one in (batch, trained))

@@ -10,7 +10,7 @@ from lmrep.data.records import Record
 from lmrep.experiment.config import parse
 from lmrep.experiment.fine_tuning import compose_known
 from lmrep.experiment.inspection import label_statistics
-from lmrep.experiment.task_data import prepare_task
+from lmrep.experiment.task_data import prepare_examples
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.tasks import as_text, text_to_text
 from lmrep.tasks.known import KNOWN
@@ -53,14 +53,14 @@ def test_a_task_as_text_has_its_inputs_and_targets_in_texts_and_its_head_the_sam
     own, source, targets = EXAMPLES[task]
     train = tiny.write(tmp_path / "train.jsonl", own)
     experiment = parse(config(task, train))
-    prepared = prepare_task(experiment, experiment.tokenizer)
+    prepared = prepare_examples(experiment, experiment.tokenizer)
     c = text_to_text.Config(**{name: value for name, value in experiment.objective.items() if name in (
         "template", "target", "round_to")})
     records = prepared.records["train"]
     assert text_to_text._source(c, records[0]) == source
     assert [text_to_text.target(c, record) for record in records] == targets
     head = parse(config(task, train, "mesh=1x1x1"))
-    others = prepare_task(head, head.tokenizer)
+    others = prepare_examples(head, head.tokenizer)
     assert [label_statistics(each)["validation"]["records"] for each in (prepared, others)] == [
         label_statistics(prepared)["validation"]["records"]] * 2
 

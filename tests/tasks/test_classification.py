@@ -14,7 +14,7 @@ from lmrep.core.errors import UserError
 from lmrep.data import loader
 from lmrep.data.formats.base import truncate_pair
 from lmrep.experiment import config as experiments
-from lmrep.experiment.task_data import prepare_task
+from lmrep.experiment.task_data import prepare_examples
 from lmrep.interop import init_from
 from lmrep.layers.attention import AttentionMask
 from lmrep.models.base import Inputs
@@ -60,7 +60,7 @@ def test_a_validation_label_that_training_lacks_is_an_error_that_is_counted(tmp_
     dev = tiny.write(tmp_path / "dev.jsonl", [*records[:2], records[2] | {"label": "poz"}])
     config = tiny.config("classification", train, dev)
     experiment = experiments.parse(config)
-    prepared = prepare_task(experiment, experiment.tokenizer)
+    prepared = prepare_examples(experiment, experiment.tokenizer)
     assert prepared.experiment.objective["labels"] == ("neg", "pos", "zero")
     [message] = [each for each in caplog.messages if "poz" in each]
     assert "dev.jsonl, line 3: the label is 'poz'" in message and "'pos'" in message and "1 of 3" in message
@@ -72,9 +72,9 @@ def test_a_validation_label_that_training_lacks_is_an_error_that_is_counted(tmp_
     assert metrics["loss"] == pytest.approx(-np.mean([np.log({"neg": 0.2, "pos": 0.7, "zero": 0.1}[x]) for x in gold]))
     config.objective.labels = ("pos", "neg")
     with pytest.raises(UserError, match=r"train\.jsonl, line \d: the label is 'zero', and config.objective.labels has"):
-        prepare_task(experiments.parse(config), experiment.tokenizer)
+        prepare_examples(experiments.parse(config), experiment.tokenizer)
     config.objective.labels = ("pos", "poz", "neg", "zero")
-    prepared = prepare_task(experiments.parse(config), experiment.tokenizer)
+    prepared = prepare_examples(experiments.parse(config), experiment.tokenizer)
     assert prepared.experiment.objective["labels"] == ("pos", "poz", "neg", "zero")
 
 
@@ -83,13 +83,13 @@ def test_training_pairs_are_read_in_both_orders(tmp_path):
     train, dev = (tiny.write(tmp_path / f"{name}.jsonl", own) for name in ("train", "dev"))
     config = tiny.config("classification", train, dev, format__both_orders=True)
     experiment = experiments.parse(config)
-    prepared = prepare_task(experiment, experiment.tokenizer)
+    prepared = prepare_examples(experiment, experiment.tokenizer)
     texts = [(record.fields["text"], record.fields.get("text2")) for record in prepared.records["train"]]
     assert texts == [("cat dog", "bird"), ("bird", "cat dog"), ("fish", None)]
     assert prepared.splits["train"].examples == 3 and prepared.splits["validation"].examples == 2
     train.write_text(train.read_text().splitlines()[1] + "\n" + '{"text": "cat", "label": "pos"}\n')
     with pytest.raises(UserError, match=r"format.both_orders is True, and .*line 1 has no second text"):
-        prepare_task(experiment, experiment.tokenizer)
+        prepare_examples(experiment, experiment.tokenizer)
 
 
 # Long texts

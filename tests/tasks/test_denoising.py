@@ -100,7 +100,7 @@ RUN = {"batch_size": 8, "checkpoint__every": 2, "evaluation__every": 3}
 
 def prepared(c):
     experiment = experiments.parse(c)
-    return task_data.prepare_task(experiment, experiment.tokenizer)
+    return task_data.prepare_examples(experiment, experiment.tokenizer)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 import lmrep
 from lmrep.core.errors import UserError
 from lmrep.data.records import Record
-from lmrep.experiment.task_data import tokenized
+from lmrep.experiment.task_data import tokenize_records
 from tests.tasks import tiny
 
 
@@ -169,5 +169,5 @@ def test_it_predicts_from_dicts_tuples_and_lines(trained):
 def test_test_files_may_lack_labels(trained, tmp_path):
     run = lmrep.load(trained[0])
     own = [Record(fields, str(i), f"test.jsonl, line {i + 1}") for i, fields in enumerate(examples(6, labelled=False))]
-    store = tokenized(run.experiment, run.model, run.tokenizer, own, "test")
+    store = tokenize_records(run.experiment, run.model, run.tokenizer, own, "test")
     assert store.group == 4 and run.score_records(own).metrics == {}

@@ -141,11 +141,12 @@ def test_predictions_take_a_source_or_a_text_with_its_prefix(trained):
 
 def test_training_examples_are_mixed_in_proportion_and_tokenized_with_their_prefixes(home):
     c = experiments.parse(config(home, temperature=1.0, size_cap=64))
-    prepared = task_data.prepare_task(c, c.tokenizer)
+    prepared = task_data.prepare_examples(c, c.tokenizer)
     assert prepared.splits["train"].fractions().tolist() == pytest.approx([2 / 3, 1 / 3])
     assert {"copy", "choose"} <= set(prepared.tokenizer.tokens)
     assert prepared.experiment.checkpoint.best == "score"
-    packed = task_data.prepare_task(experiments.parse(config(home, temperature=1.0, format__packed=True)), c.tokenizer)
+    c = experiments.parse(config(home, temperature=1.0, format__packed=True))
+    packed = task_data.prepare_examples(c, c.tokenizer)
     store, counts = packed.splits["train"], np.array([96, 32])
     shown = store.fractions() * counts / np.diff(store.bounds)  # in examples
     np.testing.assert_allclose(shown / shown.sum(), counts / counts.sum(), atol=2e-4)

@@ -23,7 +23,7 @@ from lmrep.data.formats import FIELDS
 from lmrep.data.prompts import pad_batch
 from lmrep.data.tokenizers import Tokenizer
 from lmrep.experiment import build
-from lmrep.experiment.task_data import tokenized
+from lmrep.experiment.task_data import tokenize_records
 from lmrep.inference import load, prompts
 from lmrep.inference.run import Run
 from lmrep.interop import init_from
@@ -70,7 +70,7 @@ def _attention(data: RunData, run: Run, batch: dict[str, np.ndarray] | None, max
     """The attention probabilities for texts and, where the network reads a source, for validation examples."""
     results = data.results or Results()
     if run.objective.uses.text_pairs and results.records and max_bytes:
-        units = tokenized(run.experiment, run.model, run.tokenizer, results.records, "validation").units
+        units = tokenize_records(run.experiment, run.model, run.tokenizer, results.records, "validation").units
         return attention.of_pairs(run, lambda _: [(
             units.source.tokens[units.source.offsets[i] : units.source.offsets[i + 1]],
             units.tokens[units.offsets[i] : units.offsets[i + 1]]) for i in range(len(units.example))], max_bytes)
