@@ -1,6 +1,5 @@
 """Scores files of predictions that any program made, in the formats of the tasks' official scripts."""
 
-import json
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -11,8 +10,7 @@ from typing import Any, NamedTuple
 from lmrep.config.record import suggestion
 from lmrep.core.errors import UserError
 from lmrep.core.messages import counted
-from lmrep.metrics import files, glue, rouge, scripts, translation
-from lmrep.metrics.answers import squad2_figures
+from lmrep.metrics import files, glue, scripts
 from lmrep.metrics.bootstrap import bootstrap
 from lmrep.metrics.tasks import TASK_METRICS
 
@@ -97,10 +95,9 @@ def _squad2(gold: str, predictions: str, null_scores: str, na_prob_thresh: float
     if null is not None and (missing := [key for key in ids if key not in null]):
         raise UserError(f"{null_scores} has no null score for {len(missing):,} questions, such as {missing[0]!r}; "
                         "expected a number for each prediction")
-    figures = squad2_figures(answers, predicted, null, na_prob_thresh)
-    kept = ["" if null and null[key] > na_prob_thresh else predicted[key] for key in ids]
-    return Scores(json.dumps(figures, indent=2), figures,
-                  _answer_samples(("exact", "f1"), [answers[key] for key in ids], kept, "2.0"))
+    corrected = ["" if null and null[key] > na_prob_thresh else predicted[key] for key in ids]
+    return Scores(*scripts.squad2(answers, predicted, null, na_prob_thresh),
+                  _answer_samples(("exact", "f1"), [answers[key] for key in ids], corrected, "2.0"))
 
 
 def _answer_samples(names: Sequence[str], gold: Sequence, predicted: Sequence, version: str) -> dict[str, Sample]:
@@ -225,12 +222,12 @@ def _translation(
     gold: str, predictions: str, metric: str, gold_field: str, prediction_field: str, **options: Any
 ) -> Scores:
     references, texts = _texts(gold, predictions, gold_field, prediction_field)
-    text, figures = translation.printed(metric, references, texts, **options)
+    text, figures = scripts.sacrebleu(metric, references, texts, **options)
     return Scores(text, figures, {metric: Sample(metric, references, texts, 1, options)})
 
 
 def _rouge(gold: str, predictions: str, gold_field: str, prediction_field: str, stemmer: bool) -> Scores:
-    return Scores(*rouge.printed(*_texts(gold, predictions, gold_field, prediction_field), stemmer), {})
+    return Scores(*scripts.rouge(*_texts(gold, predictions, gold_field, prediction_field), stemmer), {})
 
 
 ENTITY_TAG = re.compile(r"O|[BIESUL](-.*)?|[][.]-?.*")

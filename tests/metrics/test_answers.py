@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lmrep.metrics import answers
+from lmrep.metrics import answers, scripts
 from lmrep.metrics.bootstrap import resampled
 from lmrep.metrics.tasks import TASK_METRICS
 
@@ -53,7 +53,7 @@ PREDICTED = {"a": "Paris", "b": "cat food", "c": "", "d": "Rome"}
 
 
 def test_figures_by_answerability():
-    figures = answers.squad2_figures(GOLD, PREDICTED)
+    _, figures = scripts.squad2(GOLD, PREDICTED)
     assert list(figures) == ["exact", "f1", "total", "HasAns_exact", "HasAns_f1", "HasAns_total", "NoAns_exact",
                              "NoAns_f1", "NoAns_total"]
     assert figures["exact"] == 50
@@ -64,9 +64,9 @@ def test_figures_by_answerability():
 
 def test_null_scores_above_the_threshold_mean_no_answer():
     null = {"a": -3.0, "b": 2.0, "c": 0.0, "d": 5.0}
-    assert answers.squad2_figures(GOLD, PREDICTED, null, 1.0)["exact"] == 75  # d is corrected; b was wrong anyway
-    assert answers.squad2_figures(GOLD, PREDICTED, null, 1.0)["f1"] == 75
-    assert answers.squad2_figures(GOLD, PREDICTED, null, 5.0)["exact"] == 50  # above, not at
+    assert scripts.squad2(GOLD, PREDICTED, null, 1.0)[1]["exact"] == 75  # d is corrected; b was wrong anyway
+    assert scripts.squad2(GOLD, PREDICTED, null, 1.0)[1]["f1"] == 75
+    assert scripts.squad2(GOLD, PREDICTED, null, 5.0)[1]["exact"] == 50  # above, not at
 
 
 def test_the_best_threshold_is_the_best_of_all():
@@ -76,14 +76,14 @@ def test_the_best_threshold_is_the_best_of_all():
         gold = {i: [["x y"], []][rng.integers(2)] for i in ids}
         predicted = {i: ["x", "x y", "z"][rng.integers(3)] for i in ids}
         null = {i: float(rng.normal() + 4) for i in ids}
-        figures = answers.squad2_figures(gold, predicted, null)
+        _, figures = scripts.squad2(gold, predicted, null)
         for name in ("exact", "f1"):
-            scores = [answers.squad2_figures(gold, predicted, null, threshold)[name] for threshold in
+            scores = [scripts.squad2(gold, predicted, null, threshold)[1][name] for threshold in
                       (-1.0, *null.values())]
             assert figures[f"best_{name}"] == pytest.approx(max(scores))
             at = figures[f"best_{name}_thresh"]
-            assert answers.squad2_figures(gold, predicted, null, at)[name] == pytest.approx(max(scores))
+            assert scripts.squad2(gold, predicted, null, at)[1][name] == pytest.approx(max(scores))
 
 
 def test_questions_without_a_prediction_are_left_out():
-    assert answers.squad2_figures(GOLD, {"a": "Paris"})["total"] == 1
+    assert scripts.squad2(GOLD, {"a": "Paris"})[1]["total"] == 1

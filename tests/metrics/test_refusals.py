@@ -3,7 +3,7 @@
 import pytest
 
 from lmrep.core.errors import UserError
-from lmrep.metrics import answers
+from lmrep.metrics import scripts
 from lmrep.metrics.tasks import TASK_METRICS
 
 TAGS = [["O"], ["O"]]
@@ -30,4 +30,4 @@ def test_values_are_refused(metric, gold, predicted, options, named):
 
 def test_answers_to_other_questions_are_refused():
     with pytest.raises(UserError, match="no examples"):
-        answers.squad2_figures({"a": ["Paris"]}, {"z": "Paris"})
+        scripts.squad2({"a": ["Paris"]}, {"z": "Paris"})

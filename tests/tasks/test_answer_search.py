@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from lmrep.metrics import answers as qa
+from lmrep.metrics import scripts
 from lmrep.tasks.answers import best_spans, max_context, search, tune_threshold
 
 
@@ -64,7 +64,7 @@ def test_the_threshold_is_that_of_the_official_script():
     draw = np.random.default_rng(2)
     odds, answer, answerable = draw.normal(-3, 2, 50), draw.random(50), draw.random(50) < 0.7
     answer = np.where(answerable, answer, 0)
-    best, at = qa.best_threshold(answer, odds, answerable, np.ones(50, bool))
+    best, at = scripts.best_threshold(answer, odds, answerable, np.ones(50, bool))
     found = tune_threshold(odds, answer, (~answerable).astype(float))
     assert found != 0
     assert 100 * np.where(odds > found, ~answerable, answer).mean() == pytest.approx(best)

@@ -9,6 +9,7 @@ from lmrep.core.errors import UserError
 from lmrep.data import tokenizers
 from lmrep.inference import evaluate_task
 from lmrep.metrics import answers as qa
+from lmrep.metrics import scripts
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.tasks import span_extraction as qas
 from lmrep.tasks.answers import answer_tokens, max_context, of_starts, tokens_of
@@ -147,8 +148,10 @@ def graded(n=60, answerable=0.6, seed=0):
 
 def official(records, files, threshold):
     """The figures of the official script from the written files."""
-    return qa.squad2_figures({record.id: [text for text, _ in record.fields["answers"]] for record in records},
-                             json.loads(files["predictions.json"]), json.loads(files["null_odds.json"]), threshold)
+    _, figures = scripts.squad2(
+        {record.id: [text for text, _ in record.fields["answers"]] for record in records},
+        json.loads(files["predictions.json"]), json.loads(files["null_odds.json"]), threshold)
+    return figures
 
 
 @pytest.mark.parametrize(("name", "lowercase"), [
