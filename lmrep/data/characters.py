@@ -23,8 +23,8 @@ DTYPE = np.int16
 
 
 def utf8(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Encodes words as UTF-8: returns (their bytes, at most MAX_BYTES of a word, one word after another, uint8; the
-    number of bytes of each, int64[n]). Raises TypeError if a word is not Unicode text (lone surrogates)."""
+    """Encodes words as UTF-8. Returns (the first MAX_BYTES bytes of each word, concatenated, uint8; how many each word
+    has, int64[n]). Raises TypeError if a word is not Unicode text (lone surrogates)."""
     try:
         encoded = [word.encode()[:MAX_BYTES] for word in words]
     except UnicodeEncodeError as error:
@@ -33,7 +33,7 @@ def utf8(words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def from_utf8(values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Makes the ids int16[n, LENGTH] of words from what `utf8` returns."""
+    """Makes the ids int16[n, LENGTH] of words from the bytes and lengths that `utf8` returns."""
     ids = np.full((len(lengths), LENGTH), FILL, DTYPE)
     ids[:, 0] = BEGIN_WORD
     first = 1 + np.arange(len(lengths)) * LENGTH - (np.cumsum(lengths) - lengths)
@@ -53,11 +53,12 @@ def mark(character: int) -> np.ndarray:
 
 
 class WordCharacters:
-    """The characters of the words of a vocabulary and of other words, which get ids after the vocabulary's as texts
-    have them, so that an array of ids holds the characters of every word. `split` makes what batches have of them.
+    """The characters of the words of a vocabulary and of words outside of it. Each word outside gets an id after the
+    vocabulary's when a text first has it, so that ids identify the characters of every word. `split` makes the arrays
+    of a batch from such ids.
 
     Args:
-      words: of the vocabulary.
+      words: the vocabulary, by id.
       marks: id -> BEGIN_SENTENCE or END_SENTENCE.
       unknown: the id for words outside of the vocabulary.
     """
@@ -99,7 +100,7 @@ class WordCharacters:
         return np.where(ids < len(self._words), ids, ids.dtype.type(self._unknown))
 
     def split(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns (`known` ids, the characters int32[..., LENGTH] of all words)."""
+        """Returns (`known(ids)`, the characters int32[..., LENGTH] of all words)."""
         tokens = self.known(ids)
         rows = self.table[tokens].astype(np.int32)
         others = ids >= len(self._words)
@@ -108,7 +109,8 @@ class WordCharacters:
 
 
 def known_ids(ids: np.ndarray, vocabulary: Vocabulary) -> np.ndarray:
-    """Returns `WordCharacters.known`, or the ids as they are where the tokenizer has no characters."""
+    """Returns the ids with the unknown id for words outside of the vocabulary; as they are for a tokenizer without
+    characters."""
     return ids if vocabulary.characters is None else vocabulary.characters.known(np.asarray(ids))
 
 

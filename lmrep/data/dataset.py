@@ -1,4 +1,4 @@
-"""What the loader reads: the numbered examples of a split, from which a position of a run determines one in O(1)."""
+"""The protocol that the loader reads: numbered examples, of which a position of a run determines one in O(1)."""
 
 from typing import Any, Protocol, runtime_checkable
 
@@ -14,16 +14,16 @@ Batch = dict[str, Any]  # arrays by name; a second text is a batch of its own: `
 class Dataset(Protocol):
     """Examples numbered 0, 1, ... and gathered a batch at a time; example -1 is empty: all padding.
 
-    Plans of a corpus (`formats.Plan`, and of formats without a table of spans), mixtures and labelled examples
-    subclass it; what most of them have in common is defined here.
+    Plans of a corpus (`formats.Plan`, and plans without a table of spans), mixtures and labelled examples subclass it;
+    the defaults that most of them share are defined here.
 
     Attributes:
-      examples: their number, repetitions included.
+      examples: the number of examples, repetitions included.
       length: tokens of the longest example.
-      vocabulary: of the tokenizer, for checks of ids.
-      fingerprint: of everything that decides the batches.
+      vocabulary: the tokenizer's, against which ids are checked.
+      fingerprint: a hash of everything that decides the batches.
       contiguous: whether each example continues the one at the same index of the previous batch.
-      fills: whether batches of training may hold empty examples, so that fewer examples than a batch suffice.
+      fills: whether training batches may hold empty examples, so that fewer examples than a batch suffice.
     """
 
     examples: int
@@ -35,7 +35,7 @@ class Dataset(Protocol):
 
     @property
     def evaluation_examples(self) -> int:
-        """The number of examples that an evaluation of all of them shows."""
+        """The number of examples that a complete evaluation shows."""
         return self.examples
 
     def numbers(self, positions: np.ndarray, batch_size: int, seed: int) -> np.ndarray:
@@ -44,42 +44,44 @@ class Dataset(Protocol):
         Args:
           positions: int64, any shape; index r of the batch of step i is position i * batch_size + r.
           batch_size: examples of the global batch.
-          seed: of the order of the examples.
+          seed: decides the order of the examples.
 
         Returns:
-          int64 of that shape; -1 for an empty example.
+          int64 of the shape of `positions`; -1 for an empty example.
         """
 
     def evaluation_numbers(self, positions: np.ndarray, batch_size: int, count: int) -> np.ndarray:
-        """Returns the examples at some positions of an evaluation of the first `count` examples, as `numbers`."""
+        """Returns the examples at some positions of an evaluation of the first `count` examples.
+        Shapes are as in `numbers`."""
         if self.contiguous:
             return contiguous_numbers(count, 1, batch_size, positions)
         return np.where(positions < count, positions, -1)
 
     def continues(self, previous: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """Tells (bool) whether the text of each example `numbers` directly follows that of the example `previous`."""
+        """Returns bool of the shape of `numbers`: whether the text of each example directly follows the text of the
+        example at the same index of `previous`."""
         return np.zeros(np.shape(numbers), bool)
 
     def batch_length(self, numbers: np.ndarray) -> int | tuple[int, int]:
-        """Counts the tokens of each example in a batch of them; a second number is the length of their sources."""
+        """Returns the length of a batch of these examples in tokens; a second number is the length of their sources."""
         return self.length
 
     def batch_rows(self, length: int | tuple[int, int], batch_size: int) -> int:
-        """Counts the examples of a full batch of training of that `batch_length`."""
+        """Returns the number of examples of a full training batch of that `batch_length`."""
         return batch_size
 
     def gather(self, numbers: np.ndarray, length: int | tuple[int, int] = 0) -> Batch:
-        """Makes the batch of these examples.
+        """Returns the batch of these examples.
 
         Args:
           numbers: int64[b], each in [0, examples), or -1 for an empty example: all padding, segment 0, label 0. Code
             that counts examples must therefore count those with `example >= 0`.
-          length: their `batch_length`; 0: the longest.
+          length: the length of the batch, from `batch_length`; 0: the `length` of the dataset.
 
         Raises:
           IndexError: a number is out of range.
         """
 
     def statistics(self) -> dict[str, float]:
-        """Measures `examples`; `tokens_per_example`, the mean number of tokens per example without padding, special
+        """Returns `examples`; `tokens_per_example`, the mean number of tokens per example without padding, special
         tokens included; `padding`, the fraction of positions that are padding; and the mean of each column."""

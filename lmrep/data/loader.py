@@ -15,7 +15,7 @@ import numpy as np
 from lmrep.core.errors import RunFault, UserError
 from lmrep.data.dataset import Batch, Dataset
 
-BLOCK = 16  # steps whose examples are found together: finding one takes the time of an array operation, not of examples
+BLOCK = 16  # steps whose examples are computed together, which takes hardly longer than for one step
 
 
 def batches(
@@ -29,13 +29,13 @@ def batches(
       batch_size: examples of the global batch, over all hosts.
       indices: int[b], the examples of the global batch that this host's devices hold, in [0, batch_size). The batches
         have only these, in this order.
-      seed: of the order of the examples.
+      seed: decides the order of the examples.
       first_step: counted from the start of the stage.
       last_step: the step after the last one.
       threads: batches that are gathered at a time. The threads end with the iterator.
       prefetch: batches that are kept ready.
-      multiple: divides `batch_size`. A batch with fewer examples (`Dataset.batch_rows`) has a multiple of it, filled
-        with empty ones, and `indices` are those of as large a part of each.
+      multiple: a divisor of `batch_size`, the number of equal parts of a batch. A batch with fewer examples
+        (`Dataset.batch_rows`) is filled with empty ones to a multiple of it, and this host gets the same parts of it.
 
     Raises:
       UserError: the dataset has fewer examples than a batch, and does not fill it.
@@ -101,8 +101,8 @@ def _prefetched(
     dataset: Dataset, numbers: Callable[[np.ndarray], np.ndarray],
     indices_of: Callable[[int | tuple[int, int]], np.ndarray], first: int, last: int, threads: int, prefetch: int,
 ) -> Iterator[Batch]:
-    """Yields the batches of some steps, with the examples at `indices_of` the length of each global batch. `numbers`
-    gives the examples of several steps: int64[n, 1] -> int64[n, b]."""
+    """Yields the batches of steps first, ..., last - 1. `numbers` returns the examples of several steps, int64[n, 1] ->
+    int64[n, b]; `indices_of` returns this host's part of a global batch of a length."""
     @functools.lru_cache(maxsize=4)
     def block(number: int) -> np.ndarray:
         return numbers(number * BLOCK + np.arange(BLOCK)[:, None])
@@ -111,14 +111,14 @@ def _prefetched(
         return block(step // BLOCK)[step % BLOCK]
 
     def batch(step: int) -> Batch:
-        everywhere = numbers_of(step)
-        length = dataset.batch_length(everywhere)  # all hosts agree on it
+        global_numbers = numbers_of(step)
+        length = dataset.batch_length(global_numbers)  # all hosts agree on it
         indices = indices_of(length)
-        shown = everywhere[indices]
-        gathered = gather(dataset, shown, length)
+        host_numbers = global_numbers[indices]
+        gathered = gather(dataset, host_numbers, length)
         if dataset.contiguous:
-            previous = numbers_of(step - 1)[indices] if step else np.full_like(shown, -1)
-            interrupted = (shown >= 0) & ~dataset.continues(previous, shown)
+            previous = numbers_of(step - 1)[indices] if step else np.full_like(host_numbers, -1)
+            interrupted = (host_numbers >= 0) & ~dataset.continues(previous, host_numbers)
             for text in _texts(gathered):
                 if "reset" in text:
                     text["reset"] = np.maximum(text["reset"], interrupted.astype(np.int32))

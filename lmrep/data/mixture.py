@@ -37,10 +37,10 @@ class DataSet(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Sources:
-    """One split of each source: what `Store` is to a single corpus."""
+    """One split of each source, in place of the `Store` of a single corpus."""
 
     names: tuple[str, ...]  # of the sources
-    stores: tuple[Store, ...]  # their stores
+    stores: tuple[Store, ...]  # of the sources
     block_counts: tuple[int, ...]  # examples of each source in a block
     vocabulary: Vocabulary = field(repr=False)  # of all of them
 
@@ -87,8 +87,8 @@ class Mixture(Dataset):
 
     @property
     def evaluation_examples(self) -> int:
-        """How many examples an evaluation can show in proportion without showing one twice: those up to the end of the
-        source that ends first."""
+        """The number of examples that an evaluation can show in proportion without showing one twice: those up to the
+        end of the source that ends first."""
         counts, total = self.store.block_counts, sum(self.store.block_counts)
         block_sources, _ = ranked_block(counts)
         ends = []  # for each source, the position at which it would start again
@@ -98,14 +98,14 @@ class Mixture(Dataset):
         return min(ends)
 
     def numbers(self, positions: np.ndarray, batch_size: int, seed: int) -> np.ndarray:
-        """As `Dataset.numbers`; each source has its own order."""
+        """Returns the examples at some positions of a training run; each source has its own order."""
         def shuffled(source: int, index: np.ndarray) -> np.ndarray:
             return example_numbers(self.plans[source].examples, source_seed(seed, source), index)
 
         return self._numbers(positions, shuffled)
 
     def evaluation_numbers(self, positions: np.ndarray, batch_size: int, count: int) -> np.ndarray:
-        """As `Dataset.evaluation_numbers`; `count` is at most `evaluation_examples`."""
+        """Returns the examples at some positions of an evaluation; `count` is at most `evaluation_examples`."""
         shown = positions < count
         return np.where(shown, self._numbers(np.where(shown, positions, 0), lambda source, index: index), -1)
 
@@ -141,7 +141,7 @@ class Mixture(Dataset):
         return batch | {"example": numbers.astype(np.int32)}
 
     def statistics(self) -> dict[str, float]:
-        """As `Dataset.statistics`: the means over the sources, weighted by their proportions."""
+        """Returns the means of the statistics of the sources, weighted by their proportions."""
         statistics = [plan.statistics() for plan in self.plans]
         weights = np.array(self.store.block_counts) / sum(self.store.block_counts)
         means = {name: float(weights @ [part[name] for part in statistics])
@@ -156,10 +156,10 @@ def mixing_weights(
     section 3.5.2): a temperature of 1 samples sources by their size, larger ones sample small sources more often.
 
     Args:
-      weights: given for each source.
-      sizes: examples or tokens of each.
-      temperature: 0 for the given weights alone.
-      size_cap: 0 for none.
+      weights: the configured weight of each source.
+      sizes: the examples or tokens of each source.
+      temperature: 0 for `weights` alone.
+      size_cap: the size as which a larger source counts; 0 for none.
     """
     power = 1 / temperature if temperature else 0.0
     capped = [min(size, size_cap or size) for size in sizes]

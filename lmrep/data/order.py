@@ -19,8 +19,8 @@ def example_numbers(examples: int, seed: int, positions: np.ndarray) -> np.ndarr
     Grain's shuffle does the same, but for one index per call, only below 2^32, and at 15 ms per index for few examples.
 
     Args:
-      examples: their number n.
-      seed: not negative.
+      examples: the number of examples, n.
+      seed: of the order, not negative.
       positions: int64, any shape, counted from the start of the run; position g is in epoch g // n.
 
     Returns:
@@ -49,7 +49,7 @@ def _permute(indices: np.ndarray, n: int, entropy: list[int]) -> np.ndarray:
 
 
 def uniform(entropy: Sequence[int], index: np.ndarray) -> np.ndarray:
-    """Draws a float64 in [0, 1) for each int64 of `index`, which depends on the entropy and the index alone."""
+    """Draws a float64 in [0, 1) for each int64 of `index`; a draw depends on the entropy and its index alone."""
     (key,) = np.random.SeedSequence(list(entropy)).generate_state(1, np.uint64)
     return (_hash(_hash(index, key), key) >> 10) * 2.0**-53
 
@@ -74,7 +74,7 @@ def contiguous_numbers(
     in every walk, at the cost of one more interruption per chunk.
 
     Args:
-      examples: their number n in a walk.
+      examples: the number of examples of a walk, n.
       repeats: walk w shows repetition w mod `repeats`, whose examples are numbered from (w mod repeats) n.
       batch_size: examples per batch.
       positions: int64, any shape, counted from the start of the run.
@@ -89,11 +89,11 @@ def contiguous_numbers(
     first = index * examples // batch_size
     size = (index + 1) * examples // batch_size - first
     start = np.zeros_like(size)
-    for one in np.unique(walk) if seed is not None else ():
-        selected = walk == one
-        start[selected] = uniform((seed, int(one)), index[selected]) * size[selected]
-    number = first + (start + step) % np.maximum(size, 1)
-    return np.where(step < size, walk % repeats * examples + number, -1)
+    for number in np.unique(walk) if seed is not None else ():
+        selected = walk == number
+        start[selected] = uniform((seed, int(number)), index[selected]) * size[selected]
+    example = first + (start + step) % np.maximum(size, 1)
+    return np.where(step < size, walk % repeats * examples + example, -1)
 
 
 def interleave(counts: Sequence[int]) -> np.ndarray:
@@ -121,7 +121,7 @@ def interleave(counts: Sequence[int]) -> np.ndarray:
 
 @functools.lru_cache(maxsize=8)
 def ranked_block(counts: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Computes (the block of `interleave`, for each of its positions the number of earlier ones with the same source),
+    """Returns (the block of `interleave`, for each position the number of earlier positions with the same source), both
     int64[N]."""
     block = interleave(counts)
     ranks = np.empty_like(block)

@@ -12,7 +12,8 @@ from lmrep.data.tokenizers import Tokenizer
 
 
 def text_list(texts: Iterable[Any], method: str, pairs: bool = False, types: tuple[type, ...] = (str,)) -> list[Any]:
-    """Makes a list of texts, for `method` of a run. Raises UserError unless they are strings (or `types`), or pairs."""
+    """Returns the texts as a list. Raises UserError, which names `method`, unless each is a string (or of `types`), or
+    a pair of these, if `pairs`."""
     if isinstance(texts, str):
         raise UserError(f"{method} takes a list of texts; it was given one: {method}([{texts[:40]!r}])")
     if not isinstance(texts, Iterable):
@@ -27,8 +28,8 @@ def text_list(texts: Iterable[Any], method: str, pairs: bool = False, types: tup
 
 
 def unknown_words(text: str, tokenizer: Tokenizer) -> tuple[list[str], int]:
-    """Finds (the words of a text that have an unknown token, other than its name; number of words). Raises UserError if
-    it is not Unicode text."""
+    """Returns (the words of a text that have an unknown token, number of words). The name of the unknown token is not
+    listed. Raises UserError if the text is not Unicode text."""
     text = text.replace("[MASK]", tokenizer.specials.get("mask", "[MASK]"))
     encoded, unk = tokenized_text.tokenize_text(text, tokenizer, around=([], [])), tokenizer.specials.get("unk")
     words = {word: text[start:end] for i, word, (start, end) in zip(
@@ -46,7 +47,7 @@ def tokenize_masked(
     around: tuple[list[int], list[int]] | None = None,
 ) -> list[np.ndarray]:
     """Tokenizes texts with masks to ids int32[t], with the ids `around` each, by default [CLS] and [SEP]. `max_length`
-    is the model's, 0 for any length; messages call the texts `names`. Raises UserError if a text has no [MASK], has
+    is the model's, 0 for any length; messages name the texts `names`. Raises UserError if a text has no [MASK], has
     more than `max_length` tokens, or is not Unicode text."""
     mask, name = tokenizer.vocabulary.specials["mask"], tokenizer.mask_token
     tokenized = tokenize_prompts([text.replace("[MASK]", name) for text in texts], tokenizer, max_length, names,
@@ -62,7 +63,7 @@ def tokenize_prompts(
     texts: Sequence[str], tokenizer: Tokenizer, max_length: int, names: Sequence[str | None] | None = None,
     around: tuple[list[int], list[int]] | None = None,
 ) -> list[TokenizedText]:
-    """Tokenizes texts as `tokenize_masked`, with or without masks."""
+    """Tokenizes texts with or without masks; arguments and errors are as in `tokenize_masked`."""
     prompts = []
     for text, name in zip(texts, names or [None] * len(texts), strict=True):
         prompt = tokenized_text.tokenize_text(text, tokenizer, name, around)

@@ -1,6 +1,6 @@
 """The sentence splitter `rules-2`: a few rules for text with punctuation, or one sentence a line.
 
-By the rules:
+The rules:
 
 1. A blank line always ends a sentence. The text between two blank lines is a *block*.
 2. A block with a line longer than 120 characters is not hard-wrapped: each line break ends a paragraph, and so a
@@ -18,7 +18,7 @@ By the rules:
 6. A sentence of more than `MAX_LENGTH` characters is split, at white space if there is any in its second half, which
    bounds the memory for text without punctuation.
 
-By lines, each line is a sentence, and rule 6 holds too.
+With `lines`, each line is a sentence, and rule 6 applies too.
 
 All characters but white space survive, in order. Time is linear in the text.
 """
@@ -52,8 +52,8 @@ LIST_ITEM = re.compile(r"\n(?=[^\S\n]*(?:[-*+•–]|\d{1,3}[.)])[^\S\n])")
 # The characters that end sentences: the property Sentence_Terminal of Unicode 17 (PropList.txt), in two sets, since
 # some scripts put no space after a sentence, and the signs that Latin scripts share are used inside of sentences, too.
 
-# Of many scripts, such as the danda (U+0964), U+061F, U+06D4, the Armenian, Ethiopic, Khmer and Burmese full stops and
-# those of Chinese and Japanese. The Tibetan shads (U+0F0D, U+0F0E), which the property lacks, are added.
+# The marks of many scripts, such as the danda (U+0964), U+061F, U+06D4, and the Armenian, Ethiopic, Khmer, Burmese,
+# Chinese and Japanese full stops. The Tibetan shads (U+0F0D, U+0F0E), which the property lacks, are added.
 UNSPACED = """
     0589 061D-061F 06D4 0700-0702 07F9 0837 0839 083D-083E 0964-0965 0F0D-0F0E 104A-104B 1362 1367-1368 166E 1735-1736
     17D4-17D5 1803 1809 1944-1945 1AA8-1AAB 1B4E-1B4F 1B5A-1B5B 1B5E-1B5F 1B7D-1B7F 1C3B-1C3C 1C7E-1C7F 2CF9-2CFB 3002
@@ -105,7 +105,7 @@ def split(text: str, lines: bool = False) -> list[str]:
 def split_verbatim(text: str, lines: bool = False) -> list[str]:
     """Splits a text into the same sentences, each with its white space and the white space before it, the last one also
     with the white space at the end of the text. They concatenate to `text`; a text of white space alone gives none."""
-    ends = [start + len(kept) for start, sentence in _sentences(text, lines) if (kept := sentence.rstrip())]
+    ends = [start + len(stripped) for start, sentence in _sentences(text, lines) if (stripped := sentence.rstrip())]
     starts, ends = [0, *ends[:-1]], [*ends[:-1], len(text)] if ends else []
     return [text[start:end] for start, end in zip(starts, ends, strict=False)]
 
@@ -198,20 +198,20 @@ def _abbreviates(match: re.Match, following: str, start: int) -> bool:
 
 # One sentence a line
 
-MIN_LINES = 16  # line breaks that tell something
-MARKED = 0.5  # of the line breaks after marks
-DIVIDED, DIVIDED_UNMARKED = 1.25, 1.02  # sentences that the rules find in a line, less than
-FULL = 0.5  # of the line breaks of hard-wrapped text before a word that did not fit
-LONG_WORD = 12  # characters of a word, at most: some scripts have no spaces
+MIN_LINES = 16  # with fewer line breaks nothing is decided
+MARKED = 0.5  # least fraction of line breaks that follow the end of a sentence
+DIVIDED, DIVIDED_UNMARKED = 1.25, 1.02  # a line is a sentence where the rules find fewer in a line
+FULL = 0.5  # least fraction of line breaks of hard-wrapped text before a word that did not fit
+LONG_WORD = 12  # characters at which words are cut: some scripts have no spaces
 
 END = re.compile(rf"[{character_class(SPACED + UNSPACED + SUPPLEMENTARY)}]['\"’”»)\]*_」』）\s]*\Z")
 
 
 def one_a_line(texts: Iterable[str]) -> tuple[bool, str]:
-    """Tells (whether documents have one sentence a line, as the inputs of the scripts of BERT, ALBERT and NVIDIA, and
-    why, as text for people).
+    """Returns (whether documents have one sentence a line, as the inputs of BERT's, ALBERT's and NVIDIA's scripts; the
+    reason, for people).
 
-    Only line breaks that another line follows, without a blank line between, tell. A text has one sentence a line if
+    Only line breaks that another line follows, without a blank line between, count. A text has one sentence a line if
 
     - half of these line breaks or more follow the mark that ends a sentence (0.9 and more in such text, 0.03 to 0.2 in
       hard-wrapped novels), and the rules seldom divide a line, or
@@ -223,12 +223,12 @@ def one_a_line(texts: Iterable[str]) -> tuple[bool, str]:
     breaks, marked, lines, divided = [], 0, 0, 0
     for text in texts:
         for block in BLANK_LINE.split(text):
-            every = [line.strip() for line in block.strip().split("\n")]
-            lines += len(every)
-            divided += sum(len(split(line)) for line in every)
-            marked += sum(END.search(line[-20:]) is not None for line in every[:-1])
+            block_lines = [line.strip() for line in block.strip().split("\n")]
+            lines += len(block_lines)
+            divided += sum(len(split(line)) for line in block_lines)
+            marked += sum(END.search(line[-20:]) is not None for line in block_lines[:-1])
             breaks += [(len(line), len(line) + 1 + min(len(following.split(" ", 1)[0]), LONG_WORD))
-                       for line, following in itertools.pairwise(every)]
+                       for line, following in itertools.pairwise(block_lines)]
     count = len(breaks)
     if count < MIN_LINES:
         return False, f"{count} line breaks within paragraphs"

@@ -18,6 +18,7 @@ class TokenizedText(Encoding):
 
     @property
     def word_offsets(self) -> list[tuple[int, int]]:
+        """For each word, the range [start, end) of its characters."""
         starts, ends = word_boundaries(self.words)
         return [(self.offsets[a][0], self.offsets[b - 1][1]) for a, b in zip(starts, ends, strict=True)]
 
@@ -26,46 +27,46 @@ def tokenize_text(
     text: str, tokenizer: Tokenizer, name: str | None = None, around: tuple[list[int], list[int]] | None = None
 ) -> TokenizedText:
     """Tokenizes a text and adds the ids `around` it, by default [CLS] and [SEP], if the tokenizer has them. The names
-    of special tokens in the text, such as [MASK], become these tokens. Messages call the text `name`. Raises UserError
+    of special tokens in the text, such as [MASK], become these tokens. Messages name the text `name`. Raises UserError
     if it is not Unicode text."""
     try:
         encoding = tokenizer.encode(text, specials=True)
     except TypeError:  # lone surrogates, by which Python represents undecodable bytes of an argument
         raise UserError(f"{name or repr(text[:60])} is not UTF-8 text; convert it") from None
     before, after = special_tokens_around(tokenizer) if around is None else around
-    token, none = tokenizer.id_to_token, (0, 0)
+    token, no_offsets = tokenizer.id_to_token, (0, 0)
     return TokenizedText(
         np.array([*before, *encoding.ids, *after], np.int32),
         [*map(token, before), *encoding.tokens, *map(token, after)],
-        [none] * len(before) + list(encoding.offsets) + [none] * len(after),
+        [no_offsets] * len(before) + list(encoding.offsets) + [no_offsets] * len(after),
         [None] * len(before) + encoding.words + [None] * len(after), text)
 
 
 def tokenize_words(
     text: str, tokenizer: Tokenizer, name: str | None = None, around: tuple[list[int], list[int]] | None = None
 ) -> TokenizedText:
-    """As `tokenize_text`, for a text that is split into words, which white space separates. A word is never split into
-    two words, and has one token at least: the unknown one, where the tokenizer gives none. Tokens have the offsets of
-    their word. Raises UserError if it is not Unicode text, or a word has no token and the tokenizer none for unknown
-    words."""
+    """Tokenizes a text whose words are separated by white space. A word is never split into two words, and has at least
+    one token: the unknown one, where the tokenizer gives none. Tokens have the offsets of their word. `around` and
+    `name` are as in `tokenize_text`. Raises UserError if it is not Unicode text, or if a word has no token and the
+    tokenizer has no unknown token."""
     matches = list(re.finditer(r"\S+", text))
     try:
-        ids = tokenizer.encode_words([match[0] for match in matches])
+        ids_of_words = tokenizer.encode_words([match[0] for match in matches])
     except (TypeError, UnicodeEncodeError):
         raise UserError(f"{name or repr(text[:60])} is not UTF-8 text; convert it") from None
     unknown = tokenizer.vocabulary.specials.get("unk")
-    empty = [match[0] for match, word_ids in zip(matches, ids, strict=True) if not len(word_ids)]
+    empty = [match[0] for match, word_ids in zip(matches, ids_of_words, strict=True) if not len(word_ids)]
     if unknown is None and empty:
         raise UserError(f"{name or repr(text[:60])}: the tokenizer has no token for the word {empty[0][:60]!r}; remove "
                         "it")
-    ids = [word_ids if len(word_ids) else np.array([unknown], np.int32) for word_ids in ids]
-    (before, after), none = special_tokens_around(tokenizer) if around is None else around, (0, 0)
-    every = np.concatenate([np.array(before, np.int32), *ids, np.array(after, np.int32)])
-    word = [i for i, word_ids in enumerate(ids) for _ in word_ids]
+    ids_of_words = [word_ids if len(word_ids) else np.array([unknown], np.int32) for word_ids in ids_of_words]
+    (before, after), no_offsets = special_tokens_around(tokenizer) if around is None else around, (0, 0)
+    ids = np.concatenate([np.array(before, np.int32), *ids_of_words, np.array(after, np.int32)])
+    words = [i for i, word_ids in enumerate(ids_of_words) for _ in word_ids]
     return TokenizedText(
-        every, list(map(tokenizer.id_to_token, every.tolist())),
-        [none] * len(before) + [matches[i].span() for i in word] + [none] * len(after),
-        [None] * len(before) + word + [None] * len(after), text)
+        ids, list(map(tokenizer.id_to_token, ids.tolist())),
+        [no_offsets] * len(before) + [matches[i].span() for i in words] + [no_offsets] * len(after),
+        [None] * len(before) + words + [None] * len(after), text)
 
 
 def special_tokens_around(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
@@ -75,7 +76,7 @@ def special_tokens_around(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
 
 
 def word_boundaries(words: Sequence[int | None]) -> tuple[np.ndarray, np.ndarray]:
-    """Finds the positions [start, end) of each word's tokens."""
+    """Returns (starts, ends): word i has the tokens at positions [starts[i], ends[i]), int64."""
     indices = np.array([-1 if word is None else word for word in words], int)
     changes = np.flatnonzero(np.diff(indices, prepend=-1, append=-1))
     starts = changes[:-1][indices[changes[:-1]] >= 0] if len(changes) else changes

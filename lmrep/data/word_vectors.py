@@ -43,27 +43,26 @@ def read(path: str | os.PathLike, words: Container[str] | None = None) -> WordVe
 
 
 def table(path: str | os.PathLike, tokens: Sequence[str], shape: tuple[int, int]) -> tuple[np.ndarray, int]:
-    """Makes (float32 [v, d], the vector of each token, by id, and 0 for those that a file lacks; how many it has).
+    """Returns (the vectors of tokens, float32[v, d], with zeros for tokens that a file lacks; how many it has).
 
     Args:
-      path: of the file.
-      tokens: by id.
+      path: the file.
+      tokens: the vocabulary, by id.
       shape: (v, d); v may be above the number of tokens.
 
     Raises:
       UserError: as `read`; the file's vectors have another width, or it has no token.
     """
-    given, known = read(path, set(tokens)), np.zeros(shape, np.float32)
-    if given.vectors.shape[1] != shape[1]:
-        width = given.vectors.shape[1]
+    (words, vectors), rows = read(path, set(tokens)), np.zeros(shape, np.float32)
+    if (width := vectors.shape[1]) != shape[1]:
         raise UserError(f"{path} has vectors of {width} numbers, and the table's are of {shape[1]}; give the model's "
                         f"embeddings the width of the file, such as config.model.embedding={width}")
-    if not given.words:
+    if not words:
         raise UserError(f"{path} has none of the tokenizer's {len(tokens):,} tokens; expected words, as those of "
                         "tokenizer.name=words")
     ids = {token: i for i, token in enumerate(tokens)}
-    known[[ids[word] for word in given.words]] = given.vectors
-    return known, len(given.words)
+    rows[[ids[word] for word in words]] = vectors
+    return rows, len(words)
 
 
 def _parse(values: list[str], where: str) -> np.ndarray:
