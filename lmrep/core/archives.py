@@ -9,13 +9,13 @@ from typing import BinaryIO
 
 from lmrep.core.errors import UserError
 
-NAMED = 5  # files of an archive that a message names, at most
+NAMED = 5  # names of files in a message, at most
 BLOCK = 2**18  # bytes
 
 
 def open_zip(stream: BinaryIO, path: str) -> tuple[BinaryIO, str]:
-    """(content, name) of the only file of a zip archive, whose CRC is compared at its end. Raises UserError if it holds
-    another number of files, or is encrypted."""
+    """Returns (content, name) of the only file of a zip archive. Raises UserError if the archive is encrypted or does
+    not hold exactly one file. Reading to the end compares the CRC."""
     archive = zipfile.ZipFile(stream)
     files = [entry for entry in archive.infolist() if not entry.is_dir() and not _hidden(entry.filename)]
     if len(files) != 1:
@@ -26,18 +26,19 @@ def open_zip(stream: BinaryIO, path: str) -> tuple[BinaryIO, str]:
 
 
 def open_tar(stream: BinaryIO, path: str) -> tuple["_OnlyFile", str]:
-    """(content, name) of the only file of a tar archive, which need not be seekable. Raises UserError if it holds none;
-    reading beyond the end of the file does if it holds others."""
+    """Returns (content, name) of the only file of a tar archive, which need not be seekable. Raises UserError if the
+    archive holds no file; reading to the end of the content raises it if the archive holds a second one."""
     content = _OnlyFile(stream, path)
     return content, content.name
 
 
 class _OnlyFile:
-    """The content of a tar archive's first file. At its end the rest of the archive is read: it must hold no other."""
+    """The content of a tar archive's first file. At its end the rest of the archive is read to exclude a second file.
+    """
 
     def __init__(self, stream: BinaryIO, path: str):
         self._stream, self._path = stream, path
-        self._archive = tarfile.open(fileobj=stream, mode="r|", bufsize=BLOCK)  # noqa: SIM115 - as long as this
+        self._archive = tarfile.open(fileobj=stream, mode="r|", bufsize=BLOCK)  # noqa: SIM115 - open as long as this
         self._files = (entry for entry in self._archive if entry.isreg() and not _hidden(entry.name))
         first = next(self._files, None)
         if first is None:
@@ -59,7 +60,7 @@ class _OnlyFile:
 
 
 def _hidden(name: str) -> bool:
-    """Whether a file is one that systems add to archives, such as ._a.txt and .DS_Store of macOS."""
+    """Returns whether an operating system added this file to the archive, such as ._a.txt and .DS_Store of macOS."""
     return posixpath.basename(name).startswith(".") or name.startswith("__MACOSX/")
 
 

@@ -1,9 +1,8 @@
-"""Compiled programs on disk: JAX's persistent compilation cache, in the user's cache folder unless the user has set
-another or none.
+"""Configures JAX's persistent compilation cache, in the user's cache folder unless the user has chosen another one.
 
-JAX's own bound on the size of a cache needs a lock for every program that is read or written. That is right for the
-commands of one host. The processes of one run would wait for each other, and only process 0 of them writes, so that
-they have a folder without locks, which is shortened when a run starts.
+JAX's bound on the size of a cache takes a lock for every program that is read or written. Separate commands need this
+lock. The processes of one run would wait for each other, and only process 0 writes, so they use a folder without locks,
+whose oldest programs are removed when a run starts.
 """
 
 import contextlib
@@ -30,13 +29,13 @@ log = logging.getLogger(__name__)
 def enable(several_processes: bool = False) -> Path | None:
     """Makes JAX load and save compiled programs. Call it before anything is compiled; JAX need not be imported.
 
-    $JAX_COMPILATION_CACHE_DIR and JAX's other variables take precedence. A folder that cannot be used is left alone.
+    $JAX_COMPILATION_CACHE_DIR and JAX's other variables take precedence.
 
     Args:
-      several_processes: this is one of several processes of a run.
+      several_processes: whether this is one of several processes of a run.
 
     Returns:
-      The folder; None if the user has set another one, or if it cannot be used.
+      The folder; None if the user has set another one, or if it is not writable or belongs to another user.
     """
     chosen = os.environ.get(DIRECTORY)
     if chosen and chosen not in (str(folder()), str(folder(several_processes=True))):  # not by a previous call
@@ -76,7 +75,7 @@ def disable() -> None:
 
 @functools.cache
 def _machine() -> str:
-    """Identifies the processor. A program for it uses its instructions, and divides work by the number of cores."""
+    """Identifies the processor and the number of cores: compiled programs depend on both."""
     lines: set[str] = set()
     with contextlib.suppress(OSError):
         lines = {line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith(CPU_FIELDS)}
@@ -86,12 +85,12 @@ def _machine() -> str:
 
 
 def folder(several_processes: bool = False) -> Path:
-    """Where programs for this processor are, $LMREP_DATA_DIR/compiled/MACHINE; one machine does not load another's."""
+    """Returns the folder of programs for this processor, $LMREP_DATA_DIR/compiled/MACHINE."""
     return default_data_dir() / "compiled" / (_machine() + ("-processes" if several_processes else ""))
 
 
 def _repair(directory: Path) -> None:
-    """Drops programs that JAX did not finish writing because it was killed: it would never write them again.
+    """Removes programs that a killed process wrote incompletely: JAX would never write them again.
 
     Raises:
       OSError, NotImplementedError: the file system has no locks.
@@ -105,7 +104,7 @@ def _repair(directory: Path) -> None:
 
 
 def _shorten(directory: Path) -> None:
-    """Drops the oldest programs of a folder that has more than `LIMIT` bytes."""
+    """Removes the oldest programs until the folder has at most `LIMIT` bytes."""
     entries = [(status.st_mtime, status.st_size, entry) for entry in directory.glob(f"*{ENTRY}")
                for status in [entry.stat()]]
     size = sum(size for _, size, _ in entries)

@@ -1,4 +1,4 @@
-"""Components, the entries of tables such as `MODELS` and `OBJECTIVES`: what messages call them, and their faults."""
+"""Checks of components, the entries of tables such as `MODELS` and `OBJECTIVES`, and error messages about them."""
 
 import contextlib
 import functools
@@ -14,8 +14,8 @@ Row = TypeVar("Row", bound=tuple)
 
 
 def row(table_row: type[Row]) -> type[Row]:
-    """Decorates a named tuple, the row of a table: one without a field that it needs, or with another field, raises
-    Broken, which names the file and the line that makes it."""
+    """Decorates the named tuple that is a table's row type. A missing or unknown field raises Broken, which names the
+    file and line of the call."""
     make = table_row.__new__
 
     @functools.wraps(make)
@@ -23,18 +23,19 @@ def row(table_row: type[Row]) -> type[Row]:
         try:
             return make(cls, *values, **fields)
         except TypeError as error:
-            made = sys._getframe(1)
-            needed = [name for name in cls._fields if name not in cls._field_defaults]
-            raise Broken(f"{made.f_code.co_filename}, line {made.f_lineno}: {str(error).replace('.__new__()', '')}; "
-                         f"expected {', '.join(needed)}, and optionally {', '.join(cls._field_defaults)}; correct this "
-                         "component") from None
+            caller = sys._getframe(1)
+            required = [name for name in cls._fields if name not in cls._field_defaults]
+            raise Broken(f"{caller.f_code.co_filename}, line {caller.f_lineno}: {str(error).replace('.__new__()', '')};"
+                         f" expected {', '.join(required)}, and optionally {', '.join(cls._field_defaults)}; correct "
+                         "this component") from None
 
     table_row.__new__ = checked
     return table_row
 
 
 def component_table(row_type: type[Row], rows: Mapping[str, Row]) -> dict[str, Row]:
-    """Makes a table, such as `MODELS`. Raises Broken where an entry is no row, as a module without `.DEFINITION`."""
+    """Makes a table, such as `MODELS`. Raises Broken if an entry is not a `row_type`, such as a module in place of its
+    `.DEFINITION`."""
     for name, entry in rows.items():
         if not isinstance(entry, row_type):
             raise Broken(f"the row {name!r} in {sys._getframe(1).f_code.co_filename} is a {type(entry).__name__}; "
@@ -43,8 +44,8 @@ def component_table(row_type: type[Row], rows: Mapping[str, Row]) -> dict[str, R
 
 
 def described(kind: str, name: str, config: Any) -> str:
-    """A component for messages, "objective 'masked' (lmrep/objectives/masked.py)"; `config` is its record or
-    function."""
+    """Describes a component for messages: "objective 'masked' (lmrep/objectives/masked.py)". `config` is its config
+    class or function, which gives the file."""
     return f"{kind} {name!r} ({_file(config)})"
 
 
@@ -56,7 +57,7 @@ def _file(config: Any) -> str:
 
 
 def check_build(what: str, build: Callable, arguments: Sequence[str], name: str = "build") -> None:
-    """Raises UserError where the `build` of a row, or another function of it, cannot be called with these arguments."""
+    """Raises UserError if `build`, the row's function called `name`, cannot be called with these arguments."""
     try:
         inspect.signature(build).bind(*arguments)
     except TypeError:
@@ -65,14 +66,14 @@ def check_build(what: str, build: Callable, arguments: Sequence[str], name: str 
 
 
 def check_built(what: str, built: Any, expected: type, name: str = "build") -> None:
-    """Raises UserError where `build` of a row, or another function of it, returned something else."""
+    """Raises UserError if `built`, the result of the row's function called `name`, is not of the type `expected`."""
     if not isinstance(built, expected):
         raise UserError(f"{what}: its {name} returns {type_of(built)}; expected {expected.__name__} of "
                         f"{expected.__module__.partition('._')[0]}; correct this component")
 
 
 def type_of(value: Any) -> str:
-    """The type of a value for messages, also of a traced array: "an array float32[2, 3]"."""
+    """Returns the type of a value for messages, also of a traced array: "an array float32[2, 3]"."""
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"an array {value.dtype}{list(value.shape)}"
     if type(value) is not tuple:
@@ -82,8 +83,8 @@ def type_of(value: Any) -> str:
 
 @contextlib.contextmanager
 def faults_of(what: str, config: Any) -> Iterator[None]:
-    """Turns an exception of a component's code into a UserError that names `what` and the line of its file. The errors
-    of lmrep pass."""
+    """Turns an exception of a component's code into a UserError that names `what` and the line of its file. Errors of
+    lmrep and of the system (`FAULTS`) pass unchanged."""
     try:
         yield
     except Broken as error:

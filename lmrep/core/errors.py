@@ -9,15 +9,15 @@ import errno
 import re
 from collections.abc import Iterator, Mapping
 
-# The numbers of errors of the system that no command foresees everywhere; they are neither lmrep's nor a component's.
+# Errors of the operating system, which are caused neither by lmrep nor by a component.
 FAULTS = {errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ELOOP, errno.EMFILE, errno.ENFILE, errno.ENODEV,
           errno.ENOSPC, errno.EPERM, errno.EROFS, errno.ESTALE}
 TRACEBACK = "LMREP_TRACEBACK"  # environment variable: show the traceback of an error beside its message
-WORD, LINE = 300, 2000  # characters of a word and of a line of a message that are shown
+WORD, LINE = 300, 2000  # characters; longer words and lines of a message are cut
 
 
 def readable(text: str) -> str:
-    """A message without control characters, as of a binary file, in which values of excessive length are cut."""
+    """Escapes the control characters of a message, and cuts words and lines of excessive length."""
     text = re.sub(r"[\0-\t\v-\x1f\x7f-\x9f]", lambda match: repr(match[0])[1:-1], text)
     text = re.sub(rf"\S{{{WORD},}}", lambda match: _cut(match[0], 100), text)
     return "\n".join(_cut(line, 300) if len(line) > LINE else line for line in text.split("\n"))
@@ -37,11 +37,11 @@ class UserError(Exception):
 
 
 class Broken(UserError):
-    """What a component breaks of its contract, found where its name is not known; `components.faults_of` adds it."""
+    """A violation of a component's contract, raised where its name is not known; `components.faults_of` adds it."""
 
 
 class ConfigError(UserError):
-    """As UserError, where a change of the config helps; commands that take none replace the advice with their own."""
+    """A UserError that a change of the config resolves. Commands without a config give their own advice."""
 
     def __init__(self, problem: str, advice: str):
         super().__init__(f"{problem}; {advice}")
@@ -50,8 +50,8 @@ class ConfigError(UserError):
 
 @contextlib.contextmanager
 def published_names(path: object, names: Mapping[str, str]) -> Iterator[None]:
-    """Within it, a message about fields of `config.model` that were read from a published file starts with the file's
-    path, and calls them what the file does; `names` are field -> name there."""
+    """Rewrites UserErrors about fields of `config.model` that were read from a published file: the message starts with
+    `path` and uses the file's names of the fields; `names` maps fields to them."""
     try:
         yield
     except UserError as error:

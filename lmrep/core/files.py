@@ -20,13 +20,13 @@ MANIFEST = "manifest.json"
 
 
 def temporary_name(name: str) -> str:
-    """A hidden name for what becomes `name`, which nobody can foresee: `.NAME.HOST.8-HEX-DIGITS.PROCESS`."""
+    """Returns an unpredictable hidden name for a file that will become `name`: `.NAME.HOST.8-HEX-DIGITS.PROCESS`."""
     return f".{name}.{_host()}.{uuid.uuid4().hex[:8]}.{os.getpid()}"
 
 
 def remove_leftovers(path: Path) -> None:
-    """Removes what processes of this host that were killed left beside `path`, under names of `temporary_name`. Nothing
-    else is touched: not what a process of another host or container writes."""
+    """Removes the temporary files and directories (see `temporary_name`) of `path` whose processes on this host have
+    ended. Those of other hosts and containers stay."""
     pattern = re.compile(rf"\.{re.escape(path.name)}\.{re.escape(_host())}\.[0-9a-f]{{8}}\.([1-9][0-9]*)")
     with contextlib.suppress(OSError):  # the parent does not exist, or cannot be read
         for entry in list(os.scandir(path.parent)):
@@ -38,7 +38,7 @@ def remove_leftovers(path: Path) -> None:
 
 
 def _host() -> str:
-    """The name of this host and, where the system tells, the number of its container's process table."""
+    """Returns the name of this host and, on Linux, the number of its process namespace, which containers have."""
     name = re.sub(r"[^A-Za-z0-9-]", "-", socket.gethostname())[:40]
     with contextlib.suppress(OSError):
         return f"{name}-{os.stat('/proc/self/ns/pid').st_ino}"
@@ -46,7 +46,7 @@ def _host() -> str:
 
 
 def _runs(process: int) -> bool:
-    """Whether a process of this host runs."""
+    """Returns whether the process with this number runs on this host."""
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
@@ -57,8 +57,8 @@ def _runs(process: int) -> bool:
 
 
 def open_lock(path: str | os.PathLike) -> int:
-    """A descriptor of a lock file, to be read and written, which is made where it is missing. Its content stays. A
-    symbolic link is not followed, because a lock may be in a folder that several users write to. Raises OSError."""
+    """Opens a lock file for reading and writing, without changing its content, and returns its descriptor. Creates it
+    if it is missing. Does not follow a symbolic link, because several users may write to the folder. Raises OSError."""
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
 
 
@@ -88,18 +88,17 @@ def write_bytes(path: str | os.PathLike, content: bytes) -> None:
 
 
 def write_text(path: str | os.PathLike, text: str) -> None:
-    """`write_bytes` of `text` in UTF-8."""
+    """Writes `text` in UTF-8 by `write_bytes`."""
     write_bytes(path, text.encode())
 
 
 def write_json(path: str | os.PathLike, value: Any) -> None:
-    """`write_text` of `value` as indented JSON."""
+    """Writes `value` as indented JSON by `write_bytes`."""
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
 def check_output(path: str | os.PathLike, flag: str = "output") -> None:
-    """Refuses the file of `--flag` if it cannot be written, so that this is known before anything is computed.
-    Raises UserError."""
+    """Raises UserError if `path`, given by `--flag`, cannot be written. Call it before anything is computed."""
     path = Path(path)
     if path.exists() and not path.is_file():  # a device or a pipe would be replaced by a file
         what = "a directory; give a file in it" if path.is_dir() else "not a regular file; give another one"
@@ -112,8 +111,8 @@ def check_output(path: str | os.PathLike, flag: str = "output") -> None:
 
 def json_object(text: str | bytes, where: str, expected: str = "a JSON object",
                 surrogates: bool = False) -> dict[str, Any]:
-    """The JSON object that a text is. Raises UserError, which begins with `where`, for anything else, and unless
-    `surrogates` for strings with halves of surrogate pairs."""
+    """Parses a JSON object. Raises UserError, which begins with `where`, for any other text, and unless `surrogates`
+    for strings with halves of surrogate pairs."""
     try:
         value = loads(text, surrogates)
     except InvalidJSON as error:
@@ -134,7 +133,7 @@ def sync(path: str | os.PathLike) -> None:
 
 @contextlib.contextmanager
 def atomic_directory(target: Path, keep_existing: bool = False) -> Iterator[Path]:
-    """A new directory beside `target`, renamed to it when the block ends, or removed if the block fails.
+    """Makes a new directory beside `target`, which is renamed to it when the block ends, or removed if the block fails.
 
     Args:
       target: may exist if it is empty.
@@ -168,7 +167,7 @@ def seal(directory: Path, record: dict) -> None:
 
 
 def file_hashes(directory: Path) -> dict[str, list]:
-    """{name: [size, SHA-256]} of all files of `directory`, which are flushed to the disk."""
+    """Flushes all files of `directory` to the disk, and returns {name: [size, SHA-256]}."""
     files = {}
     for path in sorted(directory.rglob("*")):
         sync(path)
@@ -178,14 +177,13 @@ def file_hashes(directory: Path) -> dict[str, list]:
 
 
 def signed(content: dict) -> dict:
-    """A manifest's content with its own SHA-256."""
+    """Adds the SHA-256 of a manifest's content to it."""
     return {**content, "sha256": digest(content)}
 
 
 def verified(directory: Path, trusted: Collection[str] = (), missing: str = "") -> dict:
-    """Reads every file of a sealed directory, compares it with the manifest, and returns the manifest. Of the files
-    that `trusted` names only the sizes are compared. Names that match the pattern `missing` may be
-    missing.
+    """Compares every file of a sealed directory with the manifest, and returns the manifest. For the files named in
+    `trusted`, only sizes are compared. Files that match the pattern `missing` may be missing.
 
     Raises:
       Damaged: a file is missing, truncated or changed; the message names it.
@@ -207,7 +205,7 @@ def verified(directory: Path, trusted: Collection[str] = (), missing: str = "") 
 
 
 def manifest(directory: Path) -> dict:
-    """The manifest that `seal` wrote, checked against its own SHA-256. No other file is read.
+    """Returns the manifest that `seal` wrote, checked against its own SHA-256. No other file is read.
 
     Raises:
       Damaged: the manifest is missing or changed.
@@ -222,7 +220,7 @@ def manifest(directory: Path) -> dict:
 
 
 def parse_manifest(text: bytes) -> dict:
-    """The content of a manifest, checked against its own SHA-256. Raises Damaged if it is changed."""
+    """Returns the content of a manifest, checked against its own SHA-256. Raises Damaged if it is changed."""
     try:
         content = loads(text)
         sha256 = content.pop("sha256")
@@ -235,7 +233,7 @@ def parse_manifest(text: bytes) -> dict:
 
 
 def digest(content: Any) -> str:
-    """SHA-256 of `content` as JSON with sorted keys."""
+    """Returns the SHA-256 of `content` as JSON with sorted keys."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -28,12 +28,12 @@ log = logging.getLogger(__name__)
 
 
 def default_data_dir() -> Path:
-    """The default directory of token stores: $LMREP_DATA_DIR or ~/.cache/lmrep."""
+    """Returns the default directory of token stores: $LMREP_DATA_DIR or ~/.cache/lmrep."""
     return Path(as_path(os.environ.get("LMREP_DATA_DIR") or "~/.cache/lmrep"))
 
 
 def check_address_space() -> None:
-    """Refuses a limited address space (`ulimit -v`) in which XLA hangs or aborts without a message.
+    """Checks the limit of the address space (`ulimit -v`): XLA hangs or aborts without a message if it is too low.
 
     Raises:
       UserError: the limit is below `MIN_ADDRESS_SPACE`.
@@ -50,8 +50,8 @@ def keep_memory() -> bool:
     XLA's CPU backend allocates the temporaries of every step anew. glibc returns blocks of that size to the kernel,
     which clears each page when it is used again; this takes a quarter of a small model's step. A single arena that
     keeps freed memory avoids this, but needs up to 2.3 times the memory (BERT-mini, batch 64: at most 4.6 GB instead of
-    2.0), so it is optional: LMREP_KEEP_MEMORY=1 lmrep train ... Call it before JAX starts threads, which get arenas of
-    their own.
+    2.0), so it is optional: LMREP_KEEP_MEMORY=1 lmrep train ... Call it before JAX starts threads, which get separate
+    arenas.
     """
     if not sys.platform.startswith("linux") or any(glob.glob(pattern) for pattern in ACCELERATORS):
         return False
@@ -64,7 +64,7 @@ def keep_memory() -> bool:
 
 
 def cores() -> int:
-    """Cores that this process may use: its CPU affinity, limited by the quota of its container."""
+    """Returns the number of cores that this process may use: its CPU affinity, limited by its container's quota."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with contextlib.suppress(OSError):
         if quota := re.match(r"(\d+) (\d+)", Path("/sys/fs/cgroup/cpu.max").read_text()):
@@ -73,7 +73,7 @@ def cores() -> int:
 
 
 def processor() -> str:
-    """The name of the CPU's model, or its architecture where Linux does not tell one."""
+    """Returns the name of the CPU's model, or its architecture if Linux gives no model name."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -82,7 +82,7 @@ def processor() -> str:
 
 
 def available_memory() -> int | None:
-    """Bytes that this process may still allocate; None where the system does not report it."""
+    """Returns the bytes that this process may still allocate; None if the system does not report them."""
     limits = []
     with contextlib.suppress(OSError, AttributeError):
         limits.append(1024 * int(re.search(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())[1]))
@@ -100,13 +100,13 @@ def available_memory() -> int | None:
 
 @functools.cache  # warns once
 def check_backend() -> None:
-    """Refuses a run that JAX would compute elsewhere than on the first platform of $JAX_PLATFORMS. Where that is not
-    set, a run on the CPU of a machine that has accelerators is warned of.
+    """Checks that JAX computes on the first platform of $JAX_PLATFORMS. If that is not set, logs a warning when JAX
+    uses the CPU of a machine with accelerators.
 
-    JAX skips `cuda` without a message where it sees no GPU, and computes on the next platform.
+    Without a GPU, JAX skips `cuda` without a message and computes on the next platform.
 
     Raises:
-      UserError: JAX cannot use that platform.
+      UserError: JAX computes on another platform.
     """
     import jax
 
@@ -121,14 +121,14 @@ def check_backend() -> None:
     if not platform or (wanted and GPU_PLATFORMS.get(wanted, wanted) != platform):
         setting = f"JAX_PLATFORMS is {platforms}, and JAX sees" if wanted else "JAX finds"
         raise UserError(f"{setting} no such device{f': {why}' if why else ''}; {INSTALLED}, or set JAX_PLATFORMS=cpu")
-    if sign := unused_accelerator():
+    if accelerator := unused_accelerator():
         log.warning("this machine seems to have accelerators (%s), and JAX computes on the CPU; %s, or set "
-                    "JAX_PLATFORMS=cpu to train there on purpose", sign, INSTALLED)
+                    "JAX_PLATFORMS=cpu to train there on purpose", accelerator, INSTALLED)
 
 
 def unused_accelerator() -> str:
-    """A sign that this machine has accelerators, where JAX computes on the CPU and $JAX_PLATFORMS does not say so; else
-    ""."""
+    """Returns the path of an accelerator's device file or of nvidia-smi, if JAX computes on the CPU without being told
+    so by $JAX_PLATFORMS; otherwise ""."""
     import jax
 
     if jax.config.jax_platforms or jax.default_backend() != "cpu":
@@ -138,9 +138,9 @@ def unused_accelerator() -> str:
 
 
 def use_devices_per_core() -> None:
-    """Makes each core of this machine a device of JAX's CPU backend. Many small batches are computed faster side by
-    side, one on each core, than each on all cores: BERT-mini scores 1.25 times the sentences on two cores. Call it
-    before JAX computes anything; afterwards it changes nothing."""
+    """Makes each core of this machine a device of JAX's CPU backend. Small batches are computed faster in parallel, one
+    per core, than one after another on all cores: BERT-mini scores 1.25 times the sentences on two cores. Call it
+    before JAX computes anything; afterwards it has no effect."""
     import jax
 
     with contextlib.suppress(RuntimeError):  # the backend has started
@@ -149,7 +149,7 @@ def use_devices_per_core() -> None:
 
 
 def peak_memory() -> dict[str, int]:
-    """Peak memory in bytes of this process and, if known, of the device with the highest peak."""
+    """Returns the peak memory in bytes of this process and, if known, of the device with the highest peak."""
     import jax  # not before `keep_memory`
 
     unit = 1 if sys.platform == "darwin" else 1024

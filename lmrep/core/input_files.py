@@ -1,8 +1,8 @@
 """Opens the input files that users name: local or remote, plain, compressed, or in an archive of one file.
 
-Forms are recognised by their first bytes. What stands in place of data, such as a Git LFS pointer or an HTML page, is
-refused with what to do. Files are streamed, so that memory does not depend on their size, and what expands far more
-than text does is refused.
+Compression and archives are recognised by their first bytes. Files without data, such as Git LFS pointers and HTML
+error pages, and files that expand far more than text does raise UserError. Files are streamed, so that memory does not
+depend on their size.
 """
 
 import bz2
@@ -23,7 +23,7 @@ from lmrep.core.errors import RunFault, UserError
 from lmrep.core.messages import byte_size
 
 BUFFER = 2**17  # bytes that a layer reads at a time
-HEAD = 1024  # bytes by which a form is recognised; tar's mark lies at 257
+HEAD = 1024  # bytes by which a form is recognised; tar's magic number lies at byte 257
 MAX_LINE = 2**28  # bytes
 MAX_LAYERS = 4  # of compression and archives; files that hold themselves have more
 MAX_EXPANSION = 400  # text compresses to 1/3 to 1/50 of its size
@@ -37,8 +37,8 @@ class Form(NamedTuple):
     """A form of compression or archive."""
 
     matches: Callable[[bytes], Any]  # the first bytes -> whether they are of this form
-    suffixes: dict[str, str]  # of file names, in lower case, with what the name of the content ends in instead
-    # (stream, path) -> the content, a readable stream, and its name where the form has one
+    suffixes: dict[str, str]  # suffix of file names, in lower case -> suffix of the content's name
+    # (stream, path) -> the content as a readable stream, and its name; None if the form stores no name
     open: Callable[[BinaryIO, str], tuple[Any, str | None]]
 
 
@@ -49,7 +49,7 @@ def _zstd(stream: BinaryIO) -> Any:
 
 
 def _is_tar(head: bytes) -> bool:
-    """Whether the bytes begin with the header of a file in a tar archive, whose checksum is right."""
+    """Returns whether the bytes begin with a tar header whose checksum is correct."""
     if b"\0" not in head[:512]:
         return False
     try:
@@ -81,15 +81,15 @@ HTML_SUFFIXES = (".html", ".htm", ".xhtml")
 
 
 def open_bytes(path: str | os.PathLike, store: Any = None, pipes: bool = False) -> io.BufferedReader:
-    """The bytes of a file as they are stored, which can be sought.
+    """Opens a file as it is stored. The result is seekable, unless the file is a pipe.
 
     Args:
       path: local, or a URL.
-      store: the fsspec file system of a URL, if it is at hand.
-      pipes: whether it may be a named pipe, which can be read once and not sought.
+      store: the fsspec file system of a URL; None makes one.
+      pipes: whether it may be a named pipe.
 
     Raises:
-      UserError: it is not a regular file, or cannot be read. So do reads from the result.
+      UserError: it is not a regular file, or cannot be read. Reads from the result raise it too.
     """
     url = remote.as_url(path)
     path = url or os.fspath(path)
@@ -102,15 +102,15 @@ def open_bytes(path: str | os.PathLike, store: Any = None, pipes: bool = False) 
 
 
 def open_input(path: str | os.PathLike, store: Any = None, pipes: bool = False) -> io.BufferedReader:
-    """The content of a file: decompressed, and of an archive, its only file. The content of a plain file can be sought.
-    `name` is the name of the content, such as a.txt of a.txt.gz.
+    """Opens the content of a file: decompressed, or the only file of an archive. The content of a plain file is
+    seekable. The `name` of the result is that of the content, such as a.txt of a.txt.gz.
 
     Args:
       path, store, pipes: as for `open_bytes`.
 
     Raises:
-      UserError: as `open_bytes`; it is a pointer or a page in place of data, an archive of several files, or not what
-        its name says. Reads raise it where the content is damaged or expands too much.
+      UserError: as `open_bytes`; it is a Git LFS pointer or an HTML page, an archive of several files, or not of the
+        form that its name says. Reads raise it if the content is damaged or expands too much.
     """
     stream = open_bytes(path, store, pipes)
     try:
@@ -131,7 +131,7 @@ def open_input(path: str | os.PathLike, store: Any = None, pipes: bool = False) 
 
 
 def check_plain(path: str | os.PathLike) -> None:
-    """Raises UserError if a file is compressed, an archive, or no data: for readers that need it as it is."""
+    """Raises UserError if a file is compressed, an archive, or without data, for readers that need a plain file."""
     with open_bytes(path) as file:
         head = file.peek(HEAD)[:HEAD]
     check_head(head, os.fspath(path))
@@ -140,8 +140,8 @@ def check_plain(path: str | os.PathLike) -> None:
 
 
 def lines(file: BinaryIO, path: str | os.PathLike, limit: int = MAX_LINE, expected: str = "text") -> Iterator[bytes]:
-    """The lines of an open file, with their line feeds, which alone end them. Raises UserError, which says what was
-    `expected`, for a line of more than `limit` bytes."""
+    """Yields the lines of an open file with their line feeds; no other character ends a line. Raises UserError, which
+    says what was `expected`, for a line of more than `limit` bytes."""
     for number in itertools.count(1):
         if len(line := file.readline(limit + 1)) > limit:
             raise UserError(f"{path}, line {number} is longer than {byte_size(limit)}; expected {expected}")
@@ -151,8 +151,8 @@ def lines(file: BinaryIO, path: str | os.PathLike, limit: int = MAX_LINE, expect
 
 
 def content_name(path: str | os.PathLike) -> str:
-    """The name of a file's content, such as a.txt of a.txt.gz or of a.zip which holds it. Only archives are opened.
-    Raises UserError as `open_input`."""
+    """Returns the name of a file's content, such as a.txt for a.txt.gz and for a.zip that holds it. Opens archives
+    only. Raises UserError as `open_input`."""
     name = os.fspath(path)
     while form := _form_of_name(name):
         if form in ("zip", "tar"):
@@ -163,8 +163,8 @@ def content_name(path: str | os.PathLike) -> str:
 
 
 def check_regular(path: str, pipes: bool = False) -> None:
-    """Raises UserError, without reading, for a local path that is a folder, a device, a socket, or, unless `pipes`, a
-    pipe, and for a file whose size the system does not know, such as those in /proc: reading these may never end."""
+    """Raises UserError for a local path that is a folder, a device, a socket, or, unless `pipes`, a pipe, and for files
+    in /proc and /sys, without reading: reads of these may never end."""
     with _errors(path):
         mode = os.stat(path).st_mode
         what = "" if stat.S_ISREG(mode) or (pipes and stat.S_ISFIFO(mode)) else next(
@@ -176,8 +176,8 @@ def check_regular(path: str, pipes: bool = False) -> None:
 
 
 def check_head(head: bytes, path: str, name: str = "") -> None:
-    """Raises UserError if the first bytes of a file are not data: of a pointer of Git LFS or git-annex, of an HTML page
-    unless `name` says so, of an archive that lmrep does not read."""
+    """Raises UserError if a file that begins with `head` is a Git LFS or git-annex pointer, an HTML page whose `name`
+    does not say so, or an archive that lmrep does not read."""
     if LFS_POINTER.match(head):
         size = re.search(rb"\nsize (\d{1,18})\s", head)
         of = f" of a file of {byte_size(int(size[1]))}" if size else ""
@@ -192,17 +192,17 @@ def check_head(head: bytes, path: str, name: str = "") -> None:
 
 
 def _form_of_name(name: str) -> str | None:
-    """The form that a file name says."""
+    """Returns the form that the suffix of a file name indicates, a key of FORMS; None if there is none."""
     return next((kind for kind, form in FORMS.items() if name.lower().endswith(tuple(form.suffixes))), None)
 
 
 def _form_of_bytes(head: bytes) -> str | None:
-    """The form that the first bytes of a file have."""
+    """Returns the form that the first bytes of a file indicate, a key of FORMS; None if there is none."""
     return next((kind for kind, form in FORMS.items() if form.matches(head)), None)
 
 
 def _without_suffix(name: str) -> str:
-    """The name of the content of a compressed file."""
+    """Returns the name of the content of a compressed file: a.txt for a.txt.gz."""
     base, suffix = os.path.splitext(name)
     replacement = next((form.suffixes[suffix.lower()] for form in FORMS.values() if suffix.lower() in form.suffixes),
                        None)
@@ -210,7 +210,7 @@ def _without_suffix(name: str) -> str:
 
 
 def _content(stream: io.BufferedReader, kind: str, path: str) -> io.BufferedReader:
-    """What a stream of this form holds."""
+    """Opens the content of a stream of this form."""
     if kind == "zip" and not stream.seekable():
         raise UserError(f"{path} is a zip archive inside another form of compression; unpack it")
     with _errors(path, kind):
@@ -219,10 +219,10 @@ def _content(stream: io.BufferedReader, kind: str, path: str) -> io.BufferedRead
 
 
 class _Layer(io.RawIOBase):
-    """A file, or what a decompressor makes of the layer below it. Reads raise UserError, which names the file.
+    """A file, or the decompressed content of the layer below it. Reads raise UserError, which names the file.
 
     Attributes:
-      name: of the content.
+      name: the name of the content.
       total: bytes read so far.
     """
 
@@ -268,8 +268,8 @@ class _Layer(io.RawIOBase):
 
 @contextlib.contextmanager
 def _errors(path: str, kind: str = "") -> Iterator[None]:
-    """Turns any exception of a store, a system or a decompressor into a UserError that names the path. Decoders of
-    archives raise anything for damaged ones."""
+    """Turns any exception of a store, the system or a decompressor into a UserError that names the path. Decompressors
+    raise exceptions of any type for damaged files."""
     try:
         yield
     except (UserError, RunFault):
@@ -291,7 +291,7 @@ def _errors(path: str, kind: str = "") -> Iterator[None]:
 
 
 def _broken_link(path: str) -> str:
-    """Where a link without a target points; "" for anything else."""
+    """Describes the target of a broken symbolic link, for a message; returns "" for any other path."""
     with contextlib.suppress(OSError, ValueError):
         if os.path.islink(path) and not os.path.exists(path):
             target = os.readlink(path)

@@ -1,4 +1,4 @@
-"""Parsing of JSON that somebody else wrote: `json.loads`, which also refuses what later code cannot process."""
+"""Parses JSON of unknown origin: as `json.loads`, but rejects values that later code cannot process."""
 
 import json
 import re
@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 MAX_DEPTH = 100  # nested objects and arrays; recursive code over the value stays far from Python's limit
-MAX_DIGITS = 300  # of an integer, which float64 can hold then
+MAX_DIGITS = 300  # of an integer, so that it does not overflow float64
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -15,15 +15,15 @@ class InvalidJSON(ValueError):
 
 
 def loads(text: str | bytes, surrogates: bool = False) -> Any:
-    """The value of a JSON text. NaN and infinities, which are not JSON but are common, are read as `json.loads` does.
+    """Parses a JSON text. NaN and infinities, which are not JSON but are common, are accepted as by `json.loads`.
 
     Args:
-      text: the JSON.
+      text: the JSON; bytes in UTF-8, UTF-16 or UTF-32.
       surrogates: whether strings may have halves of surrogate pairs.
 
     Raises:
-      InvalidJSON: a syntax error, bytes that are not UTF-8, a key that occurs twice in an object, more than `MAX_DEPTH`
-        nested values, an integer of more than `MAX_DIGITS` digits, or half of a surrogate pair, which is not text.
+      InvalidJSON: a syntax error, bytes that do not decode, a key that occurs twice in an object, more than `MAX_DEPTH`
+        nested values, an integer of more than `MAX_DIGITS` digits, or half of a surrogate pair.
     """
     try:
         if isinstance(text, str):
@@ -76,6 +76,6 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_integer)
 
 
 def type_name(value: Any) -> str:
-    """The JSON type of a value, for messages."""
+    """Returns the JSON type of a value, for messages."""
     return {dict: "an object", list: "a list", str: "a string", bool: "a Boolean", type(None): "null"}.get(
         type(value), "a number")

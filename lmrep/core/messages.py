@@ -1,4 +1,4 @@
-"""Messages for people: the package's log on standard error, in one form for every command, sizes and numbers."""
+"""Messages for users: the package's log on standard error, and the format of tables, sizes and numbers."""
 
 import logging
 import sys
@@ -27,13 +27,13 @@ def show_messages(level: int = logging.INFO) -> None:
 
 
 def aligned(rows: Sequence[Sequence[str]], align: Callable[[str, int], str] = str.ljust) -> str:
-    """A table with columns of one width, two spaces apart; `align` pads a cell."""
+    """Formats a table with aligned columns, two spaces apart; `align` pads a cell."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(map(align, row, widths)).rstrip() for row in rows)
 
 
 def byte_size(n: float) -> str:
-    """A number of bytes with three digits and a unit: 512 B, 1.2 kB, 45.6 MB."""
+    """Formats a number of bytes with up to three digits and a unit: 512 B, 1.2 kB, 45.6 MB."""
     for unit in ("B", "kB", "MB", "GB"):
         if n < 999.5:
             return f"{n:.3g} {unit}"
@@ -42,16 +42,16 @@ def byte_size(n: float) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number and a noun, in the plural unless it is 1: 1 column, 2 columns."""
+    """Formats a number and a noun, in the plural unless the number is 1: 1 column, 2 columns."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def install_hint(extra: str) -> str:
-    """The command that installs the packages of an extra of setup.py. The project is not on a package index."""
+    """Returns the command that installs an extra of setup.py. The project is not on a package index."""
     return f"pip install -e '.[{extra}]' in the checkout of lmrep"
 
 
 def shown(value: Any, limit: int = 100) -> str:
-    """A value in a message: its `repr`, of which at most `limit` characters are kept."""
+    """Returns the `repr` of a value, cut after `limit` characters, for a message."""
     text = repr(value)
     return text if len(text) <= limit else f"{text[:limit]}... ({len(text):,} characters)"

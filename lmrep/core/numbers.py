@@ -8,7 +8,7 @@ LONGEST = 400  # characters
 
 
 def parse_number(text: str) -> float:
-    """A decimal number in ASCII digits, such as -2.5 or 1e-3; NaN for other texts, among them those that Python takes
-    for numbers too, such as 1_0, inf and digits of other scripts."""
+    """Parses a decimal number in ASCII digits, such as -2.5 or 1e-3. Returns NaN for other texts, including some that
+    `float` accepts: 1_0, inf and digits of other scripts."""
     text = text.strip()
     return float(text) if len(text) < LONGEST and NUMBER.fullmatch(text) else math.nan

@@ -20,12 +20,13 @@ Initializer = Callable[[Array, tuple[int, ...]], Array]
 
 
 def normal(stddev: float = 0.02) -> Initializer:
-    """Gaussian with mean 0."""
+    """Returns an initializer that draws from a Gaussian with mean 0."""
     return lambda key, shape: stddev * jax.random.normal(key, shape)
 
 
 def truncated_normal(stddev: float = 0.02) -> Initializer:
-    """Gaussian with mean 0, truncated at two standard deviations, as TensorFlow's initializer of that name."""
+    """Returns an initializer that draws from a Gaussian with mean 0, truncated at two standard deviations, as
+    TensorFlow's `truncated_normal` does."""
     return lambda key, shape: stddev * jax.random.truncated_normal(key, -2.0, 2.0, shape)
 
 
@@ -34,7 +35,7 @@ zeros, ones = jax.nn.initializers.zeros, jax.nn.initializers.ones
 
 
 class ParamSpec(NamedTuple):
-    """One parameter."""
+    """The shape, logical axes and initializer of one parameter."""
 
     shape: tuple[int, ...]  # the size of each dimension
     axes: tuple[str | None, ...]  # the logical axis of each dimension
@@ -45,7 +46,7 @@ class ParamSpec(NamedTuple):
 
 
 def is_spec(x: Any) -> bool:
-    """Whether `x` is a leaf of a spec tree."""
+    """Returns whether `x` is a leaf of a spec tree."""
     return isinstance(x, ParamSpec)
 
 
@@ -60,12 +61,12 @@ def init(specs: Tree, key: Array) -> Tree:
 
 
 def abstract(specs: Tree) -> Tree:
-    """The parameters as `jax.ShapeDtypeStruct`, without allocating memory."""
+    """Returns the parameters as `jax.ShapeDtypeStruct`, without allocating memory."""
     return jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape, jnp.float32), specs, is_leaf=is_spec)
 
 
 def count(specs: Tree) -> int:
-    """The number of scalar parameters."""
+    """Returns the number of scalar parameters."""
     return sum(math.prod(s.shape) for s in jax.tree.leaves(specs, is_leaf=is_spec))
 
 
@@ -83,17 +84,17 @@ def stacked(specs: Tree, layers: int) -> Tree:
 
 
 def flatten(tree: Tree) -> dict[str, Any]:
-    """{path: leaf} of a spec tree or a parameter tree. Empty dicts are dropped."""
+    """Returns {path: leaf} of a spec tree or a parameter tree. Empty dicts are dropped."""
     return traverse_util.flatten_dict(tree, is_leaf=lambda _, x: is_spec(x), sep="/")
 
 
 def unflatten(leaves: dict[str, Any]) -> Tree:
-    """The tree whose `flatten` is `leaves`."""
+    """Returns the tree whose `flatten` is `leaves`."""
     return traverse_util.unflatten_dict(leaves, sep="/")
 
 
 def is_under(path: str, prefix: str) -> bool:
-    """Tells whether a path is `prefix` or below it; all paths are under ""."""
+    """Returns whether a path is `prefix` or below it; all paths are under ""."""
     return not prefix or path == prefix or path.startswith(prefix + "/")
 
 

@@ -1,5 +1,5 @@
-"""Paths as users write them: `~` is expanded where they enter (flags, fields of configs, arguments of `lmrep.api`), and
-nowhere else. Globs match files whose folders have wildcards in their names."""
+"""Paths and globs that users write. `~` is expanded where a path enters (flags, fields of configs, arguments of
+`lmrep.api`), and nowhere else."""
 
 import glob
 import os
@@ -8,10 +8,10 @@ from lmrep.core import remote
 
 
 def as_path(text: str | os.PathLike) -> str:
-    """A local path without `~` or `~user` at its beginning; a URL stays as it is.
+    """Expands `~` or `~user` at the beginning of a local path; a URL stays unchanged.
 
     Raises:
-      ValueError: it has a NUL, which no path has.
+      ValueError: the path has a NUL.
     """
     text = os.fspath(text)
     if "\0" in text:
@@ -20,14 +20,14 @@ def as_path(text: str | os.PathLike) -> str:
 
 
 def as_paths(text: str | os.PathLike) -> str:
-    """As `as_path`, of several paths or globs between commas."""
+    """Applies `as_path` to each of several comma-separated paths or globs."""
     parts = os.fspath(text).split(",")
     return ",".join(as_path(part.lstrip() if part.lstrip().startswith("~") else part) for part in parts)
 
 
 def matches(pattern: str) -> list[str]:
-    """The local path `pattern`, or, if there is none, the paths that it matches as a glob, sorted. `**` matches any
-    folders. The folders of its beginning that exist are taken literally: names may have `[`, `*` and `?`."""
+    """Returns [pattern] if that local path exists, otherwise the paths that it matches as a glob, sorted. `**` matches
+    any folders. The leading folders that exist are taken literally: their names may have `[`, `*` and `?`."""
     if os.path.exists(pattern):
         return [pattern]
     folder = _folder(pattern)
@@ -35,7 +35,7 @@ def matches(pattern: str) -> list[str]:
 
 
 def why_no_match(pattern: str) -> str:
-    """Why a local path or glob matches nothing, and what to do, as a clause for a message."""
+    """Explains why a local path or glob matches nothing, and what to do, as a clause for a message."""
     folder = _folder(pattern)
     missing = pattern[len(folder):].lstrip(os.sep).partition(os.sep)
     path = os.path.join(folder, missing[0])
@@ -53,7 +53,7 @@ def why_no_match(pattern: str) -> str:
 
 
 def _folder(pattern: str) -> str:
-    """The longest beginning of a path or glob that is a folder; "" for the current one."""
+    """Returns the longest leading part of a path or glob that is a folder; "" for the current folder."""
     while pattern and not os.path.isdir(pattern):
         pattern = os.path.dirname(pattern)
     return pattern

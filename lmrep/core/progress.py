@@ -10,12 +10,12 @@ from rich.text import Text
 
 
 class ProgressReporter:
-    """Emits a line every few seconds.
+    """Emits a progress line every few seconds.
 
     Args:
-      emit: takes a line.
-      total: the amount of work; 0 if it is not known.
-      done: the amount that was done before, by an earlier process.
+      emit: called with each line.
+      total: the amount of work; 0 if unknown.
+      done: the amount that an earlier process has done.
       every: seconds between lines.
     """
 
@@ -24,8 +24,8 @@ class ProgressReporter:
         self._start = self._last = time.monotonic()
 
     def report(self, done: float, text: Callable[[float], str]) -> None:
-        """Emits `text(seconds since the start)`, and the time left, if the last line is old enough. The last amount of
-        a known total is not reported: what comes next says it."""
+        """Emits `text(seconds since the start)` and the time left, if the previous line is old enough. The end of a
+        known total is not reported: the caller's next message says it."""
         now = time.monotonic()
         if now - self._last < self._every or (self._total and done >= self._total):
             return
@@ -40,14 +40,14 @@ class ProgressReporter:
 
 
 def duration(seconds: float) -> str:
-    """"1:02:03", or "2:03" below an hour."""
+    """Formats seconds as "1:02:03", or "2:03" below an hour."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
 class Screen(Console):
-    """Standard error, or `file`. Raises where rich would exit with code 1 because the pipe is closed."""
+    """A rich console on standard error, or on `file`. Raises BrokenPipeError for a closed pipe, where rich exits."""
 
     def __init__(self, file: TextIO | None = None, **options):
         super().__init__(file=file, stderr=file is None, **options)
@@ -57,8 +57,8 @@ class Screen(Console):
 
 
 class StatusLine:
-    """A line that is rewritten in place on a terminal, and printed anew elsewhere. What is printed or logged meanwhile
-    appears above it. Use it as a context, or call `close`."""
+    """A line that is updated in place on a terminal, and printed again elsewhere. Other output appears above it. Use it
+    as a context manager, or call `close`."""
 
     def __init__(self, screen: Screen | None = None):
         self._screen, self._text = screen or Screen(), ""
@@ -68,7 +68,7 @@ class StatusLine:
 
     @property
     def every(self) -> float:
-        """Seconds between lines that suit the screen."""
+        """The recommended seconds between lines: fewer on a terminal."""
         return 0.2 if self._live else 10.0
 
     def __enter__(self) -> "StatusLine":
@@ -78,7 +78,7 @@ class StatusLine:
         self.close()
 
     def write(self, text: str) -> None:
-        """Shows a text, if it is another than the last one."""
+        """Shows a text if it differs from the previous one."""
         if text == self._text:
             return
         self._text = text

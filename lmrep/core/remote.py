@@ -1,4 +1,4 @@
-"""Files in remote stores: `gs://bucket/path`, `s3://...`, and all other protocols of fsspec."""
+"""Reads and writes files in remote stores: `gs://bucket/path`, `s3://...`, and all other protocols of fsspec."""
 
 import contextlib
 import errno
@@ -17,10 +17,10 @@ from lmrep.core.errors import RunFault, UserError
 
 PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs", "s3a": "s3fs", "az": "adlfs", "abfs": "adlfs",
             "http": "aiohttp requests", "https": "aiohttp requests", "hf": "huggingface_hub"}
-# Protocols of stores whose paths begin with a bucket, and which have no directories in it.
+# Protocols of stores whose paths begin with a bucket, and which have no directories.
 BUCKETS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss", "oci", "ocilake", "obs", "cos", "tos"}
-PATIENCE = 900.0  # seconds for which a run tries again where its store refuses
-DENIED_PATIENCE = 30.0  # the same where the store denies access: credentials may be about to be renewed
+PATIENCE = 900.0  # seconds for which a run retries when its store fails
+DENIED_PATIENCE = 30.0  # the same when the store denies access: credentials may be about to be renewed
 PAUSE = 5.0  # seconds between two attempts
 TRANSFERS = 8  # files at a time
 CHECKSUMS = ("md5Hash", "crc32c", "ETag", "etag")  # names that remote stores use, in order of preference
@@ -29,7 +29,8 @@ log = logging.getLogger(__name__)
 
 
 def as_url(path: str | os.PathLike) -> str | None:
-    """`path` as a URL if it is remote, else None. A `Path` made from a URL, which has lost a slash, is remote too."""
+    """Returns `path` as a URL if it is remote, else None. A `Path` made from a URL, which lacks a slash, is remote too.
+    """
     text = os.fspath(path)
     match = re.match(r"([a-z][a-z0-9+.-]+):/(/?)", text)
     if not match:
@@ -38,12 +39,12 @@ def as_url(path: str | os.PathLike) -> str | None:
 
 
 def file_system(url: str, what: str, example: str) -> tuple[Any, str]:
-    """The fsspec file system of a URL, and the path in it.
+    """Returns the fsspec file system of a URL, and the path in it.
 
     Args:
       url: the URL.
-      what: the setting, for error messages.
-      example: of a valid value, for error messages.
+      what: the name of the setting, for error messages.
+      example: a valid URL, for error messages.
 
     Raises:
       UserError: the protocol is unknown, or needs a package that is not installed.
@@ -74,12 +75,12 @@ def user_errors(url: str, *passed: type[Exception]) -> Iterator[None]:
 
 
 def checksum(info: Mapping[str, Any]) -> str:
-    """A checksum of a file, after its name, given what its store says of the file; "" if that has none."""
+    """Returns "NAME VALUE" of the first known checksum in the metadata of a file from fsspec; "" if there is none."""
     return next((f"{key} {info[key]}" for key in CHECKSUMS if info.get(key)), "")
 
 
 class Refused(RunFault):
-    """A store refused for too long. The message is its last error."""
+    """A store failed until the retries ended. The message is its last error."""
 
 
 class NoBucket(UserError):
@@ -87,18 +88,17 @@ class NoBucket(UserError):
 
 
 def persistent(url: str, action: Callable[[], Any], patience: float | None = None) -> Any:
-    """The result of `action()`, which is tried again while the store at `url` refuses.
+    """Calls `action`, retries while the store at `url` fails, and returns the result.
 
     Args:
-      url: for messages.
+      url: the address of the store, for messages.
       action: reads from the store or writes to it; may be interrupted at any point.
-      patience: seconds until an error is final, by default `PATIENCE`; at most `DENIED_PATIENCE` where access is
-        denied.
+      patience: seconds of retries, by default `PATIENCE`; at most `DENIED_PATIENCE` if access is denied.
 
     Raises:
       FileNotFoundError: a file does not exist.
-      Refused: the store refused for `patience` seconds.
-      Exception: anything else that `action()` raised and that is no error of a store.
+      Refused: the store failed for `patience` seconds.
+      Exception: any other exception of `action` that is not an error of a store.
     """
     patience = PATIENCE if patience is None else patience
     began, reported = time.monotonic(), ""
@@ -118,8 +118,8 @@ def persistent(url: str, action: Callable[[], Any], patience: float | None = Non
 
 
 def _of_store(error: Exception) -> bool:
-    """Whether an error may be of a store or of the way to it, so that it may pass: an OSError (timeouts and broken
-    connections are), or an exception of a library with no other base. Others are bugs."""
+    """Returns whether a store or the network may have caused an error, so that a retry may succeed: an OSError, such as
+    a timeout, or a library's exception without another built-in base. Others are bugs."""
     if isinstance(error, UserError | RunFault | FileNotFoundError):
         return isinstance(error, NoBucket)
     builtin = next(base for base in type(error).__mro__ if base.__module__ == "builtins")
@@ -127,21 +127,21 @@ def _of_store(error: Exception) -> bool:
 
 
 def _denied(error: Exception) -> bool:
-    """Whether a store denies access, or the credentials are missing or have expired."""
+    """Returns whether a store denies access, or the credentials are missing or have expired."""
     status = getattr(error, "code", None) or getattr(error, "status", None)  # of gcsfs, aiohttp
     return (isinstance(error, PermissionError | NoBucket) or status in (401, 403) or str(error).startswith("Forbidden")
             or "Credentials" in type(error).__name__)
 
 
 def transfer(action: Callable[[str], Any], names: Iterable[str]) -> None:
-    """Calls `action` with each name, several at a time."""
+    """Calls `action` with each name, `TRANSFERS` at a time."""
     with ThreadPoolExecutor(TRANSFERS) as pool:
         for _ in pool.map(action, names):
             pass
 
 
 def describe(error: Exception) -> str:
-    """An exception as one line."""
+    """Describes an exception in one line."""
     if isinstance(error, UserError | RunFault):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
@@ -150,10 +150,10 @@ def describe(error: Exception) -> str:
 
 
 def inside(name: str, url: str) -> str:
-    """`name`, of a file in the store at `url`, which becomes a local file with the same name below a folder.
+    """Checks that a file of the store at `url` can be copied to a local file of the same name, and returns the name.
 
     Raises:
-      UserError: the local file would be elsewhere. Names of objects in a bucket may have any characters.
+      UserError: the local file would be outside of its folder. Names of objects in a bucket may have any characters.
     """
     if "\\" in name or "\0" in name or {"", ".", ".."} & set(name.split("/")):
         raise UserError(f"{url} has a file named {name[:200]!r}, which cannot be a file in a local folder; remove it "
@@ -162,7 +162,7 @@ def inside(name: str, url: str) -> str:
 
 
 class Store:
-    """The files below `url`, named by their relative paths. The methods raise the errors of the store.
+    """The files below a URL, named by their relative paths. The methods raise the errors of the store.
 
     Args:
       url, what, example: as for `file_system`.
@@ -173,36 +173,37 @@ class Store:
         self._system, self._top = file_system(url, what, example)
 
     def names(self, folder: str = "") -> list[str]:
-        """The names of all files, or of those in a folder. Raises UserError as `inside`."""
+        """Returns the sorted names of all files below `folder`; "" is the top. Raises UserError as `inside`."""
         self._system.invalidate_cache()  # other processes write there too
         paths = self._system.find(f"{self._top}/{folder}".rstrip("/"))
         return sorted(self._relative(path) for path in paths)
 
     def details(self) -> dict[str, tuple[int, str]]:
-        """{name: (size, checksum)} of the files directly in the directory, or of the file `url` itself, as ".". A
-        checksum has the name that the store uses for it before it; "" if there is none."""
+        """Returns {name: (size, checksum)} of the files directly in the directory; "." is the file at `url` itself.
+        Checksums are those of `checksum`."""
         self._system.invalidate_cache()
         paths = sorted(self._system.find(self._top, maxdepth=1, detail=True).items())
         files = ((self._relative(path), info) for path, info in paths)
         return {name: (info["size"] or 0, checksum(info)) for name, info in files if "/" not in name}
 
     def read(self, name: str) -> bytes | None:
-        """The content of a file; None if it does not exist."""
+        """Returns the content of a file; None if it does not exist."""
         try:
             return self._system.cat_file(self._path(name))
         except FileNotFoundError:
             return None
 
     def open(self, name: str) -> BinaryIO:
-        """A file, to be read from any position."""
+        """Opens a file for reading; it is seekable."""
         return self._system.open(self._path(name), "rb")
 
     def write(self, name: str, content: bytes) -> None:
+        """Creates or replaces a file."""
         self._in_folder(name, lambda path: self._system.pipe_file(path, content))
 
     def create(self, name: str, content: bytes) -> None:
-        """Creates a file. Raises FileExistsError if it exists; a store that cannot do that in one step may replace a
-        file that another process creates at the same time."""
+        """Creates a file. Raises FileExistsError if it exists. A store without atomic creation may replace a file that
+        another process creates at the same time."""
         try:
             self._in_folder(name, lambda path: self._system.pipe_file(path, content, mode="create"))
         except (NotImplementedError, OSError) as error:
@@ -213,12 +214,12 @@ class Store:
             raise
 
     def upload(self, source: Path, name: str) -> None:
-        """Creates or replaces a file with the content of a local one, which may be larger than memory."""
+        """Creates or replaces a file with the content of a local file, which may be larger than memory."""
         source.stat()  # raises FileNotFoundError
         self._in_folder(name, lambda path: self._system.put_file(str(source), path))
 
     def download(self, name: str, target: Path) -> None:
-        """Copies a file to a local one, and makes its directory."""
+        """Copies a file to a local file, and makes its directory."""
         inside(name or posixpath.basename(self.url), self.url)
         target.parent.mkdir(parents=True, exist_ok=True)
         self._system.get_file(self._path(name), str(target))
@@ -230,7 +231,7 @@ class Store:
             self._system.rm(self._path(name), recursive=True)
 
     def _relative(self, path: str) -> str:
-        """The name of a file of the store; "." for the file `url` itself."""
+        """Returns the name of a file of the store; "." for the file `url` itself."""
         top = f"{self._top.rstrip('/')}/"
         name = path.removeprefix(top).rstrip("/") if path.startswith(top) else posixpath.relpath(path, self._top)
         return name if name == "." else inside(name, self.url)

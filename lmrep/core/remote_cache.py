@@ -1,5 +1,5 @@
-"""Local copies of files in remote stores: of published checkpoints, named by what the store says of the files, and of
-sealed directories, such as token stores, named by a fingerprint."""
+"""Downloads files of remote stores to local caches: published checkpoints, keyed by the names, sizes and checksums of
+their files, and sealed directories, such as token stores, whose names have a fingerprint."""
 
 import base64
 import hashlib
@@ -19,44 +19,43 @@ log = logging.getLogger(__name__)
 
 
 def local(path: str | os.PathLike, what: str) -> Path:
-    """`path` itself, or for a URL a local copy of that file, or of the files directly in that directory.
+    """Returns a local path unchanged. For a URL, downloads the file, or the files directly in the directory, and
+    returns the path of the copy.
 
     The copy is in $LMREP_DATA_DIR/downloads (or ~/.cache/lmrep/downloads), in a folder whose name depends on the names,
     sizes and checksums that the store gives. If they have not changed, nothing is downloaded. Every size is compared
-    after the download, and every MD5 where the store gives one (Google Cloud Storage does).
+    after the download, and every MD5 that the store gives (Google Cloud Storage does).
 
     Args:
       path: a local path or a URL.
-      what: the setting, for error messages.
+      what: the name of the setting, for error messages.
 
     Raises:
       UserError: the store cannot be reached, or there are no such files.
-      RunFault: what was downloaded is not what the store has, or the disk cannot be written.
+      RunFault: a downloaded file differs from the store's, or the disk cannot be written.
     """
     url = remote.as_url(path)
-    return _local(url, what) if url else Path(path)
-
-
-def _local(url: str, what: str) -> Path:
+    if not url:
+        return Path(path)
     store = remote.Store(url, what, "gs://bucket/models/bert")
     with remote.user_errors(url):
         files = store.details()
     if not files:
         raise UserError(f"{what} is {url!r}, where the store has no files; check the address")
-    folder, name = default_data_dir() / "downloads" / digest([url, files])[:16], posixpath.basename(url)
+    folder, top = default_data_dir() / "downloads" / digest([url, files])[:16], posixpath.basename(url)
 
     def download(target: Path) -> None:
-        target = target if "." in files else target / name  # "." is a file at the URL itself
+        target = target if "." in files else target / top  # "." is a file at the URL itself
         log.info("downloading %s from %s", byte_size(sum(size for size, _ in files.values())), url)
         with remote.user_errors(url):
-            remote.transfer(lambda each: _download(store, each, *files[each], target), files)
+            remote.transfer(lambda name: _download(store, name, *files[name], target), files)
 
-    return sealed_cache.cached(folder, download, lambda directory: directory / name, {"url": url},
+    return sealed_cache.cached(folder, download, lambda directory: directory / top, {"url": url},
                                "the download", "free some space, or set another $LMREP_DATA_DIR")
 
 
 def _download(store: remote.Store, name: str, size: int, checksum: str, folder: Path) -> None:
-    """Downloads a file and compares it with what the store says of it."""
+    """Downloads a file, and compares its size and MD5 with those that the store gave."""
     path = folder / (posixpath.basename(store.url) if name == "." else name)
     store.download("" if name == "." else name, path)
     if path.stat().st_size != size:
@@ -70,24 +69,24 @@ def _download(store: remote.Store, name: str, size: int, checksum: str, folder: 
 
 
 def local_data_dir(data_dir: str | os.PathLike) -> Path:
-    """The data directory on this machine: `data_dir` itself, or the default one if that is in a remote store."""
+    """Returns the data directory on this machine: `data_dir`, or the default directory if `data_dir` is remote."""
     return default_data_dir() if remote.as_url(data_dir) else Path(data_dir)
 
 
 def download_sealed(data_dir: str | os.PathLike, name: str, progress: Callable[[str], None]) -> bool:
-    """Downloads the sealed directory `name` of a remote data directory to the local one, if it is there, and compares
-    every file with its manifest.
+    """Downloads the sealed directory `name` of a remote data directory to the local data directory, and compares every
+    file with the manifest.
 
     Args:
-      data_dir: may be local, where this does nothing.
-      name: of the directory, which another process may download at the same time.
-      progress: is called with messages for people.
+      data_dir: the data directory; if it is local, nothing is downloaded.
+      name: the name of the sealed directory, which another process may download at the same time.
+      progress: called with messages for users.
 
     Returns:
-      Whether it was there.
+      Whether the directory was downloaded; False if the store does not have it.
 
     Raises:
-      UserError: the store cannot be reached, or what it has is damaged.
+      UserError: the store cannot be reached, or the directory is damaged there.
       RunFault: the disk cannot be written.
     """
     base = remote.as_url(data_dir)
@@ -104,7 +103,7 @@ def download_sealed(data_dir: str | os.PathLike, name: str, progress: Callable[[
     try:
         with atomic_directory(target, keep_existing=True) as temporary:
             with remote.user_errors(url):
-                remote.transfer(lambda each: store.download(each, temporary / each), names)
+                remote.transfer(lambda name: store.download(name, temporary / name), names)
             verified(temporary)
     except Damaged as damage:
         raise UserError(f"{url} is damaged: {damage}; copy it there again, or give another --data_dir") from None

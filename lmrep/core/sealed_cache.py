@@ -1,5 +1,4 @@
-"""Directories of computed files with a manifest: built once, verified whenever they are opened, built again if damaged.
-"""
+"""A cache of computed directories with manifests: built once, verified when they are opened, rebuilt if damaged."""
 
 import contextlib
 import json
@@ -13,9 +12,9 @@ from typing import Any, TypeVar
 from lmrep.core.errors import RunFault
 from lmrep.core.files import Damaged, atomic_directory, manifest, remove_leftovers, seal, verified, write_json
 
-ALWAYS_VERIFIED = 2**30  # bytes: smaller directories are hashed (in 1.5 seconds) whenever they are opened
-SMALL_FILE = 2**20  # bytes: smaller files are hashed in any directory
-ATTEMPTS = 3  # to build a directory that is damaged
+ALWAYS_VERIFIED = 2**30  # bytes; smaller directories are hashed (in 1.5 seconds) whenever they are opened
+SMALL_FILE = 2**20  # bytes; smaller files are hashed in any directory
+ATTEMPTS = 3  # to build a directory
 
 Value = TypeVar("Value")
 
@@ -26,20 +25,19 @@ def cached(
     directory: Path, build: Callable[[Path], None], load: Callable[[Path], Value], record: dict[str, Any], what: str,
     advice: str = "free some space or name another directory",
 ) -> Value:
-    """What `load` makes of a directory of files that `build` writes, if an earlier call has not written it already. A
-    directory that is damaged is logged and built again.
+    """Builds a directory unless it exists, and returns `load(directory)`. A damaged directory is rebuilt, and logged.
 
     Args:
-      directory: its name has a fingerprint of everything that decides the content.
-      build: writes the files into a directory that becomes `directory`. If another process writes the same one
-        meanwhile, that one stays.
-      load: raises Damaged if a file is not what it should be.
+      directory: its name has a fingerprint of everything that determines the content.
+      build: writes the files into a temporary directory, which becomes `directory` unless another process has built it
+        meanwhile.
+      load: reads the directory; raises Damaged if a file is invalid.
       record: JSON, for the manifest.
       what: the content, for messages, such as "the plan".
-      advice: what to do where it cannot be written.
+      advice: what to do if it cannot be written, for messages.
 
     Raises:
-      RunFault: the directory cannot be written, or is damaged again each time.
+      RunFault: the directory cannot be written, or is damaged after `ATTEMPTS` builds.
     """
     for _ in range(ATTEMPTS):  # another process may find the same damage, and remove what this one has written
         try:
@@ -62,10 +60,10 @@ def cached(
 
 
 def find_damage(directory: Path) -> str:
-    """How a sealed directory differs from its manifest; "" if it does not.
+    """Describes how a sealed directory differs from its manifest; returns "" if it is intact.
 
-    If it has more than ALWAYS_VERIFIED bytes, a file of more than SMALL_FILE is not read again while its size, time and
-    inode are those with which this machine has verified it; a file beside the directory records them.
+    In a directory of more than ALWAYS_VERIFIED bytes, a file of more than SMALL_FILE bytes is hashed once per machine,
+    and again when its size, time or inode change. A file beside the directory records them.
     """
     record = directory.with_name(f".{directory.name}.verified-{platform.node()}")
     try:
@@ -86,7 +84,7 @@ def find_damage(directory: Path) -> str:
 
 
 def _known(record: Path) -> dict[str, Any]:
-    """The states of files that this machine has verified; none if the record is missing or damaged."""
+    """Returns {name: [size, time, inode]} of the files that this machine has verified; {} without an intact record."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
         if isinstance(known := json.loads(record.read_bytes()), dict):
             return known
@@ -94,7 +92,7 @@ def _known(record: Path) -> dict[str, Any]:
 
 
 def _remove(directory: Path, what: str) -> None:
-    """Removes a directory; a rename comes first, so that no other process opens a part of it."""
+    """Renames a directory, so that no other process opens a part of it, and removes it."""
     try:
         with tempfile.TemporaryDirectory(prefix=".", dir=directory.parent, ignore_cleanup_errors=True) as temporary:
             directory.rename(Path(temporary) / "damaged")

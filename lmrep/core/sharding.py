@@ -1,8 +1,7 @@
 """Sharding: a mesh of named axes, and rules that map logical axes to mesh axes.
 
-A parameter's spec names the logical axis of each of its dimensions; `shard` names the axes of an activation. The
-rules say over which mesh axes a logical axis is sharded. They define the layout completely: no model depends on the
-mesh.
+A parameter's spec names the logical axis of each dimension; `shard` names the axes of an activation. The rules give the
+mesh axes over which a logical axis is sharded. They define the layout completely: no model depends on the mesh.
 """
 
 import contextlib
@@ -25,7 +24,7 @@ Rules = Mapping[str, Any]  # logical axis -> mesh axis, several mesh axes, or No
 AXES = ("data", "fsdp", "tensor")
 SEQUENCE = "sequence"  # a fourth axis, of meshes that shard sequences
 
-# Logical axes whose rule is None, or an axis that a mesh does not have, are replicated.
+# A logical axis is replicated if its rule is None or names an axis that the mesh does not have.
 RULES: Rules = {
     "batch": ("data", "fsdp"),  # each example is on one (data, fsdp) position
     "length": SEQUENCE,  # the positions of a sequence; attention gathers its keys and values
@@ -44,21 +43,21 @@ _active: contextvars.ContextVar[Mesh | None] = contextvars.ContextVar("mesh", de
 
 
 def axis_names(sizes: Sequence[int]) -> tuple[str, ...]:
-    """The names of the axes of a mesh with these sizes: three, or four with `sequence`."""
+    """Returns the names of the axes of a mesh with these sizes: three, or four with `sequence`."""
     return (*AXES, SEQUENCE)[: len(sizes)]
 
 
 def describe_sizes(sizes: Sequence[int]) -> str:
-    """The sizes of a mesh for people: "data x fsdp x tensor = 2 x 2 x 2"."""
+    """Describes the sizes of a mesh for messages: "data x fsdp x tensor = 2 x 2 x 2"."""
     return f"{' x '.join(axis_names(sizes))} = {' x '.join(map(str, sizes))}"
 
 
 def make_mesh(data: int = 1, fsdp: int = 1, tensor: int = 1, sequence: int = 1, devices: list | None = None) -> Mesh:
-    """A mesh of data * fsdp * tensor * sequence devices, by default the first ones. It has an axis `sequence` only if
-    that is above 1.
+    """Makes a mesh of data * fsdp * tensor * sequence devices, by default the first ones. It has an axis `sequence`
+    only if that size is above 1.
 
     Neighboring devices are along the `tensor` axis, then along `sequence` and `fsdp`: these axes communicate most.
-    Slices of TPUs, between which the network is slow, are along `data`.
+    TPU slices, between which the network is slow, are along `data`.
 
     Raises:
       UserError: the devices belong to several slices, whose number does not divide `data`.
@@ -69,26 +68,26 @@ def make_mesh(data: int = 1, fsdp: int = 1, tensor: int = 1, sequence: int = 1, 
         raise UserError(f"mesh.data is {data}, and the devices are in {len(slices)} slices; make it a multiple of "
                         f"{len(slices)}, so that only gradients are sent between slices")
     arranged = [jax.make_mesh((data // len(slices), fsdp, sequence, tensor), ("data", "fsdp", SEQUENCE, "tensor"),
-                              devices=[device for device in devices if slice_of(device) == each]).devices
-                for each in slices]
+                              devices=[device for device in devices if slice_of(device) == index]).devices
+                for index in slices]
     sizes = (data, fsdp, tensor) if sequence == 1 else (data, fsdp, tensor, sequence)
     return Mesh(np.concatenate(arranged).swapaxes(2, 3).reshape(sizes), axis_names(sizes),
                 axis_types=(AxisType.Auto,) * len(sizes))
 
 
 def abstract_mesh(sizes: Sequence[int]) -> AbstractMesh:
-    """A mesh of these sizes without devices."""
+    """Makes a mesh of these sizes without devices."""
     return AbstractMesh(tuple(sizes), axis_names(sizes), axis_types=(AxisType.Auto,) * len(sizes))
 
 
 def slice_of(device: jax.Device) -> int:
-    """The number of the TPU slice of a device; 0 for other devices."""
+    """Returns the number of the TPU slice of a device; 0 for other devices."""
     return getattr(device, "slice_index", 0) or 0
 
 
 @contextlib.contextmanager
 def use_mesh(mesh: Mesh) -> Iterator[Mesh]:
-    """A context in which `shard` constrains arrays to `mesh` by RULES."""
+    """Makes `mesh` the active mesh within the context: `shard` constrains arrays to it by RULES."""
     token = _active.set(mesh)
     try:
         with jax.set_mesh(mesh):
@@ -99,7 +98,7 @@ def use_mesh(mesh: Mesh) -> Iterator[Mesh]:
 
 @contextlib.contextmanager
 def without_mesh() -> Iterator[None]:
-    """A context in which programs are traced as for one device, also inside `use_mesh`."""
+    """Removes the active mesh within the context: programs are traced as for one device, also inside `use_mesh`."""
     token = _active.set(None)
     try:
         yield
@@ -108,22 +107,23 @@ def without_mesh() -> Iterator[None]:
 
 
 def platform(mesh: Mesh | AbstractMesh | None = None) -> str:
-    """"cpu", "gpu" or "tpu": the devices of a mesh, by default of the active one. Without devices, JAX's default."""
+    """Returns the platform of a mesh's devices, by default of the active mesh: "cpu", "gpu" or "tpu". For a mesh
+    without devices, and without a mesh, returns JAX's default."""
     mesh = _active.get() if mesh is None else mesh
     return mesh.devices.flat[0].platform if isinstance(mesh, Mesh) else jax.default_backend()
 
 
 def partition_spec(axes: tuple[str | None, ...], shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
-    """The PartitionSpec of an array with this shape and these logical axes.
+    """Returns the PartitionSpec of an array with this shape and these logical axes.
 
-    A dimension that its mesh axes do not divide is sharded along the first of them that do, or along none, for example
-    BERT's vocabulary of 30,522 on a `tensor` axis of 4.
+    If the mesh axes of a dimension do not divide its size, it is sharded along as many of the first ones as do, or
+    along none, for example BERT's vocabulary of 30,522 on a `tensor` axis of 4.
     """
     return _spec(axes, shape, mesh, mesh.axis_names)
 
 
 def _spec(axes: tuple[str | None, ...], shape: tuple[int, ...], mesh: Mesh, among: Sequence[str]) -> PartitionSpec:
-    """As `partition_spec`, with some axes of the mesh."""
+    """Returns `partition_spec` restricted to the mesh axes `among`."""
     return PartitionSpec(*(_dividing(mesh, RULES.get(axis) if axis else None, among, size)
                            for axis, size in zip(axes, shape, strict=True)))
 
@@ -140,18 +140,18 @@ def _dividing(
 
 
 def divides(mesh: Mesh, mesh_axes: str | tuple[str, ...] | None, size: int) -> bool:
-    """Whether the number of devices along the mesh axes divides `size`."""
+    """Returns whether the number of devices along the mesh axes divides `size`."""
     return size % math.prod(mesh.shape[name] for name in _names(mesh_axes)) == 0
 
 
 def _names(*mesh_axes: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    """The names of the mesh axes of some dimensions."""
+    """Returns the names of the mesh axes in entries of a PartitionSpec."""
     return tuple(name for axes in mesh_axes for name in ((axes,) if isinstance(axes, str) else axes or ()))
 
 
 def shard(x: Array, *axes: str | None) -> Array:
     """Constrains an activation to the layout of its logical `axes`; the identity outside `use_mesh`. Inside
-    `map_examples`, to the layout along the other axes of the mesh."""
+    `map_examples`, constrains it along the axes that the partitioner splits."""
     if (mesh := _active.get()) is None:
         return x
     manual = jax.sharding.get_abstract_mesh().manual_axes
@@ -160,14 +160,14 @@ def shard(x: Array, *axes: str | None) -> Array:
 
 
 def axis_size(name: str) -> int:
-    """The size of an axis of the active mesh; 1 for one that it does not have, and outside `use_mesh`."""
+    """Returns the size of an axis of the active mesh; 1 if the mesh does not have it, and outside `use_mesh`."""
     mesh = _active.get()
     return 1 if mesh is None else mesh.shape.get(name, 1)
 
 
 def gather(x: Array, axes: tuple[str | None, ...], name: str) -> Array:
-    """An array of these logical axes, gathered along the axis `name` and sharded as before along the others; the
-    identity outside `use_mesh`."""
+    """Gathers an array of these logical axes along the axis `name`, and keeps it sharded along the others; the identity
+    outside `use_mesh`."""
     return x if _active.get() is None else _gather(x, axes, name)
 
 
@@ -181,8 +181,8 @@ _gather.defvjp(lambda x, axes, name: (_gathered(x, axes, name), None),
 
 
 def gather_kernel(kernel: Array, axes: tuple[str | None, ...]) -> Array:
-    """As `gather` along `embed`, by an all-gather that the partitioner cannot replace. It has no gradient of its own:
-    see `sum_kernel_gradient`."""
+    """Gathers a kernel along `embed` by an all-gather that the partitioner cannot replace, unlike `gather`. The caller
+    computes the gradient: see `sum_kernel_gradient`."""
     if (layout := _kernel_layout(axes, kernel.shape)) is None:
         return kernel
     mesh, manual, spec, at = layout
@@ -195,11 +195,11 @@ def gather_kernel(kernel: Array, axes: tuple[str | None, ...]) -> Array:
 def sum_kernel_gradient(
     product: Callable[[Array, Array], Array], x: Array, g: Array, axes: tuple[str | None, ...]
 ) -> Array:
-    """product(x, g), the gradient of a kernel of these logical axes, which is a sum over examples and positions: where
-    the kernel is sharded along `embed`, of each device's own, summed by one reduce-scatter.
+    """Returns product(x, g), the gradient of a kernel of these logical axes, a sum over examples and positions. If the
+    kernel is sharded along `embed`, each device sums over its examples, and one reduce-scatter adds these sums.
 
-    Left to the partitioner, it is an all-reduce of the complete gradient and a slice of it. XLA's GPU and TPU backends
-    join these two in some cases only (libtpu 0.0.42: on 4 chips of a v5e, not on 16).
+    The partitioner would emit an all-reduce of the complete gradient and a slice. XLA's GPU and TPU backends turn these
+    into a reduce-scatter in some cases only (libtpu 0.0.42: on 4 chips of a v5e, not on 16).
 
     Args:
       product: (x, g) -> the gradient, summed over their leading axes.
@@ -226,7 +226,7 @@ def sum_kernel_gradient(
 
 
 def _all_gather(x: Array, name: str, at: int) -> Array:
-    """Inside a shard_map: the shards x along the mesh axis `name`, concatenated along the dimension `at`."""
+    """Inside a shard_map: concatenates the shards x along the mesh axis `name` in the dimension `at`."""
     return jax.lax.all_gather(x, name, axis=at, tiled=True)
 
 
@@ -236,10 +236,10 @@ _all_gather.defvjp(lambda x, name, at: (_all_gather(x, name, at), None),
 
 
 def _sum_scatter(x: Array, name: str, at: int) -> Array:
-    """Inside a shard_map: a shard along the dimension `at` of the sum of x [i, o] over the mesh axis `name`.
+    """Inside a shard_map: sums x [i, o] over the mesh axis `name`, and returns a shard along the dimension `at`.
 
-    libtpu replaces a reduce-scatter by an all-reduce, which sends twice as much, where tiles of the other dimension
-    cannot be divided: a table of BERT's 30,522 rows on 16 chips, but not one of 30,720.
+    libtpu replaces a reduce-scatter by an all-reduce, which sends twice as much, if the tiles of the other dimension
+    cannot be divided: for a table of BERT's 30,522 rows on 16 chips, but not of 30,720.
     """
     if platform() != "tpu":
         return jax.lax.psum_scatter(x, name, scatter_dimension=at, tiled=True)
@@ -253,8 +253,8 @@ def _sum_scatter(x: Array, name: str, at: int) -> Array:
 def _kernel_layout(
     axes: tuple[str | None, ...], shape: tuple[int, ...]
 ) -> tuple[Mesh, set[str], PartitionSpec, int] | None:
-    """(the mesh, its axes without `tensor`, along which the partitioner splits products, the kernel's layout along
-    these, the dimension that is sharded along `embed`); None if no dimension is."""
+    """Returns (the mesh, its axes without `tensor`, the kernel's layout along these, the dimension that is sharded
+    along `embed`); None if no dimension is. The partitioner splits products along `tensor`."""
     mesh = _active.get()
     if mesh is None or "embed" not in axes or jax.sharding.get_abstract_mesh().manual_axes:
         return None
@@ -264,10 +264,11 @@ def _kernel_layout(
 
 
 def look_up(table: Array, ids: Array) -> Array:
-    """table[ids], [b, t, d], of a parameter [v, d] with the logical axes `vocab` and `embed`, and ids i32[b, t].
+    """Returns table[ids], [b, t, d], of a parameter [v, d] with the logical axes `vocab` and `embed`, and ids
+    i32[b, t].
 
-    Where an fsdp axis shards the width, each device looks up its columns for the ids of all devices along the axis, and
-    they exchange columns for examples. So neither the table nor its gradient is sent, which is larger.
+    If an fsdp axis shards the width, each device looks up its columns for the ids of all devices along the axis, and an
+    all-to-all exchanges columns for examples. The table and its gradient, which are larger, are not sent.
     """
     mesh, axes = _active.get(), ("vocab", "embed")
     rows, columns = (None, None) if mesh is None else partition_spec(axes, table.shape, mesh)
@@ -279,9 +280,9 @@ def look_up(table: Array, ids: Array) -> Array:
         ids = jax.lax.all_gather(ids, columns, tiled=True)
         if rows is not None:
             ids -= jax.lax.axis_index(rows) * len(table)
-            held = (ids >= 0) & (ids < len(table))
+            in_shard = (ids >= 0) & (ids < len(table))
         x = jnp.take(table, ids, axis=0, mode=None if rows is None else "clip")
-        x = jax.lax.all_to_all(x if rows is None else jnp.where(held[..., None], x, 0), columns, 0, 2, tiled=True)
+        x = jax.lax.all_to_all(x if rows is None else jnp.where(in_shard[..., None], x, 0), columns, 0, 2, tiled=True)
         return x if rows is None else jax.lax.psum(x, rows)
 
     return jax.shard_map(of_shard, mesh=mesh, in_specs=(PartitionSpec(rows, columns), ids_spec),
@@ -289,13 +290,13 @@ def look_up(table: Array, ids: Array) -> Array:
 
 
 def map_shards(f: Callable[..., Array], axes: Sequence[tuple[str | None, ...]], *arrays: Array) -> Array:
-    """f(*arrays), run on each device with its shards: for kernels that the partitioner cannot split.
+    """Returns f(*arrays), computed on each device with its shards, for kernels that the partitioner cannot split.
 
     Args:
       f: shards -> a shard of the result, which has the shape and the layout of the first array.
       axes: the logical axes of each array, as in `shard`. f must be independent along those that are sharded, or use
         `shard_start` and `gather_length`.
-      *arrays: its arguments; None for one that is not there.
+      *arrays: the arguments of f; None for an absent one.
     """
     if (mesh := _active.get()) is None or mesh.size == 1:
         return f(*arrays)
@@ -307,16 +308,17 @@ def map_shards(f: Callable[..., Array], axes: Sequence[tuple[str | None, ...]], 
 def map_examples(
     f: Callable[..., Any], axes: Sequence[tuple[str | None, ...]], out: Any, *arrays: Array | None
 ) -> Any:
-    """f(*arrays), run on each device with its examples and positions. Along `tensor`, the partitioner splits it.
+    """Returns f(*arrays), computed on each device with its examples and positions. The partitioner splits f along
+    `tensor`.
 
-    Parameters, which have an axis `embed`, are gathered along it before, and their gradients are summed by one
-    reduce-scatter after the backward pass of f, whatever loops that has.
+    Parameters, which have an axis `embed`, are gathered along it before f. Their gradients are summed by one
+    reduce-scatter after the backward pass of f, even if f has loops.
 
     Args:
       f: shards -> shards of the results. It must be independent for each example and position, or use `sum_shards`.
       axes: the logical axes of each array, as in `shard`.
-      out: of each result, the index of an array whose first axes are its axes, and their number.
-      *arrays: its arguments; None for one that is not there.
+      out: (i, n) for each result: its axes are the first n axes of the array number i.
+      *arrays: the arguments of f; None for an absent one.
     """
     mesh = _active.get()
     if mesh is None or mesh.size == mesh.shape["tensor"]:
@@ -334,7 +336,7 @@ def map_examples(
 
 
 def sum_shards(x: Array, axes: tuple[str | None, ...], shape: tuple[int, ...]) -> Array:
-    """Inside `map_examples`: the sum of x over the devices among which an array of that shape is sharded."""
+    """Inside `map_examples`: sums x over the devices that shard an array of these axes and this shape."""
     mesh = _active.get()
     if mesh is None or mesh.size == mesh.shape["tensor"]:
         return x
@@ -342,7 +344,7 @@ def sum_shards(x: Array, axes: tuple[str | None, ...], shape: tuple[int, ...]) -
 
 
 def shard_start(axes: tuple[str | None, ...], shape: tuple[int, ...]) -> tuple[int | Array, ...]:
-    """Inside `map_shards`: the index of the first element of a shard in the array of that shape."""
+    """Inside `map_shards`: returns the index of the shard's first element in the array of this shape."""
     if (mesh := _active.get()) is None or mesh.size == 1:
         return (0,) * len(shape)
 
@@ -356,12 +358,12 @@ def shard_start(axes: tuple[str | None, ...], shape: tuple[int, ...]) -> tuple[i
 
 
 def gather_length(x: Array, length: int) -> Array:
-    """Inside `map_shards`: all `length` positions of a shard [b, t, ...], whose gradient is scattered."""
+    """Inside `map_shards`: gathers all `length` positions of a shard [b, t, ...]. The gradient is scattered."""
     return x if x.shape[1] == length else jax.lax.all_gather(x, SEQUENCE, axis=1, tiled=True)
 
 
 def gather_params(params: Tree, specs: Tree) -> Tree:
-    """Parameters gathered along `embed`, as `gather` does.
+    """Gathers parameters along `embed` by `gather`.
 
     With this constraint the partitioner gathers a weight just before its product, and never the larger activation.
     """
@@ -369,22 +371,22 @@ def gather_params(params: Tree, specs: Tree) -> Tree:
 
 
 def gather_vectors(params: Tree, specs: Tree) -> Tree:
-    """As `gather_params`, of biases and scales only: `layers.linear` gathers kernels for each of their products."""
+    """Gathers biases and scales as `gather_params`; `layers.linear` gathers kernels for each product."""
     return jax.tree.map(lambda spec, x: gather(x, spec.axes, "embed") if len(spec.shape) == 1 else x, specs, params,
                         is_leaf=is_spec)
 
 
 def shardings(specs: Tree, mesh: Mesh) -> Tree:
-    """The sharding of each parameter."""
+    """Returns the sharding of each parameter."""
     return jax.tree.map(
         lambda s: NamedSharding(mesh, partition_spec(s.axes, s.shape, mesh)), specs, is_leaf=is_spec)
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """The sharding of arrays whose leading axis is the batch."""
+    """Returns the sharding of arrays whose leading axis is the batch."""
     return NamedSharding(mesh, PartitionSpec(RULES["batch"]))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """The sharding of an array that every device holds completely."""
+    """Returns the sharding of an array that every device holds completely."""
     return NamedSharding(mesh, PartitionSpec())

@@ -1,4 +1,4 @@
-"""Lines of the UTF-8 text files that users name."""
+"""Reads the lines of UTF-8 text files that users name."""
 
 import codecs
 import os
@@ -12,26 +12,26 @@ MARKS = {"UTF-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "UTF-16": (codecs
 
 
 def byte_order(head: bytes) -> str | None:
-    """"UTF-16" or "UTF-32" where the first bytes of a file are their byte order mark; None for others."""
+    """Returns "UTF-16" or "UTF-32" if a file begins with its byte order mark, else None."""
     return next((name for name, marks in MARKS.items() if head.startswith(marks)), None)
 
 
 def check_utf8(head: bytes, path: str | os.PathLike) -> None:
-    """Raises UserError if the first bytes of a file are the byte order mark of another encoding."""
+    """Raises UserError if a file begins with the byte order mark of UTF-16 or UTF-32."""
     if name := byte_order(head):
         raise UserError(f"{path} is {name} text, as its byte order mark says; convert it to UTF-8: "
                         f"iconv -f {name} -t UTF-8")
 
 
 def lines(path: str | os.PathLike, pipes: bool = False) -> Iterator[str]:
-    """The lines of a file, without line break (LF or CRLF) and byte order mark, read as they are consumed.
+    """Yields the lines of a file, without line break (LF or CRLF) and byte order mark.
 
     Args:
       path: as for `input_files.open_input`.
       pipes: whether it may be a named pipe.
 
     Raises:
-      UserError: as `open_input`; a line is not UTF-8, with file and line.
+      UserError: as `open_input`; a line is not UTF-8 or too long.
     """
     with input_files.open_input(path, pipes=pipes) as file:
         for number, line in enumerate(input_files.lines(file, path), 1):

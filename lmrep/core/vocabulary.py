@@ -7,9 +7,9 @@ import numpy as np
 
 
 class WordCharacters(Protocol):
-    """The characters of words, for networks that read them; see `lmrep.data.characters`."""
+    """The character ids of words, for networks that read characters; see `lmrep.data.characters`."""
 
-    table: np.ndarray  # int16[v, c], of the vocabulary
+    table: np.ndarray  # int16[v, c], the characters of each word of the vocabulary
 
     def known(self, ids: np.ndarray) -> np.ndarray: ...
 
@@ -23,7 +23,7 @@ class Vocabulary:
     """A vocabulary of `size` token ids."""
 
     size: int  # number of ids, including special tokens
-    # role -> id, for the roles that the tokenizer has, out of `pad unk cls sep mask bos eos eod`
+    # role -> id, for those of the roles `pad unk cls sep mask bos eos eod` that the tokenizer has
     specials: dict[str, int]
     # bool[size], False for tokens that continue a word ("##ing"); None if `ends_word` defines words
     starts_word: np.ndarray | None = field(repr=False)
@@ -31,14 +31,14 @@ class Vocabulary:
     counts: np.ndarray = field(repr=False)
     # bool[size], True for tokens that end a word (GPT's, with "</w>"); None if `starts_word` defines words
     ends_word: np.ndarray | None = field(default=None, repr=False)
-    # the ids of the characters of each word, those outside of the vocabulary too; None for tokenizers without
+    # the character ids of words, including those outside of the vocabulary; None for tokenizers without
     characters: WordCharacters | None = field(default=None, repr=False)
-    # the ids of the tokens that stand for spans, in the order in which spans get them; () for none
+    # the ids of the sentinel tokens that replace spans, in the order of use; () for none
     sentinels: tuple[int, ...] = field(default=(), repr=False)
 
     @property
     def unknown(self) -> int:
-        """The id of words that the vocabulary lacks; -1 if no text has it, as for GPT-2, where it ends documents."""
+        """The id of words outside of the vocabulary; -1 if there is none, as for GPT-2, whose `unk` ends documents."""
         unknown = self.specials.get("unk", -1)
         return -1 if list(self.specials.values()).count(unknown) > 1 else unknown
 
