@@ -226,7 +226,7 @@ def sum_kernel_gradient(
 
 
 def _all_gather(x: Array, name: str, at: int) -> Array:
-    """Inside a shard_map: concatenates the shards x along the mesh axis `name` in the dimension `at`."""
+    """Concatenates the shards x along the mesh axis `name` in the dimension `at`, inside a shard_map."""
     return jax.lax.all_gather(x, name, axis=at, tiled=True)
 
 
@@ -236,7 +236,7 @@ _all_gather.defvjp(lambda x, name, at: (_all_gather(x, name, at), None),
 
 
 def _sum_scatter(x: Array, name: str, at: int) -> Array:
-    """Inside a shard_map: sums x [i, o] over the mesh axis `name`, and returns a shard along the dimension `at`.
+    """Sums x [i, o] over the mesh axis `name` inside a shard_map, and returns a shard along the dimension `at`.
 
     libtpu replaces a reduce-scatter by an all-reduce, which sends twice as much, if the tiles of the other dimension
     cannot be divided: for a table of BERT's 30,522 rows on 16 chips, but not of 30,720.
@@ -336,7 +336,7 @@ def map_examples(
 
 
 def sum_shards(x: Array, axes: tuple[str | None, ...], shape: tuple[int, ...]) -> Array:
-    """Inside `map_examples`: sums x over the devices that shard an array of these axes and this shape."""
+    """Sums x over the devices that shard an array of these axes and this shape, inside `map_examples`."""
     mesh = _active.get()
     if mesh is None or mesh.size == mesh.shape["tensor"]:
         return x
@@ -344,7 +344,7 @@ def sum_shards(x: Array, axes: tuple[str | None, ...], shape: tuple[int, ...]) -
 
 
 def shard_start(axes: tuple[str | None, ...], shape: tuple[int, ...]) -> tuple[int | Array, ...]:
-    """Inside `map_shards`: returns the index of the shard's first element in the array of this shape."""
+    """Returns the index of a shard's first element in the array of this shape, inside `map_shards`."""
     if (mesh := _active.get()) is None or mesh.size == 1:
         return (0,) * len(shape)
 
@@ -358,7 +358,7 @@ def shard_start(axes: tuple[str | None, ...], shape: tuple[int, ...]) -> tuple[i
 
 
 def gather_length(x: Array, length: int) -> Array:
-    """Inside `map_shards`: gathers all `length` positions of a shard [b, t, ...]. The gradient is scattered."""
+    """Gathers all `length` positions of a shard [b, t, ...] inside `map_shards`. The gradient is scattered."""
     return x if x.shape[1] == length else jax.lax.all_gather(x, SEQUENCE, axis=1, tiled=True)
 
 

@@ -1,4 +1,4 @@
-"""Averaged parameters: over the steps of a run (`optimizer.ema`), or over its checkpoints."""
+"""Averages parameters over the checkpoints of a run, and reads the running averages of `optimizer.ema`."""
 
 import contextlib
 from collections.abc import Sequence
@@ -18,8 +18,8 @@ SHARED = "carry/shared"
 
 
 def parameters(checkpoints: Checkpoints, step: int, averaged: bool) -> Tree:
-    """The parameters of checkpoint `step` as numpy arrays. With `averaged`, their running averages, if the checkpoint
-    has any; frozen parameters have none. Raises as `Checkpoints.read`."""
+    """Returns the parameters of checkpoint `step` as numpy arrays. With `averaged`, those that have a running average
+    are replaced by it. Raises as `Checkpoints.read`."""
     params, _ = checkpoints.read(step, "params")
     if averaged and checkpoints.holds(step, AVERAGE):
         params = params | checkpoints.read(step, AVERAGE)[0]
@@ -27,15 +27,14 @@ def parameters(checkpoints: Checkpoints, step: int, averaged: bool) -> Tree:
 
 
 def shared_carry(checkpoints: Checkpoints, step: int, shapes: Tree) -> Tree:
-    """`carry.shared` of checkpoint `step`, such as running statistics, in the structure of `shapes`; None if it has
-    none."""
+    """Returns `carry.shared` of checkpoint `step`, such as running statistics, in the structure of `shapes`; None if
+    the checkpoint has no such entry."""
     return checkpoints.restore(step, shapes, SHARED)[0] if checkpoints.holds(step, SHARED) else None
 
 
 def mean(checkpoints: Checkpoints, steps: Sequence[int], averaged: bool) -> Tree:
-    """The mean of each parameter over several checkpoints (Vaswani et al., 2017, section 6.1: the last 5 or 20),
-    in float64, with one checkpoint in memory at a time. Raises as `Checkpoints.read`.
-    """
+    """Returns the mean of each parameter over several checkpoints (Vaswani et al., 2017, section 6.1: the last 5 or
+    20). Sums are in float64, with one checkpoint in memory at a time. Raises as `Checkpoints.read`."""
     sums: dict[str, np.ndarray] = {}
     for step in steps:
         params = flatten(parameters(checkpoints, step, averaged))
@@ -53,7 +52,7 @@ def average(source: Path, target: Path, steps: Sequence[int] = (), last: int = 3
       source: the workdir of the run.
       target: the directory to write.
       steps: the checkpoints to average; if empty, the newest `last`.
-      last: number of checkpoints to average if `steps` is empty.
+      last: number of checkpoints to average if `steps` is empty, at least 2.
 
     Returns:
       The steps that were averaged.

@@ -3,7 +3,7 @@
     checkpoints/
       1000/                   the files that Orbax wrote, and manifest.json: size and SHA-256 of every file, path, dtype
       2000/                   and shape of every array, the score, the caller's `meta`, and its own SHA-256
-      .unfinished-3000...     a save in progress, or the remains of one that was killed
+      .unfinished-3000...     a save in progress, or the remains of a killed save
       .removed-500            a checkpoint that is being deleted
 
 Orbax writes to `.unfinished-3000`. Once its files are on the disk, the manifest is added and the directory renamed to
@@ -11,8 +11,8 @@ Orbax writes to `.unfinished-3000`. Once its files are on the disk, the manifest
 takes an empty directory for the latest step, loads a flipped bit, and casts float32 to bfloat16, all without an error.
 The files hold raw arrays and JSON; nothing is unpickled or executed.
 
-In a run of several processes, each calls every method in the same order, on a file system that all share. Without one,
-`remote_checkpoints` writes to an object store.
+In a run of several processes, each process calls every method in the same order, on a file system that all share.
+Without a shared file system, `remote_checkpoints` writes to an object store.
 """
 
 import contextlib
@@ -51,10 +51,10 @@ class Checkpoints:
     """The checkpoints in one directory.
 
     Args:
-      directory: of the checkpoints; the first save makes it.
+      directory: the directory, which the first save makes.
       keep: number of the newest checkpoints to keep, at least 1.
       keep_best: number of the checkpoints with the best scores to keep in addition.
-      best: "min" or "max", whichever score is best.
+      best: whether the best score is the "min" or the "max".
     """
 
     _shared = True  # whether all processes share the directory
@@ -73,10 +73,10 @@ class Checkpoints:
         """Starts to save `state` as checkpoint `step`. The caller may donate its arrays as soon as this returns.
 
         Args:
-          step: the checkpoint's name; a checkpoint of the same step is replaced.
+          step: the step of the checkpoint; an existing checkpoint of this step is replaced.
           state: a pytree of arrays.
-          meta: anything else that a resumed run needs, as JSON.
-          score: orders checkpoints for `keep_best` and `best`; None or NaN for none.
+          meta: JSON that a resumed run needs.
+          score: orders checkpoints for `keep_best` and `best`; None or NaN for no score.
 
         Raises:
           RunFault: the previous save failed, or the disk has too little space for this one.
@@ -93,7 +93,7 @@ class Checkpoints:
                 self._drop_unfinished(step)
             if shutil.disk_usage(self.directory).free < needed:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            if self._manages():  # where Orbax cannot make a directory, its threads keep the process from ending
+            if self._manages():  # if Orbax cannot make a directory, its threads keep the process from ending
                 self._unfinished(step).mkdir()
                 self._unfinished(step).rmdir()
             # Orbax refuses empty arrays; the manifest has their shape and dtype.
@@ -105,10 +105,10 @@ class Checkpoints:
         self._pending = self._thread.submit(self._finish, step, manifest, needed)
 
     def wait(self) -> None:
-        """Returns when the save in progress, if any, is complete.
+        """Waits until the save in progress, if any, is complete.
 
         Raises:
-          RunFault: it failed, on this process or another. Earlier checkpoints are untouched.
+          RunFault: the save failed, on this process or another. Earlier checkpoints are untouched.
         """
         if self._pending is None:
             return
@@ -121,10 +121,10 @@ class Checkpoints:
             raise RunFault("saving a checkpoint failed on another process; see the message of that process")
 
     def check(self) -> None:
-        """Raises RunFault if this run may no longer save checkpoints. Called after every step, so it does not block."""
+        """Raises RunFault if this run may no longer save checkpoints. Does not block: it is called after every step."""
 
     def close(self) -> None:
-        """Waits as `wait`, and ends the threads."""
+        """Waits for the save in progress as `wait`, and ends the threads."""
         try:
             self.wait()
         finally:
@@ -132,9 +132,13 @@ class Checkpoints:
             self._orbax.close()
 
     def clean(self) -> None:
-        """Removes what killed saves and deletions left, and empty directories beside checkpoints, and completes a save
-        that only lacked its final name. Only for the holder of the workdir's lock: to anyone else, a save in progress
-        looks the same."""
+        """Removes the remains of killed saves and deletions, and empty directories beside checkpoints, and completes a
+        save that only lacked its final name. Only the holder of the workdir's lock may call it, because the remains
+        look like a save in progress.
+
+        Raises:
+          RunFault: a file cannot be removed.
+        """
         if jax.process_index() != 0:
             return
         try:
@@ -161,7 +165,7 @@ class Checkpoints:
         log.info("removed %s, left by a save that was killed", leftover)
 
     def drop_after(self, step: int | None) -> None:
-        """Deletes the checkpoints after `step` (all, if None), because the run goes back there."""
+        """Deletes the checkpoints after `step` (all, if None), because the run resumes there."""
         self.wait()
         if jax.process_index() == 0:
             for later in self.steps():
@@ -170,21 +174,21 @@ class Checkpoints:
         multihost_utils.sync_global_devices("dropped")
 
     def _finish(self, step: int, manifest: dict, needed: int) -> None:
-        """The rest of a save, on a separate thread."""
+        """Waits for Orbax on a separate thread, and completes the save."""
         try:
             self._orbax.wait_until_finished()
             self._publish(step, manifest)
         except Exception as error:
             raise self._failure(step, needed, error) from error
 
-    # What differs where the processes share no file system
+    # Overridden for processes that share no file system
 
     def _manages(self) -> bool:
-        """Whether this process makes and removes what is in the directory."""
+        """Returns whether this process makes and removes files in the directory."""
         return not self._shared or jax.process_index() == 0
 
     def _publish(self, step: int, manifest: dict) -> None:
-        """Makes a checkpoint whose files Orbax has written one that counts."""
+        """Adds the manifest to the files that Orbax has written, and gives the directory its final name."""
         if jax.process_index() == 0:
             files.seal(self._unfinished(step), manifest)
             self._rename_to_final(step)
@@ -206,17 +210,17 @@ class Checkpoints:
             _remove(self.directory / f"{REMOVED}{step}")
 
     def _set_aside(self, step: int) -> Path:
-        """Renames a checkpoint, so that no reader finds it half deleted."""
+        """Renames a checkpoint, so that readers do not see it half deleted, and returns the new path."""
         removed = self.directory / f"{REMOVED}{step}"
         _remove(removed)
         return (self.directory / str(step)).rename(removed)
 
     def _delete_old(self, step: int) -> None:
-        """Deletes the checkpoints that are not to be kept, once `step` is complete. Later ones do not count: they were
-        damaged when this run resumed."""
+        """Deletes the checkpoints that `keep` and `keep_best` exclude, once `step` is complete. Later checkpoints are
+        ignored: they were damaged when this run resumed."""
         steps = [s for s in self.steps() if s <= step]
-        kept = steps[-self._keep :] + self._by_score(steps)[: self._keep_best]
-        for old in set(steps) - set(kept):
+        retained = steps[-self._keep :] + self._by_score(steps)[: self._keep_best]
+        for old in set(steps) - set(retained):
             self._remove_step(old)
 
     def _unfinished(self, step: int) -> Path:
@@ -227,7 +231,7 @@ class Checkpoints:
             _remove(leftover)
 
     def _failure(self, step: int, needed: int, error: Exception) -> RunFault:
-        """The error for a save that failed, after removing its remains."""
+        """Removes the remains of a failed save, and returns the error to raise."""
         existing = next(p for p in (self.directory, *self.directory.parents) if p.exists())
         free = shutil.disk_usage(existing).free
         if self._manages():
@@ -243,13 +247,13 @@ class Checkpoints:
     # Reading
 
     def steps(self) -> list[int]:
-        """The steps that have a checkpoint, damaged or not, in order. Empty directories count only where there is no
-        other, so that a run whose checkpoints were emptied does not start over."""
+        """Returns the steps that have a checkpoint, damaged or not, in order. If all directories are empty, returns
+        their steps, so that a run whose checkpoints were emptied does not start over."""
         filled, empty = self._directories()
         return filled or empty
 
     def _directories(self) -> tuple[list[int], list[int]]:
-        """(steps whose directories hold something, steps whose directories are empty), in order."""
+        """Returns (steps whose directories hold files, steps whose directories are empty), in order."""
         steps: tuple[list[int], list[int]] = [], []
         for path in self.directory.iterdir() if self.directory.is_dir() else ():
             if _is_step(path.name) and path.is_dir():
@@ -257,20 +261,21 @@ class Checkpoints:
         return sorted(steps[0]), sorted(steps[1])
 
     def newest(self, accept: Callable[[int], bool] = lambda step: True) -> int | None:
-        """The newest step that `accept` takes and whose checkpoint is undamaged; None if there is no such step. Damaged
-        ones are skipped with a warning.
+        """Returns the newest step that `accept` accepts and whose checkpoint is undamaged; None if `accept` accepts no
+        step. Damaged checkpoints are skipped with a warning.
 
         Raises:
-          RunFault: there are such checkpoints, and all are damaged.
+          RunFault: all accepted checkpoints are damaged.
         """
         return by_first_process(lambda: self._first_verified([step for step in self.steps()[::-1] if accept(step)]))
 
     def best(self) -> int | None:
-        """The step of the best score whose checkpoint is undamaged; None if none has a score. Raises as `newest`."""
+        """Returns the step of the best score whose checkpoint is undamaged; None if none has a score. Raises as
+        `newest`."""
         return by_first_process(lambda: self._first_verified(self._by_score(self.steps())))
 
     def meta(self, step: int) -> dict:
-        """The `meta` that checkpoint `step` was saved with. Reads only the manifest.
+        """Returns the `meta` of checkpoint `step`. Reads only the manifest.
 
         Raises:
           RunFault: the checkpoint is missing, or its manifest is damaged.
@@ -278,19 +283,19 @@ class Checkpoints:
         return self._manifest(step, files.manifest)["meta"]
 
     def holds(self, step: int, part: str) -> bool:
-        """Whether checkpoint `step` has a subtree at the path `part`. Raises as `meta`."""
+        """Returns whether checkpoint `step` has arrays at or below the path `part`. Raises as `meta`."""
         return bool(subtree(part, self._manifest(step, files.manifest)["arrays"]))
 
     def read(self, step: int, part: str = "") -> tuple[Tree, dict]:
-        """Checkpoint `step` in this process's memory: (nested dict of numpy arrays, meta). Tuples and named tuples
-        become dicts, keyed by index or field name.
+        """Reads checkpoint `step` into this process's memory: (nested dict of numpy arrays, meta). Tuples and named
+        tuples become dicts, keyed by index or field name.
 
         Args:
           part: path of the subtree to read, such as "params" or "params/encoder"; "" for everything.
 
         Raises:
           RunFault: the checkpoint is missing or damaged.
-          UserError: it has no such subtree.
+          UserError: the checkpoint has no such subtree.
         """
         manifest = self._manifest(step, files.verified)
         arrays = subtree(part, manifest["arrays"])
@@ -303,8 +308,8 @@ class Checkpoints:
         return tree, manifest["meta"]
 
     def restore(self, step: int, target: Tree, part: str = "") -> tuple[Tree, dict]:
-        """Checkpoint `step` with the structure and shardings of `target`: (state, meta). The number of devices may
-        differ from that at the time of saving.
+        """Restores checkpoint `step` with the structure and shardings of `target`: (state, meta). The number of devices
+        may differ from that of the save.
 
         Args:
           target: a pytree of jax.ShapeDtypeStruct with exactly the entries of the checkpoint; a leaf without a sharding
@@ -327,7 +332,7 @@ class Checkpoints:
         return jax.tree.unflatten(jax.tree.structure(target), [values[path] for path in expected]), manifest["meta"]
 
     def _load(self, step: int, arrays: dict[str, str], restore_args: dict[str, ocp.RestoreArgs]) -> dict[str, Any]:
-        """The arrays at the paths of `arrays` ({path: dtype and shape})."""
+        """Reads the arrays at the paths of `arrays` ({path: dtype and shape})."""
         if self._shared:  # it may be a copy of a run in a store
             by_first_process(lambda: orbax.merge_processes(self.directory / str(step)))
         abstract = {path: abstract_array(text) for path, text in arrays.items()}
@@ -338,7 +343,7 @@ class Checkpoints:
         try:
             values = flatten(self._orbax.restore(
                 orbax.LiteralPath(self.directory / str(step)), args=request)) if filled else {}
-        except (OSError, ValueError) as error:  # the files are verified: the file system, or the name of a directory
+        except (OSError, ValueError) as error:  # of the file system, or of a directory's name; the files are verified
             raise RunFault(f"checkpoint {step} in {self._name} cannot be read: {orbax.reason(error)}") from error
         for path in abstract.keys() - filled.keys():
             empty, sharding = np.zeros(abstract[path].shape, abstract[path].dtype), getattr(
@@ -347,7 +352,7 @@ class Checkpoints:
         return values
 
     def _manifest(self, step: int, check: Callable[[Path], dict]) -> dict:
-        """The manifest of checkpoint `step` as `check` reads it, on every process."""
+        """Returns the manifest of checkpoint `step`, which process 0 reads by `check`, on every process."""
 
         def read() -> dict:
             try:
@@ -376,7 +381,7 @@ class Checkpoints:
         return None
 
     def _by_score(self, steps: list[int]) -> list[int]:
-        """The steps that have a score, best first; of equal scores, the earlier step first."""
+        """Returns the steps that have a score, best first, and of equal scores the earlier first."""
         scores = {}
         for step in steps:
             try:
@@ -391,7 +396,7 @@ def _is_step(name: str) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """Removes a file or a directory, if it is there."""
+    """Removes a file or a directory, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

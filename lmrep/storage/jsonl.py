@@ -1,4 +1,4 @@
-"""Appending to files of one JSON object per line."""
+"""Appends to files of one JSON object per line."""
 
 import contextlib
 import errno
@@ -10,7 +10,7 @@ from lmrep.core.errors import RunFault
 
 
 class JsonLines:
-    """A file of one JSON object per line, opened for appending. An incomplete last line is removed first."""
+    """A file of one JSON object per line, open for appending. Opening it removes an incomplete last line."""
 
     def __init__(self, path: Path):
         # Unbuffered, so that a write that failed on a full disk is not repeated when the file is closed.
@@ -21,11 +21,13 @@ class JsonLines:
             self._file.truncate(content.rfind(b"\n") + 1)
 
     def write(self, record: dict) -> None:
+        """Appends a line. Raises OSError if the disk is full, and ValueError for NaN and infinities."""
         line = json.dumps(record, allow_nan=False).encode() + b"\n"
         if self._file.write(line) < len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def flush(self) -> None:
+        """Waits until the lines are on the disk."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:

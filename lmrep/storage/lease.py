@@ -4,9 +4,9 @@ The file `lease.json` in the store names the process that trains the run (proces
 it regularly, so that its content changes as long as the process runs. Every process of a run reads it before it writes
 to the store.
 
-A run that finds the lease of another one is refused if that one runs: as a process of this machine, or because the
-content changes. The other one has ended if it was a process of this machine that is no more, or if the content has
-not changed for `SILENT` seconds while this run waited. The clocks of two machines are never compared.
+A run does not start while the holder of the lease runs: as a process of this machine, or because the content changes.
+The holder has ended if it was a process of this machine and has exited, or if the content has not changed for `SILENT`
+seconds while this run waited. The clocks of two machines are never compared.
 """
 
 import contextlib
@@ -25,9 +25,9 @@ from lmrep.core.errors import RunFault, UserError
 from lmrep.core.remote import Store
 
 LEASE = "lease.json"
-EVERY, SILENT = 30.0, 600.0  # seconds between two changes, and without one until the holder counts as gone
-POLL = 5.0  # seconds between two looks at the lease of another run
-SETTLE = 1.0  # seconds until a lease is read again: if two runs took it at once, one sees the other's
+EVERY, SILENT = 30.0, 600.0  # seconds between two changes, and without a change until the holder counts as ended
+POLL = 5.0  # seconds between two reads of another run's lease
+SETTLE = 1.0  # seconds until a lease is read again: of two runs that took it at once, only one finds its identity
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ _held: set[str] = set()  # the leases of this process
 
 
 class Holder(TypedDict):
-    """The content of LEASE, as far as it is needed."""
+    """The required field of LEASE."""
 
     id: str
 
@@ -45,7 +45,7 @@ class LeaseLost(RunFault):
 
 
 def read(store: Store) -> dict:
-    """The content of LEASE; {} if there is none. Raises UserError if it is no lease."""
+    """Reads LEASE; returns {} if it does not exist. Raises UserError if its content is not a lease."""
     for pause in (SETTLE, 0.0):  # some stores show a file while it is written
         content = store.read(LEASE)
         if content is None:
@@ -57,7 +57,7 @@ def read(store: Store) -> dict:
 
 
 def alive(content: dict) -> bool | None:
-    """Whether the holder of a lease runs, if it is or was a process of this machine; otherwise None."""
+    """Returns whether the holder of a lease runs; None if it is not a process of this machine."""
     process, machine = content.get("process"), _machine()
     if machine is None or content.get("machine") != machine or not isinstance(process, int):
         return None
@@ -68,25 +68,28 @@ def alive(content: dict) -> bool | None:
 
 
 def holder(content: dict) -> str:
-    """The process that holds a lease, for messages."""
+    """Names the process that holds a lease, for messages."""
     return f"process {content.get('process')} on {content.get('host')}"
 
 
 def in_use(url: str, content: dict) -> UserError:
-    """The error for a workdir that another run holds."""
+    """Makes the error for a workdir that another run uses."""
     return UserError(f"the workdir {url} is in use by {holder(content)}; wait for that run, stop it, or give another "
                      "--workdir")
 
 
 class Lease:
-    """The lease of a run on its store, at `url`. Threads may share it.
+    """The lease of a run on its store. Threads may share it.
 
     Args:
-      store: of the run.
-      identity: of a lease that process 0 has taken, for the other processes of its run; None: `take` makes one.
+      store: the store of the run.
+      identity: the identity of the lease that process 0 has taken, for the other processes of the run; None for
+        process 0.
 
     Attributes:
-      lost: why this run may no longer write to its store; "" as far as is known.
+      url: the address of the store.
+      identity: the identity of this lease.
+      lost: why this run may no longer write to its store; "" if it may, as of the last check.
     """
 
     def __init__(self, store: Store, identity: str | None = None):
@@ -94,11 +97,11 @@ class Lease:
         self.identity = identity or uuid.uuid4().hex
         self.lost = ""
         self._checked, self._lock = 0.0, threading.Lock()
-        self._found: tuple[dict, float] = {}, 0.0  # the lease of another run, and when this one first read it
+        self._other: tuple[dict, float] = {}, 0.0  # the lease of another run, and when this run first read it
 
     def take(self) -> str | None:
-        """Takes the lease and returns its identity, or None if it is not known yet whether its holder runs: call this
-        again. Whoever calls it calls `release` in the end, also after an error.
+        """Takes the lease and returns its identity. Returns None if it is not known yet whether the holder runs; call
+        it again then. Call `release` in the end, also after an error.
 
         Raises:
           UserError: another run holds the lease.
@@ -121,8 +124,8 @@ class Lease:
         return self.identity
 
     def check(self, after: float | None = None) -> None:
-        """Checks that the run still holds the lease, and renews it, if the last check was at least `after` seconds ago,
-        by default EVERY. Raises LeaseLost if another run has taken it."""
+        """Reads and renews the lease, if the last check was at least `after` seconds ago, by default EVERY. Raises
+        LeaseLost if this run no longer holds it."""
         after = EVERY if after is None else after
         with self._lock:
             if not self.lost and time.monotonic() - self._checked >= after:
@@ -134,23 +137,23 @@ class Lease:
                 raise LeaseLost(self.lost)
 
     def release(self) -> None:
-        """Gives the lease back, if this run has it."""
+        """Removes the lease, if this run holds it. Later checks raise LeaseLost."""
         with self._lock:
             self.lost = self.lost or f"this run has given {self.url} back"
             _held.discard(self.identity)
-            with contextlib.suppress(Exception):  # otherwise this process counts as gone after a while
+            with contextlib.suppress(Exception):  # a lease that stays expires after `SILENT` seconds
                 if read(self._store).get("id") == self.identity:
                     self._store.remove(LEASE)
 
     def _gone(self, content: dict) -> bool:
-        """Whether the holder of a lease is known to have ended. Raises UserError if it runs."""
-        found, since = self._found
-        if alive(content) or (found and content != found):
+        """Returns whether the holder of a lease is known to have ended. Raises UserError if it runs."""
+        previous, since = self._other
+        if alive(content) or (previous and content != previous):
             raise in_use(self.url, content)
         if alive(content) is False:
             return True
-        if not found:
-            self._found = content, time.monotonic()
+        if not previous:
+            self._other = content, time.monotonic()
             log.warning("%s has a lease on the workdir %s; waiting for up to %g s: this run starts if that one gives "
                         "no sign of life", holder(content), self.url, SILENT)
             return False
@@ -172,8 +175,8 @@ class Lease:
 
 
 def _machine() -> list | None:
-    """What distinguishes the processes of this machine, or of this container, from all others with the same numbers;
-    None if the system does not tell."""
+    """Identifies this boot of this machine and the process namespace, in which process numbers are unique; None if the
+    system does not tell."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return [socket.gethostname(), boot, os.stat("/proc/self/ns/pid").st_ino]
@@ -182,7 +185,7 @@ def _machine() -> list | None:
 
 
 def _started(process: int) -> str | None:
-    """When a process of this machine started, in clock ticks since boot; None if there is none."""
+    """Returns the start time of a process of this machine in clock ticks since boot; None if it does not exist."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint, which lists the arrays of the state by path."""
+"""Makes and checks the manifest of a checkpoint, which lists the arrays of the state by path."""
 
 from typing import Annotated, Any, TypedDict
 
@@ -13,7 +13,8 @@ from lmrep.core.params import Tree
 
 
 def leaves_by_path(tree: Tree, part: str = "") -> dict[str, Any]:
-    """{path: leaf} of any pytree, in its order. A path is `part` and the keys, indices and field names."""
+    """Returns {path: leaf} of any pytree, in the order of its leaves. A path joins `part`, keys, indices and field
+    names by slashes. Leaves without a dtype become numpy arrays. Raises ValueError for equal paths."""
     leaves = {}
     for keys, leaf in jax.tree_util.tree_leaves_with_path(tree):
         path = "/".join(filter(None, (part, jax.tree_util.keystr(keys, simple=True, separator="/"))))
@@ -24,23 +25,23 @@ def leaves_by_path(tree: Tree, part: str = "") -> dict[str, Any]:
 
 
 def subtree(part: str, arrays: dict[str, Any]) -> dict[str, Any]:
-    """The entries at the path `part` and below."""
+    """Returns the entries of {path: value} at the path `part` and below."""
     return {path: x for path, x in arrays.items() if not part or f"{path}/".startswith(f"{part}/")}
 
 
 def array_type(x: Any) -> str:
-    """The dtype and shape of an array, such as "float32[2,3]"."""
+    """Returns the dtype and shape of an array, such as "float32[2,3]"."""
     return f"{x.dtype}[{','.join(map(str, x.shape))}]"
 
 
 def abstract_array(array_type: str) -> jax.ShapeDtypeStruct:
-    """The inverse of `array_type`."""
+    """Parses the result of `array_type`. Raises TypeError or ValueError for other texts."""
     dtype, _, shape = array_type.rstrip("]").partition("[")
     return jax.ShapeDtypeStruct(tuple(map(int, filter(None, shape.split(",")))), np.dtype(dtype))
 
 
 def array_type_error(text: str) -> str:
-    """What was expected where `text` is no `array_type`, else ""."""
+    """Describes the expected form if `text` is not a result of `array_type`; otherwise returns ""."""
     try:
         valid = array_type(abstract_array(text)) == text
     except (TypeError, ValueError):
@@ -49,7 +50,7 @@ def array_type_error(text: str) -> str:
 
 
 class Manifest(TypedDict):
-    """The manifest of a checkpoint, besides the hashes of its files."""
+    """The manifest of a checkpoint, without the hashes of its files."""
 
     step: Count
     score: float | None
@@ -58,7 +59,7 @@ class Manifest(TypedDict):
 
 
 def checked(manifest: dict, step: int) -> dict:
-    """A manifest, if it is one of checkpoint `step`. Raises Damaged."""
+    """Checks that a manifest is valid and belongs to checkpoint `step`, and returns it. Raises Damaged."""
     try:
         convert(Manifest, manifest, MANIFEST)
     except UserError as error:
@@ -69,7 +70,8 @@ def checked(manifest: dict, step: int) -> dict:
 
 
 def mismatches(saved: dict[str, str], expected: dict[str, Any]) -> list[str]:
-    """The differences between the arrays `saved` ({path: dtype and shape}) and `expected` ({path: leaf}), as lines."""
+    """Returns the differences between the arrays `saved` ({path: dtype and shape}) and `expected` ({path: leaf}), one
+    per line."""
     types = {path: array_type(x) for path, x in expected.items()}
     missing = [f"missing in the checkpoint: {path} {type_}" for path, type_ in types.items() if path not in saved]
     extra = [f"only in the checkpoint: {path} {type_}" for path, type_ in saved.items() if path not in types]

@@ -1,4 +1,4 @@
-"""How checkpoints use Orbax: its options, and less of what it prints."""
+"""Configures Orbax for checkpoints, and suppresses some of its output."""
 
 import logging
 import os
@@ -11,21 +11,20 @@ import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
-ALONE = ocp.options.MultiprocessingOptions(primary_host=None)  # every process has a directory of its own
+ALONE = ocp.options.MultiprocessingOptions(primary_host=None)  # every process has a separate directory
 
 
 class LiteralPath(type(epath.Path("/"))):
-    """A local path for Orbax. Its `glob` matches the pattern alone. The one of etils 1.15 takes `[`, `*` and `?` in the
-    names of the directories above for wildcards too, so that Orbax finds no files to merge and saves nothing readable.
-    """
+    """A local path for Orbax, whose `glob` takes wildcards from the pattern only. That of etils 1.15 also expands `[`,
+    `*` and `?` in the names of the parent directories, so that Orbax merges no files and the save is unreadable."""
 
     def glob(self, pattern: str) -> Iterator["LiteralPath"]:
         return map(type(self), Path(self).glob(pattern))
 
 
 def checkpointer(shared: bool) -> ocp.AsyncCheckpointer:
-    """A checkpointer for a directory that all processes share, or for one of this process alone, which gets only its
-    shards: see `merge_processes`."""
+    """Makes a checkpointer for a directory that all processes share, or (not `shared`) for a separate directory of this
+    process, which gets only its shards: see `merge_processes`."""
     _silence()
     # Compression would save 8 % of float parameters, and take cores from the training.
     if shared or jax.process_count() == 1:
@@ -36,15 +35,15 @@ def checkpointer(shared: bool) -> ocp.AsyncCheckpointer:
 
 
 def merge_processes(directory: Path) -> None:
-    """Makes one OCDBT database of those that processes have written to directories of their own, once all are in
-    `directory`. Does nothing if that is done. (Only a B-tree is written, that refers to the arrays.)"""
+    """Merges the OCDBT databases that processes have written to separate directories, once all are in `directory`, by
+    writing a B-tree that refers to their arrays. Does nothing if they are merged."""
     if any(directory.glob("ocdbt.process_*")) and not (directory / "manifest.ocdbt").exists():
         ocp.PyTreeCheckpointHandler(multiprocessing_options=ALONE).finalize(LiteralPath(directory))
 
 
 def reason(error: BaseException) -> str:
-    """Why Orbax or TensorStore failed: what the system says, if it is an error of the system. TensorStore's messages
-    are long, and end with details such as [os_error_code='28'], in any order."""
+    """Explains in one line why Orbax or TensorStore failed: by the system's text for its error, if there is one.
+    TensorStore's messages are long, and end with details such as [os_error_code='28'], in any order."""
     cause = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno:
@@ -58,8 +57,8 @@ def reason(error: BaseException) -> str:
 
 
 def _silence() -> None:
-    """Suppresses the tracebacks that Orbax prints when a write fails, one for each array still being written: the
-    RunFault that follows says the same in one message."""
+    """Suppresses the tracebacks that Orbax prints when a write fails, one for each array still being written. The
+    RunFault that follows gives the cause."""
     logging.getLogger("absl").addFilter(_is_useful)
     previous = sys.unraisablehook
 

@@ -1,4 +1,4 @@
-"""What produced the results of a run: command, config, versions, code and machine."""
+"""Records what produced the results of a run: command, config, versions, code and machine."""
 
 import importlib.metadata
 import os
@@ -22,8 +22,8 @@ from lmrep.storage import jsonl
 FILE = "provenance.jsonl"
 PACKAGES = ("lmrep", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "grain", "tokenizers",
             "tensorflow-datasets", "array-record")
-DIFF_LIMIT = 1_000_000  # bytes of a diff that are kept
-MAX_LINES = 40  # of differences between configs
+DIFF_LIMIT = 1_000_000  # bytes; longer outputs of git are truncated
+MAX_LINES = 40  # differences between configs that are listed
 
 
 class Devices(TypedDict):
@@ -36,7 +36,7 @@ class Devices(TypedDict):
 
 
 class Code(TypedDict):
-    """The state of a repository, as `git` gives it."""
+    """The state of a repository, as `git` returns it."""
 
     commit: str
     status: str | None
@@ -58,8 +58,8 @@ class Start(TypedDict):
 
 
 def record(command: Sequence[str], config: Mapping[str, Any]) -> dict:
-    """One start of a run as JSON: local time with its zone, command line, config, host, devices, package versions, and
-    the commit of the code with its uncommitted changes.
+    """Returns a `Start`: local time with its zone, command line, config, host, devices, package versions, and the
+    commit of the code with its uncommitted changes.
 
     Args:
       command: the arguments of the command line.
@@ -90,8 +90,8 @@ def append(workdir: str | os.PathLike, entry: dict) -> None:
 
 
 def git(root: Path) -> dict | None:
-    """The commit of the repository at `root`, the output of `git status --short`, and the diff of tracked files, each
-    truncated after 1 MB. None without git, a repository or a commit."""
+    """Returns the commit of the repository at `root`, the output of `git status --short`, and the diff of tracked
+    files, each truncated after 1 MB; None without git, a repository or a commit."""
     top = _git(root, "rev-parse", "--show-toplevel")
     if top is None or Path(top.strip()) != root.resolve():  # an installed copy may be inside another repository
         return None
@@ -103,12 +103,12 @@ def git(root: Path) -> dict | None:
 
 
 def differences(old: Any, new: Any, free: Sequence[str] = ()) -> list[str]:
-    """One line for each field that differs between two nested configs, such as
-    "optimizer.learning_rate: 0.0001 -> 0.0003". Items of lists are named by index; a tuple equals a list. Of more than
-    `MAX_LINES`, the last line has the number of the others.
+    """Returns one line for each field that differs between two nested configs, such as
+    "optimizer.learning_rate: 0.0001 -> 0.0003". Items of lists are named by index; a tuple equals a list. After
+    `MAX_LINES` lines, a last line gives the number of the others.
 
     Args:
-      free: patterns (`fnmatch`) of dotted paths that may differ: "mesh.*", "steps".
+      free: `fnmatch` patterns of dotted paths that may differ: "mesh.*", "steps".
     """
     before, after = flatten_config(old, list_items=True), flatten_config(new, list_items=True)
     paths = [
@@ -132,7 +132,7 @@ def _version(package: str) -> str | None:
 
 
 def _git(root: Path, *arguments: str) -> str | None:
-    """The output of a git command, at most `DIFF_LIMIT` bytes; None if it fails. Takes no lock."""
+    """Returns the output of a git command, truncated after `DIFF_LIMIT` bytes; None if it fails. Takes no lock."""
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     try:
         with subprocess.Popen(

@@ -1,17 +1,17 @@
 """Checkpoints in a remote store, written by one process or by several that share no file system.
 
     URL/checkpoints/1000/                 as in a local workdir; manifest.json is written last
-    URL/checkpoints/.unfinished-2000/3.json    what process 3 has written of a checkpoint that is being saved
+    URL/checkpoints/.unfinished-2000/3.json    the files that process 3 has uploaded of a checkpoint in progress
 
-Each process lets Orbax write its own shards to a local directory, uploads these files, and then their names, sizes and
-SHA-256s. Once all have done so, process 0 writes the manifest with the files of all processes. So a checkpoint in the
-store is complete if it has a manifest, no process reads back what another has written, and training does not wait for
-the store before the next checkpoint is due.
+Each process lets Orbax write its shards to a local directory, uploads these files, and then their names, sizes and
+SHA-256s. Then process 0 writes the manifest with the files of all processes. So a checkpoint in the store is complete
+if it has a manifest, no process reads files of another, and training waits for the store only when the next checkpoint
+is due.
 
-(Orbax 0.12 writes to `gs://` itself, but not to `s3://`, and what it writes could only be verified by reading it back.)
+(Orbax 0.12 writes to `gs://` but not to `s3://`, and its files could only be verified by reading them back.)
 
-To restore one, each process downloads all of its files. The databases of the processes (OCDBT) are merged then: during
-a save, no process has all of them.
+To restore a checkpoint, each process downloads all of its files, and merges the OCDBT databases of the processes:
+during a save, no process has all of them.
 """
 
 import contextlib
@@ -38,37 +38,38 @@ from lmrep.storage.lease import Lease, LeaseLost
 from lmrep.storage.manifests import checked
 
 CHECKPOINTS = "checkpoints"
-OTHERS_SECONDS = 3600.0  # for the other processes to upload their files, after process 0 has
+OTHERS_SECONDS = 3600.0  # that process 0 waits for the uploads of the other processes
 POLL_SECONDS = 0.5
 # Seconds between two checks of the lease while files are uploaded. An upload that began before another run took the
-# lease goes on. Should it replace a file of that run, the manifest does not fit, and the checkpoint counts as damaged.
+# lease continues. If it replaces a file of that run, the manifest does not match, and the checkpoint counts as damaged.
 LEASE_SECONDS = 5.0
 
 log = logging.getLogger(__name__)
 
 
 def complete_steps(names: Iterable[str]) -> list[int]:
-    """The steps of complete checkpoints, given the names of the files of a run."""
+    """Returns the steps of complete checkpoints, given the names of the files of a run."""
     parts = [name.split("/") for name in names]
     return sorted(int(p[1]) for p in parts if len(p) == 3 and p[0] == CHECKPOINTS and p[1].isdecimal()
                   and p[2] == files.MANIFEST)
 
 
 class FileList(TypedDict):
-    """What a process says of the files that it has uploaded."""
+    """The files that a process has uploaded."""
 
-    lease: Any
-    files: dict[str, list[Any]]
+    lease: Any  # the identity of the run's lease
+    files: dict[str, list[Any]]  # name -> [size, SHA-256]
 
 
 class RemoteCheckpoints(Checkpoints):
     """The checkpoints of a run in a remote store.
 
     Args:
-      directory: of this process, for files on their way; a single process also keeps local copies there.
+      directory: the local directory of this process, for uploads and downloads; a single process also keeps copies of
+        checkpoints there.
       keep, keep_best, best: as for `Checkpoints`.
-      store: of the run.
-      lease: of the run, to write; None to read only.
+      store: the store of the run.
+      lease: the lease of the run; None to read only.
       upload_logs: called by process 0 before a checkpoint becomes complete, to upload the logs up to it.
       reuse: a directory that may have local copies of the same checkpoints.
     """
@@ -87,7 +88,7 @@ class RemoteCheckpoints(Checkpoints):
 
     def save(self, step: int, state: Any, meta: dict, score: float | None = None) -> None:
         self.wait()
-        # Another checkpoint of this step may be damaged. It must not seem complete while it is replaced.
+        # An existing checkpoint of this step may be damaged. It must not seem complete while it is replaced.
         by_first_process(lambda: self._remove_step(step) if self._manifest_in_store(step) else None)
         super().save(step, state, meta, score)
 
@@ -141,20 +142,20 @@ class RemoteCheckpoints(Checkpoints):
     def _upload(self, local: Path, step: int, names: Iterable[str]) -> None:
         missing = set(names)
 
-        def one(name: str) -> None:
+        def upload(name: str) -> None:
             self._lease.check(LEASE_SECONDS)
             self._store.upload(local / name, f"{CHECKPOINTS}/{step}/{name}")
             missing.discard(name)
 
-        self._store_does(lambda: transfer(one, sorted(missing)))
+        self._store_does(lambda: transfer(upload, sorted(missing)))
 
     def _files_of(self, process: int, step: int) -> dict[str, list]:
-        """{name: [size, SHA-256]} of what another process has uploaded, once it has."""
+        """Waits for the uploads of another process, and returns {name: [size, SHA-256]} of its files."""
         deadline = time.monotonic() + OTHERS_SECONDS
         while time.monotonic() < deadline:
             content = self._store_does(lambda: self._store.read(_list(step, process)))
-            if content and (found := json_files.parse(FileList, content))["lease"] == self._lease.identity:
-                return found["files"]
+            if content and (uploaded := json_files.parse(FileList, content))["lease"] == self._lease.identity:
+                return uploaded["files"]
             time.sleep(POLL_SECONDS)
             self._store_does(self._lease.check)
         raise RunFault(f"process {process} has not uploaded its files within {OTHERS_SECONDS:.0f} s")
@@ -163,7 +164,7 @@ class RemoteCheckpoints(Checkpoints):
         def remove() -> None:
             if self._lease:
                 self._lease.check(0)
-            self._store.remove(_manifest(step))  # first, so that no reader finds it half deleted
+            self._store.remove(_manifest(step))  # first, so that readers do not see it half deleted
             self._store.remove(f"{CHECKPOINTS}/{step}")
 
         self._store_does(remove)
@@ -178,12 +179,12 @@ class RemoteCheckpoints(Checkpoints):
     # Reading
 
     def download(self, step: int | None = None) -> int | None:
-        """Downloads checkpoint `step`, or the newest undamaged one, and returns its step; None if there is none. Only
-        this process calls it. Raises RunFault if all are damaged."""
+        """Downloads checkpoint `step`, by default the newest undamaged one, and returns its step; None if there are no
+        checkpoints. Other processes need not call it. Raises RunFault if all candidates are damaged."""
         return self._first_verified(self.steps()[::-1] if step is None else [step])
 
     def download_best(self) -> int | None:
-        """As `download`, of the undamaged checkpoint with the best score."""
+        """Downloads the undamaged checkpoint with the best score, as `download`; None if none has a score."""
         steps = self.steps()
         if steps:
             with contextlib.suppress(files.Damaged):
@@ -205,7 +206,7 @@ class RemoteCheckpoints(Checkpoints):
         return super()._checked(step, check)
 
     def _download(self, step: int, content: bytes) -> None:
-        """Makes the local copy of the checkpoint whose manifest is `content`."""
+        """Downloads the checkpoint whose manifest is `content` to the local directory."""
         log.info("downloading checkpoint %s from %s", f"{step:,}", self._store.url)
         names = files.parse_manifest(content)["files"]
         if outside := [name for name in names if {"..", "/"} & set(PurePosixPath(name).parts)]:
@@ -221,7 +222,8 @@ class RemoteCheckpoints(Checkpoints):
         self._replace(step)
 
     def _link(self, step: int, content: bytes) -> bool:
-        """Makes the local copy of hard links to another one. Whether there was one: it may be deleted at any time."""
+        """Makes the local copy from hard links to the copy in `reuse`, and returns whether that succeeded: another
+        process may delete that copy at any time."""
         if not (self._reuse and self._is_copy(self._reuse / str(step), content)):
             return False
         shutil.rmtree(self._unfinished(step), ignore_errors=True)
@@ -237,14 +239,14 @@ class RemoteCheckpoints(Checkpoints):
         self._unfinished(step).rename(self.directory / str(step))
 
     def _load(self, step: int, *arguments: Any) -> dict[str, Any]:
-        agreed(lambda: self._own_copy(step))
+        agreed(lambda: self._copy_and_merge(step))
         values = super()._load(step, *arguments)
         if jax.process_count() > 1:
             shutil.rmtree(self.directory / str(step))
         return values
 
-    def _own_copy(self, step: int) -> None:
-        """Downloads a checkpoint that process 0 has downloaded and verified."""
+    def _copy_and_merge(self, step: int) -> None:
+        """Downloads a checkpoint that process 0 has downloaded and verified, and merges its databases."""
         try:
             if jax.process_index():
                 self._checked(step, files.verified)
@@ -253,7 +255,7 @@ class RemoteCheckpoints(Checkpoints):
         orbax.merge_processes(self.directory / str(step))
 
     def _content(self, step: int) -> bytes:
-        """The manifest of a checkpoint in the store. Raises Damaged if there is none."""
+        """Returns the bytes of a checkpoint's manifest in the store. Raises Damaged if there is none."""
         content = self._manifest_in_store(step)
         if content is None:
             raise files.Damaged(f"{files.MANIFEST} is not in {self._store.url}")
@@ -269,6 +271,7 @@ class RemoteCheckpoints(Checkpoints):
         return False
 
     def _store_does(self, action: Callable[[], Any]) -> Any:
+        """Calls `action`, and retries while the store fails if this run holds a lease. Returns the result."""
         if self._lease:
             return remote.persistent(self._store.url, action)
         with remote.user_errors(self._store.url, FileNotFoundError):
@@ -280,7 +283,7 @@ def _manifest(step: int) -> str:
 
 
 def _list(step: int, process: int | None = None) -> str:
-    """The name of the list of what a process has written of a checkpoint, or of the folder of all lists."""
+    """Returns the name of a process's `FileList` of a checkpoint, or (None) of the folder of these lists."""
     folder = f"{CHECKPOINTS}/{UNFINISHED}{step}"
     return folder if process is None else f"{folder}/{process}.json"
 

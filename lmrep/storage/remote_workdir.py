@@ -1,4 +1,4 @@
-"""Workdirs in remote stores (`gs://bucket/runs/x`).
+"""Reads and trains runs whose workdirs are in remote stores (`gs://bucket/runs/x`).
 
     URL/config.json, metrics.jsonl, ...     uploaded completely whenever they have changed
     URL/checkpoints/                        see `remote_checkpoints`
@@ -8,7 +8,7 @@
     ~/.cache/lmrep/workdirs/HASH/run-3/x    the copy of process 3, of several
     ~/.cache/lmrep/workdirs/HASH/read/x     a local copy for reading
 
-The store alone counts: a run begins by downloading its files. If it is killed at any point it can continue on any
+The store is authoritative: a run begins by downloading its files. If it is killed at any point it can continue on any
 machine, because the logs up to a checkpoint are uploaded before the checkpoint becomes complete.
 """
 
@@ -45,23 +45,23 @@ from lmrep.storage.workdir import CONFIG
 NOT_READ = ("tensorboard", "profile", "wandb")  # large, and not needed to continue a run
 PUT = ("eval.json", "eval.jsonl")  # written only by `upload`, from any machine that evaluates
 EVERY = 30.0  # seconds between uploads
-LAST_PATIENCE = 60.0  # seconds for which the last upload is tried again
+LAST_PATIENCE = 60.0  # seconds of retries for the last upload
 
 log = logging.getLogger(__name__)
 
 
 def cache_dir(url: str) -> Path:
-    """The directory for local copies of the run at `url`."""
+    """Returns the directory for local copies of the run at `url`."""
     return default_data_dir() / "workdirs" / hashlib.sha256(url.encode()).hexdigest()[:16]
 
 
 def training_dir(url: str, process: int = 0) -> Path:
-    """The local directory in which a process trains the run at `url`."""
+    """Returns the local directory in which a process trains the run at `url`."""
     return cache_dir(url) / (f"run-{process}" if process else "run") / posixpath.basename(url)
 
 
 def open_store(url: str) -> Store:
-    """The store of a remote workdir. Raises UserError if its protocol needs a package that is not installed."""
+    """Opens the store of a remote workdir. Raises UserError if its protocol needs a package that is not installed."""
     return Store(url, "--workdir", "gs://bucket/runs/one")
 
 
@@ -69,18 +69,19 @@ def open_store(url: str) -> Store:
 
 
 def local_copy(path: str | os.PathLike, step: int | None = None, checkpoints: bool = True) -> Path:
-    """`path` itself, with `~` expanded, or for a remote workdir or published directory a copy that `download` makes."""
+    """Returns a local path with `~` expanded. For a remote workdir or published directory, downloads a copy by
+    `download` and returns its path."""
     url = remote.as_url(path)
     return download(url, step, checkpoints) if url else Path(as_path(path))
 
 
 def download(url: str, step: int | None = None, checkpoints: bool = True) -> Path:
-    """A local directory with the run or the published checkpoint at `url`, for reading.
+    """Downloads the run or the published checkpoint at `url` for reading, and returns the local directory.
 
     Args:
-      url: of the remote directory.
-      step: of the checkpoint to download; by default the best intact one where the run's `checkpoint.load` says so,
-        else the newest.
+      url: the address of the remote directory.
+      step: the checkpoint to download; by default the newest intact one, or the best if the run's `checkpoint.load` is
+        "best".
       checkpoints: whether to download a checkpoint.
 
     Raises:
@@ -103,7 +104,7 @@ def download(url: str, step: int | None = None, checkpoints: bool = True) -> Pat
 
 
 def is_published(config: bytes) -> bool:
-    """Whether a config.json belongs to a published checkpoint."""
+    """Returns whether a config.json belongs to a published checkpoint."""
     try:
         return "model_type" in loads(config)
     except (InvalidJSON, TypeError):
@@ -127,7 +128,8 @@ def _download_checkpoint(store: Store, local: Path, available: list[int], step: 
 
 
 def download_logs(store: Store, names: Iterable[str], local: Path) -> None:
-    """Makes the files of `local` a copy of the store's files `names`, except the checkpoints and NOT_READ."""
+    """Downloads the store's files `names` to `local`, except checkpoints and NOT_READ, and removes other files there.
+    """
     names = {name for name in names if name != LEASE and name.split("/")[0] not in (CHECKPOINTS, *NOT_READ)}
     local.mkdir(parents=True, exist_ok=True)
     for name, path in _files(local):
@@ -141,12 +143,12 @@ def download_logs(store: Store, names: Iterable[str], local: Path) -> None:
 
 
 def merge_lines(url: str, path: Path) -> None:
-    """Prepends to a local file the lines that only its copy in the run at `url` has, as several machines may append to
+    """Prepends to a local file the lines that only its copy in the run at `url` has: several machines may append to
     it."""
     with contextlib.suppress(Exception):  # `upload` reports a store that cannot be reached
-        theirs = (open_store(url).read(path.name) or b"").splitlines(keepends=True)
-        ours = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-        path.write_bytes(b"".join(dict.fromkeys([*theirs, *ours])))
+        remote_lines = (open_store(url).read(path.name) or b"").splitlines(keepends=True)
+        local_lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        path.write_bytes(b"".join(dict.fromkeys([*remote_lines, *local_lines])))
 
 
 def upload(url: str, path: Path) -> None:
@@ -163,16 +165,17 @@ def upload(url: str, path: Path) -> None:
 class RemoteRun(NamedTuple):
     """A run that trains in a remote store."""
 
-    directory: Path  # this process's local directory for it
-    checkpoints: Callable[..., RemoteCheckpoints]  # makes its checkpoints, with the arguments of `Checkpoints`
+    directory: Path  # the local directory of this process
+    checkpoints: Callable[..., RemoteCheckpoints]  # makes the run's `RemoteCheckpoints` from arguments of `Checkpoints`
 
 
 @contextlib.contextmanager
 def training(url: str, every: float = EVERY) -> Iterator[RemoteRun]:
-    """A context in which this process, or all processes of a run together, train the run at `url`, exclusively.
+    """Takes the lease of the run at `url` and downloads its files, for training within the context. All processes of
+    the run enter it.
 
-    Process 0 uploads what it changes in its directory every `every` seconds and at the end, whether the run succeeds or
-    fails.
+    Process 0 uploads the files that have changed in its directory every `every` seconds and at the end, whether the run
+    succeeds or fails.
 
     Raises:
       UserError: the store cannot be reached, or another run holds it.
@@ -210,7 +213,7 @@ def training(url: str, every: float = EVERY) -> Iterator[RemoteRun]:
 
 
 def _prepared(url: str, local: Path, stack: contextlib.ExitStack) -> Store:
-    """The store at `url`, with the lock of the local directory taken."""
+    """Locks the local directory until `stack` closes, and opens the store at `url`."""
     try:
         stack.enter_context(workdir.lock(local.parent))
     except UserError as error:
@@ -225,7 +228,7 @@ def _taken(lease: Lease) -> str | None:
 
 def _download_run(store: Store, local: Path, index: int) -> None:
     with remote.user_errors(store.url):
-        if index:  # process 0 has written the lease; can this one write?
+        if index:  # process 0 has written the lease; this process checks that it can write
             probe = f"{CHECKPOINTS}/{UNFINISHED}start/{index}"
             store.write(probe, b"")
             store.remove(probe)
@@ -239,14 +242,14 @@ class Logs:
     """Uploads the files of a run, except its checkpoints, to its store.
 
     Args:
-      store: of the run.
-      local: the directory of the run on this machine, which equals the store.
-      lease: of the run.
+      store: the store of the run.
+      local: the local directory of the run, whose files equal those in the store.
+      lease: the lease of the run.
     """
 
     def __init__(self, store: Store, local: Path, lease: Lease):
         self._store, self._local, self._lease, self._lock = store, local, lease, threading.Lock()
-        self._seen = {name: _stamp(path) for name, path in _files(local)}  # of each file, when it was uploaded
+        self._uploaded = {name: _stamp(path) for name, path in _files(local)}  # the uploaded version of each file
 
     def keep_up(self, stop: threading.Event, every: float) -> None:
         """Calls `push` every `every` seconds until `stop` is set. Ends the run if another one takes its lease."""
@@ -274,10 +277,11 @@ class Logs:
                 self._lease.check()
                 with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
                     self._store.write(name, path.read_bytes())
-                    self._seen[name] = stamp
+                    self._uploaded[name] = stamp
 
     def finish(self, failure: BaseException | None) -> None:
-        """The last `push` of a run, which ended with `failure` (None: with success)."""
+        """Uploads the last changes of a run that ended with `failure` (None: success). Raises RunFault if that fails,
+        unless `failure` is another exception than RunFault and Stopped; then the error is logged."""
         if isinstance(failure, UserError):
             return  # nothing was written
         try:
@@ -293,23 +297,24 @@ class Logs:
         log.error("%s", text)
 
     def _changed(self) -> list[tuple[str, Path, tuple[int, int]]]:
-        """The files to upload; none before there is a run."""
+        """Returns (name, path, stamp) of the files to upload; none before config.json exists."""
         changed = []
         for name, path in _files(self._local) if (self._local / CONFIG).is_file() else ():
             if path.name.startswith(".") or name in PUT:
                 continue
             with contextlib.suppress(FileNotFoundError):
-                if self._seen.get(name) != (stamp := _stamp(path)):
+                if self._uploaded.get(name) != (stamp := _stamp(path)):
                     changed.append((name, path, stamp))
         return changed
 
 
 def _files(local: Path) -> list[tuple[str, Path]]:
-    """(name, path) of the files in a local directory, except checkpoints."""
+    """Returns (name, path) of all files in a local directory, except checkpoints."""
     files = [(path.relative_to(local).as_posix(), path) for path in sorted(local.rglob("*")) if path.is_file()]
     return [(name, path) for name, path in files if not name.startswith(f"{CHECKPOINTS}/")]
 
 
 def _stamp(path: Path) -> tuple[int, int]:
+    """Returns the size and the modification time of a file, which change with its content."""
     stat = path.stat()
     return stat.st_size, stat.st_mtime_ns

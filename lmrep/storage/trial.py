@@ -1,5 +1,4 @@
-"""A small save and restore in a new workdir, and room for a checkpoint, before a run spends hours on parameters that it
-could not keep."""
+"""Checks that a workdir can hold checkpoints, by a small save and restore and its free space, before a run trains."""
 
 import contextlib
 import math
@@ -8,7 +7,6 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -24,21 +22,14 @@ NAME = "trial"
 METADATA = 1_000  # bytes, at least, that Orbax writes for each array: its shape, sharding, chunks, checksum
 
 
-class Space(NamedTuple):
-    """The free bytes of the file system with device number `system`."""
-
-    free: int
-    system: int
-
-
 def check_name(directory: Path) -> None:
-    """Refuses a directory whose path TensorStore, which writes the arrays of checkpoints, takes for another one.
+    """Checks a path that TensorStore, which writes the arrays of checkpoints, would take for another one.
 
     Raises:
       UserError: the path has a backslash, a part such as `gs:`, or bytes that are not UTF-8.
     """
     path = str(directory.absolute())
-    valid = path.encode(errors="replace").decode() == path  # not a lone surrogate, which stands for such a byte
+    valid = path.encode(errors="replace").decode() == path  # Python decodes a byte that is not UTF-8 as a surrogate
     if not valid or "\\" in path or re.search(r"/[a-z][a-z0-9+.-]*:/", path):
         shown = path if valid else ascii(path)[1:-1]
         raise UserError(f"the workdir {shown} cannot hold checkpoints: a part of its path has a backslash, "
@@ -46,18 +37,18 @@ def check_name(directory: Path) -> None:
 
 
 def try_checkpoint(directory: Path) -> None:
-    """Saves a small checkpoint below `directory`, reads it, and removes it with the directories that were made for it.
-    Only this process calls it.
+    """Saves a small checkpoint below `directory`, reads it, and removes it with the directories that it made. Other
+    processes need not call it.
 
     Raises:
       UserError: `directory` cannot be used as a workdir.
-      RunFault: the checkpoint cannot be saved, or is not read as it was saved.
+      RunFault: the checkpoint cannot be saved, or differs when it is read.
     """
     check_name(directory)
     state = {"array": np.arange(6, dtype=np.float32).reshape(2, 3)}
     folder = directory / "checkpoints"
     remove_leftovers(folder / NAME)
-    with _made(folder), contextlib.closing(Checkpoints(folder / temporary_name(NAME))) as checkpoints:
+    with _temporary(folder), contextlib.closing(Checkpoints(folder / temporary_name(NAME))) as checkpoints:
         try:
             checkpoints.save(0, state, {})
             checkpoints.wait()
@@ -73,33 +64,33 @@ def try_checkpoint(directory: Path) -> None:
 
 
 def checkpoint_size(state: Tree) -> int:
-    """The bytes of a checkpoint of `state`, arrays or their shapes."""
+    """Estimates the bytes of a checkpoint of `state`, a tree of arrays or jax.ShapeDtypeStruct."""
     return sum(math.prod(x.shape) * x.dtype.itemsize + METADATA for x in jax.tree.leaves(state))
 
 
-def space(directory: Path) -> Space:
-    """Of the file system where `directory` is, or would be made."""
-    there = next(path for path in (directory, *directory.absolute().parents) if path.exists())
-    return Space(shutil.disk_usage(there).free, there.stat().st_dev)
+def space(directory: Path) -> tuple[int, int]:
+    """Returns the free bytes and the device number of the file system of `directory`, which need not exist."""
+    existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    return shutil.disk_usage(existing).free, existing.stat().st_dev
 
 
 def check_space(directory: Path, needed: int) -> None:
-    """A checkpoint of `needed` bytes fits on the file system of the workdir `directory`, where the remains of killed
-    saves and deletions make room.
+    """Checks that a checkpoint of `needed` bytes fits on the file system of the workdir `directory`. The remains of
+    killed saves and deletions count as free.
 
     Raises:
-      RunFault: it does not.
+      RunFault: the checkpoint does not fit.
     """
     remains = (path for folder in (directory / "checkpoints").glob(".*") for path in folder.rglob("*"))
-    free = space(directory).free + sum(path.stat().st_size for path in remains if path.is_file())
+    free = space(directory)[0] + sum(path.stat().st_size for path in remains if path.is_file())
     if free < needed:
         raise RunFault(f"the workdir {directory} has no room for a checkpoint: parameters and optimizer state need "
                        f"{byte_size(needed)}, and {byte_size(free)} are free; free space, or give another --workdir")
 
 
 @contextlib.contextmanager
-def _made(directory: Path) -> Iterator[None]:
-    """`directory`, with the missing ones above it; removed again where they are empty."""
+def _temporary(directory: Path) -> Iterator[None]:
+    """Makes `directory` and its missing parents, and removes those that it made at the end, if they are empty."""
     missing = [path for path in (directory, *directory.absolute().parents) if not os.path.lexists(path)]
     try:
         directory.mkdir(parents=True, exist_ok=True)

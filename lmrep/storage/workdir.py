@@ -1,4 +1,4 @@
-"""A run's directory: a lock that ends with its process, its config, and directories that are complete or absent."""
+"""The directory of a run: its lock, its config.json, and new directories that are complete or absent."""
 
 import contextlib
 import fcntl
@@ -17,7 +17,7 @@ from lmrep.core import files, remote
 from lmrep.core.errors import RunFault, UserError
 
 LOCK = ".lock"
-OURS = re.compile(rb"\s*(process \d+ on [^\n]*\n?)?\Z")  # its content; empty where the disk was full
+LOCK_TEXT = re.compile(rb"\s*(process \d+ on [^\n]*\n?)?\Z")  # the content of a lock; empty if the disk was full
 PATIENCE, POLL = 3600.0, 0.1  # seconds that `exclusive` waits for another process, and between two attempts
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ os.register_at_fork(after_in_child=_release_in_child)
 
 @contextlib.contextmanager
 def lock(workdir: str | os.PathLike) -> Iterator[None]:
-    """Makes `workdir` if necessary, and locks it for this process.
+    """Makes `workdir` if necessary, and locks it for this process within the context.
 
     The kernel releases the lock when the process ends for any reason; child processes never hold it. In a run of
     several processes, one of them takes it.
@@ -56,7 +56,7 @@ def lock(workdir: str | os.PathLike) -> Iterator[None]:
         if process := _other_holder(descriptor, path):
             raise UserError(f"the workdir {workdir} is in use by {process}; wait for that run, stop it, or give "
                             "another --workdir")
-        if not OURS.match(os.pread(descriptor, 4096, 0)):
+        if not LOCK_TEXT.match(os.pread(descriptor, 4096, 0)):
             raise UserError(f"{path} is not a lock of lmrep; give another --workdir")
     except UserError:
         os.close(descriptor)
@@ -64,7 +64,7 @@ def lock(workdir: str | os.PathLike) -> Iterator[None]:
     _held.add(descriptor)
     try:
         started = time.strftime("%Y-%m-%d %H:%M:%S %z")
-        with contextlib.suppress(OSError):  # only for the message above; the disk may be full
+        with contextlib.suppress(OSError):  # used in the message above only; the disk may be full
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}, started {started}\n".encode(), 0)
         yield
@@ -76,8 +76,8 @@ def lock(workdir: str | os.PathLike) -> Iterator[None]:
 
 
 def _other_holder(descriptor: int, path: Path, patience: float = 0.0) -> str:
-    """Locks an open file, and returns ""; or the process that still holds the lock after `patience` seconds. Raises
-    UserError where the file system has no locks."""
+    """Locks an open file and returns ""; if another process still holds the lock after `patience` seconds, returns the
+    text that names it. Raises UserError if the file system has no locks."""
     deadline = time.monotonic() + patience
     while True:
         try:
@@ -93,7 +93,7 @@ def _other_holder(descriptor: int, path: Path, patience: float = 0.0) -> str:
 
 
 def holder(workdir: str | os.PathLike) -> str | None:
-    """The process that holds the lock of a workdir, as text; None where it is free. Leaves no trace."""
+    """Returns the text that names the process that holds the lock of a workdir; None if it is free. Changes no file."""
     try:
         file = open(Path(workdir) / LOCK)  # noqa: SIM115 - closed below
     except OSError:
@@ -108,7 +108,7 @@ def holder(workdir: str | os.PathLike) -> str | None:
 
 @contextlib.contextmanager
 def exclusive(path: Path, patience: float = PATIENCE) -> Iterator[None]:
-    """A context that one process at a time can enter, by a lock on the file `path`, whose content stays as it is.
+    """Locks the file `path` within the context, so that one process at a time enters it. Its content stays.
 
     Raises:
       UserError: the file cannot be locked, or another process holds the lock for more than `patience` seconds.
@@ -126,7 +126,7 @@ def exclusive(path: Path, patience: float = PATIENCE) -> Iterator[None]:
 
 
 def check_free(target: Path) -> None:
-    """Raises UserError if `target` is not empty or cannot be made."""
+    """Raises UserError if `target` is remote, not empty, or cannot be made."""
     if url := remote.as_url(target):
         raise UserError(f"{url} is in a remote store; give a local directory, and copy it there")
     if os.path.realpath(target) == os.path.realpath("."):  # unlike Path.resolve, not an error for a loop of links
@@ -140,12 +140,12 @@ def check_free(target: Path) -> None:
 
 @contextlib.contextmanager
 def new_directory(target: Path) -> Iterator[Path]:
-    """A directory that becomes `target` when the block ends, and is removed if it fails. Leftovers of processes that
-    were killed are removed too.
+    """Yields a new directory that becomes `target` when the block ends, or is removed if the block fails. Removes
+    leftovers of killed processes.
 
     Raises:
-      UserError: at once, as `check_free`.
-      RunFault: it cannot be written.
+      UserError: as `check_free`, before the block.
+      RunFault: the directory cannot be written.
     """
     check_free(target)
     target = Path(os.path.realpath(target))
@@ -161,14 +161,14 @@ CONFIG, SIGNATURE = "config.json", "sha256"
 
 
 class Fingerprints(TypedDict):
-    """Of the data of a run: its tokenizer, and each split."""
+    """Fingerprints of the tokenizer and the splits of a run."""
 
     tokenizer: Any
     train: NotRequired[Any]
 
 
 class Config(TypedDict):
-    """The config of a run, as far as this package reads it."""
+    """The fields of a run's config that this package reads."""
 
     checkpoint: NotRequired[dict[str, Any]]
     evaluation: NotRequired[dict[str, Any]]
@@ -183,7 +183,7 @@ class RunRecord(TypedDict):
 
 
 def check_not_published(directory: str | os.PathLike) -> None:
-    """Raises UserError where the config.json in a directory belongs to a published checkpoint."""
+    """Raises UserError if the config.json in a directory belongs to a published checkpoint."""
     try:
         content = json_files.read(dict[str, Any], Path(directory) / CONFIG) or {}
     except UserError:  # damaged, or none
@@ -194,17 +194,17 @@ def check_not_published(directory: str | os.PathLike) -> None:
 
 
 def write_config(directory: Path, record: Mapping[str, Any]) -> None:
-    """Writes config.json, with the SHA-256 of the record."""
+    """Writes config.json: the record and its SHA-256."""
     content = {key: value for key, value in record.items() if key != SIGNATURE}
     files.write_json(directory / CONFIG, files.signed(content))
 
 
 def read_config(directory: str | os.PathLike) -> RunRecord:
-    """A workdir's config.json: {"config": ..., "data": fingerprints}. Logs a warning where it is not what lmrep wrote:
-    numbers can differ from the training's then.
+    """Reads a workdir's config.json: {"config": ..., "data": fingerprints}. Logs a warning if it has changed since
+    lmrep wrote it.
 
     Raises:
-      UserError: it does not exist, cannot be read or is damaged.
+      UserError: config.json does not exist, cannot be read or is damaged, or belongs to a published checkpoint.
     """
     path = Path(directory) / CONFIG
     advice = "restore it, or start again in another --workdir"
