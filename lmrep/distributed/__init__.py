@@ -1,1 +1,1 @@
-"""Several processes as one run: joining, agreement, watchdog."""
+"""Runs of several processes: joining, agreement, watchdog."""

@@ -1,4 +1,4 @@
-"""Decisions that the processes of a run share: results of process 0, and the step after which all stop."""
+"""Decisions that all processes of a run share: results of process 0, and the step after which all stop."""
 
 import contextlib
 import json
@@ -20,14 +20,14 @@ ERRORS = {error.__name__: error for error in (UserError, RunFault)}
 
 
 def by_first_process(decide: Callable[[], Any]) -> Any:
-    """The result of `decide()` on process 0, for every process. All processes call this in the same order.
+    """Returns the result of `decide()` on process 0, for every process. All processes call this in the same order.
 
     Args:
       decide: returns JSON. Only process 0 calls it.
 
     Raises:
-      UserError, RunFault: what `decide` raised on process 0. A process that failed alone would leave the others
-        waiting.
+      UserError, RunFault: raised by `decide` on process 0, and again on every process, so that none waits for others.
+        An OSError becomes a RunFault.
     """
     if jax.process_count() == 1:
         return decide()
@@ -46,14 +46,15 @@ def by_first_process(decide: Callable[[], Any]) -> Any:
 
 
 class Stop(threading.Event):
-    """Set once the run is to stop; `signal` is the number of the signal that it received."""
+    """An event that is set when the run should stop; `signal` is the number of the received signal."""
 
     signal = signal.SIGTERM
 
 
 @contextlib.contextmanager
 def stop_flag() -> Iterator[Stop]:
-    """A flag that SIGTERM and Ctrl-C set in the main thread of a single process; a second Ctrl-C interrupts the run."""
+    """Yields an event that SIGTERM and Ctrl-C set in the main thread of a single process. A second Ctrl-C interrupts
+    the run."""
     stop = Stop()
     if threading.current_thread() is not threading.main_thread() or jax.process_count() > 1:
         yield stop  # with several processes, JAX's preemption service handles signals
@@ -77,7 +78,7 @@ def stop_flag() -> Iterator[Stop]:
 
 
 def should_stop(stop: Stop, call: int) -> bool:
-    """Whether all processes stop now. `call` is the number of this call, the same on all processes."""
+    """Returns whether all processes stop now. `call` is the number of this call, the same on all processes."""
     if jax.process_count() > 1:
         return multihost_utils.reached_preemption_sync_point(call)
     return stop.is_set()

@@ -1,13 +1,13 @@
-"""Several processes as one run: how they join, agree and fail together.
+"""Joins several processes into one run, and lets them agree and fail together.
 
-JAX finds the other processes: `jax.distributed.initialize` detects Slurm, Open MPI before version 5, Kubernetes (with
-the `kubernetes` package) and TPU slices. The ranks of torchrun and of MPI's other launchers (PMI: MPICH, Intel MPI,
-Cray) are read here. JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID take precedence. A process without
-any of these trains alone; one of several that cannot tell which it is, is refused.
+`jax.distributed.initialize` detects Slurm, Open MPI before version 5, Kubernetes (with the `kubernetes` package) and
+TPU slices. This module reads the ranks of torchrun and of other MPI launchers (PMI: MPICH, Intel MPI, Cray).
+JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID take precedence. A process without any of these trains
+alone. A process that seems to be one of several without knowing its rank raises UserError.
 
 JAX aborts a process that cannot join. `start` turns that into one message and exit code 2.
 
-JAX is imported inside functions, so that a command line that is refused does not pay for it.
+JAX is imported inside functions, so that an invalid command line fails without importing it.
 """
 
 import contextlib
@@ -38,14 +38,14 @@ class Process(NamedTuple):
     """This process among the processes of a run."""
 
     count: int  # number of processes
-    index: int  # of this process, from 0
+    index: int  # index of this process, from 0
     local_count: int = 1  # number of processes on this host
-    local_index: int = 0  # of this process among those on its host
-    address: str = ""  # HOST:PORT of the coordinator; "" if only JAX can tell
+    local_index: int = 0  # index of this process among those on its host
+    address: str = ""  # HOST:PORT of the coordinator; "" if JAX detects it
 
 
 class Launcher(NamedTuple):
-    """The environment variables by which a launcher tells a process its rank: the first that is set of each tuple."""
+    """The environment variables that give a process its rank under a launcher: of each tuple, the first that is set."""
 
     count: tuple[str, ...]
     index: tuple[str, ...]
@@ -61,14 +61,15 @@ PMI = Launcher(("PMI_SIZE",), ("PMI_RANK",), ("MPI_LOCALNRANKS", "PALS_LOCAL_SIZ
 TORCHRUN = Launcher(("WORLD_SIZE",), ("RANK",), ("LOCAL_WORLD_SIZE",), ("LOCAL_RANK",))
 MVAPICH = Launcher(("MV2_COMM_WORLD_SIZE",), ("MV2_COMM_WORLD_RANK",), ("MV2_COMM_WORLD_LOCAL_SIZE",),
                    ("MV2_COMM_WORLD_LOCAL_RANK",))
-# One may start another on each of its hosts (srun torchrun), which then counts. Innermost last.
+# A launcher may start another one on each of its hosts (srun torchrun); the inner ranks apply. Innermost last.
 LAUNCHERS = (SLURM, OPEN_MPI, MVAPICH, PMI, TORCHRUN)
 
 
 def launched(environment: Mapping[str, str]) -> Process | None:
-    """This process, as described by JAX's variables or by its launcher; None if it is alone or only JAX can tell.
+    """Reads the ranks of this process from JAX's variables or its launcher's; returns None for a single process, and if
+    JAX may detect the others.
 
-    JAX_NUM_PROCESSES=1 makes a process alone under any launcher.
+    JAX_NUM_PROCESSES=1 makes a process train alone under any launcher.
 
     Raises:
       UserError: the variables are incomplete or contradict each other.
@@ -93,10 +94,10 @@ def launched(environment: Mapping[str, str]) -> Process | None:
 
 
 def _ranked(environment: Mapping[str, str]) -> Process | None:
-    """This process by the ranks of its launcher; None if there is none, or if it is the launcher's only process.
+    """Reads the ranks of this process from its launcher's variables; None without a launcher of several processes.
 
     Raises:
-      UserError: a variable says that there are several processes, and none which of them this is.
+      UserError: a variable gives several processes, and no variable the index of this one.
     """
     ranks = {launcher: rank for launcher in LAUNCHERS if (rank := _rank(launcher, environment))}
     if not ranks:
@@ -110,7 +111,7 @@ def _ranked(environment: Mapping[str, str]) -> Process | None:
                             f"process 0, {COUNT} and {INDEX}, or {COUNT}=1 to train alone")
         return None
     innermost = [*ranks.values()][-1]
-    # Several name the same rank, as under srun --mpi=pmi2: JAX finds the coordinator of the outer ones.
+    # Several launchers may give the same rank, as under srun --mpi=pmi2: JAX finds the coordinator of the outer ones.
     launcher, rank = next((launcher, rank) for launcher, rank in ranks.items() if rank == innermost)
     local_count = _first(launcher.local_count, environment, 1)
     if launcher is SLURM:
@@ -120,7 +121,8 @@ def _ranked(environment: Mapping[str, str]) -> Process | None:
 
 
 def _rank(launcher: Launcher, environment: Mapping[str, str]) -> tuple[int, int] | None:
-    """(number of processes, index of this one) of a launcher that has started several; None if it has not."""
+    """Returns (number of processes, index of this one) from a launcher's variables; None if it has not started several.
+    """
     count = _first(launcher.count, environment, 1)
     if count < 2 or not any(environment.get(name) for name in launcher.index):
         return None
@@ -128,7 +130,7 @@ def _rank(launcher: Launcher, environment: Mapping[str, str]) -> tuple[int, int]
 
 
 def _torchrun_address(environment: Mapping[str, str]) -> str:
-    """The coordinator's address where torchrun, or a program that sets its variables, has started the processes."""
+    """Returns the coordinator's address from torchrun's variables."""
     host, port = environment.get("MASTER_ADDR"), _number(environment, "MASTER_PORT")
     if environment.get(ADDRESS):
         return environment[ADDRESS]
@@ -156,12 +158,12 @@ def _number(environment: Mapping[str, str], name: str, default: int = 0) -> int:
 
 
 def _first(names: tuple[str, ...], environment: Mapping[str, str], default: int) -> int:
-    """The value of the first of these variables that is set."""
+    """Returns the number in the first of these variables that is set."""
     return next((_number(environment, name) for name in names if environment.get(name)), default)
 
 
 def local_devices(process: Process, environment: Mapping[str, str]) -> list[int]:
-    """Indices of the GPUs that this process uses, among those it can see; [] for all of them.
+    """Returns the indices of the GPUs that this process uses, among those that it can see; [] for all of them.
 
     Processes on one host divide its GPUs evenly, unless the launcher has assigned them already.
     """
@@ -181,7 +183,7 @@ def start() -> None:
 
     Raises:
       UserError: the environment is incomplete or contradicts itself, or JAX finds no coordinator. If the processes do
-        not find each other in time, this process prints why and exits with code 2.
+        not join in time, this process prints a message and exits with code 2.
     """
     process = launched(os.environ)
     if process is None and not _jax_may_detect(os.environ):
@@ -213,7 +215,7 @@ def start() -> None:
 
 
 def _check_port(process: Process, port: int) -> None:
-    """Refuses a port that the coordinator, process 0, cannot have: JAX may crash there."""
+    """Raises UserError if the coordinator, process 0, cannot open its port: JAX may crash then."""
     ipv6 = socket.has_dualstack_ipv6()
     try:
         socket.create_server(("", port), family=socket.AF_INET6 if ipv6 else socket.AF_INET,
@@ -224,8 +226,8 @@ def _check_port(process: Process, port: int) -> None:
 
 
 def _jax_may_detect(environment: Mapping[str, str]) -> bool:
-    """Whether this may be a host of a TPU slice or a pod of an indexed Job, without asking the network. Not if
-    JAX_NUM_PROCESSES=1 makes it train alone."""
+    """Returns whether this may be a host of a TPU slice or a pod of an indexed Job, without network requests; False if
+    JAX_NUM_PROCESSES=1."""
     if _number(environment, COUNT) == 1:
         return False
     tpu = (glob.glob("/dev/accel*") or glob.glob("/dev/vfio/[0-9]*")) and importlib.util.find_spec("libtpu")
@@ -265,9 +267,9 @@ _abort_handlers: list = []  # C may still call them
 
 
 def on_abort(handler: Callable[[], None] | None) -> None:
-    """Calls `handler` when C code aborts this process; None restores the default.
+    """Makes an abort of this process in C code (SIGABRT) call `handler`; None restores the default.
 
-    Python's `signal` would run it in the main thread, which may never return from C.
+    Python's `signal` would call it in the main thread, which may never return from C.
     """
     libc = ctypes.CDLL(None)
     libc.signal.restype, libc.signal.argtypes = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
@@ -280,31 +282,30 @@ def on_abort(handler: Callable[[], None] | None) -> None:
 
 
 def joined() -> bool:
-    """Whether this process is one of several."""
+    """Returns whether this process has joined a run of several processes."""
     jax = sys.modules.get("jax")
     return jax is not None and jax.distributed.is_initialized() and jax.process_count() > 1
 
 
 def first() -> bool:
-    """Whether this is the only process, or process 0."""
+    """Returns whether this is the only process, or process 0."""
     return not joined() or sys.modules["jax"].process_index() == 0
 
 
 def agreed(action: Callable[[], Any]) -> Any:
-    """The result of `action()`, once it has succeeded on every process; as `agreement`."""
+    """Returns the result of `action()` when it has succeeded on every process. Raises as `agreement`."""
     with agreement():
         return action()
 
 
 @contextlib.contextmanager
 def agreement() -> Iterator[None]:
-    """A block that all processes enter in the same order, and leave once it has succeeded on every process.
-
-    If one process failed alone, the others would wait for it until a timeout ends them.
+    """Waits at the end of the block until it has ended on every process, and raises if it failed on any. All processes
+    enter it in the same order. Otherwise they would wait for a failed process until a timeout.
 
     Raises:
-      Exception: what the block raised here. If it failed only on other processes, a UserError or a RunFault that names
-        one of them.
+      Exception: the block raised it on this process.
+      UserError, RunFault: the block failed on another process, which the message names.
     """
     if not joined():
         yield
@@ -326,7 +327,7 @@ def agreement() -> Iterator[None]:
 
 
 def gather_texts(text: str) -> list[str]:
-    """The texts of all processes; if all are empty, none is sent."""
+    """Gathers the texts of all processes, in order of their indices. If all are empty, only their lengths are sent."""
     import numpy as np
     from jax.experimental import multihost_utils
 
@@ -339,10 +340,10 @@ def gather_texts(text: str) -> list[str]:
 
 
 def leave(code: int) -> None:
-    """Ends this process, one of several that failed, with that exit code.
+    """Ends this process, one of several, after a failure, with exit code `code`.
 
-    If all processes failed alike, each gets here and returns its own code. One that failed alone leaves after
-    `LEAVE_SECONDS`; JAX, or whoever sees the connection break, ends the others.
+    If all processes fail alike, each calls it and returns its exit code. A process that failed alone leaves after
+    `LEAVE_SECONDS`; JAX or a broken connection ends the others.
     """
     import jax
 

@@ -1,17 +1,17 @@
-"""A watchdog for runs of several processes: it names a process that stops, and ends the others.
+"""A watchdog for runs of several processes: it detects a process that stops, and ends the others.
 
 Without it, the others wait in a collective operation until JAX notices missing heartbeats and aborts them with a stack
-trace, or for ever if the process only hangs. With it, a thread of each process regularly reports its progress through
-the key-value store of JAX's coordinator (process 0) and reads the others'. Each of these is an error once it
-lasts longer than `patience`:
+trace, or forever if the process hangs. With it, a thread of each process regularly reports its progress through the
+key-value store of JAX's coordinator (process 0) and reads the reports of the others. Each of these conditions is an
+error if it lasts longer than `patience`:
 
 - a process is silent: killed, suspended or cut off from the network. This includes process 0, if the store is silent;
 - a process is alive but makes no progress while the others do: for example, it hangs in a read;
-- all processes stand still in the same step: the devices or the network between them hang.
+- no process leaves the current step: the devices or the network between them hang.
 
 Nothing can be saved then, because the main thread may be anywhere: the process prints one message and exits with code 3
 at once. A process that fails by itself reports its error before it exits. A suspended process is detected after
-`patience`, or when JAX misses its heartbeats if that is earlier; a killed one within 25 s; one that failed after 6 to
+`patience`, or when JAX misses its heartbeats if that is earlier; a killed one within 25 s; a failed one after 6 s to
 16 s.
 
 JAX has no public interface to the key-value store, so the watchdog is off by default (`faults.patience=0`). Only when
@@ -42,7 +42,7 @@ FAILED_ALONE = 6.0  # seconds after which the others report a process that ended
 
 @dataclass
 class Peer:
-    """What is known of another process. Times are of this process's clock."""
+    """The last report of a process. Times are of this process's monotonic clock, in seconds."""
 
     report: dict[str, Any]
     reported_at: float  # when its report last changed
@@ -50,7 +50,8 @@ class Peer:
 
 
 class Watch:
-    """Watches the processes of a run, as a context around all that they do together. Does nothing for a single process.
+    """Watches the processes of a run within the context, which contains all their collective operations. Does nothing
+    for a single process.
 
     Args:
       patience: seconds until a problem is an error; 0 switches the watchdog off.
@@ -70,11 +71,11 @@ class Watch:
     # Called by the main thread
 
     def mark(self, activity: str) -> None:
-        """Reports what this process does next. All processes call this equally often."""
+        """Records the next activity of this process for its reports. All processes call this equally often."""
         self._progress, self._activity, self._since = self._progress + 1, activity, time.monotonic()
 
     def through(self, batches: Iterable, activity: str) -> Iterator:
-        """The batches, with a `mark` at each."""
+        """Yields the batches, and calls `mark` before each."""
         for batch in batches:
             self.mark(activity)
             yield batch
@@ -86,7 +87,7 @@ class Watch:
             self._store, self._coordinator = global_state.client, global_state.coordinator_address or ""
             self._since = self._store_answered = time.monotonic()
             self._key = f"lmrep-watch/{next(_watches)}"  # the store keeps reports of earlier watches
-            # JAX aborts a process whose coordinator is gone. It has no callback for that (in Python it throws).
+            # JAX aborts a process whose coordinator has ended. It has no callback for that (in Python it throws).
             on_abort(lambda: self._end(self.verdict(min(self._patience, 3 * self._interval)) or self._leader_gone()))
             for work in (self._communicate, self._check):
                 threading.Thread(target=work, name="watchdog", daemon=True).start()
@@ -136,14 +137,15 @@ class Watch:
         checked = time.monotonic()
         while not self._ended.wait(self._interval):
             now = time.monotonic()
-            if now - checked > 4 * self._interval:  # this process itself was suspended: its knowledge is old
+            if now - checked > 4 * self._interval:  # this process itself was suspended: its reports are old
                 self._peers = {}
                 self._since = self._store_answered = now
             checked = now
             self._end(self.verdict(self._patience))
 
     def verdict(self, silence: float) -> str | None:
-        """Which process has been silent for `silence` seconds, failed or makes no progress; None if there is none."""
+        """Describes a process that has been silent for `silence` seconds, has failed or makes no progress; returns None
+        if there is none."""
         now, own_index = time.monotonic(), jax.process_index()
         others = {index: peer for index, peer in self._peers.items() if index != own_index}
         if own_index and now - self._store_answered > silence:
@@ -173,7 +175,7 @@ class Watch:
         return None
 
     def _end(self, verdict: str | None) -> None:
-        """Prints a verdict and ends this process."""
+        """Prints a verdict and ends this process; None does nothing."""
         with self._ending:
             if verdict is None or self._ended.is_set():
                 return
@@ -182,7 +184,7 @@ class Watch:
             os._exit(RunFault.exit_code)
 
     def _leader_gone(self) -> str | None:
-        """A verdict, if nothing listens at the coordinator's address any more."""
+        """Returns a verdict if nothing listens at the coordinator's address any more, else None."""
         host, _, port = self._coordinator.rpartition(":")
         if jax.process_index() == 0 or not port.isdecimal():
             return None

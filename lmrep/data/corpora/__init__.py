@@ -1,9 +1,9 @@
-"""Corpora: streams of documents, and which of them are for training, validation and testing.
+"""Corpora: streams of documents, and their splits for training, validation and testing.
 
-A document is one text. It belongs to one split, which its text alone decides (`splits.py`). CORPORA lists where
-documents come from; a new corpus is a module and an entry of the table. `files.py` finds and opens files.
+A document is one text. Its text alone determines its split (`splits.py`). CORPORA lists the corpora; a new corpus is a
+module and an entry of the table. `files.py` finds and opens files.
 
-Anything unusual in the input is handled by one rule and counted in the tally that is passed to `Corpus.documents`:
+Unusual input is handled by these rules and counted in the tally that is passed to `Corpus.documents`:
 
     input                               handling                                       counter
     every file                                                                         files
@@ -16,15 +16,15 @@ Anything unusual in the input is handled by one rule and counted in the tally th
       of a file or a field
     CRLF, or CR alone                   replaced by a line feed                        carriage_returns
     NUL                                 removed                                        nul_characters
-    bytes that are not UTF-8, unpaired  refused with file and line; or U+FFFD if       replaced_characters
+    bytes that are not UTF-8, unpaired  UserError with file and line; or U+FFFD if     replaced_characters
       surrogates in JSON                  undecodable=replace
-    a line of JSONL without the text    refused with file and line; or skipped, up to  damaged_lines
-                                          damaged_lines of them in the corpus
+    a line of JSONL without the text    UserError with file and line; or skipped, up   damaged_lines
+                                          to damaged_lines of them in the corpus
     a document of more than             split, at a line break or space if there is    cut_documents
       MAX_CHARACTERS                      one in its second half
-    compressed files, archives of one   read as they are (`core/input_files.py`)
+    compressed files, archives of one   decompressed (`core/input_files.py`)
       file
-    pointers of Git LFS and git-annex,  refused with what to do
+    pointers of Git LFS and git-annex,  UserError
       HTML pages, UTF-16, other archives
 """
 

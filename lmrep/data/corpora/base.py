@@ -1,4 +1,4 @@
-"""The corpus interface: config, stream of documents, and the record by which a corpus is registered."""
+"""The corpus interface: config, stream of documents, and entries of CORPORA."""
 
 import itertools
 from collections import Counter
@@ -49,7 +49,7 @@ class Config:
 class Reader(NamedTuple):
     """Consecutive documents of a corpus that can be read without the others, such as one file."""
 
-    path: str  # the file or directory that is read; "" for what comes with Python
+    path: str  # the file or directory that is read; "" for documents that come with Python
     # tally -> texts. It can be pickled, and called on any machine that has `path`.
     read: Callable[[Counter[str]], Iterable[str]]
 
@@ -59,15 +59,15 @@ class Corpus:
     """A stream of documents."""
 
     name: str  # the name in CORPORA
-    description: str  # what it is and where it comes from, for people
+    description: str  # its content and origin, for messages
     readers: tuple[Reader, ...]  # the documents, in order
-    fingerprint: Callable[[], str]  # identifies the content; it changes if any document does
-    empty_message: str  # of the error if there are no documents
+    fingerprint: Callable[[], str]  # () -> a hash that changes if any document does
+    empty_message: str  # the message of the error if there are no documents
 
     def documents(self, tally: Counter[str] | None = None) -> Iterator[str]:
-        """Streams the texts from the first, in a fixed order, without blank ones; line breaks are `\n`.
+        """Yields the texts in a fixed order, without blank ones; line breaks are `\n`.
 
-        A tally is updated with the counters of the package's docstring; they are complete at the end of the stream.
+        `tally` is updated with the counters of the package's docstring, which are complete at the end of the stream.
         Raises UserError if there are no documents, or one cannot be read.
         """
         tally, count = Counter() if tally is None else tally, 0
@@ -79,17 +79,16 @@ class Corpus:
         tally["documents"] += count
         tally += Counter()  # removes zero counts
 
-
     def beginnings(self) -> Iterator[str]:
         """Yields texts from the beginnings of some files at equal distances, about SAMPLE characters in all. Raises
         UserError if one of them cannot be read."""
         readers = self.readers[:: -(-len(self.readers) // SAMPLED_FILES) or 1]
         for reader in readers:
-            left = SAMPLE // len(readers)
+            remaining = SAMPLE // len(readers)
             for text in reader.read(Counter()):
-                yield text[:left]
-                left -= len(text)
-                if left <= 0:
+                yield text[:remaining]
+                remaining -= len(text)
+                if remaining <= 0:
                     break
 
 
@@ -98,28 +97,29 @@ class CorpusDef(NamedTuple):
     """An entry of CORPORA."""
 
     open: Callable[[Config], Corpus]  # Config -> Corpus. Raises UserError if there is no such corpus.
-    describe: Callable[[Config], str]  # Config -> what the corpus is, as a noun phrase for people, without opening it
-    example: str = ""  # a glob such as "*.txt" if `Config.files` says where the documents are; otherwise ""
-    has_units: bool = False  # whether `Config.documents` says what a document is
-    sentences: str = "auto"  # what `Config.sentences=auto` means; auto: what the text says
-    # raises UserError if opening the corpus would download or prepare it first
+    describe: Callable[[Config], str]  # Config -> a noun phrase for messages, without opening the corpus
+    example: str = ""  # a glob such as "*.txt" if the corpus reads `Config.files`; otherwise ""
+    has_units: bool = False  # whether `Config.documents` determines the documents
+    sentences: str = "auto"  # the value that `Config.sentences=auto` has; auto: detected in the text
+    # Raises UserError if opening the corpus would download or prepare it first.
     check_present: Callable[[Config], None] = lambda config: None
-    # (config, runner, options of Apache Beam) -> None; downloads and prepares what opening the corpus would, where that
-    # is a Beam pipeline with this runner
+    # (config, runner, options of Apache Beam) -> None. Downloads and prepares the corpus; a Beam pipeline uses the
+    # runner and options.
     prepare: Callable[[Config, Any, Any], None] = lambda config, runner, options: None
 
 
 def check_present(config: Config) -> None:
-    """Raises UserError if opening the corpus that a config names would download or prepare it first."""
+    """Raises UserError if opening the corpus of a config would download or prepare it first."""
     choose(CORPORA, config.corpus, "data.corpus").check_present(config)
 
 
 def open_corpus(config: Config) -> Corpus:
-    """Opens the corpus of a config. Raises UserError if there is none, or if `files` are set and it reads none."""
+    """Opens the corpus of a config. Raises UserError if it does not exist, or if `files` is set for a corpus without
+    files."""
     definition = choose(CORPORA, config.corpus, "data.corpus")
     if config.files and not definition.example:
-        readers = ", ".join(name for name, other in CORPORA.items() if other.example)
+        with_files = ", ".join(name for name, other in CORPORA.items() if other.example)
         raise UserError(f"data.files is {config.files!r}, and data.corpus is {config.corpus}, which reads no files; "
-                        f"set data.corpus to one of {readers} (or data=files after the experiment's name), or leave "
+                        f"set data.corpus to one of {with_files} (or data=files after the experiment's name), or leave "
                         "data.files empty")
     return definition.open(config)

@@ -1,4 +1,4 @@
-"""Cleaning that every text gets: uniform line breaks, no NUL, no byte order mark, a maximum length.
+"""Cleans every text: uniform line breaks, no NUL, no byte order mark, a maximum length.
 
 Each function updates a tally with the counters of the package's docstring.
 """
@@ -8,14 +8,14 @@ from collections import Counter
 
 from lmrep.core.errors import ConfigError
 
-MAX_CHARACTERS = 2**24  # of a document (ten novels): bounds the memory for any file
+MAX_CHARACTERS = 2**24  # of a document (ten novels); bounds the memory for any file
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def normalize_characters(text: str, tally: Counter[str]) -> str:
-    """Replaces every line break by `\\n` and removes NUL, which damaged blocks and fixed-width fields leave; BERT's
-    code removes it, and SentencePiece's trainer skips lines with it."""
+    """Replaces every line break by `\\n`, and removes NUL, which comes from damaged blocks and fixed-width fields.
+    BERT's code removes it, and SentencePiece's trainer skips lines with it."""
     if "\r" in text:
         tally["carriage_returns"] += text.count("\r")
         text = text.replace("\r\n", "\n").replace("\r", "\n")
@@ -34,7 +34,7 @@ def remove_byte_order_mark(text: str, tally: Counter[str]) -> str:
 
 
 def decode(data: bytes, policy: str, location: str, tally: Counter[str]) -> str:
-    """Decodes UTF-8. Other bytes raise UserError with the location, or become U+FFFD if the policy is "replace"."""
+    """Decodes UTF-8. Invalid bytes raise UserError with the location, or become U+FFFD if the policy is "replace"."""
     try:
         return data.decode("utf8")
     except UnicodeDecodeError as error:
@@ -49,7 +49,7 @@ def decode(data: bytes, policy: str, location: str, tally: Counter[str]) -> str:
 
 def field_documents(text: str | bytes, policy: str, location: str, tally: Counter[str]) -> list[str]:
     """Makes the documents of a record's field: none if it is blank, several if it has more than MAX_CHARACTERS.
-    Unpaired surrogates, which JSON's escapes can spell, are treated as undecodable bytes are by `decode`."""
+    Unpaired surrogates, which JSON can contain as escapes, are treated as invalid bytes are by `decode`."""
     if isinstance(text, bytes):
         text = decode(text, policy, location, tally)
     if not text.isascii() and SURROGATE.search(text):
@@ -64,7 +64,7 @@ def field_documents(text: str | bytes, policy: str, location: str, tally: Counte
 
 
 def split_long(text: str, tally: Counter[str]) -> list[str]:
-    """Splits a text, without white space at its ends, into texts of at most MAX_CHARACTERS; none if it is blank."""
+    """Strips a text and splits it into texts of at most MAX_CHARACTERS; returns [] if it is blank."""
     texts, text = [], text.strip()
     while len(text) > MAX_CHARACTERS:
         head, text = split_at_limit(text, tally)
@@ -73,7 +73,8 @@ def split_long(text: str, tally: Counter[str]) -> list[str]:
 
 
 def split_at_limit(text: str, tally: Counter[str]) -> tuple[str, str]:
-    """Splits a text of more than MAX_CHARACTERS at the last line break before that, or else the last space."""
+    """Splits a text of more than MAX_CHARACTERS at the last line break before the limit, or else at the last space,
+    if that is in the second half; otherwise at the limit."""
     tally["cut_documents"] += 1
     half, limit = MAX_CHARACTERS // 2, MAX_CHARACTERS
     at = max(text.rfind("\n", half, limit), 0) or max(text.rfind(" ", half, limit), 0) or limit

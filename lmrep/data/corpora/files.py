@@ -1,7 +1,7 @@
-"""The files of a corpus: found by a glob, local or remote, and fingerprinted.
+"""Finds, opens and fingerprints the files of a corpus, local or remote.
 
 Paths with a protocol (`gs://`, `s3://`, `https://` ...) are read with fsspec and its package for that protocol. Every
-failure is a UserError that names the file.
+failure raises UserError with the name of the file.
 """
 
 import hashlib
@@ -17,18 +17,18 @@ from lmrep.core.errors import UserError
 
 @dataclass(frozen=True)
 class CorpusFile:
-    """One file."""
+    """A file of a corpus."""
 
     path: str  # with its protocol
-    name: str  # its path relative to the folder of all files of the corpus
-    store: Any = field(default=None, repr=False)  # the fsspec file system of a remote file, otherwise None
-    checksum: str = ""  # of a remote file, if the store provides one, otherwise ""
-    size: int = 0  # of a remote file, in bytes
+    name: str  # the path relative to the common folder of all files of the corpus
+    store: Any = field(default=None, repr=False)  # the fsspec file system of a remote file; None if local
+    checksum: str = ""  # the checksum of a remote file; "" if local, or if the store has none
+    size: int = 0  # bytes of a remote file; 0 if local
 
 
 def find(pattern: str, corpus: str, example: str) -> list[CorpusFile]:
-    """Finds the files of a glob, in the order of their paths. Raises UserError if there is none, or one that is not a
-    regular file of known size."""
+    """Finds the files of a glob, in the order of their paths. Raises UserError if nothing matches, or if a match is not
+    a regular file."""
     if not pattern:
         raise UserError(f"data.corpus is {corpus} but data.files is empty; expected a glob, such as "
                         f"--config.data.files={os.path.join('books', '**', example)!r}")
@@ -36,21 +36,21 @@ def find(pattern: str, corpus: str, example: str) -> list[CorpusFile]:
 
 
 def describe(sources: list[CorpusFile], pattern: str) -> str:
-    """Describes the files of a glob for people."""
+    """Describes the files of a glob for messages."""
     return os.path.basename(sources[0].path) if len(sources) == 1 else f"{len(sources)} files of {pattern}"
 
 
 def _local(pattern: str, example: str) -> list[CorpusFile]:
-    # Links without a target are ignored, except links of git-annex, whose content is not there.
+    # Broken links are ignored, except those of git-annex, whose content must be fetched.
     names = [name for name in paths.matches(pattern) if (os.path.exists(name) and not os.path.isdir(name)) or (
         os.path.islink(name) and not os.path.exists(name) and "annex/objects/" in os.readlink(name))]
     if not names:
         raise UserError(_no_match(pattern, "", os.path.isdir(pattern) and os.path.join(pattern, "**", example),
                                   paths.why_no_match(pattern)))
-    for match in names:
-        input_files.check_regular(match)
-    top = os.path.commonpath([os.path.dirname(match) for match in names])
-    return [CorpusFile(match, os.path.relpath(match, top or ".")) for match in names]
+    for name in names:
+        input_files.check_regular(name)
+    top = os.path.commonpath([os.path.dirname(name) for name in names])
+    return [CorpusFile(name, os.path.relpath(name, top or ".")) for name in names]
 
 
 def _remote(pattern: str, example: str) -> list[CorpusFile]:
@@ -67,7 +67,7 @@ def _remote(pattern: str, example: str) -> list[CorpusFile]:
 
 
 def _no_match(pattern: str, where: str, within: str, why: str) -> str:
-    """Makes the message; `within` is the glob of the files in a folder, or empty."""
+    """Makes the message for a glob without matches; `within` is the glob to suggest for a folder, or empty."""
     return f"data.files {pattern!r} matches no file{where}; {f'it is a folder; try {within!r}' if within else why}"
 
 

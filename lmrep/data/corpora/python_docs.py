@@ -1,4 +1,4 @@
-"""The default corpus, which every machine has: the documentation in its Python interpreter.
+"""The default corpus, which exists on every machine: the documentation in the Python interpreter.
 
 It has about 600 documents and 2.1 million characters on Python 3.11, slightly fewer on 3.12:
 
@@ -47,8 +47,7 @@ def sources(folder: pathlib.Path) -> list[pathlib.Path]:
 
 @functools.cache
 def documents(folder: pathlib.Path) -> tuple[str, ...]:
-    """Makes all documents, without files that do not parse. That takes seconds; the result, some megabytes, is
-    cached."""
+    """Makes all documents; skips files that do not parse. Takes seconds; the result, some megabytes, is cached."""
     texts = []
     for path in sources(folder):
         name = path.relative_to(folder)

@@ -1,4 +1,4 @@
-"""Documents from records with a text field: JSONL (a JSON object a line) and Parquet (a column)."""
+"""Reads documents from a field of JSONL (a JSON object per line) or a column of Parquet."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ def _documents(read: Callable[[files.CorpusFile, Config, Counter[str]], Iterator
 
 
 def _jsonl(source: files.CorpusFile, config: Config, tally: Counter[str]) -> Iterator[str]:
-    """Yields the texts of one file. Raises UserError if the tally reaches more than `damaged_lines`."""
+    """Yields the texts of one file. Raises UserError if the corpus has more than `damaged_lines` damaged lines."""
     keys = config.text_field.split(".")
     for number, line in enumerate(_lines(source), 1):
         location = f"{source.path}, line {number}"
@@ -62,9 +62,9 @@ def _lines(source: files.CorpusFile) -> Iterator[bytes]:
 
 
 def _field(line: str, keys: list[str]) -> tuple[str, str]:
-    """Returns (text of a line of JSON, ""), or ("", what is wrong with the line)."""
+    """Returns (text of a line of JSON, ""), or ("", the problem with the line)."""
     try:
-        value = json_text.loads(line, surrogates=True)  # `field_documents` treats them
+        value = json_text.loads(line, surrogates=True)  # `field_documents` refuses or replaces them
     except json_text.InvalidJSON as error:
         return "", f"is not JSON ({error})"
     for key in keys:
@@ -128,9 +128,9 @@ def _batches(table: Any, group: int, name: str) -> Iterator[list[bytes | None]]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    facts = table.metadata.row_group(group)
-    [column] = [facts.column(i) for i in range(facts.num_columns) if facts.column(i).path_in_schema == name]
-    size = max(1, column.total_uncompressed_size // max(1, facts.num_rows))
+    rows = table.metadata.row_group(group)
+    [column] = [rows.column(i) for i in range(rows.num_columns) if rows.column(i).path_in_schema == name]
+    size = max(1, column.total_uncompressed_size // max(1, rows.num_rows))  # bytes of a row
     for batch in table.iter_batches(max(1, min(CHUNK // size, 2**14)), [group], [name]):
         array = batch.column(0)
         for key in name.split(".")[1:]:

@@ -1,7 +1,7 @@
-"""Splits: SHA-256 maps the words of a document to a number in [0, 1), and each split is a range of these numbers.
+"""Assigns documents to splits: SHA-256 maps the words of a document to a number, and each split is a range of numbers.
 
-Copies of a document, also those that differ in white space, are therefore in the same split, and neither the order of
-the documents nor additions to the corpus move other documents.
+Copies of a document, even with other white space, are therefore in the same split, and neither the order of the
+documents nor additions to the corpus change the split of a document.
 """
 
 import hashlib
@@ -12,22 +12,21 @@ import numpy as np
 from lmrep.core.errors import UserError
 from lmrep.data.corpora.base import CORPORA, Config
 
-VERSION = "splits-2"  # of the hash; change it when a change of the code moves documents
+VERSION = "splits-2"  # change it when a change of the code moves documents
 SPLITS = ("test", "validation", "train")  # in the order of their ranges
 
 
 def hash_position(text: str) -> int:
-    """Computes the number of a document, uint64: the first 64 bits of the SHA-256 of its words between single
-    spaces."""
+    """Computes the number of a document, uint64: the first 64 bits of the SHA-256 of its words, joined by spaces."""
     return int.from_bytes(hashlib.sha256(" ".join(text.split()).encode("utf8", "surrogatepass")).digest()[:8], "big")
 
 
 def assign(positions: np.ndarray, config: Config) -> np.ndarray:
     """Assigns documents to splits: returns int8 indices into SPLITS for uint64 `hash_position`s.
 
-    The ranges end at `test` and at `test + validation` of all numbers. If a requested split would be empty, it gets the
-    nearest document of the next one: only then, in corpora of few documents, can a new document change the split of
-    another one. Raises UserError if there are too few documents for that.
+    The ranges end at the fractions `test` and `test + validation` of all numbers. If a requested split would be empty,
+    it gets the nearest document of the next one. Only then, in corpora of few documents, can a new document change the
+    split of another one. Raises UserError if there are too few documents, or the fractions leave none to train on.
     """
     if config.test + config.validation >= 1:
         raise UserError(f"data.validation {config.validation:g} and data.test {config.test:g} leave nothing to train "
@@ -48,8 +47,8 @@ def assign(positions: np.ndarray, config: Config) -> np.ndarray:
 
 
 def imbalanced(sizes: Mapping[str, int], documents: int, config: Config) -> str:
-    """Returns a warning if far more text is held out than the config says, as in corpora of few documents; otherwise
-    "". `sizes` says how much text each split has."""
+    """Returns a warning if far more text is held out than the config's fractions, as in corpora of few documents;
+    otherwise "". `sizes` maps splits to their amounts of text."""
     total, fraction = sum(sizes.values()), config.test + config.validation
     held_out = total - sizes.get("train", 0)
     if held_out <= (2 * fraction + 0.05) * total:

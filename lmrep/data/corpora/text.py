@@ -1,6 +1,6 @@
-"""Documents from UTF-8 text files: a document is a file, a line, or the text between blank lines.
+"""Reads documents from UTF-8 text files: a document is a file, a line, or the text between blank lines.
 
-Files of any size are read, decoded and split in blocks of CHUNK bytes. The boundaries of the blocks have no effect.
+Files of any size are read, decoded and split in blocks of CHUNK bytes, whose boundaries have no effect.
 """
 
 import codecs
@@ -22,7 +22,7 @@ UNITS: dict[str, Callable[[str], list[str]]] = {
 
 
 def open_corpus(config: Config) -> Corpus:
-    """Opens text files. Raises UserError if none is found."""
+    """Opens a corpus of text files. Raises UserError if `files` matches none."""
     sources = files.find(config.files, "text_files", "*.txt")
     unit = config.documents
     if unit == "auto":

@@ -1,4 +1,4 @@
-"""Documents from TFDS: the examples of a prepared dataset, without TensorFlow."""
+"""Reads documents from the examples of a prepared TFDS dataset, without TensorFlow."""
 
 import contextlib
 import hashlib
@@ -20,7 +20,8 @@ from lmrep.data.corpora.base import Config, Corpus, CorpusDef, Reader
 
 
 def open_corpus(config: Config) -> Corpus:
-    """Opens a prepared TFDS data set. Raises UserError if it is not there."""
+    """Opens a TFDS dataset as a corpus. Raises UserError as `open_builder`, and if it lacks the split or the text
+    feature or needs TensorFlow."""
     if not config.tfds_name:
         raise UserError("data.corpus is tfds but data.tfds_name is empty; expected a TFDS name or a directory")
     builder = open_builder(config.tfds_name)
@@ -57,8 +58,8 @@ def _texts(directory: str, first: int, last: int, config: Config, tally: Counter
 
 @contextlib.contextmanager
 def _examples(builder: Any, config: Config, first: int) -> Iterator[tuple[Callable[[range], Any], int]]:
-    """Yields (a function from numbers to examples, the number of the example that it calls 0). A remote dataset
-    gives the examples of the file that begins with example `first`, which is downloaded."""
+    """Yields (a function from indices to examples, the number of the example at index 0). Of a remote dataset, the file
+    that begins with example `first` is downloaded, and the indices are within it."""
     import tensorflow_datasets as tfds
     from array_record.python import array_record_data_source
 
@@ -88,8 +89,8 @@ def check_present(config: Config) -> None:
 
 
 def prepare(config: Config, runner: Any, options: Any) -> None:
-    """Downloads and prepares the dataset, if it is not there; a Beam pipeline is run by a runner of Apache Beam with
-    its options. Raises UserError as `open_builder`."""
+    """Downloads and prepares the dataset, unless it is prepared. A Beam pipeline uses the runner and options of Apache
+    Beam. Raises UserError as `open_builder`."""
     import tensorflow_datasets as tfds
 
     if config.tfds_name:
@@ -97,9 +98,9 @@ def prepare(config: Config, runner: Any, options: Any) -> None:
 
 
 def open_builder(name: str, data_dir: str = "", download: bool = True, settings: Any = None) -> Any:
-    """Opens the TFDS builder of a directory, or of a name in `data_dir` or the default directory of TFDS. Downloads and
-    prepares a dataset that is not there, as `settings` (a `DownloadConfig`) say, or refuses it if `download` is false.
-    Raises UserError if there is none."""
+    """Opens the TFDS builder of a directory, or of a name in `data_dir`, by default the directory of TFDS. With
+    `download`, downloads and prepares a missing dataset by `settings`, a `DownloadConfig`. Raises UserError if the
+    dataset is unknown, cannot be prepared, or (not `download`) is not prepared."""
     import tensorflow_datasets as tfds
 
     folder = data_dir or tfds.core.constants.DATA_DIR
@@ -143,7 +144,8 @@ def _check(builder: Any, config: Config) -> None:
 
 
 def open_split(builder: Any, name: str, split: str) -> Any:
-    """Opens random access to the examples of a split. Raises UserError if the dataset lacks it or needs TensorFlow."""
+    """Returns the data source of a split, with random access to its examples. Raises UserError if the dataset lacks the
+    split or needs TensorFlow."""
     try:
         return builder.as_data_source(split)
     except NotImplementedError as error:
