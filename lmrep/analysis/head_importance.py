@@ -51,9 +51,10 @@ def gated(
 
     Args:
       run: a run of a task or of pretraining, not a converted one.
-      training: number of training examples for importance; 0: all. Those of a task are at equal distances.
+      training: number of training examples for importance; 0: all. The examples of a task are evenly spaced.
       validation: number of examples of `split` for scores; 0: all.
-      split: the split that is scored; "": none, and there is no score.
+      split: the split that is scored; "" for importance alone.
+      normalize: divide the importance of each layer by its L2 norm.
 
     Raises:
       UserError: the network has no attention heads, or no gates on them; the run lacks the data or a head.
@@ -71,13 +72,13 @@ def _gated_task(
 
     def examples_of(name: str, count: int) -> tuple[Sequence[records.Record], Any]:
         if name not in task_data.splits(run.experiment):
-            raise UserError(f"{run.directory} has no {name} data; importance needs training data, and scores those of "
-                            "--split")
-        chosen = task_data.expand_unlabelled(run.experiment, run.model, run.tokenizer,
-                                    task_data.read_split(run.experiment, name, count), count)
-        for record in chosen:
+            raise UserError(f"{run.directory} has no {name} data; importance needs the training data, and scores need "
+                            "the data of --split")
+        labelled = task_data.expand_unlabelled(
+            run.experiment, run.model, run.tokenizer, task_data.read_split(run.experiment, name, count), count)
+        for record in labelled:
             task.check(stage.objective, record)
-        return chosen, task_data.tokenize_records(run.experiment, run.model, run.tokenizer, chosen, name)
+        return labelled, task_data.tokenize_records(run.experiment, run.model, run.tokenizer, labelled, name)
 
     trained_on, train = examples_of("train", training)
     scored, held_out = examples_of(split, validation) if split else ((), None)
@@ -87,8 +88,8 @@ def _gated_task(
     batches, metric = [*evaluate_task.batches(train)], run.experiment.checkpoint.best or task.best
 
     def score(gates: np.ndarray) -> float:
-        other = dataclasses.replace(run, objective=objective, params=run.params | {GATES: jnp.asarray(gates)})
-        return evaluate_task.predict_records(other, scored, split, held_out).metrics[metric]
+        gated_run = dataclasses.replace(run, objective=objective, params=run.params | {GATES: jnp.asarray(gates)})
+        return evaluate_task.predict_records(gated_run, scored, split, held_out).metrics[metric]
 
     return Gated(run, lambda gates: importance(step, run.params, batches, gates, normalize), score, metric,
                  checks.best_direction(run.experiment) == "max",
@@ -104,7 +105,7 @@ def _gated_pretraining(
     make = partial(build.objective, stage, vocabulary=prepared.tokenizer.vocabulary, frozen=run.frozen)
     plain = make(run.model)
     params, step = objective_params(run, plain), importance_step(make, run.model, seed)
-    # Not the mesh of training: the devices may be other ones.
+    # The devices may differ from those of training, and so may the mesh.
     mesh = make_mesh(data=math.gcd(stage.batch_size // stage.microbatches, jax.device_count()))
     evaluator = Evaluator(gated_objective(make, run.model), mesh, stage.batch_size, seed, stage.microbatches)
     placed = jax.device_put(params, shardings(specs_of(plain), mesh))
@@ -125,7 +126,8 @@ def _gated_pretraining(
 
 
 def gated_objective(make: Callable[[Model], Objective], model: Model) -> Objective:
-    """Makes the objective `make(model)`, whose functions read gates [l, h] of heads at params["gates"]."""
+    """Makes the objective `make(model)`, whose `loss` and `predict` read the gates of heads, [l, h], at
+    params["gates"]."""
     plain = make(model)
 
     def with_gates_of(name: str) -> Callable:
@@ -144,10 +146,13 @@ def importance(
     times gradient at each token, summed over tokens, without dropout. The loss is a sum over what the objective
     averages: examples, words or masked tokens.
 
-    The sums of a layer are divided by the number of tokens. A last layer that the network computes at some positions
-    alone is divided by the number of positions: for classification, the number of examples.
+    The sums of a layer are divided by the number of tokens. Where the network computes its last layer only at some
+    positions, the sums of that layer are divided by their number: for classification, the number of examples.
 
     Args:
+      step: made by `importance_step`.
+      params: the parameters of the objective, without gates.
+      batches: of training examples.
       gates: float32[l, h]; heads whose gates are 0 get 0.
       normalize: divide the scores of each layer by their L2 norm.
     """
@@ -162,15 +167,15 @@ def importance(
 
 
 def importance_step(make: Callable[[Model], Objective], model: Model, seed: int) -> Callable:
-    """(params, batch, gates, number of the batch) -> (sums [l, h], tokens, positions of the last layer) of the
-    objective `make(model)`, compiled. `seed` is for its draws, such as masks."""
+    """Compiles (params, batch, gates, index of the batch) -> (sums float32[l, h], number of tokens, number of positions
+    in the last layer) for the objective `make(model)`. `seed` determines its draws, such as masks."""
     plain = make(model)
 
     @jax.jit
     def step(params: Tree, batch: dict, gates: Array, number: Array) -> tuple[Array, Array, Array]:
         prepared = plain.prepare(prepare_keys(plain, batch, seed, number), batch)
         shape, real = batch["tokens"].shape, (batch["segment_ids"] > 0).sum()
-        some = []  # whether the network is called for some positions alone, which tracing tells
+        some = []  # filled during tracing
 
         def loss(by_token: Array) -> Array:
             objective = make(_recording(with_gates(model, by_token), some))
@@ -184,7 +189,8 @@ def importance_step(make: Callable[[Model], Objective], model: Model, seed: int)
 
 
 def _recording(model: Model, some: list[bool]) -> Model:
-    """`model`, whose `encode` appends to `some` whether it computes the last layer at some positions alone."""
+    """Returns `model` with an `encode` that appends to `some` whether it computes the last layer only at positions
+    `at`."""
     def encode(
         params: Tree, inputs: Inputs, key: Array | None = None, *, at: Array | None = None, **options: Any
     ) -> Encoded:

@@ -11,7 +11,6 @@ import numpy as np
 from lmrep.analysis.head_importance import Gated
 from lmrep.config import json_files
 from lmrep.config.json_files import Count, Number
-from lmrep.core.files import write_json
 
 FILE = "heads.json"  # of the workdir
 PERCENT = 5  # of the heads that a step of pruning removes
@@ -28,7 +27,7 @@ class Point(TypedDict):
 
 
 class HeadsRecord(TypedDict):
-    """What `analyse` measures and `store` writes. Tables have a row for each layer and a value for each head."""
+    """The content of heads.json, made by `analyse`. Tables have a row for each layer and a value for each head."""
 
     step: Count
     metric: str
@@ -49,15 +48,16 @@ def analyse(
     gated: Gated, ablation: bool = True, single: bool = True, curve: bool = True, exact: bool = False,
     at_least: int = 0, random: int = 0, seed: int = 0,
 ) -> dict[str, Any]:
-    """Measures a run's heads, as `store` writes them.
+    """Measures the heads of a run. Returns the fields of `HeadsRecord`.
 
     Args:
-      ablation: the score without each head.
-      single: of each layer, the score with each of its heads as the only one, and which is the best.
-      curve: scores while ever more heads are removed, by 5 % of all.
+      ablation: measure the score without each head.
+      single: measure the score with each head as the only one of its layer.
+      curve: measure scores while ever more heads are removed, 5 % of all at each step.
       exact: compute importance again after each step of pruning, not once from the full network.
-      at_least: heads that pruning leaves in each layer.
-      random: curves in random order, with `curve`.
+      at_least: number of heads that pruning leaves in each layer.
+      random: number of curves in random order; they need `curve`.
+      seed: of the random orders.
     """
     kept, number = gated.run.model.heads.kept(), gated.run.model.heads.number
     full = gates_without((), kept, number)
@@ -91,12 +91,12 @@ def analyse(
 
 
 def all_heads(kept: Sequence[Sequence[int]]) -> Iterable[Head]:
-    """Every head of a network."""
+    """Iterates over the heads of a network, layer by layer. `kept` has the heads of each layer."""
     return ((layer, head) for layer, heads in enumerate(kept) for head in heads)
 
 
 def gates_without(removed: Iterable[Head], kept: Sequence[Sequence[int]], heads: int) -> np.ndarray:
-    """float32[l, heads]: 1 for the heads in `kept` that are not removed, 0 for others."""
+    """Returns gates, float32[l, heads]: 1 for the heads in `kept` that are not removed, 0 for others."""
     gates = np.zeros((len(kept), heads), np.float32)
     for head in all_heads(kept):
         gates[head] = 1
@@ -108,24 +108,24 @@ def gates_without(removed: Iterable[Head], kept: Sequence[Sequence[int]], heads:
 def lowest(
     importance: np.ndarray, kept: Sequence[Sequence[int]], count: int, at_least: int = 0, removed: Sequence[Head] = ()
 ) -> list[Head]:
-    """Chooses the `count` least important heads, so that every layer keeps `at_least`; fewer where no more may go.
+    """Returns the `count` least important heads, or fewer where every layer is down to `at_least` heads.
 
     Args:
       importance: float[l, h].
       kept: the heads of each layer.
-      count: number of all removed heads.
+      count: number of heads to return, those in `removed` included.
       at_least: a layer with fewer heads keeps all.
       removed: heads that were removed before; they come first.
     """
-    chosen, left = list(removed), [len(heads) for heads in kept]
+    chosen, remaining = list(removed), [len(heads) for heads in kept]
     for layer, _ in chosen:
-        left[layer] -= 1
+        remaining[layer] -= 1
     for head in sorted(set(all_heads(kept)) - set(chosen), key=lambda head: (importance[head], head)):
         if len(chosen) >= count:
             break
-        if left[head[0]] > at_least:
+        if remaining[head[0]] > at_least:
             chosen.append(head)
-            left[head[0]] -= 1
+            remaining[head[0]] -= 1
     return chosen
 
 
@@ -133,38 +133,34 @@ def removals(
     importance: Callable[[Sequence[Head]], np.ndarray], kept: Sequence[Sequence[int]], at_least: int = 0,
     exact: bool = False,
 ) -> list[list[Head]]:
-    """Lists the removed heads for each step of pruning, floor(heads * percent / 100), none at first.
+    """Returns the heads that are removed at each step of pruning: none at first, then floor(heads * percent / 100).
 
     Args:
       importance: removed heads -> float[l, h].
       kept, at_least: as in `lowest`.
-      exact: go on from the heads that the step before removed.
+      exact: keep the heads that the step before removed, and add to them.
     """
     total = sum(map(len, kept))
-    found: list[list[Head]] = [[]]
+    steps: list[list[Head]] = [[]]
     for percent in range(PERCENT, 101, PERCENT):
-        before = found[-1] if exact else []
-        removed = lowest(importance(found[-1]), kept, total * percent // 100, at_least, before)
-        if len(removed) > len(found[-1]):
-            found.append(removed)
-    return found
+        before = steps[-1] if exact else []
+        removed = lowest(importance(steps[-1]), kept, total * percent // 100, at_least, before)
+        if len(removed) > len(steps[-1]):
+            steps.append(removed)
+    return steps
 
 
 # Files and tables
 
 
-def store(result: Mapping[str, Any], path: Path) -> None:
-    """Writes a result to a JSON file."""
-    write_json(path, result)
-
 
 def read(path: Path) -> HeadsRecord | None:
-    """Reads a file of `store`; None where there is none. Raises UserError where it is damaged."""
+    """Reads heads.json. Returns None where there is no file. Raises UserError if it is damaged."""
     return json_files.read(Annotated[HeadsRecord, _mismatch], path, "run lmrep heads again")
 
 
 def _mismatch(result: HeadsRecord) -> str:
-    """Names what was expected where the tables of a record do not fit together; "" where they do."""
+    """Says what was expected where the tables of a record do not match each other; "" where they do."""
     layers, width = len(result["importance"]), len(result["importance"][0]) if result["importance"] else 0
     if not width or len(result["kept"]) != layers or any(
             head >= width for heads in result["kept"] for head in heads):
@@ -179,7 +175,7 @@ def _mismatch(result: HeadsRecord) -> str:
 
 
 def describe(result: Mapping[str, Any]) -> str:
-    """Says in a sentence what was measured."""
+    """Describes in a sentence what was measured."""
     (train, trained_on), (split, held_out) = result["examples"].items()
     return (f"Importance on {trained_on:,} examples of {train}; {result['metric']} on {held_out:,} of {split}, "
             f"{result['base']:.4f} with all {sum(map(len, result['kept']))} heads, at step {result['step']:,}")
@@ -189,7 +185,7 @@ Table = tuple[str, list[str], list[list[str]]]  # title, head, rows
 
 
 def tables(result: Mapping[str, Any]) -> list[Table]:
-    """The tables of a result."""
+    """Formats the results as tables, in the order in which they are printed."""
     columns = ["layer", *(f"head {head}" for head in range(len(result["importance"][0])))]
 
     def by_head(title: str, values: Sequence[Sequence[float | None]], form: str, base: float = 0.0) -> Table:
@@ -199,9 +195,9 @@ def tables(result: Mapping[str, Any]) -> list[Table]:
     metric, base = result["metric"], result["base"]
     known = [[value if head in heads else None for head, value in enumerate(values)]
              for heads, values in zip(result["kept"], result["importance"], strict=True)]
-    found = [by_head("Importance", known, ".4f")]
+    formatted = [by_head("Importance", known, ".4f")]
     if "ablation" in result:
-        found.append(by_head(f"Without one head: change of {metric}", result["ablation"], "+.4f", base))
+        formatted.append(by_head(f"Without one head: change of {metric}", result["ablation"], "+.4f", base))
     if "single" in result:
         rows = []
         for layer, row in enumerate(result["single"]):
@@ -209,11 +205,11 @@ def tables(result: Mapping[str, Any]) -> list[Table]:
             best = (max if result["higher_is_better"] else min)(values, key=values.get)
             rows.append([str(layer), str(best), f"{values[best] - base:+.4f}",
                          f"{sum(values.values()) / len(values) - base:+.4f}"])
-        found.append((f"One head of a layer alone: change of {metric} (the best head is chosen on the same examples)",
-                      ["layer", "best head", "with it alone", "mean of its heads"], rows))
+        title = f"One head of a layer alone: change of {metric} (the best head is chosen on the same examples)"
+        formatted.append((title, ["layer", "best head", "with it alone", "mean of its heads"], rows))
     if "curve" in result:
-        found.append(_curves(result))
-    return found
+        formatted.append(_curves(result))
+    return formatted
 
 
 def _curves(result: Mapping[str, Any]) -> Table:

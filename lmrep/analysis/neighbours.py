@@ -52,13 +52,13 @@ class Neighbours:
 
     query: Occurrence  # the word; its cosine is 1
     count: int  # its occurrences in the corpus, in any sentence
-    context: list[Occurrence]  # the nearest occurrences of words, nearest first
+    context: list[Occurrence]  # the occurrences with the nearest contextual vectors, nearest first
     static: list[StaticWord]  # the words with the nearest mean vectors; empty where `count` is 0
     words: int  # number of words in the static table
 
 
 def parse(marked: str) -> Occurrence:
-    """Finds the word between asterisks in a sentence: "Return the *value* of the key."
+    """Parses a sentence with a word between asterisks: "Return the *value* of the key."
 
     Raises:
       UserError: no word is marked, or more than one.
@@ -85,11 +85,12 @@ def neighbours(
       marked: the sentence, asterisks around the word.
       lines: the corpus, in lists of lines. Lines longer than the model are encoded in overlapping windows.
       layers: as for `run.encode`; one layer, or a sum or concatenation.
-      min_count: occurrences that a word needs to be a static neighbour.
+      k: number of neighbours of each kind.
+      min_count: number of occurrences that a word needs to be a static neighbour.
       progress: called with (1, number of tokens) after each line.
 
     Raises:
-      UserError: not exactly one word is marked; `layers` are several.
+      UserError: not exactly one word is marked, or it has no tokens; `layers` are several.
     """
     query, chosen = parse(marked), run.layers(layers)
     if chosen.join == "stack" and len(chosen.numbers) > 1:
@@ -109,7 +110,7 @@ def neighbours(
             table.add([_key(run, tokenized[i].text[a:b]) for a, b in spans], vectors)
             progress(1, len(tokenized[i].ids))
     count, static = table.nearest(_key(run, query.word), k, min_count)
-    return Neighbours(query, count, nearest.found(), static, len(table.index))
+    return Neighbours(query, count, nearest.occurrences(), static, len(table.index))
 
 
 def _words(text: TokenizedText, vectors: np.ndarray) -> tuple[list[tuple[int, int]], np.ndarray]:
@@ -120,7 +121,7 @@ def _words(text: TokenizedText, vectors: np.ndarray) -> tuple[list[tuple[int, in
 
 
 def _key(run: Run, word: str) -> str:
-    """The key of a word in the static table."""
+    """Returns the key of a word in the static table: without spaces, in lower case if the tokenizer ignores case."""
     return word.strip().lower() if getattr(run.tokenizer, "lowercase", False) else word.strip()
 
 
@@ -142,8 +143,8 @@ class _Nearest:
             add = heapq.heappush if len(self._heap) < self._k else heapq.heappushpop
             add(self._heap, (float(cosines[i]), text, *spans[i]))
 
-    def found(self) -> list[Occurrence]:
-        """The occurrences, nearest first."""
+    def occurrences(self) -> list[Occurrence]:
+        """Returns the occurrences, nearest first."""
         return [Occurrence(*entry) for entry in sorted(self._heap, key=lambda entry: -entry[0])]
 
 
@@ -164,7 +165,7 @@ class _Table:
             self._counts[row] += 1
 
     def _prune(self) -> None:
-        """Drops the rarer half."""
+        """Drops the rarer half of the words."""
         kept = np.argsort(-self._counts, kind="stable")[:TABLE]
         words = list(self.index)
         self.index = {words[row]: new for new, row in enumerate(kept)}
@@ -172,7 +173,7 @@ class _Table:
             values[:TABLE], values[TABLE:] = values[kept], 0
 
     def nearest(self, word: str, k: int, min_count: int) -> tuple[int, list[StaticWord]]:
-        """The occurrences of `word`, and the k nearest words with at least `min_count` occurrences."""
+        """Returns how often `word` occurs, and the k nearest words that occur at least `min_count` times."""
         if word not in self.index:
             return 0, []
         n = len(self.index)

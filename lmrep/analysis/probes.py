@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 
 class LayerRecord(TypedDict):
-    """What a layer reaches."""
+    """The scores of the classifier on one layer."""
 
     metrics: dict[str, Measured]
     intervals: dict[str, tuple[Measured, Measured]]
@@ -63,7 +63,7 @@ class Sizes(TypedDict):
 
 
 class ProbeRecord(TypedDict):
-    """A result of `probe`."""
+    """A result of `probe`, as probes.json has it."""
 
     name: str
     task: str
@@ -75,17 +75,17 @@ class ProbeRecord(TypedDict):
 
 
 class ProbesFile(TypedDict):
-    """probes.json; each result is checked by itself."""
+    """The content of probes.json. `read` checks each result by itself."""
 
     probes: list[Any]
 
 
 class Vectors(NamedTuple):
-    """The vectors of a split that a classifier reads."""
+    """The vectors and labels of a split, which classifiers are trained or evaluated on."""
 
-    x: np.ndarray  # float32 [k, m, d], of k layers for m words or texts; vectors of narrower layers end with zeros
+    x: np.ndarray  # float32 [k, m, d], k layers and m words or texts; vectors of narrower layers end with zeros
     y: np.ndarray  # int32 [m], labels
-    unit: np.ndarray  # int64 [m], the unit that each is in
+    unit: np.ndarray  # int64 [m], the unit of each word or text
     position: np.ndarray  # int64 [m], the token of the unit; 0 for texts
 
 
@@ -93,19 +93,20 @@ def probe(config: Any, source: str | os.PathLike, examples: int = 0, untrained: 
     """Trains a classifier on each layer of a network.
 
     Args:
-      config: of a task: its data, labels and metrics. Network and tokenizer are taken from `source`.
+      config: an experiment config of tagging or classification. Network and tokenizer are taken from `source`.
       source: a workdir or a published directory.
-      examples: training examples, at equal distances; 0: all.
-      untrained: probe a network with the same config and random parameters, too.
+      examples: number of training examples, evenly spaced; 0: all.
+      untrained: also probe a network with the same config and random parameters.
 
     Returns:
-      What `store` writes: `layers` and, with `untrained`, `untrained`, each a list with `metrics` and `intervals`
-      (bootstrap 95 %) for each layer, the embeddings first.
+      The fields of `ProbeRecord`. `layers` and, if measured, `untrained` have `metrics` and `intervals` (bootstrap
+      95 %) for each layer, the embeddings first.
 
     Raises:
-      UserError: the task has no classes, or cannot use the data; there is no such network.
+      UserError: the task is neither tagging nor classification, or has no validation data; the checkpoint is
+        incomplete or of another network.
     """
-    experiment, checkpoint = _adopted(config, source)
+    experiment, checkpoint = _load_source(config, source)
     prepared = build.prepare(experiment, Path())  # nothing is stored
     experiment = prepared.experiment
     model = build.model(experiment, prepared.tokenizer.vocabulary)
@@ -114,21 +115,21 @@ def probe(config: Any, source: str | os.PathLike, examples: int = 0, untrained: 
     init_from.check_network(experiments.model_config(experiment), checkpoint)
     if match.missing:
         raise UserError(f"{checkpoint.name} lacks {', '.join(match.missing[:4])}; give a complete checkpoint")
-    splits = {split: _chosen(prepared, model, split, examples) for split in ("train", "validation")}
+    splits = {split: _examples(prepared, model, split, examples) for split in ("train", "validation")}
     random = P.init(specs, jax.random.key(experiment.seed))
     trained = P.map_paths(lambda path, _: jnp.asarray(match.values[path]), random)
-    results = {"layers": _layers(experiment, model, trained["encoder"], splits)}
+    results = {"layers": _probe_layers(experiment, model, trained["encoder"], splits)}
     if untrained:
-        results["untrained"] = _layers(experiment, model, random["encoder"], splits)
+        results["untrained"] = _probe_layers(experiment, model, random["encoder"], splits)
     task = experiments.resolve_stages(experiment)[0]
     return {"name": experiment.name, "task": task.objective_name, "source": checkpoint.name,
             "best": experiment.checkpoint.best, "data": {split: getattr(experiment.data, split) for split in splits},
-            "examples": {split: len(chosen) for split, (chosen, _) in splits.items()}, "seed": experiment.seed,
+            "examples": {split: len(labelled) for split, (labelled, _) in splits.items()}, "seed": experiment.seed,
             **results}
 
 
-def _adopted(config: Any, source: str | os.PathLike) -> tuple[Experiment, init_from.SourceCheckpoint]:
-    """The experiment with the network and the tokenizer of the source checkpoint, and that checkpoint."""
+def _load_source(config: Any, source: str | os.PathLike) -> tuple[Experiment, init_from.SourceCheckpoint]:
+    """Loads the checkpoint `source`. Returns the experiment with its network and tokenizer, and the checkpoint."""
     if config.objective.name not in TASKS:
         raise UserError("probing needs the config of a task, which names labelled examples: "
                         "--config=experiments/tasks/ud_pos.py:data=UD_English-EWT")
@@ -146,19 +147,19 @@ def _adopted(config: Any, source: str | os.PathLike) -> tuple[Experiment, init_f
     return experiment, init_from.load(source)
 
 
-def _chosen(prepared: Data, model: Model, split: str, examples: int) -> tuple[list[Record], Examples]:
-    """Returns the records of a split and their examples; at most `examples` of the training records."""
-    everything, store = prepared.records[split], prepared.splits[split]
-    if split == "validation" or not 0 < examples < len(everything):
-        return everything, store
-    some = records.spread(everything, examples)
-    return some, tokenize_records(prepared.experiment, model, prepared.tokenizer, some, split)
+def _examples(prepared: Data, model: Model, split: str, count: int) -> tuple[list[Record], Examples]:
+    """Returns the records of a split and their examples; of training records at most `count`, where it is not 0."""
+    labelled = prepared.records[split]
+    if split == "validation" or not 0 < count < len(labelled):
+        return labelled, prepared.splits[split]
+    labelled = records.spread(labelled, count)
+    return labelled, tokenize_records(prepared.experiment, model, prepared.tokenizer, labelled, split)
 
 
-def _layers(
+def _probe_layers(
     experiment: Experiment, model: Model, params: Tree, splits: Mapping[str, tuple[list[Record], Examples]]
 ) -> list[dict[str, Any]]:
-    """Trains the classifiers of all layers, and computes their metrics on the validation examples."""
+    """Trains a classifier on each layer. Returns the metrics of all layers on the validation examples."""
     c = experiments.resolve_stages(experiment)[0].objective
     task = TASKS[experiment.objective["name"]]
     train, held_out = (vectors(params, model, c, examples) for _, examples in splits.values())
@@ -174,7 +175,7 @@ def _layers(
 
 
 def _outputs(vectors: Vectors, log_probabilities: np.ndarray, examples: Examples) -> Outputs:
-    """Log-probabilities [m, classes] as a task scores them: for each unit, or for each of its tokens."""
+    """Arranges log-probabilities [m, classes] as a task scores them: by unit, or by token of each unit."""
     classes, units = log_probabilities.shape[-1], examples.units
     if "word" not in units.columns:
         arrays = np.zeros((len(units.example), classes), np.float32)
@@ -186,9 +187,10 @@ def _outputs(vectors: Vectors, log_probabilities: np.ndarray, examples: Examples
 
 
 def vectors(params: Tree, model: Model, c: Any, examples: Examples) -> Vectors:
-    """The vectors of all layers for each labelled word, or text.
+    """Computes the vectors of all layers for the labelled words or texts.
 
     Args:
+      params: of the encoder.
       c: the task's config. A word has the vector of its first or last token or their mean (`pieces`), a text the
         vector at the position of the task's head (`heads.positions`).
       examples: the examples of a split, not packed.
@@ -196,38 +198,40 @@ def vectors(params: Tree, model: Model, c: Any, examples: Examples) -> Vectors:
     tagging = "tag" in examples.units.columns
 
     @jax.jit
-    def every(params: Tree, batch: dict[str, Array]) -> list[Array]:
-        found = outputs(model.encode(params, model_inputs(model, batch, conditions_on=Context(c.context)), layers=True))
-        width = max(x.shape[-1] for x in found)
+    def encode(params: Tree, batch: dict[str, Array]) -> Array:
+        inputs = model_inputs(model, batch, conditions_on=Context(c.context))
+        layers = outputs(model.encode(params, inputs, layers=True))
+        width = max(x.shape[-1] for x in layers)
         if tagging and c.pieces == "mean":
-            found = [words.word_means(x, batch["word"], batch["segment_ids"]) for x in found]
+            layers = [words.word_means(x, batch["word"], batch["segment_ids"]) for x in layers]
         if not tagging:
             at = heads.positions(batch, model, c)
-            found = [jnp.take_along_axis(x, at[..., None], axis=1) for x in found]
-        return jnp.stack([jnp.pad(x, ((0, 0), (0, 0), (0, width - x.shape[-1]))) for x in found])
+            layers = [jnp.take_along_axis(x, at[..., None], axis=1) for x in layers]
+        return jnp.stack([jnp.pad(x, ((0, 0), (0, 0), (0, width - x.shape[-1]))) for x in layers])
 
     parts = []
     for batch in evaluate_task.batches(examples):
         labels = batch["tag" if tagging else "label"]
         row, column = np.nonzero(labels >= 0)
-        x = np.asarray(every(params, batch))[:, row, column]
+        x = np.asarray(encode(params, batch))[:, row, column]
         parts.append((x, labels[row, column], batch["unit"][row, 0], column - tagging * batch["first"][row, 0]))
     x, *others = zip(*parts, strict=True)
     return Vectors(np.concatenate(x, 1), *map(np.concatenate, others))
 
 
 def fit(x: np.ndarray, y: np.ndarray, classes: int, seed: int = 0) -> Callable[[np.ndarray], np.ndarray]:
-    """Trains a softmax classifier on each layer.
+    """Trains a softmax classifier on each layer with Adam.
 
     Every dimension is first normalized by its mean and standard deviation in the training vectors, so that layers of
-    different scales learn alike.
+    different scales train alike.
 
     Args:
-      x: float32 [k, m, d].
-      y: int [m].
+      x: training vectors of k layers, float32 [k, m, d].
+      y: labels, int [m].
+      classes: number of classes.
 
     Returns:
-      x [k, n, d] -> log-probabilities float32 [k, n, classes].
+      The function x float32 [k, n, d] -> log-probabilities float32 [k, n, classes].
     """
     k, m, d = x.shape
     mean, scale = x.mean(1, keepdims=True), 1 / np.maximum(x.std(1, keepdims=True), EPS)
@@ -266,16 +270,18 @@ def fit(x: np.ndarray, y: np.ndarray, classes: int, seed: int = 0) -> Callable[[
 
 
 def table(result: ProbeRecord) -> tuple[list[str], list[list[str]]]:
-    """(headings, cells) of the metric by which the task is judged, by layer, with its intervals and, where it was
-    measured, the score of an untrained network."""
+    """Returns (headings, rows of cells): for each layer the metric that selects checkpoints, its interval and, where it
+    was measured, the score of an untrained network."""
     task, name = TASKS[result["task"]], result["best"]
     metric = task.objective.metrics[name]
-    columns = [("", result["layers"]), *[("untrained network", each) for each in [result.get("untrained")] if each]]
-    head = ["layer", *(title or metric.title for title, _ in columns)]
+    columns = {metric.title: result["layers"]}
+    if result.get("untrained"):
+        columns["untrained network"] = result["untrained"]
+    head = ["layer", *columns]
     if len(columns) > 1:
         head.append("difference")
     rows = []
-    for layer, entries in enumerate(zip(*(each for _, each in columns), strict=True)):
+    for layer, entries in enumerate(zip(*columns.values(), strict=True)):
         values = [float(entry["metrics"][name]) for entry in entries]
         cells = []
         for value, entry in zip(values, entries, strict=True):
@@ -288,7 +294,7 @@ def table(result: ProbeRecord) -> tuple[list[str], list[list[str]]]:
 
 
 def describe(result: ProbeRecord) -> str:
-    """Says what was probed, and the score of the most frequent class."""
+    """Describes in a sentence what was probed, with the score of the most frequent class."""
     metrics, name = result["layers"][0]["metrics"], TASKS[result["task"]].objective.metrics[result["best"]].baseline
     baseline = f"; always the most frequent class: {float(metrics[name]):.2%}" if name in metrics else ""
     return (f"Linear classifiers on the layers of {result['source']}, {result['name']}: "
@@ -297,8 +303,8 @@ def describe(result: ProbeRecord) -> str:
 
 
 def store(result: Mapping[str, Any], path: Path) -> None:
-    """Adds a result to a JSON file, in place of an earlier one of the same name and checkpoint. Raises UserError if
-    the file is damaged; damaged results in it are kept."""
+    """Adds a result to a JSON file. It replaces an earlier one of the same name and checkpoint; damaged results stay.
+    Raises UserError if the file itself is damaged."""
     def is_replaced(other: Any) -> bool:
         return isinstance(other, dict) and all(other.get(name) == result[name] for name in ("name", "source"))
 
@@ -306,33 +312,34 @@ def store(result: Mapping[str, Any], path: Path) -> None:
 
 
 def stored(path: Path) -> list[Any]:
-    """The results in a file of `store`, none where there is no file. They are not checked. Raises UserError if the
+    """Reads a file that `store` wrote, without checking its results; [] where there is no file. Raises UserError if the
     file is damaged."""
     return (json_files.read(ProbesFile, path) or {"probes": []})["probes"]
 
 
 def read(path: Path, notes: list[str] | None = None) -> list[ProbeRecord]:
-    """The results in a file of `store`; the notes say which are damaged."""
-    found, damaged = [], []
+    """Reads the intact results in a file that `store` wrote; [] where there is no file. Adds to `notes` what is
+    damaged."""
+    intact, damaged = [], []
     try:
         for number, record in enumerate(stored(path)):
             try:
-                found.append(convert(Annotated[ProbeRecord, _mismatch], record, f"probes.{number}"))
+                intact.append(convert(Annotated[ProbeRecord, _mismatch], record, f"probes.{number}"))
             except UserError as error:
                 damaged.append(f"{path.name}: {error}; it is left out.")
     except UserError as error:
         damaged.append(f"{error}.")
     if notes is not None:
         notes += damaged
-    return found
+    return intact
 
 
 def _mismatch(result: ProbeRecord) -> str:
-    """Names what was expected where the fields of a record do not fit together; "" where they do."""
+    """Says what was expected where the fields of a record do not match each other; "" where they do."""
     if result["task"] not in TASKS or result["best"] not in TASKS[result["task"]].objective.metrics:
         return "a task and one of its metrics as 'best'"
     layers, untrained = result["layers"], result.get("untrained", [])
     if not layers or len(untrained) not in (0, len(layers)):
         return "layers, and as many of the untrained network"
-    return "" if all(result["best"] in each["metrics"] for each in (*layers, *untrained)) else (
+    return "" if all(result["best"] in layer["metrics"] for layer in (*layers, *untrained)) else (
         f"{result['best']} for every layer")

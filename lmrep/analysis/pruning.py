@@ -30,8 +30,8 @@ TOLERANCE = 1e-4  # relative; a larger difference from the gated network is not 
 class Pruned(NamedTuple):
     """A run without some of its heads."""
 
-    removed: Mapping[int, Sequence[int]]  # {layer: the heads that were removed now}, by their first numbers
-    pruned_heads: str  # all heads that the network lacks, as `model.pruned_heads`
+    removed: Mapping[int, Sequence[int]]  # {layer: the heads that were removed now}, by their original numbers
+    pruned_heads: str  # all heads that the network lacks, in the format of `model.pruned_heads`
     parameters: tuple[int, int]  # of the encoder, before and after
     difference: float  # the largest absolute difference from the outputs of the gated network, for random tokens
 
@@ -40,15 +40,16 @@ def least_important(
     run: Run, fraction: float, examples: int = 1000, normalize: bool = True, at_least: int = 1,
     data_dir: str | Path | None = None,
 ) -> dict[int, list[int]]:
-    """Chooses the floor(fraction * heads) least important heads of a run, as {layer: heads}. Where layers share
-    parameters, these are the same heads in all layers, by the sum of their importance.
+    """Returns the floor(fraction * heads) least important heads of a run as {layer: heads}. Where layers share
+    parameters, they are the same heads in all layers, chosen by the sum of their importance over layers.
 
     Args:
-      examples: training examples that importance is computed on; 0: all.
-      at_least: heads that every layer keeps.
+      examples: number of training examples that importance is computed on; 0: all.
+      normalize: divide the importance of each layer by its L2 norm.
+      at_least: number of heads that every layer keeps.
 
     Raises:
-      UserError: as `head_importance.gated`, or no head is left to remove.
+      UserError: as for `head_importance.gated`, or no head can be removed.
     """
     gated = head_importance.gated(run, examples, split="", normalize=normalize, data_dir=data_dir)
     kept = run.model.heads.kept()
@@ -61,7 +62,7 @@ def least_important(
     if not chosen:
         raise UserError(f"{fraction:g} of the {sum(map(len, kept))} heads is none that can be removed; give a larger "
                         "--fraction")
-    return {layer: sorted(head for other, head in chosen if other == layer) for layer in range(len(kept))}
+    return {layer: sorted(head for its_layer, head in chosen if its_layer == layer) for layer in range(len(kept))}
 
 
 def prune(run: Run, target: Path, removed: Mapping[int, Sequence[int]]) -> Pruned:
@@ -69,10 +70,12 @@ def prune(run: Run, target: Path, removed: Mapping[int, Sequence[int]]) -> Prune
     may start from it (`init=`).
 
     Args:
-      removed: {layer: heads}, by the numbers that they had before any was removed.
+      target: the workdir to write, new or empty.
+      removed: {layer: heads}, by the numbers that heads had in the unpruned network.
 
     Raises:
-      UserError: there is no such head, or it has been removed before; a layer would have none; `target` is not empty.
+      UserError: there is no such head, or it has been removed before; a layer would have no head; `target` is not
+        empty.
       RunFault: the outputs differ from those of the gated network, or the disk is full; nothing is written.
     """
     network = _network(run)
@@ -106,13 +109,14 @@ def prune(run: Run, target: Path, removed: Mapping[int, Sequence[int]]) -> Prune
 
 
 def _network(run: Run) -> transformer.Config:
-    """The config of the run's network. Raises UserError if it has no heads that can be gated."""
+    """Returns the config of the run's network. Raises UserError if its heads cannot be gated."""
     check_heads(run.model, f"the network {run.model.name!r} of {run.directory}")
     return experiments.model_config(run.experiment, run.tokenizer.size)
 
 
 def _difference(run: Run, model: Model, encoder: Tree, removed: Mapping[int, Sequence[int]]) -> float:
-    """The largest absolute difference between the outputs of `model` and of the run's network with closed gates."""
+    """Returns the largest absolute difference between the outputs of `model` and of the run's network with the gates of
+    the removed heads at 0. Raises RunFault where it is larger than rounding."""
     gates = heads.gates_without([(layer, head) for layer, numbers in removed.items() for head in numbers],
                                 run.model.heads.kept(), run.model.heads.number)
     length = min(64, run.model.max_length or 64)
@@ -132,7 +136,7 @@ def _difference(run: Run, model: Model, encoder: Tree, removed: Mapping[int, Seq
 
 
 def describe(pruned: Pruned, run: Run, target: Path) -> str:
-    """Says which heads were removed, and the size of the network."""
+    """Describes which heads were removed, and the size of the network, in four lines."""
     removed = "; ".join(f"layer {layer}: {', '.join(map(str, numbers))}"
                         for layer, numbers in sorted(pruned.removed.items()) if numbers)
     number, total = sum(map(len, pruned.removed.values())), sum(map(len, run.model.heads.kept()))
@@ -145,6 +149,6 @@ def describe(pruned: Pruned, run: Run, target: Path) -> str:
 
 
 def parse(text: str, run: Run) -> dict[int, tuple[int, ...]]:
-    """Reads the value of --heads. Raises UserError for heads that the network does not have."""
+    """Parses the value of --heads. Raises UserError for heads that the network does not have."""
     network = _network(run)
     return pruned_heads.parse(text, network.layers, network.heads, "--heads")

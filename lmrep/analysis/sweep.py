@@ -1,4 +1,4 @@
-"""The results of a sweep: what each run reached, mean and standard deviation over seeds, and the best setting."""
+"""The results of a sweep: the score of each run, mean and standard deviation over seeds, and the best setting."""
 
 import csv
 import fnmatch
@@ -44,7 +44,7 @@ class Ending(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a run reached."""
+    """The state and the score of a run."""
 
     run: Run  # of the plan
     state: str  # FINISHED, FAILED, RUNNING (in some process) or UNFINISHED
@@ -64,7 +64,7 @@ class Summary(NamedTuple):
     @property
     def values(self) -> list[float]:
         """The values of the finished runs."""
-        return [each.value for each in self.results if each.state == FINISHED and each.value is not None]
+        return [run.value for run in self.results if run.state == FINISHED and run.value is not None]
 
     @property
     def mean(self) -> float | None:
@@ -90,21 +90,21 @@ class Summary(NamedTuple):
 
 
 def ending_file(directory: Path, run: Run) -> Path:
-    """The file that records how a run ended, an `Ending` as JSON."""
+    """Returns the path of the file with the `Ending` of a run, as JSON."""
     return directory / f"{run.name}.json"
 
 
 def log_file(directory: Path, run: Run) -> Path:
-    """The file with the output of a run."""
+    """Returns the path of the file with the output of a run."""
     return directory / f"{run.name}.log"
 
 
 def result(directory: Path, plan: Plan, run: Run, metric: str = "", best: bool | None = None) -> Result:
-    """Reads from a run's files what it has reached.
+    """Reads the state and the score of a run from its files.
 
     Args:
       metric: the validation metric; by default the plan's.
-      best: take the run's best validation by that metric instead of its last one; by default, if the plan does.
+      best: take the run's best validation by that metric instead of its last one; None: as in the plan.
     """
     workdir, metric = directory / run.name, metric or plan.metric
     ending = _ending(directory, run)
@@ -132,7 +132,7 @@ def result(directory: Path, plan: Plan, run: Run, metric: str = "", best: bool |
 
 
 def _complete(workdir: Path, ending: Ending | None) -> bool:
-    """Whether a run has trained to its end."""
+    """Returns whether a run has trained to its last step."""
     try:
         steps = read_config(workdir)["config"].get("steps")
     except (UserError, RunFault):
@@ -150,39 +150,46 @@ def _ending(directory: Path, run: Run) -> Ending | None:
 def _against_baseline(
     line: Mapping[str, float], metric: str, metrics: Mapping[str, Metric]
 ) -> tuple[bool | None, str]:
-    """(whether a validation is no better than the baseline, the comparison if so). `metric` is judged or, if its
-    baseline was not measured, every metric with a measured baseline; None without any."""
-    known = judged(metrics, line.get)
-    known = {metric: known[metric]} if metric in known else known
-    for name, one in known.items():
-        if not one.better:
-            show = one.metric.format
-            return True, f"{name} {one.value:{show}} is no better than {one.trivial:{show}} ({one.against})"
-    return (False, "") if known else (None, "")
+    """Compares a validation with the baseline of `metric` or, if it has none, with the baselines of all metrics.
+
+    Returns:
+      Whether the run is no better than a baseline, None where no baseline was measured; and that comparison in words.
+    """
+    judgements = judged(metrics, line.get)
+    judgements = {metric: judgements[metric]} if metric in judgements else judgements
+    for name, judgement in judgements.items():
+        if not judgement.better:
+            show = judgement.metric.format
+            return True, (f"{name} {judgement.value:{show}} is no better than {judgement.trivial:{show}} "
+                          f"({judgement.against})")
+    return (False, "") if judgements else (None, "")
 
 
 # Settings
 
 
-def summaries(plan: Plan, results: Sequence[Result]) -> list[Summary]:
-    """The results of each setting, in the order of the plan."""
-    return [Summary(setting, [each for each in results if each.run.setting is setting]) for setting in plan.settings]
+def summarize(plan: Plan, results: Sequence[Result]) -> list[Summary]:
+    """Groups results by setting, in the order of the plan."""
+    return [Summary(setting, [result for result in results if result.run.setting is setting])
+            for setting in plan.settings]
 
 
-def leading(found: Sequence[Summary], metric: Metric) -> Summary | None:
-    """The setting with the best mean; None where no run has finished."""
+def leading(summaries: Sequence[Summary], metric: Metric) -> Summary | None:
+    """Returns the setting with the best mean; None where no run has finished."""
     sign = 1 if metric.higher_is_better else -1
-    return max((each for each in found if each.mean is not None), key=lambda each: sign * each.mean, default=None)
+    return max((summary for summary in summaries if summary.mean is not None),
+               key=lambda summary: sign * summary.mean, default=None)
 
 
-def within_noise(leader: Summary, found: Sequence[Summary]) -> list[Summary]:
-    """The other settings that the leading one may not be better than: the 95 % interval of the difference of the means
-    over seeds (Welch's t) has zero in it, or is not known, since one of the two has a single run."""
-    others = [one for one in found if one is not leader and one.mean is not None]
-    return [one for one in others if not _differ(leader.values, one.values)]
+def within_noise(leader: Summary, summaries: Sequence[Summary]) -> list[Summary]:
+    """Returns the settings that do not differ significantly from the leading one: the 95 % interval of the difference
+    of the means over seeds (Welch's t) contains zero, or is not known, since one of the two has a single run."""
+    others = [summary for summary in summaries if summary is not leader and summary.mean is not None]
+    return [summary for summary in others if not _differ(leader.values, summary.values)]
 
 
 def _differ(a: Sequence[float], b: Sequence[float]) -> bool:
+    """Returns whether the means of two samples differ significantly."""
     if min(len(a), len(b)) < 2:
         return False
     if len({*a}) == len({*b}) == 1:  # no noise
@@ -191,75 +198,74 @@ def _differ(a: Sequence[float], b: Sequence[float]) -> bool:
     return low > 0 or high < 0
 
 
-def best(found: Sequence[Summary], metric: Metric) -> Summary | None:
-    """The setting whose mean is better than all others by more than the noise; None where there is none."""
-    leader = leading(found, metric)
-    return leader if leader and not within_noise(leader, found) else None
-
-
 def incomparable(plan: Plan) -> list[str]:
-    """Fields that differ between settings and can change validation examples or targets."""
+    """Returns the fields that differ between settings and can change validation examples or targets."""
     paths = dict.fromkeys(path for setting in plan.settings for path in setting.changes)
     return [path for path in paths if any(fnmatch.fnmatchcase(path, pattern) for pattern in VALIDATION_SETTINGS)]
 
 
-def table(found: Sequence[Summary], metric: Metric) -> str:
-    """Formats the settings, a line for each. Marks the best one, or the leading one and the others within its noise."""
-    leader = leading(found, metric)
-    near = within_noise(leader, found) if leader else []
-    marks = {id(leader): "leads" if near else "best", **{id(one): "within the noise" for one in near}}
+def table(summaries: Sequence[Summary], metric: Metric) -> str:
+    """Formats a table with a line for each setting. Marks the best setting, or the leading one and those within its
+    noise."""
+    leader = leading(summaries, metric)
+    near = within_noise(leader, summaries) if leader else []
+    marks = {id(leader): "leads" if near else "best", **{id(summary): "within the noise" for summary in near}}
 
     def text(value: float | None) -> str:
         return "" if value is None else format(value, metric.format)
 
     rows = [("setting", "mean", "std", "min", "max", "runs", "failed", "")]
-    for one in found:
-        failed = one.count(FAILED) + one.at_baseline
-        rows.append((one.setting.name, text(one.mean), text(one.deviation), text(min(one.values, default=None)),
-                     text(max(one.values, default=None)),
-                     f"{one.count(FINISHED)}/{len(one.results)}", str(failed or ""), marks.get(id(one), "")))
+    for summary in summaries:
+        values, failed = summary.values, summary.count(FAILED) + summary.at_baseline
+        rows.append((summary.setting.name, text(summary.mean), text(summary.deviation), text(min(values, default=None)),
+                     text(max(values, default=None)), f"{summary.count(FINISHED)}/{len(summary.results)}",
+                     str(failed or ""), marks.get(id(summary), "")))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join([row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(
         row[1:-1], widths[1:-1], strict=True)), row[-1]]).rstrip() for row in rows)
 
 
-def write(directory: Path, found: Sequence[Summary], name: str, metric: Metric) -> None:
+def write(directory: Path, summaries: Sequence[Summary], name: str, metric: Metric) -> None:
     """Writes results.tsv and results.json. Raises RunFault if that fails."""
-    leader, paths = leading(found, metric), dict.fromkeys(path for one in found for path, _ in one.setting.fields)
-    near = within_noise(leader, found) if leader else []
+    leader = leading(summaries, metric)
+    paths = dict.fromkeys(path for summary in summaries for path, _ in summary.setting.fields)
+    near = within_noise(leader, summaries) if leader else []
     text = io.StringIO()
     lines = csv.writer(text, delimiter="\t", lineterminator="\n")
-    statistics_of = {"mean": lambda one: one.mean, "std": lambda one: one.deviation,
-                     "min": lambda one: min(one.values, default=None), "max": lambda one: max(one.values, default=None)}
-    counts_of = {"runs": lambda one: len(one.results), "finished": lambda one: one.count(FINISHED),
-                 "faults": lambda one: one.count(FAILED), "at_baseline": lambda one: one.at_baseline,
-                 "best": lambda one: int(one is leader and not near)}
-    lines.writerow(["setting", *paths, *(f"{name}_{each}" for each in statistics_of), *counts_of])
+    statistics_of = {"mean": lambda summary: summary.mean, "std": lambda summary: summary.deviation,
+                     "min": lambda summary: min(summary.values, default=None),
+                     "max": lambda summary: max(summary.values, default=None)}
+    counts_of = {"runs": lambda summary: len(summary.results), "finished": lambda summary: summary.count(FINISHED),
+                 "faults": lambda summary: summary.count(FAILED), "at_baseline": lambda summary: summary.at_baseline,
+                 "best": lambda summary: int(summary is leader and not near)}
+    lines.writerow(["setting", *paths, *(f"{name}_{statistic}" for statistic in statistics_of), *counts_of])
     records: list[dict[str, Any]] = []
-    for one in found:
-        fields = dict(one.setting.fields)
-        figures = {each: of(one) for each, of in statistics_of.items()}
-        counts = {each: of(one) for each, of in counts_of.items()}
-        lines.writerow([one.setting.name, *(fields.get(path, "") for path in paths),
+    for summary in summaries:
+        fields = dict(summary.setting.fields)
+        figures = {statistic: of(summary) for statistic, of in statistics_of.items()}
+        counts = {count: of(summary) for count, of in counts_of.items()}
+        lines.writerow([summary.setting.name, *(fields.get(path, "") for path in paths),
                         *("" if value is None else repr(value) for value in figures.values()), *counts.values()])
-        records.append({"setting": one.setting.name, "fields": fields, **figures, **counts,
-                        "seeds": {str(each.run.seed): _record(each) for each in one.results}})
+        records.append({"setting": summary.setting.name, "fields": fields, **figures, **counts,
+                        "seeds": {str(result.run.seed): _record(result) for result in summary.results}})
     write_text(directory / TABLE, text.getvalue())
     write_json(directory / RECORD, {"metric": name, "higher_is_better": metric.higher_is_better,
                                     "best": leader.setting.name if leader and not near else None,
                                     "leading": leader and leader.setting.name,
-                                    "within_noise": [one.setting.name for one in near], "settings": records})
+                                    "within_noise": [summary.setting.name for summary in near], "settings": records})
 
 
-def _record(each: Result) -> dict[str, Any]:
-    value = each.value if each.value is None or math.isfinite(each.value) else str(each.value)
-    ending = {"exit_code": each.ending.exit_code, "seconds": each.ending.seconds} if each.ending else {}
-    return {"workdir": each.run.name, "state": each.state, "value": value, "at_baseline": each.at_baseline,
-            "reason": each.reason, **ending}
+def _record(result: Result) -> dict[str, Any]:
+    """Returns the fields of a run in results.json."""
+    value = result.value if result.value is None or math.isfinite(result.value) else str(result.value)
+    ending = {"exit_code": result.ending.exit_code, "seconds": result.ending.seconds} if result.ending else {}
+    return {"workdir": result.run.name, "state": result.state, "value": value, "at_baseline": result.at_baseline,
+            "reason": result.reason, **ending}
 
 
-def reported(found: Sequence[Summary], metric: Metric) -> list[Run]:
+def reported(summaries: Sequence[Summary], metric: Metric) -> list[Run]:
     """Chooses at most `MAX_REPORTED` finished runs for a report, the best settings first."""
     sign = -1 if metric.higher_is_better else 1
-    ranked = sorted((one for one in found if one.mean is not None), key=lambda one: sign * one.mean)
-    return [each.run for one in ranked for each in one.results if each.state == FINISHED][:MAX_REPORTED]
+    ranked = sorted((summary for summary in summaries if summary.mean is not None),
+                    key=lambda summary: sign * summary.mean)
+    return [result.run for summary in ranked for result in summary.results if result.state == FINISHED][:MAX_REPORTED]

@@ -1,10 +1,9 @@
 """Measures which attention heads a trained run needs (Michel et al., 2019).
 
-Prints, for each head, its importance: the absolute value of its context vector times the gradient of the loss, summed
-over the tokens of training examples. Then the change of the run's metric on validation data without each head, and with
-one head of a layer alone, and the metric while heads are removed in steps of 5 % of all, the least important first. A
-pretraining run is measured by its loss. Layers that share parameters (ALBERT) have gates of their own for each time
-that these are applied.
+Prints the importance of each head: the absolute value of its context vector times the gradient of the loss, summed
+over the tokens of training examples. Then prints the change of the run's metric on validation data without each head,
+and with one head of a layer alone, and the metric while heads are removed in steps of 5 % of all, the least important
+first. A pretraining run is measured by its loss. Where layers share parameters (ALBERT), each layer has its own gates.
 
 The result is also written to heads.json in the workdir, and shown by lmrep report. lmrep prune removes heads."""
 
@@ -38,6 +37,7 @@ def run(arguments: Arguments) -> int:
 
     from lmrep.analysis import head_importance, heads
     from lmrep.core import remote
+    from lmrep.core.files import write_json
     from lmrep.inference.load import load
     from lmrep.storage import remote_workdir
 
@@ -52,7 +52,7 @@ def run(arguments: Arguments) -> int:
         print(f"\n{title}\n{aligned([head, *rows], str.rjust)}")
     sys.stdout.flush()
     path = Path(loaded.directory) / heads.FILE
-    heads.store(result, path)
+    write_json(path, result)
     if url := remote.as_url(workdir):
         remote_workdir.upload(url, path)
     return 0

@@ -24,6 +24,7 @@ where that is measured. The exit code is 3 if no run of this process finished, 1
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -50,8 +51,8 @@ FLAGS = {
     "data_dir": DATA_DIR,
 }
 PAPER = "paper"
-LOCK_SECONDS = 60.0  # in which another task has written the plan; longer, a run has the directory
-MAX_REASONS, MAX_WIDTH = 10, 160  # lines about failed runs, and their letters
+LOCK_SECONDS = 60.0  # another task writes the plan in less; a lock that is held longer is a run's
+MAX_REASONS, MAX_WIDTH = 10, 160  # lines about failed runs, and characters of each
 
 
 def run(arguments: Arguments) -> int:
@@ -89,20 +90,20 @@ def run(arguments: Arguments) -> int:
     if not flags.show:
         train(directory, plan, runs[flags.task :: flags.tasks], flags.retry)
     best = {"auto": None, "last": False, "best": True}[flags.validation]
-    results = [analysis.result(directory, plan, each, metric, best) for each in runs]
-    summaries = analysis.summaries(plan, results)
+    results = [analysis.result(directory, plan, run, metric, best) for run in runs]
+    summaries = analysis.summarize(plan, results)
     print(_results(directory, plan, summaries, metric), flush=True)
     analysis.write(directory, summaries, metric, plan.metrics[metric])
     if flags.show:
         return 0
-    if flags.report and not {analysis.RUNNING, analysis.UNFINISHED} & {each.state for each in results}:
+    if flags.report and not {analysis.RUNNING, analysis.UNFINISHED} & {result.state for result in results}:
         _report(directory, summaries, plan.metrics[metric], Path(plan.data_dir or default_data_dir()))
-    states = {each.state for each in results[flags.task :: flags.tasks]}
+    states = {result.state for result in results[flags.task :: flags.tasks]}
     return 0 if not states or states & {analysis.FINISHED, analysis.RUNNING} else RunFault.exit_code
 
 
 def _plan(arguments: Arguments, previous: Any) -> Any:
-    """The plan of the flags; what they do not give is taken from the previous plan, if there is one."""
+    """Makes the plan that the flags describe. What they leave open is taken from the previous plan, if any."""
     from lmrep.config.loading import load_sweep
     from lmrep.experiment import page_files, settings, sweep
     from lmrep.experiment.fine_tuning import GRIDS
@@ -142,44 +143,45 @@ def _plan(arguments: Arguments, previous: Any) -> Any:
         raise UserError("lmrep sweep needs settings or seeds: --grid='FIELD=VALUE,VALUE;FIELD=VALUE,...', --list=FILE "
                         "or --seeds=0-4")
     data_dir = flags.data_dir or (previous.data_dir if previous else "")
-    return sweep.make(lambda *given: load_config(file, *given), file, argument, overrides, fields, seeds, data_dir)
+    return sweep.make(partial(load_config, file), file, argument, overrides, fields, seeds, data_dir)
 
 
 def _results(directory: Path, plan: Any, summaries: Sequence[Any], name: str) -> str:
-    """The results as text: the table, the best setting, what failed, what is left to do."""
+    """Formats the results: the table, the best setting, the runs that failed, and how to go on."""
     from lmrep.analysis import sweep as analysis
     from lmrep.experiment import sweep
 
-    metric, results = plan.metrics[name], [each for one in summaries for each in one.results]
+    metric, results = plan.metrics[name], [result for summary in summaries for result in summary.results]
     direction = "higher" if metric.higher_is_better else "lower"
     lines = [f"\n{metric.title} ({name}) on the validation split, {direction} is better:\n",
              analysis.table(summaries, metric), ""]
     if leader := analysis.leading(summaries, metric):
-        near = [one.setting.name for one in analysis.within_noise(leader, summaries)]
+        near = [summary.setting.name for summary in analysis.within_noise(leader, summaries)]
         lines.append(f"best on the validation split: {leader.setting.name}" if not near else
                      f"no setting is best: {leader.setting.name} leads on the validation split, within the noise of "
                      f"{shorten(', '.join(near), MAX_WIDTH)}; more seeds (--seeds=0-4) may tell them apart")
     if fields := analysis.incomparable(plan):
         lines.append(f"settings differ in {', '.join(fields)}, by which validation examples or targets can differ; "
                      "then these figures cannot be compared")
-    reasons = [f"failed: {each.run.name}: {shorten(each.reason, MAX_WIDTH)}" for each in results if each.reason]
+    reasons = [f"failed: {result.run.name}: {shorten(result.reason, MAX_WIDTH)}" for result in results if result.reason]
     lines += reasons[:MAX_REASONS]
     if more := reasons[MAX_REASONS:]:
         lines.append(f"and {len(more)} more: see {directory / analysis.RECORD}")
     command = sweep.command(directory, plan)
     for state, advice in ((analysis.FAILED, f"to train again: {command} --retry"),
                           (analysis.RUNNING, "by other processes"), (analysis.UNFINISHED, f"to continue: {command}")):
-        if count := sum(each.state == state for each in results):
+        if count := sum(result.state == state for result in results):
             lines.append(f"{state}: {count} of {len(results)} runs; {advice}")
     return "\n".join([*lines, str(directory / analysis.TABLE)])
 
 
 def _report(directory: Path, summaries: Sequence[Any], metric: Any, data_dir: Path) -> None:
-    """Writes report.html. All runs are done, so that an error is a warning."""
+    """Writes report.html and prints its path. An error is only a warning, since all runs are done."""
     from lmrep.analysis import report
     from lmrep.analysis import sweep as analysis
 
-    runs, finished = analysis.reported(summaries, metric), sum(one.count(analysis.FINISHED) for one in summaries)
+    runs = analysis.reported(summaries, metric)
+    finished = sum(summary.count(analysis.FINISHED) for summary in summaries)
     if not runs:
         return
     selected = f"the {len(runs)} runs of the best settings" if len(runs) < finished else f"{len(runs)} runs"
