@@ -37,7 +37,7 @@ def workdir(directory: Path, objective: str = "masked", variant: str = "", forma
         config.objective.variant = variant
     config.objective.update(objective_fields or {})
     experiment = experiments.parse(config)
-    network = build.model(experiment, tokenizer.vocabulary)
+    network = experiments.build_model(experiment, tokenizer.size)
     objective = build.objective(experiments.resolve_stages(experiment)[0], network, tokenizer.vocabulary)
     tokenizer.save(directory / "run/tokenizer")
     (directory / "run/config.json").write_text(json.dumps(

@@ -127,7 +127,7 @@ def evaluate(
     stage = replace(experiments.resolve_stages(run.experiment)[0], format_name=format_name, format=format_config)
     prepared = build.prepare(run.experiment, data_dir).corpus
     vocabulary = prepared.tokenizer.vocabulary
-    objective = make_objective(stage, build.model(run.experiment, vocabulary), vocabulary)
+    objective = make_objective(stage, experiments.build_model(run.experiment, vocabulary.size), vocabulary)
     trained = flatten(run.params)
     params = unflatten({path: trained[path] for path in flatten(specs_of(objective))})
     mesh = make_mesh(1)

@@ -109,7 +109,7 @@ def probe(config: Any, source: str | os.PathLike, examples: int = 0, untrained: 
     experiment, checkpoint = _load_source(config, source)
     prepared = build.prepare(experiment, Path())  # nothing is stored
     experiment = prepared.experiment
-    model = build.model(experiment, prepared.tokenizer.vocabulary)
+    model = experiments.build_model(experiment, prepared.tokenizer.size)
     specs = {"encoder": model.specs}
     match = init_from.match(specs, checkpoint, prepared.tokenizer.tokens)
     init_from.check_network(experiments.model_config(experiment), checkpoint)

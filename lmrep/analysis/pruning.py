@@ -14,7 +14,6 @@ from lmrep.analysis import head_importance, heads
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import Tree, count
 from lmrep.data import tokenizers
-from lmrep.experiment import build
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import stage_at
 from lmrep.inference.run import Run
@@ -95,7 +94,7 @@ def prune(run: Run, target: Path, removed: Mapping[int, Sequence[int]]) -> Prune
                                  transformer.SHARING[network.share])
     params = params | {"encoder": params["encoder"] | {"layers": layers}}
     experiment = dataclasses.replace(run.experiment, model={**run.experiment.model, "pruned_heads": text})
-    model = build.model(experiment, run.tokenizer.vocabulary)
+    model = experiments.build_model(experiment, run.tokenizer.size)
     difference = _difference(run, model, params["encoder"], removed)
     record = workdir.read_config(run.directory)
     config = record["config"] | {"model": experiment.model, "objective": run.experiment.objective}

@@ -4,6 +4,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -86,16 +87,32 @@ class Arguments:
         return None if self.flags.step < 0 else self.flags.step
 
     def load_config(self) -> Any:
-        """The experiment's ConfigDict with the overrides. Raises UserError where --config is missing or fails."""
-        if self.config_file is None:
-            if self.workdir:
-                raise UserError(f"there is no run in {self.workdir}; correct --workdir, or start one there with "
-                                "--config, for example --config=experiments/quickstart.py")
+        """Loads the config of --config, or else of the run in --workdir, with the overrides.
+
+        Raises:
+          UserError: there is neither, or the config cannot be loaded.
+        """
+        if self.config_file is not None:
+            from lmrep.interop.checkpoint_config import load_config
+
+            return load_config(self.config_file, self.config_argument, self.overrides)
+        if not self.workdir:
             raise UserError(f"lmrep {self.command} needs an experiment, for example "
                             "--config=experiments/quickstart.py")
-        from lmrep.interop.checkpoint_config import load_config
+        from lmrep.core import remote
 
-        return load_config(self.config_file, self.config_argument, self.overrides)
+        if not remote.as_url(self.workdir) and not (Path(self.workdir) / "config.json").is_file():
+            raise UserError(f"there is no run in {self.workdir}; correct --workdir, or start one there with "
+                            "--config, for example --config=experiments/quickstart.py")
+        from lmrep.experiment.resolve import apply_overrides
+        from lmrep.storage import remote_workdir
+        from lmrep.storage.workdir import read_config
+
+        config = read_config(remote_workdir.local_copy(self.workdir, checkpoints=False))["config"]
+        fields = {path for path, _ in self.overrides}
+        if "epochs" in fields and "steps" not in fields:  # the steps on record belong to the previous epochs
+            config = {**config, "steps": 0}
+        return apply_overrides(config, self.overrides)
 
     def required_workdir(self) -> str:
         """`workdir`. Raises UserError where it is missing."""

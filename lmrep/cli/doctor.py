@@ -11,7 +11,6 @@ import os
 import socket
 
 from lmrep.cli.arguments import DATA_DIR, Arguments, Flag, at_least
-from lmrep.cli.train import config_of
 from lmrep.core.paths import as_path
 from lmrep.distributed import process_group
 
@@ -27,7 +26,7 @@ FLAGS = {
 def run(arguments: Arguments) -> int:
     """The command."""
     flags, process = arguments.flags, process_group.launched(os.environ)
-    config = config_of(arguments)
+    config = arguments.load_config()
 
     from lmrep import doctor
 

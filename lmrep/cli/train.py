@@ -47,7 +47,7 @@ def run(arguments: Arguments) -> int:
     check_backend()
     if process_group.joined() and flags.compilation_cache:
         compilation_cache.enable(several_processes=True)
-    config = process_group.agreed(lambda: config_of(arguments))
+    config = process_group.agreed(arguments.load_config)
 
     from lmrep import api
     from lmrep.experiment import task_data
@@ -75,23 +75,6 @@ def _page(workdir: str) -> Path:
 
     url = remote.as_url(workdir)
     return Path(remote_workdir.training_dir(url) if url else workdir) / "report.html"
-
-
-def config_of(arguments: Arguments) -> Any:
-    """The config of --config, or of the run in --workdir."""
-    workdir = arguments.workdir
-    if workdir and not arguments.config_file and (
-            remote.as_url(workdir) or (Path(workdir) / "config.json").is_file()):
-        from lmrep.experiment.resolve import apply_overrides
-        from lmrep.storage import remote_workdir
-        from lmrep.storage.workdir import read_config
-
-        there = remote_workdir.local_copy(workdir, checkpoints=False)
-        recorded, given = read_config(there)["config"], {path for path, _ in arguments.overrides}
-        if "epochs" in given and "steps" not in given:  # the steps on record belong to the previous epochs
-            recorded = {**recorded, "steps": 0}
-        return apply_overrides(recorded, arguments.overrides)
-    return arguments.load_config()
 
 
 def summary(outcome: Any, metrics: Mapping[str, Metric]) -> str:

@@ -45,33 +45,6 @@ PAIRS = 512  # whose labels are looked at before training
 log = logging.getLogger(__name__)
 
 
-def model(experiment: Experiment, vocabulary: Vocabulary, backend: str = "") -> Model:
-    """The network, with an implementation of attention as `build_model` takes it.
-
-    Raises:
-      UserError: the tokenizer has more ids than the model's table has rows.
-    """
-    check_vocabulary(experiments.model_config(experiment, vocabulary.size), vocabulary.size)
-    return experiments.build_model(experiment, vocabulary.size, backend)
-
-
-def training_model(experiment: Experiment, stage: StagePlan, vocabulary: Vocabulary, platform: str) -> Model:
-    """The network as a stage trains it on a platform ("cpu", "gpu", "tpu").
-
-    Raises:
-      UserError: as `model`, or `execution.attention` does not honour what the stage needs on that platform.
-    """
-    choice = experiments.attention_choice(experiment, stage, platform)
-    return model(experiment, vocabulary, choice.name if choice else "")
-
-
-def check_vocabulary(config: Any, size: int) -> None:
-    """Raises UserError if the model's table has fewer rows than the tokenizer has ids."""
-    if size > config.vocab:
-        raise UserError(f"the tokenizer has {size:,} ids, and the model's table {config.vocab:,} rows; "
-                        f"set model.vocab to {size} (or to 0, which takes the tokenizer's size)")
-
-
 def imbalanced_splits(data: Data) -> str:
     """A warning if far more of the text is held out than the config says; otherwise ""."""
     facts = data.corpus.statistics
@@ -195,7 +168,7 @@ def stages(data: Data, data_dir: Path, frozen: FrozenParts = MappingProxyType({}
       UserError: the config does not fit the data, or stages do not fit each other.
     """
     resolved = experiments.resolve_stages(data.experiment)
-    networks = [training_model(data.experiment, stage, data.tokenizer.vocabulary, jax.default_backend())
+    networks = [experiments.build_model(data.experiment, data.tokenizer.size, stage, jax.default_backend())
                 for stage in resolved]
     built = [_stage(data, stage, experiments.schedule_steps(resolved, i), network, data_dir, frozen)
              for i, (stage, network) in enumerate(zip(resolved, networks, strict=True))]

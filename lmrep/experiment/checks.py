@@ -17,8 +17,8 @@ from lmrep.core.errors import UserError
 from lmrep.data import records, tokenizers
 from lmrep.data.store.prepare import RULES
 from lmrep.distributed import process_group
-from lmrep.experiment import build, task_data
 from lmrep.experiment import config as experiments
+from lmrep.experiment import task_data
 from lmrep.experiment.config import Experiment
 from lmrep.experiment.record import Data, TaskExperiment
 from lmrep.metrics import COMMON, Metric
@@ -30,7 +30,7 @@ from lmrep.training.stages import Stage, locate_stage
 
 def check_vocabulary(experiment: Experiment) -> None:
     """Refuses a vocabulary that the model's table cannot hold, before any text is read. One that will have at most
-    `vocab_size` tokens is checked once it is trained (`build.model`).
+    `vocab_size` tokens is checked once it is trained (`config.build_model`).
 
     Raises:
       UserError: it is larger, too small to be trained, or its file cannot be read.
@@ -38,7 +38,7 @@ def check_vocabulary(experiment: Experiment) -> None:
     config = experiment.tokenizer
     size = tokenizers.size(config)
     if config.vocab_file or not tokenizers.TOKENIZERS[config.name].trained.size_is_limit:
-        build.check_vocabulary(experiments.model_config(experiment, size), size)
+        experiments.check_vocabulary(experiments.model_config(experiment, size), size)
 
 
 def check_samples(experiment: Experiment, tokenizer: tokenizers.Tokenizer) -> None:

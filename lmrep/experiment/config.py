@@ -135,14 +135,35 @@ def model_config(experiment: Experiment, vocab_size: int = 0) -> Any:
     return dataclasses.replace(config, vocab=vocab_size) if vocab_size and not config.vocab else config
 
 
-def build_model(experiment: Experiment, vocab_size: int = 0, backend: str = "") -> Model:
-    """Builds the network, without arrays. `backend` is the implementation of attention: by default the config's, or the
-    best for each input if that does not run everywhere. Raises UserError if fields do not fit each other."""
-    name, execution = experiment.model.get("name", "transformer"), experiment.execution
+def build_model(
+    experiment: Experiment, vocab_size: int = 0, stage: StagePlan | None = None, platform: str = ""
+) -> Model:
+    """Builds the network, without arrays.
+
+    Args:
+      vocab_size: the number of ids of the tokenizer; 0 before it is known.
+      stage: that trains the network on `platform` ("cpu", "gpu" or "tpu"), for the implementation of attention that it
+        needs there. Without a stage: the config's, or the best for each input if that does not run everywhere.
+
+    Raises:
+      UserError: fields do not fit each other, the table has too few rows for the tokenizer, or `execution.attention`
+        does not honour what the stage needs on the platform.
+    """
+    name, execution, config = experiment.model.get("name", "transformer"), experiment.execution, model_config(
+        experiment, vocab_size)
+    check_vocabulary(config, vocab_size)
     contracts.check_network(name, model_def(experiment.model))
-    backend = backend or (execution.attention if execution.attention in EVERYWHERE else AUTO)
-    return contracts.build_network(name, model_config(experiment, vocab_size),
-                                   dataclasses.replace(execution, attention=backend), experiment.name)
+    attention = execution.attention if execution.attention in EVERYWHERE else AUTO
+    if stage and (choice := attention_choice(experiment, stage, platform)):
+        attention = choice.name
+    return contracts.build_network(name, config, dataclasses.replace(execution, attention=attention), experiment.name)
+
+
+def check_vocabulary(config: Any, size: int) -> None:
+    """Raises UserError if the network's table has fewer rows than the tokenizer has ids."""
+    if size > config.vocab:
+        raise UserError(f"the tokenizer has {size:,} ids, and the model's table {config.vocab:,} rows; "
+                        f"set model.vocab to {size} (or to 0, which takes the tokenizer's size)")
 
 
 def attention_choice(experiment: Experiment, stage: StagePlan, platform: str | None = None) -> Choice | None:

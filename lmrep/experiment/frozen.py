@@ -165,14 +165,15 @@ def _part(name: str, path: str, experiment: Experiment, values: bool) -> FrozenP
         raise UserError(f"config.frozen.{name} is {path!r}, a run that has frozen parts of its own "
                         f"({', '.join(nested)}); give a run that has none")
     # Computed as this run's network is.
-    network = build.model(dataclasses.replace(theirs, execution=experiment.execution), trained.tokenizer.vocabulary)
+    network = experiments.build_model(
+        dataclasses.replace(theirs, execution=experiment.execution), trained.tokenizer.size)
     stage = experiments.stage_at(theirs, trained.step)
     objective = build.objective(stage, network, trained.tokenizer.vocabulary)
     encoder = experiments.model_def(theirs.model).encoder
     # The vectors of an encoder are read, unless the part teaches.
     if encoder and objective.uses.conditions_on == Context.SOURCE and name not in teacher_names(experiment):
         theirs = dataclasses.replace(theirs, model={**theirs.model, **encoder}, execution=experiment.execution)
-        network = build.model(theirs, trained.tokenizer.vocabulary)
+        network = experiments.build_model(theirs, trained.tokenizer.size)
         objective = objective._replace(specs={"encoder": network.specs},
                                        uses=objective.uses._replace(conditions_on=Context.BOTH))
     specs, kept = _matching(objective.specs, trained)

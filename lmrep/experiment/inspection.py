@@ -55,7 +55,7 @@ def report(experiment: Experiment, data_dir: Path, split: str = "train", example
 def _text(data: Data, data_dir: Path, split: str, examples: int) -> list[str]:
     """Statistics of the corpus, the tokenizer and the examples of each stage, and the first `examples` of `split`."""
     experiment, prepared = data.experiment, data.corpus
-    model = build.model(experiment, prepared.tokenizer.vocabulary)
+    model = experiments.build_model(experiment, prepared.tokenizer.size)
     parts = frozen.load(experiment, prepared.tokenizer.tokens, values=False)
     sections, passes = [_corpus(data), _tokenizer(experiment, prepared)], 0.0
     stages = experiments.resolve_stages(experiment)

@@ -48,7 +48,7 @@ def without_data(experiment: Experiment, vocabulary: Vocabulary | None, mesh: Me
     vocabulary = vocabulary or untrained_vocabulary(experiment)
     plans, stages, parts = experiments.resolve_stages(experiment), [], frozen.load(experiment, values=False)
     for i, plan in enumerate(plans):
-        network = build.training_model(experiment, plan, vocabulary, platform(mesh))
+        network = experiments.build_model(experiment, vocabulary.size, plan, platform(mesh))
         objective = build.objective(plan, network, vocabulary, parts)
         optimizer = optimizers.build(plan.optimizer, objective.specs, experiments.schedule_steps(plans, i))
         stage = Stage(plan.name, plan.steps, objective, optimizer, lambda *_: iter(()), plan.batch_size,
@@ -73,8 +73,8 @@ def check_contracts(experiment: Experiment) -> None:
     shared = 0 if experiment.tokenizer.vocab_file else max(
         (part.model.vocab_size for part in parts.values() if part.model), default=0)
     vocabulary, best = untrained_vocabulary(experiment, shared), experiment.checkpoint.best
-    network = contracts.checked_network(
-        build.model(experiment, vocabulary), experiment.model["name"], experiments.model_def(experiment.model))
+    network = contracts.checked_network(experiments.build_model(experiment, vocabulary.size), experiment.model["name"],
+                                        experiments.model_def(experiment.model))
     stages = experiments.resolve_stages(experiment)  # those that differ in length alone are traced once
     for plan in {repr((p.objective, p.format_name, p.format)): p for p in stages}.values():
         contracts.check_rows(plan)

@@ -269,7 +269,7 @@ def _metrics(
     else:
         prepared = own_corpus(run, split, data_dir)
     vocabulary = prepared.tokenizer.vocabulary
-    objective = build.objective(stage, build.model(run.experiment, vocabulary), vocabulary, parts)
+    objective = build.objective(stage, experiments.build_model(run.experiment, vocabulary.size), vocabulary, parts)
     frozen_params = unflatten(build.frozen_values(objective, parts))
     params = objective_params(dataclasses.replace(run, params=run.params | frozen_params), objective)
     plan = build.evaluation_plan(stage, prepared.stores[split], run.experiment.evaluation.seed, data_dir)

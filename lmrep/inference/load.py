@@ -53,7 +53,7 @@ def load(
     tokenizer = tokenizers.load(directory / "tokenizer")
     if tokenizer.fingerprint != record["data"]["tokenizer"]:
         raise RunFault(f"{directory / 'tokenizer'} is not the tokenizer that the run was trained with; restore it")
-    model = build.model(experiment, tokenizer.vocabulary)
+    model = experiments.build_model(experiment, tokenizer.size)
     best = checks.best_direction(experiment)
     with contextlib.closing(Checkpoints(directory / "checkpoints", best=best)) as checkpoints:
         steps = checkpoints.steps()

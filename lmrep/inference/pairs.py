@@ -21,7 +21,7 @@ from lmrep.core.sharding import batch_sharding, make_mesh, replicated, use_mesh
 from lmrep.data.characters import add_characters, known_ids
 from lmrep.data.tokenizers import keeps_whitespace
 from lmrep.experiment import build
-from lmrep.experiment.config import stage_at
+from lmrep.experiment.config import build_model, stage_at
 from lmrep.inference.encode import BATCH_ELSEWHERE
 from lmrep.inference.run import Run
 from lmrep.inference.scores import Scores, Text, score_texts
@@ -150,7 +150,7 @@ def in_float32(run: Run) -> Objective:
     """The run's objective, computed in float32: bfloat16 would make ties."""
     execution = dataclasses.replace(run.experiment.execution, dtype="float32")
     experiment = dataclasses.replace(run.experiment, execution=execution)
-    model = build.model(experiment, run.tokenizer.vocabulary)
+    model = build_model(experiment, run.tokenizer.size)
     return build.objective(stage_at(experiment, run.step), model, run.tokenizer.vocabulary, run.frozen)
 
 

@@ -125,31 +125,28 @@ class Trainer:
         """
         try:
             with stop_flag() as stop, use_mesh(self._mesh):
-                return self._run(resumed, stop)
+                index, state = self._load(resumed)
+                if self._metrics:
+                    self._metrics.keep_faults(len(self._loop.faults))
+                while True:
+                    rewind = None
+                    try:
+                        state = self._train_stage(index, state, stop)
+                    except Rewind as error:
+                        rewind, state = error.with_traceback(None), None  # no frame may hold the state that is given up
+                    if rewind:
+                        index, state = self._rewind(rewind)
+                        continue
+                    index += 1
+                    if index == len(self._stages):
+                        self._watch.mark("waiting for the last checkpoint")
+                        self._checkpoints.wait()
+                        return state
+                    state = self._start(self._stages[index], state)
         except jax.errors.JaxRuntimeError as error:
             if fault := out_of_memory_error(error, *self._current, self._mesh):
                 raise fault from error
             raise
-
-    def _run(self, resumed: int | None, stop: Stop) -> TrainState:
-        index, state = self._load(resumed)
-        if self._metrics:
-            self._metrics.keep_faults(len(self._loop.faults))
-        while True:
-            rewind = None
-            try:
-                state = self._train_stage(index, state, stop)
-            except Rewind as error:
-                rewind, state = error.with_traceback(None), None  # no frame may hold the state that is given up
-            if rewind:
-                index, state = self._rewind(rewind)
-                continue
-            index += 1
-            if index == len(self._stages):
-                self._watch.mark("waiting for the last checkpoint")
-                self._checkpoints.wait()
-                return state
-            state = self._start(self._stages[index], state)
 
     def _train_stage(self, index: int, state: TrainState, stop: Stop) -> TrainState:
         """Trains from `state` to the end of a stage."""

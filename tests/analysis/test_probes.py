@@ -106,7 +106,6 @@ def test_a_published_directory_is_probed_as_its_run_is(home, probed):
 
 def test_the_vectors_are_those_of_encode(home):
     """Of the first tokens of words, in every layer."""
-    from lmrep.experiment import build
     from lmrep.experiment import config as experiments
     from lmrep.experiment.task_data import prepare_examples
 
@@ -115,7 +114,7 @@ def test_the_vectors_are_those_of_encode(home):
     prepared = prepare_examples(experiments.parse(config), experiments.parse(config).tokenizer)
     run = lmrep.load(home / "run")
     c = experiments.resolve_stages(prepared.experiment)[0].objective
-    model = build.model(prepared.experiment, run.tokenizer.vocabulary)
+    model = experiments.build_model(prepared.experiment, run.tokenizer.size)
     found = probes.vectors(run.params["encoder"], model, c, prepared.splits["train"])
     words = prepared.records["train"][7].fields["words"]
     [text] = run.encode([" ".join(words)], layers="all")

@@ -69,7 +69,7 @@ def build_shapes(experiment: experiments.Experiment) -> list:
     """Builds network, objectives and optimizers by shapes alone, and returns the objective of each stage."""
     assert experiment.evaluation.every % max(1, experiment.checkpoint.every) == 0  # so that there is a best checkpoint
     tokens = vocabulary(experiment.tokenizer.vocab_size)
-    network, objectives = build.model(experiment, tokens), []
+    network, objectives = experiments.build_model(experiment, tokens.size), []
     stages = experiments.resolve_stages(experiment)
     for i, stage in enumerate(stages):
         objectives.append(build.objective(stage, network, tokens))

@@ -31,7 +31,7 @@ def _run(tmp_path_factory):
     config = small.config(home / "texts", "bidirectional", "sentence_stream")
     config.model, config.tokenizer.name, config.tokenizer.lowercase = NETWORK, "elmo_text", False
     experiment = experiments.parse(config)
-    network = build.model(experiment, tokenizer.vocabulary)
+    network = experiments.build_model(experiment, tokenizer.size)
     objective = build.objective(experiments.resolve_stages(experiment)[0], network, tokenizer.vocabulary)
     tokenizer.save(home / "run/tokenizer")
     (home / "run/config.json").write_text(json.dumps(

@@ -12,8 +12,8 @@ from lmrep.cli import main
 from lmrep.core.errors import UserError
 from lmrep.core.messages import aligned
 from lmrep.core.sharding import make_mesh
-from lmrep.experiment import build, shapes, task_data
 from lmrep.experiment import config as experiments
+from lmrep.experiment import shapes, task_data
 from lmrep.planning import flops, hardware, plan, search, table
 from lmrep.training.config import CostConfig
 from tests import small
@@ -246,7 +246,7 @@ def test_targets_and_sources_have_the_shapes_of_training(tmp_path):
     [one] = shapes.without_data(experiment, vocabulary, mesh)
     records = tiny.as_records([{"text": "cat " * 31, "target": "dog " * 7}] * 16)
     examples = task_data.tokenize_records(
-        experiment, build.model(experiment, vocabulary), tiny.tokenizer(), records, "train")
+        experiment, experiments.build_model(experiment, vocabulary.size), tiny.tokenizer(), records, "train")
     trained = examples.gather(np.arange(16), examples.batch_length(np.arange(16)))
     batch = shapes.batch(one, mesh)
     planned, trained = (jax.tree.map(lambda x: (x.shape, x.dtype), one) for one in (batch, trained))

@@ -224,7 +224,7 @@ def _lines(type_: Any, path: Path, notes: list[str]) -> list[dict]:
 
 def _network(directory: Path, experiment: Experiment, step: int, notes: list[str]) -> Network:
     tokenizer = tokenizers.load(directory / "tokenizer")
-    model = build.model(experiment, tokenizer.vocabulary)
+    model = experiments.build_model(experiment, tokenizer.size)
     stages = experiments.resolve_stages(experiment)
     try:
         parts = frozen.load(experiment, values=False)
