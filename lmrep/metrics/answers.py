@@ -14,17 +14,17 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 def normalize_answer(text: str) -> str:
-    """Lower case, without ASCII punctuation and the articles a, an, the; white space as single spaces."""
+    """Lowercases a text, removes ASCII punctuation and the articles a, an, the, and collapses white space."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def exact(answer: str, prediction: str) -> float:
-    """1 where both are the same after `normalize_answer`, else 0."""
+    """Returns 1 if both are the same after `normalize_answer`, else 0."""
     return float(normalize_answer(answer) == normalize_answer(prediction))
 
 
 def overlap(answer: str, prediction: str) -> float:
-    """F1 of the words of both, as multisets; 0 where either has none. This is F1 of SQuAD 1.1."""
+    """Computes F1 of SQuAD 1.1: that of the two multisets of words; 0 if one of them is empty."""
     gold, predicted = normalize_answer(answer).split(), normalize_answer(prediction).split()
     common = (Counter(gold) & Counter(predicted)).total()
     if not common:
@@ -34,16 +34,16 @@ def overlap(answer: str, prediction: str) -> float:
 
 
 def overlap_or_empty(answer: str, prediction: str) -> float:
-    """As `overlap`, but 1 where neither has words. This is F1 of SQuAD 2.0."""
+    """Computes F1 of SQuAD 2.0: `overlap`, but 1 if neither answer has words."""
     return overlap(answer, prediction) or float(not normalize_answer(answer) and not normalize_answer(prediction))
 
 
 def exact_scores(gold: Sequence[Sequence[str]], predicted: Sequence[str], version: str = "2.0") -> np.ndarray:
-    """Whether the answer to each question is one of the gold answers, after `normalize_answer`.
+    """Tells whether the answer to each question is one of the gold answers, after `normalize_answer`.
 
     Args:
-      gold: the gold answers of each question. In SQuAD 2.0 answers without words, such as "the", do not count where
-        there are others, and a question without answers has "" as its only one. In SQuAD 1.1 each question has answers.
+      gold: the gold answers of each question. In SQuAD 2.0 answers without words, such as "the", do not count if there
+        are others, and a question without answers has "" as its only one. In SQuAD 1.1 each question has answers.
       predicted: an answer for each question; "" is no answer.
       version: of SQuAD, "1.1" or "2.0".
 
@@ -51,22 +51,22 @@ def exact_scores(gold: Sequence[Sequence[str]], predicted: Sequence[str], versio
       float64 [n], 0 or 1.
 
     Raises:
-      UserError: there are no questions, or other numbers of questions and predictions.
+      UserError: there are no questions, or the numbers of questions and predictions differ.
     """
     return _best(exact, gold, predicted, version)
 
 
 def f1_scores(gold: Sequence[Sequence[str]], predicted: Sequence[str], version: str = "2.0") -> np.ndarray:
-    """F1 of the answer to each question, the largest over its gold answers, float64 [n]. Arguments and errors as of
-    `exact_scores`."""
+    """Computes F1 of the answer to each question, float64 [n]: the largest over its gold answers. Arguments and errors
+    are those of `exact_scores`."""
     return _best(overlap_or_empty if version == "2.0" else overlap, gold, predicted, version)
 
 
 def _best(score: Callable[[str, str], float], gold: Sequence[Sequence[str]], predicted: Sequence[str],
           version: str) -> np.ndarray:
     inputs.check_lengths(gold, predicted)
-    chosen = _with_words if version == "2.0" else list
-    return np.asarray([max(score(answer, prediction) for answer in chosen(answers))
+    usable = _with_words if version == "2.0" else list
+    return np.asarray([max(score(answer, prediction) for answer in usable(answers))
                        for answers, prediction in zip(gold, predicted, strict=True)], np.float64)
 
 

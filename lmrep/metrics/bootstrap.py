@@ -15,23 +15,23 @@ from lmrep.metrics.tasks import TaskMetric
 
 def bootstrap(function: TaskMetric | Callable[..., float], gold: Sequence, predicted: Sequence, samples: int = 1000,
               seed: int = 0, **options: Any) -> tuple[float, float]:
-    """The 95 % percentile interval of a metric over resamples of the examples.
+    """Computes the 95 % percentile interval of a metric over resamples of the examples.
 
     It is fast for a `TaskMetric` with sums; any other function is called once per resample. The same arguments give
     the same interval.
 
     Args:
-      function: of `TASK_METRICS`, or any (gold, predicted, **options) -> float.
+      function: a value of `TASK_METRICS`, or any (gold, predicted, **options) -> float.
       gold, predicted: [n] values, one for each example; examples are drawn with replacement.
       samples: the number of resamples.
-      seed: of the draws.
+      seed: determines the draws.
       **options: passed to the metric.
 
     Returns:
       (low, high): the 2.5 % and 97.5 % quantiles.
 
     Raises:
-      UserError: there are no examples, no resamples, or what the metric refuses.
+      UserError: there are no examples or no resamples, or the metric raises it.
     """
     check_lengths(gold, predicted)
     if samples < 1:
@@ -43,7 +43,7 @@ def bootstrap(function: TaskMetric | Callable[..., float], gold: Sequence, predi
 
 def resampled(function: TaskMetric | Callable[..., float], gold: Sequence, predicted: Sequence, samples: int,
               seed: int, **options: Any) -> np.ndarray:
-    """float64 [samples]: the metric of each resample. Arguments as of `bootstrap`."""
+    """Computes the metric of each resample, float64 [samples]. Arguments are those of `bootstrap`."""
     rng, n = np.random.default_rng(seed), len(gold)
     if isinstance(function, TaskMetric) and function.sums:
         per_example = function.sums(gold, predicted, **options)

@@ -1,8 +1,8 @@
 """Precision, recall and F1 of entities, and the accuracy of tokens, from tags such as B-PER, I-PER and O.
 
-`entity_*` are seqeval's (Nakayama 2018). In strict mode tags that break their scheme, for example an I- with nothing
-before it in IOB2, are no entity. `conll_*` are those of the CoNLL-2000 and CoNLL-2003 script `conlleval` (Tjong Kim
-Sang and Buchholz 2000), which lets such a tag begin an entity. On imperfect predictions the two differ.
+`entity_*` count as seqeval does (Nakayama 2018). In strict mode tags that break their scheme, for example an I- with
+nothing before it in IOB2, are no entity. `conll_*` count as `conlleval`, the script of CoNLL-2000 and CoNLL-2003 (Tjong
+Kim Sang and Buchholz 2000), which lets such a tag begin an entity. On imperfect predictions the two differ.
 """
 
 import warnings
@@ -14,7 +14,7 @@ import numpy as np
 
 from lmrep.core.errors import UserError
 
-# Names of seqeval's schemes.
+# seqeval's names of schemes
 SCHEMES = ("IOB1", "IOB2", "IOE1", "IOE2", "IOBES", "BILOU")
 ALIASES = {"BIO": "IOB2", "BIOES": "IOBES"}
 
@@ -22,16 +22,16 @@ Tags = Sequence[Sequence[str]]
 
 
 def entity_sums(gold: Tags, predicted: Tags, scheme: str = "IOB2", strict: bool = True) -> np.ndarray:
-    """float64 [n, 3]: correct, gold and predicted entities of each sequence, as seqeval finds them. An entity is
+    """Counts correct, gold and predicted entities of each sequence as seqeval does, float64 [n, 3]. An entity is
     correct if its type and its boundaries are.
 
     Args:
       gold, predicted: a list of tags for each sequence.
-      scheme: of the tags: IOB1, IOB2 (or BIO), IOE1, IOE2, IOBES (or BIOES) or BILOU. Not used where `strict` is false.
+      scheme: of the tags: IOB1, IOB2 (or BIO), IOE1, IOE2, IOBES (or BIOES) or BILOU. Not used if `strict` is false.
       strict: False: seqeval's default mode, which repairs tags as `conlleval` does, but knows S- tags too.
 
     Raises:
-      UserError: other numbers of tags, or a tag that the scheme does not have.
+      UserError: the numbers of tags differ, or a tag is not in the scheme.
     """
     _check(gold, predicted)
     find = _strict_entities(scheme) if strict else _default_entities
@@ -40,14 +40,14 @@ def entity_sums(gold: Tags, predicted: Tags, scheme: str = "IOB2", strict: bool 
 
 
 def conll_sums(gold: Tags, predicted: Tags) -> np.ndarray:
-    """float64 [n, 3]: correct, gold and predicted entities of each sequence, as `conlleval` counts them."""
+    """Counts correct, gold and predicted entities of each sequence as `conlleval` does, float64 [n, 3]."""
     _check(gold, predicted)
     counts = [conll_counts(a, b).values() for a, b in zip(gold, predicted, strict=True)]
     return np.asarray([np.sum([(0, 0, 0), *types], 0) for types in counts], np.float64)
 
 
 def token_sums(gold: Tags, predicted: Tags) -> np.ndarray:
-    """float64 [n, 2]: correct tags and tags of each sequence; O counts as any other tag."""
+    """Counts correct tags and all tags of each sequence, float64 [n, 2]; O counts as any other tag."""
     _check(gold, predicted)
     return np.asarray([(sum(map(str.__eq__, a, b)), len(a)) for a, b in zip(gold, predicted, strict=True)], np.float64)
 
@@ -58,7 +58,7 @@ class _Tag(NamedTuple):
 
 
 def conll_counts(gold: Sequence[str], predicted: Sequence[str]) -> dict[str, np.ndarray]:
-    """Correct, gold and predicted entities of a sequence by type, as `conlleval` counts them.
+    """Counts correct, gold and predicted entities of a sequence by type, as `conlleval` does.
 
     An entity begins at B, at I or E after O or E, and wherever the type changes; it ends at O, before B, after E, and
     wherever the type changes. The script does not know S: two S of one type in a row are one entity, as are E and B.
@@ -92,7 +92,7 @@ def _split(tag: str) -> _Tag:
 
 
 def _ends(last: _Tag, now: _Tag) -> bool:
-    """Whether an entity ends between two tags."""
+    """Tells whether an entity ends between two tags."""
     return ((last.prefix in ("B", "I") and now.prefix in ("B", "O"))
             or (last.prefix == "E" and now.prefix in ("E", "I", "O"))
             or (last.prefix not in ("O", ".") and last.type != now.type)
@@ -100,7 +100,7 @@ def _ends(last: _Tag, now: _Tag) -> bool:
 
 
 def _starts(last: _Tag, now: _Tag) -> bool:
-    """Whether an entity starts at the second of two tags."""
+    """Tells whether an entity starts at the second of two tags."""
     return ((last.prefix in ("B", "I", "O") and now.prefix == "B")
             or (last.prefix in ("O", "E") and now.prefix in ("I", "E"))
             or (now.prefix not in ("O", ".") and last.type != now.type)
@@ -108,7 +108,7 @@ def _starts(last: _Tag, now: _Tag) -> bool:
 
 
 def scheme_name(scheme: str) -> str:
-    """seqeval's name of a scheme. Raises UserError where there is none."""
+    """Returns seqeval's name of a scheme. Raises UserError if there is none."""
     name = ALIASES.get(scheme.upper(), scheme.upper())
     if name not in SCHEMES:
         raise UserError(f"there is no scheme {scheme!r}; there are {', '.join([*SCHEMES, *ALIASES])}")
@@ -116,7 +116,7 @@ def scheme_name(scheme: str) -> str:
 
 
 def _strict_entities(scheme: str) -> Callable[[Sequence[str]], set]:
-    """The function from a sequence's tags to the set of its entities."""
+    """Returns a function that finds the set of entities in a sequence's tags, in strict mode."""
     from seqeval import scheme as schemes
 
     name = scheme_name(scheme)

@@ -18,11 +18,11 @@ class Values(NamedTuple):
 
     path: str
     values: list[str]
-    lines: list[int]  # the line of each, from 1
-    ids: list[str] | None = None  # of each, where the file has them
+    lines: list[int]  # the line number of each value, from 1
+    ids: list[str] | None = None  # the id of each value; None if the file has none
 
     def where(self, number: int) -> str:
-        """File and line of value `number`."""
+        """Names file and line of value `number`, for messages."""
         return f"{self.path}, line {self.lines[number]}"
 
 
@@ -30,11 +30,11 @@ GOLD_FIELDS = ("label", "gold", "score")
 PREDICTED_FIELDS = ("prediction", "predicted", "label", "score")
 REFERENCE_FIELDS, TEXT_FIELDS = ("target", "reference", "gold"), ("generated", "prediction", "text")
 ID_FIELDS = ("id", "index", "idx")
-NESTED_FIELDS = ("label", "value", "choice")  # of a prediction that `lmrep` wrote
+NESTED_FIELDS = ("label", "value", "choice")  # fields of a prediction that `lmrep` wrote
 
 
 def text(path: str) -> str:
-    """The text of a UTF-8 file without byte order mark; line breaks become LF. Raises UserError with file and line."""
+    """Reads a UTF-8 file without its byte order mark; line breaks become LF. Raises UserError with file and line."""
     with open_input(path) as file:
         content = file.read()
     try:
@@ -46,13 +46,13 @@ def text(path: str) -> str:
 
 
 def lines(path: str) -> list[str]:
-    """The lines of `text`."""
+    """Reads the lines of a file. Raises UserError as `text`."""
     content = text(path)
     return content.removesuffix("\n").split("\n") if content else []
 
 
 def table(path: str) -> Iterator[tuple[int, list[str]]]:
-    """(line number, cells) of a file with tabs between cells; empty lines are left out. Quotes mean nothing."""
+    """Reads (line number, cells) from a file with tabs between cells; skips empty lines. Quotes mean nothing."""
     for number, line in enumerate(lines(path), 1):
         if line.strip():
             yield number, [cell.strip() for cell in line.split("\t")]
@@ -63,8 +63,8 @@ def read_values(path: str, field: str, usual: Sequence[str]) -> Values:
 
     Args:
       path: the file.
-      field: the field of .tsv and .jsonl files, or of JSON in objects its dotted path; "": the first of `usual` that is
-        there, and of an object, such as a prediction that `lmrep` wrote, the first of `NESTED_FIELDS`.
+      field: the field of .tsv and .jsonl files, for nested JSON a dotted path; "": the first of `usual` that the file
+        has. Of an object, such as a prediction that `lmrep` wrote, the first of `NESTED_FIELDS` is read.
       usual: names of fields.
 
     Raises:
@@ -96,7 +96,7 @@ def read_values(path: str, field: str, usual: Sequence[str]) -> Values:
 
 
 def read_texts(path: str, field: str, usual: Sequence[str]) -> list[str]:
-    """One text per line, which may be empty, or a field of TSV or JSON Lines. Arguments and errors as of
+    """Reads one text per line, which may be empty, or a field of TSV or JSON Lines. Arguments and errors are those of
     `read_values`."""
     if Path(path).suffix.lower() in (".tsv", ".jsonl"):
         return read_values(path, field, usual).values
@@ -121,7 +121,7 @@ def _json_lines(path: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _follow(record: Any, field: str) -> Any:
-    """The value of a field, whose name may be a dotted path; None where there is none."""
+    """Returns the value of a field, whose name may be a dotted path; None if there is none."""
     if field in record:
         return record[field]
     for name in field.split("."):
@@ -130,7 +130,7 @@ def _follow(record: Any, field: str) -> Any:
 
 
 def _plain(value: Any, field: str, usual: Sequence[str], where: str) -> Any:
-    """A value that is no object and no list. Raises UserError where there is none."""
+    """Returns a value, or the one of `NESTED_FIELDS` in an object. Raises UserError for other objects and for lists."""
     if not isinstance(value, dict | list):
         return value
     if isinstance(value, dict) and (name := next((name for name in NESTED_FIELDS if name in value), None)):
@@ -143,15 +143,15 @@ def _plain(value: Any, field: str, usual: Sequence[str], where: str) -> Any:
 
 
 def _text(value: Any) -> str:
-    """A value of JSON as the text that it has in a file of lines."""
+    """Returns a string unchanged, and other values as JSON."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def align(gold: Values, predicted: Values) -> list[int]:
-    """For each gold value the number of its prediction: by id where both files have ids, else by position.
+    """Finds the number of the prediction for each gold value: by id if both files have ids, else by position.
 
-    Predictions numbered 0, 1, ... are those of the gold examples in their order, whatever ids these have. Raises
-    UserError if an id is missing, is not gold or is there twice, or other numbers of values."""
+    Predictions numbered 0, 1, ... belong to the gold examples in their order, whatever ids these have. Raises UserError
+    if an id is missing, unknown or repeated, or the numbers of values differ."""
     if gold.ids is None or predicted.ids is None:
         if len(gold.values) != len(predicted.values):
             raise UserError(f"{gold.path} has {len(gold.values):,} examples and {predicted.path} has "
@@ -169,13 +169,13 @@ def align(gold: Values, predicted: Values) -> list[int]:
 
 
 def _positions(values: Values) -> dict[str, int]:
-    """The position of each id. Raises UserError where one is there twice."""
-    found: dict[str, int] = {}
+    """Returns {id: position}. Raises UserError for a repeated id."""
+    positions: dict[str, int] = {}
     for position, key in enumerate(values.ids):
-        if key in found:
-            raise UserError(f"{values.where(position)}: the id {key!r} is on line {values.lines[found[key]]} too")
-        found[key] = position
-    return found
+        if key in positions:
+            raise UserError(f"{values.where(position)}: the id {key!r} is on line {values.lines[positions[key]]} too")
+        positions[key] = position
+    return positions
 
 
 def _some(ids: Sequence[str]) -> str:
@@ -184,7 +184,7 @@ def _some(ids: Sequence[str]) -> str:
 
 
 def floats(values: Values) -> list[float]:
-    """The values as finite numbers. Raises UserError with file and line."""
+    """Converts values to finite numbers. Raises UserError with file and line."""
     numbers = []
     for position, value in enumerate(values.values):
         numbers.append(parse_number(value))
@@ -194,15 +194,18 @@ def floats(values: Values) -> list[float]:
 
 
 def read_columns(path: str, min_columns: int) -> list[list[tuple[int, list[str]]]]:
-    """The tokens of each sentence as (line, cells), from a file with a line per token and columns between spaces or
-    tabs; empty lines and lines with -X- end a sentence.
+    """Reads the sentences of a file with a line per token and columns between spaces or tabs. Empty lines and lines
+    with -X- end a sentence.
 
     Args:
       path: the file.
-      min_columns: the number of columns that a line must have.
+      min_columns: the least number of columns of a line.
+
+    Returns:
+      A list of (line number, cells) for each sentence.
 
     Raises:
-      UserError: the file cannot be read, has no token, or a line has other columns than the first, with file and line.
+      UserError: the file cannot be read or has no token, or the number of columns changes, with file and line.
     """
     sentences, sentence, width = [], [], 0
     for number, line in enumerate(lines(path), 1):
@@ -225,12 +228,11 @@ def read_columns(path: str, min_columns: int) -> list[list[tuple[int, list[str]]
 
 
 def read_tags(gold_path: str | None, predicted_path: str | None) -> tuple[list[list[str]], list[list[str]]]:
-    """The gold and predicted tags of each sentence, from the last columns of two files or the last two of one. Raises
-    UserError as `read_columns`; or the files differ in tokens or sentences, with file and line."""
+    """Reads the gold and predicted tags of each sentence from the last columns of two files, or the last two of one.
+    Raises UserError as `read_columns`, and, with file and line, if the files differ in tokens or sentences."""
     if not gold_path or not predicted_path:
-        one = read_columns(gold_path or predicted_path, 2)
-        return ([[cells[-2] for _, cells in sentence] for sentence in one],
-                [[cells[-1] for _, cells in sentence] for sentence in one])
+        sentences = read_columns(gold_path or predicted_path, 2)
+        return tuple([[cells[column] for _, cells in sentence] for sentence in sentences] for column in (-2, -1))
     gold, predicted = read_columns(gold_path, 1), read_columns(predicted_path, 1)
     for number, (a, b) in enumerate(zip(gold, predicted, strict=False), 1):
         if len(a) != len(b):
@@ -243,27 +245,28 @@ def read_tags(gold_path: str | None, predicted_path: str | None) -> tuple[list[l
     if len(gold) != len(predicted):
         raise UserError(f"{gold_path} has {len(gold):,} sentences and {predicted_path} has {len(predicted):,}; "
                         "expected the same sentences")
-    return tuple([[cells[-1] for _, cells in sentence] for sentence in source] for source in (gold, predicted))
+    return tuple([[cells[-1] for _, cells in sentence] for sentence in sentences] for sentences in (gold, predicted))
 
 
 def read_squad(path: str) -> dict[str, list[str]]:
-    """The gold answers of each question of a file in SQuAD's format, {id: texts}. Raises UserError."""
+    """Reads the gold answers, {question id: texts}, of a file in SQuAD's format. Raises UserError if it is not."""
     content = json_object(text(path), path)
     try:
-        found = {qa["id"]: [answer["text"] for answer in qa["answers"]]
-                 for article in content["data"] for paragraph in article["paragraphs"] for qa in paragraph["qas"]}
+        gold = {qa["id"]: [answer["text"] for answer in qa["answers"]]
+                for article in content["data"] for paragraph in article["paragraphs"] for qa in paragraph["qas"]}
     except (KeyError, TypeError) as error:
         raise UserError(f"{path} is not in SQuAD's format ({type(error).__name__}: {str(error)[:200]}); expected data, "
                         "paragraphs and qas, each with id and answers") from None
-    for key, answers in found.items():
+    for key, answers in gold.items():
         if bad := [value for value in (key, *answers) if not isinstance(value, str)]:
             raise UserError(f"{path}, question {str(key)[:80]} has {str(bad[0])[:80]} as its id or an answer's text; "
                             "expected text")
-    return found
+    return gold
 
 
 def read_by_id(path: str, type_: type) -> dict[str, Any]:
-    """A JSON object {id: value}, whose values are text (str) or numbers (float). Raises UserError."""
+    """Reads a JSON object {id: value} whose values are texts (`type_` str) or finite numbers (float). Raises UserError
+    for other values."""
     content = json_object(text(path), path)
     for key, value in content.items():
         good = isinstance(value, str) if type_ is str else (

@@ -1,4 +1,4 @@
-"""The tasks of GLUE (Wang et al. 2019): the gold files as published, the form of submissions, and the metrics."""
+"""The tasks of GLUE (Wang et al. 2019): published files with labels, files of predictions, and metrics."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -19,10 +19,10 @@ BINARY = ("0", "1")
 
 
 class GlueTask(NamedTuple):
-    """A task."""
+    """A task of GLUE and its published files."""
 
     metrics: tuple[str, ...]  # names in `TASK_METRICS`
-    labels: tuple[str, ...]  # as in the files; empty where they are numbers
+    labels: tuple[str, ...]  # as in the files; () if they are numbers
     column: str = "label"  # the name of the label's column in the header line
     file: str = "dev.tsv"  # the published file that has labels
     without_header: int | None = None  # the label's column, from 0, in files without header line; None: all have one
@@ -48,14 +48,13 @@ AVERAGED = ("CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI-m", "MNLI-mm", "QNLI"
 
 
 def average(figures: Mapping[str, Mapping[str, float]]) -> tuple[float, int]:
-    """GLUE's score: the mean over tasks of the mean of each task's figures, of which those of both sets of MNLI are
-    one's.
+    """Computes GLUE's score: the mean over tasks of the mean of each task's metrics. MNLI-m and MNLI-mm are one task.
 
     Args:
       figures: task of `AVERAGED` -> metric -> value.
 
     Returns:
-      (the score, the number of tasks, 9 at most).
+      (the score, the number of tasks, at most 9).
     """
     tasks = defaultdict(list)
     for name, values in figures.items():
@@ -64,7 +63,7 @@ def average(figures: Mapping[str, Mapping[str, float]]) -> tuple[float, int]:
 
 
 def gold_file(folder: str, name: str) -> str:
-    """The file with the labels of a task in the folder of all published files."""
+    """Returns the path of a task's labelled file in the folder of all published files."""
     return str(Path(folder, _folder(name), TASKS[name].file))
 
 
@@ -73,7 +72,7 @@ def _folder(name: str) -> str:
 
 
 def find(name: str) -> str:
-    """The name in `TASKS` of a task, however it is spelled: SST-2, sst2. Raises UserError."""
+    """Returns the name in `TASKS` of a task, however it is spelled: SST-2, sst2. Raises UserError if there is none."""
     plain = {key.replace("-", "").lower(): key for key in TASKS}
     key = name.replace("-", "").replace("_", "").lower()
     if key not in plain:
@@ -82,8 +81,8 @@ def find(name: str) -> str:
 
 
 def read_gold(path: str, name: str) -> Values:
-    """The labels of a published file (dev.tsv, train.tsv; diagnostic-full.tsv of AX), with the ids of its index. Raises
-    UserError if there is no column of labels, or a label is not one of the task's, with file and line."""
+    """Reads the labels of a published file (dev.tsv, train.tsv; diagnostic-full.tsv of AX), with the ids of its index.
+    Raises UserError, with file and line, if there is no column of labels, or a label is not one of the task's."""
     task, values, lines, ids = TASKS[name], [], [], []
     column, index, width = None, None, 0
     for number, cells in files.table(path):
@@ -105,8 +104,8 @@ def read_gold(path: str, name: str) -> Values:
 
 
 def read_predictions(path: str, name: str) -> Values:
-    """Predictions in the form of submissions (a line `index<tab>prediction`, then these), or one label per line. Raises
-    UserError as `read_gold`."""
+    """Reads predictions as GLUE's server takes them (a header line, then index and prediction between tabs), or one
+    label per line. Raises UserError as `read_gold`."""
     rows = list(files.table(path))
     if rows and len(rows[0][1]) == 2 and rows[0][1][0].lower() in files.ID_FIELDS:
         rows = rows[1:]

@@ -1,4 +1,4 @@
-"""Checks of gold and predicted values, common to all metrics of tasks."""
+"""Checks of gold and predicted values that the metrics of tasks share."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from lmrep.core.errors import UserError
 
 
 def check_lengths(gold: Sequence, predicted: Sequence) -> None:
-    """Raises UserError where there are no examples, or other numbers of gold and predicted values."""
+    """Raises UserError if there are no examples, or the numbers of gold and predicted values differ."""
     if len(gold) != len(predicted):
         raise UserError(f"there are {len(gold):,} gold values and {len(predicted):,} predictions; expected one "
                         "prediction for each example")
@@ -19,16 +19,16 @@ def check_lengths(gold: Sequence, predicted: Sequence) -> None:
 
 
 def labels(gold: Sequence, predicted: Sequence) -> tuple[np.ndarray, np.ndarray, list]:
-    """Labels as indices.
+    """Maps labels to indices.
 
     Args:
       gold, predicted: [n] labels, all strings or all numbers.
 
     Returns:
-      int64 [n] and int64 [n], indices into the third: the labels that occur, sorted.
+      (gold int64 [n], predicted int64 [n], the labels that occur, sorted), the first two as indices into the third.
 
     Raises:
-      UserError: there are none, other numbers of them, or a mixture of types.
+      UserError: there are no labels, their numbers differ, or strings and numbers are mixed.
     """
     check_lengths(gold, predicted)
     values = [_plain(value) for value in (*gold, *predicted)]
@@ -41,7 +41,7 @@ def labels(gold: Sequence, predicted: Sequence) -> tuple[np.ndarray, np.ndarray,
 
 
 def numbers(gold: Sequence, predicted: Sequence) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers as float64 [n] and float64 [n]. Raises UserError where one is not a finite number."""
+    """Converts numbers to float64 [n] and float64 [n]. Raises UserError for one that is not a finite number."""
     check_lengths(gold, predicted)
     return _finite(gold, "gold value"), _finite(predicted, "prediction")
 
@@ -55,5 +55,5 @@ def _finite(values: Sequence, name: str) -> np.ndarray:
 
 
 def _plain(value: Any) -> Any:
-    """A NumPy or JAX scalar as a Python value."""
+    """Converts a NumPy or JAX scalar to a Python value."""
     return value.item() if hasattr(value, "item") else value

@@ -1,5 +1,5 @@
-"""Metrics of sets of labels: of multi-label classification, and of the senses of words. Gold and predicted values are
-a list of labels for each example."""
+"""Metrics of sets of labels, for multi-label classification and word senses. Gold and predicted values are a list of
+labels for each example."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,15 +10,15 @@ LabelSets = Sequence[Sequence[str]]
 
 
 def micro_sums(gold: LabelSets, predicted: LabelSets) -> np.ndarray:
-    """float64 [n, 3]: the numbers of true positives, of gold and of predicted labels. Micro-averaged F1 is that of
-    scikit-learn; 0 without labels."""
+    """Returns float64 [n, 3]: the numbers of correct, gold and predicted labels. Micro-averaged F1 equals
+    scikit-learn's; it is 0 without labels."""
     pairs = [({*a}, {*b}) for a, b in zip(gold, predicted, strict=True)]
     return np.array([[len(a & b), len(a), len(b)] for a, b in pairs], np.float64)
 
 
 def label_sums(gold: LabelSets, predicted: LabelSets) -> np.ndarray:
-    """float64 [n, 3 c], c labels that are gold or predicted at least once: whether each is a true positive, gold,
-    predicted, for each label in turn. Macro-averaged F1 equals scikit-learn's."""
+    """Returns float64 [n, 3 c]: for each of the c labels that occur whether it is a true positive, gold, predicted.
+    Macro-averaged F1 equals scikit-learn's."""
     names = sorted({label for labels in (*gold, *predicted) for label in labels})
     a, b = (np.array([[name in labels for name in names] for labels in values], bool).reshape(len(gold), -1)
             for values in (gold, predicted))
@@ -26,28 +26,28 @@ def label_sums(gold: LabelSets, predicted: LabelSets) -> np.ndarray:
 
 
 def subset_sums(gold: LabelSets, predicted: LabelSets) -> np.ndarray:
-    """float64 [n, 2]: whether all labels are right, and 1."""
+    """Returns float64 [n, 2]: whether all labels of an example are right, and 1."""
     return np.array([[{*a} == {*b}, 1] for a, b in zip(gold, predicted, strict=True)], np.float64)
 
 
 def constant_micro_f1(gold: LabelSets) -> float:
-    """The best micro-averaged F1 of predicting the same labels for every example: the k most frequent ones, for the
-    best k."""
+    """Computes the best micro-averaged F1 of predicting the k most frequent labels for every example, over all k."""
     counts = np.array([count for _, count in Counter(label for labels in gold for label in {*labels}).most_common()])
     k = np.arange(1, len(counts) + 1)
     return float(np.max(2 * np.cumsum(counts) / (counts.sum() + k * len(gold)), initial=0.0))
 
 
 def constant_subset_accuracy(gold: LabelSets) -> float:
-    """The fraction of examples with the most frequent set of labels."""
+    """Computes the fraction of examples with the most frequent set of labels."""
     return max(Counter(frozenset(labels) for labels in gold).values()) / len(gold)
 
 
 def sense_sums(gold: LabelSets, predicted: LabelSets) -> np.ndarray:
-    """float64 [n, 3]: the fraction of a word's answers that are right, 1, and whether there is an answer.
+    """Returns float64 [n, 3]: the fraction of a word's answers that are right, 1, and whether there is an answer.
 
     Precision, recall and F1 equal the scorer of Raganato et al. (2017): an answer that is one of the right
     senses is right; of several answers each counts for its share. Words without an answer lower recall alone.
     """
-    answers = [({*right}, {*given}) for right, given in zip(gold, predicted, strict=True)]
-    return np.array([[len(right & given) / max(1, len(given)), 1, bool(given)] for right, given in answers], np.float64)
+    pairs = [({*right}, {*answers}) for right, answers in zip(gold, predicted, strict=True)]
+    return np.array([[len(right & answers) / max(1, len(answers)), 1, bool(answers)] for right, answers in pairs],
+                    np.float64)

@@ -1,8 +1,9 @@
-"""Scores files of predictions that any program made, in the formats of the tasks' official scripts."""
+"""Scores of files of predictions that any program made, in the formats of the tasks' official scripts."""
 
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class Sample(NamedTuple):
-    """What an interval of a figure is computed from: see `bootstrap`. `scale` is 100 for figures in percent."""
+    """The arguments of `bootstrap` for the interval of a figure. `scale` is 100 for figures in percent."""
 
     metric: str
     gold: Sequence
@@ -30,12 +31,12 @@ class Sample(NamedTuple):
 class Scores(NamedTuple):
     """The result of `score`."""
 
-    text: str  # as the official script prints it
+    text: str  # what the official script prints
     figures: dict[str, Any]  # name -> value, in the units of the text
     samples: dict[str, Sample]  # figure -> what its interval is computed from
 
     def intervals(self, resamples: int, seed: int = 0) -> dict[str, tuple[float, float]]:
-        """The 95 % bootstrap interval of each figure of `samples`."""
+        """Computes the 95 % bootstrap interval of each figure of `samples`."""
         return {name: tuple(sample.scale * bound for bound in bootstrap(
             TASK_METRICS[sample.metric], sample.gold, sample.predicted, resamples, seed, **sample.options))
             for name, sample in self.samples.items()}
@@ -46,10 +47,10 @@ def score(metric: str, gold: str | None, predictions: str | None, **options: Any
 
     Args:
       metric: squad, squad2, conlleval, seqeval, glue:TASK, glue, bleu, chrf, rouge, or a metric of `LABEL_METRICS`.
-      gold: the file of gold values; of bleu, chrf and rouge one or several between commas; of glue, the folder of all
-        tasks' published files. May be None for conlleval and seqeval, whose one file may hold both.
-      predictions: the file of predictions; of glue, a folder of files named after tasks.
-      **options: those that `SCORERS` names for it, with their defaults in `DEFAULTS`.
+      gold: the file of gold values; for bleu, chrf and rouge one or several between commas; for glue, the folder of all
+        tasks' published files. None for conlleval and seqeval, if one file has gold and predicted tags.
+      predictions: the file of predictions; for glue, a folder of files named after tasks.
+      **options: those that `SCORERS` names for the metric, with their defaults in `DEFAULTS`.
 
     Raises:
       UserError: there is no such metric, it does not have such an option, or the files do not fit each other.
@@ -64,9 +65,9 @@ def score(metric: str, gold: str | None, predictions: str | None, **options: Any
         known = ["glue:TASK" if key == "glue" else key for key in SCORERS]
         raise UserError(f"there is no metric {metric!r}"
                         + (suggestion(metric, known) or f"; there are {', '.join(known)}"))
-    scorer, taken = SCORERS[name]
+    scorer, known_options = SCORERS[name]
     for key, value in options.items():
-        if key not in taken and value != DEFAULTS[key]:
+        if key not in known_options and value != DEFAULTS[key]:
             users = [other for other, (_, names) in SCORERS.items() if key in names]
             raise UserError(f"--{key} is an option of {', '.join(users)}, not of {metric}; leave it out")
     if not (gold and predictions) and name not in ("conlleval", "seqeval"):
@@ -74,12 +75,8 @@ def score(metric: str, gold: str | None, predictions: str | None, **options: Any
     if not (gold or predictions):
         raise UserError(f"--metric={metric} needs --predictions=FILE with gold and predicted tags in the last two "
                         "columns, or --gold=FILE too")
-    chosen = {key: value for key, value in (DEFAULTS | options).items() if key in taken}
-    if name == "glue":
-        chosen["task"] = task
-    elif name in (*LABEL_METRICS, "bleu", "chrf"):
-        chosen["metric"] = name
-    return scorer(gold, predictions, **chosen)
+    arguments = {key: value for key, value in (DEFAULTS | options).items() if key in known_options}
+    return scorer(gold, predictions, **arguments, **({"task": task} if name == "glue" else {}))
 
 
 def _squad(gold: str, predictions: str) -> Scores:
@@ -106,8 +103,8 @@ def _answer_samples(names: Sequence[str], gold: Sequence, predicted: Sequence, v
 
 
 def _read_squad(gold: str, predictions: str, consequence: str) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """Answers and predictions by id, as the official scripts take them: what lacks a prediction, and predictions for
-    other questions, which do not count, are named on stderr."""
+    """Reads answers and predictions by id. Like the official scripts, warns of questions without a prediction, and of
+    predictions for other questions, which do not count."""
     answers, predicted = files.read_squad(gold), files.read_by_id(predictions, str)
     extra = [key for key in predicted if key not in answers]
     if extra and len(extra) == len(predicted):
@@ -157,18 +154,18 @@ def _glue(gold: str, predictions: str, task: str) -> Scores:
 
 
 def _glue_folders(gold: str, predictions: str) -> Scores:
-    """The scores of the tasks that have a file of predictions, such as CoLA.tsv, and GLUE's average of them."""
-    found = {task: _glue(glue.gold_file(gold, task), str(path), task) for task in glue.AVERAGED
-             if (path := Path(predictions, f"{task}.tsv")).is_file()}
-    if not found:
+    """Scores the tasks that have a file of predictions, such as CoLA.tsv, and averages them as GLUE does."""
+    by_task = {task: _glue(glue.gold_file(gold, task), str(path), task) for task in glue.AVERAGED
+               if (path := Path(predictions, f"{task}.tsv")).is_file()}
+    if not by_task:
         raise UserError(f"{predictions} has no predictions; expected a file of each task, such as "
                         f"{glue.AVERAGED[0]}.tsv")
-    values = {task: {name: scores.figures[name] for name in scores.samples} for task, scores in found.items()}
+    values = {task: {name: scores.figures[name] for name in scores.samples} for task, scores in by_task.items()}
     score, tasks = glue.average(values)
-    lines = [f"{task}: {', '.join(scores.text.splitlines()[:-1])}" for task, scores in found.items()]
+    lines = [f"{task}: {', '.join(scores.text.splitlines()[:-1])}" for task, scores in by_task.items()]
     return Scores("\n".join([*lines, f"Average of {tasks} tasks of 9: {100 * score:.1f}"]),
                   {**values, "average": score, "tasks": tasks},
-                  {f"{task} {name}": sample for task, scores in found.items() for name, sample in
+                  {f"{task} {name}": sample for task, scores in by_task.items() for name, sample in
                    scores.samples.items()})
 
 
@@ -189,7 +186,7 @@ def _label_metric(gold: str, predictions: str, metric: str, gold_field: str, pre
 
 
 def _labels(gold: files.Values, predicted: files.Values, names: Sequence[str], options: dict[str, dict]) -> Scores:
-    """Scores of labels, aligned by id where both files have ids."""
+    """Scores labels, which are aligned by id if both files have ids."""
     order = files.align(gold, predicted)
     read = files.floats if set(names) & NUMBERS else lambda values: values.values
     a, b = read(gold), read(predicted)
@@ -208,7 +205,7 @@ def _labels(gold: files.Values, predicted: files.Values, names: Sequence[str], o
 
 
 def _texts(gold: str, predictions: str, gold_field: str, prediction_field: str) -> tuple[list, list[str]]:
-    """(the references of each text, a list of them where there are several files between commas; the texts)."""
+    """Reads (the reference of each text, a tuple if `gold` has several files between commas; the texts)."""
     streams = [files.read_texts(path, gold_field, files.REFERENCE_FIELDS) for path in gold.split(",")]
     texts = files.read_texts(predictions, prediction_field, files.TEXT_FIELDS)
     for path, stream in zip(gold.split(","), streams, strict=True):
@@ -218,7 +215,7 @@ def _texts(gold: str, predictions: str, gold_field: str, prediction_field: str) 
     return (streams[0] if len(streams) == 1 else [*zip(*streams, strict=True)]), texts
 
 
-def _translation(
+def _sacrebleu(
     gold: str, predictions: str, metric: str, gold_field: str, prediction_field: str, **options: Any
 ) -> Scores:
     references, texts = _texts(gold, predictions, gold_field, prediction_field)
@@ -238,15 +235,16 @@ DEFAULTS = {"null_scores": "", "na_prob_thresh": 1.0, "strict": False, "scheme":
             "stemmer": False}
 _FIELDS = ("gold_field", "prediction_field")
 
-# Name -> the function and the options that it takes.
+# metric -> the function and the options that it takes
 SCORERS: dict[str, tuple[Callable[..., Scores], tuple[str, ...]]] = {
     "squad": (_squad, ()),
     "squad2": (_squad2, ("null_scores", "na_prob_thresh")),
     "conlleval": (_conlleval, ()),
     "seqeval": (_seqeval, ("strict", "scheme")),
     "glue": (_glue, ()),
-    "bleu": (_translation, (*_FIELDS, "tokenize", "lowercase")),
-    "chrf": (_translation, (*_FIELDS, "word_order")),
+    "bleu": (partial(_sacrebleu, metric="bleu"), (*_FIELDS, "tokenize", "lowercase")),
+    "chrf": (partial(_sacrebleu, metric="chrf"), (*_FIELDS, "word_order")),
     "rouge": (_rouge, (*_FIELDS, "stemmer")),
-    **{name: (_label_metric, (*_FIELDS, "positive") if name == "f1" else _FIELDS) for name in LABEL_METRICS},
+    **{name: (partial(_label_metric, metric=name), (*_FIELDS, "positive") if name == "f1" else _FIELDS)
+       for name in LABEL_METRICS},
 }
