@@ -50,34 +50,35 @@ SCHEDULES: dict[str, ScheduleDef] = component_table(ScheduleDef, {
     "inverse_sqrt": ScheduleDef(schedules.inverse_sqrt, after_warmup=True),
     "plateau": plateau.DEFINITION,
 })
-DEFAULT_RECIPE = "adamw"  # of pages that set an optimizer's numbers themselves
+DEFAULT_RECIPE = "adamw"  # for pages that set an optimizer's numbers themselves
 
 
 def recipe_rows() -> dict[str, str]:
-    """{a page's choice `optimizer=NAME`: the row that has this recipe}."""
+    """Returns {a page's choice `optimizer=NAME`: the row that has this recipe}."""
     return {recipe: name for name, row in OPTIMIZERS.items() for recipe in row.recipes}
 
 
 def recipe(choice: str) -> OptimizerConfig:
-    """The settings of a page's choice `optimizer=NAME`. Raises UserError where no row has it."""
+    """Returns the settings of a page's choice `optimizer=NAME`. Raises UserError if no row has it."""
     name = choose(recipe_rows(), choice, "optimizer")
     return read_config({"name": name, **OPTIMIZERS[name].recipes[choice]}, f"{_described(name)}: recipes.{choice}")
 
 
 def recipes() -> dict[str, OptimizerConfig]:
-    """{a page's choice `optimizer=NAME`: settings}, of all rows."""
+    """Returns {a page's choice `optimizer=NAME`: settings} of all rows."""
     return {choice: recipe(choice) for choice in recipe_rows()}
 
 
 def read_config(fields: Mapping[str, Any], where: str = "optimizer") -> OptimizerConfig:
-    """The settings of an optimizer and its schedule, of the types that their rows have. Raises UserError as `read`."""
+    """Reads the settings of an optimizer and its schedule into the config classes of their rows. Raises UserError as
+    `lmrep.config.record.read`."""
     if isinstance(fields, Mapping) and "schedule" in fields:
         fields = {**fields, "schedule": _read_row(SCHEDULES, fields["schedule"], f"{where}.schedule")}
     return _read_row(OPTIMIZERS, fields, where)
 
 
 def _read_row(rows: Mapping[str, Any], fields: Any, where: str) -> Any:
-    """The record of the row that `fields` name."""
+    """Reads `fields` into the config class of the row that they name."""
     fields = _named(rows, fields, where)
     name, known = fields["name"], _settings(rows[fields["name"]])
     for key in fields:
@@ -88,7 +89,7 @@ def _read_row(rows: Mapping[str, Any], fields: Any, where: str) -> Any:
 
 
 def _named(rows: Mapping[str, Any], fields: Any, where: str) -> dict[str, Any]:
-    """The fields with the name of a row, by default the first one. Raises UserError if there is no such row."""
+    """Returns the fields with the name of a row, by default the first. Raises UserError if there is no such row."""
     if not isinstance(fields, Mapping):
         raise UserError(f"{where} is {shown(fields)}; expected a mapping")
     fields = {"name": next(iter(rows)), **fields}
@@ -101,8 +102,8 @@ def _settings(row: Any) -> list[str]:
 
 
 def completed(fields: Mapping[str, Any], where: str = "optimizer") -> dict[str, Any]:
-    """All settings of an optimizer and its schedule: `fields`, and defaults for the settings that these lack. Drops
-    settings that only other rows have, which a change of `name` leaves behind. Raises UserError for an unknown row."""
+    """Returns all settings of an optimizer and its schedule: `fields`, and defaults for what they lack. Drops settings
+    that only other rows have, which a change of `name` leaves behind. Raises UserError for an unknown row."""
     def of_row(rows: Mapping[str, Any], fields: Any, where: str) -> dict[str, Any]:
         fields = _named(rows, fields, where)
         row = rows[fields["name"]]
@@ -115,7 +116,7 @@ def completed(fields: Mapping[str, Any], where: str = "optimizer") -> dict[str, 
 
 
 def read_changes(config: OptimizerConfig, changes: Mapping[str, Any], where: str) -> OptimizerConfig:
-    """The settings, with some changed. Another optimizer or schedule keeps those that it has too."""
+    """Returns the settings with some changed. Another optimizer or schedule keeps the settings that it has too."""
     def changed(old: dict[str, Any], new: Any, table: Mapping[str, Any] | None = None) -> Any:
         if not isinstance(new, Mapping):
             return new
@@ -144,17 +145,17 @@ def check(config: OptimizerConfig, total_steps: int, last: bool = True) -> None:
 
 
 def validation_rule(config: OptimizerConfig) -> Rule | None:
-    """What a validation does to the learning rate; None: nothing."""
+    """Returns how a validation changes the learning rate; None: it does not."""
     return SCHEDULES[config.schedule.name].rule(config.schedule)
 
 
 def schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
-    """The learning rate f32[] before multipliers, as a function of the number of updates made so far.
+    """Returns the learning rate f32[] before multipliers, as a function of the number of updates so far.
 
     The first update is at step 0. After `total_steps` the rate stays at its last value.
 
     Raises:
-      UserError: as `check`; or the schedule gives no scalar.
+      UserError: as `check`; or the schedule returns no scalar.
     """
     check(config, total_steps)
     shape, peak, row = config.schedule, config.learning_rate, SCHEDULES[config.schedule.name]
@@ -177,7 +178,7 @@ def schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
 
 
 def build(config: OptimizerConfig, specs: Tree, total_steps: int) -> optax.GradientTransformation:
-    """The optimizer of the parameters of `specs`, over `total_steps` updates.
+    """Builds the optimizer of the parameters of `specs` for `total_steps` updates.
 
     Its `update(gradients, state, params)` takes and returns trees with the structure of `specs`; the caller adds the
     updates to the parameters.

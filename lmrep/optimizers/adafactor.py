@@ -20,7 +20,7 @@ class Config(OptimizerConfig):
 
 
 def direction(config: Config, specs: Tree) -> optax.GradientTransformation:
-    """Adafactor's direction of each layer's tensors."""
+    """Computes Adafactor's direction, tensor by tensor and layer by layer."""
     return each_layer(optax.chain(
         optax.scale_by_factored_rms(decay_rate=config.moment_power, min_dim_size_to_factor=config.factor_from),
         optax.clip_by_block_rms(config.rms_clip),

@@ -1,4 +1,4 @@
-"""Adagrad (Duchi et al., 2011): the gradient by the root of the sum of its squares, from `optimizer.accumulator`."""
+"""Adagrad (Duchi et al., 2011): divides the gradient by the root of the sum of its squares so far."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ class Config(OptimizerConfig):
 
 
 def direction(config: Config, specs: Tree) -> optax.GradientTransformation:
-    """Adagrad's direction, with nothing added to the root."""
+    """Computes Adagrad's direction, with nothing added to the root."""
     return optax.scale_by_rss(config.accumulator, eps=0.0)
 
 

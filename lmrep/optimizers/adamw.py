@@ -28,7 +28,7 @@ def check(config: Config) -> None:
 
 
 def direction(config: Config, specs: Tree) -> optax.GradientTransformation:
-    """Adam's direction (Kingma and Ba, 2015), or BERT's, without bias correction."""
+    """Computes Adam's direction (Kingma and Ba, 2015), or BERT's, which has no bias correction."""
     (beta1, beta2), eps = config.betas, config.eps
     adam = optax.scale_by_adam(beta1, beta2, eps)
     if config.bias_correction:

@@ -1,4 +1,4 @@
-"""What optimizers share: their settings, the row of the table, and what an optax transformation lacks.
+"""The parts that optimizers share: their settings, the row of the table, and additions to optax.
 
 Four things go beyond optax. A stack of layers is one array here, but a rule that reads a tensor's norm, RMS or rank
 acts on each layer separately (`each_layer`), so that a stacked update equals the unstacked one. Patterns on parameter
@@ -85,9 +85,9 @@ def check_rule(rule: optax.GradientTransformation, specs: Tree, what: str) -> No
         shapes = [[(jax.tree_util.keystr(keys), f"{leaf.dtype}{list(leaf.shape)}") for keys, leaf in
                    jax.tree_util.tree_leaves_with_path(tree)] for tree in (new, old)]
         if shapes[0] != shapes[1]:
-            given, expected = (next((" ".join(leaf).strip() for leaf in one if leaf not in other), "nothing")
-                               for one, other in (shapes, shapes[::-1]))
-            raise UserError(f"{what}: its {name} {given}; expected {expected}; correct this component")
+            actual, expected = (next((" ".join(leaf).strip() for leaf in leaves if leaf not in others), "nothing")
+                                for leaves, others in (shapes, shapes[::-1]))
+            raise UserError(f"{what}: its {name} {actual}; expected {expected}; correct this component")
     paths = flatten(specs)
     for keys, leaf in jax.tree_util.tree_leaves_with_path(before):
         if leaf.ndim and not parameter_path(keys, paths):
@@ -104,12 +104,12 @@ class Averaged(NamedTuple):
 
 
 def averaged(params: Tree, state: Any) -> Tree:
-    """`params`, or the averages in an optimizer's state once it has any."""
+    """Returns the averages in an optimizer's state, or `params` where it has none yet."""
     return params | state.average if isinstance(state, Averaged) and int(state.count) else params
 
 
 def state_shardings(optimizer: optax.GradientTransformation, specs: Tree, mesh: Mesh) -> Tree:
-    """The layout of the optimizer's state: a tree of NamedSharding with the structure that `optimizer.init` returns.
+    """Returns the layout of the optimizer's state: a tree of NamedSharding with the structure of `optimizer.init`.
 
     Arrays of a parameter's shape, such as its moments, have the parameter's layout; counters and factored moments,
     which are small, are replicated.
@@ -133,7 +133,7 @@ def weight_decay(rate: float, decayed: dict[str, np.ndarray]) -> optax.GradientT
 
 
 def clip(limit: float, scale: float = 1.0) -> optax.GradientTransformation:
-    """Scales the gradient, `scale` times what it is, to a global norm of at most `limit`.
+    """Multiplies the gradient by `scale`, and scales it down to a global norm of at most `limit`.
 
     One factor for all parameters: optax's version selects element by element, and made Adam four times slower on CPU.
     """
@@ -150,22 +150,22 @@ def scaled(factors: dict[str, np.ndarray]) -> optax.GradientTransformation:
 
 
 def each_layer(rule: optax.GradientTransformation, specs: Tree) -> optax.GradientTransformation:
-    """`rule` applied to every tensor, and every layer of a stack, separately. Its state is a tree of rule states. In
+    """Applies `rule` to every tensor, and every layer of a stack, separately. Its state is a tree of rule states. In
     `optax.partition`, it gets some of the parameters of `specs`."""
     stacked = {path: is_stacked(spec) for path, spec in flatten(specs).items()}
 
-    def each(function: Callable) -> Callable:
+    def by_layer(function: Callable) -> Callable:
         return lambda path, *leaves: (jax.vmap(function) if stacked[path] else function)(*leaves)
 
     def update(updates: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
-        pairs = map_paths(each(rule.update), updates, state, params)
+        pairs = map_paths(by_layer(rule.update), updates, state, params)
         return tuple(map_paths(lambda path, leaf, pair, i=i: pair[i], updates, pairs) for i in (0, 1))
 
-    return optax.GradientTransformation(lambda params: map_paths(each(rule.init), params), update)
+    return optax.GradientTransformation(lambda params: map_paths(by_layer(rule.init), params), update)
 
 
 def multiplied(rule: optax.GradientTransformation, factors: dict[str, np.ndarray]) -> optax.GradientTransformation:
-    """`rule` with updates multiplied by `factors`; if the factor is 0, parameter and moments stay bit-identical.
+    """Multiplies the updates of `rule` by `factors`; with factor 0, parameter and moments stay bit-identical.
 
     Parameters with factor 0 do not count in the gradient's global norm. If all of a tensor has factor 0, XLA does not
     compute its gradient.
@@ -190,7 +190,7 @@ def multiplied(rule: optax.GradientTransformation, factors: dict[str, np.ndarray
 
 
 def averaging(rule: optax.GradientTransformation, decay: float) -> optax.GradientTransformation:
-    """`rule`, with an exponentially decaying average of the parameters after each update, not of the initial ones.
+    """Adds to `rule` an exponentially decaying average of the parameters after each update, not of the initial ones.
 
     It is debiased at every step: update t has weight (1 - decay) / (1 - decay^t), so that after the first update the
     average equals the parameters, and the stored average can be used directly.
@@ -211,22 +211,22 @@ def averaging(rule: optax.GradientTransformation, decay: float) -> optax.Gradien
 
 
 def where(mask: np.ndarray, x: Array, y: Array) -> Array:
-    """x where the mask (bool[], or bool[l] over the layers) is true, else y; no operation if the mask is uniform."""
+    """Selects x where the mask (bool[], or bool[l] over the layers) is true, else y; free if the mask is uniform."""
     if mask.all():
         return x
     return jnp.where(along(mask, x), x, y) if mask.any() else y
 
 
 def along(vector: np.ndarray, x: Array) -> np.ndarray:
-    """A scalar, or a vector over the leading axis, reshaped to broadcast against x."""
+    """Reshapes a scalar, or a vector over the leading axis, to broadcast against x."""
     return vector.reshape(vector.shape + (1,) * (x.ndim - vector.ndim))
 
 
 def parameter_path(keys: tuple, paths: Container[str]) -> str:
-    """The path of the parameter that a leaf of an optimizer's state belongs to, among `paths`; "" if there is none.
+    """Finds among `paths` the parameter that a leaf of an optimizer's state belongs to; "" if there is none.
 
-    It is a run of keys of dictionaries: the last one in trees of moments, also inside `optax.partition`, and the first
-    in trees of states, as of `each_layer`.
+    The path is a run of dictionary keys: the last run in trees of moments, also inside `optax.partition`, and the first
+    in trees of states, as `each_layer` makes them.
     """
     runs = [[]]
     for key in keys:

@@ -19,9 +19,9 @@ from lmrep.core.params import ParamSpec, Tree, flatten
 def matches(
     patterns: Iterable[str], specs: Tree, where: str = "patterns", optional: Iterable[str] = ()
 ) -> dict[str, np.ndarray]:
-    """{path: bool[]}, or bool[l] for a stacked parameter: those that at least one pattern matches.
+    """Returns {path: whether a pattern matches the parameter, bool[]; bool[l] over the layers of a stacked parameter}.
 
-    Raises UserError where a pattern that is not `optional` matches none; `where` is the config field that holds it.
+    Raises UserError if a pattern that is not `optional` matches none; `where` is the config field that holds it.
     """
     addresses = {path: _addresses(path, spec) for path, spec in flatten(specs).items()}
     matched = {path: np.zeros(len(names) or (), bool) for path, names in addresses.items()}
@@ -39,7 +39,7 @@ def matches(
 
 
 def multipliers(factors: dict[str, float], specs: Tree) -> dict[str, np.ndarray]:
-    """{path: f32[], or f32[l] for a stacked parameter}: the product of the factors of all patterns that match it."""
+    """Returns {path: the product of the factors of all patterns that match it, f32[]; f32[l] if it is stacked}."""
     product = {path: np.ones_like(mask, np.float32) for path, mask in matches((), specs).items()}
     for pattern, factor in factors.items():
         for path, mask in matches((pattern,), specs, "optimizer.multipliers").items():
@@ -48,18 +48,18 @@ def multipliers(factors: dict[str, float], specs: Tree) -> dict[str, np.ndarray]
 
 
 def layer_factors(decay: float, specs: Tree) -> dict[str, np.ndarray]:
-    """{path: f32[], or f32[l] for a stacked parameter}: the factors of `optimizer.layer_decay`.
+    """Returns {path: the factor of `optimizer.layer_decay`, f32[]; f32[l] if the parameter is stacked}.
 
     Depths are counted as in ELECTRA's code: 0 for embeddings, i + 1 for layer i, n + 2 for the head. What follows the
-    layers of the encoder, such as a final norm, has n + 1.
+    encoder's layers, such as a final norm, has n + 1.
     """
     n, depths = _depths(specs)
     return {path: np.float32(decay) ** (n + 2 - depth).astype(np.float32) for path, depth in depths.items()}
 
 
 def gradient_factors(decay: float, specs: Tree) -> dict[str, np.ndarray]:
-    """As `layer_factors`, where `optimizer.layer_decay_of` is "gradient": the last layer, and what is in no
-    layer, has 1.
+    """Returns the factors of `optimizer.layer_decay` for `layer_decay_of="gradient"`, laid out as in `layer_factors`:
+    1 for the last layer, and for parameters outside of layers.
 
     The released code keeps the biases of attention and the vectors of segments outside of layers, and does not scale
     their gradients; here they are in the layers.
@@ -70,7 +70,7 @@ def gradient_factors(decay: float, specs: Tree) -> dict[str, np.ndarray]:
 
 
 def _depths(specs: Tree) -> tuple[int, dict[str, np.ndarray]]:
-    """(the number n of the encoder's layers, path -> i32[] or i32[l], the depth that `layer_factors` defines)."""
+    """Returns (n, the number of the encoder's layers; {path: its depth in `layer_factors`, i32[] or i32[l]})."""
     flat = flatten(specs)
     stacked = [spec.shape[0] for path, spec in flat.items() if path.startswith("encoder/") and is_stacked(spec)]
     numbers = {path: int(match[1]) for path in flat if (match := re.match(r"encoder/layers/(\d+)/", path))}
@@ -89,19 +89,19 @@ def _depths(specs: Tree) -> tuple[int, dict[str, np.ndarray]]:
 
 
 def is_stacked(spec: ParamSpec) -> bool:
-    """Whether a parameter is a stack of layers, in its first dimension."""
+    """Tells whether the first dimension of a parameter is a stack of layers."""
     return spec.axes[:1] == ("layers",)
 
 
 def _addresses(path: str, spec: ParamSpec) -> list[str]:
-    """The paths that a parameter's layers would have without stacking; [] if it is not stacked."""
+    """Returns the paths that a parameter's layers would have without stacking; [] if it is not stacked."""
     head, stack, tail = f"/{path}".partition("/layers/")
     layers = spec.shape[0] if stack and is_stacked(spec) else 0
     return [f"{head}{stack}{i}/{tail}"[1:] for i in range(layers)]
 
 
 def _expand(pattern: str) -> list[str]:
-    """`layers/0-5/*` as `layers/0/*` to `layers/5/*`."""
+    """Expands `layers/0-5/*` to `layers/0/*`, ..., `layers/5/*`."""
     span = re.search(r"(?<![^/])(\d+)-(\d+)(?![^/])", pattern)
     if not span:
         return [pattern]

@@ -1,5 +1,5 @@
 """A learning rate that falls when validation does not improve, as for SGD in recurrent translation models (Luong et
-al., 2015), and where such a run ends.
+al., 2015), and ends training once it is small.
 
 The factor of the rate is in the optimizer's state, so that it is saved and restored with the moments.
 """
@@ -43,18 +43,18 @@ def scale_by_plateau() -> optax.GradientTransformation:
 
 
 def find(opt_state: Any) -> Plateau | None:
-    """The part of an optimizer's state; None where its schedule is another one."""
+    """Finds the plateau schedule's part of an optimizer's state; None for other schedules."""
     return next(filter(_is_plateau, jax.tree.leaves(opt_state, is_leaf=_is_plateau)), None)
 
 
 def scale(opt_state: Any) -> float:
-    """The factor of the learning rate; 1 for other schedules."""
+    """Returns the factor of the learning rate; 1 for other schedules."""
     plateau = find(opt_state)
     return 1.0 if plateau is None else float(plateau.scale)
 
 
 def after_validation(opt_state: Any, loss: float, rule: Rule) -> Any:
-    """The optimizer's state after a validation, laid out as before."""
+    """Returns the optimizer's state after a validation with this loss, with the layout unchanged."""
     def updated(leaf: Any) -> Any:
         if not _is_plateau(leaf):
             return leaf
@@ -67,7 +67,7 @@ def after_validation(opt_state: Any, loss: float, rule: Rule) -> Any:
 
 
 def is_over(opt_state: Any, rule: Rule | None) -> bool:
-    """Whether training ends here."""
+    """Tells whether the learning rate has fallen so far that training ends."""
     return rule is not None and scale(opt_state) < rule.final
 
 

@@ -56,7 +56,7 @@ class PolynomialConfig(DecayConfig):
 
 
 class Rule(NamedTuple):
-    """What a validation does to the learning rate."""
+    """How validations change the learning rate."""
 
     factor: float  # the rate is multiplied by it where the loss is not below the lowest so far
     final: float  # training ends when the rate is below this fraction of its peak; 0: it does not
@@ -72,36 +72,36 @@ class ScheduleDef(NamedTuple):
     config: type[ScheduleConfig] = ScheduleConfig  # its settings; a subclass adds those that not all have
     # (config, whether its stage is the last of the run), which raises UserError if settings do not fit
     check: Callable[[Any, bool], None] = lambda config, last: None
-    # (config) -> what a validation does to the rate, whose factor is in the optimizer's state; None: nothing
+    # (config) -> how validations change the rate, by a factor in the optimizer's state; None: they do not
     rule: Callable[[Any], Rule | None] = lambda config: None
     after_warmup: bool = False  # whether the decay always begins at the end of the warm-up, whatever `decay_from` is
 
 
 def warmup_steps(config: ScheduleConfig, total_steps: int) -> int:
-    """The length of the warm-up; a fraction of all steps is rounded down, as in BERT's fine-tuning."""
+    """Computes the number of warm-up steps; a fraction of all steps is rounded down, as in BERT's fine-tuning."""
     return config.warmup or int(config.warmup_fraction * total_steps)
 
 
 def constant(config: ScheduleConfig, peak: float, steps: int, warmup: int) -> optax.Schedule:
-    """The peak at all steps."""
+    """Stays at the peak."""
     return optax.constant_schedule(peak)
 
 
 def linear(config: DecayConfig, peak: float, steps: int, warmup: int) -> optax.Schedule:
-    """A line to `final`."""
+    """Decays linearly to `final` times the peak."""
     return optax.linear_schedule(peak, config.final * peak, steps)
 
 
 def polynomial(config: PolynomialConfig, peak: float, steps: int, warmup: int) -> optax.Schedule:
-    """A power of the remaining fraction of the steps, to `final`."""
+    """Decays to `final` times the peak as a power of the remaining fraction of the steps."""
     return optax.polynomial_schedule(peak, config.final * peak, config.power, steps)
 
 
 def cosine(config: DecayConfig, peak: float, steps: int, warmup: int) -> optax.Schedule:
-    """Half a period of a cosine, to `final`."""
+    """Decays to `final` times the peak by half a period of a cosine."""
     return optax.cosine_decay_schedule(peak, steps, alpha=config.final)
 
 
 def inverse_sqrt(config: ScheduleConfig, peak: float, steps: int, warmup: int) -> optax.Schedule:
-    """One over the square root of the step, in units of the warm-up."""
+    """Decays as 1 / sqrt(1 + step / warmup)."""
     return lambda step: peak * jnp.sqrt(warmup / (warmup + jnp.maximum(step, 0)))

@@ -17,7 +17,7 @@ class Config(OptimizerConfig):
 
 
 def direction(config: Config, specs: Tree) -> optax.GradientTransformation:
-    """The gradient, or its decaying sum."""
+    """Returns the gradient, or with momentum its decaying sum."""
     return optax.trace(config.momentum) if config.momentum else optax.identity()
 
 
