@@ -24,7 +24,7 @@ from lmrep.planning import accelerators, flops
 from lmrep.planning.energy import Meter
 from lmrep.storage.jsonl import JsonLines
 from lmrep.training.config import CostConfig
-from lmrep.training.metrics_log import Guarded
+from lmrep.training.metrics_log import OptionalWriter
 from lmrep.training.stages import Stage
 
 FILE = "cost.jsonl"
@@ -97,7 +97,7 @@ class CostLog:
     def __init__(self, directory: Path, config: CostConfig, devices: Sequence[jax.Device], meter: Meter):
         self._directory, self._config, self._devices, self._meter = directory, config, devices, meter
         self._first = jax.process_index() == 0
-        self._file = Guarded(FILE, lambda: JsonLines(directory / FILE))
+        self._file = OptionalWriter(FILE, lambda: JsonLines(directory / FILE))
         self._begin, self._start = time.monotonic(), f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} {time.time_ns()}"
         self._batches: Counter = Counter()  # (stage, shapes of a batch) -> steps
         self._flops: dict[tuple, float] = {}

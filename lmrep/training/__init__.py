@@ -1,1 +1,1 @@
-"""One trainer for everything. It names no model and no objective."""
+"""The trainer, which is independent of models and objectives."""

@@ -1,4 +1,4 @@
-"""When a run saves, validates and logs, and the assumptions behind its estimated cost."""
+"""Configs of the trainer: checkpoints, validation, logs, and the assumptions of the cost estimate."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from lmrep.training.faults import FaultsConfig
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """When to save, and what to keep."""
+    """When to save checkpoints, and which to keep."""
 
     every: int = setting(1000, "steps between checkpoints; the last step is always saved, and unless keep_best is 0 "
                          "each validation that is better than all checkpoints; 0, for labelled examples: at each "
@@ -25,7 +25,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """When to validate, and on what."""
+    """When to validate, and on which examples."""
 
     every: int = setting(1000, "steps between validations; the first and the last step always validate; 0, for "
                          "labelled examples: once an epoch", at_least=0)
@@ -49,7 +49,7 @@ class LogConfig:
 
 @dataclass(frozen=True)
 class CostConfig:
-    """The assumptions by which energy becomes CO2 and time a price."""
+    """The assumptions for converting energy to CO2, and time to a price."""
 
     pue: float = setting(1.58, "power usage effectiveness: the data centre's energy by that of its computers (Strubell "
                          "et al., 2019, as the mean of 2018: 1.58)", at_least=1)

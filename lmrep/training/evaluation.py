@@ -1,4 +1,4 @@
-"""The metrics of an objective over a set of batches."""
+"""Computes the metrics of an objective over a set of batches."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -20,24 +20,24 @@ IN_FLIGHT = 8  # batches that the devices may be ahead of the host
 
 
 class NoTargets(RunFault):
-    """Evaluation data without targets for a term of the loss."""
+    """The evaluation data has no targets for a term of the loss."""
 
 
 class MetricSums:
-    """(sum, count) pairs added up in float64, so that means do not depend on how examples are grouped."""
+    """Accumulates (sum, count) pairs of metrics in float64, so that means do not depend on how examples are batched."""
 
     def __init__(self, sums: dict[str, list[float]] | None = None):
         self.sums = {name: list(pair) for name, pair in (sums or {}).items()}
 
     def add(self, metrics: dict[str, tuple]) -> None:
-        """Adds host or device scalars."""
+        """Adds {name: (sum, count)}, host or device scalars."""
         for name, (total, count) in metrics.items():
             pair = self.sums.setdefault(name, [0.0, 0.0])
             pair[0] += float(total)
             pair[1] += float(count)
 
     def means(self) -> dict[str, float]:
-        """The mean of each metric, without those whose count is zero."""
+        """Returns {name: mean}, sorted by name, without metrics whose count is zero."""
         return {name: total / count for name, (total, count) in sorted(self.sums.items()) if count}
 
 
@@ -45,12 +45,12 @@ class Evaluator:
     """Evaluates one objective on one mesh; compiles once.
 
     Args:
-      objective: whose metrics.
+      objective: the objective.
       mesh: the devices.
-      batch_size: of the batches, over all processes.
-      seed: of the random draws, such as masks. Evaluations with one seed draw the same for the same examples, whatever
-        the seed of the run.
-      microbatches: chunks that a batch is computed in.
+      batch_size: examples of a batch, over all processes.
+      seed: the seed of the random draws, such as masks. For one seed, the draws of an example are the same in all
+        evaluations, whatever the seed of the run.
+      microbatches: the number of chunks that a batch is computed in.
 
     Attributes:
       indices: the examples of a batch that this process reads, as `local_indices` returns them.
@@ -63,17 +63,17 @@ class Evaluator:
         self._step = jax.jit(partial(evaluation_step, objective=objective, seed=seed, microbatches=microbatches))
 
     def __call__(self, params: Tree, batches: Iterable[HostBatch], shared: Tree = None) -> dict[str, float]:
-        """Each metric's mean over everything that it counts in all batches, and `loss`.
+        """Returns the mean of each metric over all batches, and `loss`.
 
-        `loss` is the sum of the means of the objective's `terms`, each times its weight: the loss of all examples as
-        one batch. It does not depend on the batch size, and nor do the other metrics, unless examples continue each
-        other or `loss` reads `carry.shared`. An objective without `terms` gives the mean of its batches' losses,
-        weighted by their numbers of examples.
+        `loss` is the weighted sum of the means of the objective's `terms`: the loss of all examples as one batch. It
+        does not depend on the batch size, and nor do the other metrics, unless examples continue each other or `loss`
+        reads `carry.shared`. For an objective without `terms`, it is the mean of the batches' losses, weighted by their
+        numbers of examples.
 
         Args:
-          params: as `Objective.loss` takes them.
-          batches: this process's examples of each batch.
-          shared: the run's `carry.shared`, such as running statistics; by default the objective's initial one.
+          params: the parameters, as for `Objective.loss`.
+          batches: the examples of each batch at `indices`.
+          shared: the run's `carry.shared`, such as running statistics; by default the objective's initial value.
             `carry.per_example` always starts at its initial value.
 
         Raises:
@@ -104,13 +104,13 @@ class Predictor:
     """Computes an objective's `predict` on one mesh; compiles once for each length of batches.
 
     Args:
-      objective: it has `predict`.
+      objective: an objective with `predict`.
       mesh: the devices.
-      batch_size: of the batches, over all processes.
-      score: the outputs of all batches -> metrics, for `__call__`.
+      batch_size: examples of a batch, over all processes.
+      score: outputs of all batches -> metrics, for `__call__`.
 
     Attributes:
-      indices: as `Evaluator.indices`.
+      indices: the examples of a batch that this process reads, as `local_indices` returns them.
     """
 
     def __init__(self, objective: Objective, mesh: Mesh, batch_size: int, score: Callable | None = None):
@@ -124,7 +124,7 @@ class Predictor:
         self._step = jax.jit(step, out_shardings=replicated(mesh))
 
     def outputs(self, params: Tree, batches: Iterable[HostBatch]) -> list[dict[str, np.ndarray]]:
-        """For each batch the arrays of `predict` and the batch's `unit`, `first` and `last`; the same on every
+        """Returns for each batch the arrays of `predict` and the batch's `unit`, `first` and `last`, the same on every
         process."""
         outputs, pending = [], []
         with use_mesh(self._mesh):
@@ -135,5 +135,5 @@ class Predictor:
             return outputs + [jax.device_get(output) for output in pending]
 
     def __call__(self, params: Tree, batches: Iterable[HostBatch], shared: Tree = None) -> dict[str, float]:
-        """The metrics of all batches together; as `Evaluator.__call__`."""
+        """Returns `score` of the outputs of all batches, with the arguments of `Evaluator.__call__`."""
         return self._score(self.outputs(with_shared(params, shared), batches))

@@ -1,20 +1,20 @@
-"""What a run does about batches that it cannot learn from, and the message for a device that is out of memory.
+"""Policies for faulty batches, and the message for a device that is out of memory.
 
-A batch is faulty if its loss or gradient is not finite, if it has no targets (`step.fewest_targets`), or if
-its loss is a spike: more than `spike` times the median of the losses before it. By policy the run then
+A batch is faulty if its loss or gradient is not finite, if it has no targets (`step.fewest_targets`), or if its loss is
+a spike: more than `spike` times the median of the losses before it. Depending on the policy, the run then
 
 - stops: nothing of that step is saved;
-- skips the update: inside the step, parameters, moments and averages stay as they are, to the bit. The run's step
-  advances; the optimizer's own count (its schedule, its bias correction) does not;
-- goes back to the last valid checkpoint and skips the batches from there to the faulty one, so that the step after the
-  checkpoint gets the batch that follows it.
+- skips the update: parameters, moments and averages stay bit-identical. The step of the run advances; the optimizer's
+  count, which its schedule and bias correction use, does not;
+- goes back to the last valid checkpoint and skips the batches up to and including the faulty one.
 
-Under both policies the next batch may continue sequences whose last part the carry has not seen. So `carry.per_example`
-(recurrent states, memories) returns to its initial value; `carry.shared` is kept.
+After a skipped update or batch, the next batch may continue sequences whose last part the carry has not seen. So
+`carry.per_example` (recurrent states, memories) returns to its initial value; `carry.shared` is kept.
 
-Everything that decides is in the checkpoints: a run that was killed anywhere, and resumes under the same policy, makes
-the same decisions. The largest loss of step n depends on the losses up to step n - 2, the newest that the host is sure
-to know when it starts step n. Every fault is a line of faults.jsonl: step, stage, reason, action, the batch's examples.
+All inputs of these decisions are in the checkpoints: a run that was killed anywhere, and resumes under the same policy,
+makes the same decisions. The largest loss of step n depends on the losses up to step n - 2, the newest that the host is
+sure to know when it starts step n. Every fault is a line of faults.jsonl: step, stage, reason, action, the batch's
+examples.
 """
 
 import math
@@ -40,7 +40,7 @@ ADVICE = ("Lower optimizer.learning_rate, lengthen the warm-up or set optimizer.
 
 @dataclass(frozen=True)
 class FaultsConfig:
-    """What to do about faults of a long run. Nothing here changes a run that has none."""
+    """What to do about faults of a long run. A run without faults does not depend on it."""
 
     policy: str = setting("stop", "after a loss or gradient that is not finite, a batch without targets, or a spike: "
                           "stop; skip that update; or go back to the last checkpoint and skip the batches since",
@@ -55,7 +55,7 @@ class FaultsConfig:
 
 
 def check(config: FaultsConfig) -> None:
-    """Raises UserError where the fields make no sense."""
+    """Raises UserError if `spike` is positive but not above 1."""
     if 0 < config.spike <= 1:
         raise UserError(f"faults.spike is {config.spike:g}, which the median itself exceeds; expected above 1, such as "
                         "10, or 0 for no spikes")
@@ -63,19 +63,18 @@ def check(config: FaultsConfig) -> None:
 
 @dataclass(eq=False)
 class Rewind(Exception):
-    """Raised through the loop: the run is to continue from checkpoint `step`, or from its start where that is None,
-    because of a fault in stage number `stage`."""
+    """Raised by the training loop to go back because of a fault."""
 
-    step: int | None
-    stage: int
+    step: int | None  # the checkpoint to continue from; None: the start of the run
+    stage: int  # the index of the stage with the fault
 
 
 class Losses:
-    """The last losses of a run, and the largest that the next may have.
+    """The last losses of a run, and the largest loss that is not a spike.
 
     Args:
-      config: how many losses, and how far above their median is too far.
-      history: from a checkpoint.
+      config: the config, with `spike` and `window`.
+      history: the history from a checkpoint.
 
     Attributes:
       history: (step, loss) pairs of the steps without a fault.
@@ -86,16 +85,16 @@ class Losses:
         self.history = deque(((int(step), float(loss)) for step, loss in history), maxlen=config.window + 1)
 
     def max_loss(self, step: int) -> np.float32:
-        """The largest loss of that step which is no spike. It does not depend on the losses of the two steps before,
-        which the host may not know yet."""
-        losses = [loss for known, loss in self.history if known <= step - 2][-self._config.window :]
+        """Returns the largest loss of `step` that is not a spike. It does not depend on the last two steps before
+        `step`, which the host may not know yet."""
+        losses = [loss for earlier, loss in self.history if earlier <= step - 2][-self._config.window :]
         if not self._config.spike or len(losses) < self._config.window:
             return np.float32(np.inf)
         return np.float32(self._config.spike * float(np.median(losses)))
 
 
 def fault_reason(loss: float, gradient_norm: float, max_loss: float, targets: float = math.inf) -> str:
-    """Why a batch is faulty, or "" where it is not; the same comparison as inside the step."""
+    """Returns the reason why a batch is faulty, or "" if it is not, by the same comparisons as `step.train_step`."""
     if not targets:
         return NO_TARGETS
     for name, value in (("loss", loss), ("gradient norm", gradient_norm)):
@@ -110,7 +109,7 @@ def gather_example_numbers(examples: jax.Array, mesh: Mesh) -> list[int]:
 
 
 def fault_error(reason: str, step: int, stage: Stage, examples: list[int], advice: str = ADVICE) -> RunFault:
-    """The error for a fault that ends the run."""
+    """Makes the error for a fault that ends the run."""
     listed = ", ".join(map(str, examples[:32])) + (", ..." if len(examples) > 32 else "")
     location = f"stage {stage.name!r}, examples {listed}" if examples else f"stage {stage.name!r}"
     advice = MORE_TARGETS if reason == NO_TARGETS else advice
@@ -118,8 +117,8 @@ def fault_error(reason: str, step: int, stage: Stage, examples: list[int], advic
 
 
 def out_of_memory_error(error: Exception, stage: Stage, length: int | None, mesh: Mesh) -> RunFault | None:
-    """The error for a device that is out of memory; None if the `error` that JAX raised is another. `length` is the
-    number of tokens per example of the stage's batches, None before the first."""
+    """Makes the error for a device that is out of memory; returns None if `error`, raised by JAX, has another cause.
+    `length` is the number of tokens per example of the stage's batches, None before the first batch."""
     if "RESOURCE_EXHAUSTED" not in str(error):
         return None
     message = " ".join(str(error).partition("RESOURCE_EXHAUSTED:")[2].split())[:160]

@@ -1,4 +1,4 @@
-"""From the examples that one process reads to global arrays on the mesh."""
+"""Makes global arrays on the mesh from the examples that each process reads."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ HostBatch = dict[str, Any]  # arrays, nested where a batch has a second text
 
 
 def local_indices(sharding: NamedSharding, batch_size: int) -> np.ndarray:
-    """Which examples of the global batch this process's devices hold: int64[n], ascending.
+    """Returns the indices of the global batch's examples that this process's devices hold: int64[n], ascending.
 
-    They do not follow from the process index: where a model axis spans processes, several hold the same examples.
+    They do not follow from the process index: if a model axis spans processes, several hold the same examples.
     """
     slices = sharding.addressable_devices_indices_map((batch_size,)).values()
     return np.unique(np.concatenate([np.arange(batch_size)[shard] for shard in slices]))
@@ -21,8 +21,8 @@ def local_indices(sharding: NamedSharding, batch_size: int) -> np.ndarray:
 def to_global(
     batch: HostBatch, indices: np.ndarray, sharding: NamedSharding, batch_size: int
 ) -> dict[str, Any]:
-    """Global arrays of `batch_size` examples, of which this process provides those at `indices`; or of fewer, where it
-    provides fewer: the same fraction of the batch."""
+    """Makes global arrays [batch_size, ...], of which this process provides the examples at `indices`. If it provides
+    a fraction of these, the arrays have the same fraction of `batch_size`."""
     provided = len(jax.tree.leaves(batch)[0])
     if provided != len(indices):
         batch_size = batch_size * provided // len(indices)

@@ -1,8 +1,8 @@
-"""What a run logs: metrics, which repeat exactly, timings, events for dashboards, and the progress line.
+"""Logs a run: metrics, which are reproducible, timings, events for dashboards, and the progress line.
 
 `metrics.jsonl` is a result: a run that is killed and resumed ends with the same lines as one that was never stopped,
-and a run that cannot write it stops. Everything else is a convenience: if it fails, it is reported in one warning, and
-the run continues without it.
+and a run that cannot write it stops. All other outputs are optional: a failure is logged in one warning, and the run
+continues without them.
 """
 
 import importlib.util
@@ -31,13 +31,13 @@ TIMING = "timing.jsonl"
 
 
 class Step(TypedDict):
-    """The fields that every line of a log has."""
+    """The fields that every line of a log has: the step."""
 
     step: Count
 
 
 class Line(Step):
-    """A line of metrics.jsonl, which has metrics besides."""
+    """A line of metrics.jsonl; its other fields are metrics."""
 
     split: str
 
@@ -49,33 +49,33 @@ log = logging.getLogger(__name__)
 
 
 class Writer:
-    """A dashboard, which gets the same numbers as `metrics.jsonl`."""
+    """A dashboard that gets the same numbers as `metrics.jsonl`."""
 
     def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
         raise NotImplementedError
 
     def rewind(self, step: int) -> None:
-        """What follows is for the steps after that one."""
+        """Announces that the next lines are for the steps after `step`, again."""
 
     def flush(self) -> None: ...
     def close(self) -> None: ...
 
 
 class MetricsLog:
-    """`metrics.jsonl` and `timing.jsonl` of a run, and the `writers` that get the same numbers.
+    """The files `metrics.jsonl`, `timing.jsonl` and `faults.jsonl` of a run, and the `writers` of the same numbers.
 
     One process of a run writes them, after calling `resume`. Write and flush all lines up to a checkpoint's step before
     saving that checkpoint; `resume` at that step then keeps exactly those lines.
     """
 
-    def __init__(self, workdir: str | os.PathLike, writers: Iterable["Guarded"] = ()):
+    def __init__(self, workdir: str | os.PathLike, writers: Iterable["OptionalWriter"] = ()):
         self._path, self._faults = Path(workdir) / METRICS, Path(workdir) / FAULTS
         self._metrics: JsonLines | None = None
-        self._timing = Guarded(TIMING, lambda: JsonLines(Path(workdir) / TIMING))
+        self._timing = OptionalWriter(TIMING, lambda: JsonLines(Path(workdir) / TIMING))
         self._writers = list(writers)
 
     def resume(self, step: int | None) -> None:
-        """Opens the log for a run that continues after `step` (None: starts), and drops every line after it. Raises
+        """Opens the log for a run that continues after `step` (None: starts), and removes all later lines. Raises
         RunFault if `metrics.jsonl` cannot be read or written."""
         try:
             lines = self._path.read_bytes().splitlines(keepends=True) if self._path.exists() else []
@@ -88,47 +88,47 @@ class MetricsLog:
                 others = f", and {len(damaged) - 1} more" if damaged[1:] else ""
                 log.warning("line %d of %s is damaged and dropped%s", damaged[0], self._path, others)
             last = -1 if step is None else step
-            kept = [line for line, line_step in zip(lines, steps, strict=True)
-                    if line_step is not None and line_step <= last]
-            if kept != lines:
-                write_bytes(self._path, b"".join(kept))
+            retained = [line for line, line_step in zip(lines, steps, strict=True)
+                        if line_step is not None and line_step <= last]
+            if retained != lines:
+                write_bytes(self._path, b"".join(retained))
             self._metrics = JsonLines(self._path)
         except OSError as error:
             raise RunFault(f"{self._path} cannot be used: {error.strerror}") from error
 
     def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
-        """Adds one line: `step`, `split` ("train", "validation", ...), then `values` by name. Floats are written so
-        that reading restores the same bits, and non-finite ones as the strings "nan", "inf" and "-inf". Raises RunFault
-        if the line cannot be written."""
+        """Appends one line: `step`, `split` ("train", "validation", ...), then `values` sorted by name. Floats are
+        written so that reading restores the same bits, and non-finite ones as the strings "nan", "inf" and "-inf".
+        Raises RunFault if the line cannot be written."""
         self._write(lambda: self._metrics.write(_record(step, split, values)))
         for writer in self._writers:
             writer.write(step, split, values)
 
     def rewind(self, step: int | None) -> None:
-        """Drops every line after `step`, or all lines if it is None: the run goes back there."""
+        """Removes every line after `step`, or all lines if it is None, because the run goes back there."""
         self._write(lambda: self._metrics.close())
         self.resume(step)
         for writer in self._writers:
             writer.rewind(step or 0)
 
     def fault(self, record: dict) -> None:
-        """Adds a line to `faults.jsonl`, and creates the file if needed. Raises RunFault if that fails."""
+        """Appends a line to `faults.jsonl`, and creates the file if needed. Raises RunFault if that fails."""
         append(self._faults, record)
 
     def keep_faults(self, number: int) -> None:
-        """Drops all but the first `number` lines of `faults.jsonl`: the others are of steps that will be repeated."""
+        """Removes all but the first `number` lines of `faults.jsonl`: the steps of the others will be repeated."""
         lines = self._faults.read_bytes().splitlines(keepends=True) if self._faults.exists() else []
         if len(lines) > number:
             write_bytes(self._faults, b"".join(lines[:number]))
 
     def timing(self, step: int, split: str, values: Mapping[str, float]) -> None:
-        """Adds one line to `timing.jsonl`: as `write`, with the Unix time in seconds."""
+        """Appends one line to `timing.jsonl`, with the fields of `write` and `time`, the Unix time in seconds."""
         self._timing.write(_record(step, split, {**values, "time": time.time()}))
         for writer in self._writers:
             writer.write(step, split, values)
 
     def flush(self) -> None:
-        """Returns when all lines are on the disk. Raises RunFault if that fails."""
+        """Waits until all lines are on the disk. Raises RunFault if that fails."""
         self._write(lambda: self._metrics.flush())
         for writer in (self._timing, *self._writers):
             writer.flush()
@@ -148,9 +148,9 @@ class MetricsLog:
             raise RunFault(f"{self._path} cannot be written: {error.strerror}; fix that and resume") from error
 
 
-class Guarded:
-    """A writer that must not stop the run. `make` creates it at its first `write`. After its first failure, which is
-    logged as a warning, it is not used again."""
+class OptionalWriter:
+    """A writer whose failure does not stop the run: the first one is logged as a warning, and switches the writer off.
+    `make` creates the writer at the first `write`."""
 
     def __init__(self, name: str, make: Callable[[], Any]):
         self._name, self._make = name, make
@@ -172,9 +172,10 @@ class Guarded:
     flush, close = partialmethod(_call, "flush"), partialmethod(_call, "close")
 
 
-def tensorboard(workdir: str | os.PathLike, resumed: int | None) -> Guarded:
-    """Events under `workdir/tensorboard`, tagged `split/name`; those after the step `resumed` are hidden."""
-    return Guarded("TensorBoard", lambda: _TensorBoard(Path(workdir) / "tensorboard", resumed))
+def tensorboard(workdir: str | os.PathLike, resumed: int | None) -> OptionalWriter:
+    """Makes a writer of TensorBoard events under `workdir/tensorboard`, tagged `split/name`. Earlier events after the
+    step `resumed` are hidden."""
+    return OptionalWriter("TensorBoard", lambda: _TensorBoard(Path(workdir) / "tensorboard", resumed))
 
 
 class _TensorBoard(Writer):
@@ -208,22 +209,22 @@ class _TensorBoard(Writer):
         self._file.close()
 
 
-def weights_and_biases(workdir: str | os.PathLike, project: str, config: dict) -> Guarded:
-    """Sends the numbers to Weights & Biases, where a resumed run continues the same one. Raises UserError if the
-    package is not installed."""
+def weights_and_biases(workdir: str | os.PathLike, project: str, config: dict) -> OptionalWriter:
+    """Makes a writer to Weights & Biases, where a resumed run continues the same run. Raises UserError if the package
+    is not installed."""
     if importlib.util.find_spec("wandb") is None:
         raise UserError(f"logging to Weights & Biases needs its package: {install_hint('wandb')}")
-    return Guarded("Weights & Biases", lambda: _WeightsAndBiases(Path(workdir), project, config))
+    return OptionalWriter("Weights & Biases", lambda: _WeightsAndBiases(Path(workdir), project, config))
 
 
-class _WeightsAndBiases(Writer):  # ignores steps that it has already, so that there is nothing to rewind
+class _WeightsAndBiases(Writer):  # wandb ignores steps that it already has, so that rewinding does nothing
     def __init__(self, workdir: Path, project: str, config: dict):
         import wandb
 
-        name = workdir / "wandb-id"
-        if not name.exists():
-            write_text(name, uuid.uuid4().hex[:8])
-        self._run = wandb.init(dir=workdir, project=project, config=config, id=name.read_text(), resume="allow")
+        path = workdir / "wandb-id"
+        if not path.exists():
+            write_text(path, uuid.uuid4().hex[:8])
+        self._run = wandb.init(dir=workdir, project=project, config=config, id=path.read_text(), resume="allow")
 
     def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
         self._run.log({f"{split}/{name}": value for name, value in values.items()}, step=step)
@@ -235,18 +236,18 @@ class _WeightsAndBiases(Writer):  # ignores steps that it has already, so that t
 def format_metrics(
     values: Mapping[str, float], metrics: Mapping[str, Metric], headlines: bool = False
 ) -> dict[str, str]:
-    """Each value as text in its metric's format; with `headlines`, only headline metrics."""
+    """Formats each value in its metric's format; with `headlines`, only those of headline metrics."""
     return {name: format(value, metrics[name].format if name in metrics else ".4g") for name, value in values.items()
             if not headlines or (name in metrics and metrics[name].headline)}
 
 
 class Progress:
-    """The progress line: rewritten in place on a terminal, a new line every `every` seconds elsewhere. Use it as a
-    context; what is printed or logged inside appears above the line.
+    """The progress line: updated in place on a terminal, a new line every `every` seconds elsewhere. Use it as a
+    context manager; other output appears above the line.
 
     Args:
       total: the last step of the run.
-      screen: where to print it; standard error if None.
+      screen: the screen; standard error if None.
       every: seconds between plain lines.
       clock: a monotonic clock, in seconds.
     """
@@ -255,9 +256,9 @@ class Progress:
                  clock: Callable[[], float] = time.monotonic):
         self._total, self._clock, screen = total, clock, screen or Screen()
         self._every = 0.1 if screen.is_terminal else every
-        self._line = Guarded("the progress line", lambda: StatusLine(screen))
+        self._line = OptionalWriter("the progress line", lambda: StatusLine(screen))
         self._text, self._printed_at = "", -math.inf
-        self._recent: deque[tuple[float, int]] = deque(maxlen=64)  # (time, step), which the rate is computed from
+        self._recent: deque[tuple[float, int]] = deque(maxlen=64)  # (time, step), for the rate
 
     def __enter__(self) -> "Progress":
         return self
@@ -267,13 +268,13 @@ class Progress:
         self._line.close()
 
     def show(self, text: str) -> None:
-        """Shows a text until the next step ends, for example while a program is compiled."""
+        """Shows a text until the next `update`, for example while a program is compiled."""
         self._line.write(text)
 
     def update(self, step: int, metrics: Mapping[str, str], tokens_per_second: float | None = None,
                utilisation: float | None = None) -> None:
         """Shows that `step` has ended. `metrics` are texts by name, as `format_metrics` returns them; `utilisation` is
-        a fraction of the devices' peak rate; None for what is not known."""
+        a fraction of the devices' peak rate; None if unknown."""
         now = self._clock()
         self._recent.append((now, step))
         began, first = self._recent[0]
@@ -291,8 +292,8 @@ class Progress:
 
 
 def validations(workdir: Path) -> list[Line]:
-    """The validation lines of metrics.jsonl; damaged lines are left out, with a warning. Numbers that JSON lacks are
-    text, as "nan". Raises UserError if the file cannot be read."""
+    """Reads the validation lines of metrics.jsonl; skips damaged lines with a warning. Non-finite numbers are strings,
+    such as "nan". Raises UserError if the file cannot be read."""
     lines = read_lines(MetricsLine, workdir / METRICS) or Lines([], [])
     if lines.damaged:
         log.warning("%s: %s", workdir / METRICS, lines.note)
@@ -311,7 +312,7 @@ def _plain(value: Any) -> float | int | str:
 
 
 def _step_of(line: bytes) -> int | None:
-    """The step of a line of `metrics.jsonl`, or None if the line is damaged."""
+    """Reads the step of a line of `metrics.jsonl`; returns None if the line is damaged."""
     try:
         return parse(Step, line)["step"] if line.endswith(b"\n") else None
     except UserError:

@@ -1,4 +1,4 @@
-"""Traces of a few steps, of the devices and the host, for Perfetto, XProf or TensorBoard."""
+"""Traces a few steps on the devices and the host, for Perfetto, XProf or TensorBoard."""
 
 import contextlib
 import logging
@@ -15,14 +15,14 @@ WARM_UP = 5  # steps of this process before the trace: compilation, the first ba
 
 
 class Profile:
-    """A progress line that also traces `steps` steps, after `WARM_UP` others. Use it as a context.
+    """A progress line that also traces `steps` steps, after `WARM_UP` others. Use it as a context manager.
 
-    The loop calls `update` once a step's metrics are read, which is when the step has ended.
+    The loop calls `update` when a step's metrics are read, which is when the step has ended.
 
     Args:
-      progress: the line that all calls are passed on to.
-      directory: where traces go, each into its own subdirectory.
-      steps: how many to trace.
+      progress: the progress line, which gets all calls.
+      directory: the directory of traces, which have separate subdirectories.
+      steps: the number of steps to trace.
       resumed: the last step before this process started.
     """
 
@@ -41,11 +41,11 @@ class Profile:
                         f"{self._first:,}", f"{self._step:,}")
 
     def show(self, text: str) -> None:
-        """As `Progress.show`."""
+        """Calls `Progress.show`."""
         self._progress.show(text)
 
     def update(self, step: int, metrics: Mapping[str, str], *rates: float | None) -> None:
-        """As `Progress.update`."""
+        """Calls `Progress.update`, and starts or ends the trace."""
         self._progress.update(step, metrics, *rates)
         self._step = step
         if step == self._first:

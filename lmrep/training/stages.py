@@ -1,4 +1,4 @@
-"""The stages of a run; most runs have one."""
+"""The stages of a run, most of which have one, and the parameters that a stage starts from."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,41 +29,41 @@ if TYPE_CHECKING:
 class Stage:
     """A number of steps with one objective, one optimizer and one stream of batches."""
 
-    name: str  # for logs
-    steps: int  # how many
-    objective: Objective  # what the network is trained to predict
-    # of the objective's trainable parameters. If `start` is None it continues from the state that the previous stage
-    # left, so both states must have the same structure.
+    name: str  # the name in logs
+    steps: int  # number of steps
+    objective: Objective  # the objective
+    # The optimizer of the trainable parameters. If `start` is None it continues from the state of the previous stage's
+    # optimizer, so both states must have the same structure.
     optimizer: optax.GradientTransformation
     # (indices, first, last) -> host batches of steps `first` up to `last` of this stage, with the examples at `indices`
-    # of each global batch; or fewer, the same fraction of a smaller one
+    # of each global batch. A smaller batch has the same fraction of them.
     batches: Callable[[np.ndarray, int, int], Iterator[HostBatch]]
     batch_size: int  # examples of the global batch
-    microbatches: int = 1  # how many chunks of a batch gradients are accumulated over
-    # indices -> host batches of `batch_size`, the last one filled with empty examples; or None
+    microbatches: int = 1  # number of chunks of a batch over which gradients are accumulated
+    # indices -> host batches of `batch_size`, the last one padded with empty examples; None: no validation
     validation: Callable[[np.ndarray], Iterator[HostBatch]] | None = None
-    schedule: optax.Schedule | None = None  # the learning rate of a step (of the optimizer's own count), for logs
-    # what a validation does to the learning rate, where the schedule depends on it. Only the last stage of a run may
-    # end early.
+    schedule: optax.Schedule | None = None  # the optimizer's step count -> learning rate, for logs
+    # How validations change the learning rate; None: they do not. Only the last stage of a run may end early.
     validation_rule: Rule | None = None
-    # None: continue with the previous stage's parameters and moments. Otherwise where parameters start, by path:
+    # None: continue with the previous stage's parameters and moments. Otherwise the start of parameters, by path:
     # {"encoder": "objective/generator"} takes the previous stage's generator; all others are initialized.
     start: Mapping[str, str] | None = None
-    # values by path, which replace the others: from another run, and all frozen ones
+    # path -> initial value, which replaces others: parameters of another run, and all frozen parameters
     init_values: Mapping[str, np.ndarray] = field(default_factory=dict)
-    # the outputs of `objective.predict` for all validation batches -> metrics, for figures that do not add up over
-    # batches; None: the metrics of `objective.loss`
+    # outputs of `objective.predict` for all validation batches -> metrics, for metrics that are not means over
+    # examples; None: the metrics of `objective.loss`
     score: Callable[[list[dict]], dict[str, float]] | None = None
-    # what is known of the metrics that training and validation give, by name
+    # name -> definition of the metrics of training and validation
     metrics: Mapping[str, Metric] = field(default_factory=lambda: COMMON)
-    flops: float | None = None  # floating-point operations of one step, for the utilisation; None where unknown
+    flops: float | None = None  # floating-point operations of one step, for the utilisation; None if unknown
     # shapes and dtypes of a global batch
     batch_struct: Mapping[str, jax.ShapeDtypeStruct] = field(default_factory=dict)
-    fingerprint: str = ""  # of its examples and their order; must be the same on resume
+    fingerprint: str = ""  # identifies the examples and their order, which must be the same on resume
 
 
 def locate_stage(stages: Sequence[Stage], step: int) -> tuple[int, int]:
-    """(index, first step of the run) of the stage that does the update after `step`; of the last stage at the end."""
+    """Returns (index, first step of the run) of the stage that does the update after `step`; at the end, of the last
+    stage."""
     begin = 0
     for i, stage in enumerate(stages):
         if step < begin + stage.steps or i == len(stages) - 1:
@@ -73,36 +73,34 @@ def locate_stage(stages: Sequence[Stage], step: int) -> tuple[int, int]:
 
 
 def schedule_start(stages: Sequence[Stage], i: int) -> int:
-    """The run's step at which the optimizer of stage `i` began to count: the start of the last stage up to it that
-    does not continue from the previous one."""
+    """Returns the run's step at which the step count of stage `i`'s optimizer began: the start of the last stage up to
+    stage `i` that does not continue from the previous one."""
     while i and stages[i].start is None:
         i -= 1
     return sum(stage.steps for stage in stages[:i])
 
 
 def best_direction(metrics: Mapping[str, Metric], name: str) -> str:
-    """"max" or "min", where the best value of `checkpoint.best` is. Raises UserError if there is no such metric."""
+    """Returns "max" or "min", the direction of the metric `checkpoint.best`. Raises UserError if it does not exist."""
     return "max" if choose(metrics, name, "checkpoint.best").higher_is_better else "min"
 
 
 def check(stages: Sequence[Stage]) -> None:
     """Checks before the first step that each stage can follow the previous one. Raises UserError if a stage continues
-    with parameters or moments of another structure than the previous stage leaves, or starts from paths that the
-    previous stage does not have."""
+    with parameters or moments of another structure than those of the previous stage, or starts from paths that the
+    previous stage lacks."""
     for previous, stage in pairwise(stages):
         old, new = abstract(previous.objective.specs), abstract(stage.objective.specs)
         if stage.start is not None:
             copy_params(new, old, stage.start)
             continue
-        states = [(tree, jax.eval_shape(each.optimizer.init, tree))
-                  for each, tree in ((previous, old), (stage, new))]
-        if states[0] != states[1]:
+        if old != new or jax.eval_shape(previous.optimizer.init, old) != jax.eval_shape(stage.optimizer.init, new):
             raise UserError(f"stage {stage.name!r} continues from {previous.name!r}, but its parameters or its "
                             "optimizer's moments differ; give it a start, for example {'encoder': 'encoder'}")
 
 
 def copy_params(params: Tree, previous: Tree, start: Mapping[str, str]) -> Tree:
-    """`params`, with those under each target path of `start` taken from `previous` under its source path.
+    """Returns `params`, with the subtree at each target path of `start` copied from its source path in `previous`.
 
     Raises UserError if a path has no parameters, or if shapes differ.
     """
@@ -124,7 +122,7 @@ def copy_params(params: Tree, previous: Tree, start: Mapping[str, str]) -> Tree:
 
 
 def set_params(params: Tree, values: Mapping[str, Array]) -> Tree:
-    """`params` with `values` in place of their own, by path.
+    """Returns `params` with the leaves at the paths of `values` replaced.
 
     Raises UserError if a path has no parameter, or if shapes differ.
     """
@@ -139,8 +137,8 @@ def set_params(params: Tree, values: Mapping[str, Array]) -> Tree:
 
 
 def frozen_params(stage: Stage) -> Tree:
-    """The stage's frozen parameters on the host, as the subtree {FROZEN: ...} of the state's parameters; {} without
-    any. Raises ValueError if `init_values` lacks one of them."""
+    """Returns the stage's frozen parameters on the host, as the subtree {FROZEN: ...} of the state's parameters; {}
+    without any. Raises ValueError if `init_values` lacks one of them."""
     def value(path: str, spec: ParamSpec) -> np.ndarray:
         if f"{FROZEN}/{path}" not in stage.init_values:
             raise ValueError(f"stage {stage.name!r} has no value for the frozen parameter {path!r}")
@@ -150,9 +148,9 @@ def frozen_params(stage: Stage) -> Tree:
 
 
 def start_state(stage: Stage, previous: TrainState | None, mesh: Mesh, seed: int) -> TrainState:
-    """The state at the first step of `stage`, on the mesh: it continues with the parameters and moments of `previous`,
-    the state that the stage before left, or copies some of these parameters. Others are initialized by `seed`.
-    """
+    """Makes the state at the first step of `stage`, on the mesh. It continues with the parameters and moments of
+    `previous`, the last state of the stage before, or copies some of these parameters and initializes the others by
+    `seed`."""
     layout = _layout(stage, mesh)
     if previous is not None and stage.start is None:
         params = states.trainable(previous.params) | frozen_params(stage)
@@ -161,7 +159,7 @@ def start_state(stage: Stage, previous: TrainState | None, mesh: Mesh, seed: int
     create = partial(states.create, stage.objective, stage.optimizer, stage.batch_size)
     state = jax.jit(create, static_argnums=0, out_shardings=layout)(seed)
     params = state.params
-    if previous is not None:  # two subtrees may start from one: each gets its own copy, since a step donates them
+    if previous is not None:  # two subtrees may start from the same one: they are copied, since a step donates them
         copied = copy_params(states.trainable(params), previous.params, stage.start) | frozen_params(stage)
         params = jax.device_put(copied, layout.params, may_alias=False)
     params = jax.device_put(set_params(params, stage.init_values), layout.params)
@@ -170,7 +168,7 @@ def start_state(stage: Stage, previous: TrainState | None, mesh: Mesh, seed: int
 
 
 def restore_state(stage: Stage, checkpoints: "Checkpoints", step: int, mesh: Mesh) -> tuple[TrainState, dict]:
-    """(the state of checkpoint `step` with the stage's frozen parameters, the JSON saved beside it). Raises as
+    """Restores (the state of checkpoint `step` with the stage's frozen parameters, the checkpoint's `meta`). Raises as
     `Checkpoints.restore`."""
     target = states.abstract(stage.objective, stage.optimizer, stage.batch_size, mesh)
     state, meta = checkpoints.restore(step, states.saved(target))

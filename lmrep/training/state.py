@@ -1,4 +1,4 @@
-"""The training state, and how it is laid out over devices."""
+"""The training state, and its layout over devices."""
 
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from lmrep.core.sharding import batch_sharding, replicated, shardings
 from lmrep.objectives.base import Carry, Objective
 from lmrep.optimizers import state_shardings
 
-SHARED = "shared"  # the subtree that has `carry.shared` where predictions read it
+SHARED = "shared"  # the subtree of `carry.shared` in the parameters for predictions
 FROZEN = "frozen"  # the subtree of parameters that no update changes and no checkpoint holds
 
 
@@ -25,28 +25,28 @@ class TrainState:
     functions of (seed, step)."""
 
     step: Array  # i32[], steps done
-    params: Tree  # {"encoder": ..., "objective": ..., "frozen": ...}; frozen only where there is any
-    opt_state: Any  # for `encoder` and `objective`
-    carry: Carry  # the objective's, for example recurrent state
+    params: Tree  # {"encoder": ..., "objective": ..., "frozen": ...}; "frozen" only if the objective has any
+    opt_state: Any  # the optimizer's state for `encoder` and `objective`
+    carry: Carry  # the objective's carry, for example recurrent state
 
 
 def specs_of(objective: Objective) -> Tree:
-    """The spec tree of `TrainState.params`."""
+    """Returns the spec tree of `TrainState.params`."""
     return objective.specs | ({FROZEN: objective.frozen} if objective.frozen else {})
 
 
 def trainable(params: Tree) -> Tree:
-    """The parameters that get gradients."""
+    """Returns the parameters that get gradients."""
     return {name: subtree for name, subtree in params.items() if name not in (FROZEN, SHARED)}
 
 
 def with_shared(params: Tree, shared: Tree) -> Tree:
-    """`params` as `Objective.predict` takes them; `shared` is the run's `carry.shared`, or None."""
+    """Adds `shared`, the run's `carry.shared` or None, to `params`, for `Objective.predict`."""
     return params | {SHARED: shared} if jax.tree.leaves(shared) else params
 
 
 def layout(objective: Objective, optimizer: optax.GradientTransformation, batch_size: int, mesh: Mesh) -> TrainState:
-    """A `TrainState` of shardings."""
+    """Returns a `TrainState` of shardings, which states of this objective have on the mesh."""
     return TrainState(
         step=replicated(mesh),
         params=shardings(specs_of(objective), mesh),
@@ -62,30 +62,30 @@ def _carry_layout(objective: Objective, batch_size: int, mesh: Mesh) -> Carry:
 
 
 def initial_carry(objective: Objective, batch_size: int, mesh: Mesh, shared: Tree = None) -> Carry:
-    """The objective's first carry, on its devices; with `shared` in place of its own where that is given."""
+    """Returns the objective's initial carry on its devices, with `shared` as `carry.shared` unless that is None."""
     shardings = _carry_layout(objective, batch_size, mesh)
     carry = jax.jit(partial(objective.carry, batch_size), out_shardings=shardings)()
     return carry if shared is None else carry._replace(shared=jax.device_put(shared, shardings.shared))
 
 
 def saved(state: TrainState) -> TrainState:
-    """The state as checkpoints hold it: without frozen parameters, which come from elsewhere."""
+    """Returns the state without frozen parameters, as checkpoints hold it."""
     return state.replace(params=trainable(state.params))
 
 
 def create(objective: Objective, optimizer: optax.GradientTransformation, batch_size: int, seed: int) -> TrainState:
-    """The state before the first step. Jit it with `layout` as out_shardings, so that every array is created on its own
-    devices."""
+    """Initializes the state before the first step. Jit it with `layout` as out_shardings, so that arrays are created on
+    their devices."""
     params = P.init(specs_of(objective), jax.random.key(seed))
     return TrainState(jnp.int32(0), params, optimizer.init(trainable(params)), objective.carry(batch_size))
 
 
 def shapes(objective: Objective, optimizer: optax.GradientTransformation, batch_size: int) -> TrainState:
-    """A `TrainState` of `jax.ShapeDtypeStruct`."""
+    """Returns a `TrainState` of `jax.ShapeDtypeStruct`."""
     return jax.eval_shape(partial(create, objective, optimizer, batch_size), 0)
 
 
 def abstract(objective: Objective, optimizer: optax.GradientTransformation, batch_size: int, mesh: Mesh) -> TrainState:
-    """A `TrainState` of `jax.ShapeDtypeStruct` with shardings, into which a checkpoint is restored."""
+    """Returns a `TrainState` of `jax.ShapeDtypeStruct` with shardings, the target of a restored checkpoint."""
     return jax.tree.map(lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
                         shapes(objective, optimizer, batch_size), layout(objective, optimizer, batch_size, mesh))

@@ -28,20 +28,20 @@ def train_step(
     seed: int,
     microbatches: int = 1,
 ) -> tuple[TrainState, Metrics]:
-    """One update.
+    """Computes one update.
 
     Args:
       state: the state before.
       batch: the global batch.
-      max_loss: f32[]. Where the loss is above it, the loss or the gradient is not finite, or the batch has no targets,
-        the update is not applied: only `step` advances. `carry.per_example` then returns to its initial value, because
-        the next batch may continue sequences that the carry has not seen; `carry.shared` is kept. None: every update is
+      max_loss: f32[]. If the loss is above it, the loss or the gradient is not finite, or the batch has no targets, the
+        update is not applied: only `step` advances. `carry.per_example` then returns to its initial value, because the
+        next batch may continue sequences that the carry has not seen; `carry.shared` is kept. None: every update is
         applied.
-      objective: what the network is trained to predict.
-      optimizer: of the trainable parameters.
-      seed: of the run.
-      microbatches: how many chunks of the batch gradients are accumulated over; microbatch i takes the examples i,
-        i + M, ..., so that no example leaves its device.
+      objective: the objective.
+      optimizer: the optimizer of the trainable parameters.
+      seed: the seed of the run.
+      microbatches: M, the number of chunks of the batch over which gradients are accumulated; microbatch i takes the
+        examples i, i + M, ..., so that no example leaves its device.
 
     Returns:
       The state after the update, and the metrics: the objective's, `loss`, `gradient_norm`, `tokens`, the number of
@@ -85,8 +85,7 @@ def compiled_train_step(
     objective: Objective, optimizer: optax.GradientTransformation, mesh: Mesh, batch_size: int, seed: int,
     microbatches: int = 1,
 ) -> jax.stages.Wrapped:
-    """`train_step` (state, batch[, max_loss]) as it runs on a mesh, compiled at its first call: the state is donated
-    and keeps its layout."""
+    """Returns jitted `train_step` (state, batch[, max_loss]) for a mesh. The state is donated and keeps its layout."""
     step = partial(train_step, objective=objective, optimizer=optimizer, seed=seed, microbatches=microbatches)
     out_shardings = layout(objective, optimizer, batch_size, mesh), replicated(mesh)
     return jax.jit(step, donate_argnums=0, out_shardings=out_shardings)
@@ -95,11 +94,11 @@ def compiled_train_step(
 def evaluation_step(
     params: Tree, batch: Batch, carry: Carry, *, objective: Objective, seed: int, microbatches: int = 1
 ) -> tuple[Metrics, Carry]:
-    """The metrics of one batch, without dropout, a microbatch at a time.
+    """Computes the metrics of one batch, without dropout, a microbatch at a time.
 
-    Random draws depend on an example's number alone, so that every evaluation with one seed draws the same. Returns the
-    metrics as (sum, count), and the carry after the batch. `loss` counts examples: the batch's loss times its number of
-    examples, without empty ones.
+    Random draws depend on the seed and an example's number only, so that they are the same in every evaluation. Returns
+    the metrics as (sum, count), and the carry after the batch. `loss` counts examples: its sum is the batch's loss
+    times the number of examples, without empty ones.
     """
     keys = _keys(jax.random.fold_in(jax.random.key(seed), EVALUATION), batch["example"].astype(jnp.uint32))
     keys = EvaluationKeys(*keys)
@@ -111,13 +110,14 @@ def evaluation_step(
 
 
 def fewest_targets(objective: Objective, metrics: Metrics) -> Array:
-    """f32[], the smallest number of targets in a batch among the terms of the loss; infinity where none is measured."""
+    """Returns the smallest number of targets in a batch over the terms of the loss, f32[]; infinity if no term is among
+    the metrics."""
     counts = [metrics[name][1] for name, weight in objective.terms.items() if weight and name in metrics]
     return jnp.stack([jnp.float32(count) for count in counts]).min() if counts else jnp.float32(jnp.inf)
 
 
 def prepare_keys(objective: Objective, batch: Batch, seed: int, step: Array) -> Keys:
-    """The keys that `Objective.prepare` draws from: functions of (seed, step, position in the batch), or, for a static
+    """Returns the keys for `Objective.prepare`: functions of (seed, step, position in the batch), or, for a static
     objective, of (seed, the example's number)."""
     key = jax.random.fold_in(jax.random.key(seed), PREPARE)
     if objective.static:
@@ -127,10 +127,10 @@ def prepare_keys(objective: Objective, batch: Batch, seed: int, step: Array) -> 
 
 
 def split_microbatches(batch: Batch, microbatches: int) -> tuple[Batch, Batch]:
-    """Splits a prepared batch: (fields [b, ...] as [microbatches, b / microbatches, ...], what all examples share).
+    """Splits a prepared batch: (fields [b, ...] as [microbatches, b / microbatches, ...], shared draws).
 
-    Example i goes to microbatch i mod `microbatches`. Draws under `batch["shared"]` have no batch axis and come back
-    unsplit, as {"shared": ...}, or {} where there are none; every microbatch gets all of them.
+    Example i goes to microbatch i mod `microbatches`. Draws under `batch["shared"]` have no batch axis and are returned
+    unsplit, as {"shared": ...}, or {} if there are none; every microbatch gets all of them.
     """
     shared = {name: value for name, value in batch.items() if name == SHARED}
     fields = {name: value for name, value in batch.items() if name != SHARED}
@@ -169,5 +169,5 @@ def _split(x: Array, microbatches: int) -> Array:
 
 
 def _merge(x: Array) -> Array:
-    """The inverse of `_split`."""
+    """Inverts `_split`."""
     return x.swapaxes(0, 1).reshape(-1, *x.shape[2:])

@@ -15,7 +15,7 @@ import pytest
 
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.progress import Screen
-from lmrep.training.metrics_log import Guarded, MetricsLog, Progress, tensorboard, weights_and_biases
+from lmrep.training.metrics_log import MetricsLog, OptionalWriter, Progress, tensorboard, weights_and_biases
 
 
 def lines(path):
@@ -173,7 +173,7 @@ class Failing:
 @pytest.mark.parametrize(("method", "calls"), [("write", 1), ("flush", 4), ("close", 5)])
 def test_a_logger_that_fails_is_reported_once_and_not_used_again(tmp_path, caplog, method, calls):
     failing, intact = Failing(method), Failing("nothing")
-    log = MetricsLog(tmp_path, [Guarded("Failing", lambda: failing), Guarded("intact", lambda: intact)])
+    log = MetricsLog(tmp_path, [OptionalWriter("Failing", lambda: failing), OptionalWriter("intact", lambda: intact)])
     log.resume(None)
     for step in range(3):
         log.write(step, "train", {"loss": 1.0})
@@ -189,7 +189,7 @@ def test_a_logger_that_exits_is_switched_off(tmp_path, caplog):
         def write(self, step, split, values):
             sys.exit("no API key")
 
-    log = MetricsLog(tmp_path, [Guarded("Exiting", lambda: Exiting("write"))])
+    log = MetricsLog(tmp_path, [OptionalWriter("Exiting", lambda: Exiting("write"))])
     log.resume(None)
     log.write(1, "train", {"loss": 1.0})
     log.close()
