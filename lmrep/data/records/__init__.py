@@ -1,7 +1,7 @@
-"""Labelled examples: files of many formats read as records.
+"""Reads labelled examples from files of many formats as records.
 
-`read(config, split)` gives the records of a split. READERS lists the formats; a new one is a module and an entry of the
-table. A reader gives examples in the order of the file, and `read` checks them, maps their labels and numbers them.
+`read(config, split)` returns the records of a split. READERS lists the formats; a new one is a module and an entry of
+the table. A reader yields examples in the order of the file; `read` checks them, maps their labels and numbers them.
 """
 
 from lmrep.core.components import component_table

@@ -1,4 +1,4 @@
-"""Labelled examples as they are read from files, and what a reader of a file format is."""
+"""Records, their fields and config, and entries of READERS."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from lmrep.core.paths import as_path, as_paths
 
 
 class Record(NamedTuple):
-    """A labelled example as a reader gives it."""
+    """A labelled example."""
 
-    fields: dict[str, Any]  # name -> value, where the name is one of `FIELDS`. A field that the file lacks is absent.
-    id: str  # as in the file, or else the example's number in its split, from 0
+    fields: dict[str, Any]  # name in `FIELDS` -> value; fields that the file lacks are absent
+    id: str  # the id in the file, or else the example's number in its split, from 0
     where: str  # file and line (or file and number), for messages: "dev.tsv, line 12"
     lines: tuple[int, ...] = ()  # the line of each word of a column file
-    source: str = ""  # the name of the data set that it is of, in a mixture of several
-    # of a `text` and a `target` that were made of tokens, the int32 ids of both, with their ends
+    source: str = ""  # the name of its data set, in a mixture of several
+    # the int32 ids of `text` and `target`, with end tokens, if these were made from tokens
     tokens: tuple[np.ndarray, ...] = ()
 
     def where_word(self, i: int) -> str:
@@ -29,7 +29,7 @@ class Record(NamedTuple):
         return f"{self.where.rpartition(', line ')[0]}, line {self.lines[i]}" if self.lines else self.where
 
 
-# The fields of records. A task names those that it needs.
+# The fields of records. A task declares those that it needs.
 FIELDS: Mapping[str, str] = {
     "text": "str: the text, the first text of a pair, or the beginning that choices continue",
     "text2": "str: the second text of a pair",
@@ -48,7 +48,7 @@ FIELDS: Mapping[str, str] = {
     "choices": "list[str]",
     "target": "str: the text that is to be generated: a translation, a summary, or a class in words",
 }
-TARGETS = ("label", "labels", "senses", "tags", "answers", "target")  # that a test file may lack
+TARGETS = ("label", "labels", "senses", "tags", "answers", "target")  # fields that a test file may lack
 SPLITS = ("train", "validation", "test")
 
 
@@ -93,15 +93,15 @@ class Config:
 
 
 class Job(NamedTuple):
-    """What a reader reads."""
+    """The arguments of a reader."""
 
     path: Path  # the file, the folder of a reader of folders, or the split of a TFDS data set
     split: str  # one of `SPLITS`
-    columns: Mapping[str, str]  # field -> name or number in the file, of the fields that the config or the task names
+    columns: Mapping[str, str]  # field -> name or number in the file, for the fields of the config and the task
     config: Config  # the settings
 
     def optional(self, field: str) -> bool:
-        """Tells whether an example may lack this field, although it is one of `columns`."""
+        """Returns whether an example may lack a field of `columns`."""
         return field == "id" or (self.split == "test" and field in TARGETS)
 
 
@@ -109,12 +109,12 @@ class Job(NamedTuple):
 class ReaderDef(NamedTuple):
     """An entry of `READERS`: a file format of labelled examples."""
 
-    # Job -> the examples of the file in order. An id of "" means a number. An example that cannot be read is returned
-    # as the UserError, with file and line, that says why; an unreadable file raises it.
+    # Job -> the examples of the file in order. An id of "" becomes a number. For an example that cannot be read, yields
+    # a UserError with file and line; raises it for an unreadable file.
     read: Callable[[Job], Iterator[Record | UserError]]
-    # suffixes of files that may have this format, decompressed: (".tsv",). The first of several readers with a suffix
-    # that detects the file reads it, or else the last.
+    # Suffixes of decompressed files that may have this format: (".tsv",). Of several readers with the same suffix, the
+    # first that detects the file reads it, or else the last.
     suffixes: tuple[str, ...] = ()
     # the beginning of a file (up to 64 KiB of text) -> whether it has this format
     detects: Callable[[str], bool] | None = None
-    columns: Mapping[str, str] = {}  # field -> number or name, where the config gives none
+    columns: Mapping[str, str] = {}  # field -> number or name, by default

@@ -1,4 +1,4 @@
-"""Multiple choice in the forms of SWAG (CSV) and CODAH (TSV); JSON with lists of choices as JSON Lines is."""
+"""Reads multiple choice: SWAG's CSV, CODAH's TSV, and JSON with lists of choices."""
 
 import re
 from collections.abc import Iterator
@@ -11,14 +11,14 @@ CODAH = {"text": "1", "choices": "2,3,4,5", "label": "6"}
 
 
 def read(job: Job) -> Iterator[Record | UserError]:
-    """Reads a file in one of these forms, by its beginning:
+    """Yields the examples of a file in one of these forms, detected by its beginning:
 
     - SWAG, with columns sent1, sent2, ending0, ending1 ... and label: the text is sent1, and each choice is sent2 and
       an ending, as in BERT. Without sent2, the text is startphrase.
     - CODAH, without header: category, text, four endings and label.
     - JSON Lines or an array, with `choices` as a list.
 
-    `columns` may name others.
+    `columns` may give other names.
     """
     beginning = files.beginning(job.path, job.config)
     if json_lines.detects(beginning):
@@ -48,7 +48,7 @@ def _swag(job: Job) -> Iterator[Record | UserError]:
 
 
 def _with_defaults(job: Job, defaults: dict[str, str]) -> Job:
-    """Returns `job` with columns for the fields that have none, or their own name."""
+    """Returns `job` with default columns for the fields whose columns the config does not rename."""
     named = {field: name for field, name in job.columns.items() if name != field}
     return job._replace(columns={**job.columns, **defaults, **named})
 
@@ -58,7 +58,7 @@ def _is_swag(beginning: str) -> bool:
 
 
 def detects(beginning: str) -> bool:
-    """Tells whether a file is in the form of SWAG or CODAH."""
+    """Returns whether a file is in the form of SWAG or CODAH."""
     lines = beginning.split("\n")[:-1][:20]
     return _is_swag(beginning) or (bool(lines) and all(
         re.fullmatch(r"[a-z]{1,2}(\t[^\t]+){5}\t[0-3]\r?", line) for line in lines))

@@ -1,4 +1,4 @@
-"""TSV and CSV: an example a line, in columns that the first line names or that are numbered."""
+"""Reads TSV and CSV: an example per line, in columns that have names in the first line or are numbered."""
 
 import contextlib
 import csv
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 Lines = Iterator[tuple[int, list[str] | UserError]]
 SEPARATORS = ",;\t|"
-SAMPLE = 20  # examples by which the separator of a CSV file is found
+SAMPLE = 20  # examples by which the separator of a CSV file is detected
 READABLE = [field for field in FIELDS if field not in ("answers", *SPANS)] + ["id"]
 
 
@@ -27,15 +27,14 @@ class Layout(NamedTuple):
 
     header: bool  # whether the first line names the columns
     single: dict[str, int]  # field -> its column
-    several: dict[str, list[int]]  # field -> its columns, of a list
+    several: dict[str, list[int]]  # field with a list as its value -> its columns
     names: dict[str, list[str]]  # field of `several` -> the names of its columns
     width: int  # the number of columns of the first line
-    # how many cells a row must have, where rows may have others than the first line; 0 where they may not
-    least: int = 0
+    least: int = 0  # the least number of cells of a row; 0 if every row must have `width` cells
 
 
 def read(job: Job, split_lines: Callable[[Job], Lines]) -> Iterator[Record | UserError]:
-    """Reads the examples of a file whose cells `split_lines` gives. Raises UserError if a column is missing."""
+    """Yields the examples of a file whose cells `split_lines` yields. Raises UserError if a column is missing."""
     table = split_lines(job)
     first = next(table, None)
     if first is None:
@@ -80,7 +79,7 @@ def _record(layout: Layout, cells: list[str], where: str) -> Record | UserError:
 
 
 def find_columns(first: list[str], job: Job) -> Layout:
-    """Finds the columns of the fields by the first line's cells. Raises UserError if a column is missing."""
+    """Finds the columns of the fields from the cells of the first line. Raises UserError if a column is missing."""
     names = {name.strip(): column for column, name in reversed(list(enumerate(first)))}  # the first of equal names
     wanted = {field: spec.split(",") if field in SEVERAL else [spec] for field, spec in job.columns.items()}
     if "answers" in wanted:
@@ -113,8 +112,8 @@ def find_columns(first: list[str], job: Job) -> Layout:
 
 
 def _has_header(wanted: dict[str, list[str]], names: dict[str, int], width: int, job: Job) -> bool:
-    """Tells whether the first line has the names that the columns need; without such names, any name of a field; of
-    columns by number, whether one has its field's name."""
+    """Returns whether the first line is a header: it has all names of the configured columns, or, without configured
+    columns, the name of a field, or, for columns by number, one of them has its field's name."""
     needed = [spec for field, specs in wanted.items() for spec in specs
               if not _is_number(spec) and not job.optional(field)]
     known = [spec for specs in wanted.values() for spec in specs if not _is_number(spec)] if wanted else FIELDS
@@ -142,7 +141,7 @@ def _is_number(spec: str) -> bool:
 
 
 def tsv_lines(job: Job) -> Lines:
-    """Yields the cells between tabs, or `separator`. Quotes are characters like any other."""
+    """Yields (line number, cells) of the cells between tabs, or `separator`. Quotes have no special meaning."""
     separator = _separator(job) or "\t"
     for number, line in enumerate(files.lines(job.path, job.config), 1):
         if line.strip(" "):
@@ -150,8 +149,8 @@ def tsv_lines(job: Job) -> Lines:
 
 
 def csv_lines(job: Job) -> Lines:
-    """Yields the cells between commas, or what else separates them, quoted as RFC 4180 says: "" in quotes is a quote,
-    and quoted cells may hold line breaks."""
+    """Yields (line number, cells) of the cells between commas or another separator, quoted as in RFC 4180: "" within
+    quotes is a quote, and quoted cells may hold line breaks. Yields a UserError for an invalid row."""
     csv.field_size_limit(2**31 - 1)  # 128 KiB otherwise, less than a long document
     separator = _separator(job) or find_separator(files.beginning(job.path, job.config))
     ended = False
@@ -170,7 +169,7 @@ def csv_lines(job: Job) -> Lines:
         except StopIteration:
             return
         except csv.Error as error:
-            if ended:  # what follows the quote is no example that could be left out
+            if ended:  # the text after the quote is not an example that could be left out
                 raise UserError(f"{job.path}, line {number}: a quote that opens in this row is not closed before the "
                                 "end of the file; close it, or, where quotes are characters like any other, set "
                                 f"--config.data.format=tsv --config.data.separator={_name(separator)!r}") from None
@@ -183,18 +182,18 @@ def csv_lines(job: Job) -> Lines:
 
 
 def _name(separator: str) -> str:
-    """Names a separator as the config does."""
+    """Returns the name of a separator in the config."""
     return "tab" if separator == "\t" else separator
 
 
 def _separator(job: Job) -> str:
-    """Returns the separator that the config names; "" for auto."""
+    """Returns the separator of the config; "" for auto."""
     return {"auto": "", "tab": "\t"}.get(job.config.separator, job.config.separator)
 
 
 def find_separator(beginning: str) -> str:
-    """Finds the separator of a CSV file: the one by which most of its first lines have as many cells as line 1, two or
-    more; of equal ones the first of `SEPARATORS`."""
+    """Detects the separator of a CSV file: the one with which the most of its first lines have as many cells as line 1,
+    two or more; of equal ones the first of `SEPARATORS`."""
     lines = [f"{line}\n" for line in beginning.split("\n")]
 
     def agreement(separator: str) -> float:

@@ -1,4 +1,4 @@
-"""Which format a labelled file has, by its name and its first lines."""
+"""Detects the format of a labelled file by its name and its first lines."""
 
 import re
 from collections.abc import Collection
@@ -10,14 +10,14 @@ from lmrep.data.records import files
 from lmrep.data.records.base import FIELDS, Config, ReaderDef
 
 READERS: dict[str, ReaderDef] = {}  # filled by the package
-LINES = 200  # by which a format is guessed
+LINES = 200  # lines by which a format is guessed
 LABEL = re.compile(r"[+-]?[0-9]+([.][0-9]+)?|__label__\S+|[A-Z]{2,}(:\w+)?")  # of fastText and TREC, or a number
-REPEATED = 10  # lines for each distinct first word, where first words are labels of another form
+REPEATED = 10  # least number of lines per distinct first word, if first words are labels of another form
 
 
 def detect(path: Path, config: Config, needed: Collection[str] = ()) -> str:
-    """Finds the format of a file, in READERS, that has `needed` fields. Raises UserError if none or two are
-    possible."""
+    """Returns the format of a file that has the fields `needed`, a key of READERS. Raises UserError if no format or two
+    formats are possible."""
     if config.format != "auto":
         choose(READERS, config.format, "config.data.format")
         if path.is_dir() and config.format != "folders":
@@ -27,7 +27,7 @@ def detect(path: Path, config: Config, needed: Collection[str] = ()) -> str:
     if path.is_dir():
         return "folders"
     by_suffix = [name for name, reader in READERS.items() if files.suffix(path) in reader.suffixes]
-    # Column files, which may look like texts between blank lines, have words and tags alone.
+    # Column files, which may look like texts between blank lines, have words and tags only.
     names = [name for name in by_suffix or READERS
              if not (needed and READERS[name].columns) or {*READERS[name].columns} & {*needed}] or by_suffix
     delimited = names[-1:] in (["tsv"], ["csv"])
@@ -46,18 +46,18 @@ def detect(path: Path, config: Config, needed: Collection[str] = ()) -> str:
 
 
 def _text_alone(needed: Collection[str]) -> bool:
-    """Tells whether lines of a label and a text have the fields."""
+    """Returns whether lines of a label and a text have all needed fields."""
     return {*needed} <= {"text", "label"}
 
 
 def _lines(beginning: str) -> list[str]:
-    """Returns the first lines, without blank ones and one that may be cut."""
+    """Returns the first lines, without blank lines and a last line that may be cut."""
     whole = beginning if len(beginning) < files.BEGINNING // 4 else beginning.rpartition("\n")[0]
     return [line for line in whole.split("\n") if line.strip()][:LINES]
 
 
 def _guess(path: Path, lines: list[str], config: Config, needed: Collection[str]) -> str:
-    """Guesses the format of a file whose name says nothing."""
+    """Guesses the format of a file whose suffix is unknown. Raises UserError as `detect`."""
     widths = {len(line.split()) for line in lines if not line.startswith(("#", "-DOCSTART-"))}
     if "words" in needed and len(widths) == 1 and 2 <= max(widths) <= 12:
         return "columns"
@@ -82,8 +82,8 @@ def _guess(path: Path, lines: list[str], config: Config, needed: Collection[str]
 
 
 def has_labels(lines: list[str]) -> bool:
-    """Tells whether each line begins with a label: all first words are numbers, fastText's labels or capitals, as
-    TREC's; or there are few of them."""
+    """Returns whether lines begin with labels: all first words are numbers, fastText's labels or capitals as in TREC,
+    or there are few distinct first words."""
     words = [line.split(maxsplit=1) for line in lines]
     first = {cells[0] for cells in words}
     return (len(first) > 1 and all(len(cells) > 1 for cells in words) and (

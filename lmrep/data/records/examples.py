@@ -1,4 +1,4 @@
-"""Labelled examples as batches: grouped by length or packed."""
+"""Batches of labelled examples, sorted by length or packed."""
 
 import functools
 from dataclasses import dataclass, field
@@ -22,19 +22,18 @@ POOL = 64  # batches whose sequences are sorted by length together
 class Examples(Dataset):
     """The tokenized examples of a split.
 
-    A sequence holds one unit, or, packed, several that do not attend to each other; grouped, it holds the k units
-    of one example, such as its choices, and arrays have the axes [b, k, t] in place of [b, t]."""
+    A sequence holds one unit, or, if packed, several units that do not attend to each other. If grouped, it holds the k
+    units of one example, such as its choices, and arrays have the axes [b, k, t] in place of [b, t]."""
 
     units: Units = field(repr=False)  # the tokens
-    # the sequences: index i holds the units `order[rows[i]:rows[i + 1]]`. int64[r+1].
-    rows: np.ndarray = field(repr=False)
+    rows: np.ndarray = field(repr=False)  # int64[r+1]; sequence i holds the units `order[rows[i]:rows[i + 1]]`
     order: np.ndarray = field(repr=False)  # int64[u]
     length: int  # tokens of the longest sequence
     pad: int  # id of padding
-    vocabulary: Vocabulary = field(repr=False)  # of the tokenizer
-    fingerprint: str  # of everything that decides the batches
+    vocabulary: Vocabulary = field(repr=False)  # the vocabulary of the tokenizer
+    fingerprint: str  # a hash of everything that determines the batches
     group: int = 0  # k for grouped units, or 0
-    batch_tokens: int = 0  # of a batch of training at most, with its padding; 0: batches have `batch_size` sequences
+    batch_tokens: int = 0  # most tokens of a training batch, with padding; 0: batches have `batch_size` sequences
     fills = True
 
     @property
@@ -44,12 +43,13 @@ class Examples(Dataset):
 
     @functools.cached_property
     def lengths(self) -> np.ndarray:
-        """int64[r], tokens of each sequence; of the longest unit of a group; of a unit or its source, the longer
-        one."""
+        """int64[r], tokens of each sequence, or of the longest unit of a group. Of a unit and its source, the longer
+        one counts."""
         return self._lengths(sizes(self.units))
 
     def _lengths(self, sizes: np.ndarray) -> np.ndarray:
-        """Counts the tokens of each sequence, int64[r], for units of these sizes, int64[u]."""
+        """Returns the tokens of each sequence, int64[r], or of the longest unit of a group, given the units' sizes
+        int64[u]."""
         sizes = sizes[self.order]
         if self.group:
             return np.maximum.reduceat(sizes, self.rows[:-1])
@@ -58,15 +58,15 @@ class Examples(Dataset):
 
     @functools.cached_property
     def slots(self) -> int:
-        """n, the largest number of units of a sequence."""
+        """The largest number of units of a sequence."""
         return int(np.diff(self.rows).max())
 
     def steps_per_epoch(self, batch_size: int) -> int:
-        """Counts the batches that show every sequence once; the last one may be filled with empty sequences."""
+        """Returns the number of batches that contain every sequence once; the last may have empty sequences."""
         return len(self._cuts(batch_size)) - 1 if self.batch_tokens else -(-self.examples // batch_size)
 
     def sequences_per_step(self, batch_size: int) -> float:
-        """Computes the mean number of sequences in a batch of training."""
+        """Returns the mean number of sequences in a training batch."""
         return self.examples / self.steps_per_epoch(batch_size) if self.batch_tokens else batch_size
 
     def batch_rows(self, length: int | tuple[int, int], batch_size: int) -> int:
@@ -77,21 +77,21 @@ class Examples(Dataset):
 
     @functools.cached_property
     def _padded(self) -> np.ndarray:
-        """int64[r], the length that each sequence is padded to beside shorter ones."""
+        """int64[r], the length to which each sequence is padded as the longest of its batch."""
         return np.array([self.bucket(length) for length in range(int(self.lengths.max()) + 1)])[self.lengths]
 
     @functools.lru_cache(maxsize=2)  # noqa: B019 - a run has a few of these objects, for all its time
     def _cuts(self, batch_size: int) -> np.ndarray:
-        """Finds where each batch of an epoch begins among the sequences sorted by padded length, the longest first,
-        int64[steps+1]; last = their number. It is the same for all epochs."""
+        """Returns the first sequence of each batch of an epoch among the sequences sorted by padded length, the longest
+        first, int64[steps+1]; last = number of sequences. It is the same for all epochs."""
         padded, cuts = -np.sort(-self._padded), [0]
         while cuts[-1] < len(padded):
             cuts.append(min(len(padded), cuts[-1] + self.batch_rows(int(padded[cuts[-1]]), batch_size)))
         return np.array(cuts)
 
     def numbers(self, positions: np.ndarray, batch_size: int, seed: int) -> np.ndarray:
-        """Returns the sequences at some positions of a training run. Every epoch shows each once; -1 fills its last
-        batch. Sequences of one batch have similar lengths."""
+        """Returns the sequences at some positions of a training run. Every epoch has each sequence once, and -1 at the
+        end of its last batch. Sequences of one batch have similar lengths."""
         steps, index = np.divmod(positions, batch_size)
         epochs, steps = np.divmod(steps, self.steps_per_epoch(batch_size))
         numbers = np.empty_like(index)
@@ -102,9 +102,9 @@ class Examples(Dataset):
 
     @functools.lru_cache(maxsize=2)  # noqa: B019 - a run has a few of these objects, for all its time
     def _epoch(self, epoch: int, batch_size: int, seed: int) -> np.ndarray:
-        """Orders the sequences of an epoch, int64[steps, batch_size]: a random order, sorted by length within each pool
-        of batches, whose order is random again. Batches of at most `batch_tokens` have random ones of one padded
-        length, and -1 after the last one."""
+        """Orders the sequences of an epoch, int64[steps, batch_size]: at random, sorted by length within each pool of
+        batches, with the batches of a pool in random order. With `batch_tokens`, all sequences are sorted by padded
+        length, those of equal length at random, and cut into batches, which end with -1 and are in random order."""
         n, steps = self.examples, self.steps_per_epoch(batch_size)
         if self.batch_tokens:
             order = example_numbers(n, seed, epoch * n + np.arange(n))
@@ -140,19 +140,19 @@ class Examples(Dataset):
         return self.bucket(tokens[present].max(initial=1)), self.bucket(source[present].max(initial=1))
 
     def bucket(self, longest: int) -> int:
-        """Returns the length that batches are padded to whose longest sequence has so many tokens."""
+        """Returns the padded length of a batch whose longest sequence has `longest` tokens."""
         return min(next((bucket for bucket in BUCKETS if bucket >= longest), self.length), self.length)
 
     def gather(self, numbers: np.ndarray, length: int | tuple[int, int] = 0) -> Batch:
-        """Makes the batch of these sequences, int64[b]; -1 for an empty one. `length` is a `batch_length`; 0: the
-        longest.
+        """Makes the batch of the sequences `numbers`, int64[b]; -1 for an empty one. `length` is a `batch_length`; 0:
+        the longest.
 
         Returns:
           `tokens`, `segment_ids`, `positions`, `token_type_ids` i32[b, t] (or [b, k, t]); `example` i32[b], the number
-          of each sequence; `unit` i32[b, n], the units of each, -1 for none; `first` and `last` i32[b, n], the
-          positions of each unit's first and last token; and every column of the units: [b, n, ...] with -1 for none,
-          or [b, t, ...] with -1 for special tokens and padding, 0 where they are floats; `characters` of tokenizers
-          that have them; and, of units with a source, `source` with `tokens`, `segment_ids` and `positions` i32[b, s].
+          of each sequence; `unit` i32[b, n], the units of each sequence, -1 for none; `first` and `last` i32[b, n], the
+          positions of each unit's first and last token; every column of the units: [b, n, ...] with -1 for none, or
+          [b, t, ...] with -1 (floats: 0) for special tokens and padding; `characters`, if the tokenizer has them; and,
+          if units have a source, `source` with `tokens`, `segment_ids` and `positions` i32[b, s].
         """
         lengths = length if isinstance(length, tuple) else (length, length)
         length, source_length = (padded or self.length for padded in lengths)
@@ -197,7 +197,8 @@ class Examples(Dataset):
     def _source(
         self, source: Source, unit: np.ndarray, line: np.ndarray, segment: np.ndarray, shape: tuple[int, int]
     ) -> Batch:
-        """Arranges the sources of units, int64[n], in the lines and segments of an array [b, s]."""
+        """Makes `source` of a batch: arranges the source texts of `unit`, int64[n], in an array [b, s], each in its
+        `line` and with its `segment`."""
         sizes = source.lengths[unit]
         _, inside, target = _arranged(sizes, line, shape[1])
 
@@ -210,7 +211,7 @@ class Examples(Dataset):
                 "segment_ids": tokenwise(np.repeat(segment, sizes)), "positions": tokenwise(inside)}
 
     def statistics(self) -> dict[str, float]:
-        """As `Dataset.statistics`; `padding` is counted in batches of one length, the longest."""
+        """Returns `Dataset.statistics`, with the `padding` of batches padded to the longest sequence of all."""
         tokens = float(self.lengths.mean())
         return {"examples": self.examples, "tokens_per_example": tokens, "padding": 1 - tokens / self.length}
 
@@ -220,8 +221,8 @@ def _arranged(sizes: np.ndarray, line: np.ndarray, length: int) -> tuple[np.ndar
     ascends.
 
     Returns:
-      (the position of each text's first token in its line int64[n]; of each token, its position in its text, and its
-      index in the flattened array).
+      (the position of each text's first token in its line int64[n], the position of each token in its text, the index
+      of each token in the flattened array).
     """
     starts = np.cumsum(sizes) - sizes
     firsts = np.flatnonzero(np.diff(line, prepend=-1))
@@ -234,8 +235,14 @@ def arrange(
     units: Units, vocabulary: Vocabulary, pad: int, fingerprint: str, packed: int = 0, group: int = 0,
     batch_tokens: int = 0,
 ) -> Examples:
-    """Arranges units as examples: one in a sequence; or, `packed`, several up to that many tokens; or, grouped, `group`
-    units that follow each other; in batches of training of at most `batch_tokens`, where that is not 0."""
+    """Makes Examples of units.
+
+    Args:
+      units: the units.
+      vocabulary, pad, fingerprint, batch_tokens: as for `Examples`.
+      packed: tokens of a sequence that holds several units; 0: a sequence holds one unit.
+      group: number of consecutive units of a sequence, such as choices; 0: not grouped.
+    """
     count = len(units.example)
     rows, order = np.arange(0, count + 1, group or 1), np.arange(count)
     longest = int(sizes(units).max())
@@ -249,5 +256,5 @@ def arrange(
 
 
 def sizes(units: Units) -> np.ndarray:
-    """Counts the tokens of each unit, or of its source where that is longer, int64[u]."""
+    """Returns the tokens of each unit, or of its source if that is longer, int64[u]."""
     return units.lengths if units.source is None else np.maximum(units.lengths, units.source.lengths)

@@ -1,4 +1,4 @@
-"""The files of a split: found by a glob, decoded, and split into lines."""
+"""Finds the files of a split, and reads their text and lines."""
 
 import codecs
 import logging
@@ -15,26 +15,26 @@ from lmrep.data.records.base import Config, Job
 log = logging.getLogger(__name__)
 
 MAX_TEXT = 2**30  # bytes of a file that is read as a whole
-BEGINNING = 2**16  # bytes by which a format is detected
+BEGINNING = 2**16  # bytes by which the format is detected
 
 
 def find(pattern: str, split: str) -> list[Path]:
-    """Finds the files and folders of a path or a glob, sorted, or of several of them between commas, in their order and
-    each once. Raises UserError if one of them has none."""
+    """Finds the files and folders of a path or a glob, sorted, or of several of them, separated by commas, in their
+    order and without duplicates. Raises UserError if one of them matches nothing."""
     if not remote.as_url(pattern) and (matches := _matches(pattern)):  # commas may be part of a name
         return matches
-    several = list(filter(None, map(str.strip, re.split(r",(?![^{]*\})", pattern))))  # {a,b} is one glob
+    parts = list(filter(None, map(str.strip, re.split(r",(?![^{]*\})", pattern))))  # {a,b} is one glob
     files: dict[Path, None] = {}
-    for one in several or [pattern]:
-        matches = _find_remote(one, split) if remote.as_url(one) else _matches(one)
+    for part in parts or [pattern]:
+        matches = _find_remote(part, split) if remote.as_url(part) else _matches(part)
         if not matches:
-            raise UserError(f"the {split} files {one!r} match no file; {paths.why_no_match(one)}")
+            raise UserError(f"the {split} files {part!r} match no file; {paths.why_no_match(part)}")
         files |= dict.fromkeys(matches)
     return list(files)
 
 
 def _matches(pattern: str) -> list[Path]:
-    """Finds the local files and folders of a path or a glob, sorted."""
+    """Finds the local files and folders of a path or a glob, sorted. Folders among several matches are left out."""
     names = paths.matches(pattern)
     if len(names) > 1:  # ** matches folders too
         names = [name for name in names if not os.path.isdir(name)] or names
@@ -51,8 +51,9 @@ def _find_remote(pattern: str, split: str) -> list[Path]:
 
 
 def beside(job: Job, ending: str, other: str, field: str) -> Path | None:
-    """Finds the file that has a field of the examples of `job.path`: its name has `other` in place of `ending`. None
-    for test data without such a file. Raises UserError where it is missing, or the name does not have the ending."""
+    """Returns the path of the second file, which has a field of the examples of `job.path`: its name has `other` in
+    place of `ending`. Returns None for test data without such a file. Raises UserError if it is missing, or if the name
+    of `job.path` lacks the ending."""
     before, matched, after = job.path.name.rpartition(ending)
     path = job.path.with_name(f"{before}{other}{after}")
     if matched and (remote.as_url(path) or path.exists()):
@@ -66,12 +67,13 @@ def beside(job: Job, ending: str, other: str, field: str) -> Path | None:
 
 
 def suffix(path: Path) -> str:
-    """Returns the suffix of a decompressed file's name, in lower case: .tsv for A.TSV.gz and a zip archive of A.TSV."""
+    """Returns the suffix of a file's name in lower case, as if decompressed: .tsv for A.TSV.gz and for a zip archive of
+    A.TSV."""
     return Path(input_files.content_name(path)).suffix.lower()
 
 
 def beginning(path: Path, config: Config) -> str:
-    """Reads the first BEGINNING bytes of a file as text. Leaves out what cannot be decoded."""
+    """Reads the first BEGINNING bytes of a file as text. Leaves out bytes that cannot be decoded."""
     codec = _codec(config.encoding)
     with input_files.open_input(path) as file:
         content = file.read(BEGINNING)
@@ -81,7 +83,7 @@ def beginning(path: Path, config: Config) -> str:
 
 def lines(path: Path, config: Config) -> Iterator[str]:
     """Yields the lines of a file, without line break (LF or CRLF) and byte order mark. Raises UserError with file and
-    line for bytes that are not of the encoding; with `undecodable=replace` they become U+FFFD, and are counted."""
+    line for bytes that are not of the encoding; with `undecodable=replace` they become U+FFFD, with a warning."""
     codec = _codec(config.encoding)
     if "\n\t".encode(codec) != b"\n\t":  # UTF-16: a line break is not one byte
         content = text(path, config)
@@ -100,7 +102,8 @@ def lines(path: Path, config: Config) -> Iterator[str]:
 
 
 def text(path: Path, config: Config) -> str:
-    """Reads a file's text without byte order mark; line breaks become LF. Other bytes are treated as in `lines`."""
+    """Reads a file's text without byte order mark; CRLF becomes LF. Undecodable bytes are treated as in `lines`. Raises
+    UserError for a file of more than MAX_TEXT bytes."""
     codec, replaced = _codec(config.encoding), []
     with input_files.open_input(path) as file:
         if len(content := file.read(MAX_TEXT + 1)) > MAX_TEXT:
@@ -113,7 +116,7 @@ def text(path: Path, config: Config) -> str:
 
 
 def _decoded(path: Path, content: bytes, codec: str, config: Config, first: int, replaced: list[int]) -> str:
-    """Decodes bytes that begin in line `first`. Adds the numbers of lines whose bytes are replaced to `replaced`."""
+    """Decodes bytes that begin in line `first`. Appends the number of a line whose bytes are replaced to `replaced`."""
     try:
         return content.decode(codec)
     except UnicodeDecodeError as error:
@@ -134,7 +137,8 @@ def _report(path: Path, replaced: list[int], encoding: str) -> None:
 
 
 def _check_mark(path: Path, content: bytes, encoding: str) -> None:
-    """Refuses a file with the byte order mark of UTF-16 or UTF-32, if the encoding is another one."""
+    """Raises UserError if a file begins with the byte order mark of UTF-16 or UTF-32, and the encoding is another one.
+    """
     marked = text_files.byte_order(content)
     if marked and not _codec(encoding).startswith(("utf-16", "utf-32")):
         raise UserError(f"{path} begins with the byte order mark of {marked}, and config.data.encoding is "
@@ -143,7 +147,7 @@ def _check_mark(path: Path, content: bytes, encoding: str) -> None:
 
 def _codec(encoding: str) -> str:
     try:
-        # Refuses base64, which is none of text, and IDNA and Punycode, which cannot replace such a byte.
+        # Rejects base64, which does not encode text, and IDNA and Punycode, which cannot replace such a byte.
         ("\n\t".encode(encoding) + b"\xff").decode(encoding, "replace")
         return codecs.lookup(encoding).name
     except (LookupError, ValueError) as error:

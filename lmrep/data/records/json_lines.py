@@ -1,4 +1,4 @@
-"""JSON Lines (an object a line), and one JSON array of objects, which may be the field `data` of an object."""
+"""Reads JSON Lines (an object per line), and a JSON array of objects, which may be the field `data` of an object."""
 
 import re
 from collections.abc import Iterator
@@ -9,12 +9,12 @@ from lmrep.core.errors import UserError
 from lmrep.data.records import files, values
 from lmrep.data.records.base import Job, ReaderDef, Record
 
-# The beginning of an object with a list under "data", perhaps after fields of one value.
+# The beginning of an object with a list under "data", perhaps after fields with scalar values.
 DATA = re.compile(r'\s*\{\s*("[^"]*"\s*:\s*("[^"]*"|[-\w.]+)\s*,\s*)*"data"\s*:\s*\[')
 
 
 def read(job: Job) -> Iterator[Record | UserError]:
-    """Reads the examples of a file. Raises UserError if it is an array that is not valid JSON."""
+    """Yields the examples of a file. Raises UserError if it is an array that is not valid JSON."""
     beginning = files.beginning(job.path, job.config)
     if beginning.lstrip().startswith("["):
         array = parse(files.text(job.path, job.config), str(job.path))
@@ -31,7 +31,7 @@ def read(job: Job) -> Iterator[Record | UserError]:
             return
         if isinstance(value, UserError) and isinstance(parse(next(files.lines(job.path, job.config)), ""),
                                                            UserError):
-            raise value  # else an object a line, with a field of this name
+            raise value  # otherwise the file has an object per line, with a field `data`
     for number, line in enumerate(files.lines(job.path, job.config), 1):
         if line.strip():
             where = f"{job.path}, line {number}"
@@ -40,8 +40,8 @@ def read(job: Job) -> Iterator[Record | UserError]:
 
 
 def parse(text: str, where: str) -> Any:
-    """Parses a JSON text: returns its value, or the UserError that says why there is none. Leaves halves of surrogate
-    pairs in it; `values.check` refuses them, or they are replaced."""
+    """Parses a JSON text: returns its value, or a UserError if it is invalid. Leaves halves of surrogate pairs in the
+    value, which `values.check` refuses or `values.without_surrogates` replaces."""
     try:
         return json_text.loads(text, surrogates=True)
     except json_text.InvalidJSON as error:
@@ -49,7 +49,7 @@ def parse(text: str, where: str) -> Any:
 
 
 def detects(beginning: str) -> bool:
-    """Tells whether a file begins with an object, or an array of them."""
+    """Returns whether a file begins with an object, or an array of objects."""
     return re.match(r'\s*(\[\s*)?\{\s*["}]', beginning) is not None
 
 

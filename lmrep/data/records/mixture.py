@@ -1,8 +1,8 @@
-"""The labelled examples of several data sets, mixed in fixed proportions.
+"""Mixes the labelled examples of several data sets in fixed proportions.
 
-The positions of a run are assigned to the sources in blocks that repeat (`order.assign`), so that after any
-number of sequences each source has had its fraction of them to within less than one. Each source has its own random
-order and its own epochs.
+The positions of a run are assigned to the data sets in blocks that repeat (`order.assign`), so that after any number of
+sequences, the number from each data set differs from its fraction by less than one. Each data set has a separate random
+order and separate epochs.
 """
 
 import dataclasses
@@ -20,16 +20,15 @@ from lmrep.data.records.examples import POOL, Examples
 
 @dataclass(frozen=True, eq=False)
 class MixedExamples(Examples):
-    """As `Examples`, of several sources: sequences are numbered source after source."""
+    """Examples of several data sets, the sources. The sequences of a source have consecutive numbers."""
 
-    names: tuple[str, ...] = ()  # of the sources
+    names: tuple[str, ...] = ()  # the names of the sources
     bounds: tuple[int, ...] = ()  # the number of each source's first sequence; last = number of sequences
-    # sequences of each source in a block; () where they are shown once, and never mixed
-    block_counts: tuple[int, ...] = ()
+    block_counts: tuple[int, ...] = ()  # sequences of each source in a block; () if they are not mixed, to evaluate
 
     def numbers(self, positions: np.ndarray, batch_size: int, seed: int) -> np.ndarray:
-        """Returns the sequences at some positions of a training run. The position alone decides on the source. Of each
-        source a batch has sequences of similar lengths."""
+        """Returns the sequences at some positions of a training run. The position alone determines the source. The
+        sequences of one source in a batch have similar lengths."""
         pools, index = np.divmod(positions, POOL * batch_size)
         numbers = np.empty_like(index)
         for pool in np.unique(pools):
@@ -39,8 +38,8 @@ class MixedExamples(Examples):
 
     @functools.lru_cache(maxsize=2)  # noqa: B019 - as in Examples
     def _pool(self, pool: int, batch_size: int, seed: int) -> np.ndarray:
-        """Orders the sequences of some batches, int64[POOL * batch_size]. Of each source they are the next ones of its
-        order, sorted by length and dealt to the batches, which are ranked at random."""
+        """Orders the sequences of POOL batches, int64[POOL * batch_size]. The next sequences of each source are sorted
+        by length and distributed in this order over the batches in a random order."""
         positions = np.arange(POOL * batch_size)
         sources, index = assign(self.block_counts, pool * len(positions) + positions)
         ranks = np.random.default_rng([seed, pool]).permutation(POOL)[positions // batch_size]
@@ -53,7 +52,7 @@ class MixedExamples(Examples):
         return numbers
 
     def fractions(self) -> np.ndarray:
-        """Computes the fractions of the sequences that each source gives, float64[sources]."""
+        """Returns the fraction of the sequences from each source, float64[sources]."""
         return np.array(self.block_counts) / sum(self.block_counts)
 
     def with_counts(self, block_counts: tuple[int, ...]) -> "MixedExamples":
@@ -63,7 +62,8 @@ class MixedExamples(Examples):
 
 
 def mix(names: Sequence[str], parts: Sequence[Examples]) -> MixedExamples:
-    """Mixes examples of several sources, which are not grouped; `MixedExamples.with_counts` gives their proportions."""
+    """Joins the examples of several sources, which are not grouped. `MixedExamples.with_counts` sets their proportions.
+    """
     units = np.cumsum([0, *(len(part.units.example) for part in parts)])
     rows = [part.rows[:-1] + start for part, start in zip(parts, units, strict=False)]
     return MixedExamples(

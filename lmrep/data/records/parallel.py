@@ -1,4 +1,4 @@
-"""Aligned files: line i of one is the translation of line i of the other (WMT, IWSLT, Multi30k)."""
+"""Reads aligned files: line i of one is the translation of line i of the other (WMT, IWSLT, Multi30k)."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +12,9 @@ from lmrep.data.records.values import CORRECT, short
 
 
 def read(job: Job) -> Iterator[Record | UserError]:
-    """Yields a record for each line. `columns` has the suffix of each field's file, {"text": "de", "target": "en"}: the
-    others are beside the file of `text`, train.en beside train.de. Lines that are empty in all files are left out.
-    Raises UserError if a suffix is not given, a file is missing, or files have different numbers of lines."""
+    """Yields a record for each line. `columns` has the suffix of each field's file: with {"text": "de", "target":
+    "en"}, train.en is beside train.de, the file of `text`. Lines that are empty in all files are left out. Raises
+    UserError if a suffix is not given, a file is missing, or files have different numbers of lines."""
     suffix = job.columns.get("text", "text")
     if suffix == "text":
         raise UserError(f"{job.path} is to be read with format=parallel, and config.data.columns does not say which "
@@ -39,7 +39,8 @@ def read(job: Job) -> Iterator[Record | UserError]:
 
 
 def _beside(job: Job, field: str, suffix: str) -> Path:
-    """Finds the file of a field."""
+    """Returns the path of a field's file, given the suffix of the file of `text`. Raises UserError if the name of
+    `job.path` lacks that suffix."""
     name, end = job.path.name, job.path.suffix
     packed = end if end.lower() in input_files.COMPRESSED else ""
     stem = name.removesuffix(packed)

@@ -1,4 +1,4 @@
-"""Reads a split: finds its files, picks the reader, and applies what the config says about labels."""
+"""Reads a split: finds its files, selects the reader, and maps labels by the config."""
 
 import hashlib
 import json
@@ -23,10 +23,10 @@ def read(config: Config, split: str, needed: Collection[str] = ()) -> list[Recor
     """Reads the labelled examples of a split, in the order of its files.
 
     Args:
-      config: where they are and what their fields are called.
+      config: the files, their format and their columns.
       split: "train", "validation" or "test".
-      needed: fields that every example must have; the error names the columns that there are. In the test split, label,
-        tags and answers may be absent all the same.
+      needed: fields that every example must have; the error names the existing columns. In the test split, `TARGETS`
+        may be absent.
 
     Raises:
       UserError: no files, no examples, or an example that cannot be read, with file and line.
@@ -35,7 +35,7 @@ def read(config: Config, split: str, needed: Collection[str] = ()) -> list[Recor
     if not pattern:
         raise UserError(f"there are no {split} files: set config.data.{split} to a path or a glob")
     if config.held_out and split != "test":
-        return _parted(config, split, needed)
+        return _hold_out(config, split, needed)
     explicit = (split == "test" and config.test_columns) or config.columns
     for field in (*explicit, *needed):
         if field != "id":
@@ -43,8 +43,8 @@ def read(config: Config, split: str, needed: Collection[str] = ()) -> list[Recor
     records, labels, damaged, replaced, count = [], set(), [], [], -1
     for count, item in enumerate(_items(config, split, pattern, explicit, needed)):
         if not isinstance(item, UserError):
-            if config.undecodable == "replace" and (same := values.without_surrogates(item)) is not item:
-                item, replaced = same, [*replaced, item.where]
+            if config.undecodable == "replace" and (clean := values.without_surrogates(item)) is not item:
+                item, replaced = clean, [*replaced, item.where]
             item = values.split_labels(item, config.label_separator)
             item = values.check(item, split) or _relabel(item, config, labels)
         if isinstance(item, UserError):
@@ -68,13 +68,13 @@ def read(config: Config, split: str, needed: Collection[str] = ()) -> list[Recor
 
 
 def files_of(config: Config, split: str) -> str:
-    """Returns the files that a split is read from: the training files, if validation examples are held out of them."""
+    """Returns the path or glob of a split's files: the training files, if validation examples are held out of them."""
     return config.train if split == "validation" and config.held_out else getattr(config, split)
 
 
-def _parted(config: Config, split: str, needed: Collection[str]) -> list[Record]:
-    """Reads the training examples without those held out, or these: at most a fifth. Their number alone decides the
-    draw."""
+def _hold_out(config: Config, split: str, needed: Collection[str]) -> list[Record]:
+    """Reads the training examples, and returns those held out for validation, at most a fifth, or the others. The draw
+    depends on the numbers of examples only."""
     if config.validation or config.phrases:
         other = "validation" if config.validation else "phrases"
         raise UserError(f"config.data.held_out is {config.held_out} and config.data.{other} is "
@@ -91,7 +91,7 @@ def _parted(config: Config, split: str, needed: Collection[str]) -> list[Record]
 
 
 def fingerprint(records: Iterable[Record]) -> str:
-    """Computes the SHA-256 of the fields and ids of records, in order. Where they were read does not count."""
+    """Computes the SHA-256 of the fields and ids of records, in order, but not of their files."""
     digest = hashlib.sha256()
     for record in records:
         digest.update(json.dumps([record.id, sorted(record.fields.items())]).encode() + b"\n")
@@ -132,8 +132,8 @@ def _items(config: Config, split: str, pattern: str, explicit: Mapping[str, str]
 
 
 def _relabel(record: Record, config: Config, labels: set[str]) -> Record | UserError | None:
-    """Applies `label_until` and `label_map`, and adds label and tags before the mapping to `labels`. None: left out; an
-    error: no label, or not the number of a choice."""
+    """Applies `label_until` and `label_map`, and adds the label and tags before the mapping to `labels`. Returns None
+    for an example to leave out, and a UserError for a label that is empty or not the number of a choice."""
     fields = dict(record.fields)
     if config.label_map and (tags := fields.get("tags")):
         labels.update(tags)
@@ -168,8 +168,8 @@ def _some(names: Iterable[str]) -> str:
 
 
 def spread(records: Sequence[Record], count: int | None) -> Sequence[Record]:
-    """Takes `count` of the records at equal distances, so that files with one class after another keep all of them; all
-    records where there are fewer, or `count` is 0 or None."""
+    """Returns `count` records at equal distances, so that files sorted by class keep all classes; all records if there
+    are fewer, or if `count` is 0 or None."""
     if not count or count >= len(records):
         return records
     return [records[i * len(records) // count] for i in range(count)]

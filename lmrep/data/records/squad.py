@@ -1,4 +1,4 @@
-"""SQuAD 1.1 and 2.0: one JSON file of articles, paragraphs and questions."""
+"""Reads SQuAD 1.1 and 2.0: one JSON file of articles, paragraphs and questions (Rajpurkar et al., 2016, 2018)."""
 
 import re
 from collections.abc import Iterator
@@ -13,19 +13,19 @@ from lmrep.data.records.values import CORRECT, convert, listed, short
 
 
 def read(job: Job) -> Iterator[Record | UserError]:
-    """Yields a record for each question; `answers` is [] where `is_impossible`. Raises UserError if the file has
-    another structure. Predictions are written by id, so that two questions with one id are an error."""
+    """Yields a record for each question; `answers` is [] if `is_impossible`. Yields a UserError for a repeated id,
+    because predictions are written by id. Raises UserError if the file has another structure."""
     seen: dict[str, str] = {}
     value = parse(files.text(job.path, job.config), str(job.path))
     if isinstance(value, UserError):
         raise value
-    for path, article in _items(value, "data", str(job.path)):
-        for path_, paragraph in _items(article, "paragraphs", path):
-            context = _get(paragraph, "context", str, path_)
-            for path__, question in _items(paragraph, "qas", path_):
-                record = _record(job, context, question, path__)
-                if isinstance(record, Record) and record.id and seen.setdefault(record.id, path__) != path__:
-                    record = UserError(f"{path__} has the id {short(record.id)}, which {seen[record.id]} has too; "
+    for article_path, article in _items(value, "data", str(job.path)):
+        for paragraph_path, paragraph in _items(article, "paragraphs", article_path):
+            context = _get(paragraph, "context", str, paragraph_path)
+            for path, question in _items(paragraph, "qas", paragraph_path):
+                record = _record(job, context, question, path)
+                if isinstance(record, Record) and record.id and seen.setdefault(record.id, path) != path:
+                    record = UserError(f"{path} has the id {short(record.id)}, which {seen[record.id]} has too; "
                                        f"{CORRECT}")
                 yield record
 
@@ -64,7 +64,7 @@ def _items(value: Any, key: str, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _get(value: Any, key: str, type_: type, path: str) -> Any:
-    """Returns `value[key]`. Raises UserError if it is not there or has another type."""
+    """Returns `value[key]`. Raises UserError if it is missing or has another type."""
     if not isinstance(value, dict):
         raise UserError(f"{path} is {type_name(value)}; expected an object with {key!r}, as in SQuAD")
     if not isinstance(value.get(key), type_):
@@ -75,7 +75,7 @@ def _get(value: Any, key: str, type_: type, path: str) -> Any:
 
 
 def detects(beginning: str) -> bool:
-    """Tells whether a file is an object and has paragraphs, as SQuAD's do."""
+    """Returns whether a file begins with an object and has paragraphs."""
     return re.match(r'\s*\{\s*"', beginning) is not None and '"paragraphs"' in beginning
 
 

@@ -1,4 +1,4 @@
-"""Classes of texts: a line `label text` each, or a folder of text files for each class; and texts without labels."""
+"""Reads classified texts, as lines `label text` or as a folder of text files per class, and texts without labels."""
 
 import itertools
 import re
@@ -27,7 +27,7 @@ def read_lines(job: Job) -> Iterator[Record | UserError]:
 
 
 def read_documents(job: Job) -> Iterator[Record | UserError]:
-    """Yields a record for each text between blank lines, without labels, at the number of its first line."""
+    """Yields a record without label for each text between blank lines; `where` has the number of its first line."""
     lines: list[str] = []
     first = 1
     for number, line in enumerate(itertools.chain(files.lines(job.path, job.config), [""]), 1):
@@ -40,8 +40,8 @@ def read_documents(job: Job) -> Iterator[Record | UserError]:
 
 
 def read_folders(job: Job) -> Iterator[Record | UserError]:
-    """Yields a record for each .txt file of a folder's subfolders, which are named after their classes (IMDb), sorted
-    by name. A test folder without subfolders has texts without labels. Raises UserError if a class has no folder."""
+    """Yields a record for each .txt file of a folder's subfolders, whose names are the classes (IMDb), sorted by name.
+    A test folder without subfolders has texts without labels. Raises UserError if a class has no folder."""
     if not job.path.is_dir():
         raise UserError(f"{job.path} is not a folder; expected one with a subfolder of .txt files for each class")
     folders = {path.name: path for path in sorted(job.path.iterdir()) if path.is_dir() and _texts(path)}
@@ -49,10 +49,10 @@ def read_folders(job: Job) -> Iterator[Record | UserError]:
         if name not in folders:
             raise UserError(f"{job.path} has no subfolder {name!r} with .txt files; it has "
                             f"{', '.join(folders) or 'none'}: correct config.data.classes{suggestion(name, folders)}")
-    single = _texts(job.path) if job.split == "test" and not folders else []
-    for path in single:
+    unlabelled = _texts(job.path) if job.split == "test" and not folders else []
+    for path in unlabelled:
         yield _record(job, path, {})
-    if not folders and not single:
+    if not folders and not unlabelled:
         others = sorted({files.suffix(path) for path in job.path.iterdir() if path.is_file()} - {"", ".txt"})
         raise UserError(f"{job.path} has no subfolder with .txt files; expected one for each class"
                         + (f", or, for files of other formats, a glob: {job.path / '*'}{others[0]}" if others

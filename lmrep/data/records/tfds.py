@@ -1,4 +1,4 @@
-"""TFDS data sets as records, without TensorFlow."""
+"""Reads TFDS data sets as records, without TensorFlow."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from lmrep.core.errors import UserError
-from lmrep.data.corpora import tfds as prepared
+from lmrep.data.corpora.tfds import open_builder, open_split
 from lmrep.data.records import values
 from lmrep.data.records.base import Config, Job, ReaderDef, Record
 
@@ -14,16 +14,16 @@ BLOCK = 256  # examples read at once
 
 
 def read(job: Job) -> Iterator[Record | UserError]:
-    """Yields the examples of a split of the data set. Classes are named as the data set names them; a class of -1, as
-    in the test sets of GLUE, is no label. Raises UserError if there is no such data set or split."""
+    """Yields the examples of a split. Labels are the class names of the data set; an example of class -1, as in the
+    test sets of GLUE, has no label. Raises UserError if the data set or the split does not exist."""
     if not job.config.tfds:
         raise UserError("config.data.format is tfds, but config.data.tfds is empty; expected a TFDS name, "
                         "such as glue/sst2, or a directory")
-    builder = prepared.open_builder(job.config.tfds, job.config.tfds_dir)
+    builder = open_builder(job.config.tfds, job.config.tfds_dir)
     split = str(job.path)
-    source = prepared.open_split(builder, job.config.tfds, split)
-    for start in range(0, len(source), BLOCK):
-        examples = source.__getitems__(range(start, min(start + BLOCK, len(source))))
+    data = open_split(builder, job.config.tfds, split)
+    for start in range(0, len(data), BLOCK):
+        examples = data.__getitems__(range(start, min(start + BLOCK, len(data))))
         for number, example in enumerate(examples, start):
             where = f"{job.config.tfds}, {split}, example {number}"
             try:
@@ -37,12 +37,12 @@ def read(job: Job) -> Iterator[Record | UserError]:
 def check_present(config: Config) -> None:
     """Raises UserError if reading would first download and prepare the data set."""
     if config.tfds:
-        prepared.open_builder(config.tfds, config.tfds_dir, download=False)
+        open_builder(config.tfds, config.tfds_dir, download=False)
 
 
 def to_plain(feature: Any, value: Any) -> Any:
-    """Converts a value of a TFDS feature to JSON: classes as their names, or None; lists of objects as an object of
-    lists."""
+    """Converts a value of a TFDS feature to JSON. Classes become their names, or None for -1; TFDS has lists of objects
+    as an object of lists."""
     import tensorflow_datasets as tfds
 
     features = tfds.features

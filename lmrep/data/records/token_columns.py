@@ -1,4 +1,4 @@
-"""Column files: a word a line with its tags beside it, and a blank line after each sentence.
+"""Reads column files: a word per line with its tags beside it, and a blank line after each sentence.
 
 `columns` reads the files of CoNLL-2003 and WNUT-17; `conllu` reads Universal Dependencies.
 """
@@ -15,15 +15,15 @@ from lmrep.data.records.base import Job, ReaderDef, Record
 from lmrep.data.records.values import CORRECT, missing_column, short
 
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
-CHECKED = 20  # sentences by which it is found that a column has no words
+CHECKED = 20  # sentences that are checked for a column without words
 TAG = re.compile(r"O|[BIESLU]-\S+")
-Line = tuple[int, list[str]]  # its number and its cells
+Line = tuple[int, list[str]]  # (number, cells)
 
 
 def read(job: Job) -> Iterator[Record | UserError]:
-    """Yields the sentences of a file whose columns are numbered, between tabs if its first line has one, or else white
-    space. Lines of -DOCSTART- and comments are skipped. Every line has as many columns as the first. Raises UserError
-    where the column of words holds numbers or tags."""
+    """Yields the sentences of a file with numbered columns, separated by tabs if its first line has one, otherwise by
+    white space. Skips comments and lines of -DOCSTART-. Yields a UserError for a sentence whose number of columns
+    differs from the first line's. Raises UserError if the default column of words holds numbers or tags."""
     skipped = ("-DOCSTART-", job.config.comment or "#")
     filled = (line for line in files.lines(job.path, job.config) if line.strip(" \t"))
     separator = "\t" if "\t" in next((line for line in filled if not line.startswith(skipped)), "") else "[ \t]+"
@@ -56,7 +56,7 @@ def _records(job: Job, sentences: Iterator[list[Line]]) -> Iterator[Record | Use
 
 
 def _check_words(items: Sequence[Record | UserError]) -> None:
-    """Refuses a file whose first column has no words, as GermEval's and MIT's."""
+    """Raises UserError if the first column has no words, as in the files of GermEval and MIT."""
     records = [item for item in items if isinstance(item, Record)]
     words = [record.fields["words"] for record in records]
     tags = [tag for record in records for tag in record.fields.get("tags", ())]
@@ -76,9 +76,9 @@ def _check_words(items: Sequence[Record | UserError]) -> None:
 
 
 def _comments(job: Job, split: Callable[[str], list[str]]) -> Callable[[str, bool], bool]:
-    """Makes a function of (a line, whether it begins a sentence) that tells whether it is a comment: one of
-    `config.comment`; or, by default, one with # above a sentence that has another number of columns than words, or that
-    every sentence has and whose last column is no tag."""
+    """Returns a function (line, whether it begins a sentence) -> whether it is a comment. A comment begins with
+    `config.comment`. By default, it begins with # above a sentence, and has another number of columns than words, or is
+    above every sentence with a last column that is not a tag."""
     if job.config.comment:
         return lambda text, first: text.startswith(job.config.comment)
     blocks = [block.split("\n") for block in
@@ -144,7 +144,8 @@ def _number(job: Job, field: str, name: str, width: int) -> int:
 
 
 def detects(beginning: str) -> bool:
-    """Tells whether there are blank lines between lines that all have the same number of columns, from 2 to 12."""
+    """Returns whether a file begins with -DOCSTART-, or has blank lines between lines of one number of columns, from 2
+    to 12."""
     lines = beginning.rpartition("\n")[0].strip("\r\n").split("\n")[:200]
     widths = {len(line.split()) for line in lines if not line.startswith("#")}
     return lines[0].startswith("-DOCSTART-") or (0 in widths and len(widths) == 2 and 2 <= max(widths) <= 12)

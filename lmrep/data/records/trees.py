@@ -1,4 +1,5 @@
-"""Phrase trees with a label at each node, as in the Stanford Sentiment Treebank: `(3 (2 It) (4 works))`."""
+"""Reads phrase trees with a label at each node, as in the Stanford Sentiment Treebank (Socher et al., 2013):
+`(3 (2 It) (4 works))`."""
 
 import re
 from collections.abc import Iterator
@@ -9,16 +10,16 @@ from lmrep.data.records.base import Job, ReaderDef, Record
 from lmrep.data.records.values import CORRECT, short
 
 ESCAPED = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}", r"\/": "/", r"\*": "*"}
-DEEPEST = 1000  # the texts of all phrases together are as long as the words times the depth
+MAX_DEPTH = 1000  # of nodes; the texts of all phrases together have up to as many words as the sentence times the depth
 _ESCAPED = re.compile("|".join(map(re.escape, ESCAPED)))
 
 
 def read(job: Job) -> Iterator[Record | UserError]:
     """Yields the sentence of each line: the words of its tree, joined by spaces, and the label of the root.
 
-    With `phrases`, the training split has every phrase instead, sentences and single words included. Phrases are
-    compared by their words and label; of equal ones in a file the first is kept, so that frequent words do not outweigh
-    sentences (SST: 318,582 phrases in training, 159,274 different ones). Words are unescaped: -LRB- is a parenthesis.
+    With `phrases`, the training split has every phrase, including sentences and single words. Of phrases with equal
+    words and label in a file, the first is used, so that frequent words do not outweigh sentences (SST: 318,582 phrases
+    in training, 159,274 distinct). Words are unescaped: -LRB- is a parenthesis.
     """
     seen = set()
     for number, line in enumerate(files.lines(job.path, job.config), 1):
@@ -38,17 +39,17 @@ def read(job: Job) -> Iterator[Record | UserError]:
 
 
 def parse(line: str, every: bool = True) -> list[tuple[str, str]]:
-    """Parses (label, text) of each node of a tree, children before their parent, or of the root alone. Raises
-    ValueError if it is not one tree, or, with `every`, if it is nested too deep for a sentence."""
-    phrases, words, nodes = [], [], []  # phrases: label, first and last word; nodes: label and first word, while open
+    """Parses a tree into (label, text) of every node, children before their parent, or (not `every`) of the root.
+    Raises ValueError if the line is not one tree, or, with `every`, if it is nested more than `MAX_DEPTH` deep."""
+    phrases, words, nodes = [], [], []  # phrases: label, first and last word; nodes: label and first word of open ones
     tokens = re.findall(r"[()]|[^ \t()]+", line.strip())
     for number, token in enumerate(tokens):
         if phrases and not nodes:
             raise ValueError(f"{short(token)} follows the closing parenthesis of the root")
         if token == "(":
             nodes.append([None, len(words)])
-            if every and len(nodes) > DEEPEST:
-                raise ValueError(f"nodes are nested more than {DEEPEST:,} deep")
+            if every and len(nodes) > MAX_DEPTH:
+                raise ValueError(f"nodes are nested more than {MAX_DEPTH:,} deep")
         elif not nodes:
             raise ValueError(f"found {short(token)} in front of the first parenthesis" if number == 0 else "unbalanced")
         elif token == ")":
@@ -66,7 +67,7 @@ def parse(line: str, every: bool = True) -> list[tuple[str, str]]:
 
 
 def detects(beginning: str) -> bool:
-    """Tells whether the first line is the beginning of a tree with numbers as labels."""
+    """Returns whether the first line begins a tree with numbers as labels."""
     return re.match(r"\s*\([0-9]+\s+\([0-9]+\s", beginning) is not None
 
 

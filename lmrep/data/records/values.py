@@ -1,4 +1,4 @@
-"""Values found in files become the fields of a record, and are checked."""
+"""Converts values of files to the fields of a record, and checks them."""
 
 import itertools
 import re
@@ -14,17 +14,17 @@ from lmrep.data.corpora.cleaning import SURROGATE
 from lmrep.data.records.base import FIELDS, TARGETS, Job, Record
 
 CORRECT = "correct the file, or leave such examples out with --config.data.damaged_examples, up to that number"
-SPANS = {"span": "text", "span2": "text2"}  # fields that mark a word, and the text that it is in
+SPANS = {"span": "text", "span2": "text2"}  # field of a word's span -> field of its text
 SEVERAL = ("choices", "labels", *SPANS)  # fields that may have several columns
 TEXTS = ("text", "text2", "question", "context", "target")
 
 
 def from_object(value: Any, job: Job, where: str) -> Record | UserError:
-    """Makes the record of a JSON object, or of an example with named features.
+    """Makes a record of a JSON object, or returns a UserError.
 
-    A field of `job.columns` is a dotted path in it; through a list, the path goes to each of its items:
-    `question.choices.text` is the list of the texts of the choices. Choices in fields of their own are several paths,
-    between commas. Other fields of `FIELDS` are read where they have their own name and the right type.
+    `job.columns` maps fields to dotted paths in the object. A path goes through the items of a list:
+    `question.choices.text` is the list of the choices' texts. For choices in separate fields, it is several paths,
+    separated by commas. Other fields of `FIELDS` are read if the object has them under these names with the right type.
     """
     if not isinstance(value, Mapping):
         return UserError(f"{where} is {type_name(value)}; expected an object with named fields")
@@ -50,7 +50,7 @@ def from_object(value: Any, job: Job, where: str) -> Record | UserError:
             try:
                 fields[field] = convert(field, value[field])
             except ValueError:
-                continue  # something else that has the name of a field
+                continue  # another value under the name of a field
     if not fields.keys() - {*TARGETS, "id"}:
         return UserError(f"{where} has the fields {listed(value, repr) or 'none'}, none of which is a field "
                          "with text; set config.data.columns, such as {'text': 'sentence'}")
@@ -60,19 +60,17 @@ def from_object(value: Any, job: Job, where: str) -> Record | UserError:
 def missing_column(
     where: str, field: str, name: str, names: Any, what: str = "columns", advice: str = ""
 ) -> UserError:
-    """Makes the error of a field that is not in the file; `names` are those that are there. `advice` begins with
-    ";"."""
+    """Makes the error for a field whose column is missing. `names` are the file's columns; `advice` begins with ";"."""
     needed = "" if field == name else f" for the field {field!r}"
-    there = listed(names) or "none"
     example = field if field in names else next((other for other in names if other not in FIELDS), "name")
     example = example if len(example) <= 80 else "name"
     alike = [*itertools.islice((other for other in names if len(other) <= 80), 200)]
-    return UserError(f"{where} has no {short(name)}{needed}; it has the {what} {there}: set config.data.columns, "
-                     f"such as {{{field!r}: {example!r}}}{advice}{suggestion(name, alike)}")
+    return UserError(f"{where} has no {short(name)}{needed}; it has the {what} {listed(names) or 'none'}: set "
+                     f"config.data.columns, such as {{{field!r}: {example!r}}}{advice}{suggestion(name, alike)}")
 
 
 def _follow(value: Any, path: str) -> Any:
-    """Finds the value at a dotted path, or None."""
+    """Returns the value at a dotted path; None if it does not exist."""
     if isinstance(value, Mapping) and path in value:  # a name with dots in it
         return value[path]
     for key in path.split("."):
@@ -86,12 +84,12 @@ def _follow(value: Any, path: str) -> Any:
 
 
 def convert(field: str, value: Any) -> Any:
-    """Converts a value of JSON to the value of a field. Raises ValueError with what was expected."""
+    """Converts a value of JSON to the value of a field. Raises ValueError, whose message is the expected value."""
     return _CONVERT[field](value)
 
 
 def from_columns(field: str, names: Sequence[str], content: list[Any]) -> Any:
-    """Makes what `convert` takes of the content of several columns."""
+    """Combines the content of several columns into an argument of `convert`."""
     return dict(zip(names, content, strict=True)) if field == "labels" else content
 
 
@@ -122,7 +120,7 @@ def _labels(value: Any) -> list[str]:
 
 
 def _label_set(value: Any) -> str | list[str]:
-    """Labels as a list, or as a text that is still to be split; {label: 0 or 1} becomes a list."""
+    """Converts labels to a list, also from {label: 0 or 1}; a text, which `split_labels` splits, stays unchanged."""
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):
@@ -134,7 +132,7 @@ def _label_set(value: Any) -> str | list[str]:
 
 
 def split_labels(record: Record, separator: str) -> Record:
-    """Makes `labels` of a record a list without repetitions."""
+    """Makes `labels` of a record a list without duplicates; splits a text at `separator`."""
     labels = record.fields.get("labels")
     if labels is None:
         return record
@@ -144,7 +142,7 @@ def split_labels(record: Record, separator: str) -> Record:
 
 
 def _span(value: Any) -> list[int]:
-    """Parses two numbers in a list, or a text such as 3-7."""
+    """Parses a list of two numbers, or a text such as 3-7."""
     text = "-".join(map(str, value)) if isinstance(value, list) else value
     ends = re.fullmatch("([0-9]{1,9})-([0-9]{1,9})", text) if isinstance(text, str) else None
     if not ends:
@@ -175,7 +173,7 @@ _CONVERT: dict[str, Callable[[Any], Any]] = {
 
 
 def check(record: Record, split: str) -> UserError | None:
-    """Says what is wrong with a record, or None. Removes an empty label in a test file, which counts as absent."""
+    """Returns a UserError for an invalid record, else None. Removes an empty label of a test file, as if absent."""
     fields, where = record.fields, record.where
     if (name := _with_surrogate(record)) is not None:
         return UserError(f"{where}: the {name} has half of a surrogate pair, which is not a character; correct it, or "
@@ -201,7 +199,7 @@ def check(record: Record, split: str) -> UserError | None:
 
 
 def _with_surrogate(record: Record) -> str | None:
-    """Finds the field, or "id", that has a lone surrogate; None where all is Unicode text."""
+    """Returns the name of the first field, or "id", with a lone surrogate; None if there is none."""
     for name, value in (*record.fields.items(), ("id", record.id)):
         for part in [value] if isinstance(value, str) else () if name in SPANS else value:
             try:
@@ -212,7 +210,7 @@ def _with_surrogate(record: Record) -> str | None:
 
 
 def without_surrogates(record: Record) -> Record:
-    """Replaces lone surrogates by U+FFFD; returns the record itself where it has none."""
+    """Replaces lone surrogates by U+FFFD; returns the same object if the record has none."""
     if _with_surrogate(record) is None:
         return record
 
@@ -226,12 +224,12 @@ def without_surrogates(record: Record) -> Record:
 
 
 def _visible(character: str) -> bool:
-    """Tells whether a character is neither white space nor a control or format character, such as U+200B."""
+    """Returns whether a character is neither white space nor a control or format character, such as U+200B."""
     return character.isalnum() or unicodedata.category(character) not in ("Cc", "Cf", "Zl", "Zp", "Zs")
 
 
 def check_choice(record: Record) -> UserError | None:
-    """Says what is wrong with the label of a record with choices, or None."""
+    """Returns a UserError if the label of a record with choices is not the number of a choice, or None."""
     if "choices" not in record.fields:
         return None
     label, count = record.fields["label"], len(record.fields["choices"])
@@ -256,17 +254,17 @@ def _check_spans(record: Record) -> UserError | None:
 def _check_answers(record: Record) -> UserError | None:
     context = record.fields["context"]
     for answer, start in record.fields.get("answers", ()):
-        there = context[start:start + len(answer)] if start >= 0 else ""
+        text = context[start:start + len(answer)] if start >= 0 else ""
         if not answer:
             return UserError(f"{record.where}: an answer is empty; an unanswerable question has no answers")
-        if there != answer:
+        if text != answer:
             return UserError(f"{record.where}: the answer {short(answer)} is not at character {start} of the context, "
-                             f"where {short(there)} is found; expected offsets in characters, from 0")
+                             f"where {short(text)} is found; expected offsets in characters, from 0")
     return None
 
 
 def listed(names: Collection[Any], show: Callable[[Any], str] = str) -> str:
-    """Lists the names of a file's columns, the first 20 and shortened, for messages."""
+    """Lists the names of a file's columns for messages: the first 20, shortened."""
     shown = [text if len(text := show(name)) <= 80 else f"{text[:77]}..." for name in itertools.islice(names, 20)]
     return ", ".join(shown) + ", ..." * (len(names) > 20)
 

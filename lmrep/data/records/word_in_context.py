@@ -1,4 +1,5 @@
-"""WiC: a word in two contexts, and whether it has one meaning in both (Pilehvar and Camacho-Collados, 2019)."""
+"""Reads WiC: a word in two contexts, and whether it has the same meaning in both (Pilehvar and Camacho-Collados, 2019).
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -15,8 +16,8 @@ LINE = "a word, its part of speech, its places as 2-5 (numbers of words between 
 
 
 def read(job: Job) -> Iterator[Record | UserError]:
-    """Yields a record for each line of train.data.txt, whose label is in the same line of train.gold.txt, T or F.
-    Raises UserError if there are no labels of training or validation data, or another number of them."""
+    """Yields a record for each line of train.data.txt, whose label, T or F, is in the same line of train.gold.txt.
+    Raises UserError if training or validation data lack the file of labels, or it has another number of lines."""
     lines = _lines(job.path, job)
     gold = files.beside(job, "data.txt", "gold.txt", "label")
     labels = [] if gold is None else _lines(gold, job)
@@ -47,7 +48,7 @@ def _lines(path: Any, job: Job) -> list[str]:
 
 
 def parse(cells: Sequence[str]) -> dict[str, Any]:
-    """Parses the fields of a line from its cells. Raises ValueError with what is wrong, to follow a name."""
+    """Parses the fields of a line from its cells. Raises ValueError, whose message continues "FILE, line 1 "."""
     if len(cells) != 5:
         raise ValueError(f"has {counted(len(cells), 'column')} between tabs; expected {LINE}")
     lemma, pos, numbers, *texts = map(str.strip, cells)
@@ -58,8 +59,8 @@ def parse(cells: Sequence[str]) -> dict[str, Any]:
 
 
 def nth_word(text: str, number: int) -> list[int]:
-    """Finds the first character, from 0, of that word between white space, and the one after its last, without
-    punctuation around it. Raises ValueError, with what follows an example's name, where the text has fewer words."""
+    """Returns the span [first character, end) of word `number`, from 0, between white space, without punctuation around
+    it. Raises ValueError if the text has fewer words; the message continues "FILE, line 1 "."""
     words = [*re.finditer(r"\S+", text)]
     if number >= len(words):
         raise ValueError(f"names word {number}, and {short(text)} has {counted(len(words), 'word')}, numbered from 0")
@@ -69,7 +70,7 @@ def nth_word(text: str, number: int) -> list[int]:
 
 
 def detects(beginning: str) -> bool:
-    """Tells whether the first line has five columns, and the third one two numbers."""
+    """Returns whether the first line has five columns, with two numbers in the third."""
     return re.match("[^\t\n]+\t[^\t\n]+\t[0-9]+-[0-9]+\t[^\t\n]+\t[^\t\n]+\r?(\n|$)", beginning) is not None
 
 

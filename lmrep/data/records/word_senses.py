@@ -1,4 +1,4 @@
-"""Word senses: XML of sentences with the words to disambiguate, and a file of their keys (Raganato et al., 2017)."""
+"""Reads word senses: XML of sentences with words to disambiguate, and a file of their keys (Raganato et al., 2017)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,16 +12,19 @@ from lmrep.data.records.base import Job, ReaderDef, Record
 from lmrep.data.records.values import CORRECT, short
 from lmrep.data.records.word_in_context import nth_word
 
-MAX_DEPTH = 16  # of elements; the form has four levels
+MAX_DEPTH = 16  # of elements; the format has four levels
 MAX_VALUE = 10_000  # characters of an attribute, or of a word
 EXPECTED = "expected sentence elements of wf and instance, as in semcor.data.xml"
 
 
 def read(job: Job) -> Iterator[Record | UserError]:
-    """Yields a record for each instance of NAME.data.xml, whose keys, all of which are right, are in NAME.gold.key.txt.
-    Raises UserError if the file is not well-formed, declares a document type (entities and external files are never
-    read), has another structure or no instance; the keys of training or validation data are missing, or are of an
-    instance that is not there."""
+    """Yields a record for each instance of NAME.data.xml. Its keys in NAME.gold.key.txt become `senses`.
+
+    Raises:
+      UserError: the XML is not well-formed, declares a document type (entities and external files are never read), has
+        another structure or no instance; or the file of keys is missing for training or validation data, or has keys of
+        an unknown instance.
+    """
     parsed = _Parser(job.path)
     parsed.parse(files.text(job.path, job.config))
     path = files.beside(job, "data.xml", "gold.key.txt", "senses")
@@ -36,7 +39,7 @@ def read(job: Job) -> Iterator[Record | UserError]:
 
 
 def _keys(path: Path, job: Job, instances: Mapping[str, Record]) -> dict[str, list[str]]:
-    """Reads the keys of each instance: lines of its id and one key or several, with spaces between them."""
+    """Reads {id: keys} from lines of an instance's id and its keys, separated by spaces."""
     senses: dict[str, list[str]] = {}
     for number, line in enumerate(files.lines(path, job.config), 1):
         if not line.strip():
@@ -54,18 +57,18 @@ def _keys(path: Path, job: Job, instances: Mapping[str, Record]) -> dict[str, li
 
 
 class _Parser:
-    """Reads the instances of a file.
+    """An XML parser for the instances of a file.
 
     Attributes:
-      records: id -> its record, in the order of the file.
+      records: id -> record, in the order of the file.
     """
 
     def __init__(self, path: Path):
         self.records: dict[str, Record] = {}
         self._path, self._depth = path, 0
-        self._words: list[str] | None = None  # of the sentence; None outside of one
+        self._words: list[str] | None = None  # the words of the sentence; None outside of sentences
         self._instances: list[tuple[str, int, dict[str, str], str]] = []  # id, number of the word, fields, where
-        self._text: list[str] | None = None  # of the word; None outside of one
+        self._text: list[str] | None = None  # the parts of the word's text; None outside of words
         self._parser = expat.ParserCreate("utf-8")
         self._parser.buffer_text = True
         self._parser.StartDoctypeDeclHandler = self._doctype
@@ -74,7 +77,7 @@ class _Parser:
         self._parser.CharacterDataHandler = self._characters
 
     def parse(self, text: str) -> None:
-        """Reads the file's text. Raises UserError."""
+        """Reads the file's text into `records`. Raises UserError."""
         try:
             self._parser.Parse(text.encode(), True)
         except expat.ExpatError as error:
@@ -133,7 +136,7 @@ class _Parser:
             self._words = None
 
     def _finish(self, words: Sequence[str]) -> None:
-        """Adds the instances of a sentence."""
+        """Adds the instances of a sentence to `records`."""
         text, start, starts = " ".join(words), 0, []
         for word in words:
             starts.append(start)
@@ -141,14 +144,14 @@ class _Parser:
         for name, number, fields, where in self._instances:
             if name in self.records:
                 raise UserError(f"{where} has the instance {short(name)} again ({self.records[name].where}); expected "
-                                "an id of its own for each, as predictions are written by id")
+                                "distinct ids, as predictions are written by id")
             span = [starts[number], starts[number] + len(words[number])]
             self.records[name] = Record({"text": text, "span": span, **fields}, name, where)
 
 
 def parse(cells: Sequence[str]) -> dict[str, Any]:
-    """Parses the fields of a word from the cells lemma, part of speech, number of the word, and text. Raises ValueError
-    with what is wrong, to follow a name."""
+    """Parses the fields of a word from cells: lemma, part of speech, number of the word, and text. Raises ValueError,
+    whose message continues "FILE, line 1 "."""
     if len(cells) != 4 or not cells[2].strip().isdecimal() or len(cells[2]) > 6:
         raise ValueError(f"has {counted(len(cells), 'column')} between tabs; expected a lemma, its part of speech, the "
                          "number of the word (between spaces, from 0), and a text")
