@@ -67,7 +67,7 @@ def settings() -> Iterator[str]:
     yield "`--config.FIELD=VALUE`. `lmrep fields WORD` searches this list, and `lmrep fields --config=bert.py` shows "
     yield "the values of a config file.\n"
     grouped: dict[str, list[fields.Field]] = {}
-    for field in fields.listed(None):
+    for field in fields.list_fields(None):
         head = field.path.partition(".")[0] if "." in field.path else "top level"
         group = field.choice if " " in field.choice else f"{head} of {field.choice}" if field.choice else head
         grouped.setdefault(group, []).append(field)

@@ -29,7 +29,7 @@ def run(arguments: Arguments) -> int:
         raise UserError(f"lmrep completion takes the name of a shell: {', '.join(SCRIPTS)}")
     from lmrep.experiment import fields
 
-    paths = dict.fromkeys(field.path for field in fields.listed(None) if ".N." not in field.path)
+    paths = dict.fromkeys(field.path for field in fields.list_fields(None) if ".N." not in field.path)
     print(SCRIPTS[arguments.words[0]](choices(), list(paths)))
     return 0
 

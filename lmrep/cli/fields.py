@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 def run(arguments: Arguments) -> int:
     """The command."""
-    from lmrep.experiment.fields import listed
+    from lmrep.experiment.fields import list_fields
 
-    fields = list(listed(arguments.load_config().to_dict() if arguments.config_file or arguments.overrides else None))
+    configured = arguments.config_file or arguments.overrides
+    fields = list(list_fields(arguments.load_config().to_dict() if configured else None))
     words = [word.lower() for word in arguments.words]
     chosen = [field for field in fields
               if all(word in f"{field.path} {field.choice} {field.bounds.help}".lower() for word in words)]

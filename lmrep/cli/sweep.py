@@ -84,7 +84,7 @@ def run(arguments: Arguments) -> int:
     if not flags.show:
         with exclusive(directory / LOCK, LOCK_SECONDS):  # other tasks write the plan too
             if previous := sweep.read(directory):
-                plan = sweep.extended(previous, plan)
+                plan = sweep.extend(previous, plan)
             sweep.write(directory, plan)
     runs = plan.runs()
     if not flags.show:
@@ -130,9 +130,9 @@ def _plan(arguments: Arguments, previous: Any) -> Any:
     if flags.list is not None:
         fields = settings.read_list(flags.list)
     elif flags.grid == PAPER:
-        fields = settings.published(load_sweep(page_files.find(file), argument), file)
+        fields = settings.from_grid(load_sweep(page_files.find(file), argument), file)
     elif flags.grid in GRIDS:
-        fields = settings.published(GRIDS[flags.grid], flags.grid)
+        fields = settings.from_grid(GRIDS[flags.grid], flags.grid)
     elif flags.grid is not None:
         fields = settings.parse_grid(flags.grid)
     elif previous:

@@ -29,8 +29,8 @@ from lmrep.training.stages import Stage, locate_stage
 
 
 def check_vocabulary(experiment: Experiment) -> None:
-    """Refuses a vocabulary that the model's table cannot hold, before any text is read. One that will have at most
-    `vocab_size` tokens is checked once it is trained (`config.build_model`).
+    """Refuses a vocabulary that the model's table cannot hold, before any text is read. If the tokenizer is still to be
+    trained and may get fewer tokens than `vocab_size`, `config.build_model` checks its vocabulary after training.
 
     Raises:
       UserError: it is larger, too small to be trained, or its file cannot be read.
@@ -45,24 +45,24 @@ def check_samples(experiment: Experiment, tokenizer: tokenizers.Tokenizer) -> No
     """Refuses sample texts that the trained model could not take. Raises UserError."""
     max_length = experiments.build_model(experiment).max_length
     for text in experiment.samples:
-        accepting = [each for each in experiments.capabilities(experiment) if each.accepts(text)]
+        accepting = [capability for capability in experiments.capabilities(experiment) if capability.accepts(text)]
         if accepting:
             accepting[0].check([text], tokenizer, max_length)
 
 
 def best_direction(experiment: Experiment) -> str:
-    """"max" or "min", where the best value of `checkpoint.best` is, by the metrics of the stages' objectives.
+    """Returns "max" or "min": which value of the metric `checkpoint.best` is the best.
 
     Raises:
-      UserError: none of them has such a metric.
+      UserError: no objective of the stages has this metric.
     """
     if experiment.labelled and not experiment.checkpoint.best:
-        return "max"  # one of TASK_METRICS
+        return "max"  # the task chooses one of TASK_METRICS, of which more is better
     return training_stages.best_direction(metrics(experiment), experiment.checkpoint.best)
 
 
 def metrics(experiment: Experiment) -> dict[str, Metric]:
-    """What a run measures, by name: the metrics of the trainer and of the stages' objectives."""
+    """Returns the metrics of a run by name: those of the trainer and of the stages' objectives."""
     known = dict(COMMON)
     for stage in experiments.resolve_stages(experiment):
         known |= task_data.metrics(experiment, stage.objective_name)
@@ -77,7 +77,7 @@ def check_processes(sizes: Sequence[int], devices: int, processes: int) -> None:
 
 
 def check_writable(directory: Path, flag: str = "workdir") -> None:
-    """Refuses the directory of `--flag` if it could not be made or written to. Raises UserError."""
+    """Refuses the directory given as `--flag` if it cannot be created or written to. Raises UserError."""
     if remote.as_url(directory):
         raise UserError(f"the {flag} {directory} is a remote store, and this needs a file system with locks; "
                         f"give another --{flag}")
@@ -88,10 +88,10 @@ def check_writable(directory: Path, flag: str = "workdir") -> None:
 
 
 def check_shared(directory: Path, seconds: float = 60) -> None:
-    """Refuses a workdir in which this host does not find, in time, what process 0 has written there.
+    """Waits until this host sees the config.json that process 0 has written to the workdir.
 
     Raises:
-      UserError: the hosts do not share it.
+      UserError: it does not appear within `seconds`, so the hosts do not share the workdir.
     """
     deadline = time.monotonic() + seconds  # network file systems show a new file late
     while not (directory / CONFIG).exists():
@@ -102,8 +102,8 @@ def check_shared(directory: Path, seconds: float = 60) -> None:
 
 
 def run_record(data: Data, stages: Sequence[Stage], frozen: Mapping[str, str] = MappingProxyType({})) -> dict:
-    """The contents of config.json: everything that decides what the run computes. `frozen` has the fingerprints of the
-    frozen parts, by name."""
+    """Returns the contents of config.json: everything that decides what the run computes. `frozen` has the fingerprints
+    of the frozen parts, by name."""
     labelled = {split: records.fingerprint(examples) for split, examples in data.records.items()}
     return {
         "config": dataclasses.asdict(data.experiment),
@@ -118,10 +118,10 @@ def run_record(data: Data, stages: Sequence[Stage], frozen: Mapping[str, str] = 
 
 
 def check_same_record(record: dict) -> None:
-    """Refuses a run whose processes have read other data, or configs that give other numbers. All processes call this.
+    """Refuses a run whose processes differ in their config or data. All processes must call this.
 
     Raises:
-      UserError: `run_record` of some process differs from that of process 0.
+      UserError: the `run_record` of a process differs from that of process 0 in a field that is not resumable.
     """
     if jax.process_count() == 1:
         return
@@ -133,9 +133,12 @@ def check_same_record(record: dict) -> None:
 
 
 def check_same_config(directory: Path, steps: Sequence[int], experiment: Experiment) -> None:
-    """As `check_resumable`, for the config alone: before the data is prepared. (That of a task is not complete before
-    its data are read.) Raises UserError, too, where the directory holds a published checkpoint, which a run would
-    overwrite."""
+    """Calls `check_resumable` before the data is prepared, for the config alone. It skips tasks, whose config is
+    complete only after their data is read.
+
+    Raises:
+      UserError: as `check_resumable`, or the directory holds a published checkpoint, which a run would overwrite.
+    """
     check_not_published(directory)
     if steps and not experiment.labelled:
         data = read_config(directory)["data"] | {"rules": RULES}
@@ -144,21 +147,21 @@ def check_same_config(directory: Path, steps: Sequence[int], experiment: Experim
 
 
 def completed(experiment: Experiment) -> dict[str, Any]:
-    """The fields of an experiment, with the defaults of those that its network, objective and format leave out."""
+    """Returns the fields of an experiment, with defaults for those that its network, objective and format omit."""
     fields, stage = dataclasses.asdict(experiment), experiments.resolve_stages(experiment)[0]
     defaults = {"model": experiments.model_config(experiment), "objective": stage.objective, "format": stage.format}
     return fields | {name: _filled(fields[name], dataclasses.asdict(record)) for name, record in defaults.items()}
 
 
-def _filled(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    missing = {name: value for name, value in defaults.items() if name not in given}
+def _filled(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    missing = {name: value for name, value in defaults.items() if name not in fields}
     return missing | {name: _filled(value, defaults[name]) if isinstance(value, Mapping) and isinstance(
-        defaults.get(name), Mapping) else value for name, value in given.items()}
+        defaults.get(name), Mapping) else value for name, value in fields.items()}
 
 
 def check_rules(directory: Path, recorded: Mapping[str, Any]) -> None:
-    """Refuses a run whose text was split into documents and sentences by the rules of another version of lmrep, which
-    gave the same files other examples. `recorded` is the `data` of its config.json. Raises UserError."""
+    """Refuses a run whose text was divided into splits and sentences by the rules of another version of lmrep, so that
+    the same files give other examples now. `recorded` is the `data` of its config.json. Raises UserError."""
     if recorded.get("rules") != RULES:
         raise UserError(f"{directory} was trained by a version of lmrep that divided text into splits and sentences by "
                         f"other rules ({recorded.get('rules', 'before splits-2')}; now {RULES}): its training text may "
@@ -168,13 +171,13 @@ def check_rules(directory: Path, recorded: Mapping[str, Any]) -> None:
 def check_fingerprints(
     directory: Path, record: Mapping[str, Any], loaded: Mapping[str, str], experiment: Experiment
 ) -> None:
-    """Refuses frozen parts that are not those that a run was trained with.
+    """Refuses frozen parts that differ from those that a run was trained with.
 
     Args:
-      directory: of the run.
-      record: its config.json.
+      directory: the run's workdir.
+      record: the contents of its config.json.
       loaded: the fingerprints of the parts that were loaded, by name.
-      experiment: that names them.
+      experiment: the experiment, whose `frozen` names the parts.
 
     Raises:
       UserError: a fingerprint differs.
@@ -188,30 +191,30 @@ def check_fingerprints(
 
 
 def _changed_files(previous: dict, record: dict) -> list[str]:
-    """A line for each split of a task that has other examples in the second `run_record`; none for a run that has no
-    fingerprints of its `records`."""
-    lines, (old, new) = [], (each["data"].get("records", {}) for each in (previous, record))
-    experiments_of = [experiments.parse(each["config"]) for each in (previous, record)]
+    """Describes each split of a task whose examples differ between two `run_record`s, a line each; [] where one of
+    them has no fingerprints of `records`."""
+    lines, (old, new) = [], (contents["data"].get("records", {}) for contents in (previous, record))
+    both = [experiments.parse(contents["config"]) for contents in (previous, record)]
     for split in records.SPLITS if old and new else ():
         if old.get(split) == new.get(split):
             continue
-        before, after = (task_data.files(experiment, split) or "none" for experiment in experiments_of)
+        before, after = (task_data.files(experiment, split) or "none" for experiment in both)
         lines.append(f"data.{split}: {before} has other examples than before" if before == after else
                      f"data.{split}: {before} -> {after}, with other examples")
     return lines
 
 
 def check_resumable(directory: Path, steps: Sequence[int], record: dict, experiment: Experiment) -> None:
-    """Refuses to resume a run whose numbers the new config or data would change.
+    """Refuses to resume a run if the new config or data would change its numbers.
 
     Args:
       directory: its workdir.
-      steps: of its checkpoints.
+      steps: the steps of its checkpoints.
       record: `run_record` of the new config and data.
       experiment: the new config.
 
     Raises:
-      UserError: a field differs that is not `resumable`, the data differs, or steps is too small.
+      UserError: a field that is not `resumable` differs, the data differs, or `steps` of the config is too small.
     """
     if not steps:
         return  # nothing is lost by starting anew

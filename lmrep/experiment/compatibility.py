@@ -1,8 +1,8 @@
-"""Which networks, objectives and formats fit together: every triple is tried by shapes alone.
+"""Finds which networks, objectives and formats fit together, by shapes alone.
 
-A triple fits if its config is accepted and the loss of a training step can be traced with it. Presets that differ in
-sizes and dropout alone are traced once, at the tiny sizes of their network's row, and so are formats that give a step
-all the fields that it reads. A component whose code fails is refused, with what it raised.
+A triple fits if its config is accepted and the loss of a training step can be traced with it. Presets that differ only
+in sizes and dropout are traced once, at the `tiny` sizes of their network. Formats that give a step every field that it
+reads share one trace. A triple whose code raises an error is refused with that error.
 """
 
 import dataclasses
@@ -35,31 +35,32 @@ SENTINELS = 100
 
 
 class Pairing(NamedTuple):
-    """A triple; `refused` says why it does not fit, and is "" if it does."""
+    """A network, an objective and a format, and whether they fit."""
 
     preset: str  # or the name of a network that has none
     objective: str  # a name, and a field that is True in it, if any: "masked sentence_pair"
     format: str
-    refused: str = ""
+    refused: str = ""  # the reason why they do not fit; "" if they do
 
 
-def pairings(beginnings: Sequence[str] = ("",)) -> Iterator[Pairing]:
-    """Every triple with a preset whose name begins in one of these ways."""
-    for preset in filter(lambda name: name.startswith(tuple(beginnings)), networks()):
+def pairings(prefixes: Sequence[str] = ("",)) -> Iterator[Pairing]:
+    """Tries every triple with a preset whose name begins with one of the prefixes."""
+    for preset in filter(lambda name: name.startswith(tuple(prefixes)), networks()):
         for objective in objectives():
             for form in FORMATS:
                 yield Pairing(preset, objective, form, refusal(preset, objective, form))
 
 
 def networks() -> tuple[str, ...]:
-    """Every preset, and the networks that have none."""
+    """Returns every preset, and every network that has none."""
     with_presets = {preset.model for preset in PRESETS.values()}
     return (*PRESETS, *(name for name in pretrained_models() if name not in with_presets))
 
 
 @cache
 def objectives() -> tuple[str, ...]:
-    """Every objective with its defaults, and with each flag that makes it need more fields of a format."""
+    """Returns the name of every objective, for its defaults, and "NAME FLAG" for each flag that makes the objective
+    read more batch fields."""
     variants = []
     for name, definition in OBJECTIVES.items():
         plain = definition.config()
@@ -70,15 +71,15 @@ def objectives() -> tuple[str, ...]:
     return tuple(variants)
 
 
-def settings(objective: str) -> tuple[str, dict[str, Any]]:
-    """(name, fields) of one of `objectives()`."""
+def parse_variant(objective: str) -> tuple[str, dict[str, Any]]:
+    """Parses an item of `objectives()` to (name, fields of its config)."""
     name, *switches = objective.split()
     return name, dict.fromkeys(switches, True)
 
 
 def refusal(preset: str, objective: str, form: str) -> str:
-    """Why a triple is refused; "" if it fits."""
-    name, fields = settings(objective)
+    """Returns why a triple does not fit; "" if it does."""
+    name, fields = parse_variant(objective)
     try:
         config = experiments.default_config(preset, name, form)
         config.name, config.length = preset, LENGTH
@@ -87,11 +88,11 @@ def refusal(preset: str, objective: str, form: str) -> str:
             config.tokenizer.name = PRESETS[preset].tokenizer
         experiments.parse(config)
         model = preset if preset in MODELS else PRESETS[preset].model
-        network = smallest(MODELS[model], MODELS[model].config() if preset in MODELS else PRESETS[preset].config)
-        given = default_fields(form)
-        every = tuple(sorted({name for other in FORMATS for name in default_fields(other)}))
-        if not reads(model, network, objective, every) <= set(given):
-            reads(model, network, objective, given)
+        network = tiny_config(MODELS[model], MODELS[model].config() if preset in MODELS else PRESETS[preset].config)
+        batch_fields = default_fields(form)
+        all_fields = tuple(sorted({name for other in FORMATS for name in default_fields(other)}))
+        if not fields_read(model, network, objective, all_fields) <= set(batch_fields):
+            fields_read(model, network, objective, batch_fields)
     except UserError as error:
         return str(error)
     except Exception as error:  # of a component that is not lmrep's
@@ -99,9 +100,9 @@ def refusal(preset: str, objective: str, form: str) -> str:
     return ""
 
 
-def smallest(row: ModelDef, config: Any) -> Any:
-    """The same network at the sizes of its row's `tiny`, without dropout, and with a vocabulary of `VOCAB` where it can
-    have that. What `tiny` has beside numbers may be another network."""
+def tiny_config(row: ModelDef, config: Any) -> Any:
+    """Returns a network's config at the sizes of its row's `tiny`, without dropout, and with a vocabulary of `VOCAB` if
+    the network allows that. Fields of `tiny` that are no numbers are left out, since they may make another network."""
     sizes = {name: value for name, value in row.tiny.items() if type(value) in (int, float) and name != "vocab"}
     rates = {name: 0.0 for name in row.dropout_fields if type(getattr(config, name)) is float}
     tiny = dataclasses.replace(config, **{**sizes, **rates, "vocab": VOCAB})
@@ -113,26 +114,26 @@ def smallest(row: ModelDef, config: Any) -> Any:
 
 
 def default_fields(form: str) -> tuple[str, ...]:
-    """The batch fields of a format with its default settings."""
+    """Returns the batch fields of a format with its default settings."""
     return FORMATS[form].fields(FORMATS[form].config())
 
 
 @cache
-def reads(model: str, network: Any, objective: str, given: tuple[str, ...]) -> frozenset[str]:
-    """The batch fields, of those `given`, that the loss of a training step reads. It is traced and not compiled.
+def fields_read(model: str, network: Any, objective: str, batch_fields: tuple[str, ...]) -> frozenset[str]:
+    """Returns those of `batch_fields` that the loss of a training step reads. The loss is traced and not compiled.
 
     Raises:
       UserError: network and objective do not fit.
     """
-    name, fields = settings(objective)
+    name, fields = parse_variant(objective)
     definition, size = OBJECTIVES[name], network.vocab
     vocabulary = Vocabulary(size, {role: i for i, role in enumerate(ROLES)}, np.ones(size, bool), np.ones(size, int),
                             sentinels=tuple(range(size - 1, size - 1 - min(SENTINELS, size // 2), -1)))
-    built_network = contracts.build_network(model, network, Execution(scan=True), model)
-    encoder = contracts.checked_network(built_network, model, MODELS[model])
+    encoder = contracts.checked_network(
+        contracts.build_network(model, network, Execution(scan=True), model), model, MODELS[model])
     with faults_of(described("objective", name, definition.config), definition.config):
         built = definition.build(definition.config(**fields), encoder, vocabulary)
-        batch = batch_struct(given, "characters" in encoder.inputs, b=BATCH_SIZE, t=LENGTH)
+        batch = batch_struct(batch_fields, "characters" in encoder.inputs, b=BATCH_SIZE, t=LENGTH)
 
         def loss(params: Tree, batch: Batch):
             prepared = built.prepare(prepare_keys(built, batch, 0, 0), batch)
@@ -146,23 +147,23 @@ def reads(model: str, network: Any, objective: str, given: tuple[str, ...]) -> f
 
 
 def table(triples: list[Pairing]) -> str:
-    """As text: for each preset and objective the formats that it takes, then the reasons why others are refused."""
+    """Formats triples as text: for each preset and objective the formats that fit, then why the others are refused."""
     formats, reasons, lines = list(FORMATS), {}, []
     width = max(len(f"{p.preset} {p.objective}") for p in triples)
     for preset, objective in dict.fromkeys((p.preset, p.objective) for p in triples):
         marks = []
         for p in triples:
             if (p.preset, p.objective) == (preset, objective):
-                marks.append(f"[{reasons.setdefault(reason(p), len(reasons) + 1)}]" if p.refused else "fits")
+                marks.append(f"[{reasons.setdefault(_reason(p), len(reasons) + 1)}]" if p.refused else "fits")
         lines.append(f"{f'{preset} {objective}':{width}}  " + "  ".join(
             f"{mark:{len(form)}}" for mark, form in zip(marks, formats, strict=True)))
     head = f"{'':{width}}  " + "  ".join(formats)
     return "\n".join([head, *lines, *(f"[{number}] {why}" for why, number in reasons.items())])
 
 
-def reason(p: Pairing) -> str:
-    """Why a triple is refused, without the names that the lines and columns of the table show."""
-    (name, _), refused = settings(p.objective), p.refused
+def _reason(p: Pairing) -> str:
+    """Returns why a triple is refused, without the names that the lines and columns of the table show."""
+    (name, _), refused = parse_variant(p.objective), p.refused
     for named, short in ((f"objective {name!r}", "the objective"), (f"format {p.format!r}", "the format"),
                          (f"the network {p.preset!r}", "the network"), (f"network {p.preset!r}", "the network")):
         refused = refused.replace(named, short)

@@ -1,4 +1,4 @@
-"""The fields of an experiment's config with their values, types, bounds and meanings."""
+"""Lists the fields of an experiment's config with their values, types, bounds and meanings."""
 
 import dataclasses
 import functools
@@ -22,12 +22,12 @@ class Field(NamedTuple):
     path: str  # "optimizer.learning_rate"
     choice: str  # "objective masked" for a field of one objective, network or format; "" for all others
     value: Any  # its default, or its value in a config
-    type_name: str  # of its values, for people
-    bounds: Bounds  # what its values may be, and what it means
+    type_name: str  # the type of its values, for people
+    bounds: Bounds  # which values are allowed, and what the field means
 
 
-def listed(config: Mapping[str, Any] | None) -> Iterator[Field]:
-    """The fields of a config with its values, or, for None, all fields with their defaults."""
+def list_fields(config: Mapping[str, Any] | None) -> Iterator[Field]:
+    """Yields the fields of a config with its values, or, for None, all fields with their defaults."""
     top = record_of(config or {})
     tables = {"model": MODELS, "objective": ALL_OBJECTIVES if config is None else top.objectives,
               "format": ALL_FORMATS if config is None else top.formats}
@@ -45,11 +45,11 @@ def listed(config: Mapping[str, Any] | None) -> Iterator[Field]:
         else:
             rows = RECORDS.get(field.path)
             yield field._replace(bounds=dataclasses.replace(field.bounds, choices=tuple(rows))) if rows else field
-    for path, rows in RECORDS.items():  # what single rows add
+    for path, rows in RECORDS.items():  # the fields that only some rows have
         section = path.removesuffix(".name")
-        given = functools.reduce(lambda node, key: node.get(key, {}), section.split("."), config or {})
-        for name in rows.keys() & {given.get("name")} if given else rows:
-            yield from (field for field in _of_record(rows[name].config, f"{section}.", given, f"{section} {name}")
+        values = functools.reduce(lambda node, key: node.get(key, {}), section.split("."), config or {})
+        for name in rows.keys() & {values.get("name")} if values else rows:
+            yield from (field for field in _of_record(rows[name].config, f"{section}.", values, f"{section} {name}")
                         if field.path not in seen)
     if config is None:
         yield from (field._replace(choice="tasks") for field in _of_record(TaskExperiment, "", {})
@@ -57,7 +57,7 @@ def listed(config: Mapping[str, Any] | None) -> Iterator[Field]:
 
 
 def _of_record(record: type, where: str, values: Mapping[str, Any], choice: str = "") -> Iterator[Field]:
-    """The fields of a record and of the records in it, at path `where`. Fields that `values` lacks have their
+    """Yields the fields of a record and of the records in it, at path `where`. Fields that `values` lacks have their
     defaults."""
     types_by_name = typing.get_type_hints(record)
     for field in dataclasses.fields(record):
@@ -79,10 +79,10 @@ def _mapping(record: Any) -> Mapping[str, Any]:
 
 
 def _type_name(annotation: Any) -> str:
-    """A type in words."""
+    """Describes a type in words."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (types.UnionType, typing.Union):
-        return " or ".join("none" if one is types.NoneType else _type_name(one) for one in arguments)
+        return " or ".join("none" if member is types.NoneType else _type_name(member) for member in arguments)
     if origin is tuple:
         return f"{_type_name(arguments[0])}, or several between commas"
     if origin is dict:

@@ -1,4 +1,4 @@
-"""From the argument of the page of a task to its config, with the numbers that papers fine-tune with."""
+"""Makes the config of a task from the argument of its page, with the numbers that papers fine-tune with."""
 
 import glob
 import os
@@ -27,12 +27,13 @@ Row = Mapping[str, Any]  # fields of a config by dotted path
 
 
 def epochs(number: float, batch_size: int, rate: float, **more: Any) -> Row:
-    """Passes over the training data. `more` are fields of the config, with __ for dots, or of its optimizer."""
+    """Returns the fields for a number of passes over the training data. `more` are fields of the optimizer, or, with __
+    for dots, of the config."""
     return {"epochs": float(number), "batch_size": batch_size, "optimizer.learning_rate": rate, **_of_optimizer(more)}
 
 
 def steps(number: int, batch_size: int, rate: float, warmup: int, **more: Any) -> Row:
-    """A number of steps, the first `warmup` of which raise the rate."""
+    """Returns the fields for a number of steps, the first `warmup` of which raise the learning rate."""
     return {"steps": number, "batch_size": batch_size, "optimizer.learning_rate": rate,
             "optimizer.schedule.warmup": warmup, "optimizer.schedule.warmup_fraction": 0.0, **_of_optimizer(more)}
 
@@ -132,7 +133,7 @@ RECIPES: Mapping[str, Mapping[str, Row]] = {
 
 
 def recipe_fields(recipe: str, known: str = "") -> Row:
-    """The fields that a recipe sets for a data set."""
+    """Returns the fields that a recipe sets for a known data set; "" for any other."""
     rows = RECIPES[recipe]
     return {**rows[""], **rows.get(known, {})}
 
@@ -148,31 +149,33 @@ GRIDS: Mapping[str, Mapping[str, tuple]] = {
 
 def compose_task(
     argument: str, task: str, known: str = "", network: str = "linear", model: str = "", base: str = "bert_base",
-    **own: Any
+    **sections: Any
 ) -> ml_collections.ConfigDict:
-    """The config of a task.
+    """Makes the config of a task.
 
     Args:
-      argument: `name=value,name=value` out of
-        init: a run or a published directory to start from; empty: from scratch.
-        size: base; or tiny, a small network from nothing for two cores.
-        model: a preset or a network, from scratch; none: only what is above frozen vectors, words or characters.
-        recipe: of `RECIPES`.
+      argument: `name=value,name=value`, with any of
+        init: a run or a published directory to start from; empty: random parameters.
+        size: base; or tiny, a small network with random parameters, for two cores.
+        model: a preset or a network, with random parameters; none: no network below the layers that read frozen
+          vectors, words or characters.
+        recipe: a name in `RECIPES`.
         head: auto, or new.
-        network: between the encoder and the head: linear (nothing) or bilstm; of taggers also crf or bilstm_crf, of
-          classifiers bcn.
+        network: what is between the encoder and the head: linear (nothing) or bilstm; for taggers also crf or
+          bilstm_crf, for classifiers also bcn.
         data: the folder with the published files of a known set, or tfds.
         features: a run or a published directory, whose frozen vectors the task reads (ELMo); no other network is
           trained then, unless `init` or `model` names one.
-        vectors: a text file of word vectors. Of texts that nothing else is read of, the mean over tokens goes to the
-          head, unless `objective.pooling` is set.
+        vectors: a text file of word vectors. If nothing else is read, the head gets their mean over tokens, unless
+          `objective.pooling` is set.
         as_text: true: the task as text to text, with an encoder-decoder (`lmrep.tasks.as_text`).
         mesh: as for pretraining.
       task: a name in `TASKS`.
       known: a name in `KNOWN`.
-      network, model: those where the argument has none, nor `init`; "none" where everything that is read is frozen.
+      network, model: the defaults of these two choices; a model of "none" stands for no network. `model` is ignored
+        with `init`, `features`, `vectors` or size=tiny.
       base: the preset or network of size=tiny.
-      **own: fields of sections of the config: data={"format": "trees"}.
+      **sections: section of the config -> fields to set, as data={"format": "trees"}.
 
     Raises:
       UserError: a choice, or the task, does not exist.
@@ -181,7 +184,7 @@ def compose_task(
     form = None
     if chosen.as_text:
         form, task, base = text_form(task, known, tfds=chosen.data == "tfds"), "text_to_text", "encoder_decoder"
-    # The network: that of init, the one that is named, a tiny one, or none below frozen vectors.
+    # The network: that of init, the named one, a tiny one, or none below frozen vectors.
     if not (chosen.init or chosen.model or chosen.size == "tiny"):
         chosen.model = "none" if chosen.features or chosen.vectors else model
     built = chosen.model or base
@@ -199,7 +202,7 @@ def compose_task(
     # The numbers of the paper, then of the page.
     recipe = "features" if chosen.model == "none" else chosen.recipe
     config.update_from_flattened_dict(recipe_fields(recipe, known))
-    for section, fields in own.items():
+    for section, fields in sections.items():
         config.update({section: fields})
     if not chosen.init:
         if form:  # it gives texts back as they were
@@ -210,7 +213,7 @@ def compose_task(
 
 
 def _chosen(argument: str, task: str, known: str, network: str) -> SimpleNamespace:
-    """The choices of an argument of `compose_task`; `data` is "" where there is no known set."""
+    """Parses an argument of `compose_task`; `data` is "" without a known set."""
     field = choose(TASKS, task, "the task").objective.config.__dataclass_fields__.get("network")
     choices = field.metadata["bounds"].choices if field else ("linear",)
     chosen = loading.parse_argument(
@@ -226,7 +229,7 @@ def _chosen(argument: str, task: str, known: str, network: str) -> SimpleNamespa
 
 
 def _use_head(config: ml_collections.ConfigDict, chosen: SimpleNamespace) -> None:
-    """What the head reads beside the network, and what is between it and the head."""
+    """Sets what the head reads beside the network, and what is between the two."""
     config.frozen = {name: path for name, path in (("features", chosen.features), ("words", chosen.vectors)) if path}
     for name in config.frozen:
         if name not in config.objective:
@@ -242,40 +245,39 @@ def _use_head(config: ml_collections.ConfigDict, chosen: SimpleNamespace) -> Non
         config.objective.update({"network": chosen.network, **networks.FIELDS.get(chosen.network, {})})
 
 
-class Reading(NamedTuple):
-    """How a network reads the texts of a task."""
+class TaskNetwork(NamedTuple):
+    """A network as a task uses it."""
 
-    model: Mapping[str, Any]  # fields of `config.model` that differ from those that it was given
-    head: Mapping[str, Any]  # fields of a task's head that the network asks for
-    network: Model  # with the fields of `model`
+    model: Mapping[str, Any]  # fields of `config.model` that the task changes
+    head: Mapping[str, Any]  # fields of the task's head that the network needs
+    network: Model  # built with the fields of `model`
 
 
-def reading_fields(task: str, model: Mapping[str, Any]) -> Reading:
-    """How the network of the fields `config.model` reads the texts of a task in `TASKS`: an encoder-decoder that
-    generates texts with its encoder alone, unless it is to generate; a network that does not read both sides, from left
-    to right."""
+def task_network(task: str, model: Mapping[str, Any]) -> TaskNetwork:
+    """Builds the network of `config.model` for a task in `TASKS`. A task that does not generate texts uses only the
+    encoder of an encoder-decoder. The head of a network that does not attend to both sides has `context="left"`."""
     name, objective = model.get("name", "transformer"), TASKS[task].objective
     definition, fields = MODELS[name], {key: value for key, value in model.items() if key != "name"}
 
-    def build(own: Mapping[str, Any]) -> Model:
-        return definition.build(read(definition.config, {**fields, **own}, "config.model"), Execution(), name)
+    def build(changes: Mapping[str, Any]) -> Model:
+        return definition.build(read(definition.config, {**fields, **changes}, "config.model"), Execution(), name)
 
-    own, network = {}, build({})
+    changes, network = {}, build({})
     if Context.SOURCE in network.conditions_on and objective.conditions_on(objective.config()) != Context.SOURCE:
-        own = dict(definition.encoder)
-        network = build(own)
+        changes = dict(definition.encoder)
+        network = build(changes)
     head = {} if Context.BOTH in network.conditions_on else {"context": "left"}
-    return Reading(own, head | ({"pooling": "mean"} if network.head_style.pooling == "mean" else {}), network)
+    return TaskNetwork(changes, head | ({"pooling": "mean"} if network.head_style.pooling == "mean" else {}), network)
 
 
 def compose_known(argument: str, known: str, network: str = "linear", model: str = "") -> ml_collections.ConfigDict:
-    """The config of a known data set; arguments as in `compose_task`."""
+    """Makes the config of a known data set's task; the arguments are those of `compose_task`."""
     return compose_task(argument, choose(KNOWN, known, "the known set").task, known, network, model)
 
 
 def _use(config: ml_collections.ConfigDict, known: KnownSet, data: str) -> None:
-    """The files of a known set in the folder `data`, which may lack the test file, or its form in TFDS; "" leaves them
-    to be given."""
+    """Sets the files of a known set in the folder `data`, which may lack the test file, or the set's form in TFDS. With
+    "" the files stay unset."""
     if data == "tfds" and known.tfds is None:
         raise UserError("this data set is not in TFDS in its published form; give the folder of its files: data=FOLDER")
     files, fields = ({}, known.tfds) if data == "tfds" else known.form(data)
@@ -291,16 +293,16 @@ def _use(config: ml_collections.ConfigDict, known: KnownSet, data: str) -> None:
 
 
 def _from_scratch(config: ml_collections.ConfigDict, chosen: SimpleNamespace, name: str) -> None:
-    """The network `name` from random parameters, and a tokenizer of the training texts."""
+    """Sets the network `name` with random parameters, and a tokenizer that is trained on the training texts."""
     preset = PRESETS.get(name)
     if preset:
         config.tokenizer.update({"name": preset.tokenizer, "lowercase": preset.lowercase,
                                  "vocab_size": preset.config.vocab})
         config.objective.update(heads.published(TASKS[config.objective.name].objective.config, preset.family))
-    reading = reading_fields(config.objective.name, config.model)
-    config.model.update(reading.model)
-    config.objective.update({name: value for name, value in reading.head.items() if name in config.objective})
-    if not preset and "characters" in reading.network.inputs:
+    built = task_network(config.objective.name, config.model)
+    config.model.update(built.model)
+    config.objective.update({name: value for name, value in built.head.items() if name in config.objective})
+    if not preset and "characters" in built.network.inputs:
         name = next(name for name, row in TOKENIZERS.items() if row.characters)
         config.tokenizer.update({"name": name, "lowercase": False})
     config.model.vocab = 0

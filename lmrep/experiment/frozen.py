@@ -1,7 +1,7 @@
-"""The frozen parts of an experiment, `config.frozen`: parameters that objectives read and no update changes. A part is
-a run, a published directory, or a text file of word vectors.
+"""Loads the frozen parts of an experiment, `config.frozen`: parameters that objectives read and no update changes. A
+part is a run, a published directory, or a text file of word vectors.
 
-They are loaded with every start of a run and never saved with it; the run's config.json has their fingerprints.
+Parts are loaded at every start of a run and never saved with it; the run's config.json has their fingerprints.
 """
 
 import contextlib
@@ -33,14 +33,15 @@ class Trained(NamedTuple):
     """A trained network as it is read from a directory."""
 
     source: str  # the directory and the step, for people
-    experiment: Experiment  # that trained it, or would have
+    experiment: Experiment  # the experiment that trained it; for a published one, an equivalent experiment
     step: int  # of its checkpoint
-    tokenizer: tokenizers.Tokenizer  # its own
-    values: Mapping[str, np.ndarray] | None  # float32 arrays by path; None where they are not wanted
+    tokenizer: tokenizers.Tokenizer
+    values: Mapping[str, np.ndarray] | None  # float32 arrays by path; None if they were not requested
 
 
 def read_run(directory: Path, name: str, values: bool) -> Trained:
-    """The run in a workdir, at the checkpoint that is read by default; `name` is its path, for people.
+    """Reads the run in a workdir, at its default checkpoint (`chosen_step`); `name` is its path, for people. Without
+    `values`, no checkpoint is read.
 
     Raises:
       UserError: it has no checkpoint.
@@ -59,40 +60,45 @@ def read_run(directory: Path, name: str, values: bool) -> Trained:
 
 
 def chosen_step(checkpoints: Checkpoints, experiment: Experiment) -> int | None:
-    """The step that is read where none is given: the newest checkpoint that verifies, or the best one where
-    the config says so (`checkpoint.load`). None if there is no checkpoint."""
+    """Returns the step of a run's default checkpoint: the best one if the config says so (`checkpoint.load`), otherwise
+    the newest that verifies. None if there is no checkpoint."""
     best = checkpoints.best() if experiment.checkpoint.load == "best" else None
     return checkpoints.newest() if best is None else best
 
 
-# How a directory is read, by whether its config.json is a run's; `lmrep.interop.conversion` adds "published".
+# Kind of directory -> its reader, (directory, name, values) -> Trained. `lmrep.interop.conversion` adds "published".
 READERS: dict[str, Callable[[Path, str, bool], Trained]] = {"run": read_run}
 
 
-def names(experiment: Experiment) -> dict[str, str]:
-    """{name: path} of the parts that an experiment's stages read.
+def part_paths(experiment: Experiment) -> dict[str, str]:
+    """Returns {name: path} of the parts that an experiment's stages read.
 
     Raises:
-      UserError: a part that a stage reads is not given, or one is given that none reads.
+      UserError: `config.frozen` lacks a part that a stage reads, or has one that no stage reads.
     """
-    given = {name: path for name, path in experiment.frozen.items() if path}
+    paths = {name: path for name, path in experiment.frozen.items() if path}
     read: dict[str, str] = {}
     for stage in experiments.resolve_stages(experiment):
         for name in ALL_OBJECTIVES[stage.objective_name].parts(stage.objective):
             read[name] = stage.objective_name
-            if name not in given:
+            if name not in paths:
                 raise UserError(f"objective {stage.objective_name!r} reads the frozen part {name!r}, which "
                                 "config.frozen lacks; give a run or a published directory: "
                                 f"--config.frozen.{name}=runs/bert")
-    if unread := [name for name in given if name not in read]:
+    if unread := [name for name in paths if name not in read]:
         raise UserError(f"config.frozen has {', '.join(map(repr, unread))}, which no objective of this run reads "
                         f"({'they read ' + ', '.join(map(repr, read)) if read else 'they read none'}); remove it, or "
                         "set the field of the objective that names it")
-    return given
+    return paths
 
 
 def locate(name: str, path: str, checkpoints: bool = True) -> Path:
-    """The file or directory of a part, downloaded if it is remote.
+    """Returns the file or directory of a part, downloaded if it is remote.
+
+    Args:
+      name: the part's name in `config.frozen`, for messages.
+      path: a local path or a URL.
+      checkpoints: whether to download the checkpoints of a remote run.
 
     Raises:
       UserError: there is none.
@@ -111,79 +117,79 @@ def locate(name: str, path: str, checkpoints: bool = True) -> Path:
 
 
 def check_present(experiment: Experiment) -> None:
-    """Raises UserError where a part is missing, before anything else is loaded. Downloads no parameters."""
-    for name, path in names(experiment).items():
+    """Raises UserError if a part is missing. Downloads no parameters."""
+    for name, path in part_paths(experiment).items():
         locate(name, path, checkpoints=False)
 
 
 def load(
     experiment: Experiment, tokens: Sequence[str] | None = None, values: bool = True, teachers: bool = True
 ) -> dict[str, FrozenPart]:
-    """The frozen parts of an experiment.
+    """Loads the frozen parts of an experiment, by name.
 
     Args:
-      experiment: whose `frozen` names them.
-      tokens: of its tokenizer, by id; None where that is not trained yet.
-      values: whether to load parameters; without them, parts have specs alone.
-      teachers: whether to load those that only losses read.
+      experiment: the experiment; its `frozen` names the parts.
+      tokens: the tokens of its tokenizer, by id; None if the tokenizer is not trained yet.
+      values: whether to load parameters; without them, parts have only specs.
+      teachers: whether to load the parts that only losses read.
 
     Raises:
-      UserError: one is missing, was trained with other tokens where the objective needs the same ones, or has too few
-        positions; or as `names`.
+      UserError: a part is missing, was trained with other tokens although the objective needs the same ones, or has too
+        few positions; or as `part_paths`.
       RunFault: a run has no checkpoint that verifies.
     """
-    given = names(experiment)
-    teaching = teacher_names(experiment)
-    parts = {name: _part(name, path, experiment, values) for name, path in given.items()
-             if teachers or name not in teaching}
+    only_losses = teacher_names(experiment)
+    parts = {name: _part(name, path, experiment, values) for name, path in part_paths(experiment).items()
+             if teachers or name not in only_losses}
     for name, part in parts.items():
-        if name in teaching or part.model is not None:
+        if name in only_losses or part.model is not None:
             _check_encoder(part, experiment, tokens)
     return parts
 
 
 def teacher_names(experiment: Experiment) -> set[str]:
-    """The parts that only the losses of an experiment read."""
+    """Returns the names of the parts that only the losses of an experiment read."""
     definitions = [ALL_OBJECTIVES[stage.objective_name] for stage in experiments.resolve_stages(experiment)]
     return {name for definition in definitions for name in definition.teachers}
 
 
 def _part(name: str, path: str, experiment: Experiment, values: bool) -> FrozenPart:
-    located = locate(name, path, values)
-    if located.is_file():
-        table = word_vectors.read(located)
+    local = locate(name, path, values)
+    if local.is_file():
+        table = word_vectors.read(local)
         specs = {"vectors": ParamSpec(table.vectors.shape, ("vocab", None))}
-        kept = {"vectors": table.vectors} if values else {}
-        return FrozenPart(name, path, specs, table.words, values=kept, fingerprint=_fingerprint(table.words, kept))
-    published = remote_workdir.is_published((located / CONFIG).read_bytes())
+        params = {"vectors": table.vectors} if values else {}
+        return FrozenPart(name, path, specs, table.words, values=params, fingerprint=_fingerprint(table.words, params))
+    published = remote_workdir.is_published((local / CONFIG).read_bytes())
     if published and "published" not in READERS:
         raise UserError(f"config.frozen.{name} is {path!r}, a published directory; to read it, import "
                         "lmrep.interop.conversion")
-    trained = READERS["published" if published else "run"](located, path, values)
-    theirs = trained.experiment
-    if nested := [each for each in theirs.frozen if theirs.frozen[each] and each not in teacher_names(theirs)]:
+    trained = READERS["published" if published else "run"](local, path, values)
+    source = trained.experiment
+    if nested := [part for part in source.frozen if source.frozen[part] and part not in teacher_names(source)]:
         raise UserError(f"config.frozen.{name} is {path!r}, a run that has frozen parts of its own "
                         f"({', '.join(nested)}); give a run that has none")
-    # Computed as this run's network is.
+    # The part is computed with the execution settings of this run.
     network = experiments.build_model(
-        dataclasses.replace(theirs, execution=experiment.execution), trained.tokenizer.size)
-    stage = experiments.stage_at(theirs, trained.step)
+        dataclasses.replace(source, execution=experiment.execution), trained.tokenizer.size)
+    stage = experiments.stage_at(source, trained.step)
     objective = build.objective(stage, network, trained.tokenizer.vocabulary)
-    encoder = experiments.model_def(theirs.model).encoder
-    # The vectors of an encoder are read, unless the part teaches.
+    encoder = experiments.model_def(source.model).encoder
+    # An encoder-decoder gives the vectors of its encoder, unless it is a teacher.
     if encoder and objective.uses.conditions_on == Context.SOURCE and name not in teacher_names(experiment):
-        theirs = dataclasses.replace(theirs, model={**theirs.model, **encoder}, execution=experiment.execution)
-        network = experiments.build_model(theirs, trained.tokenizer.size)
+        source = dataclasses.replace(source, model={**source.model, **encoder}, execution=experiment.execution)
+        network = experiments.build_model(source, trained.tokenizer.size)
         objective = objective._replace(specs={"encoder": network.specs},
                                        uses=objective.uses._replace(conditions_on=Context.BOTH))
-    specs, kept = _matching(objective.specs, trained)
-    fields = dataclasses.asdict(experiments.model_config(theirs, trained.tokenizer.size))
-    return FrozenPart(name, trained.source, specs, trained.tokenizer.tokens, network, objective, stage.objective, kept,
-                      _fingerprint([fields, trained.tokenizer.fingerprint], kept))
+    specs, params = _matching(objective.specs, trained)
+    fields = dataclasses.asdict(experiments.model_config(source, trained.tokenizer.size))
+    return FrozenPart(name, trained.source, specs, trained.tokenizer.tokens, network, objective, stage.objective,
+                      params, _fingerprint([fields, trained.tokenizer.fingerprint], params))
 
 
 def _matching(specs: Tree, trained: Trained) -> tuple[Tree, dict[str, np.ndarray]]:
-    """Specs and values of the parameters that a checkpoint has; published ones may lack a head."""
+    """Returns (specs, float32 values by path) of the parameters that a checkpoint has; published ones may lack a
+    head."""
     if trained.values is None:
         return specs, {}
     present = {path: spec for path, spec in flatten(specs).items() if path in trained.values}
@@ -197,7 +203,7 @@ def _matching(specs: Tree, trained: Trained) -> tuple[Tree, dict[str, np.ndarray
 
 
 def _fingerprint(description: object, values: Mapping[str, np.ndarray]) -> str:
-    """SHA-256 of the description and the parameters; "" without parameters."""
+    """Returns the SHA-256 of the description and the parameters; "" without parameters."""
     if not values:
         return ""
     hashed = hashlib.sha256(digest(description).encode())
@@ -213,7 +219,7 @@ def _check_encoder(part: FrozenPart, experiment: Experiment, tokens: Sequence[st
                         "published directory")
     if tokens is not None and list(tokens) != list(part.tokens):
         raise UserError(f"config.frozen.{part.name} ({part.source}) has another tokenizer than this run: "
-                        f"{_difference(part.tokens, tokens)}. Both read the same tokens; use its tokenizer: "
+                        f"{_token_difference(part.tokens, tokens)}. Both read the same tokens; use its tokenizer: "
                         f"--config.tokenizer.vocab_file={experiment.frozen[part.name]}/tokenizer, or start from it "
                         "(init)")
     longest = max(stage.length for stage in experiments.resolve_stages(experiment))
@@ -222,20 +228,20 @@ def _check_encoder(part: FrozenPart, experiment: Experiment, tokens: Sequence[st
                         f"and sequences have {longest}; lower config.length")
 
 
-def _difference(theirs: Sequence[str], ours: Sequence[str]) -> str:
-    """How two vocabularies differ, for people."""
-    if len(theirs) != len(ours):
-        return f"it has {len(theirs):,} tokens, and this run's {len(ours):,}"
-    i = next(i for i, (a, b) in enumerate(zip(theirs, ours, strict=True)) if a != b)
-    return f"its token {i} is {theirs[i]!r}, and this run's {ours[i]!r}"
+def _token_difference(part: Sequence[str], run: Sequence[str]) -> str:
+    """Describes how the tokens of a part and of a run differ."""
+    if len(part) != len(run):
+        return f"it has {len(part):,} tokens, and this run's {len(run):,}"
+    i = next(i for i, (a, b) in enumerate(zip(part, run, strict=True)) if a != b)
+    return f"its token {i} is {part[i]!r}, and this run's {run[i]!r}"
 
 
 def fingerprints(parts: FrozenParts) -> dict[str, str]:
-    """{name: fingerprint}, for config.json."""
+    """Returns {name: fingerprint}, for config.json."""
     return {name: part.fingerprint for name, part in parts.items()}
 
 
 def describe(parts: FrozenParts) -> list[str]:
-    """A line for each part, for people."""
+    """Describes each part in a line, for people."""
     return [f"frozen {name}: {count(part.specs):,} parameters of {part.source}, which are not trained"
             for name, part in parts.items()]

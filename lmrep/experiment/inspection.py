@@ -1,4 +1,4 @@
-"""What `lmrep inspect` prints: the data of an experiment and its training examples, as text."""
+"""Makes the text that `lmrep inspect` prints: statistics of an experiment's data, and training examples."""
 
 import logging
 import textwrap
@@ -37,8 +37,8 @@ log = logging.getLogger(__name__)
 
 
 def report(experiment: Experiment, data_dir: Path, split: str = "train", examples: int = 5) -> str:
-    """Statistics of corpus, tokenizer and each stage's examples, and the first `examples` of `split` as the model gets
-    them.
+    """Describes the corpus, the tokenizer and the examples of each stage, and shows the first `examples` of `split` as
+    the model gets them.
 
     Raises:
       UserError: there is no such split, or parts of the experiment do not fit each other or the data.
@@ -53,7 +53,7 @@ def report(experiment: Experiment, data_dir: Path, split: str = "train", example
 
 
 def _text(data: Data, data_dir: Path, split: str, examples: int) -> list[str]:
-    """Statistics of the corpus, the tokenizer and the examples of each stage, and the first `examples` of `split`."""
+    """Describes a corpus, its tokenizer and the examples of each stage, and shows the first `examples` of `split`."""
     experiment, prepared = data.experiment, data.corpus
     model = experiments.build_model(experiment, prepared.tokenizer.size)
     parts = frozen.load(experiment, prepared.tokenizer.tokens, values=False)
@@ -73,7 +73,7 @@ def _text(data: Data, data_dir: Path, split: str, examples: int) -> list[str]:
 
 
 def _stage(stage: StagePlan, plan: Dataset) -> str:
-    """The size of a stage, its epochs, and the statistics of its examples."""
+    """Describes a stage: its size, its epochs, and the statistics of its examples."""
     statistics = "  ".join(f"{name} {value:,.4g}" if isinstance(value, float) else f"{name} {value:,}"
                            for name, value in plan.statistics().items())
     return (f"Stage {stage.name}: {stage.format_name} examples of {stage.length} tokens, {stage.batch_size} in a "
@@ -84,7 +84,7 @@ def _examples(
     experiment: Experiment, stage: StagePlan, plan: Dataset, objective: Objective, prepared: Prepared,
     number: int,
 ) -> list[str]:
-    """The first examples of a stage, prepared by its objective."""
+    """Describes the first `number` examples of a stage, as its objective prepares them."""
     numbers = plan.numbers(np.arange(min(number, plan.examples)), stage.batch_size, experiment.seed)
     numbers = numbers[numbers >= 0]
     if not len(numbers):
@@ -98,7 +98,7 @@ def _examples(
 
 
 def _corpus(data: Data) -> str:
-    """The corpus: a row for each split, and what looks wrong."""
+    """Describes the corpus: a row for each split, and anomalies."""
     prepared = data.corpus
     lines = [f"Corpus {data.experiment.data.corpus}, prepared in {prepared.directory}",
              f"  {'split':12}{'documents':>12}{'sentences':>12}{'characters':>14}{'tokens':>14}"
@@ -118,7 +118,7 @@ def _corpus(data: Data) -> str:
 
 
 def _sources(plan: Mixture, number: int) -> str:
-    """The fraction of a stage's `number` examples that each source gives, and its epochs."""
+    """Describes each source: its fraction of a stage's `number` examples, and its epochs."""
     weights, split = plan.store.block_counts, plan.store.split
     lines = [f"  {'source':20}{'fraction':>9}{f'tokens, {split}':>20}{'examples':>14}{'epochs':>9}"]
     for i, name in enumerate(plan.store.names):
@@ -129,7 +129,7 @@ def _sources(plan: Mixture, number: int) -> str:
 
 
 def _tokenizer(experiment: Experiment, prepared: Prepared) -> str:
-    """The vocabulary, what the tokenizer does to a text, and the most frequent tokens."""
+    """Describes the vocabulary, how the tokenizer changes a text, and the most frequent tokens."""
     vocabulary = prepared.tokenizer.vocabulary
     order = np.argsort(-vocabulary.counts)[:12]
     total = max(1, int(vocabulary.counts.sum()))
@@ -152,12 +152,12 @@ def _tokenizer(experiment: Experiment, prepared: Prepared) -> str:
 
 
 def _labelled(data: Data, split: str, examples: int) -> list[str]:
-    """Statistics of every split, the values of the target, and the first `examples` of `split`."""
+    """Describes every split and the values of the target, and shows the first `examples` of `split`."""
     experiment, records, train = data.experiment, data.records[split], data.splits["train"]
     table = [f"Task {experiment.objective['name']}",
              f"  {'split':12}{'examples':>12}{'tokens':>14}{'longest':>9}{'mean':>8}{'sequences':>12}"]
-    table += [f"  {name:12}{each['examples']:12,}{each['tokens']:14,}{each['longest']:9,}{each['mean']:8.1f}"
-              f"{each['sequences']:12,}" for name, each in label_statistics(data).items()]
+    table += [f"  {name:12}{facts['examples']:12,}{facts['tokens']:14,}{facts['longest']:9,}{facts['mean']:8.1f}"
+              f"{facts['sequences']:12,}" for name, facts in label_statistics(data).items()]
     sequences = train.sequences_per_step(experiment.batch_size)
     steps = (f"{experiment.steps:,} steps of {sequences:.4g} sequences are "
              f"{experiment.steps * sequences / train.examples:,.2f} epochs; validation every "
@@ -169,11 +169,17 @@ def _labelled(data: Data, split: str, examples: int) -> list[str]:
 
 
 def label_statistics(data: Data) -> dict[str, dict[str, Any]]:
-    """For each split, the numbers of its `examples`, `tokens` and `sequences`, the tokens of its `longest` text, and of
-    the `mean` one; and of its target, where that has classes, how many `classes` there are, and `labels`, the number of
-    examples, or words, of the most frequent ones. `records` is a fingerprint of those that are not trained on, whatever
-    their classes are called. `sequences_per_step` is given where it is not the batch size. Of a mixture, `sources` has
-    the numbers of each source, and its `fraction` of the examples that are trained on."""
+    """Returns the statistics of each split, {split: {name: value}}:
+
+      examples, tokens, sequences: their numbers.
+      longest, mean: the tokens of the longest text, and of the mean one.
+      classes: the number of classes of the target; 0 where it has none.
+      labels: {class: number of examples, or of words}, of the most frequent classes.
+      sequences_per_step: where it differs from the batch size.
+      records: except for training data, a fingerprint of the records that does not depend on the names of classes.
+      sources: for a mixture, the same numbers of each source; for training data also its `fraction` of the examples
+        that are trained on, and its `epochs`.
+    """
     statistics = {}
     for split, store in data.splits.items():
         lengths, counts = store.units.lengths, _target_counts(data.experiment, data.records[split])
@@ -191,10 +197,10 @@ def label_statistics(data: Data) -> dict[str, dict[str, Any]]:
 
 
 def _fingerprint(experiment: Experiment, records: Sequence[Record]) -> str:
-    """The fingerprint of records with classes numbered as they occur: a run that calls them 0 and 1 is measured on the
-    same examples as one that generates their names."""
+    """Returns the fingerprint of records, with classes numbered in the order in which they occur: a run that calls them
+    0 and 1 is measured on the same examples as one that generates their names."""
     task, numbers = TASKS[experiment.objective["name"]], {}
-    # Without a target that was made of other ones.
+    # Leaves out a `target` that was made from other targets.
     records = [record._replace(fields={name: value for name, value in record.fields.items() if name != "target"})
            if {*labelled_data.TARGETS} & record.fields.keys() > {"target"} else record for record in records]
     names = experiment.objective.get("metrics") or task.objective.metrics
@@ -211,7 +217,7 @@ def _target(record: Record) -> Any:
 
 
 def _of_sources(data: Data, split: str) -> dict[str, dict[str, float]]:
-    """The numbers of each source of a mixture in a run of `epochs` epochs."""
+    """Returns the statistics of each source of a mixture, as `label_statistics` does."""
     store, counts = data.splits[split], Counter(record.source for record in data.records[split])
     numbers = {}
     for name, first, last in zip(store.names, store.bounds, store.bounds[1:], strict=False):
@@ -220,16 +226,16 @@ def _of_sources(data: Data, split: str) -> dict[str, dict[str, float]]:
                        "longest": int(lengths.max())}
     if store.block_counts:
         shown = data.experiment.steps * data.experiment.batch_size
-        epochs = {name: shown * fraction / each["sequences"]
-                  for (name, each), fraction in zip(numbers.items(), store.fractions().tolist(), strict=True)}
-        total = sum(epochs[name] * each["examples"] for name, each in numbers.items())
-        for name, each in numbers.items():
-            each |= {"fraction": epochs[name] * each["examples"] / total, "epochs": epochs[name]}
+        epochs = {name: shown * fraction / facts["sequences"]
+                  for (name, facts), fraction in zip(numbers.items(), store.fractions().tolist(), strict=True)}
+        total = sum(epochs[name] * facts["examples"] for name, facts in numbers.items())
+        for name, facts in numbers.items():
+            facts |= {"fraction": epochs[name] * facts["examples"] / total, "epochs": epochs[name]}
     return numbers
 
 
 def _label_sources(data: Data) -> str:
-    """The sizes and proportions of the sources of a mixture."""
+    """Describes the sizes and proportions of the sources of a mixture; "" for a single data set."""
     experiment = data.experiment
     if not experiment.sources:
         return ""
@@ -238,14 +244,15 @@ def _label_sources(data: Data) -> str:
              else "weight alone")
     lines = [f"{len(experiment.sources)} sources, mixed by {rates}",
              f"  {'source':20}{'fraction':>9}{'examples':>12}{'sequences':>12}{'longest':>9}{'epochs':>9}  template"]
-    templates = {one.name: getattr(one.objective, "template", "") for one in experiment.data_sets()}
-    lines += [f"  {name:20}{each['fraction']:9.2%}{each['examples']:12,}{each['sequences']:12,}{each['longest']:9,}"
-              f"{each['epochs']:9.2f}  {templates[name]}" for name, each in _of_sources(data, "train").items()]
+    templates = {source.name: getattr(source.objective, "template", "") for source in experiment.data_sets()}
+    lines += [f"  {name:20}{facts['fraction']:9.2%}{facts['examples']:12,}{facts['sequences']:12,}"
+              f"{facts['longest']:9,}{facts['epochs']:9.2f}  {templates[name]}"
+              for name, facts in _of_sources(data, "train").items()]
     return "\n".join(lines)
 
 
 def _first(records: Sequence[Record], examples: int) -> list[int]:
-    """The numbers of the first examples; of a mixture, of every source in turn."""
+    """Returns the indices of the first `examples` records; for a mixture, taken from the sources in turn."""
     turns: Counter[str] = Counter()
     ranked = []
     for i, record in enumerate(records):
@@ -265,7 +272,7 @@ def _label_tokenizer(data: Data) -> str:
 
 
 def _targets(experiment: Experiment, records: Sequence[Record]) -> str:
-    """The values of a target and how often each occurs, where it is a class."""
+    """Describes the values of a target and how often each occurs; "" where it has no classes."""
     if not (counts := _target_counts(experiment, records)):
         return ""
     target = TASKS[experiment.objective["name"]].reads.targets[0]
@@ -276,22 +283,22 @@ def _targets(experiment: Experiment, records: Sequence[Record]) -> str:
 
 
 def _target_counts(experiment: Experiment, records: Sequence[Record]) -> Counter[str]:
-    """The values of the target of records, as `_counts`; answers, and what is made of unlabelled text, do not count."""
+    """Counts the values of the target of records, without answers and without examples made from unlabelled text."""
     targets = TASKS[experiment.objective["name"]].reads.targets[:1]
     return _counts([record.fields[target] for record in records for target in targets
                     if target in record.fields and not record.tokens and "answers" not in record.fields])
 
 
 def _counts(values: Sequence[Any]) -> Counter[str]:
-    """How often each value occurs; none where they are not strings, or lists of strings, or most of them are different,
-    as translations."""
-    values = [value for each in values for value in each] if values and isinstance(values[0], list) else values
+    """Counts how often each value occurs. Counts nothing where values are neither strings nor lists of strings, or are
+    mostly different, as translations are."""
+    values = [value for items in values for value in items] if values and isinstance(values[0], list) else values
     counts = Counter(values if all(isinstance(value, str) for value in values) else ())
     return counts if len(counts) <= max(STORED, counts.total() // 2) else Counter()
 
 
 def _labelled_example(record: Record, number: int, store: Examples, data: Data) -> str:
-    """A record's fields, and the tokens of its units."""
+    """Describes a record: its fields, and the tokens of its units."""
     lines = [f"Example {number:,} ({f'{record.source}, ' * bool(record.source)}{record.where}):"]
     for name, value in record.fields.items():
         lines.append(textwrap.fill(f"{name}: {value}", 110, initial_indent="  ", subsequent_indent="    "))

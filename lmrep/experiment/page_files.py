@@ -1,4 +1,4 @@
-"""The config files that come with the package (in names of the code: pages)."""
+"""Finds the config files that come with the package, which the code calls pages."""
 
 import ast
 from pathlib import Path
@@ -8,7 +8,7 @@ FOLDERS = (Path(__file__).with_name("pages"), Path(__file__).parents[2] / "exper
 
 
 def installed() -> dict[str, Path]:
-    """{name: file} of every config file of the package; a name is the path inside their folder."""
+    """Returns {name: file} of every config file of the package; the name is the path inside their folder."""
     folder = next((folder for folder in FOLDERS if (folder / "quickstart.py").is_file()), None)
     files = sorted(folder.rglob("*.py")) if folder else []
     return {file.relative_to(folder).as_posix(): file for file in files
@@ -16,7 +16,8 @@ def installed() -> dict[str, Path]:
 
 
 def find(name: str | Path) -> Path:
-    """The config file of that path, or else of that name (`bert.py`, `bert`) in the package, or else `name`."""
+    """Returns the config file at the path `name`, or else the package's file of that name (`bert.py`, `bert`), or else
+    `name` itself."""
     if Path(name).exists():
         return Path(name)
     short = Path(name).as_posix().removeprefix("experiments/").removesuffix(".py")
@@ -24,10 +25,10 @@ def find(name: str | Path) -> Path:
 
 
 def is_page(name: str | Path) -> bool:
-    """Whether `find(name)` is a config file of the package."""
+    """Returns whether `find(name)` is a config file of the package."""
     return find(name).resolve() in {file.resolve() for file in installed().values()}
 
 
 def docstring(file: Path) -> str:
-    """What a config file says of itself."""
+    """Returns the module docstring of a config file; "" if it has none."""
     return ast.get_docstring(ast.parse(file.read_text(encoding="utf8"))) or ""

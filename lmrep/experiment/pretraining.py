@@ -1,4 +1,4 @@
-"""What the pages of pretraining share: a page assigns its numbers between `start` and `finish`.
+"""Functions that the pages of pretraining share. A page assigns its numbers between `start` and `finish`:
 
     chosen = choices(argument, {"base": "gpt2"}, objective="causal", format="stream", optimizer="adamw")
     config = start(chosen)
@@ -36,13 +36,13 @@ PYTHON_DOCS_BATCH, PYTHON_DOCS_PIECES = 256, 8000
 
 
 class Paper(NamedTuple):
-    """What a page reproduces, for reports, which compare runs with the page: an entry of its `PAPERS`."""
+    """A paper that a page reproduces: an entry of the page's `PAPERS`, which reports compare runs with."""
 
     authors: str  # with the year
     corpus: str  # what the paper trained on
-    # names in the page's `SIZES`; (): all sizes that no other paper of the page has
+    # names in the page's `SIZES`; (): all sizes that no other paper of the page lists
     sizes: tuple[str, ...] = ()
-    # fields and sections of the config that the paper leaves open; the page's values are ours
+    # fields and sections of the config that the paper does not state; the page's values are our choice
     unpublished: tuple[str, ...] = ()
     published: Mapping[str, Any] = {}  # {field: value} where the page differs from the paper
 
@@ -51,24 +51,26 @@ def choices(
     argument: str, sizes: Mapping[str, str], objective: str | tuple[str, ...], format: str | tuple[str, ...],
     optimizer: str, **others: Any
 ) -> SimpleNamespace:
-    """The choices that a page's argument makes.
+    """Parses a page's argument to its choices.
 
     Args:
       argument: `name=value,name=value`. Every page has `size`, `model` (a preset or a network, in place of the size's),
         `objective`, `format`, `data`, `optimizer`, `mesh` and `init`.
-      sizes: {size: preset}; the first is the default. A size "tiny" is added, the first one's network scaled down for
-        two cores.
-      objective, format: the default of the tables; or a tuple of the only names that may be chosen, default first.
-      optimizer: the default, a recipe of a row of `OPTIMIZERS` or a name for what the page sets itself.
+      sizes: {size: preset}; the first is the default. The size "tiny" is added: the first network, scaled down for two
+        cores.
+      objective, format: the default, where every name of the table may be chosen; or a tuple of the names that may be
+        chosen, the default first.
+      optimizer: the default: a name in `optimizers.recipe_rows()`, or a name for values that the page sets itself.
       **others: the page's further choices, as `lmrep.config.loading.parse_argument` takes them.
 
     Returns:
-      The choices, with `base` (the preset of the size), `preset` (the preset or network that is trained), `family` (of
-      the preset, or of the size's) and `published`, the size whose published numbers apply: the one of `preset`, the
-      default of another network.
+      The choices as attributes, and `base`, the preset of the size; `preset`, the preset or network that is trained;
+      `family`, the family of `preset`, or of `base` if `preset` is a network; and `published`, the size whose published
+      numbers apply: the size of `preset`, or the default size if none has that preset.
 
     Raises:
-      UserError: a choice does not exist, or the page names another preset, objective or format than those of lmrep.
+      UserError: a choice does not exist.
+      Broken: the page names a preset, objective or format that does not exist.
     """
     def among(names: str | tuple[str, ...], table: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
         return (names, tuple(table)) if isinstance(names, str) else (names[0], names)
@@ -95,14 +97,15 @@ def choices(
 
 
 def start(chosen: SimpleNamespace) -> ml_collections.ConfigDict:
-    """The config that a page begins with: what was chosen, and every other field at its default.
+    """Returns the config that a page begins with: the choices, and every other field at its default.
 
-    The tokenizer belongs to the size, with the vocabulary and case of the network; a network that reads characters, or
-    generates from a source, has one that can. An optimizer that the page names itself starts as AdamW.
+    The tokenizer is that of the size's preset, with the vocabulary and case of the network. A network that reads
+    characters or a source gets a tokenizer with characters or sentinels. An optimizer name of the page's own starts as
+    AdamW.
 
-    With `data=python_docs`, a SentencePiece vocabulary has 8,000 pieces, since the corpus is small; `samples` are set
-    for it alone, since runs on other text are tried with that text. `init` is set here; whoever loads the page makes it
-    take that checkpoint's network and tokenizer (`lmrep.interop.checkpoint_config.load_config`).
+    With `data=python_docs`, a SentencePiece vocabulary has at most 8,000 pieces, since the corpus is small, and
+    `samples` are set; runs on other text take samples from that text. `init` is set here, and
+    `lmrep.interop.checkpoint_config.load_config` sets the network and the tokenizer of that checkpoint.
     """
     optimizer = chosen.optimizer if chosen.optimizer in optimizers.recipe_rows() else optimizers.DEFAULT_RECIPE
     config = default_config(chosen.preset, chosen.objective, chosen.format, optimizer, chosen.mesh)
@@ -123,7 +126,7 @@ def start(chosen: SimpleNamespace) -> ml_collections.ConfigDict:
         name = next(name for name, row in TOKENIZERS.items() if row.characters)
         config.tokenizer.update({"name": name, "lowercase": False})
     least = tokenizer.trained.min_size + 1
-    if not is_preset or preset.config.vocab < least:  # enwik8 has 204 bytes of the tokenizer's
+    if not is_preset or preset.config.vocab < least:  # enwik8 has only 204 of the tokenizer's bytes
         config.tokenizer.vocab_size = max(preset.config.vocab, least)
         config.model.vocab = 0
     if chosen.data == "python_docs":
@@ -138,10 +141,10 @@ def start(chosen: SimpleNamespace) -> ml_collections.ConfigDict:
 
 
 def finish(config: ml_collections.ConfigDict, chosen: SimpleNamespace) -> ml_collections.ConfigDict:
-    """Fits the numbers that a page assigned to the choices, in place, and returns the config.
+    """Adjusts the numbers that a page assigned to the choices, in place, and returns the config.
 
-    Another network than the size's gets positions for the page's sequences; with `data=python_docs`, a batch has at
-    most 256 sequences; a run is saved and validated about a hundred times; and size=tiny is scaled down.
+    A network chosen with `model=` gets positions for the page's sequences. With `data=python_docs`, a batch has at most
+    256 sequences. A run is saved and validated about a hundred times. size=tiny is scaled down (`scale_down`).
     """
     if chosen.model and config.model.get("max_length"):
         lengths = (config.length, *(stage["length"] or 0 for stage in config.stages))
@@ -155,10 +158,11 @@ def finish(config: ml_collections.ConfigDict, chosen: SimpleNamespace) -> ml_col
 
 
 def scale_down(config: ml_collections.ConfigDict, steps: int = 400) -> None:
-    """Scales a published recipe, in place, down to one that two cores train within minutes.
+    """Scales a published recipe down, in place, so that two cores train it within minutes.
 
-    Network, length, batch, vocabulary, steps and learning rate change, dropout is off, and initial weights are as wide
-    as a narrow network needs (1 / sqrt(d)). Objective, format, optimizer and tokenizer stay.
+    The network gets the sizes, initial weights and dropout of `ModelDef.tiny`. Length, batch, vocabulary, steps,
+    learning rate, warm-up and the intervals of saving and validation change too. Objective, format, optimizer and kind
+    of tokenizer stay.
     """
     config.steps, config.length, config.batch_size = steps, 64, 32
     if any(stage["length"] for stage in config.stages):
@@ -175,5 +179,5 @@ def scale_down(config: ml_collections.ConfigDict, steps: int = 400) -> None:
 
 
 def has_pair_label(format: str) -> bool:
-    """Whether a format gives a label for each pair of texts, with its default settings."""
+    """Returns whether a format, with its default settings, gives a label for each pair of texts."""
     return "pair_label" in FORMATS[format].fields(FORMATS[format].config())

@@ -1,4 +1,4 @@
-"""An experiment: its config as frozen records, the tables of what may be chosen, and its data."""
+"""An experiment: its config as frozen records, the tables of choices, and its data."""
 
 import dataclasses
 import math
@@ -32,7 +32,7 @@ from lmrep.tasks.base import FORMAT
 from lmrep.training.config import CheckpointConfig, CostConfig, EvaluationConfig, LogConfig
 from lmrep.training.faults import FaultsConfig
 
-# Fields that a resumed run may change, since they change nothing that it computes, except rounding.
+# Fields that may change when a run is resumed, since they change its numbers by rounding at most.
 RESUMABLE_FIELDS = (
     "name", "frozen.*", "steps", "mesh.*", "execution.remat", "execution.scan", "execution.attention", "checkpoint.*",
     "evaluation.every", "log.*", "faults.*", "cost.*", "samples", "samples.*", "data.files",
@@ -45,7 +45,7 @@ SOURCE_NAME = re.compile(r"[\w.+-]+")
 
 
 class _TaskObjectives(Mapping):
-    """The objectives of `TASKS`, as they are when it is read."""
+    """The objectives of `TASKS`, looked up when read, so that tasks added later are included."""
 
     def __getitem__(self, name: str) -> ObjectiveDef:
         return TASKS[name].objective
@@ -75,16 +75,15 @@ class MeshConfig:
                             at_least=1)
 
     def sizes(self, devices: int) -> tuple[int, ...]:
-        """(data, fsdp, tensor), and sequence if that is above 1, on that many devices; raises UserError where they do
-        not fit."""
+        """Returns the sizes of the axes (data, fsdp, tensor), and of sequence if that is above 1, on `devices` devices.
+        Raises UserError if they do not fit."""
         sizes = [self.data, self.fsdp, self.tensor, *([self.sequence] if self.sequence > 1 else [])]
         rest = sizes.count(-1) == 1 and 0 not in sizes
         if rest:
             sizes[sizes.index(-1)] = devices // -math.prod(sizes)
         used = math.prod(sizes)
         if min(sizes) < 1 or used > devices or (rest and used < devices):
-            given = dataclasses.asdict(self)
-            axes = ", ".join(f"{name}={given[name]}" for name in axis_names(sizes))
+            axes = ", ".join(f"{name}={getattr(self, name)}" for name in axis_names(sizes))
             raise UserError(f"mesh is {axes}, and there are {devices} device(s); expected sizes whose product is the "
                             "number of devices (one may be -1: the remaining ones)")
         return tuple(sizes)
@@ -92,7 +91,7 @@ class MeshConfig:
 
 @dataclass(frozen=True)
 class StageConfig:
-    """One stage; fields left at None are the experiment's."""
+    """A stage of training; fields that are None have the values of the experiment."""
 
     name: str = setting("main", "for logs")
     fraction: float = setting(1.0, "fraction of the experiment's steps; the last stage takes the rest", above=0,
@@ -109,7 +108,7 @@ class StageConfig:
 
 @dataclass(frozen=True)
 class SourceConfig:
-    """One corpus of a mixture."""
+    """A corpus of a mixture."""
 
     name: str = setting("", "for messages; empty: its number")
     weight: float = setting(1.0, "number of its examples, in proportion to the other sources'", above=0)
@@ -118,7 +117,7 @@ class SourceConfig:
 
 @dataclass(frozen=True)
 class TaskSourceConfig(SourceConfig):
-    """One data set of a mixture of tasks."""
+    """A labelled data set of a mixture."""
 
     data: dict[str, Any] = setting({}, "fields of config.data that differ: its files, columns, label_map")
     objective: dict[str, Any] = setting({}, "fields of config.objective that differ; of text_to_text: template, "
@@ -129,12 +128,12 @@ class TaskSourceConfig(SourceConfig):
 class Experiment:
     """The top level of an experiment config. Sections with a `name` are entries of a table of choices."""
 
-    # whether it is trained on labelled examples, which decide what the config leaves open: labels, steps, best metric
+    # whether it is trained on labelled examples, which decide unset fields: labels, steps, best metric
     labelled: ClassVar[bool] = False
     objectives: ClassVar[Mapping[str, ObjectiveDef]] = OBJECTIVES
     formats: ClassVar[Mapping[str, FormatDef]] = FORMATS
     resumable: ClassVar[tuple[str, ...]] = RESUMABLE_FIELDS  # fields that a resumed run may change
-    evaluated_split: ClassVar[str] = "test"  # by `lmrep evaluate`, where none is given
+    evaluated_split: ClassVar[str] = "test"  # the default split of `lmrep evaluate`
 
     name: str = setting("experiment", "for logs")
     seed: int = setting(0, "of initial parameters, the order of examples and all random draws", at_least=0,
@@ -177,7 +176,7 @@ class Experiment:
     samples: tuple[str, ...] = setting((), "texts that the trained model is tried on at its end")
 
     def data_sets(self) -> list[DataSet]:
-        """The data sets that are mixed, with every field resolved; only `data`, with the name "", where none are."""
+        """Returns the data sets that are mixed, with every field resolved; without a mixture only `data`, named ""."""
         if not self.sources:
             return [DataSet("", 1.0, self.data)]
         base = dataclasses.asdict(self.data)
@@ -186,10 +185,10 @@ class Experiment:
                 for i, source in enumerate(self.sources)]
 
     def check(self) -> None:
-        """Raises UserError where fields do not fit each other that pretraining alone, or tasks alone, have."""
+        """Checks the fields that only this kind of experiment, pretraining or a task, has. Raises UserError."""
         if self.model["name"] not in pretrained_models():
             raise UserError(f"config.model.name is {self.model['name']}, which is for tasks; choose another network")
-        for data in (self.data, *(one.data for one in self.data_sets())):
+        for data in (self.data, *(data_set.data for data_set in self.data_sets())):
             if (held_out := data.validation + data.test) >= 1:
                 raise UserError(f"data.validation + data.test is {held_out:g}; leave documents for training")
         for name in ("checkpoint", "evaluation"):
@@ -228,15 +227,15 @@ class TaskExperiment(Experiment):
     new_layers: int = setting(0, "how many top layers start from random values, not from `init`", at_least=0)
 
     def data_sets(self) -> list[DataSet]:
-        """As `Experiment.data_sets`, with the task's config for each."""
-        given, config = dict(self.objective), TASKS[self.objective["name"]].objective.config
-        del given["name"]
+        """Returns the data sets as `Experiment.data_sets`, each with the task's config for it as `objective`."""
+        config = TASKS[self.objective["name"]].objective.config
+        shared = {name: value for name, value in self.objective.items() if name != "name"}
         changes = [(source.objective, f"config.sources.{i}.objective") for i, source in enumerate(self.sources)]
-        return [one._replace(objective=read(config, given | fields, path)) for one, (fields, path) in zip(
+        return [data_set._replace(objective=read(config, shared | fields, path)) for data_set, (fields, path) in zip(
             super().data_sets(), changes or [({}, "config.objective")], strict=True)]
 
     def check(self) -> None:
-        """As `Experiment.check`."""
+        """Checks the fields that only a task has. Raises UserError."""
         if len(self.stages) > 1 or self.overfit:
             name = "stages" if self.stages else "overfit"
             raise UserError(f"config.{name} is set, and a task has one stage, and no overfit; remove it")
@@ -257,25 +256,25 @@ class TaskExperiment(Experiment):
                             "frozen encoder (features=runs/bert after the colon), or set it to False")
 
     def _check_sources(self) -> None:
-        """Raises UserError where the task cannot be trained on its data set, or on their mixture."""
+        """Raises UserError if the task cannot be trained on its data set or mixture."""
         task = TASKS[self.objective["name"]]
-        differ = task.templates.source_fields
-        if self.sources and not differ:
+        source_fields = task.templates.source_fields
+        if self.sources and not source_fields:
             able = ", ".join(other for other, row in TASKS.items() if row.templates.source_fields)
             raise UserError(f"config.sources is set, and the task {self.objective['name']} has a head for one data "
                             f"set; tasks that data sets can be mixed for: {able}. Remove sources, or give the task's "
                             "data as config.data")
         data_sets = self.data_sets()
-        names = [one.name for one in data_sets]
+        names = [data_set.name for data_set in data_sets]
         for i, source in enumerate(self.sources):
             if not SOURCE_NAME.fullmatch(names[i]) or names.index(names[i]) < i:
                 raise UserError(f"config.sources.{i}.name is {names[i]!r}; expected another name for each source, of "
                                 "letters, digits and _.+-, for its metrics")
-            if differing := sorted(source.objective.keys() - {*differ}):
+            if differing := sorted(source.objective.keys() - {*source_fields}):
                 raise UserError(f"config.sources.{i}.objective.{differing[0]} is set, which all sources share; fields "
-                                f"that may differ: {', '.join(differ)}. Set config.objective.{differing[0]}")
+                                f"that may differ: {', '.join(source_fields)}. Set config.objective.{differing[0]}")
             task.objective.check(data_sets[i].objective)
-        if all(task.templates.unlabelled(one.objective) for one in data_sets):
+        if all(task.templates.unlabelled(data_set.objective) for data_set in data_sets):
             raise UserError("no source of config.sources has targets, so that there is no task; add one, or pretrain "
                             "on this text with an objective such as span_corruption" if self.sources else
                             "the data has no targets (config.objective.denoise is True), and a task's only data set "
@@ -301,46 +300,42 @@ class StagePlan:
 
 @dataclass(frozen=True)
 class Data:
-    """Text or labelled examples, tokenized: what `build.prepare` gives."""
+    """Text or labelled examples, tokenized: the result of `build.prepare`."""
 
-    experiment: Experiment  # with what the training data decides: labels, and steps where epochs are given
+    experiment: Experiment  # with the fields that the training data decides: labels, and steps from epochs
     tokenizer: tokenizers.Tokenizer  # loaded, or trained on the training text
-    # split -> its tokens, from which a stage's format makes examples; or its labelled examples
+    # split -> its tokens, from which a stage's format makes examples; for a task, its labelled examples
     splits: Mapping[str, Store | Sources | Examples] = field(repr=False)
-    # split -> its labelled examples as they were read; {} of text
+    # split -> its labelled examples before tokenization; {} for text
     records: Mapping[str, list[Record]] = field(default_factory=dict, repr=False)
-    corpus: Prepared | None = None  # the text as it was prepared, with its statistics; None of labelled examples
+    corpus: Prepared | None = None  # the prepared text with its statistics; None for labelled examples
 
 
 def record_of(config: Mapping[str, Any]) -> type[Experiment]:
-    """The record of a config, by whether its objective is a task, which is trained on labelled examples."""
+    """Returns the class of a config's record: `TaskExperiment` if its objective is a task, otherwise `Experiment`."""
     objective = config.get("objective")
     task = isinstance(objective, Mapping | ml_collections.ConfigDict) and objective.get("name") in [*TASKS]
     return TaskExperiment if task else Experiment
 
 
 def formats_for(objective: str) -> Mapping[str, FormatDef]:
-    """The formats that an objective may be combined with, whichever experiment has it in a stage."""
+    """Returns the formats that an objective may be combined with."""
     return record_of({"objective": {"name": objective}}).formats
 
 
 def capability(objective: str, name: str) -> Capability:
-    """The capability `name` of the models of an objective. Raises UserError if they do not have it."""
-    able = {key: each for key, row in ALL_OBJECTIVES.items() for each in row.capabilities if each.name == name}
+    """Returns the capability `name` of models trained with an objective. Raises UserError if they do not have it."""
+    able = {key: other for key, row in ALL_OBJECTIVES.items() for other in row.capabilities if other.name == name}
     if objective not in able:
-        summary = next((each.summary for each in able.values()), "unknown")
+        summary = next((other.summary for other in able.values()), "unknown")
         raise UserError(f"the run was trained with objective {objective!r}, which has no capability {name!r} "
                         f"({summary}); objectives that have it: {', '.join(able) or 'none'}")
     return able[objective]
 
 
 def parse_mesh(text: str) -> dict[str, int]:
-    """The mesh that an experiment's `mesh=` names: "data", "fsdp", or sizes as "2x2x2" (data x fsdp x tensor) and
-    "2x1x1x4" (data x fsdp x tensor x sequence).
-
-    Raises:
-      UserError: it is none of these.
-    """
+    """Parses the `mesh=` of a page to the size of each axis: "data", "fsdp", or sizes such as "2x2x2" (data x fsdp x
+    tensor) and "2x1x1x4" (data x fsdp x tensor x sequence). Raises UserError for anything else."""
     named = {"data": (-1, 1, 1), "fsdp": (1, -1, 1)}
     sizes = named.get(text) or tuple(int(n) if n.isdecimal() else 0 for n in text.split("x"))
     if len(sizes) not in (3, 4) or 0 in sizes:

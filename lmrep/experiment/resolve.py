@@ -100,7 +100,7 @@ def with_checkpoint(
         kept = model_def(facts.network).dropout_fields
         config.model = {**facts.network, **{name: value for name, value in config.model.items() if name in kept}}
         if task:
-            config.model.update(fine_tuning.reading_fields(config.objective.name, facts.network).model)
+            config.model.update(fine_tuning.task_network(config.objective.name, facts.network).model)
     if task:
         fields = dict(facts.head)
         labels = fields.pop("labels", ())

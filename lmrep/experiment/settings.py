@@ -1,4 +1,4 @@
-"""Settings and seeds of a sweep as users write them: a grid, a list, what a config file returns."""
+"""Parses the settings and seeds of a sweep: a grid, a list in a file, the `get_sweep` of a config file."""
 
 import itertools
 import re
@@ -17,17 +17,17 @@ MAX_RUNS = 10_000
 MAX_SEED = 2**32 - 1
 BRACKETS = {"(": ")", "[": "]", "{": "}"}
 
-# What a setting sets: ("optimizer.learning_rate", "1e-4"), or (":size", "tiny") for a choice after the file's colon.
+# The fields of a setting: ("optimizer.learning_rate", "1e-4"), or (":size", "tiny") for a choice of the argument.
 Fields = tuple[tuple[str, str], ...]
 
 
 def parse_grid(text: str) -> list[Fields]:
-    """Every combination of "field=value,value;field=value,value".
+    """Parses a grid, "field=value,value;field=value,value", to the settings of all combinations.
 
     Commas and semicolons inside brackets or quotes belong to a value: "optimizer.betas=(0.9,0.98),(0.9,0.999)".
 
     Raises:
-      UserError: it is empty, a field is given twice or has no value.
+      UserError: the grid is empty, or a field is given twice or has no value.
     """
     axes: dict[str, list[str]] = {}
     if text.strip() and "=" not in text:
@@ -49,7 +49,7 @@ def parse_grid(text: str) -> list[Fields]:
 
 
 def read_list(file: str | Path) -> list[Fields]:
-    """The settings of a text file: one per line, as "optimizer.learning_rate=1e-4 batch_size=16".
+    """Reads the settings in a text file, one a line: "optimizer.learning_rate=1e-4 batch_size=16".
 
     Lines are split as a shell does; a comment begins with #, and `--config.` before a field is optional.
 
@@ -80,15 +80,15 @@ def read_list(file: str | Path) -> list[Fields]:
     return settings
 
 
-def published(grid: Any, source: str | Path) -> list[Fields]:
-    """The settings of a published grid, {field: values}, or a list of {field: value} for each setting.
+def from_grid(grid: Any, source: str | Path) -> list[Fields]:
+    """Converts {field: values} to the settings of all combinations, or a list of {field: value} to a setting each.
 
     Args:
-      grid: what `get_sweep` of a config file returned, or one of `GRIDS`.
-      source: for messages.
+      grid: the result of `get_sweep` of a config file, or one of `GRIDS`.
+      source: the name of the file or grid, for messages.
 
     Raises:
-      UserError: it is neither.
+      UserError: the grid is neither.
     """
     expected = UserError(f"{source}: get_sweep returned {grid!r}; expected {{field: values}}, or a list of "
                          "{field: value} for each setting")
@@ -108,7 +108,7 @@ def published(grid: Any, source: str | Path) -> list[Fields]:
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """"0-2,7" as (0, 1, 2, 7). Raises UserError where it is invalid, or has a seed twice."""
+    """Parses seeds: "0-2,7" to (0, 1, 2, 7). Raises UserError if they are invalid, or one is given twice."""
     seeds: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*([0-9]{1,10})(?:\s*-\s*([0-9]{1,10}))?\s*", part)
@@ -126,7 +126,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def _split(text: str, separator: str) -> list[str]:
-    """`text` at separators that are outside brackets and quotes."""
+    """Splits `text` at separators that are outside brackets and quotes."""
     parts, closing, quote = [""], [], ""
     for letter in text:
         if quote:
@@ -147,7 +147,7 @@ def _split(text: str, separator: str) -> list[str]:
 
 
 def _path(text: str, where: str) -> str:
-    """The path of a field, checked."""
+    """Returns the path of a field without "config.". Raises UserError for `seed`."""
     path = str(text).strip().removeprefix("--").removeprefix("config.")
     if path == "seed":
         raise UserError(f"{where}; seeds are given by --seeds, as --seeds=0-4")

@@ -1,10 +1,10 @@
-"""The plan of a sweep: settings, which are overrides of one experiment's config, times seeds.
+"""The plan of a sweep: every setting, a set of overrides of one experiment's config, with every seed.
 
     sweeps/rates/
       sweep.json                            the plan
       learning_rate=1e-4,batch_size=16/     a setting
         seed=0/                             the workdir of a run
-        seed=0.log, seed=0.json             its output, and how it ended
+        seed=0.log, seed=0.json             the run's output, and how it ended
 """
 
 import hashlib
@@ -30,8 +30,8 @@ from lmrep.storage import provenance
 FILE = "sweep.json"
 FOLDER = re.compile(r"[^\0/.][^\0/]{0,250}")  # a direct child of the sweep's directory, not hidden
 NAME_LENGTH = 120  # of a setting's directory
-# Fields that may differ between two commands of one sweep: those that a resumed run may change, except that the
-# length of the runs and the metric that compares them stay.
+# Fields that may differ between two commands of one sweep: those that may change when a run is resumed, except the
+# length of the runs and the metric that compares them.
 FREE_FIELDS = ("name", "seed", "checkpoint.every", "checkpoint.keep", "checkpoint.keep_best",
                *(field for field in TaskExperiment.resumable
                  if field not in ("steps", "epochs", "checkpoint.*")))
@@ -40,35 +40,37 @@ Load = Callable[[str, Sequence[tuple[str, str]]], Any]  # (argument, overrides) 
 
 
 class Setting(NamedTuple):
-    """One setting."""
+    """A setting of a sweep."""
 
     name: str  # of its directory
-    fields: Fields  # what it sets, as texts. A name that begins with a colon is a choice of the config file's argument.
-    # {path: value} of its config where it differs from the sweep's base config; None for a path that it lacks
+    fields: Fields  # (path, value as text). A path that begins with a colon is a choice of the config file's argument.
+    # {path: value} where its config differs from the sweep's base config; None for a path that it lacks
     changes: Mapping[str, Any]
 
 
 class Run(NamedTuple):
-    """One run of a sweep; `name` is its workdir, relative to the sweep's."""
+    """A run of a sweep."""
 
     setting: Setting
     seed: int
 
     @property
     def name(self) -> str:
+        """The run's workdir, relative to the sweep's."""
         return f"{self.setting.name}/seed={self.seed}"
 
 
 class Plan(NamedTuple):
-    """A sweep.
+    """The plan of a sweep.
 
     Attributes:
-      file, argument, overrides: the experiment, and fields that all settings share.
+      file, argument: the config file, and its argument after the colon.
+      overrides: fields that all settings share.
       data_dir: the directory of token stores; "" for the default.
       settings, seeds: every setting is trained with every seed.
-      base: the config without any setting.
-      metric: the validation metric that `checkpoint.best` names.
-      metrics: what the runs measure.
+      base: the config without a setting.
+      metric: the validation metric that settings are compared by (`checkpoint.best`).
+      metrics: the metrics of the runs, by name.
     """
 
     file: str
@@ -83,15 +85,15 @@ class Plan(NamedTuple):
 
     @property
     def loads_best(self) -> bool:
-        """Whether the best checkpoint of a run is used, instead of the newest one."""
+        """Whether a run's best checkpoint is used, instead of its newest."""
         return self.base.get("checkpoint", {}).get("load") == "best"
 
     def runs(self) -> list[Run]:
-        """All runs: each setting with the first seed, then each with the second one, and so on."""
+        """Returns all runs: every setting with the first seed, then every setting with the second, and so on."""
         return [Run(setting, seed) for seed in self.seeds for setting in self.settings]
 
     def flags(self, run: Run) -> list[str]:
-        """The flags of `lmrep train` that make a run, except its workdir."""
+        """Returns the flags of `lmrep train` for a run, except --workdir."""
         argument, overrides = _merged(self.argument, self.overrides, run.setting.fields)
         return [f"--config={self.file}{':' * bool(argument)}{argument}",
                 *(f"--config.{path}={text}" for path, text in overrides), f"--config.seed={run.seed}",
@@ -103,13 +105,13 @@ class Plan(NamedTuple):
 
 def make(load: Load, file: str, argument: str, overrides: Fields, settings: Sequence[Fields],
          seeds: Sequence[int], data_dir: str = "") -> Plan:
-    """Makes a plan, and checks every config of it.
+    """Makes a plan, and checks all its configs.
 
     Args:
-      load: (argument, overrides) -> config of the config file.
-      file, argument, overrides: the experiment.
-      settings: the fields of each; `((),)` for the experiment as it is.
-      seeds: none for the config's own.
+      load: (argument, overrides) -> the experiment's config.
+      file, argument, overrides: as in `Plan`.
+      settings: the fields of each setting; `((),)` for the experiment as it is.
+      seeds: () for the seed of the config.
       data_dir: the directory of token stores.
 
     Raises:
@@ -121,40 +123,40 @@ def make(load: Load, file: str, argument: str, overrides: Fields, settings: Sequ
         if path == "seed" and seeds:
             raise UserError("--config.seed and --seeds are given; leave one of them out")
     base = load(argument, overrides).to_dict()
-    flat = _flat(base)
+    flat_base = _flat(base)
     checked, seen, decided, metric, metrics = [], {}, {}, "", {}
-    for fields, name in zip(settings, names(settings), strict=True):
+    for fields, name in zip(settings, directory_names(settings), strict=True):
         try:
             config = load(*_merged(argument, overrides, fields))
             experiment = experiments.parse(config)
             checks.best_direction(experiment)
         except UserError as error:
             raise UserError(f"setting {name}: {error}" if fields else str(error)) from None
-        own = _flat(config.to_dict())
-        changes = {path: own.get(path) for path in {**flat, **own}
-                   if (path in flat) != (path in own) or flat.get(path) != own.get(path)}
+        flat = _flat(config.to_dict())
+        changes = {path: flat.get(path) for path in {**flat_base, **flat}
+                   if (path in flat_base) != (path in flat) or flat_base.get(path) != flat.get(path)}
         key = json.dumps(changes, sort_keys=True)
         if key in seen:
             raise UserError(f"settings {seen[key]} and {name} are the same config; give it once")
         seen[key] = name
-        best, read = experiment.checkpoint.best, repr((experiment.data, experiment.sources, experiment.objective))
-        if not best:  # the training data of a task decides; it is read once for settings that read the same
-            best = decided[read] = decided.get(read) or best_metric(experiment)
+        best, data = experiment.checkpoint.best, repr((experiment.data, experiment.sources, experiment.objective))
+        if not best:  # the training data of a task decides; settings with the same data read it once
+            best = decided[data] = decided.get(data) or best_metric(experiment)
         if metric and best != metric:
             raise UserError(f"settings are compared by checkpoint.best, which is {metric!r} in one and {best!r} in "
                             "another; give all the same")
         metric = best
         metrics |= checks.metrics(experiment)
         checked.append(Setting(name, fields, changes))
-    return Plan(file, argument, tuple(overrides), data_dir, tuple(checked), tuple(seeds) or (flat["seed"],),
+    return Plan(file, argument, tuple(overrides), data_dir, tuple(checked), tuple(seeds) or (flat_base["seed"],),
                 json.loads(json.dumps(base)), metric, metrics)
 
 
-def extended(old: Plan, new: Plan) -> Plan:
-    """`new` where it only adds settings or seeds to `old`; settings keep their names.
+def extend(old: Plan, new: Plan) -> Plan:
+    """Returns `new`, which may only add settings or seeds to `old`; the settings of `old` keep their names.
 
     Raises:
-      UserError: it differs in anything else.
+      UserError: they differ in anything else.
     """
     try:
         before = checks.completed(experiments.parse(old.base))
@@ -166,8 +168,8 @@ def extended(old: Plan, new: Plan) -> Plan:
         lines.append(f"checkpoint.best: {old.metric!r} -> {new.metric!r}")
     # Another version's config may have had other fields, which the same setting changes.
     changes = {setting.fields: setting.changes for setting in new.settings}
-    settings = [each._replace(changes=changes.get(each.fields, each.changes)) for each in old.settings]
-    before, after = ({_key(each): each for each in some} for some in (settings, new.settings))
+    settings = [setting._replace(changes=changes.get(setting.fields, setting.changes)) for setting in old.settings]
+    before, after = ({_key(setting): setting for setting in members} for members in (settings, new.settings))
     lines += [f"setting {setting.name} is missing" for key, setting in before.items() if key not in after]
     if missing := [str(seed) for seed in old.seeds if seed not in new.seeds]:
         lines.append(f"seeds are missing: {', '.join(missing)}")
@@ -182,19 +184,19 @@ def extended(old: Plan, new: Plan) -> Plan:
 
 
 def write(directory: Path, plan: Plan) -> None:
-    """Writes sweep.json. Raises RunFault if that fails."""
+    """Writes sweep.json to a directory. Raises RunFault if that fails."""
     settings = [setting._asdict() for setting in plan.settings]
     metrics = {name: metric._asdict() for name, metric in plan.metrics.items()}
     write_json(directory / FILE, plan._asdict() | {"settings": settings, "metrics": metrics})
 
 
 def read(directory: Path) -> Plan | None:
-    """The plan in a directory, None if there is none. Raises UserError if it is damaged."""
+    """Reads the plan in a directory; None if there is none. Raises UserError if it is damaged."""
     return json_files.read(Annotated[Plan, _mismatch], directory / FILE, "restore it, or give another --workdir")
 
 
 def _mismatch(plan: Plan) -> str:
-    """What was expected where a plan that was read is not one that `make` makes, or ""."""
+    """Describes what a plan that was read should have had, or returns "" if it could come from `make`."""
     folders = [setting.name for setting in plan.settings]
     if not folders or len(set(folders)) < len(folders) or not all(map(FOLDER.fullmatch, folders)):
         return "settings with different names of folders"
@@ -211,25 +213,25 @@ def _mismatch(plan: Plan) -> str:
 
 
 def command(directory: Path, plan: Plan) -> str:
-    """The command line that continues a sweep."""
+    """Returns the command line that continues a sweep."""
     config = f"--config={plan.file}{':' * bool(plan.argument)}{plan.argument}"
     words = [f"--workdir={directory}", *([] if page_files.is_page(plan.file) else [config])]
     return f"lmrep sweep {shlex.join(words)}"
 
 
 def _merged(argument: str, overrides: Fields, fields: Fields) -> tuple[str, Fields]:
-    """(argument, overrides) of an experiment with a setting."""
+    """Returns (argument, overrides) of an experiment with the fields of a setting."""
     choices = [f"{path[1:]}={text}" for path, text in fields if path.startswith(":")]
-    own = tuple((path, text) for path, text in fields if not path.startswith(":"))
+    added = tuple((path, text) for path, text in fields if not path.startswith(":"))
     shared = {path for path, _ in overrides}
-    for path, _ in own:
+    for path, _ in added:
         if path in shared:
             raise UserError(f"{path} is given by --config.{path} too; leave it out there")
-    return ",".join(filter(None, [argument, *choices])), (*overrides, *own)
+    return ",".join(filter(None, [argument, *choices])), (*overrides, *added)
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """{path: value} of a config as JSON has it."""
+    """Returns {path: value} of a config, with values as JSON restores them."""
     return json.loads(json.dumps(flatten_config(config, list_items=True)))
 
 
@@ -240,8 +242,9 @@ def _key(setting: Setting) -> str:
 # Names of settings
 
 
-def names(settings: Sequence[Fields]) -> list[str]:
-    """A directory name for each setting: the ends of the paths that differ, and values."""
+def directory_names(settings: Sequence[Fields]) -> list[str]:
+    """Returns a different directory name for each setting: "FIELD=VALUE,FIELD=VALUE", where a field is the shortest end
+    of its path that no other field has."""
     paths = list(dict.fromkeys(path for fields in settings for path, _ in fields))
     short = {}
     for path in paths:
@@ -260,7 +263,7 @@ def names(settings: Sequence[Fields]) -> list[str]:
 
 
 def _clean(text: str) -> str:
-    """`text` for a file name: brackets are dropped, and other characters become dashes."""
+    """Converts `text` for a file name: drops brackets and quotes at its ends, replaces other characters by dashes."""
     return re.sub(r"[^A-Za-z0-9._+-]+", "-", re.sub(r"^[(\[{'\"]+|[)\]}'\"]+$", "", text))
 
 

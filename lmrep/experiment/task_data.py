@@ -1,4 +1,4 @@
-"""The data of a task: its records read, checked and tokenized; one data set, or a mixture of several."""
+"""Reads, checks and tokenizes the labelled examples of a task: one data set, or a mixture of several."""
 
 import dataclasses
 import itertools
@@ -31,16 +31,16 @@ from lmrep.tasks.mixture import config_of_source, mixed
 
 BOTH_ORDERS = {"text": "text2", "text2": "text", "span": "span2", "span2": "span"}
 STATISTICS = "data.json"  # of a workdir: `inspection.label_statistics`
-CHARACTERS = 4  # of a token, about: before there is a tokenizer, the examples of unlabelled text can only be estimated
+CHARACTERS = 4  # in a token, about: estimates the examples of unlabelled text before there is a tokenizer
 
 log = logging.getLogger(__name__)
 
 
 def prepare_examples(experiment: Experiment, tokenizer: tokenizers.Config) -> Data:
-    """Reads, checks and tokenizes the examples of an experiment.
+    """Reads, checks and tokenizes the training examples of an experiment and those of its other splits.
 
     Raises:
-      UserError: with file and line, for data that the task cannot use.
+      UserError: the task cannot use the data; the message names file and line.
     """
     task = task_of(experiment)
     limits = {"validation": experiment.evaluation.examples}
@@ -73,8 +73,8 @@ def prepare_examples(experiment: Experiment, tokenizer: tokenizers.Config) -> Da
 
 
 def best_metric(experiment: Experiment) -> str:
-    """The validation metric that checkpoints are compared by. Where neither `checkpoint.best` nor the task names one,
-    the training data is read, which decides.
+    """Returns the validation metric that checkpoints are compared by. If neither `checkpoint.best` nor the task names
+    one, the training data is read and decides.
 
     Raises:
       UserError: as `prepare_examples`.
@@ -92,8 +92,8 @@ def _best(experiment: Experiment, task: TaskDef, config: Any) -> str:
 def _check_labels(experiment: Experiment, task: TaskDef, config: Any, training: Sequence[Record]) -> None:
     """Refuses training data with labels that the head of `init` lacks."""
     labels = getattr(config, "labels", ())
-    present = task.resolve(dataclasses.replace(config, labels=()), training).labels if labels else ()
-    if new := [label for label in present if label not in labels]:
+    in_data = task.resolve(dataclasses.replace(config, labels=()), training).labels if labels else ()
+    if new := [label for label in in_data if label not in labels]:
         what = (f"where these are the labels of init ({experiment.init}), a new head takes those of the data: head=new "
                 "after the colon, or --config.head=new" if experiment.head == "auto" else
                 "--config.objective.labels='()' takes those of the data")
@@ -102,7 +102,7 @@ def _check_labels(experiment: Experiment, task: TaskDef, config: Any, training: 
 
 
 def _check_known(experiment: Experiment, task: TaskDef, config: Any, records: Sequence[Record]) -> None:
-    """Refuses validation data of which no class or tag is in the training data: all checkpoints would be equally
+    """Refuses validation data that shares no class or tag with the training data: all checkpoints would be equally
     bad."""
     if not (labels := getattr(config, "labels", ())):
         return
@@ -116,7 +116,7 @@ def _check_known(experiment: Experiment, task: TaskDef, config: Any, records: Se
 
 
 def _both_orders(records: Sequence[Record]) -> list[Record]:
-    """The records, and after each that is a pair of texts the same pair in the other order."""
+    """Returns the records, each pair of texts followed by the same pair in the other order."""
     doubled = []
     for record in records:
         doubled.append(record)
@@ -132,7 +132,7 @@ def _both_orders(records: Sequence[Record]) -> list[Record]:
 def _tokenizer(
     experiment: Experiment, config: tokenizers.Config, task: TaskDef, objective: Any, training: Sequence[Record]
 ) -> Tokenizer:
-    """The tokenizer, trained on the texts of the training examples where none is loaded."""
+    """Loads the tokenizer, or trains it on the texts of the training examples."""
     if config.vocab_file:
         return tokenizers.from_vocab_file(config)
     log.info("training the tokenizer %s on the training examples", config.name)
@@ -142,23 +142,24 @@ def _tokenizer(
 def expand_unlabelled(
     experiment: Experiment, model: Model, tokenizer: Tokenizer, records: Sequence[Record], examples: int | None = None
 ) -> list[Record]:
-    """Makes examples of the records of sources without targets, and keeps all others. At most `examples` are made of a
-    source, at equal distances; 0 or None: all.
+    """Replaces the records of unlabelled sources by examples with targets made from their texts
+    (`Templates.unlabelled`), and keeps all other records. Keeps at most `examples` of such a source, at equal
+    distances; 0 or None: all.
 
     Raises:
-      UserError: the tokenizer or the texts cannot be used so.
+      UserError: the tokenizer or the texts do not allow it.
     """
-    made: list[Record] = []
+    expanded: list[Record] = []
     for _, stage, group in _sources(experiment, records):
         make = TASKS[stage.objective_name].templates.unlabelled(stage.objective)
-        made += labelled_data.spread(make(group, _encoder(stage, model, tokenizer)), examples) if make else group
-    return made
+        expanded += labelled_data.spread(make(group, _encoder(stage, model, tokenizer)), examples) if make else group
+    return expanded
 
 
 def tokenize_records(
     experiment: Experiment, model: Model, tokenizer: Tokenizer, records: Sequence[Record], name: str
 ) -> Examples:
-    """The examples of some records; `name` is for logs. Those of a mixture are `MixedExamples`.
+    """Tokenizes records to examples; to `MixedExamples` for a mixture. `name` is the split; other names are for logs.
 
     Raises:
       UserError: a text is too long, or not Unicode; a record has an unknown source.
@@ -172,7 +173,7 @@ def tokenize_records(
 
 
 def _sources(experiment: Experiment, records: Sequence[Record]) -> Iterator[tuple[str, StagePlan, list[Record]]]:
-    """(source, the stage with the task's config for it, its records), source after source."""
+    """Yields (source, the stage with the task's config for it, its records) of each source."""
     stage = experiments.resolve_stages(experiment)[0]
     for source, group in itertools.groupby(records, key=lambda record: record.source):
         yield source, dataclasses.replace(stage, objective=config_of(experiment, source)), [*group]
@@ -181,8 +182,8 @@ def _sources(experiment: Experiment, records: Sequence[Record]) -> Iterator[tupl
 def _tokenize_source(
     stage: StagePlan, model: Model, tokenizer: Tokenizer, records: Sequence[Record], name: str, training: bool
 ) -> Examples:
-    """The examples of records of one source, whose config `stage` has. Those of `training` have batches of at most
-    `batch_tokens`; texts that others are generated from are packed in training alone."""
+    """Tokenizes the records of one source, whose config is in `stage`. Only training examples get batches of at most
+    `batch_tokens`, and only they are packed if the task generates texts."""
     task, config = contracts.checked_task(stage.objective_name, TASKS[stage.objective_name]), stage.objective
     encoder = _encoder(stage, model, tokenizer)
     layout, form = encoder.layout, encoder.format
@@ -201,7 +202,7 @@ def _tokenize_source(
     changed = {name: value for name, value in _changed(form).items() if (name, value) != ("long", "refuse")}
     content = digest([tokenizer.fingerprint, stage.objective_name, _changed(config), changed, stage.length, layout,
                       labelled_data.fingerprint(records)])
-    # Texts are generated for one source at a time.
+    # Outside training, texts are generated, which takes one source text a sequence.
     packed = form.packed and (units.source is None or training)
     group = len(units.example) // len(records) if task.reads.grouped else 0
     return arrange(units, tokenizer.vocabulary, layout.pad, content, stage.length if packed else 0, group,
@@ -216,20 +217,20 @@ def _encoder(stage: StagePlan, model: Model, tokenizer: Tokenizer) -> TextEncode
 
 
 def layout_of(model: Model, tokenizer: Tokenizer, context: str, end_of_text: bool = True) -> InputLayout:
-    """The special tokens of texts and pairs of texts for a network and its tokenizer."""
+    """Returns the special tokens that a network and its tokenizer put around texts and pairs of texts."""
     one_separator = "token_type_ids" in model.inputs or tokenizer.one_separator
     return input_layout(tokenizer.vocabulary, context, one_separator, end_of_text,
                         cls_last=model.head_style.pooling == "last")
 
 
 def _changed(config: Any) -> dict[str, Any]:
-    """The fields that differ from their defaults: a field that is added later leaves the fingerprints of runs alone."""
+    """Returns the fields that differ from their defaults, so that adding a field does not change fingerprints."""
     defaults = dataclasses.asdict(type(config)())
     return {name: value for name, value in dataclasses.asdict(config).items() if value != defaults[name]}
 
 
 def _with_steps(experiment: Experiment, train: Examples) -> Experiment:
-    """The experiment with its steps, and with the intervals that are given in epochs."""
+    """Returns the experiment with its number of steps, and with intervals of 0, an epoch, converted to steps."""
     epoch = train.steps_per_epoch(experiment.batch_size)
     steps = experiment.steps or max(1, round(experiment.epochs * epoch))
     evaluation = dataclasses.replace(experiment.evaluation, every=experiment.evaluation.every or min(epoch, steps))
@@ -242,60 +243,60 @@ def _with_steps(experiment: Experiment, train: Examples) -> Experiment:
 
 
 def task_of(experiment: Experiment) -> TaskDef:
-    """The task; of a mixture one that goes by the config of each record's source."""
+    """Returns the experiment's task; for a mixture, a task that uses the config of each record's source."""
     name = experiment.objective["name"]
     task = contracts.checked_task(name, TASKS[name])
     return mixed(task, _configs(experiment)) if experiment.sources else task
 
 
 def config_of(experiment: Experiment, source: str = "") -> Any:
-    """The task's config for the records of a source, or of none. Raises UserError for an unknown one."""
+    """Returns the task's config for the records of a source; "" for the shared one. Raises UserError for an unknown
+    source."""
     if source and not experiment.sources:
         raise UserError(f"the source {source!r} is given, and the run has a single data set; leave it out")
     return config_of_source(_configs(experiment), source, experiments.resolve_stages(experiment)[0].objective)
 
 
 def _configs(experiment: Experiment) -> dict[str, Any]:
-    return {one.name: one.objective for one in experiment.data_sets()}
+    return {data_set.name: data_set.objective for data_set in experiment.data_sets()}
 
 
 def metrics(experiment: Experiment, objective: str) -> dict[str, Metric]:
-    """The metrics of an objective of the experiment, by name."""
+    """Returns the metrics of an objective of the experiment, by name."""
     task = experiment.objective["name"] in TASKS
     return dict((task_of(experiment).objective if task else ALL_OBJECTIVES[objective]).metrics)
 
 
 def data_of(experiment: Experiment, source: str = "") -> dict[str, labelled_data.Config]:
-    """{source: its data}, of one source or of all; {"": data} where there is only `data`. Raises UserError for an
-    unknown one."""
+    """Returns {source: its data config} of one source, or of all for ""; {"": config} without a mixture. Raises
+    UserError for an unknown source."""
     if source:
         config_of(experiment, source)  # refuses an unknown one
-    return {one.name: one.data for one in experiment.data_sets() if source in ("", one.name)}
+    return {data_set.name: data_set.data for data_set in experiment.data_sets() if source in ("", data_set.name)}
 
 
 def splits(experiment: Experiment) -> tuple[str, ...]:
-    """The splits that the data, or one of the sources, has."""
-    data = data_of(experiment).values()
-    return tuple(split for split in labelled_data.SPLITS if any(labelled_data.files_of(data, split) for data in data))
+    """Returns the splits that the data set, or any of the sources, has."""
+    configs = data_of(experiment).values()
+    return tuple(split for split in labelled_data.SPLITS
+                 if any(labelled_data.files_of(config, split) for config in configs))
 
 
 def files(experiment: Experiment, split: str) -> str:
-    """The files of a split, for people."""
+    """Lists the files of a split, for people."""
     return ", ".join(filter(None, (labelled_data.files_of(data, split) for data in data_of(experiment).values())))
 
 
 def read_split(experiment: Experiment, split: str, examples: int | None = 0, source: str = "") -> list[Record]:
-    """The records of a split, source after source, each with its name; `expand_unlabelled` makes examples of those
-    that have no targets.
+    """Reads the records of a split, source after source. `expand_unlabelled` adds the targets of unlabelled sources.
 
     Args:
-      experiment: whose data.
-      split: one that it has.
-      examples: of each source at most, at equal distances; 0 or None: all.
-      source: the only one that is read; "" for all.
+      split: "train", "validation" or "test"; sources that lack a split other than "train" are skipped.
+      examples: the most records of each source, taken at equal distances; 0 or None: all.
+      source: the only source to read; "" for all.
 
     Raises:
-      UserError: as `labelled_data.read`; no training data.
+      UserError: as `labelled_data.read`, or there is no training data.
     """
     records: list[Record] = []
     for i, (name, data) in enumerate(data_of(experiment, source).items()):
@@ -311,8 +312,8 @@ def read_split(experiment: Experiment, split: str, examples: int | None = 0, sou
 def read_data(
     experiment: Experiment, data: labelled_data.Config, split: str, examples: int | None = 0, source: str = ""
 ) -> list[Record]:
-    """The records of a split of data that has the form of the run's, or of its source `source`, with their targets.
-    `examples` and errors are as in `read_split`. Unlabelled texts are read in full: examples are made of them later."""
+    """Reads a split of any data that has the form of the experiment's data, or of its source `source`. `examples` and
+    errors are as in `read_split`. Unlabelled texts are read in full, since `expand_unlabelled` needs them."""
     task, config = task_of(experiment), config_of(experiment, source)
     records = labelled_data.spread(labelled_data.read(data, split, task.needed(config)),
                          0 if task.templates.unlabelled(config) else examples)
@@ -320,7 +321,8 @@ def read_data(
 
 
 def training_texts(experiment: Experiment, task: TaskDef, config: Any, records: Sequence[Record]) -> list[str]:
-    """The texts that a tokenizer is trained on: of a mixture, of each source in its proportion as many as there are."""
+    """Returns the texts that a tokenizer is trained on. Of a mixture, sources that exceed their proportion of all
+    characters give only that part of their texts, at equal distances."""
     by_source = _by_source(experiment, records)
     groups = [[*_texts(task, config, group)] for group in by_source]
     if not experiment.sources:
@@ -352,14 +354,14 @@ def _by_source(experiment: Experiment, records: Sequence[Record]) -> list[list[R
 
 
 def _weights(experiment: Experiment, counts: Sequence[int]) -> list[float]:
-    """The rates at which the examples of sources are shown, given their numbers, not normalized."""
+    """Returns the mixing weights of sources with these numbers of examples, not normalized."""
     return mixing_weights([source.weight for source in experiment.data_sets()], counts, experiment.temperature,
                           experiment.size_cap)
 
 
 def with_proportions(experiment: Experiment, records: Sequence[Record], examples: MixedExamples) -> MixedExamples:
-    """The training examples of a mixture in its proportions, which count examples: where sequences are packed, a source
-    with more examples in a sequence gives fewer sequences."""
+    """Returns the training examples of a mixture with its proportions. These count examples, so a source with more
+    examples in a packed sequence gives fewer sequences."""
     sequences = np.diff(examples.bounds)
     counts = [len(group) for group in _by_source(experiment, records)]
     return examples.with_counts(block_counts(

@@ -69,7 +69,7 @@ def head_fields(path: Path, task: str, pad: int | None) -> dict[str, Any]:
     """Chooses the fields of a task's config that belong to its head, as they suit the network of a checkpoint."""
     config = TASKS[task].objective.config
     if not conversion.is_workdir(path):
-        checkpoint, reading = describe(path), fine_tuning.reading_fields(task, read_network(path))
+        checkpoint, reading = describe(path), fine_tuning.task_network(task, read_network(path))
         saved = checkpoint.task.fields if checkpoint.task and checkpoint.task.task == task else {}
         left = {"context": "left"} if checkpoint.family.causal else {}
         return {**reading.head, **heads.published(config, checkpoint.family.pretraining.preset), **left, **saved}
@@ -78,7 +78,7 @@ def head_fields(path: Path, task: str, pad: int | None) -> dict[str, Any]:
     if stage.objective_name == task:
         return {name: value for name, value in dataclasses.asdict(stage.objective).items()
                 if name in conversion.HEAD_FIELDS}
-    family, reading = conversion.family_of(path, experiment, pad), fine_tuning.reading_fields(task, experiment.model)
+    family, reading = conversion.family_of(path, experiment, pad), fine_tuning.task_network(task, experiment.model)
     context = ALL_OBJECTIVES[stage.objective_name].conditions_on(stage.objective)
     if context not in ("both", "left"):  # a task reads both directions, where there are two
         context = reading.head.get("context", "both")

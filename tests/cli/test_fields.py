@@ -30,7 +30,7 @@ def leaves(node, where=""):
 @pytest.mark.parametrize("config", [default_config(), load(BERT)], ids=["base", "bert"])
 def test_all_fields_of_a_config_are_listed_and_can_be_set(config):
     values = leaves(config.to_dict())
-    listed = {field.path: field for field in fields.listed(config.to_dict())}
+    listed = {field.path: field for field in fields.list_fields(config.to_dict())}
     missing = {path for path, value in values.items() if path not in listed and value not in ((), [])}
     assert not missing
     shown = {path: listed[path].value for path in values.keys() & listed.keys()}
@@ -41,12 +41,12 @@ def test_all_fields_of_a_config_are_listed_and_can_be_set(config):
 def test_a_config_without_the_name_of_its_network_lists_the_default():
     config = default_config().to_dict()
     del config["model"]["name"]
-    listed = {field.path: field.value for field in fields.listed(config)}
+    listed = {field.path: field.value for field in fields.list_fields(config)}
     assert listed["model.name"] == "transformer" and listed["model.width"] == config["model"]["width"]
 
 
 def test_all_choices_are_listed_without_a_config():
-    listed = list(fields.listed(None))
+    listed = list(fields.list_fields(None))
     choices = {field.choice for field in listed if field.choice}
     tables = {"model": MODELS, "objective": ALL_OBJECTIVES, "format": ALL_FORMATS}
     expected = {"tasks"} | {f"{field} {name}" for field, table in tables.items() for name, row in table.items()
@@ -75,5 +75,5 @@ def test_field_shows_default_bounds_and_description():
 
 def test_records_of_a_tuple_are_numbered():
     config = ConfigDict({"stages": ({"length": 128}, {"length": 512})})
-    found = {field.path: field.value for field in fields.listed(config.to_dict())}
+    found = {field.path: field.value for field in fields.list_fields(config.to_dict())}
     assert (found["stages.0.length"], found["stages.1.length"], found["stages.1.fraction"]) == (128, 512, 1.0)

@@ -390,14 +390,14 @@ def test_grid_without_a_sweep_or_function_is_refused(home):
     assert "there is no sweep in" in run_sweep(home, "--show").err
     for returned in ({}, {"a": "12"}, [], [{}], 3):
         with pytest.raises(UserError, match=r"expected {field: values}, or a list"):
-            settings.published(returned, "e.py")
-    assert settings.published([{"a": 1, "b.c": (0.9, 0.98)}], "e.py") == [(("a", "1"), ("b.c", "(0.9, 0.98)"))]
+            settings.from_grid(returned, "e.py")
+    assert settings.from_grid([{"a": 1, "b.c": (0.9, 0.98)}], "e.py") == [(("a", "1"), ("b.c", "(0.9, 0.98)"))]
 
 
 def test_names_are_short_distinct_and_safe_in_a_file_system():
     texts = ["a.b=1;c.b=(2, 3)", "a.b=../x y/*;c.b=''", f"a.b={'x' * 300};c.b=ü"]
-    names = sweep.names([fields for text in texts for fields in settings.parse_grid(text)])
+    names = sweep.directory_names([fields for text in texts for fields in settings.parse_grid(text)])
     assert names[0] == "a.b=1,c.b=2-3" and names[1] == "a.b=..-x-y-,c.b="
     assert len(set(names)) == 3 and all(len(name) < 200 and Path(name).name == name for name in names)
-    one, two = sweep.names([(("a", "x/y"),), (("a", "x*y"),)])
+    one, two = sweep.directory_names([(("a", "x/y"),), (("a", "x*y"),)])
     assert one == "a=x-y" and two.startswith("a=x-y-") and two != one

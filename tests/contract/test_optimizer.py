@@ -62,14 +62,14 @@ def test_a_page_has_it_as_a_choice_and_a_sweep_its_fields():
 
 
 def test_its_settings_are_listed():
-    listed = {field.path: field for field in fields.listed(None)}
+    listed = {field.path: field for field in fields.list_fields(None)}
     assert "muon" in listed["optimizer.name"].bounds.choices
     assert "stable" in listed["optimizer.schedule.name"].bounds.choices
     assert listed["optimizer.newton_steps"].choice == "optimizer muon"
     assert listed["optimizer.schedule.decay_fraction"].choice == "optimizer.schedule stable"
     config = loading.load(installed()["bert.py"], "size=tiny,optimizer=muon")
-    assert {field.path: field.value for field in fields.listed(config.to_dict())}["optimizer.newton_steps"] == 3
-    other = {field.path for field in fields.listed(loading.load(installed()["bert.py"], "size=tiny").to_dict())}
+    assert {field.path: field.value for field in fields.list_fields(config.to_dict())}["optimizer.newton_steps"] == 3
+    other = {field.path for field in fields.list_fields(loading.load(installed()["bert.py"], "size=tiny").to_dict())}
     assert "optimizer.newton_steps" not in other and "optimizer.betas" in other
 
 

@@ -134,13 +134,13 @@ def test_format_without_a_needed_field_is_refused(monkeypatch):
 
 def test_fields_that_a_step_reads_are_found():
     """So that formats are traced together only where what they differ in is not read."""
-    small_configs = {name: compatibility.smallest(MODELS["transformer"], PRESETS[name].config)
+    small_configs = {name: compatibility.tiny_config(MODELS["transformer"], PRESETS[name].config)
                      for name in ("bert_tiny", "gpt2")}
     given = (*compatibility.default_fields("stream"), "pair_label")
     common = {"tokens", "segment_ids", "positions"}
-    assert compatibility.reads("transformer", small_configs["bert_tiny"], "masked sentence_pair", given) == {
+    assert compatibility.fields_read("transformer", small_configs["bert_tiny"], "masked sentence_pair", given) == {
         *common, "token_type_ids", "pair_label"}
-    assert compatibility.reads("transformer", small_configs["gpt2"], "causal", given) == common
+    assert compatibility.fields_read("transformer", small_configs["gpt2"], "causal", given) == common
 
 
 # By training
@@ -163,7 +163,7 @@ def triples():
     yield "xlnet_base", "permutation sentence_pair", "stream_pair"
     formats = {compatibility.default_fields(form): form for form in FORMATS}
     for i, (network, objective) in enumerate(zip(networks, cycle(objectives), strict=False)):
-        name, fields = compatibility.settings(objective)
+        name, fields = compatibility.parse_variant(objective)
         needed = set(OBJECTIVES[name].batch_fields(OBJECTIVES[name].config(**fields)))
         fitting = [form for given, form in formats.items() if needed <= set(given)]
         yield network, objective, fitting[i % len(fitting)]
@@ -189,7 +189,7 @@ def make_batch(fields, characters, seed):
 @pytest.mark.parametrize(("network", "objective", "form"), [
     pytest.param(*triple, marks=() if triple[0] == "bert_tiny" else pytest.mark.slow) for triple in triples()])
 def test_two_steps_change_every_parameter(network, objective, form):
-    name, fields = compatibility.settings(objective)
+    name, fields = compatibility.parse_variant(objective)
     model = MODELS[PRESETS[network].model].build(smallest(PRESETS[network].config))
     built = OBJECTIVES[name].build(OBJECTIVES[name].config(**fields), model, VOCABULARY)
     settings = optimizers.adamw.Config("adamw", learning_rate=1e-3, weight_decay=0.0)

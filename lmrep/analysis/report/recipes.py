@@ -15,7 +15,7 @@ from lmrep.data import corpora
 from lmrep.experiment import checks, fine_tuning, page_files, resolve
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, StagePlan, model_config
-from lmrep.experiment.fields import listed
+from lmrep.experiment.fields import list_fields
 from lmrep.experiment.pretraining import Paper
 from lmrep.models import PRESETS
 from lmrep.optimizers import warmup_steps
@@ -191,6 +191,6 @@ def lengths(stages: Sequence[StagePlan]) -> str:
 
 def meanings(experiment: Experiment) -> Mapping[str, str]:
     """{dotted path of a field: its help text}."""
-    found = {field.path: field.bounds.help for field in listed(asdict(experiment))}
+    found = {field.path: field.bounds.help for field in list_fields(asdict(experiment))}
     return found | {"format.name": "how documents become sequences", "objective.name": "what is predicted",
                     "warm-up steps": "updates during which the learning rate rises"}
