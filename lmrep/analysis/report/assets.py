@@ -11,7 +11,7 @@ from lmrep.analysis.report import prose
 
 @cache
 def environment() -> jinja2.Environment:
-    """The environment of templates/, which escapes all texts."""
+    """Returns the Jinja environment of templates/, which escapes all texts."""
     environment = jinja2.Environment(loader=jinja2.PackageLoader(__package__), autoescape=True, trim_blocks=True,
                                      lstrip_blocks=True, undefined=jinja2.StrictUndefined)
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
@@ -22,5 +22,5 @@ def environment() -> jinja2.Environment:
 
 @cache
 def read(name: str) -> str:
-    """A file beside the templates."""
+    """Reads a text file of this package."""
     return resources.files(__package__).joinpath(name).read_text(encoding="utf8")

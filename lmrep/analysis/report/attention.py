@@ -1,4 +1,4 @@
-"""Attention probabilities for the page: of texts, and of pairs of a source and a target, as many as fit in it."""
+"""Attention probabilities for the page: of texts, and of pairs of a source and a target."""
 
 import base64
 from collections.abc import Callable, Sequence
@@ -18,13 +18,13 @@ Pair = tuple[np.ndarray, np.ndarray]  # the tokens of a source and of its target
 
 
 class Map(NamedTuple):
-    """The attention probabilities of all layers and heads."""
+    """The attention probabilities of all layers and heads for one sequence of queries and one of keys."""
 
-    name: str  # which attention it is
-    rows: str  # what queries are, for the axis
-    columns: str  # what keys are
-    queries: Sequence[str]  # the tokens of queries, [t]
-    keys: Sequence[str]  # and of keys, [s]
+    name: str  # "self-attention", "encoder-decoder attention"
+    rows: str  # title of the axis of queries
+    columns: str  # title of the axis of keys
+    queries: Sequence[str]  # the tokens that attend, [t]
+    keys: Sequence[str]  # the tokens that are attended to, [s]
     first: int  # the query to show first
     layers: int  # l
     heads: int  # h
@@ -40,23 +40,23 @@ class Attention(NamedTuple):
 
 def _map(name: str, rows: str, columns: str, queries: Sequence[str], keys: Sequence[str], first: int,
          probabilities: np.ndarray) -> Map:
-    """`probabilities` are f32[l, h, t, s]."""
+    """Makes a `Map` of probabilities, float32[l, h, t, s]."""
     weights = np.round(probabilities * 255).astype(np.uint8)
     return Map(name, rows, columns, queries, keys, first, *weights.shape[:2],
                base64.b64encode(weights.tobytes()).decode())
 
 
 def _bytes(*probabilities: np.ndarray | None) -> int:
-    """What they take on the page."""
-    return sum(4 * -(-each.size // 3) for each in probabilities if each is not None)
+    """Returns the number of characters that probabilities take on the page, in base64."""
+    return sum(4 * -(-array.size // 3) for array in probabilities if array is not None)
 
 
 def of_texts(run: Run, texts: Sequence[str], max_bytes: int) -> list[Attention]:
-    """The self-attention of as many texts as fit in `max_bytes`; long texts are truncated at a word. The first query is
-    a mask, or the token after the text's beginning."""
+    """Computes the self-attention of texts until `max_bytes` are used. Long texts are truncated at a word. The page
+    first shows the query of a mask, or else of the second token."""
     if "self" not in run.model.heads.attention or not max_bytes:
         return []
-    found, mask = [], run.tokenizer.specials.get("mask")
+    attentions, mask = [], run.tokenizer.specials.get("mask")
     for text in dict.fromkeys(texts):
         words, encoded = text.split(), None
         while words:
@@ -71,33 +71,34 @@ def of_texts(run: Run, texts: Sequence[str], max_bytes: int) -> list[Attention]:
             break
         tokens = encoded.tokens
         first = tokens.index(mask) if mask in tokens else min(1, len(tokens) - 1)
-        found.append(Attention(" ".join(tokens), [
+        attentions.append(Attention(" ".join(tokens), [
             _map("self-attention", "text", "text", tokens, tokens, first, encoded.attention)]))
         max_bytes -= _bytes(encoded.attention)
-    return found
+    return attentions
 
 
 def of_pairs(run: Run, pairs_of: Callable[[int], Sequence[Pair]], max_bytes: int) -> list[Attention]:
-    """All attention of as many pairs as fit in `max_bytes`.
+    """Computes all attention of pairs until `max_bytes` are used. A network without attention to a source has the
+    self-attention of the sources.
 
     Args:
-      run: of a network that reads a source.
-      pairs_of: length -> pairs of about as many tokens at most, of which longer texts are left out.
-      max_bytes: on the page.
+      run: a run whose network reads a source.
+      pairs_of: length -> pairs of at most about `length` tokens; longer ones are left out.
+      max_bytes: size on the page.
     """
     if "cross" not in run.model.heads.attention:
         return of_texts(run, [run.tokenizer.decode(source.tolist()) for source, _ in pairs_of(MAX_TOKENS)[:TEXTS]],
                         max_bytes)
-    length, found = MAX_TOKENS, []
-    while not found and length >= MIN_TOKENS:
+    length, attentions = MAX_TOKENS, []
+    while not attentions and length >= MIN_TOKENS:
         pairs = [pair for pair in pairs_of(length) if min(map(len, pair)) > 1 and max(map(len, pair)) <= length][:PAIRS]
-        for pair, each in zip(pairs, pair_attention.of_tokens(run, pairs), strict=True):
-            if (size := _bytes(each.cross, each.encoder, each.decoder)) <= max_bytes:
+        for pair, computed in zip(pairs, pair_attention.of_tokens(run, pairs), strict=True):
+            if (size := _bytes(computed.cross, computed.encoder, computed.decoder)) <= max_bytes:
                 title = " ⟶ ".join(run.tokenizer.decode(ids[:-1].tolist()) for ids in pair)
-                found.append(Attention(title, _maps(each)))
+                attentions.append(Attention(title, _maps(computed)))
                 max_bytes -= size
         length = length * 3 // 4
-    return found
+    return attentions
 
 
 def _maps(pair: PairAttention) -> list[Map]:

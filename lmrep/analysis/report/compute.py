@@ -1,5 +1,5 @@
-"""What training has cost: operations by three conventions, time, energy and CO2, and the charts of validation metrics
-against operations."""
+"""The cost of training: operations by three conventions, time, energy and CO2, and charts of validation metrics against
+operations."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ EXACT = "FLOPs of the run, exact"
 
 
 def rows(runs: Sequence[RunData]) -> list[tuple[str, ...]]:
-    """A table with a column for each run; without rows that are empty, and empty where nothing is known."""
+    """Returns the table of costs, with a column for each run. Rows without any value are left out."""
     columns = [_column(run) for run in runs]
     return [(name, *(column[name] for column in columns)) for name in columns[0] if any(c[name] for c in columns)]
 
@@ -37,7 +37,7 @@ def _column(run: RunData) -> dict[str, str]:
 
 
 def _by_formulas(run: RunData) -> dict[str, float | None]:
-    """The operations up to the last step by published formulas; None where they do not apply."""
+    """Returns the operations up to the last step by published formulas; None for a formula that does not apply."""
     totals: dict[str, float | None] = {name: 0.0 for name in CONVENTIONS if name != "exact"}
     begin = 0
     for i, stage in enumerate(run.stages):
@@ -51,15 +51,15 @@ def _by_formulas(run: RunData) -> dict[str, float | None]:
 
 
 def charts(runs: Sequence[RunData]) -> dict[str, Chart]:
-    """The runs' charts of the metrics by which they are judged, or of the loss; with runs alone that have
-    validated them after a known number of operations."""
+    """Returns the charts of the headline metrics, or of the loss, for the runs whose operations are known and that
+    measured the metric on validation data."""
     known = [i for i, run in enumerate(runs) if run.flops_at(run.step) and run.validation]
     judged = {name for i in known for name in metrics.headlines(runs[i])} or {"loss"}
-    chosen = {}
+    selected = {}
     for key, chart in metrics.charts(runs).items():
         lines = {i: name for i, name in chart.lines.items()
                  if i in known and name in judged and run_data.validated(runs[i], name)}
         if lines:
             baselines = {i: baseline for i, baseline in chart.baselines.items() if i in lines}
-            chosen[key] = chart._replace(lines=lines, baselines=baselines)
-    return chosen
+            selected[key] = chart._replace(lines=lines, baselines=baselines)
+    return selected

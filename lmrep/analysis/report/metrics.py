@@ -1,4 +1,4 @@
-"""Metrics of runs as their objectives declare them: charts, baselines, and comparison over seeds."""
+"""Metrics of runs: charts, baselines, and comparison over seeds."""
 
 import fnmatch
 import statistics
@@ -15,16 +15,16 @@ from lmrep.metrics import COMMON, UNIGRAM_LOSS, Metric, baseline_names, is_token
 TIMING = {"tokens_per_second": Metric("Tokens per second", "tokens/s", True)}
 CORRELATION = "correlation"  # a unit
 NOT_METRICS = frozenset({"step", "split", "time", "tokens"})
-# Settings by which validation examples, their targets or their tokens can differ.
+# Settings that can change validation examples, their targets or their tokens.
 VALIDATION_SETTINGS = ("evaluation.examples", "evaluation.seed", "length", "objective.*", "format.*", "data.*",
                        "sources*", "tokenizer.*")
-TASK_SETTINGS = ("evaluation.examples", "data.*", "sources.*.data.*")  # the same for tasks, but for
+TASK_SETTINGS = ("evaluation.examples", "data.*", "sources.*.data.*")  # the same for tasks
 NOT_TASK_SETTINGS = ("data.train", "data.test", "data.test_columns*", "data.tfds_dir", "sources.*.data.train",
-                     "sources.*.data.test*")
+                     "sources.*.data.test*")  # exceptions from `TASK_SETTINGS`
 
 
 def declared(run: RunData) -> dict[str, Metric]:
-    """The metrics that the run's objectives and the trainer declare."""
+    """Returns the metrics that the run's objectives and the trainer declare."""
     stages = [stage.objective_name for stage in run.stages if stage is not run.stage]
     names = dict.fromkeys([*stages, run.stage.objective_name])
     objectives = {name: metric for objective in names
@@ -33,15 +33,15 @@ def declared(run: RunData) -> dict[str, Metric]:
 
 
 def headlines(run: RunData) -> dict[str, Metric]:
-    """The metrics by which a run is judged, of those measured on validation text: those that are shown while training,
-    losses of tokens, and others with a baseline."""
+    """Returns the validation metrics by which a run is judged: headlines, losses of tokens, and metrics with a
+    baseline."""
     return {name: metric for name, metric in declared(run).items()
             if name not in COMMON and (metric.headline or is_token_loss(metric) or metric.baseline)
             and run.last("validation", name) is not None}
 
 
 def baseline(run: RunData, metric: Metric) -> float | None:
-    """The value that a trivial predictor reaches on validation data; None where it is not known."""
+    """Returns the score of a trivial predictor on validation data; None where it is not known."""
     if metric.unit == CORRELATION:
         return 0.0
     return definitions.baseline(
@@ -49,7 +49,7 @@ def baseline(run: RunData, metric: Metric) -> float | None:
 
 
 def baseline_title(run: RunData, metric: Metric) -> str:
-    """The name of the trivial predictor."""
+    """Returns the name of the trivial predictor."""
     if metric.unit == CORRELATION:
         return "predictions that do not depend on the text"
     return definitions.baseline_title(metric, declared(run)).lower()
@@ -69,8 +69,8 @@ class Chart(NamedTuple):
 
 
 def charts(runs: Sequence[RunData]) -> dict[str, Chart]:
-    """The curves of several runs; curves of one metric share their axes. Total losses do so where they are sums of the
-    same terms."""
+    """Returns the charts of all recorded metrics, by name. Runs share the chart of a metric; they share that of the
+    total loss where it is the sum of the same terms."""
     members: dict[tuple, dict[int, str]] = {}
     metrics: dict[tuple, Metric] = {}
     for i, run in enumerate(runs):
@@ -87,28 +87,30 @@ def charts(runs: Sequence[RunData]) -> dict[str, Chart]:
             members.setdefault(key, {})[i] = name
             metrics.setdefault(key, metric)
     total = sum(key[0] == COMMON["loss"].title for key in members)
-    found: dict[str, Chart] = {}
+    named: dict[str, Chart] = {}
     for key, lines in members.items():
         metric, name = metrics[key], next(iter(lines.values()))
         title = metric.title
         if name == "loss" and total > 1:
             title += f" ({', '.join(runs[i].label for i in lines)})"
         bases = {i: _baseline_curve(runs[i], name) for i, name in lines.items()}
-        while name in found:
+        while name in named:
             name += "_"
-        found[name] = Chart(title, metric.unit, lines, metric.format.endswith("%"),
+        named[name] = Chart(title, metric.unit, lines, metric.format.endswith("%"),
                             {i: base for i, base in bases.items() if base})
     running = {metric.title for metric in (COMMON | TIMING).values()}  # shown last
-    return dict(sorted(found.items(), key=lambda item: item[1].title in running))
+    return dict(sorted(named.items(), key=lambda item: item[1].title in running))
 
 
 def _recorded(run: RunData) -> set[str]:
+    """Returns the names of the metrics in a run's logs."""
     return {name for lines in (run.train, run.validation, run.timing) for line in lines for name, value in line.items()
             if isinstance(value, int | float)} - NOT_METRICS - {
                 "steps_per_second", "device_peak_bytes", "host_peak_bytes"}
 
 
 def _baseline_curve(run: RunData, name: str) -> str:
+    """Returns the name of the recorded baseline of a metric; "" for none."""
     metric = declared(run).get(name, Metric(name))
     if is_token_loss(metric):
         return UNIGRAM_LOSS
@@ -130,7 +132,7 @@ class Cell(NamedTuple):
 
     text: str  # mean, with the standard deviation where there are several runs
     best: bool = False  # whether no other group's mean is better
-    note: str = ""  # how it lies to the best group
+    note: str = ""  # whether the difference from the best group is small
 
 
 def group_by_seed(runs: Sequence[RunData]) -> list[Group]:
@@ -142,37 +144,38 @@ def group_by_seed(runs: Sequence[RunData]) -> list[Group]:
                     if not any(fnmatch.fnmatchcase(name, pattern) for pattern in ignored)}
         groups.setdefault(repr((run.step, run.source, sorted(settings.items()))), []).append(run)
     # Runs of equal seeds are repetitions, not a sample of seeds.
-    found = []
+    labelled = []
     for members in groups.values():
         seeds = {run.experiment.seed for run in members}
         split = [members] if len(seeds) == len(members) else [[run] for run in members]
-        found += [Group(", ".join(run.label for run in group), group) for group in split]
-    return found
+        labelled += [Group(", ".join(run.label for run in group), group) for group in split]
+    return labelled
 
 
 def comparison(groups: Sequence[Group]) -> dict[str, list[Cell]]:
-    """{title of a metric that is a headline of any: a cell for each group}: means and standard deviations over seeds,
-    and whether a difference from the best group lies within the spread of seeds."""
+    """Compares groups by their headline metrics: {title of a metric: a cell for each group}, with mean and standard
+    deviation over seeds, and whether the difference from the best group lies within the spread of seeds."""
     return {metric.title: _cells(groups, name, metric) for name, metric in _compared(groups)}
 
 
 def _compared(groups: Sequence[Group]) -> list[tuple[str, Metric]]:
-    """(name, metric) of the headlines of any group, each title once."""
-    found: dict[str, tuple[str, Metric]] = {}
+    """Returns (name, metric) of the headlines of all groups, one for each title."""
+    by_title: dict[str, tuple[str, Metric]] = {}
     for group in groups:
         for name, metric in headlines(group.runs[0]).items():
-            found.setdefault(metric.title, (name, metric))
-    return [*found.values()]
+            by_title.setdefault(metric.title, (name, metric))
+    return [*by_title.values()]
 
 
 def _value(run: RunData, name: str, metric: Metric) -> float | None:
-    """The validation value of a metric; None for a run without it, or with another metric of that name."""
+    """Returns the validation value of a metric; None for a run without it, or with another metric of that name."""
     other = declared(run).get(name)
     same = other is not None and other._replace(headline=metric.headline, baseline=metric.baseline) == metric
     return run.last("validation", name) if same else None
 
 
 def _cells(groups: Sequence[Group], name: str, metric: Metric) -> list[Cell]:
+    """Returns the cells of a metric, one for each group."""
     values = [[value for run in group.runs if (value := _value(run, name, metric)) is not None] for group in groups]
     means = [statistics.fmean(v) if v else None for v in values]
     known = [mean for mean in means if mean is not None]
@@ -191,28 +194,28 @@ def _cells(groups: Sequence[Group], name: str, metric: Metric) -> list[Cell]:
 
 
 def differing_settings(groups: Sequence[Group]) -> dict[str, list[str]]:
-    """{metrics that several groups have: settings that differ between these groups, and by which validation examples,
-    their targets or their tokens can differ}."""
+    """Returns {titles of metrics: settings that make them incomparable}: settings that differ between groups with these
+    metrics, and that can change validation examples, their targets or their tokens."""
     settings = [[flatten_config(run.experiment) for run in group.runs] for group in groups]
     objectives = {group.runs[0].stage.objective_name for group in groups}
     ignored = set.intersection(*({f"objective.{field}" for field in ALL_OBJECTIVES[name].loss_fields}
                                  for name in objectives))
-    found: dict[tuple[str, ...], list[str]] = {}
+    titles_of: dict[tuple[str, ...], list[str]] = {}
     for name, metric in _compared(groups):
-        members = [one for group, one in zip(groups, settings, strict=True)
+        members = [configs for group, configs in zip(groups, settings, strict=True)
                    if _value(group.runs[0], name, metric) is not None]
         shared = [path for path in members[0][0] if path not in ignored and all(path in group[0] for group in members)]
         runs = [run for group in groups for run in group.runs if _value(run, name, metric) is not None]
         fields = tuple(path for path in shared if _changes_validation(path, runs)
                        and len({repr(sorted({repr(run[path]) for run in group})) for group in members}) > 1)
         if fields:
-            found.setdefault(fields, []).append(metric.title)
-    return {", ".join(titles): list(fields) for fields, titles in found.items()}
+            titles_of.setdefault(fields, []).append(metric.title)
+    return {", ".join(titles): list(fields) for fields, titles in titles_of.items()}
 
 
 def _changes_validation(name: str, runs: Sequence[RunData]) -> bool:
-    """Whether validation examples or targets can differ by a setting; not for runs of tasks that were validated on the
-    same records, however these are tokenized."""
+    """Returns whether a setting can change validation examples or targets. Tasks that were validated on the same
+    records are comparable, however these are tokenized."""
     def matches(patterns: Sequence[str]) -> bool:
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 

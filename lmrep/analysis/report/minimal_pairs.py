@@ -1,4 +1,4 @@
-"""The accuracies on minimal pairs that `lmrep evaluate --pairs` has stored in the workdirs, as tables."""
+"""Tables of the accuracies on minimal pairs that `lmrep evaluate --pairs` has stored in the workdirs."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
@@ -15,11 +15,11 @@ class PairTable(NamedTuple):
     head: list[str]  # headings of columns: "", and one or two for each result
     means: list[list[str]]  # cells of the mean and of each phenomenon
     paradigms: list[list[str]]  # cells of each paradigm
-    notes: list[str]  # what a reader must know, as sentences
+    notes: list[str]  # caveats, as sentences
 
 
 def tables(runs: Sequence[RunData]) -> list[PairTable]:
-    """A table for each set of pairs, with the newest results of each run. Damaged results are left out."""
+    """Returns a table for each set of pairs, with the newest results of each run. Damaged results are left out."""
     sets: dict[tuple, list[tuple[str, Mapping[str, Any]]]] = {}
     for run in runs:
         newest = {(result.get("pairs"), result.get("examples"), result.get("score")): result
@@ -33,6 +33,7 @@ def tables(runs: Sequence[RunData]) -> list[PairTable]:
 
 
 def _is_intact(result: Mapping[str, Any]) -> bool:
+    """Returns whether a line of eval.jsonl is a complete result on minimal pairs."""
     def has_accuracies(entry: Any) -> bool:
         names = ("accuracy", "low", "high", "per_token_accuracy", "per_token_low", "per_token_high", "pairs", "ties",
                  "identical", "disagreeing")
@@ -54,8 +55,8 @@ def _table(name: str, results: Sequence[tuple[str, Mapping[str, Any]]]) -> PairT
                          for entry, (_, _, prefix) in zip(entries, columns, strict=True))]
 
     def rows(group: str) -> list[list[str]]:
-        return [cells(each, [result[group].get(each) for _, result, _ in columns])
-                for each in columns[0][1][group] if all(each in result[group] for _, result, _ in columns)]
+        return [cells(title, [result[group].get(title) for _, result, _ in columns])
+                for title in columns[0][1][group] if all(title in result[group] for _, result, _ in columns)]
 
     first = results[0][1]
     mean = cells(f"mean over {len(first['paradigms'])} paradigms", [result["metrics"] for _, result, _ in columns])

@@ -1,4 +1,4 @@
-"""The page: plain data of each section, rendered by templates/page.html.j2. All texts of a run are escaped there."""
+"""Renders the page. The functions give the data of its sections; templates/page.html.j2 escapes all texts of a run."""
 
 import json
 import time
@@ -31,29 +31,30 @@ MAX_ITEMS = 40  # of a list that is the value of a field
 
 
 def render(runs: Sequence[RunData]) -> str:
-    """The HTML of the page."""
+    """Returns the HTML of the page."""
     labelled = [run for run in runs if run.results is not None]
     return assets.environment().get_template("page.html.j2").render(
         runs=runs, labels=[run.label for run in runs], several=len(runs) > 1, merged=merged,
         labelled=labelled, all_labelled=len(labelled) == len(runs), baselines=" or ".join(dict.fromkeys(
-            one.against for run in runs for one in prose.judged(run).values() if one.metric.baseline)),
+            judgement.against for run in runs for judgement in prose.judged(run).values()
+            if judgement.metric.baseline)),
         page={function.__name__: function for function in (tiles, validations, headings, fields, differing)},
         tables=tables, recipes=recipes, plan_page=plan_page,
         objectives_change=any(len({repr(stage.objective) for stage in run.stages}) > 1 for run in runs),
         flops_known=any(run.flops_at(0) is not None for run in runs),
         comparison=_comparison(runs), differences=_differences(runs), charts=metrics.charts(runs),
-        attention=[(f"{run.label}: " if len(runs) > 1 else "") + one.title
-                   for run in runs for one in run.predictions.attention],
+        attention=[(f"{run.label}: " if len(runs) > 1 else "") + shown.title
+                   for run in runs for shown in run.predictions.attention],
         samples=_samples(runs), pairs=minimal_pairs.tables(runs), speed=_speed(runs), compute=compute.rows(runs),
         compute_charts=compute.charts(runs), css=assets.read("page.css"), script=assets.read("page.js"),
         version=metadata.version("lmrep"), written=time.strftime("%Y-%m-%d %H:%M %Z"), figures={
             "runs": [{"label": run.label, **run_data.curves(run, max(60, 1800 // len(runs)))} for run in runs],
-            "attention": [{"title": one.title, "maps": [each._asdict() for each in one.maps]}
-                          for run in runs for one in run.predictions.attention]})
+            "attention": [{"title": shown.title, "maps": [map_._asdict() for map_ in shown.maps]}
+                          for run in runs for shown in run.predictions.attention]})
 
 
 def merged(runs: Sequence[RunData], section: Callable[[RunData], str]) -> list[tuple[str, str]]:
-    """(labels of runs, their text) for what the macro `section` shows of each run; equal texts once."""
+    """Renders the macro `section` for each run. Returns (labels of runs, text); runs of equal texts share one."""
     groups: dict[str, list[str]] = {}
     for run in runs:
         groups.setdefault(section(run), []).append(run.label)
@@ -61,7 +62,7 @@ def merged(runs: Sequence[RunData], section: Callable[[RunData], str]) -> list[t
 
 
 def _optional(value: float | None, show: str | Callable[[float], str]) -> str:
-    """A number by a format or a function; "" where it is not known."""
+    """Formats a number by a format specification or a function; "" where it is not known."""
     if value is None:
         return ""
     return show(value) if callable(show) else format(value, show)
@@ -71,8 +72,8 @@ def _optional(value: float | None, show: str | Callable[[float], str]) -> str:
 
 
 def tiles(run: RunData) -> list[tuple[str, str, str]]:
-    """(name, value, note) of the most important figures."""
-    found = []
+    """Returns (name, value, note) of the most important figures."""
+    figures = []
     for name, metric in metrics.headlines(run).items():
         base = metrics.baseline(run, metric)
         show = prose.perplexity if is_token_loss(metric) else metric.format
@@ -80,29 +81,29 @@ def tiles(run: RunData) -> list[tuple[str, str, str]]:
         interval = prose.interval(run, name)
         notes = [*([f"95%: {prose.between(interval, metric)}"] if interval else []),
                  *([f"baseline: {_optional(base, show)}"] if base is not None else [])]
-        found.append((title, _optional(run.last("validation", name), show), ", ".join(notes)))
+        figures.append((title, _optional(run.last("validation", name), show), ", ".join(notes)))
     losses = [_optional(run.last(split, "loss"), ".3f") for split in ("validation", "train")]
-    found += [("Validation loss", losses[0], f"training: {losses[1]}" if losses[1] else "")]
+    figures.append(("Validation loss", losses[0], f"training: {losses[1]}" if losses[1] else ""))
     if network := run.network:
-        found.append(("Parameters", prose.number(network.parameters), "; ".join(
+        figures.append(("Parameters", prose.number(network.parameters), "; ".join(
             [f"encoder: {prose.number(network.encoder)}", *network.frozen])))
     if not run.source:
-        found.append(("Steps", f"{run.step:,}", f"of {run.experiment.steps:,} planned"))
-    found.append(("Time", _optional(run_data.seconds(run), prose.duration), prose.device_hours(run)))
-    return [tile for tile in found if tile[1]]
+        figures.append(("Steps", f"{run.step:,}", f"of {run.experiment.steps:,} planned"))
+    figures.append(("Time", _optional(run_data.seconds(run), prose.duration), prose.device_hours(run)))
+    return [figure for figure in figures if figure[1]]
 
 
 def _comparison(runs: Sequence[RunData]) -> dict[str, Any] | None:
-    """A table of groups of runs, which differ in their seed alone."""
+    """Returns the table that compares groups of runs which differ only in their seed; None for a single run."""
     if len(runs) < 2:
         return None
     groups = metrics.group_by_seed(runs)
     columns = metrics.comparison(groups)
     others: dict[str, Callable[[RunData], str]] = {
-        "Steps": lambda f: f"{f.step:,}", "Tokens": lambda f: _optional(f.tokens, prose.number),
-        "Operations": lambda f: _optional(f.flops_at(f.step), prose.number),
-        "Parameters": lambda f: _optional(f.network and f.network.parameters, prose.number),
-        "Time": lambda f: _optional(run_data.seconds(f), prose.duration)}
+        "Steps": lambda run: f"{run.step:,}", "Tokens": lambda run: _optional(run.tokens, prose.number),
+        "Operations": lambda run: _optional(run.flops_at(run.step), prose.number),
+        "Parameters": lambda run: _optional(run.network and run.network.parameters, prose.number),
+        "Time": lambda run: _optional(run_data.seconds(run), prose.duration)}
     for name, show in others.items():
         cells = [metrics.Cell(", ".join(dict.fromkeys(show(run) for run in group.runs))) for group in groups]
         if any(cell.text for cell in cells):
@@ -113,7 +114,7 @@ def _comparison(runs: Sequence[RunData]) -> dict[str, Any] | None:
 
 
 def _differences(runs: Sequence[RunData]) -> dict[str, list] | None:
-    """Fields of the configs that differ: those that all configs have, and the others."""
+    """Returns the config fields that differ between runs: the fields that all configs have, and the others."""
     if len(runs) < 2:
         return None
     configs = [flatten_config(run.experiment) for run in runs]
@@ -128,18 +129,18 @@ def _differences(runs: Sequence[RunData]) -> dict[str, list] | None:
 
 
 def validations(run: RunData) -> list[list[str]]:
-    """A table of validation metrics, its head first; [] where nothing was measured."""
+    """Returns a table of validation metrics, its head first; [] where nothing was measured."""
     names = [name for name in dict.fromkeys(n for line in run.validation for n in line)
              if name not in ("step", "split")]
     size = max(1, len(run.validation) // MAX_VALIDATIONS)
-    chosen = [*run.validation[::-1][::size]][::-1]
+    lines = [*run.validation[::-1][::size]][::-1]
     return [["step", *names], *([f"{line['step']:,}", *(
         _optional(line.get(name), ".4f") if isinstance(line.get(name), int | float) else "" for name in names)]
-        for line in chosen)] if chosen else []
+        for line in lines)] if lines else []
 
 
 def _samples(runs: Sequence[RunData]) -> list[tuple[str, tuple, list]]:
-    """(view, prompt, [(heading, prediction)]) for each prompt; all runs' predictions for it."""
+    """Returns (view, prompt, [(heading, prediction)]) for each prompt, with the predictions of all runs."""
     by_prompt: dict[tuple, list] = {}
     for run in runs:
         for sample in run.predictions.samples:
@@ -150,7 +151,7 @@ def _samples(runs: Sequence[RunData]) -> list[tuple[str, tuple, list]]:
 
 
 def headings(run: RunData, several: bool = False) -> tuple[str, str]:
-    """Headings of predictions before training and now; of several runs with the run's label."""
+    """Returns the headings of predictions before training and now, with the run's label if there are several runs."""
     name, step = f"{run.label}, " if several else "", run.predictions.step
     return f"{name}before training", name + (f"step {step:,}" if step is not None else "now")
 
@@ -159,18 +160,18 @@ def headings(run: RunData, several: bool = False) -> tuple[str, str]:
 
 
 def fields(run: RunData) -> list[tuple[str, str, str]]:
-    """(name, value, help) of all fields of a run's config."""
+    """Returns (name, value, help) of all fields of a run's config."""
     meaning = recipes.meanings(run.experiment)
     return [(name, _code(value), meaning.get(name, "")) for name, value in flatten_config(run.experiment).items()]
 
 
 def differing(closest: recipes.Comparison) -> list[tuple[str, str, str, str]]:
-    """The fields that differ from a published recipe, as a table."""
-    return [(name, _code(ours, "mark"), _code(theirs), help) for name, ours, theirs, help in closest.differing]
+    """Returns (name, the run's value, the recipe's value, help) of the fields that differ from a published recipe."""
+    return [(name, _code(value, "mark"), _code(published), help) for name, value, published, help in closest.differing]
 
 
 def _code(value: Any, mark: str = "") -> str:
-    """A table cell that shows a config value."""
+    """Formats a config value as a table cell."""
     text = value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
     if isinstance(value, list) and len(value) > MAX_ITEMS:
         shown = json.dumps(value[:MAX_ITEMS], ensure_ascii=False).removesuffix("]")
@@ -179,6 +180,7 @@ def _code(value: Any, mark: str = "") -> str:
 
 
 def _speed(runs: Sequence[RunData]) -> list[tuple[str, ...]]:
+    """Returns the table of speed and memory, with a column for each run. Rows without any value are left out."""
     columns = [_speed_of(run) for run in runs]
     return [(name, *(column[name] for column in columns)) for name in columns[0] if any(c[name] for c in columns)]
 
@@ -213,5 +215,5 @@ def _speed_of(run: RunData) -> Mapping[str, str]:
 def _mesh(run: RunData) -> str:
     try:
         return describe_sizes(run.experiment.mesh.sizes(run.devices["count"])).replace(" x ", " × ")
-    except (UserError, TypeError):  # of other devices, or of none on record
+    except (UserError, TypeError):  # the mesh does not fit the devices, or these are not recorded
         return ""

@@ -1,4 +1,4 @@
-"""A plan of `lmrep plan` as a page, and as a section of a run's report."""
+"""Shows a plan of `lmrep plan` as a page, and as a section of a run's report."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,13 +9,13 @@ from lmrep.planning.table import MEMORY, TIMES, PlanRecord, duration
 
 
 def render(record: Mapping[str, Any]) -> str:
-    """The HTML of a page about one plan, as `lmrep.planning.table.record` gives it."""
+    """Returns the HTML of a page about one plan, made by `lmrep.planning.table.record`."""
     return assets.environment().get_template("plan_page.html.j2").render(
         plan=section(record), name=record["config"].get("name", ""), css=assets.read("page.css"))
 
 
 def section(record: PlanRecord) -> dict[str, Any]:
-    """What templates/plan.html.j2 shows: texts, a table, and bars as parts of a whole."""
+    """Returns the data of templates/plan.html.j2: texts, a table, and the lengths of bars from 0 to 1."""
     stages = record["stages"]
     memory = max(max(stage["memory"]["needed"], stage["memory"]["available"]) for stage in stages) or 1
     time = max(stage["seconds"] for stage in stages) or 1

@@ -1,6 +1,7 @@
-"""What a run's network predicts before training and now, for sample texts and for validation text, and its attention.
+"""Predictions of a run's network before training and now, for sample texts and for validation text, and its attention.
 
-`RENDERERS` holds what the report knows of a capability; others are shown as they print.
+`RENDERERS` says how the report shows a capability. Capabilities without a row there are shown as `lmrep predict` prints
+them.
 """
 
 import dataclasses
@@ -39,12 +40,13 @@ EXAMPLES, CONTEXT = 16, 12  # validation examples with a predicted token; tokens
 CONTINUED, PROMPT, NEW_TOKENS = 4, 12, 20  # validation texts that are continued; tokens of each prompt and continuation
 DESCRIBED, WORDS = 4, 60  # validation examples that are described, and words of each
 
-Pair = Sequence[Run | None]  # the untrained and the trained run; None for one that is missing
-Candidates = list[tuple[str, float]]  # tokens and their probabilities, the most probable first
+Runs = Sequence[Run | None]  # the untrained and the trained run; None for one that is missing
+
 
 
 def predict(data: RunData, attention_bytes: int) -> Predictions:
-    """Runs the network of a run, untrained and trained. Attention probabilities take at most `attention_bytes`."""
+    """Computes the predictions of a run's network, untrained and trained. Attention probabilities take at most
+    `attention_bytes` on the page."""
     if data.network is None:
         return Predictions()
     notes, now = [], None
@@ -57,7 +59,7 @@ def predict(data: RunData, attention_bytes: int) -> Predictions:
         return Predictions(notes=tuple(notes))
     run = _newest(runs)
     # The objective of the first stage, which the untrained run has, may have other capabilities.
-    runs = tuple(one if one and one.capabilities == run.capabilities else None for one in runs)
+    runs = tuple(other if other and other.capabilities == run.capabilities else None for other in runs)
     batch = held_out_batch(data, run.objective)
     held_out = _held_out(data, runs, batch, notes) if batch else {}
     samples = _samples(data, runs, notes)
@@ -67,7 +69,7 @@ def predict(data: RunData, attention_bytes: int) -> Predictions:
 
 
 def _attention(data: RunData, run: Run, batch: dict[str, np.ndarray] | None, max_bytes: int) -> Sequence[Attention]:
-    """The attention probabilities for texts and, where the network reads a source, for validation examples."""
+    """Computes attention probabilities for texts or, where the network reads a source, for validation examples."""
     results = data.results or Results()
     if run.objective.uses.text_pairs and results.records and max_bytes:
         units = tokenize_records(run.experiment, run.model, run.tokenizer, results.records, "validation").units
@@ -82,19 +84,20 @@ def _attention(data: RunData, run: Run, batch: dict[str, np.ndarray] | None, max
 
 
 def _pairs(data: RunData, objective: Objective, length: int) -> list[attention.Pair]:
-    """Sources and targets that the objective makes of the first `length` tokens of validation examples."""
+    """Returns the sources and targets that the objective makes of the first `length` tokens of validation examples."""
     batch = objective.uses.text_pairs.batch(held_out_batch(data, objective, length))
     return [(source[in_source == 1], target[in_target == 1]) for source, in_source, target, in_target in zip(
         batch["source"]["tokens"], batch["source"]["segment_ids"], batch["targets"], batch["segment_ids"], strict=True)]
 
 
-def _newest(runs: Pair) -> Run:
+def _newest(runs: Runs) -> Run:
+    """Returns the trained run, or else the untrained one."""
     return next(run for run in reversed(runs) if run)
 
 
 def _untrained(data: RunData, now: Run | None, notes: list[str]) -> Run | None:
-    """The run before its first step: its parameters are a function of the seed, and of `init`. None for a converted
-    one, and for one whose predictions for labelled examples are recorded."""
+    """Makes the run before its first step, with the parameters that follow from the seed and from `init`. None for a
+    converted run, and for a task, whose predictions are recorded."""
     if data.source or data.results is not None:
         return None
     network, experiment = data.network, data.experiment
@@ -118,8 +121,8 @@ def _untrained(data: RunData, now: Run | None, notes: list[str]) -> Run | None:
 
 
 def held_out_batch(data: RunData, objective: Objective, length: int | None = None) -> dict[str, np.ndarray] | None:
-    """Some validation examples, prepared by the objective: evenly spaced, not chosen by how well they are predicted; or
-    their first `length` tokens."""
+    """Returns `EXAMPLES` evenly spaced validation examples, prepared by the objective; with `length`, their first
+    `length` tokens. None without validation text."""
     stage, prepared, seed = data.stage, data.prepared, data.experiment.evaluation.seed
     store = prepared and (prepared.stores.get("validation") or prepared.stores.get("test"))
     if not store or not store.tokens:
@@ -135,10 +138,10 @@ def held_out_batch(data: RunData, objective: Objective, length: int | None = Non
 # Sample texts
 
 
-def _samples(data: RunData, runs: Pair, notes: list[str]) -> list[Sample]:
-    """Predictions for the config's sample texts, or else sentences of the run's text, each by the first capability that
-    accepts it."""
-    run, found = _newest(runs), []
+def _samples(data: RunData, runs: Runs, notes: list[str]) -> list[Sample]:
+    """Computes predictions for the config's sample texts, or else for sentences of the run's text. The first capability
+    that accepts a text makes its predictions."""
+    run, samples = _newest(runs), []
     prompts_ = prompts.sample_prompts(
         data.experiment.samples, run.capabilities, data.prepared, run.model.max_length)[:MAX_TEXTS]
     for capability in run.capabilities:
@@ -148,30 +151,30 @@ def _samples(data: RunData, runs: Pair, notes: list[str]) -> list[Sample]:
         renderer = RENDERERS.get(capability.name, Renderer())
         options = renderer.options(run) or dataclasses.asdict(capability.sample_options)
         try:
-            pairs = [one and one.predict(texts, capability.name, **options) for one in runs]
+            pair = [other and other.predict(texts, capability.name, **options) for other in runs]
         except UserError as error:
             notes.append(f"No predictions for the sample texts: {error}")
             continue
         show = renderer.samples or _sample("printed", capability.to_text)
         for i, text in enumerate(texts):
-            found += show(text, *(one and one[i] for one in pairs), tokenizer=run.tokenizer)
-    return found
+            samples += show(text, *(predictions and predictions[i] for predictions in pair), tokenizer=run.tokenizer)
+    return samples
 
 
 def _masks(text: str, before: Any, now: Any, *, tokenizer: Tokenizer) -> list[Sample]:
-    """A sample for each mask of a text."""
+    """Makes a sample for each mask of a text."""
     mask, samples = tokenizer.mask_token, []
     parts = text.replace("[MASK]", mask).split(mask)
     for i in range(len(parts) - 1):
-        pair = [one[i] if one and i < len(one) else None for one in (before, now)]
+        pair = [masks[i] if masks and i < len(masks) else None for masks in (before, now)]
         samples.append(Sample("candidates", (mask.join(parts[: i + 1]), mask, mask.join(parts[i + 1:])), *pair))
     return samples
 
 
 def _sample(view: str, show: Callable[[str, Any, Tokenizer], Any]) -> Callable[..., list[Sample]]:
-    """The `samples` of a renderer that shows `show(text, prediction, tokenizer)`, or nothing where that is None."""
+    """Makes `Renderer.samples` that shows `show(text, prediction, tokenizer)`, and nothing where that is None."""
     def samples(text: str, before: Any, now: Any, *, tokenizer: Tokenizer) -> list[Sample]:
-        pair = [None if one is None else show(text, one, tokenizer) for one in (before, now)]
+        pair = [None if prediction is None else show(text, prediction, tokenizer) for prediction in (before, now)]
         return [Sample(view, (text, "", ""), *pair)] if pair != [None, None] else []
 
     return samples
@@ -180,23 +183,24 @@ def _sample(view: str, show: Callable[[str, Any, Tokenizer], Any]) -> Callable[.
 # Validation text
 
 
-def _held_out(data: RunData, runs: Pair, batch: dict[str, np.ndarray], notes: list[str]) -> dict[str, Any]:
-    """{macro: its content} for validation examples; descriptions of them where there are no predictions to show."""
-    run, found = _newest(runs), {}
+def _held_out(data: RunData, runs: Runs, batch: dict[str, np.ndarray], notes: list[str]) -> dict[str, Any]:
+    """Returns {macro: its content} for validation examples: predictions, or descriptions of the examples where no
+    prediction can be shown."""
+    run, contents = _newest(runs), {}
     for capability in run.capabilities:
         for view, predictions in RENDERERS.get(capability.name, Renderer()).held_out.items():
             if content := predictions(data, runs, batch, notes):
-                found[view] = content
-    if not found and run.objective.uses.describe is not None:
+                contents[view] = content
+    if not contents and run.objective.uses.describe is not None:
         some = jax.tree.map(lambda x: x[:: EXAMPLES // DESCRIBED],
                             {name: value for name, value in batch.items() if name != SHARED})
         words = [text.split() for text in run.objective.uses.describe(some, data.network.tokenizer)]
-        found["described"] = [" ".join(w[:WORDS]) + (" …" if len(w) > WORDS else "") for w in words]
-    return found
+        contents["described"] = [" ".join(w[:WORDS]) + (" …" if len(w) > WORDS else "") for w in words]
+    return contents
 
 
-def _held_out_tokens(runs: Pair, batch: dict[str, np.ndarray], notes: list[str]) -> HeldOut | None:
-    """What is predicted of a prepared batch; None, with a note, where the objective does not tell."""
+def _held_out_tokens(runs: Runs, batch: dict[str, np.ndarray], notes: list[str]) -> HeldOut | None:
+    """Returns the tokens that are predicted in a prepared batch; None, with a note, if the objective does not tell."""
     objective = _newest(runs).objective
     if objective.uses.held_out is None:
         notes.append(f"Predictions for validation text are not shown: objective {objective.name!r} does not tell which "
@@ -205,15 +209,15 @@ def _held_out_tokens(runs: Pair, batch: dict[str, np.ndarray], notes: list[str])
     return HeldOut(*map(np.asarray, objective.uses.held_out(batch)))
 
 
-def _masked_tokens(data: RunData, runs: Pair, batch: dict[str, np.ndarray], notes: list[str]) -> list[Sample]:
-    """One of the masked tokens of each example."""
+def _masked_tokens(data: RunData, runs: Runs, batch: dict[str, np.ndarray], notes: list[str]) -> list[Sample]:
+    """Predicts one of the masked tokens of each example."""
     if any(run and run.objective.predict is None for run in runs) or not (
             held_out := _held_out_tokens(runs, batch, notes)):
         return []
     inputs = {name: value for name, value in batch.items() if name in FIELDS} | {
         "tokens": held_out.tokens, "predicted": held_out.positions}
     predictions = [run and run.predict_batch(inputs, k=min(5, run.tokenizer.size)) for run in runs]
-    found, tokenizer = [], data.network.tokenizer
+    samples, tokenizer = [], data.network.tokenizer
     for i, (at, targets) in enumerate(zip(held_out.positions, held_out.targets, strict=True)):
         used = np.flatnonzero(targets >= 0)
         if not len(used):
@@ -222,14 +226,14 @@ def _masked_tokens(data: RunData, runs: Pair, batch: dict[str, np.ndarray], note
         pair = [p and _candidates(p["words"][i, m], p["probabilities"][i, m], tokenizer) for p in predictions]
         left, right = _context(inputs, i, int(at[m]), tokenizer)
         target = tokenizer.id_to_token(int(targets[m]))
-        found.append(Sample("candidates", (left, "?", right), *pair, target))
-    return found
+        samples.append(Sample("candidates", (left, "?", right), *pair, target))
+    return samples
 
 
-def _next_tokens(data: RunData, runs: Pair, batch: dict[str, np.ndarray], notes: list[str]) -> list[Sample]:
-    """The next token about the middle of each example, where an objective predicts it from those before it."""
+def _next_tokens(data: RunData, runs: Runs, batch: dict[str, np.ndarray], notes: list[str]) -> list[Sample]:
+    """Predicts a token near the middle of each example from those before it; [] for objectives that read both sides."""
     uses = [run.objective.uses for run in runs if run]
-    if any(one.next_token is None or one.conditions_on != Context.LEFT for one in uses) or not (
+    if any(use.next_token is None or use.conditions_on != Context.LEFT for use in uses) or not (
             held_out := _held_out_tokens(runs, batch, notes)):
         return []
     tokenizer, model, specials = data.network.tokenizer, data.network.model, data.network.tokenizer.vocabulary.specials
@@ -249,18 +253,18 @@ def _next_tokens(data: RunData, runs: Pair, batch: dict[str, np.ndarray], notes:
         return jax.lax.top_k(probabilities[:, : tokenizer.size], min(5, tokenizer.size))
 
     predictions = [run and jax.device_get(predict(run.params, run.objective.uses.next_token.logits)) for run in runs]
-    found = []
+    samples = []
     for i, ((example, m), text) in enumerate(zip(middle.items(), texts, strict=True)):
         text = text[~np.isin(text, list(specials.values()))]
         left = ("… " if len(text) > 2 * CONTEXT else "") + tokenizer.decode(text[-2 * CONTEXT:].tolist())
         pair = [p and _candidates(p[1][i], p[0][i], tokenizer) for p in predictions]
         target = tokenizer.id_to_token(int(held_out.targets[example, m]))
-        found.append(Sample("candidates", (left, "?", ""), *pair, target))
-    return found
+        samples.append(Sample("candidates", (left, "?", ""), *pair, target))
+    return samples
 
 
-def _continued(data: RunData, runs: Pair, batch: dict[str, np.ndarray], notes: list[str]) -> list[Sample]:
-    """The beginnings of some examples, continued."""
+def _continued(data: RunData, runs: Runs, batch: dict[str, np.ndarray], notes: list[str]) -> list[Sample]:
+    """Continues the beginnings of some examples."""
     new_tokens = _new_tokens(_newest(runs))
     texts = _beginnings(data, batch, PROMPT, more=new_tokens)
     try:
@@ -273,8 +277,8 @@ def _continued(data: RunData, runs: Pair, batch: dict[str, np.ndarray], notes: l
 
 
 def _new_tokens(run: Run) -> int:
-    """Tokens to generate: half of what the network takes beyond a prompt, since a text may be tokenized otherwise with
-    its continuation."""
+    """Returns the number of tokens to generate: half of what the network takes beyond a prompt, since a text and its
+    continuation may be tokenized differently together."""
     return max(1, min(NEW_TOKENS, (run.model.max_length - PROMPT) // 2)) if run.model.max_length else NEW_TOKENS
 
 
@@ -303,31 +307,33 @@ RENDERERS = {
 # Tokens and texts
 
 
-def _candidates(ids: np.ndarray, probabilities: np.ndarray, tokenizer: Tokenizer) -> Candidates:
+def _candidates(ids: np.ndarray, probabilities: np.ndarray, tokenizer: Tokenizer) -> list[tuple[str, float]]:
+    """Returns (token, probability), the most probable first."""
     return [(tokenizer.id_to_token(int(token)), float(p)) for token, p in zip(ids, probabilities, strict=True)]
 
 
 def _segment_until(batch: Mapping[str, np.ndarray], i: int, t: int) -> np.ndarray:
-    """The tokens of example `i` up to and including position `t`, of its packed segment."""
+    """Returns the token ids of the packed segment of example `i` at position `t`, up to and including `t`."""
     segment = batch["segment_ids"][i] == batch["segment_ids"][i, t]
     return batch["tokens"][i][segment & (np.arange(len(segment)) <= t)]
 
 
 def _beginnings(data: RunData, batch: Mapping[str, np.ndarray], size: int, more: int = 0) -> dict[str, str]:
-    """{the first `size` tokens: the next `more` tokens} of some examples; with `more`, of those that are longer."""
-    tokenizer, found = data.network.tokenizer, {}
+    """Returns {text of the first `size` tokens: text of the next `more` tokens} of some examples. With `more`, examples
+    that end at `size` tokens are left out."""
+    tokenizer, beginnings = data.network.tokenizer, {}
     special = list(tokenizer.vocabulary.specials.values())
     for i in range(0, len(batch["tokens"]), EXAMPLES // CONTINUED):
         ids = batch["tokens"][i][batch["segment_ids"][i] == 1]
         ids = ids[~np.isin(ids, special)]
         text = tokenizer.decode(ids[:size].tolist())
         if text.strip() and (len(ids) > size or not more):
-            found[text] = tokenizer.decode(ids[: size + more].tolist())[len(text):]
-    return found
+            beginnings[text] = tokenizer.decode(ids[: size + more].tolist())[len(text):]
+    return beginnings
 
 
 def _context(batch: Mapping[str, np.ndarray], i: int, t: int, tokenizer: Tokenizer) -> tuple[str, str]:
-    """The text on both sides of position `t` of example `i`, within its packed segment."""
+    """Returns the text on both sides of position `t` of example `i`, within its packed segment."""
     tokens = batch["tokens"][i]
     segment = replaced_tokens.text_positions(
         tokens, batch["segment_ids"][i], t, np.arange(len(tokens)) == t, tokenizer)

@@ -1,4 +1,4 @@
-"""The summary of a run in sentences: what was trained, how well, at what cost, and what to do next."""
+"""Sentences about a run: what was trained, how well, at what cost, and what to do next."""
 
 import math
 import shlex
@@ -16,39 +16,39 @@ from lmrep.experiment.task_data import data_of
 from lmrep.inference import prompts
 from lmrep.metrics import COMMON, Judgement, Metric, advice, baseline_names, beats, is_token_loss
 
-# Training worked where every accuracy is this many times its baseline (or its error this many times smaller), and every
-# perplexity this many times smaller than the perplexity of token frequencies; it has begun to from SOME on.
-GOOD, SOME = 2.0, 1.1
+# Factors between a metric and its baseline: of accuracies or error rates, and of perplexities.
+GOOD = 2.0  # from here on, training worked
+SOME = 1.1  # from here on, training has begun to work
 MARGIN = 0.1  # by which an accuracy must also exceed its baseline
 IMPROVING = 0.01  # relative fall of the validation loss over the last quarter from which training longer is advised
 OVERFIT = 0.2  # nats of difference between training and validation loss from which more text is advised
 
 
 class Verdict(NamedTuple):
-    """`mark` is "good", "some", "bad" or "unknown"."""
+    """Whether training worked."""
 
-    mark: str
+    mark: str  # "good", "some", "bad" or "unknown"
     headline: str
     text: str = ""
 
 
 def judged(run: RunData) -> dict[str, Judgement]:
-    """The validation metrics that have a baseline."""
-    found = {}
+    """Compares validation metrics with their baselines, {name: judgement}."""
+    judgements = {}
     for name, metric in declared(run).items():
         value, base = run.last("validation", name), baseline(run, metric)
         if name not in COMMON and value is not None and base is not None:
-            found[name] = Judgement(metric, value, base, baseline_title(run, metric))
-    return found
+            judgements[name] = Judgement(metric, value, base, baseline_title(run, metric))
+    return judgements
 
 
 def interval(run: RunData, name: str) -> Sequence[float] | None:
-    """The 95 % interval of a validation metric; None where it was not computed."""
+    """Returns the 95 % interval of a validation metric; None where it was not computed."""
     return run.results and run.results.interval(run.judged.get("step", 0), name)
 
 
 def subject(run: RunData) -> str:
-    """Says what was trained, on what and for how long."""
+    """Describes what was trained, on what and for how long."""
     network, experiment = run.network, run.experiment
     name = experiment.model.get("name", "network")
     sizes = ", ".join(f"{field} {value:,}" for field in model_def(experiment.model).tiny
@@ -80,7 +80,7 @@ def subject(run: RunData) -> str:
 
 
 def cost(run: RunData) -> str:
-    """Says what training took: time, device-hours and operations; "" where there was no step."""
+    """Describes the time, device-hours and operations of training; "" where there was no step."""
     if not run.step:
         return ""
     seconds, devices = run_data.seconds(run), run.devices
@@ -98,7 +98,7 @@ def cost(run: RunData) -> str:
 
 
 def device_hours(run: RunData) -> str:
-    """Training time times the number of devices; "" where either is not known."""
+    """Formats the training time times the number of devices; "" where either is not known."""
     seconds = run_data.seconds(run)
     return f"{seconds * run.devices['count'] / 3600:.3g} device-hours" if seconds is not None and run.devices else ""
 
@@ -112,15 +112,15 @@ def _pretraining_verdict(run: RunData) -> Verdict:
     known = [*judged(run).values()]
     text = " ".join(_sentence(run, name, metric) for name, metric in headlines(run).items())
     if known:
-        worse = [each.metric.title.lower() for each in known if not each.better]
+        worse = [judgement.metric.title.lower() for judgement in known if not judgement.better]
         if len(worse) == len(known):
             return Verdict("bad", "The model is not better than its baselines.", text)
         if worse:
             return Verdict("bad", f"The model is better than its baselines by {len(known) - len(worse)} of "
                            f"{len(known)} metrics, but not by {' and '.join(worse)}.", text)
-        if all(_is_good(each) for each in known):
+        if all(map(_is_good, known)):
             return Verdict("good", "Training worked: the model is far better than its baselines.", text)
-        if all(_gain(each) >= SOME for each in known):
+        if all(_gain(judgement) >= SOME for judgement in known):
             return Verdict("some", "Training has begun to work: the model is slightly better than its baselines.", text)
         return Verdict("some", "Training has hardly begun to work: the model is only just better than its baselines.",
                        text)
@@ -138,8 +138,8 @@ def _pretraining_verdict(run: RunData) -> Verdict:
 
 
 def _gain(judgement: Judgement) -> float:
-    """How many times better than the baseline: the ratio of perplexities or losses; the larger ratio of accuracies or
-    error rates."""
+    """Returns the factor between a metric and its baseline: the ratio of perplexities or losses, or the larger one of
+    the ratios of accuracies and of error rates."""
     metric, value, base, _ = judgement
     if is_token_loss(metric):
         return math.exp(min(base - value, 700))
@@ -177,7 +177,7 @@ def _task_verdict(run: RunData) -> Verdict:
         return Verdict("bad", f"This run ended below its start: {metric.title} was {before:{metric.format}} "
                        f"{_when(first['step'])} and is {now:{metric.format}}.", text)
     decisive = {name: known[name]} if name in known else known
-    worse = sum(not each.better for each in decisive.values())
+    worse = sum(not judgement.better for judgement in decisive.values())
     if worse == len(decisive):
         when = "This run failed:" if run.step >= run.experiment.steps else "So far"
         return Verdict("bad", f"{when} the model is no better than its baseline.", text)
@@ -185,8 +185,8 @@ def _task_verdict(run: RunData) -> Verdict:
         return Verdict("some", f"The model is better than its baseline by {len(decisive) - worse} of {len(decisive)} "
                        "metrics.", text)
     ends = {name: interval(run, name) for name in decisive}
-    clear = {name: beats(each.metric, ends[name][not each.metric.higher_is_better], each.trivial)
-             for name, each in decisive.items() if ends[name]}
+    clear = {name: beats(judgement.metric, ends[name][not judgement.metric.higher_is_better], judgement.trivial)
+             for name, judgement in decisive.items() if ends[name]}
     if len(clear) == len(decisive) and all(clear.values()):
         return Verdict("good", "The model is clearly better than its baseline.", text)
     within = not all(clear.values())
@@ -199,14 +199,14 @@ def _when(step: int) -> str:
 
 
 def _sentence(run: RunData, name: str, metric: Metric) -> str:
-    """A validation metric beside its baseline and its first value."""
+    """Describes a validation metric beside its baseline and its first value."""
     def value(x: float) -> str:
         return format(x, metric.format) + (f" (perplexity {perplexity(x)})" if is_token_loss(metric) else "")
 
     first, measured = run.comparable[0], run.validation[-1]["step"]
     others = []
-    if one := judged(run).get(name):
-        others.append(f"{value(one.trivial)} for {one.against}")
+    if judgement := judged(run).get(name):
+        others.append(f"{value(judgement.trivial)} for {judgement.against}")
     if isinstance(first.get(name), int | float) and measured > first["step"]:
         others.append(f"{value(first[name])} {_when(first['step'])}")
     when = "" if measured == run.step else f" at step {measured:,}"
@@ -215,45 +215,45 @@ def _sentence(run: RunData, name: str, metric: Metric) -> str:
 
 
 def _task_sentences(run: RunData, known: dict[str, Judgement]) -> Iterator[str]:
-    """Headline metrics with their intervals and baselines."""
+    """Describes headline metrics with their intervals and baselines, a sentence for each."""
     for name, metric in declared(run).items():
         value = run.last("validation", name)
         if value is None or name in COMMON or not (metric.headline or name in known) or is_baseline(run, name):
             continue
-        ends, one = interval(run, name), known.get(name)
+        ends, judgement = interval(run, name), known.get(name)
         within = f" (95% interval {between(ends, metric)})" if ends else ""
-        against = f", against {one.trivial:{metric.format}} for {one.against}" if one else ""
+        against = f", against {judgement.trivial:{metric.format}} for {judgement.against}" if judgement else ""
         yield f"{metric.title}: {value:{metric.format}}{within}{against}."
 
 
 def is_baseline(run: RunData, name: str) -> bool:
-    """Whether a metric is the baseline of another one."""
+    """Returns whether a metric is the baseline of another one."""
     return any(name in baseline_names(metric) for metric in declared(run).values())
 
 
 def between(interval: Sequence[float], metric: Metric) -> str:
-    """An interval: 54.7% to 67.7%."""
+    """Formats an interval: 54.7% to 67.7%."""
     form = ".1%" if metric.format.endswith("%") else metric.format
     return " to ".join(format(end, form) for end in interval)
 
 
 def next_steps(run: RunData) -> list[tuple[str, str]]:
-    """(advice, command or "") in order of importance."""
-    labelled, ended, found = run.results is not None, run.step >= run.experiment.steps, []
+    """Returns (advice, command or "") in order of importance."""
+    labelled, ended, steps = run.results is not None, run.step >= run.experiment.steps, []
     if not ended and run.starts:
-        found.append((f"Training stopped at step {run.step:,} of {run.experiment.steps:,}. The same command "
+        steps.append((f"Training stopped at step {run.step:,} of {run.experiment.steps:,}. The same command "
                       "resumes from the latest checkpoint:", command(run)))
     if run.train and not run.validation:
-        found.append(("Give validation data, so that the next run can be evaluated and its best checkpoint is kept: "
+        steps.append(("Give validation data, so that the next run can be evaluated and its best checkpoint is kept: "
                       "--config.data.validation=FILE." if labelled else
                       "Hold out validation text, so that the next run can be evaluated: "
                       "--config.data.validation=0.05.", ""))
-    found += (_task_advice if labelled else _pretraining_advice)(run, ended)
+    steps += (_task_advice if labelled else _pretraining_advice)(run, ended)
     if run.predictions.step is not None:
-        found += [*(_task_usage if labelled else _usage)(run), (
+        steps += [*(_task_usage if labelled else _usage)(run), (
             "Export its vectors:", f"lmrep embed --workdir={shlex.quote(str(run.directory))} --input=texts.txt "
             "--output=vectors.safetensors")]
-    return found
+    return steps
 
 
 def _task_advice(run: RunData, ended: bool) -> list[tuple[str, str]]:
@@ -268,29 +268,29 @@ def _task_advice(run: RunData, ended: bool) -> list[tuple[str, str]]:
 
 
 def _task_usage(run: RunData) -> list[tuple[str, str]]:
-    workdir, found = shlex.quote(str(run.directory)), []
+    workdir, steps = shlex.quote(str(run.directory)), []
     # A quote is what the shell would need quoted.
     for source, text in sorted(run.results.texts, key=lambda pair: "'" in pair[1])[:1]:
         option = f" --source={source}" * bool(source)
-        found.append(("Make predictions:", f"lmrep predict --workdir={workdir}{option} {shlex.quote(text)}"))
+        steps.append(("Make predictions:", f"lmrep predict --workdir={workdir}{option} {shlex.quote(text)}"))
     option = " --source=NAME" * bool(run.experiment.sources)
-    return [*found, ("Evaluate on other labelled files:", f"lmrep evaluate --workdir={workdir}{option} --files=FILE")]
+    return [*steps, ("Evaluate on other labelled files:", f"lmrep evaluate --workdir={workdir}{option} --files=FILE")]
 
 
 def _pretraining_advice(run: RunData, ended: bool) -> list[tuple[str, str]]:
-    found = []
+    steps = []
     losses = [(line["step"], line["loss"]) for line in run.comparable if "loss" in line]
     late = [(step, loss) for step, loss in losses if step <= 0.75 * run.step]
     best_step, best = min(losses, key=lambda pair: pair[1]) if losses else (0, 0.0)
     if len(losses) > 2 and best < losses[-1][1] * (1 - IMPROVING):
-        found.append((f"Overfitting: the validation loss was lowest at step {best_step:,} ({best:.3f}; now "
+        steps.append((f"Overfitting: the validation loss was lowest at step {best_step:,} ({best:.3f}; now "
                       f"{losses[-1][1]:.3f}). Use more text, dropout, or fewer steps.", ""))
     elif ended and len(losses) > 2 and late and losses[-1][1] < late[-1][1] * (1 - IMPROVING):
-        found.append((f"The validation loss was still falling: from {late[-1][1]:.3f} at step {late[-1][0]:,} to "
+        steps.append((f"The validation loss was still falling: from {late[-1][1]:.3f} at step {late[-1][0]:,} to "
                       f"{losses[-1][1]:.3f}. Train longer, in another workdir, since the learning-rate schedule covers "
                       "all steps:", again(run, f"--config.steps={2 * run.experiment.steps}")))
     if ended and verdict(run).mark == "bad":
-        found.append((advice(losses[0][1] if len(losses) > 1 else None, losses[-1][1] if losses else None), ""))
+        steps.append((advice(losses[0][1] if len(losses) > 1 else None, losses[-1][1] if losses else None), ""))
     # The total loss may be weighted, so a loss of tokens is preferred.
     name = next((name for name, metric in headlines(run).items() if is_token_loss(metric)), "loss")
     validation, end = run.last("validation", name), run.validation[-1]["step"] if run.validation else run.step
@@ -298,39 +298,39 @@ def _pretraining_advice(run: RunData, ended: bool) -> list[tuple[str, str]]:
     recent = [line[name] for line in lines[-max(1, len(lines) // 10):] if name in line]
     if recent and validation is not None and validation - (train := sum(recent) / len(recent)) > OVERFIT:
         title = declared(run)[name].title
-        found.append((f"{title} is lower on training text than on validation text ({train:.2f} and {validation:.2f}): "
+        steps.append((f"{title} is lower on training text than on validation text ({train:.2f} and {validation:.2f}): "
                       "more text is likely to help more than a larger network.", ""))
-    return found
+    return steps
 
 
 def _usage(run: RunData) -> list[tuple[str, str]]:
-    """What can be done with the trained network."""
-    workdir, found = shlex.quote(str(run.directory)), []
+    """Returns (use, command) for a pretrained network."""
+    workdir, steps = shlex.quote(str(run.directory)), []
     text = prompts.example(run.experiment.samples, ALL_OBJECTIVES[run.stage.objective_name].capabilities,
                            run.prepared, run.network.model.max_length if run.network else 0)
     if text and (run.predictions.samples or run.predictions.held_out):
-        found.append(("Make predictions:", f"lmrep predict --workdir={workdir} {shlex.quote(text)}"))
+        steps.append(("Make predictions:", f"lmrep predict --workdir={workdir} {shlex.quote(text)}"))
     if run.prepared and "test" in run.prepared.stores:
-        found.append(("Evaluate on the test split, which training does not use:",
+        steps.append(("Evaluate on the test split, which training does not use:",
                       f"lmrep evaluate --workdir={workdir}"))
     if run.source:
         if run.predictions.complete:
-            found.append(("Evaluate on your own text:", f"lmrep evaluate --workdir={workdir} --files='texts/*.txt'"))
+            steps.append(("Evaluate on your own text:", f"lmrep evaluate --workdir={workdir} --files='texts/*.txt'"))
         nearest = compare(run)
         page = nearest.page if nearest else "quickstart.py"
-        found.append(("Continue training on that text:", f"lmrep train --config=experiments/{page}:data=files,"
+        steps.append(("Continue training on that text:", f"lmrep train --config=experiments/{page}:data=files,"
                       f"init={workdir} --workdir={workdir}-further --config.data.files='texts/*.txt'"))
-    return found
+    return steps
 
 
 def command(run: RunData) -> str:
-    """The command that made the run, its program by name alone; "" where none was recorded."""
+    """Returns the command that made the run, with the program's name instead of its path; "" if none was recorded."""
     if run.source:
         return shlex.join(["lmrep", "convert", run.source, str(run.directory)])
     recorded = [start.get("command", "") for start in run.starts] or [""]
     words = recorded[-1]
     try:
-        first, *rest = _from_the_beginning([shlex.split(each) for each in recorded])
+        first, *rest = _from_the_beginning([shlex.split(line) for line in recorded])
     except ValueError:  # none, or damaged
         return words
     program = PurePath(first)
@@ -339,7 +339,7 @@ def command(run: RunData) -> str:
 
 
 def _from_the_beginning(starts: Sequence[list[str]]) -> list[str]:
-    """The words of the last start that names a config, with the fields that later ones, which resumed, gave."""
+    """Returns the words of the last start with --config, with the fields that later starts, which resumed, changed."""
     named = [i for i, words in enumerate(starts) if any(word.partition("=")[0] == "--config" for word in words)]
     if not named:
         return starts[-1]
@@ -352,7 +352,8 @@ def _from_the_beginning(starts: Sequence[list[str]]) -> list[str]:
 
 
 def again(run: RunData, flag: str) -> str:
-    """The command that made the run with one flag changed and another workdir; the flag alone if it is not known."""
+    """Returns the command that made the run with one flag changed and another workdir; the flag alone if the command is
+    not known."""
     words = shlex.split(command(run) or "")
     workdirs = [i for i, word in enumerate(words) if word == "--workdir" or word.startswith("--workdir=")]
     if words[:2] != ["lmrep", "train"] or not workdirs:
@@ -367,7 +368,7 @@ def again(run: RunData, flag: str) -> str:
 
 
 def number(x: float) -> str:
-    """1,234; 6.54 million; 2.3 × 10¹³."""
+    """Formats a number: 1,234; 6.54 million; 2.30 × 10¹³."""
     if abs(x) < 1e6:
         return f"{x:,.0f}"
     if abs(x) < 1e12:
@@ -377,18 +378,18 @@ def number(x: float) -> str:
 
 
 def percent(x: float) -> str:
-    """31.4%; with two decimals below 1%."""
+    """Formats a fraction: 31.4%; with two decimals below 1%."""
     return f"{x:.1%}" if x >= 0.01 else f"{x:.2%}"
 
 
 def perplexity(loss: float) -> str:
-    """exp(loss): 1,234; below ten, 3.45."""
+    """Formats exp(loss): 1,234; below ten, 3.45."""
     value = math.exp(min(loss, 700))
     return f"{value:.2f}" if value < 10 else f"{value:,.0f}" if value < 1e9 else number(value)
 
 
 def duration(seconds: float) -> str:
-    """2 min 45 s; 3 h 05 min; 4 d 2 h."""
+    """Formats seconds: 2 min 45 s; 3 h 05 min; 4 d 2 h."""
     s = round(seconds)
     if s < 60:
         return f"{s} s"

@@ -1,5 +1,5 @@
-"""The published recipe that is closest to a run, and the fields in which the run differs from it. The recipes of
-pretraining are the configs of the package's pages."""
+"""Compares a run with the closest published recipe. The recipes of pretraining are the configs of the package's
+pages."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -27,16 +27,16 @@ WARMUP = "warm-up steps"
 class Recipe(NamedTuple):
     """A page that reproduces a paper, at one of its sizes."""
 
-    page: str  # its name, "bert.py"
+    page: str  # file name of the page, "bert.py"
     module: ModuleType  # the page
-    objective: str  # that it trains with
-    size: str  # as its argument names it
-    paper: Paper  # that it reproduces at this size
+    objective: str  # name of the objective
+    size: str  # the value of the page's argument `size`
+    paper: Paper  # the paper that is reproduced at this size
 
 
 @cache
 def recipes() -> Mapping[str, Recipe]:
-    """{preset: recipe} of the pages of the package that have `PAPERS`, in the order of the presets."""
+    """Returns {preset: recipe} of the package's pages that have `PAPERS`, in the order of the presets."""
     by_preset = {}
     for name, file in page_files.installed().items():
         module = loading.load_module(file)
@@ -60,8 +60,8 @@ class Comparison:
 
 
 def compare(run: RunData) -> Comparison | None:
-    """Compares a run with the recipe of the closest network; None where no preset is of its type of network. A
-    fine-tuned run is compared with the closest recipe of fine-tuning; one of a task from scratch with none."""
+    """Compares a pretraining run with the recipe of the closest network, or a fine-tuned run with the closest recipe of
+    fine-tuning. Returns None if no preset has this type of network, and for a task trained from scratch."""
     if run.results is not None:
         return _compare_fine_tuning(run) if run.experiment.init else None
     experiment, stage = run.experiment, run.stages[0]
@@ -70,49 +70,50 @@ def compare(run: RunData) -> Comparison | None:
     names = closest(network, stage.objective_name, experiment.tokenizer.lowercase)
     if not names:
         return None
-    ours = {"data.corpus": corpus(experiment)} | settings(experiment, size)
+    values = {"data.corpus": corpus(experiment)} | settings(experiment, size)
     # The config of a converted checkpoint describes its network alone.
-    compared = [field for field in ours if not run.source or field.startswith("model.")]
+    compared = [field for field in values if not run.source or field.startswith("model.")]
 
     def differing(name: str) -> list[str]:
-        theirs = published(name)
-        return [field for field in compared if field in theirs and not _same(ours[field], theirs[field])]
+        recipe = published(name)
+        return [field for field in compared if field in recipe and not _same(values[field], recipe[field])]
 
     name = min(names, key=lambda name: len(differing(name)))
-    theirs, meaning, fields = published(name), meanings(experiment), differing(name)
-    recipe = recipes()[name]
+    recipe, meaning, fields = published(name), meanings(experiment), differing(name)
     return Comparison(
-        name, recipe.page, recipe.paper.authors,
-        [(field, ours[field], theirs[field], meaning.get(field, "")) for field in fields],
-        [field for field in compared if field in theirs and field not in fields])
+        name, recipes()[name].page, recipes()[name].paper.authors,
+        [(field, values[field], recipe[field], meaning.get(field, "")) for field in fields],
+        [field for field in compared if field in recipe and field not in fields])
 
 
 def _compare_fine_tuning(run: RunData) -> Comparison:
     experiment, meaning = run.experiment, meanings(run.experiment)
     train = run.results.splits.get("train", {})
     sequences, shown = train.get("sequences"), train.get("sequences_per_step", experiment.batch_size)
-    ours = flatten_config(checks.completed(experiment)) | {"epochs": sequences and experiment.steps * shown / sequences}
+    values = flatten_config(checks.completed(experiment)) | {
+        "epochs": sequences and experiment.steps * shown / sequences}
 
     def same(field: str, value: Any) -> bool:
-        if field == "epochs":  # which full steps cannot give exactly
-            return ours[field] is None or abs(ours[field] - value) <= shown / sequences
-        return _same(ours[field], value)
+        if field == "epochs":  # full steps do not give a whole number of epochs
+            return values[field] is None or abs(values[field] - value) <= shown / sequences
+        return _same(values[field], value)
 
     settings = {name: _fine_tuning_recipe(name, run.stage.objective_name, experiment.name)
                 for name in fine_tuning.RECIPES}
-    found = {name: [field for field, value in recipe.items() if field in ours and not same(field, value)]
-             for name, recipe in settings.items()}
-    name = min(found, key=lambda name: len(found[name]))
+    differing = {name: [field for field, value in recipe.items() if field in values and not same(field, value)]
+                 for name, recipe in settings.items()}
+    name = min(differing, key=lambda name: len(differing[name]))
+    recipe, fields = settings[name], differing[name]
     return Comparison(
-        "", "", name, [(field, ours[field], settings[name][field], meaning.get(field, "")) for field in found[name]],
-        [field for field in settings[name] if field in ours and field not in found[name]])
+        "", "", name, [(field, values[field], recipe[field], meaning.get(field, "")) for field in fields],
+        [field for field in recipe if field in values and field not in fields])
 
 
 @cache
 def _fine_tuning_recipe(name: str, task: str, known: str) -> Mapping[str, Any]:
-    """The settings of a fine-tuning recipe, for the fields that any such recipe sets."""
+    """Returns the settings of a fine-tuning recipe, for the fields that any such recipe sets."""
     known = known if known in KNOWN and KNOWN[known].task == task else ""
-    fields = {field for recipe in fine_tuning.RECIPES.values() for each in recipe.values() for field in each}
+    fields = {field for recipe in fine_tuning.RECIPES.values() for settings in recipe.values() for field in settings}
     config = fine_tuning.compose_task(f"recipe={name},mesh=1x1x1", task, known)
     config = flatten_config(resolve.apply_overrides(config, ()).to_dict())
     return {field: value for field, value in config.items()
@@ -121,10 +122,10 @@ def _fine_tuning_recipe(name: str, task: str, known: str) -> Mapping[str, Any]:
 
 
 def settings(experiment: Experiment, vocab_size: int) -> dict[str, Any]:
-    """The hyperparameters that recipes are compared by, {dotted path: value}; the warm-up is in steps."""
+    """Returns the hyperparameters that recipes are compared by, {dotted path: value}. The warm-up is in steps."""
     stages = experiments.resolve_stages(experiment)
     stage, tokenizer = stages[0], experiment.tokenizer
-    found = flatten_config({
+    values = flatten_config({
         "model": asdict(model_config(experiment, vocab_size)),
         "objective": {"name": stage.objective_name, **asdict(stage.objective)},
         "optimizer": asdict(stage.optimizer),
@@ -132,13 +133,13 @@ def settings(experiment: Experiment, vocab_size: int) -> dict[str, Any]:
         "tokenizer": {"name": tokenizer.name, "lowercase": tokenizer.lowercase},
     }) | {"steps": experiment.steps, "batch_size": stage.batch_size, "length": lengths(stages),
           WARMUP: warmup_steps(stage.optimizer.schedule, experiments.schedule_steps(stages, 0))}
-    return {field: value for field, value in found.items()
+    return {field: value for field, value in values.items()
             if field not in ("optimizer.schedule.warmup", "optimizer.schedule.warmup_fraction")}
 
 
 @cache
 def published(name: str) -> Mapping[str, Any]:
-    """The settings of a preset's recipe, without what its paper leaves open."""
+    """Returns the settings of a preset's recipe, without the fields that its paper does not give."""
     recipe = recipes()[name]
     config = recipe.module.get_config(f"size={recipe.size},data=files")
     config.data.files = "*.txt"
@@ -154,7 +155,8 @@ def published(name: str) -> Mapping[str, Any]:
 
 
 def closest(network: Any, objective: str, lowercase: bool = True) -> list[str]:
-    """The presets of the same type of network, objective and case that differ least: first in options, then in size."""
+    """Returns the presets of the same type of network that differ least: first in options and objective, then in case,
+    then in size."""
     def distance(name: str) -> tuple[int, bool, float]:
         pairs = [(getattr(network, field.name), getattr(PRESETS[name].config, field.name)) for field in fields(network)]
         options = sum(bool(a) != bool(b) if type(a) is int else a != b for a, b in pairs if not isinstance(a, float))
@@ -173,16 +175,16 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def corpus(experiment: Experiment) -> str:
-    """A description of the corpus, or of the corpora of a mixture."""
+    """Describes the corpus, or the corpora of a mixture."""
     def describe(data: corpora.Config) -> str:
         return corpora.CORPORA[data.corpus].describe(data)
 
-    return " and ".join(describe(one.data) + f" (weight {one.weight:g})" * bool(experiment.sources)
-                        for one in experiment.data_sets())
+    return " and ".join(describe(source.data) + f" (weight {source.weight:g})" * bool(experiment.sources)
+                        for source in experiment.data_sets())
 
 
 def lengths(stages: Sequence[StagePlan]) -> str:
-    """Tokens per sequence, over the stages."""
+    """Describes the number of tokens per sequence in each stage."""
     if len({stage.length for stage in stages}) == 1:
         return str(stages[0].length)
     total = sum(stage.steps for stage in stages)
@@ -190,7 +192,7 @@ def lengths(stages: Sequence[StagePlan]) -> str:
 
 
 def meanings(experiment: Experiment) -> Mapping[str, str]:
-    """{dotted path of a field: its help text}."""
-    found = {field.path: field.bounds.help for field in list_fields(asdict(experiment))}
-    return found | {"format.name": "how documents become sequences", "objective.name": "what is predicted",
-                    "warm-up steps": "updates during which the learning rate rises"}
+    """Returns {dotted path of a field: its help text}."""
+    texts = {field.path: field.bounds.help for field in list_fields(asdict(experiment))}
+    return texts | {"format.name": "how documents become sequences", "objective.name": "what is predicted",
+                    WARMUP: "updates during which the learning rate rises"}

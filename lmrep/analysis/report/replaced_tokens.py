@@ -34,7 +34,7 @@ class ShadedText(NamedTuple):
 
 
 class Replaced(NamedTuple):
-    """Validation text with replaced tokens. The untrained and the trained network have None where there is none."""
+    """Validation text with replaced tokens. A network that is missing has None."""
 
     texts: list[tuple[ShadedText | None, ShadedText | None]]  # (untrained, trained) around a token of some examples
     examples: int  # number of examples
@@ -45,8 +45,8 @@ class Replaced(NamedTuple):
 
 
 def shade(text: str, prediction: Sequence[ReplacedToken]) -> ShadedText | None:
-    """A text and its prediction as tokens to show; the bytes of one character become one token, with their largest
-    probability. None where no token has characters."""
+    """Pairs a text with its prediction. The bytes of one character become one token, with their largest probability.
+    Returns None where no token has characters."""
     tokens: list[ShadedToken] = []
     end = 0
     for word, start, stop, probability in prediction:
@@ -60,7 +60,7 @@ def shade(text: str, prediction: Sequence[ReplacedToken]) -> ShadedText | None:
 
 
 def held_out(runs: Sequence[Run | None], batch: Mapping[str, np.ndarray]) -> Replaced | None:
-    """Predictions for validation examples whose masked tokens were replaced, by the trained model where there is one.
+    """Predicts which tokens of validation examples were replaced. The trained network replaces them, if there is one.
 
     Args:
       runs: the untrained and the trained run; None for one that is missing.
@@ -79,8 +79,8 @@ def held_out(runs: Sequence[Run | None], batch: Mapping[str, np.ndarray]) -> Rep
     examples = np.flatnonzero(replaced.any(1))
     if not len(examples):
         return None
-    chosen = examples[np.unique(np.linspace(0, len(examples) - 1, MAX_SHOWN).astype(int))]
-    texts = [_excerpt(batch, shown, replaced, probabilities, int(i), run.tokenizer) for i in chosen]
+    spread = examples[np.unique(np.linspace(0, len(examples) - 1, MAX_SHOWN).astype(int))]
+    texts = [_excerpt(batch, shown, replaced, probabilities, int(i), run.tokenizer) for i in spread]
     groups = judged & replaced, judged & ~replaced
     counts = [None if p is None else tuple(int(((p > 0.5) & group).sum()) for group in groups) for p in probabilities]
     return Replaced(texts, len(shown), *(int(group.sum()) for group in groups), *counts)
@@ -90,7 +90,7 @@ def _excerpt(
     batch: Mapping[str, np.ndarray], shown: np.ndarray, replaced: np.ndarray, probabilities: Sequence[Any], i: int,
     tokenizer: Tokenizer,
 ) -> tuple[ShadedText | None, ShadedText | None]:
-    """The tokens around the middle one of example `i`'s replaced tokens, within its packed segment."""
+    """Returns the tokens around the middle one of example `i`'s replaced tokens, within its packed segment."""
     positions = np.flatnonzero(replaced[i])
     middle = positions[len(positions) // 2]
     segment = text_positions(batch["tokens"][i], batch["segment_ids"][i], middle, replaced[i], tokenizer)
@@ -98,7 +98,7 @@ def _excerpt(
     words = []
     for t, (gap, word) in zip(window, spaced(shown[i, window].tolist(), tokenizer), strict=True):
         original = None
-        if replaced[i, t]:  # as they are in the vocabulary, since they may differ in how they join the token before
+        if replaced[i, t]:  # as in the vocabulary, since they may join the token before differently
             word, original = (tokenizer.id_to_token(int(ids[i, t])).strip() or "␣" for ids in (shown, batch["tokens"]))
         words.append((gap, word or "␣", original))
     words[0] = ("… " if window[0] > segment[0] else "", *words[0][1:])
@@ -111,17 +111,18 @@ def _excerpt(
 def text_positions(
     tokens: np.ndarray, segment_ids: np.ndarray, position: int, keep: np.ndarray, tokenizer: Tokenizer
 ) -> np.ndarray:
-    """The positions [n] of the packed segment at `position`, without [CLS] and [SEP] unless `keep` bool[t]."""
+    """Returns the positions [n] of the packed segment at `position`, without [CLS] and [SEP] where `keep` bool[t] is
+    False."""
     ends = [i for role, i in tokenizer.vocabulary.specials.items() if role in ("cls", "sep")]
     return np.flatnonzero((segment_ids == segment_ids[position]) & (keep | ~np.isin(tokens, ends)))
 
 
 def spaced(ids: Sequence[int], tokenizer: Tokenizer) -> list[tuple[str, str]]:
-    """Each token as (the space before it, its characters)."""
-    found, gap = [], ""
+    """Returns (the space before it, its characters) of each token."""
+    tokens, gap = [], ""
     for text in map(tokenizer.spaced_token, ids):
         word = text.strip()
         before = gap + text[: len(text) - len(text.lstrip())]
-        found.append(("" if word in CLOSING and not tokenizer.keeps_spacing else before, word))
+        tokens.append(("" if word in CLOSING and not tokenizer.keeps_spacing else before, word))
         gap = text[len(text.rstrip()):] if word else ""
-    return found
+    return tokens

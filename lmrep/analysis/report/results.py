@@ -1,8 +1,8 @@
 """The results of a run on labelled examples, from its workdir: evaluations, a confusion table, the worst examples.
 
-    data.json                     statistics of its examples
-    results.json, eval.jsonl      metrics and intervals, at its end and by `lmrep evaluate`
-    predictions/validation.jsonl  each validation example with its prediction
+    data.json                     statistics of the examples
+    results.json, eval.jsonl      metrics and intervals, from the end of training and from `lmrep evaluate`
+    predictions/validation.jsonl  validation examples with their predictions
 """
 
 import contextlib
@@ -27,9 +27,9 @@ from lmrep.inference.evaluate_task import FOLDER, RESULTS
 from lmrep.tasks.base import Comparison
 from lmrep.tasks.target_words import marked
 
-WORST, TEXTS, RECORDS = 20, 3, 100
+WORST, TEXTS, RECORDS = 20, 3, 100  # lengths of `Results.worst`, `Results.texts` and `Results.records`
 CHARACTERS = 300  # of a text that is shown
-# What wrong values raise.
+# Errors of values that are damaged or of another type.
 DAMAGE = (AttributeError, KeyError, TypeError, ValueError, IndexError, StopIteration, OverflowError)
 
 
@@ -65,7 +65,7 @@ class Evaluation(TypedDict):
 
 
 class Mix(TypedDict):
-    """The learned weights of frozen layers."""
+    """A learned mix of frozen layers: a softmax weight for each layer, and a factor gamma."""
 
     place: str
     layers: list[Count]
@@ -89,35 +89,35 @@ class Example(NamedTuple):
 
 
 class Confusion(NamedTuple):
-    """How often each class was predicted for each."""
+    """The confusion table: how often a class was predicted for examples of another."""
 
     classes: Sequence[str] = ()  # all of them, in the order of the config where it has one; () for a task without
     counts: Mapping[tuple[str, str], int] = {}  # (gold, predicted) -> number
 
     def row(self, gold: str) -> list[int]:
-        """How often each class was predicted for examples of the class `gold`."""
+        """Returns how often each class was predicted for examples of the class `gold`."""
         return [self.counts.get((gold, predicted), 0) for predicted in self.classes]
 
 
 @dataclass(frozen=True)
 class Results:
-    """What a run reached on labelled examples."""
+    """Evaluations and predictions of a run on labelled examples."""
 
-    splits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # split -> statistics of its examples
-    evaluations: Sequence[Mapping[str, Any]] = ()  # the newest of equal ones; those at the end of training first
-    best_step: int | None = None  # of the best checkpoint, which these are of; None before the end
+    splits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # split -> `Statistics`
+    evaluations: Sequence[Mapping[str, Any]] = ()  # the newest of equal ones; evaluations at the end of training first
+    best_step: int | None = None  # the best checkpoint, evaluated at the end of training; None before the end
     examples: int = 0  # number of validation predictions
-    step: int | None = None  # of the checkpoint that made them; None where it is not known
+    step: int | None = None  # the checkpoint that made these predictions; None where it is not known
     confusion: Confusion = Confusion()
     worst: Sequence[Example] = ()  # the examples with the largest losses, the largest first
-    texts: Sequence[tuple[str, str]] = ()  # (source, or "") and text of the first examples that are a single text
+    texts: Sequence[tuple[str, str]] = ()  # (source or "", text) of the first examples that are a single text
     records: Sequence[Record] = ()  # the first examples
     mixes: Sequence[Mapping[str, Any]] = ()  # a `Mix` for each learned mix of frozen layers
 
     def interval(self, step: int, metric: str) -> Sequence[float] | None:
-        """The 95 % interval of a metric of the checkpoint `step` on all validation data."""
-        return next((each["intervals"].get(metric) for each in self.evaluations
-                     if _is_validation(each) and each["step"] == step), None)
+        """Returns the 95 % interval of a metric of the checkpoint `step` on all validation data."""
+        return next((evaluation["intervals"].get(metric) for evaluation in self.evaluations
+                     if _is_validation(evaluation) and evaluation["step"] == step), None)
 
 
 def read(
@@ -127,22 +127,23 @@ def read(
     splits = intact(partial(json_files.read, Splits), directory / STATISTICS, notes) or {}
     written = intact(partial(json_files.read, ResultsFile), directory / RESULTS, notes) or {}
     ended, mixes = _evaluations(written.get("evaluations", [])), written.get("mixes", [])
-    best_step = next((each["step"] for each in ended if _is_validation(each)), None)
+    best_step = next((evaluation["step"] for evaluation in ended if _is_validation(evaluation)), None)
     known = _evaluations([*ended, *evaluations])
-    found = [each for each in known if _is_validation(each)]
     compared, damaged = [], 0
-    for one in _compared(directory / FOLDER / "validation.jsonl", experiment):
-        if one is None:
+    for prediction in _compared(directory / FOLDER / "validation.jsonl", experiment):
+        if prediction is None:
             damaged += 1
         else:
-            compared.append(one)
+            compared.append(prediction)
     count = len(compared) + damaged
     if damaged:
         notes.append(f"{FOLDER}/validation.jsonl: {damaged:,} of {count:,} lines are damaged and left out.")
-    step = next((each["step"] for each in found if each["examples"] == count), None)
+    step = next((evaluation["step"] for evaluation in known
+                 if _is_validation(evaluation) and evaluation["examples"] == count), None)
     if not compared:
         return Results(splits, known, best_step, mixes=mixes)
-    worst = heapq.nlargest(WORST, (one for one in compared if one[2].loss > 0), key=lambda one: one[2].loss)
+    wrong = [(texts, comparison) for _, texts, comparison in compared if comparison.loss > 0]
+    worst = heapq.nlargest(WORST, wrong, key=lambda pair: pair[1].loss)
     counts = Counter(pair for _, _, comparison in compared for pair in comparison.classes)
     present = {name for pair in counts for name in pair}
     ordered = [name for name in getattr(resolve_stages(experiment)[0].objective, "labels", ()) if name in present]
@@ -150,12 +151,13 @@ def read(
     singles = [(texts.get("source", ""), texts["text"]) for _, texts, _ in compared[:TEXTS]
                if texts.keys() - {"source"} == {"text"}]
     return Results(splits, known, best_step, count, step, confusion,
-                       [Example(texts, _shortened(one.gold), _shortened(one.predicted)) for _, texts, one in worst],
+                       [Example(texts, _shortened(comparison.gold), _shortened(comparison.predicted))
+                        for texts, comparison in worst],
                        singles, [record for record, _, _ in compared[:RECORDS]], mixes)
 
 
 def intact(read_file: Callable[[Path], Any], path: Path, notes: list[str]) -> Any:
-    """The record in a file; None where it is missing, or damaged, which the notes say."""
+    """Reads a file by `read_file`; None where it is missing or damaged. Adds to `notes` what is damaged."""
     try:
         return read_file(path)
     except UserError as error:
@@ -164,31 +166,34 @@ def intact(read_file: Callable[[Path], Any], path: Path, notes: list[str]) -> An
 
 
 def _evaluations(lines: Sequence[Mapping[str, Any]]) -> list[Evaluation]:
-    """Evaluations of labelled data; of several of one checkpoint on the same examples, the newest."""
-    found: dict[tuple, Evaluation] = {}
+    """Selects the evaluations of labelled data; of several of one checkpoint on the same examples, the newest."""
+    newest: dict[tuple, Evaluation] = {}
     for line in lines:
         with contextlib.suppress(UserError):  # of minimal pairs
-            own = convert(Evaluation, line, "")
-            own |= {"metrics": {name: _number(value) for name, value in own["metrics"].items()},
-                    "intervals": {name: tuple(map(_number, ends)) for name, ends in own["intervals"].items()}}
-            found[own.get("split"), own.get("files"), own.get("source"), own["step"], own["examples"]] = own
-    return list(found.values())
+            evaluation = convert(Evaluation, line, "")
+            evaluation |= {"metrics": {name: _number(value) for name, value in evaluation["metrics"].items()},
+                           "intervals": {name: tuple(map(_number, ends))
+                                         for name, ends in evaluation["intervals"].items()}}
+            key = tuple(evaluation.get(name) for name in ("split", "files", "source", "step", "examples"))
+            newest[key] = evaluation
+    return list(newest.values())
 
 
 def _number(value: float | str) -> float:
+    """Returns a number, which files may have as a string, such as "nan"."""
     return float(value) if isinstance(value, str) else value
 
 
 def _is_validation(evaluation: Mapping[str, Any]) -> bool:
-    """Whether an evaluation used the validation examples from all sources."""
+    """Returns whether an evaluation used the validation examples from all sources."""
     return evaluation.get("split") == "validation" and not evaluation.get("source")
 
 
 def _compared(
     path: Path, experiment: Experiment
 ) -> Iterator[tuple[Record, dict[str, str], Comparison] | None]:
-    """(record, texts, comparison) of each example of a file of predictions; None for a damaged line. Nothing where
-    examples have no targets."""
+    """Reads a file of predictions. Yields (record, texts, comparison) for each example, None for a damaged line, and
+    nothing where examples have no targets."""
     task, config = task_of(experiment), resolve_stages(experiment)[0].objective
     if not path.is_file():
         return
@@ -196,12 +201,12 @@ def _compared(
         for number, line in enumerate(file, 1):
             try:
                 fields = loads(line)
-                own = {name: value for name, value in fields.items() if name not in ("id", "source", "prediction")}
-                record = Record(own, fields["id"], f"{path.name}, line {number:,}", source=fields.get("source", ""))
+                values = {name: value for name, value in fields.items() if name not in ("id", "source", "prediction")}
+                record = Record(values, fields["id"], f"{path.name}, line {number:,}", source=fields.get("source", ""))
                 if not all(name in record.fields for name in task.reads.targets):
                     return
                 texts = {"source": record.source} if record.source else {}
-                shown = {name: value for name, value in own.items() if name not in SPANS} | marked(record)
+                shown = {name: value for name, value in values.items() if name not in SPANS} | marked(record)
                 texts |= {name: _text(name, shown[name]) for name in task.reads.inputs if name in shown}
                 yield record, texts, task.compare(config, record, fields["prediction"])
             except DAMAGE:
@@ -209,10 +214,10 @@ def _compared(
 
 
 def _text(name: str, value: Any) -> str:
-    """The text of a field, shortened; a list of texts that are no words is numbered."""
+    """Returns the text of a field, shortened. The texts of a list, other than words, are numbered."""
     if not isinstance(value, str):
-        value = value if name == "words" else [f"({i}) {each}" for i, each in enumerate(value)]
-    return _shortened(value if isinstance(value, str) else " ".join(value))
+        value = " ".join(value if name == "words" else [f"({i}) {text}" for i, text in enumerate(value)])
+    return _shortened(value)
 
 
 def _shortened(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What a run's files contain, as plain data. Unknown values are None, with the reason in `notes`."""
+"""Reads a run's files as plain data. Unknown values are None, with the reason in `notes`."""
 
 import math
 import statistics
@@ -49,44 +49,44 @@ class Network:
 
     tokenizer: tokenizers.Tokenizer
     model: Model
-    objectives: Sequence[Objective]  # of each stage
+    objectives: Sequence[Objective]  # by stage
     parameters: int  # number of all trained parameters, heads included
     encoder: int  # number of the encoder's parameters
     optimizer_bytes: int  # of the optimizer state in the stage that was reached
     flops: Sequence[int]  # floating-point operations of a step of each stage; () for a task, whose batches differ
-    frozen: Sequence[str] = ()  # a line for each frozen part, which is not trained
+    frozen: Sequence[str] = ()  # a description of each frozen part
 
 
 class Sample(NamedTuple):
     """Predictions for one prompt."""
 
     view: str  # the macro of templates/predictions.html.j2 that shows them
-    prompt: tuple[str, str, str]  # the text before the predicted position, what is in its place, and the text after
-    before: Any  # of the untrained network; None where there is none
-    now: Any  # of the trained one
-    target: str | None = None  # what the text has there, where it is known
+    prompt: tuple[str, str, str]  # the text before the predicted position, the symbol shown there, and the text after
+    before: Any  # prediction of the untrained network; None where there is none
+    now: Any  # prediction of the trained network; None where there is none
+    target: str | None = None  # the token of the text, where it is known
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """What one run's network predicts."""
+    """Predictions and attention of one run's network."""
 
     step: int | None = None  # of the checkpoint; None where there is none
     samples: Sequence[Sample] = ()  # for the config's sample texts, or else sentences of the run's text
     held_out: Mapping[str, Any] = field(default_factory=dict)  # {view: predictions for validation text}
     attention: Sequence[Attention] = ()  # of some of these texts
-    notes: Sequence[str] = ()  # what could not be predicted, for people
+    notes: Sequence[str] = ()  # sentences about what could not be predicted
     complete: bool = False  # whether the checkpoint has all parameters of its objective; a converted one may not
 
 
 @dataclass(frozen=True)
 class RunData:
-    """A run."""
+    """The contents of a run's workdir."""
 
-    directory: Path  # its workdir
-    label: str  # its name on the page
+    directory: Path  # the workdir
+    label: str  # name of the run on the page
     experiment: Experiment  # the content of config.json, checked
-    stages: Sequence[StagePlan]  # and resolved
+    stages: Sequence[StagePlan]  # the resolved stages of `experiment`
     train: Sequence[dict]  # the lines of metrics.jsonl of this split, by step
     validation: Sequence[dict]  # likewise
     timing: Sequence[dict]  # the lines of timing.jsonl
@@ -94,7 +94,7 @@ class RunData:
     step: int  # the last logged step
     network: Network | None  # None where the tokenizer is missing
     prepared: Prepared | None  # the token stores; None where they are not on this machine, and for a task
-    notes: Sequence[str]  # what could not be read, for the page
+    notes: Sequence[str]  # sentences about what could not be read
     source: str = ""  # the published directory that a run was converted from; "" for one that was trained
     evaluations: Sequence[dict] = ()  # the lines of eval.jsonl
     results: Results | None = None  # on labelled examples; None for pretraining
@@ -107,7 +107,7 @@ class RunData:
 
     @property
     def stage(self) -> StagePlan:
-        """The stage that was reached."""
+        """The stage of the last step."""
         return stage_at(self.experiment, self.step)
 
     @property
@@ -118,7 +118,7 @@ class RunData:
 
     @property
     def devices(self) -> Mapping[str, Any] | None:
-        """Of the last start: `platform`, `kind`, `count`, `processes`."""
+        """The devices of the last start: `platform`, `kind`, `count`, `processes`."""
         return self.starts[-1].get("devices") if self.starts else None
 
     @cached_property
@@ -135,7 +135,7 @@ class RunData:
         return next((line for line in known if line["step"] == self.results.best_step), best)
 
     def last(self, split: str, name: str) -> float | None:
-        """The value of a metric on the "train" or the "validation" split: in `judged`, or else the latest."""
+        """Returns the value of a metric on the "train" or the "validation" split: in `judged`, or else the latest."""
         lines = [*getattr(self, split), *([self.judged] if split == "validation" else [])]
         return next((line[name] for line in reversed(lines) if isinstance(line.get(name), int | float)), None)
 
@@ -145,8 +145,8 @@ class RunData:
         return build.comparable(self.validation, self.stages)
 
     def flops_at(self, step: float) -> float | None:
-        """Floating-point operations of all steps up to `step`; None where they are not known. Where those of a step are
-        not, the recorded ones in proportion to the steps."""
+        """Returns the floating-point operations of all steps up to `step`; None where they are not known. If the
+        operations of a step are not known, scales the recorded operations by the number of steps."""
         if self.network is None or not self.network.flops:
             return self.cost.flops * step / self.cost.steps if self.cost else None
         total, begin = 0.0, 0
@@ -193,7 +193,7 @@ def read(directory: Path, label: str, data_dir: Path) -> RunData:
 
 def _epochs(experiment: Experiment, stages: Sequence[StagePlan], prepared: Prepared, step: int,
             data_dir: Path) -> float | None:
-    """As `RunData.epochs`. The tables of examples are those that the run has made, or are made again."""
+    """Computes `RunData.epochs`. Tables of examples that the run has not left in `data_dir` are made again."""
     total, begin = 0.0, 0
     for stage in stages:
         if step > begin:
@@ -207,19 +207,19 @@ def _epochs(experiment: Experiment, stages: Sequence[StagePlan], prepared: Prepa
 
 
 def _lines(type_: Any, path: Path, notes: list[str]) -> list[dict]:
-    """The lines of a JSON Lines file, with its numbers that JSON lacks; damaged ones are counted in the notes."""
+    """Reads a JSON Lines file, in which NaN and infinities are strings. Damaged lines are counted in the notes."""
     try:
-        found = json_files.read_lines(type_, path)
+        lines = json_files.read_lines(type_, path)
     except UserError as error:
         notes.append(f"{error}.")
         return []
-    if found is None:
+    if lines is None:
         notes.append(f"{path.name} is missing.")
         return []
-    if found.damaged:
-        notes.append(f"{path.name}: {found.note}.")
+    if lines.damaged:
+        notes.append(f"{path.name}: {lines.note}.")
     return [{name: NUMBERS.get(value, value) if isinstance(value, str) else value for name, value in line.items()}
-            for line in found.records]
+            for line in lines.records]
 
 
 def _network(directory: Path, experiment: Experiment, step: int, notes: list[str]) -> Network:
@@ -249,7 +249,7 @@ def _network(directory: Path, experiment: Experiment, step: int, notes: list[str
 
 
 def _prepared(experiment: Experiment, recorded: Mapping[str, Any], data_dir: Path, notes: list[str]) -> Prepared | None:
-    """The token stores that the run was trained on, if they exist."""
+    """Opens the token stores that the run was trained on; None, with a note, where they do not exist or differ."""
     try:
         checks.check_rules(Path("the run"), recorded)
         prepared = build.existing(experiment, data_dir).corpus
@@ -268,12 +268,12 @@ def _prepared(experiment: Experiment, recorded: Mapping[str, Any], data_dir: Pat
 
 
 def validated(run: RunData, name: str) -> bool:
-    """Whether a metric was measured on validation data."""
+    """Returns whether a metric was measured on validation data."""
     return any(isinstance(line.get(name), int | float) for line in run.validation)
 
 
 def unigram_loss(run: RunData) -> float | None:
-    """`Vocabulary.unigram_loss` of the training split. None where token counts are not known."""
+    """Returns `Vocabulary.unigram_loss` of the training split; None where token counts are not known."""
     return None if run.prepared is None else run.prepared.tokenizer.vocabulary.unigram_loss
 
 
@@ -281,8 +281,8 @@ def unigram_loss(run: RunData) -> float | None:
 
 
 def seconds(run: RunData) -> float | None:
-    """Training time: the sum, over starts, of the time to the last step logged before the next start. None where no
-    time was logged."""
+    """Returns the training time: the sum, over starts, of the time to the last step logged before the next start. None
+    where no time was logged."""
     begins = [_epoch(start["time"]) for start in run.starts]
     times = [line["time"] for line in run.timing if "time" in line]
     total = None
@@ -293,7 +293,7 @@ def seconds(run: RunData) -> float | None:
 
 
 def _epoch(text: str) -> float:
-    """Seconds since 1970; infinity where `text` is not a time."""
+    """Returns seconds since 1970; infinity where `text` is not a time."""
     try:
         return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S%z").timestamp()
     except (TypeError, ValueError):
@@ -302,7 +302,7 @@ def _epoch(text: str) -> float:
 
 @dataclass(frozen=True)
 class Speed:
-    """Medians over the lines of timing.jsonl; None where unknown."""
+    """Throughput and memory: medians over the lines of timing.jsonl; None where unknown."""
 
     tokens: float | None  # per second, without padding
     steps: float | None  # per second
@@ -312,7 +312,7 @@ class Speed:
 
 
 def speed(run: RunData) -> Speed:
-    """Throughput and memory of a run."""
+    """Computes the throughput and memory of a run."""
     def values(name: str) -> list[float]:
         return [line[name] for line in run.timing if name in line]
 
@@ -331,30 +331,31 @@ def speed(run: RunData) -> Speed:
 
 
 def curves(run: RunData, max_points: int = 600) -> dict[str, dict[str, list]]:
-    """{"train": {"step": [...], "tokens": [...], "flop": [...], metric: [...]}, "validation": ..., "timing": ...}.
+    """Returns the data of the charts: {"train": {"step": [...], "tokens": [...], "flop": [...], metric: [...]},
+    "validation": ..., "timing": ...}.
 
-    "validation" has `unigram_loss` too, a constant. More than `max_points` lines are averaged in groups of neighbours.
+    "validation" also has `unigram_loss`, a constant. More than `max_points` lines are averaged in groups of neighbours.
     Tokens are interpolated between the lines that log them.
     """
     known = [(0, 0), *((line["step"], line["tokens"]) for line in run.train
                        if math.isfinite(line.get("tokens", math.nan)))]
     steps, tokens = zip(*known, strict=True)
-    found = {}
+    charts = {}
     for source in ("train", "validation", "timing"):
         lines = getattr(run, source)
         names = sorted({name for line in lines for name in line} - {"step", "split", "time", "tokens"})
         size = max(1, math.ceil(len(lines) / max_points))
         groups = [lines[i : i + size] for i in range(0, len(lines), size)]
-        where = [group[-1]["step"] for group in groups]
-        found[source] = {
-            "step": where,
-            "tokens": [round(float(x)) for x in np.interp(where, steps, tokens)] if len(known) > 1 else [],
-            "flop": [_short(run.flops_at(step)) for step in where] if run.flops_at(0) is not None else [],
+        ends = [group[-1]["step"] for group in groups]
+        charts[source] = {
+            "step": ends,
+            "tokens": [round(float(x)) for x in np.interp(ends, steps, tokens)] if len(known) > 1 else [],
+            "flop": [_short(run.flops_at(step)) for step in ends] if run.flops_at(0) is not None else [],
             **{name: [_mean(group, name) for group in groups] for name in names},
         }
     if (loss := unigram_loss(run)) is not None:
-        found["validation"]["unigram_loss"] = [_short(loss)] * len(found["validation"]["step"])
-    return found
+        charts["validation"]["unigram_loss"] = [_short(loss)] * len(charts["validation"]["step"])
+    return charts
 
 
 def _mean(lines: Sequence[dict], name: str) -> float | None:

@@ -22,17 +22,18 @@ MAX_LABELS = 20  # in the table of labels
 
 
 def evaluations(run: RunData) -> dict[str, Any]:
-    """A column for each evaluation, a row for each metric, with the baselines after the others; {} for none."""
+    """Returns a table with a column for each evaluation and a row for each metric, baselines last; {} for none."""
     known = run.results.evaluations or [
         {"split": "validation", "step": run.judged["step"], "metrics": run.judged, "intervals": {}}
         for _ in range(bool(run.judged))]
     if not known:
         return {}
-    head = [", ".join([*([each["source"]] if each.get("source") else []),
-                       str(each.get("split") or each.get("files")), f"step {each['step']:,}",
-                       *([f"{each['examples']:,} examples"] if "examples" in each else [])]) for each in known]
+    head = [", ".join([*([evaluation["source"]] if evaluation.get("source") else []),
+                       str(evaluation.get("split") or evaluation.get("files")), f"step {evaluation['step']:,}",
+                       *([f"{evaluation['examples']:,} examples"] if "examples" in evaluation else [])])
+            for evaluation in known]
     names = declared(run)
-    ordered = sorted((name for name in names if any(name in each["metrics"] for each in known)),
+    ordered = sorted((name for name in names if any(name in evaluation["metrics"] for evaluation in known)),
                      key=lambda name: (name in COMMON, prose.is_baseline(run, name)))
 
     def cell(evaluation: Mapping[str, Any], name: str) -> str:
@@ -42,12 +43,12 @@ def evaluations(run: RunData) -> dict[str, Any]:
         within = interval and all(map(math.isfinite, interval))
         return format(value, names[name].format) + (f" ({prose.between(interval, names[name])})" if within else "")
 
-    return {"head": ["", *head], "intervals": any(each["intervals"] for each in known),
-            "rows": [(names[name].title, *(cell(each, name) for each in known)) for name in ordered]}
+    return {"head": ["", *head], "intervals": any(evaluation["intervals"] for evaluation in known),
+            "rows": [(names[name].title, *(cell(evaluation, name) for evaluation in known)) for name in ordered]}
 
 
 def published(run: RunData) -> dict[str, Any]:
-    """The published figures of a known set, beside the run's; {} for another set."""
+    """Returns the published scores on a known data set beside the run's; {} for another data set."""
     name = run.experiment.name
     figures = published_figures(name)
     if name not in KNOWN or KNOWN[name].task != run.stage.objective_name or not figures:
@@ -60,7 +61,7 @@ def published(run: RunData) -> dict[str, Any]:
 
 
 def mixes(learned: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """The learned mixes of frozen layers, the head first: placement, gamma, and the weight of each layer."""
+    """Returns the table of learned mixes of frozen layers, its head first: placement, gamma, and the weights."""
     layers = sorted({layer for mix in learned for layer in mix["layers"]})
     rows = [["placement", "gamma", *(f"layer {layer}" for layer in layers)]]
     for mix in learned:
@@ -71,7 +72,7 @@ def mixes(learned: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def confusions(confusion: Confusion) -> list[tuple[str, ...]]:
-    """(gold, predicted, number, fraction of the gold class) of the most frequent confusions."""
+    """Returns (gold, predicted, number, fraction of the gold class) of the most frequent confusions."""
     totals: Counter[str] = Counter()
     for (gold, _), number in confusion.counts.items():
         totals[gold] += number
@@ -81,14 +82,14 @@ def confusions(confusion: Confusion) -> list[tuple[str, ...]]:
 
 
 def corpus(prepared: Prepared) -> list[tuple[str, ...]]:
-    """A row for each split of a corpus."""
+    """Returns a row of statistics for each split of a corpus."""
     return [(split, *(f"{s[name]:,}" for name in ("documents", "sentences", "characters", "tokens")),
              f"{s['tokens_per_word']:.2f}", prose.percent(s["unknown_fraction"]))
             for split, s in prepared.statistics.items()]
 
 
 def frequent_tokens(prepared: Prepared) -> str:
-    """The most frequent tokens of the training split, with their fractions."""
+    """Lists the most frequent tokens of the training split, with their fractions."""
     counts = prepared.tokenizer.vocabulary.counts
     total = max(1, int(counts.sum()))
     return ", ".join(f"{prepared.tokenizer.id_to_token(int(i))} {counts[i] / total:.1%}"
@@ -96,23 +97,24 @@ def frequent_tokens(prepared: Prepared) -> str:
 
 
 def examples(run: RunData) -> list[tuple[str, ...]]:
-    """A row for each split of labelled examples."""
-    return [(split, *(f"{each[name]:,}" for name in ("examples", "tokens", "longest")), f"{each['mean']:.1f}",
-             f"{each['sequences']:,}", files(run.experiment, split)) for split, each in run.results.splits.items()]
+    """Returns a row of statistics for each split of labelled examples."""
+    return [(split, *(f"{s[name]:,}" for name in ("examples", "tokens", "longest")), f"{s['mean']:.1f}",
+             f"{s['sequences']:,}", files(run.experiment, split)) for split, s in run.results.splits.items()]
 
 
 def labels(splits: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[tuple[str, ...]]]:
-    """The head and the rows of the most frequent labels, with a column for each split that has labels."""
-    totals = {split: total for split, each in splits.items() if (total := sum(each["labels"].values()))}
-    names = list(dict.fromkeys(label for each in splits.values() for label in each["labels"]))
+    """Returns the head and the rows of a table of the most frequent labels, with a column for each split that has
+    labels."""
+    totals = {split: total for split, statistics in splits.items() if (total := sum(statistics["labels"].values()))}
+    names = list(dict.fromkeys(label for statistics in splits.values() for label in statistics["labels"]))
     return ["label", *totals], [
         (label, *(f"{(number := splits[split]['labels'].get(label, 0)):,} ({number / total:.1%})"
                   for split, total in totals.items())) for label in names[:MAX_LABELS]]
 
 
 def sources(run: RunData) -> list[tuple[str, ...]]:
-    """A row for each source of a mixture: its fraction of the training examples, their number, epochs, validation
-    examples and template."""
+    """Returns a row for each source of a mixture: name, fraction of the training examples, number of training examples,
+    epochs, number of validation examples, and template."""
     splits, rows = run.results.splits, []
     for source in run.experiment.data_sets():
         train, held_out = (splits.get(split, {}).get("sources", {}).get(source.name, {})
