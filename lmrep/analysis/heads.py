@@ -1,5 +1,5 @@
-"""Which attention heads a trained run needs (Michel et al., 2019): importance, ablation of each head, one head a layer
-alone, and scores while heads are removed in the order of importance."""
+"""Measures which attention heads a trained run needs (Michel et al., 2019): importance, ablation of each head, one head
+a layer alone, and scores while heads are removed in the order of importance."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain

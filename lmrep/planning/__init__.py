@@ -1,1 +1,1 @@
-"""What a run costs: operations, energy, price; plans for other hardware."""
+"""The cost of a run: operations, energy and price, and plans for other hardware."""

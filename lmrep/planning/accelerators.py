@@ -1,19 +1,20 @@
-"""What is published of accelerators: their power and their peak, by what JAX calls them (`device.device_kind`)."""
+"""Published power and peak speed of accelerators, by JAX's name of them (`device.device_kind`)."""
 
 import re
 from typing import NamedTuple
 
 
 class Accelerator(NamedTuple):
-    """A JAX device; None where a number is not known."""
+    """Numbers of an accelerator, for what JAX counts as one device; None where a number is not known."""
 
-    watts: float | None = None  # of GPUs, the default power limit of the board; of TPUs, the mean that was measured
+    watts: float | None = None  # GPUs: the default power limit of the board; TPUs: the measured mean
     flops: float | None = None  # dense peak in bfloat16, in floating-point operations per second
 
 
-# Watts of NVIDIA: data sheets; nvidia-smi shows the same limits. They are not the same on all hosts of a GH200 (700 or
-# 900). Watts of TPU v3 and v4: "measured min/mean/max power" of a chip in Cloud TPU's documentation, which has none of
-# later chips. Peaks: data sheets without sparsity, and Cloud TPU's documentation. A V100, P100 or T4 has no bfloat16.
+# Watts of NVIDIA GPUs are from data sheets; nvidia-smi shows the same limits. A GH200 has 700 or 900, which depends on
+# the host. Watts of TPU v3 and v4 are the "measured min/mean/max power" of a chip in Cloud TPU's documentation, which
+# has none for later chips. Peaks are from data sheets, without sparsity, and from Cloud TPU's documentation. A V100,
+# P100 or T4 has no bfloat16.
 ACCELERATORS = {
     "H200": Accelerator(700, 989e12),
     "H200 NVL": Accelerator(600, 835e12),
@@ -48,9 +49,9 @@ UNKNOWN = Accelerator()
 
 
 def known(kind: str) -> Accelerator:
-    """What is known of a device kind: the longest name whose words it contains.
+    """Returns the numbers of the accelerator with the longest name whose words `kind` contains, or `UNKNOWN`.
 
-    A kind such as "RTX A1000" does not contain the word "A100". Nothing is known of a part of a GPU ("MIG 3g.20gb").
+    A kind such as "RTX A1000" does not contain the word "A100". A part of a GPU ("MIG 3g.20gb") is unknown.
     """
     if _contains(kind, "MIG"):
         return UNKNOWN
@@ -59,4 +60,5 @@ def known(kind: str) -> Accelerator:
 
 
 def _contains(kind: str, name: str) -> bool:
+    """Returns whether a device kind contains the words of a name."""
     return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", kind, re.IGNORECASE) is not None

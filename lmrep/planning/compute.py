@@ -36,21 +36,21 @@ COUNTS = {
 
 
 class Figure(NamedTuple):
-    """Operations of one training step; None where `reason` says that the convention does not apply."""
+    """Floating-point operations of one training step; None, with a reason, where the convention does not apply."""
 
     flops: float | None
     reason: str = ""
 
 
 class StageCompute(NamedTuple):
-    """A stage's compute.
+    """The compute of a stage.
 
     Attributes:
-      name: of the stage.
-      objective: its name.
-      steps: updates; None for a task whose number of steps its data decide.
-      batch_size, length: of a step; tokens count with padding.
-      figures: by the names of `CONVENTIONS`.
+      name: name of the stage.
+      objective: name of the objective.
+      steps: number of updates; None for a task whose data decide it.
+      batch_size, length: sequences in a step, and tokens in a sequence, with padding.
+      figures: {convention: figure}, with the keys of `CONVENTIONS`.
     """
 
     name: str
@@ -62,11 +62,11 @@ class StageCompute(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """Tokens of a step."""
+        """Number of tokens in a step, with padding."""
         return self.batch_size * self.length
 
     def total(self, convention: str) -> float | None:
-        """Operations of all steps; None where they are not known."""
+        """Returns the operations of all steps; None where they are not known."""
         per_step = self.figures[convention].flops
         return None if per_step is None or self.steps is None else per_step * self.steps
 
@@ -74,25 +74,26 @@ class StageCompute(NamedTuple):
 def of_experiment(
     experiment: Experiment, vocabulary: Vocabulary | None = None, fraction: float = conventions.MASKED_FRACTION
 ) -> list[StageCompute]:
-    """The compute of each stage. Nothing is read or compiled; the step is traced.
+    """Computes the operations of each stage. Nothing is read or compiled; the training step is traced.
 
     Args:
-      experiment: of any kind.
-      vocabulary: of its tokenizer; None before it is trained.
-      fraction: of positions whose masked tokens ELECTRA's script counts as predicted.
+      experiment: any experiment, of pretraining or of a task.
+      vocabulary: of the tokenizer; None if it is not trained yet.
+      fraction: fraction of positions that ELECTRA's script counts as predicted masked tokens.
 
     Raises:
-      UserError: parts of the experiment do not fit each other.
+      UserError: parts of the experiment do not match each other.
     """
     mesh, stages = make_mesh(1, 1, 1), []
-    for one in shapes.without_data(experiment, vocabulary, mesh):
-        plan, stage, batch, length = one.plan, one.stage, one.plan.batch_size, one.plan.length
+    for stage_shapes in shapes.without_data(experiment, vocabulary, mesh):
+        plan, stage = stage_shapes.plan, stage_shapes.stage
+        batch, length = plan.batch_size, plan.length
         if ALL_FORMATS[plan.format_name].plan is None:
             exact = Figure(None, "the batches of a task are as long as their longest text; a run records what it did "
                                  "in cost.jsonl")
         else:
             exact = Figure(flops.of_train_step(
-                stage.objective, stage.optimizer, shapes.batch(one, mesh), plan.microbatches))
+                stage.objective, stage.optimizer, shapes.batch(stage_shapes, mesh), plan.microbatches))
         figures = {name: figure if figure.flops is None else Figure(figure.flops * batch) for name, figure
                    in by_formulas(stage.objective, plan, fraction).items()} | {"exact": exact}
         steps = None if plan.steps == UNKNOWN_STEPS else plan.steps
@@ -103,7 +104,7 @@ def of_experiment(
 def by_formulas(
     objective: Objective, plan: StagePlan, fraction: float = conventions.MASKED_FRACTION
 ) -> dict[str, Figure]:
-    """Operations of training on one sequence by the conventions that are formulas; with padding."""
+    """Computes the operations of training on one sequence, padding included, by the conventions that are formulas."""
     networks, reason, length = objective.uses.networks, "", plan.length
     if not networks:
         reason = f"the objective {objective.name!r} does not state which networks it trains"
@@ -111,15 +112,15 @@ def by_formulas(
         reason = "the network does not state its number of weights (Model.sizes)"
     if reason:
         return dict.fromkeys(("electra_script", "six_n"), Figure(None, reason))
-    own, source = (length, 0) if objective.uses.text_pairs is None else objective.uses.text_pairs.lengths(
+    target, source = (length, 0) if objective.uses.text_pairs is None else objective.uses.text_pairs.lengths(
         length, ALL_FORMATS[plan.format_name].packed(plan.format))
-    six_n = sum(conventions.six_n_of_text(use.sizes, own, source) for use in networks)
+    six_n = sum(conventions.six_n_of_text(use.sizes, target, source) for use in networks)
     return {"electra_script": _by_script(objective, length, fraction), "six_n": Figure(six_n)}
 
 
 def _by_script(objective: Objective, length: int, fraction: float) -> Figure:
     if any(use.sizes.transformer is None for use in objective.uses.networks):
-        return Figure(None, "the script counts Transformers as BERT's alone, and this network is none")
+        return Figure(None, "the script counts only Transformers like BERT's, and this network is another")
     if any(use.predicts == "other" for use in objective.uses.networks):
         return Figure(None, f"the script does not have the head of the objective {objective.name!r}")
     return Figure(sum(conventions.electra_script(use.sizes.transformer, length, use.predicts, fraction)
@@ -127,13 +128,13 @@ def _by_script(objective: Objective, length: int, fraction: float) -> Figure:
 
 
 def totals(stages: Sequence[StageCompute]) -> dict[str, float | None]:
-    """The compute of all stages by each convention; None where one is not known of some stage."""
+    """Returns the operations of all stages by each convention; None where those of a stage are not known."""
     by_stage = {name: [stage.total(name) for stage in stages] for name in CONVENTIONS}
     return {name: None if None in values else sum(values) for name, values in by_stage.items()}
 
 
 def to_json(stages: Sequence[StageCompute]) -> dict[str, Any]:
-    """All figures."""
+    """Returns all figures as `lmrep flops --json` prints them."""
     def figures(stage: StageCompute) -> dict[str, Any]:
         return {name: {"per_token": flops and flops / stage.tokens, "per_step": flops, "total": stage.total(name)}
                 | ({"reason": reason} if reason else {}) for name, (flops, reason) in stage.figures.items()}
@@ -148,27 +149,28 @@ def table(
     name: str, stages: Sequence[StageCompute], done: tuple[int, float] | None = None,
     fraction: float = conventions.MASKED_FRACTION,
 ) -> str:
-    """The figures as text.
+    """Formats the figures as text.
 
     Args:
-      name: of the experiment.
-      stages: as `of_experiment` gives them.
-      done: of a run, its step and the operations that it has recorded.
+      name: name of the experiment.
+      stages: made by `of_experiment`.
+      done: step of the run in the workdir, and the operations that it has recorded; None without one.
       fraction: as in `of_experiment`.
     """
     lines = []
     for stage in stages:
         title = f"{name}, stage {stage.name}" if len(stages) > 1 else name
         steps = f"{stage.steps:,} steps" if stage.steps is not None else "steps (as many as the data decide)"
-        lines += [f"{title}: {stage.objective}, {steps} of {stage.batch_size:,} x {stage.length:,} tokens", _head()]
+        lines += [f"{title}: {stage.objective}, {steps} of {stage.batch_size:,} x {stage.length:,} tokens",
+                  f"  {'FLOPs':18}{'per token':>14}{'per step':>14}{'total':>16}{'of exact':>10}"]
         for key, title in CONVENTIONS.items():
             flops, reason = stage.figures[key]
             lines.append(f"  {title:18}{f'  not defined: {reason}' if flops is None else _figures(stage, key)}")
         lines.append("")
-    sums, known = totals(stages), all(stage.steps is not None for stage in stages)
-    if known:
+    if all(stage.steps is not None for stage in stages):
         tokens = sum(stage.steps * stage.tokens for stage in stages)
-        shown = "; ".join(f"{CONVENTIONS[key]} {value:.6e}" for key, value in sums.items() if value is not None)
+        shown = "; ".join(f"{CONVENTIONS[key]} {value:.6e}" for key, value in totals(stages).items()
+                          if value is not None)
         lines.append(f"All {sum(stage.steps for stage in stages):,} steps, {tokens:,} tokens with padding: {shown} "
                      "FLOPs.")
     if done:
@@ -179,9 +181,6 @@ def table(
     return "\n".join(lines)
 
 
-def _head() -> str:
-    return f"  {'FLOPs':18}{'per token':>14}{'per step':>14}{'total':>16}{'of exact':>10}"
-
 
 def _figures(stage: StageCompute, convention: str) -> str:
     per_step, exact = stage.figures[convention].flops, stage.figures["exact"].flops
@@ -191,7 +190,7 @@ def _figures(stage: StageCompute, convention: str) -> str:
 
 
 def published_table() -> str:
-    """The published compute of language models beside that computed here."""
+    """Formats a table of the published compute of language models beside the compute by the formulas here."""
     lines = [f"{'':20}{'published':>14}{'computed':>16}{'difference':>13}{CONVENTIONS['six_n']:>18}"]
     for name, run in published.PUBLISHED.items():
         value = published.by_script(run)

@@ -1,6 +1,6 @@
-"""Training compute by published formulas, from the numbers of a network alone.
+"""Training compute by two published formulas, from the sizes of a network.
 
-Both are for a comparison with published figures; `flops.of_train_step` counts what a step really computes.
+Use them to compare with published figures; `flops.of_train_step` counts what a step really computes.
 """
 
 from typing import TYPE_CHECKING
@@ -17,21 +17,21 @@ MASKED_FRACTION = 0.15625  # of positions that a masked language model predicts:
 
 
 def electra_script(sizes: "TransformerSizes", length: int, predicts: str, fraction: float = MASKED_FRACTION) -> float:
-    """Operations of training a network on one sequence, as `flops_computation.py` of google-research/electra counts
-    them (Clark et al., 2020): every operation of the forward pass, twice, since it takes the backward pass to cost as
-    much. The lookup of an embedding counts as the product with a one-hot vector.
+    """Counts the operations of training a network on one sequence like `flops_computation.py` of
+    google-research/electra (Clark et al., 2020): every operation of the forward pass, twice, since the script takes the
+    backward pass to cost as much. An embedding lookup counts as the product with a one-hot vector.
 
     The layer norm after the attention counts `LAYER_NORM` operations a token, where `LAYER_NORM` times the width would
-    be right. That is the published script's, and is kept.
+    be right. This is an error of the published script, kept so that figures are comparable.
 
     Args:
       sizes: of the network.
-      length: tokens of the sequence.
-      predicts: "masked", "tokens" or "binary", as `NetworkUse.predicts`.
-      fraction: of the positions whose token is predicted, for "masked".
+      length: number of tokens in the sequence.
+      predicts: "masked", "tokens" or "binary", as in `NetworkUse.predicts`.
+      fraction: fraction of the positions whose token is predicted, for "masked".
 
     Raises:
-      ValueError: `predicts` is something that the script does not have.
+      ValueError: `predicts` has another value.
     """
     if predicts not in ("masked", "tokens", "binary"):
         raise ValueError(f"predicts is {predicts!r}, which ELECTRA's script does not count")
@@ -49,7 +49,7 @@ def electra_script(sizes: "TransformerSizes", length: int, predicts: str, fracti
 
 
 def _layer(sizes: "TransformerSizes", length: int) -> int:
-    """Operations of one layer's forward pass for one token."""
+    """Returns the operations of one layer's forward pass for one token."""
     d, f, scores = sizes.width, sizes.mlp, length * sizes.heads
     attention = (
         3 * (2 * d * d + d)  # queries, keys, values
@@ -62,21 +62,23 @@ def _layer(sizes: "TransformerSizes", length: int) -> int:
 
 
 def six_n(matrices: int, attention: int, length: int) -> int:
-    """Operations of training on one token: 6 N + 12 l d t (Kaplan et al., 2020; Chowdhery et al., 2022, appendix B).
+    """Returns the operations of training on one token: 6 N + 12 l d t (Kaplan et al., 2020; Chowdhery et al., 2022,
+    appendix B).
 
     Each weight of the N takes a multiplication and an addition in the forward pass and four in the backward pass; the
     scores of the attention and the means of its values take 12 for each of t positions, causal or not.
 
     Args:
-      matrices: N, as `Sizes.matrices`: without embedding tables, output layer and heads.
-      attention: l d, as `Sizes.attention`.
-      length: t, tokens of the sequence.
+      matrices: N, as in `Sizes.matrices`: without embedding tables, output layer and heads.
+      attention: l d, as in `Sizes.attention`.
+      length: t, number of tokens in the sequence.
     """
     return 6 * matrices + 12 * attention * length
 
 
 def six_n_of_text(sizes: "Sizes", length: int, source_length: int = 0) -> int:
-    """Operations of training on a text of `length` tokens by `six_n`, with the source of a network that reads one."""
+    """Returns the operations of training on a text of `length` tokens by `six_n`. A network that reads a source also
+    reads `source_length` tokens of it."""
     text = length * six_n(sizes.matrices, sizes.attention, length)
     if sizes.source is None:
         return text

@@ -1,8 +1,8 @@
-"""The energy that this host's processors, memory and accelerators take, where their counters can be read: of NVIDIA
-GPUs by NVML (the package nvidia-ml-py), of CPUs and memory by RAPL, which Linux shows in /sys/class/powercap.
+"""Measures the energy of this host: of NVIDIA GPUs by NVML (the package nvidia-ml-py), of CPUs and memory by RAPL,
+which Linux shows in /sys/class/powercap.
 
-Counters are of a device, whatever process uses it. Where there is no counter, `accelerators` has their power, for an
-estimate.
+A counter measures a device, whatever processes use it. Without a counter, energy is estimated from the power in
+`accelerators`.
 """
 
 import importlib
@@ -24,14 +24,15 @@ log = logging.getLogger(__name__)
 
 
 class Counter(Protocol):
-    """Something that counts energy."""
+    """Measures the energy of a device."""
 
     def joules(self) -> float:
-        """Since it was made. Call it at least once a minute. Raises an exception where it can be read no longer."""
+        """Returns the energy since the counter was made, in joules. Call it at least once a minute. Raises an exception
+        if the device can no longer be read."""
 
 
 class EnergyCounter:
-    """A counter that `read` returns in multiples of `unit` joules, which starts again after `limit` (0: never)."""
+    """A hardware counter that `read` returns in multiples of `unit` joules. It wraps to 0 after `limit` (0: never)."""
 
     def __init__(self, read: Callable[[], int], unit: float, limit: int = 0):
         self._read, self._unit, self._limit = read, unit, limit
@@ -45,7 +46,7 @@ class EnergyCounter:
 
 
 class PowerIntegral:
-    """The integral of a power, which `read` returns in watts."""
+    """Integrates the power that `read` returns in watts, by the trapezoidal rule."""
 
     def __init__(self, read: Callable[[], float], clock: Callable[[], float] = time.monotonic):
         self._read, self._clock = read, clock
@@ -59,16 +60,15 @@ class PowerIntegral:
 
 
 class Counters(NamedTuple):
-    """The counters of this host by component ("accelerators", "cpu", "memory"), how they are read, and why components
-    are missing; the latter two for people."""
+    """The counters of this host by component: "accelerators", "cpu", "memory"."""
 
     counters: Mapping[str, Sequence[Counter]]
-    sources: Mapping[str, str]
-    missing: Mapping[str, str]
+    sources: Mapping[str, str]  # how they are read, for messages
+    missing: Mapping[str, str]  # why components have no counter, for messages
 
 
 def find(devices: Sequence[jax.Device]) -> Counters:
-    """The counters of this process's `devices`, and of the host's CPUs and memory."""
+    """Finds the counters of this process's `devices`, and of the host's CPUs and memory."""
     parts = [rapl()]
     if any(device.platform in ("gpu", "cuda") for device in devices):
         parts.append(nvml([device.local_hardware_id or 0 for device in devices]))
@@ -76,13 +76,13 @@ def find(devices: Sequence[jax.Device]) -> Counters:
 
 
 def rapl(root: Path = RAPL) -> Counters:
-    """The counters of CPU packages and of memory under `root`."""
+    """Finds the counters of CPU packages and of memory under `root`."""
     counters: dict[str, list[Counter]] = {}
     for zone in sorted(root.glob("intel-rapl:*")):  # AMD's have this name too
         try:
             name = (zone / "name").read_text().strip()
             component = "cpu" if name.startswith("package") else "memory" if name == "dram" else None
-            if component:  # psys and core are measured in others
+            if component:  # others, such as psys and core, overlap with these
                 limit = int((zone / "max_energy_range_uj").read_text())
                 counters.setdefault(component, []).append(EnergyCounter(
                     lambda file=zone / "energy_uj": int(file.read_text()), 1e-6, limit))
@@ -98,7 +98,7 @@ def rapl(root: Path = RAPL) -> Counters:
 
 def nvml(local_ids: Sequence[int], environment: Mapping[str, str] = os.environ, library: ModuleType | None = None
          ) -> Counters:
-    """The counters of NVIDIA GPUs, given their numbers among those that this process sees."""
+    """Finds the counters of NVIDIA GPUs. `local_ids` are their numbers among the GPUs that this process sees."""
     try:
         library = library or importlib.import_module("pynvml")
         library.nvmlInit()
@@ -106,12 +106,12 @@ def nvml(local_ids: Sequence[int], environment: Mapping[str, str] = os.environ, 
         return Counters(*_gpu_counters(library, handles), {})
     except ImportError:
         return Counters({}, {}, {"accelerators": "the package nvidia-ml-py is not installed"})
-    except Exception as error:  # NVMLError, or what its version raises
+    except Exception as error:  # NVMLError, and errors of other versions of the library
         return Counters({}, {}, {"accelerators": f"NVML: {error}"})
 
 
 def _handle(library: ModuleType, number: int, environment: Mapping[str, str]) -> Any:
-    """NVML's handle of a GPU, by what CUDA_VISIBLE_DEVICES calls it."""
+    """Returns NVML's handle of a GPU, which CUDA_VISIBLE_DEVICES may name by number or UUID."""
     visible = [name.strip() for name in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     name = visible[number] if number < len(visible) else str(number)
     return (library.nvmlDeviceGetHandleByIndex(int(name)) if name.isdecimal()
@@ -131,7 +131,7 @@ def _gpu_counters(library: ModuleType, handles: Sequence[Any]) -> tuple[dict[str
 
 
 class Meter:
-    """Reads the counters of a host every `interval` seconds in a thread. Use it as a context."""
+    """Reads the counters of a host every `interval` seconds in a thread. Use it as a context manager."""
 
     def __init__(self, counters: Counters, interval: float = INTERVAL):
         self._counters = dict(counters.counters)
@@ -154,7 +154,8 @@ class Meter:
             self.joules()
 
     def joules(self) -> dict[str, float]:
-        """By component. One whose counter fails is missing from then on."""
+        """Returns the energy since the start by component, in joules. A component whose counter fails is missing from
+        then on."""
         with self._lock:
             totals = {}
             for name, counters in list(self._counters.items()):

@@ -1,4 +1,4 @@
-"""Floating-point operations, counted in the traced program rather than by a formula for each model."""
+"""Counts floating-point operations in the traced program, rather than by a formula for each model."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -17,16 +17,16 @@ from lmrep.training.step import train_step
 
 
 def peak(device: jax.Device) -> float | None:
-    """The device's peak in bfloat16, in floating-point operations per second; None if unknown, as for CPUs."""
+    """Returns the device's peak in bfloat16, in floating-point operations per second; None if unknown, as for CPUs."""
     return accelerators.known(device.device_kind).flops
 
 
 def count(f: Callable, *args) -> int:
-    """Floating-point operations of the matrix products in `f(*args)`, over all devices.
+    """Counts the floating-point operations of the matrix products in `f(*args)`, over all devices.
 
-    The body of a loop counts once per iteration, at most possible where the data decide; of alternatives the largest
-    counts; recomputation counts too. Other operations are not counted, as in
-    published tables. Arguments may be `jax.ShapeDtypeStruct`s.
+    The body of a loop counts once per iteration; where the data decide, for the largest number of iterations. Of the
+    branches of a condition the largest counts. Recomputation counts too. Other operations do not count, as in published
+    tables. Arguments may be `jax.ShapeDtypeStruct`s.
     """
     return _count(jax.make_jaxpr(f)(*args).jaxpr)
 
@@ -35,14 +35,14 @@ def of_train_step(
     objective: Objective, optimizer: optax.GradientTransformation, batch: Mapping[str, jax.ShapeDtypeStruct],
     microbatches: int = 1,
 ) -> int:
-    """Floating-point operations of one training step on a global batch of these shapes, over all devices.
+    """Counts the floating-point operations of one training step on a global batch of these shapes, over all devices.
 
-    Attention counts as that of the backend "xla", whatever computes it: fused kernels cannot be counted, and chunked
-    attention recomputes. An active mesh changes nothing.
+    Attention is counted as the backend "xla" computes it: fused kernels cannot be counted, and chunked attention
+    recomputes. An active mesh has no effect.
     """
     state = jax.eval_shape(partial(create, objective, optimizer, len(batch["tokens"])), 0)
     step = partial(train_step, objective=objective, optimizer=optimizer, seed=0, microbatches=microbatches)
-    # The program for one device: in that for a mesh, what `map_examples` maps has the shapes of a device's share.
+    # Without a mesh: inside `map_examples`, the program for a mesh has the shapes of one device's share.
     with attention_backends.only_dense(), without_mesh():
         return count(step, state, dict(batch))
 
@@ -60,11 +60,12 @@ def _count(jaxpr: jex.Jaxpr) -> int:
 
 
 def _iterations(equation: jex.JaxprEqn) -> int:
-    """How often the body of an equation runs; at most, where only the data decide (`layers.loops`)."""
+    """Returns how often the body of an equation runs; the maximum, where the data decide (`layers.loops`)."""
     if equation.primitive.name == "scan":
         return equation.params["length"]
     if equation.primitive.name != "while":
         return 1
-    bounds = [operand.val for each in equation.params["cond_jaxpr"].jaxpr.eqns if each.primitive.name == "lt"
-              for operand in each.invars if isinstance(operand, jex.Literal)]
+    comparisons = [inner for inner in equation.params["cond_jaxpr"].jaxpr.eqns if inner.primitive.name == "lt"]
+    bounds = [operand.val for comparison in comparisons for operand in comparison.invars
+              if isinstance(operand, jex.Literal)]
     return int(max(bounds, default=1))

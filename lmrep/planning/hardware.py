@@ -24,20 +24,20 @@ GB = 2**30
 
 
 class Chip(NamedTuple):
-    """A chip."""
+    """The speed and memory of an accelerator chip."""
 
-    title: str  # for people
+    title: str  # name in messages
     memory: float  # bytes that programs may allocate
     flops: float  # dense peak in bfloat16, in floating-point operations per second
-    bandwidth: float  # of its memory, bytes per second
-    interconnect: float  # bytes per second that it sends to others of its slice over all its links together
+    bandwidth: float  # of the chip's memory, bytes per second
+    interconnect: float  # bytes per second that it sends within its slice, over all its links together
     network: float  # bytes per second that it sends to other slices
-    dimensions: int  # of the torus that slices are made of
-    wrap: int  # number of chips along a dimension from which its ends are joined
-    watts: float | None = None  # that it draws under load; None where the vendor does not say
+    dimensions: int  # of the torus that a slice is part of
+    wrap: int  # number of chips along a dimension whose ends are joined
+    watts: float | None = None  # power under load; None where the vendor does not publish it
 
 
-# Cloud TPU's documentation of each version. Memory: what XLA allocates of it. Network: of a host, divided by its chips.
+# From Cloud TPU's documentation. Memory is what XLA can allocate; the network of a host is divided by its chips.
 CHIPS = {
     "v5e": Chip("TPU v5e", 15.75 * GB, 197e12, 819e9, 200e9, 200e9 / 8 / 8, 2, 16),
     "v5p": Chip("TPU v5p", 95.74 * GB, 459e12, 2765e9, 600e9, 200e9 / 8 / 4, 3, 4),
@@ -46,15 +46,20 @@ CHIPS = {
 
 
 class Hardware(NamedTuple):
-    """Devices to plan for."""
+    """Devices to plan for. Programs are compiled for them, but need not run on them."""
 
     name: str  # as on the command line, "v5e:16x16"
-    chip: Chip  # each of them
-    devices: list[jax.Device]  # in JAX's order; programs are compiled for them, and need not run on them
-    slices: int = 1  # how many slices they form, which the slow network joins
+    chip: Chip  # the type of all devices
+    devices: list[jax.Device]  # in JAX's order
+    slices: int = 1  # number of slices, joined by the slow network
 
     def speed(self, groups: np.ndarray, order: list[jax.Device]) -> float:
-        """Bytes per second that each chip sends in collectives within groups, numbers of the devices in `order`."""
+        """Returns the bytes per second that each chip sends in collectives.
+
+        Args:
+          groups: int [groups, devices], the devices that communicate, by their index in `order`.
+          order: the devices in the order of the mesh.
+        """
         members = [order[i] for i in groups[0]]
         if len({slice_of(device) for device in members}) > 1:
             return self.chip.network
@@ -63,18 +68,18 @@ class Hardware(NamedTuple):
         coordinates = np.array([device.coords for device in members])
         extents = [len(set(column)) for column in coordinates.T if len(set(column)) > 1]
         if np.prod(extents) != len(members):
-            extents = extents[:1]  # they are no block of the torus: at least one link
+            extents = extents[:1]  # not a block of the torus: at least one link
         links = sum(1.0 if extent % self.chip.wrap == 0 else 0.5 for extent in extents)  # a ring, or a line
         return self.chip.interconnect * max(links, 0.5) / self.chip.dimensions
 
 
 def find(name: str, slices: int = 1) -> Hardware:
-    """The hardware that a name describes.
+    """Returns the hardware that a name describes.
 
     Args:
-      name: "v5e:16x16", a slice by the chips along each of its dimensions; or "cpu:8", devices of this machine's CPU,
-        whose speed is measured now.
-      slices: of that shape each, joined by the slow network.
+      name: a TPU version and the number of chips along each dimension of a slice, "v5e:16x16"; or devices of this
+        machine's CPU, "cpu:8", whose speed is measured now.
+      slices: number of slices of that shape.
 
     Raises:
       UserError: there is no such hardware, or libtpu is not installed.
@@ -87,8 +92,8 @@ def find(name: str, slices: int = 1) -> Hardware:
     if version not in CHIPS or not re.fullmatch(r"\d+(x\d+){1,2}", shape):
         raise UserError(f"--topology is {name!r}; expected a TPU version ({', '.join(CHIPS)}) and the chips along each "
                         "dimension of a slice, such as v5e:16x16 or v5p:4x4x4, or devices of the CPU, such as cpu:8")
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # nothing is known of this machine's TPU, if any
-    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # compiling needs no TPU: several plans at once are fine
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # this machine need not have a TPU
+    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")  # compiling needs no TPU: plans can run side by side
     from jax.experimental import topologies
 
     options = {"num_slices": slices} if slices > 1 else {}
@@ -107,8 +112,8 @@ def find(name: str, slices: int = 1) -> Hardware:
 
 
 def here(used: int) -> Hardware:
-    """The devices of this process, of which a run uses the first `used`. Of their speeds only the peak of matrix
-    products is known, and of CPUs none: those that are not known count as unlimited."""
+    """Returns the devices of this process, of which a run uses the first `used`. Speeds that are not known are
+    infinite: only the peak of matrix products is known, and for CPUs nothing."""
     devices = jax.local_devices()
     memory = (devices[0].memory_stats() or {}).get("bytes_limit", 0)
     if devices[0].platform == "cpu":
@@ -125,15 +130,15 @@ def _host(name: str, count: int) -> Hardware:
     if len(devices) < count:
         raise UserError(f"--topology is {name}, and JAX has started with {len(devices)} CPU device(s); set "
                         f"XLA_FLAGS=--xla_force_host_platform_device_count={count}")
-    flops, bandwidth = _measured()
+    flops, bandwidth = _measure()
     flops, bandwidth = flops / count, bandwidth / count
     # What one device sends, another reads and writes in the same memory.
     chip = Chip("CPU device", (available_memory() or 0) / count, flops, bandwidth, bandwidth / 2, 0.0, 0, 1)
     return Hardware(name, chip, devices[:count])
 
 
-def _measured() -> tuple[float, float]:
-    """(floating-point operations per second of float32 matrix products, bytes per second) of this machine."""
+def _measure() -> tuple[float, float]:
+    """Measures this machine: floating-point operations per second of float32 matrix products, and bytes per second."""
     def seconds(f, *arguments) -> float:
         f = jax.jit(f)
         jax.block_until_ready(f(*arguments))
@@ -151,9 +156,9 @@ def _measured() -> tuple[float, float]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[Callable[[], str]]:
-    """A context without what libraries in C++ print to standard error; gives a function that returns it."""
+    """Captures what C++ libraries print to standard error. The context gives a function that returns the text."""
     sys.stderr.flush()
-    kept = os.dup(2)
+    stderr = os.dup(2)
     with tempfile.TemporaryFile() as file:
         os.dup2(file.fileno(), 2)
 
@@ -165,5 +170,5 @@ def quiet() -> Iterator[Callable[[], str]]:
             yield printed
         finally:
             sys.stderr.flush()
-            os.dup2(kept, 2)
-            os.close(kept)
+            os.dup2(stderr, 2)
+            os.close(stderr)

@@ -1,7 +1,7 @@
-"""What a compiled program does, read from the text of its optimized HLO: matrix products, memory traffic, collectives,
-and what its forward pass keeps for the backward pass.
+"""Analyzes a compiled program by the text of its optimized HLO: matrix products, memory traffic, collectives, and what
+the forward pass keeps for the backward pass.
 
-XLA's own cost analysis counts the body of a loop once; here it counts once per iteration.
+XLA's cost analysis counts the body of a loop once; here it counts once per iteration.
 """
 
 import math
@@ -18,9 +18,9 @@ COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "coll
 # Operations that move no data by themselves.
 FREE = frozenset({"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "conditional", "call",
                   "after-all", "partition-id", "replica-id", "add-dependency", "opt-barrier", "iota"})
-# Operations whose result is their operand, elsewhere or in another form.
+# Operations whose result has the values of their operand.
 PASSING = frozenset({"bitcast", "get-tuple-element", "tuple", "copy", "copy-start", "copy-done", "opt-barrier"})
-# Of a fused operation whose result is its operand, with other tiles.
+# Attribute of a fused operation whose result is its operand with other tiles.
 ALIASED = "output_to_operand_aliasing={{}: (0, {})}"
 _BITS = {"pred": 8, "c64": 64, "c128": 128, "token": 0, "opaque": 0}
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$")
@@ -39,43 +39,43 @@ _LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 class Operation(NamedTuple):
     """A line of HLO."""
 
-    name: str  # unique in its module
-    type: str  # of its result: "bf16[8,128]{1,0}", or a tuple
+    name: str  # unique in the module
+    type: str  # type of the result: "bf16[8,128]{1,0}", or a tuple
     opcode: str  # "fusion"
-    operands: tuple[str, ...]  # names
-    arguments: str  # what stands between the parentheses, as text
-    attributes: str  # what follows them, as text
-    root: bool  # whether it is its computation's result
+    operands: tuple[str, ...]  # names of the operands
+    arguments: str  # the text between the parentheses
+    attributes: str  # the text after the parentheses
+    root: bool  # whether it gives the result of its computation
 
     @property
     def source(self) -> str:
-        """The path of JAX transformations and functions that it comes from; "" where that is not known."""
+        """The path of JAX transformations and functions that it comes from; "" where it is not known."""
         return (_OP_NAME.search(self.attributes) or [""] * 2)[1]
 
     @property
     def called(self) -> list[str]:
-        """The computations that it runs."""
+        """The names of the computations that it runs."""
         branches = _BRANCHES.search(self.attributes)
         return _CALLED.findall(self.attributes) + (_OPERANDS.findall(branches[1]) if branches else [])
 
     @property
     def element(self) -> int:
-        """Which element of a tuple it takes."""
+        """The index of the element that a get-tuple-element takes."""
         return int(re.search(r"index=(\d+)", self.attributes)[1])
 
 
 class Collective(NamedTuple):
     """A collective operation."""
 
-    opcode: str  # of `COLLECTIVES`
-    groups: np.ndarray  # numbers of the devices that take part together, [groups, devices], in the order of the mesh
+    opcode: str  # one of `COLLECTIVES`
+    groups: np.ndarray  # int [groups, devices], indices of the devices that communicate, in the order of the mesh
     bytes: int  # of the full array: the result of an all-gather, the operand of a reduce-scatter
-    times: int  # how often it runs
-    source: str  # as `Operation.source`
+    times: int  # number of runs
+    source: str  # as in `Operation.source`
 
     @property
     def sent(self) -> float:
-        """Bytes that each device sends in all its runs, with ring algorithms."""
+        """Bytes that each device sends in all runs, with ring algorithms."""
         devices = self.groups.shape[1]
         if self.opcode in ("collective-permute", "collective-broadcast"):
             return float(self.bytes * self.times)
@@ -84,7 +84,7 @@ class Collective(NamedTuple):
 
 
 class Program:
-    """A compiled program of one device, as `jax.stages.Compiled.as_text` gives it."""
+    """A compiled program of one device, parsed from `jax.stages.Compiled.as_text`."""
 
     def __init__(self, text: str):
         self.computations: dict[str, dict[str, Operation]] = {}
@@ -98,7 +98,7 @@ class Program:
 
     @cached_property
     def times(self) -> Counter[str]:
-        """How often each computation runs. Computations that are fused into an operation are not counted."""
+        """The number of runs of each computation, without computations that are fused into an operation."""
         times: Counter[str] = Counter()
 
         def run(name: str, count: int) -> None:
@@ -115,13 +115,14 @@ class Program:
         return times
 
     def _products(self, name: str) -> float:
-        """Floating-point operations of the products in a computation and in those that it calls, each once."""
+        """Returns the FLOPs of the products in a computation and in the computations that it calls, each once."""
         return sum(self.flops_of(name, operation) + (0 if operation.opcode == "fusion" else
                                                      sum(map(self._products, operation.called)))
                    for operation in self.computations[name].values())
 
     def _trips(self, loop: Operation) -> int:
-        """Iterations of a loop: as the compiler says, or the constant that its counter is compared with."""
+        """Returns the number of iterations of a loop: the compiler's, or the constant that the counter is compared
+        with."""
         if known := _TRIPS.search(loop.attributes):
             return int(known[1])
         condition = re.search(r"condition=%?([\w.\-]+)", loop.attributes)[1]
@@ -131,18 +132,18 @@ class Program:
         return max(constants, default=1)
 
     def _root(self, name: str) -> Operation:
-        """The operation that gives the result of a computation."""
+        """Returns the operation that gives the result of a computation."""
         return next(operation for operation in self.computations[name].values() if operation.root)
 
     def _nested(self, name: str) -> Iterator[Operation]:
-        """The operations of a computation and of those that it calls."""
+        """Iterates over the operations of a computation and of the computations that it calls."""
         for operation in self.computations[name].values():
             yield operation
             for called in operation.called:
                 yield from self._nested(called)
 
     def operations(self) -> Iterator[tuple[str, Operation, int]]:
-        """(computation, operation, how often it runs); a fusion is one operation."""
+        """Iterates over (computation, operation, number of runs). A fusion is one operation."""
         for name, count in self.times.items():
             for operation in self.computations[name].values():
                 yield name, operation, count
@@ -150,14 +151,14 @@ class Program:
     # Matrix products
 
     def flops(self) -> float:
-        """Floating-point operations of the matrix products that one device computes."""
+        """Returns the floating-point operations of the matrix products that one device computes."""
         return sum((count * self.flops_of(name, operation) for name, operation, count in self.operations()), 0.0)
 
     def flops_of(self, computation: str, operation: Operation) -> float:
-        """As `flops`, of one operation with all that is fused to it."""
+        """Returns the floating-point operations of one run of an operation, with all that is fused into it."""
         if operation.opcode == "fusion":
-            return sum(self.flops_of(called, each) for called in operation.called
-                       for each in self.computations[called].values())
+            return sum(self.flops_of(called, fused) for called in operation.called
+                       for fused in self.computations[called].values())
         types = self.computations[computation]
         if operation.opcode == "dot":
             left = shape(types[operation.operands[0]].type)
@@ -173,12 +174,14 @@ class Program:
     # Memory
 
     def traffic(self) -> float:
-        """Bytes that one device reads from and writes to its main memory: operands and results of each operation, and
-        the slice of an array that is only sliced or updated. Arrays in other memory spaces of a TPU do not count."""
+        """Returns the bytes that one device reads from and writes to its main memory: operands and results of each
+        operation; of an array that is only sliced or updated, the slice. Arrays in other memory spaces of a TPU do not
+        count."""
         return float(sum(self._traffic(name, operation) * count for name, operation, count in self.operations()
                          if operation.opcode not in FREE and not operation.opcode.endswith("-done")))
 
     def _traffic(self, computation: str, operation: Operation) -> int:
+        """Returns the bytes that one run of an operation reads and writes."""
         types = self.computations[computation]
         read = [type_bytes(types[name].type) for name in operation.operands if name in types]
         if operation.opcode.endswith("-start"):  # (destination, source, ...)
@@ -194,9 +197,10 @@ class Program:
         if operation.opcode != "fusion":
             return result + sum(read)
         called, body = operation.called[0], self.computations[operation.called[0]]
-        for parameter in (each for each in body.values() if each.opcode == "parameter"):
-            index = int(parameter.arguments)
-            read[index] = min(read[index], self._bytes_read(called, parameter.name))
+        for fused in body.values():
+            if fused.opcode == "parameter":
+                index = int(fused.arguments)
+                read[index] = min(read[index], self._bytes_read(called, fused.name))
         root = self._root(called)
         outputs = [(operation.type, root.name)]
         if root.opcode == "tuple":
@@ -204,10 +208,10 @@ class Program:
         return sum(read) + sum(min(type_bytes(kind), self._bytes_written(called, name)) for kind, name in outputs)
 
     def _bytes_read(self, computation: str, name: str) -> int:
-        """Bytes that a fused computation reads of one of its values, which may lie in any memory."""
+        """Returns the bytes that a fused computation reads of one of its values, in any memory space."""
         body, total = self.computations[computation], 0
-        for user in (each for each in body.values() if name in each.operands):
-            if _is_passed_on(computation, user):
+        for user in body.values():
+            if name not in user.operands or _is_passed_on(computation, user):
                 continue
             if user.opcode == "bitcast" or ALIASED in user.attributes:
                 total += self._bytes_read(computation, user.name)
@@ -217,14 +221,15 @@ class Program:
                 continue
             elif user.opcode == "fusion":
                 called = user.called[0]
-                total += sum(self._bytes_read(called, each.name) for each in self.computations[called].values()
-                             if each.opcode == "parameter" and user.operands[int(each.arguments)] == name)
+                total += sum(self._bytes_read(called, fused.name) for fused in self.computations[called].values()
+                             if fused.opcode == "parameter" and user.operands[int(fused.arguments)] == name)
             else:
                 return type_bytes(body[name].type, everywhere=True)
         return total
 
     def _bytes_written(self, computation: str, name: str) -> int:
-        """Bytes of a result of a fused computation; of one that is updated in place, those that change."""
+        """Returns the bytes of a result of a fused computation; for an array that is updated in place, of the
+        update."""
         operation = (body := self.computations[computation])[name]
         if operation.opcode == "parameter" or _is_passed_on(computation, operation):
             return 0
@@ -237,12 +242,13 @@ class Program:
         return type_bytes(operation.type, everywhere=True)
 
     def saved_bytes(self) -> int:
-        """Bytes that the forward pass keeps for the backward pass on one device: arrays that operations of `jvp` make
-        and operations of its `transpose` read, directly or after copies. Both are in the entry computation, or in the
-        body of the loop over microbatches."""
+        """Returns the bytes that the forward pass keeps for the backward pass on one device: arrays that operations of
+        `jvp` make and operations of its `transpose` read, directly or after copies. Both are in the entry computation,
+        or in the body of the loop over microbatches."""
         return max(self._saved(self.computations[name]) for name in self.times)
 
     def _saved(self, entry: Mapping[str, Operation]) -> int:
+        """Computes `saved_bytes` for one computation."""
         users: dict[str, list[Operation]] = {}
         for operation in entry.values():
             for name in operation.operands:
@@ -268,7 +274,7 @@ class Program:
         return total
 
     def _unchanged(self, loop: Operation) -> set[int]:
-        """Which elements of a loop's state its body passes on as they are."""
+        """Returns the indices of the elements of a loop's state that its body passes on unchanged."""
         body = self.computations[called := re.search(r"body=%?([\w.\-]+)", loop.attributes)[1]]
         return {i for i, name in enumerate(self._root(called).operands)
                 if body[name].opcode == "get-tuple-element" and body[name].element == i
@@ -277,41 +283,41 @@ class Program:
     # Collectives
 
     def collectives(self, devices: int) -> list[Collective]:
-        """The collectives of a program over that many devices, without collectives of a single device."""
-        collectives, fused = [], set()
+        """Returns the collectives of a program over that many devices, without collectives of a single device."""
+        collectives, channels = [], set()
         for _, operation, count in self.operations():
             opcode = operation.opcode.removesuffix("-start")
             inner = [(opcode, operation)] if opcode in COLLECTIVES else [
-                ("reduce-scatter" if "all-reduce-scatter" in operation.name + called else each.opcode, each)
+                ("reduce-scatter" if "all-reduce-scatter" in operation.name + called else fused.opcode, fused)
                 for called in (operation.called if operation.opcode == "fusion" else ())
-                for each in self.computations[called].values()
-                if each.opcode.removesuffix("-start") in COLLECTIVES]
-            for opcode, each in inner:
+                for fused in self.computations[called].values()
+                if fused.opcode.removesuffix("-start") in COLLECTIVES]
+            for opcode, collective in inner:
                 # An asynchronous collective of a TPU is in each fusion that it runs beside.
-                channel = _CHANNEL.search(each.attributes) if each is not operation else None
-                if channel and channel[1] in fused:
+                channel = _CHANNEL.search(collective.attributes) if collective is not operation else None
+                if channel and channel[1] in channels:
                     continue
-                fused.add(channel and channel[1])
-                groups = np.asarray(device_groups(each.attributes, devices))
+                channels.add(channel and channel[1])
+                groups = np.asarray(device_groups(collective.attributes, devices))
                 if groups.shape[1] < 2:
                     continue
-                type_ = each.type
-                if each.opcode.endswith("-start") and type_.startswith("(") and each.opcode != "all-reduce-start":
+                type_, start = collective.type, collective.opcode.endswith("-start")
+                if start and type_.startswith("(") and collective.opcode != "all-reduce-start":
                     type_ = elements(type_)[:2][-1]  # it returns its operands, too
                 size = type_bytes(type_, everywhere=True) * (
-                    groups.shape[1] if each.opcode.startswith("reduce-scatter") else 1)
-                collectives.append(Collective(opcode.removesuffix("-start"), groups, size, count, each.source))
+                    groups.shape[1] if collective.opcode.startswith("reduce-scatter") else 1)
+                collectives.append(Collective(opcode.removesuffix("-start"), groups, size, count, collective.source))
         return collectives
 
 
 def _is_passed_on(computation: str, user: Operation) -> bool:
-    """Whether a fused operation passes on its operands: as the result of the fusion, or in an asynchronous collective
-    of a TPU, which is in each fusion that it runs beside and counts at its end."""
+    """Returns whether a fused operation passes on its operands: as the result of the fusion, or in an asynchronous
+    collective of a TPU, which is in each fusion that it runs beside and counts at its end."""
     return (user.opcode == "tuple" and user.root) or (user.opcode in COLLECTIVES and "async_collective" in computation)
 
 
 def _convolution(operation: Operation, left: tuple[int, ...], right: tuple[int, ...]) -> float:
-    """FLOPs of a convolution, without products by the zeros of padding and dilation."""
+    """Returns the FLOPs of a convolution, without products by the zeros of padding and dilation."""
     labels, result = _LABELS.search(operation.attributes), shape(operation.type)
     window = {key: value.split("x") for key, value in re.findall(r"(\w+)=([\d_x\-]+)", (
         re.search(r"window=\{([^}]*)\}", operation.attributes) or [0, ""])[1])}
@@ -328,6 +334,7 @@ def _convolution(operation: Operation, left: tuple[int, ...], right: tuple[int, 
 
 
 def _operation(start: re.Match, rest: str) -> Operation:
+    """Parses a line of HLO: `start` matches its beginning, and `rest` is the text after it."""
     end = _closing(rest, 0) + 1 if rest.startswith("(") else rest.index(" ")
     result, rest = rest[:end], rest[end:].lstrip()
     begin = rest.index("(")
@@ -338,8 +345,8 @@ def _operation(start: re.Match, rest: str) -> Operation:
 
 
 def type_bytes(text: str, everywhere: bool = False) -> int:
-    """Bytes in main memory of an array or a tuple of arrays: "(bf16[2,3]{1,0}, f32[])" -> 16. With `everywhere` also of
-    those in other memory spaces ("{1,0:S(1)}")."""
+    """Returns the bytes of an array type or a tuple of them: "(bf16[2,3]{1,0}, f32[])" -> 16. Arrays outside main
+    memory ("{1,0:S(1)}") count only with `everywhere`."""
     total = 0
     for dtype, sizes, layout in _ARRAY.findall(text):
         if everywhere or "S(" not in layout:
@@ -349,12 +356,12 @@ def type_bytes(text: str, everywhere: bool = False) -> int:
 
 
 def shape(text: str) -> tuple[int, ...]:
-    """The dimensions of an array type."""
+    """Returns the dimensions of an array type."""
     return tuple(int(n) for n in _ARRAY.search(text)[2].split(",") if n)
 
 
 def _closing(text: str, start: int) -> int:
-    """The position of the parenthesis that closes the one at `start`."""
+    """Returns the position of the parenthesis that closes the one at `start`."""
     depth = 0
     for i in range(start, len(text)):
         depth += {"(": 1, ")": -1}.get(text[i], 0)
@@ -364,7 +371,7 @@ def _closing(text: str, start: int) -> int:
 
 
 def elements(text: str) -> list[str]:
-    """The elements of a tuple type."""
+    """Splits a tuple type into its elements."""
     parts, depth, begin = [], 0, 1
     for i, character in enumerate(text):
         depth += {"(": 1, "{": 1, "[": 1, ")": -1, "}": -1, "]": -1}.get(character, 0)
@@ -375,7 +382,7 @@ def elements(text: str) -> list[str]:
 
 
 def device_groups(attributes: str, devices: int) -> Sequence[Sequence[int]]:
-    """The groups of a collective: numbers of devices in the order of the mesh."""
+    """Parses the groups of a collective: indices of devices in the order of the mesh."""
     if pairs := re.search(r"source_target_pairs=\{(.*?)\}\}", attributes):
         return [[int(n) for n in pair.split(",")] for pair in re.findall(r"(\d+,\d+)", pairs[1] + "}")] or [[0]]
     if listed := re.search(r"replica_groups=\{(\{.*?\})\}", attributes):
@@ -394,6 +401,7 @@ def device_groups(attributes: str, devices: int) -> Sequence[Sequence[int]]:
 
 
 def _iota(shape: str, transposed: str | None) -> np.ndarray:
+    """Returns 0, 1, 2, ... in the shape "2,4", with its axes in the order `transposed`, "1,0"."""
     dimensions = [int(n) for n in shape.split(",")]
     numbers = np.arange(math.prod(dimensions)).reshape(dimensions)
     return numbers.transpose([int(n) for n in transposed.split(",")]) if transposed else numbers

@@ -1,4 +1,4 @@
-"""What a run will need on hardware that is not here: its own training step, compiled ahead of time.
+"""Plans a run on hardware that is not here, by its training step, compiled ahead of time.
 
 The step time is a lower bound by the roofline model (Williams et al., 2009): a chip needs at least the time of its
 matrix products at peak, of its memory traffic at full bandwidth, and of what it sends.
@@ -34,7 +34,7 @@ from lmrep.training.config import CostConfig
 from lmrep.training.state import trainable
 from lmrep.training.step import compiled_train_step
 
-REPEATED = 1.1  # times the products of the step, from which they count as computed more than once
+REPEATED = 1.1  # ratio of executed to traced products from which part of them counts as replicated
 LARGE = 2**20  # bytes from which an array counts as large
 
 
@@ -42,14 +42,15 @@ class Memory(NamedTuple):
     """Bytes on each chip.
 
     Attributes:
-      parameters, frozen, optimizer: of the training state; `frozen` of those that are not trained (`config.frozen`);
-        `optimizer` includes what a recurrent network carries.
-      batch: of the input.
-      activations: what the forward pass keeps for the backward pass.
+      parameters: trained parameters.
+      frozen: parameters that are not trained (`config.frozen`).
+      optimizer: optimizer state, and the state that a recurrent network carries.
+      batch: the input.
+      activations: arrays that the forward pass keeps for the backward pass.
       temporaries: everything else that exists at the same time, such as gradients and gathered parameters.
       program: the compiled step itself.
-      needed: their sum.
-      available: what programs may allocate; 0 where unknown.
+      needed: the sum.
+      available: bytes that programs may allocate; 0 where unknown.
     """
 
     parameters: int
@@ -67,31 +68,31 @@ class Transfer(NamedTuple):
     """Collectives of one operation over the same axes."""
 
     opcode: str  # "all-gather"
-    axes: tuple[str, ...]  # of the mesh, that they run over
-    count: int  # how many run in a step
-    bytes: float  # that each chip sends in a step
+    axes: tuple[str, ...]  # axes of the mesh that they run over
+    count: int  # number of runs in a step
+    bytes: float  # bytes that each chip sends in a step
     largest: int  # bytes of the largest array
-    seconds: float  # that sending takes at least
-    slices: bool  # whether it crosses between slices
+    seconds: float  # lower bound of the time in a step
+    slices: bool  # whether they cross between slices
 
 
 class StepPlan(NamedTuple):
     """The training step of a stage.
 
     Attributes:
-      stage: its name.
-      steps: how many; None for a task whose number of steps its data decide.
+      stage: name of the stage.
+      steps: number of steps; None for a task whose data decide it.
       batch_size, length, microbatches: of the global batch.
-      mesh: axis -> size.
-      memory: on each chip.
+      mesh: {axis: size}.
+      memory: bytes on each chip.
       flops: of the step's matrix products, on all chips together, with recomputation.
-      executed: of the matrix products that one chip computes.
+      executed: FLOPs of the matrix products that one chip computes.
       traffic: bytes that one chip reads from and writes to its memory.
-      transfers: by kind and axes.
-      compute, bandwidth, network: seconds that each of these takes at least; the networks in slices and between them
-        are used at the same time.
+      transfers: collectives by kind and axes.
+      compute, bandwidth, network: lower bounds of the time of matrix products, of memory traffic and of communication,
+        in seconds. The networks within slices and between them are used at the same time.
       warnings: what is wasteful or will fail, and what to change.
-      compile_seconds: that compiling took here.
+      compile_seconds: time that compiling took here.
     """
 
     stage: str
@@ -118,17 +119,18 @@ class StepPlan(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """That a step takes at least, if computing, reading and sending overlap completely."""
+        """The lower bound of the step time, if computation, memory traffic and communication overlap completely."""
         return max(self.compute, self.bandwidth, self.network)
 
     @property
     def limit(self) -> str:
-        """What bounds the step time."""
+        """The name of what bounds the step time."""
         return max((self.compute, "matrix products"), (self.bandwidth, "memory bandwidth"),
                    (self.network, "communication"))[1]
 
     def utilisation(self, peak: float) -> float:
-        """The largest possible fraction of the chips' peak that the step's products use, recomputation included."""
+        """Returns the upper bound of the fraction of the chips' peak that the step's products use, recomputation
+        included."""
         return self.flops / math.prod(self.mesh.values()) / peak / self.seconds
 
     @property
@@ -138,42 +140,42 @@ class StepPlan(NamedTuple):
 
 
 def plan(experiment: Experiment, hardware: Hardware, vocabulary: Vocabulary | None = None) -> list[StepPlan]:
-    """The plan of every stage of an experiment. Different stages are compiled at the same time.
+    """Plans the training step of every stage of an experiment. Stages that differ are compiled at the same time.
 
     Args:
-      experiment: of any kind.
-      hardware: to plan for.
-      vocabulary: of its tokenizer; None for what is known of one before it is trained.
+      experiment: any experiment, of pretraining or of a task.
+      hardware: the devices to plan for.
+      vocabulary: of the tokenizer; None if it is not trained yet.
 
     Raises:
-      UserError: the mesh does not fit the devices, the batch or the network.
+      UserError: the mesh does not divide the devices, the batch or the network.
     """
     sizes = experiments.check_mesh(experiment, len(hardware.devices))
     mesh = make_mesh(*sizes, devices=hardware.devices[: math.prod(sizes)])
     stages = shapes.without_data(experiment, vocabulary, mesh)
-    different = {_program(one): one for one in reversed(stages)}
+    different = {_program_key(stage): stage for stage in reversed(stages)}
     plans = dict(zip(different, plan_stages(list(different.values()), mesh, hardware), strict=True))
-    return [plans[_program(one)]._replace(stage=one.plan.name, steps=_steps(one)) for one in stages]
+    return [plans[_program_key(stage)]._replace(stage=stage.plan.name, steps=_steps(stage)) for stage in stages]
 
 
-def _program(one: StageShapes) -> tuple:
-    """What decides the program of a stage."""
-    plan = one.plan
+def _program_key(stage: StageShapes) -> tuple:
+    """Returns the settings that determine the program of a stage."""
+    plan = stage.plan
     return plan.length, plan.batch_size, plan.microbatches, plan.objective, plan.format, repr(plan.optimizer)
 
 
-def _steps(one: StageShapes) -> int | None:
-    return None if one.plan.steps == experiments.UNKNOWN_STEPS else one.plan.steps
+def _steps(stage: StageShapes) -> int | None:
+    return None if stage.plan.steps == experiments.UNKNOWN_STEPS else stage.plan.steps
 
 
 class Compiled(NamedTuple):
-    """A step that was compiled, or does not fit.
+    """The result of compiling a step.
 
     Attributes:
-      program: None if it does not fit.
-      temporary, code: bytes.
-      required: bytes that the compiler says a step needs that does not fit; 0 where it does not say.
-      seconds: that compiling took.
+      program: the program; None if it does not fit.
+      temporary, code: bytes of temporary arrays and of the program.
+      required: bytes that a step that does not fit needs, by the compiler's message; 0 where it does not say.
+      seconds: time that compiling took.
     """
 
     program: Program | None
@@ -184,23 +186,23 @@ class Compiled(NamedTuple):
 
 
 def plan_stages(stages: Sequence[StageShapes], mesh: Mesh, hardware: Hardware) -> list[StepPlan]:
-    """The plans of stages, whose steps are compiled for `mesh`, all at the same time."""
-    batches = [shapes.batch(one, mesh) for one in stages]
+    """Compiles the steps of stages for `mesh`, all at the same time. Returns their plans."""
+    batches, lowered = [shapes.batch(stage, mesh) for stage in stages], []
     with use_mesh(mesh):
-        lowered = [_step(one, mesh).lower(one.state, batch) for one, batch in zip(stages, batches, strict=True)]
+        for stage, batch in zip(stages, batches, strict=True):
+            built = stage.stage
+            step = compiled_train_step(
+                built.objective, built.optimizer, mesh, built.batch_size, 0, built.microbatches)
+            lowered.append(step.lower(stage.state, batch))
     with quiet() as messages, uncached(), ThreadPoolExecutor(len(stages)) as pool:
         compiled = list(pool.map(_compile, lowered))
         printed = messages()
-    return [_stage(one, batch, program, mesh, hardware, printed)
-            for one, batch, program in zip(stages, batches, compiled, strict=True)]
-
-
-def _step(one: StageShapes, mesh: Mesh) -> Any:
-    stage = one.stage
-    return compiled_train_step(stage.objective, stage.optimizer, mesh, stage.batch_size, 0, stage.microbatches)
+    return [_step_plan(stage, batch, program, mesh, hardware, printed)
+            for stage, batch, program in zip(stages, batches, compiled, strict=True)]
 
 
 def _compile(lowered: jax.stages.Lowered) -> Compiled:
+    """Compiles a step. A step that does not fit is a result, not an error."""
     began = time.monotonic()
     try:
         compiled = lowered.compile()
@@ -213,28 +215,29 @@ def _compile(lowered: jax.stages.Lowered) -> Compiled:
     return Compiled(program, sizes.temp_size_in_bytes, sizes.generated_code_size_in_bytes, 0, time.monotonic() - began)
 
 
-def _stage(
-    one: StageShapes, batch: Tree, compiled: Compiled, mesh: Mesh, hardware: Hardware, printed: str,
+def _step_plan(
+    shapes: StageShapes, batch: Tree, compiled: Compiled, mesh: Mesh, hardware: Hardware, printed: str,
 ) -> StepPlan:
-    stage, program, chip = one.stage, compiled.program, hardware.chip
+    """Makes the plan of a compiled step. `printed` is what the compiler printed."""
+    stage, program, chip = shapes.stage, compiled.program, hardware.chip
     traced = flops.of_train_step(stage.objective, stage.optimizer, batch, stage.microbatches)
     collectives = program.collectives(mesh.size) if program else []
     transfers = _transfers(collectives, mesh, list(mesh.devices.flat), hardware)
     executed = program.flops() if program else traced / mesh.size
     traffic = program.traffic() if program else 0.0
-    made = StepPlan(
-        one.plan.name, _steps(one), stage.batch_size, one.plan.length, stage.microbatches, dict(mesh.shape),
-        _memory(one, batch, compiled, int(chip.memory)), float(traced), executed, traffic, transfers,
+    plan = StepPlan(
+        shapes.plan.name, _steps(shapes), stage.batch_size, shapes.plan.length, stage.microbatches, dict(mesh.shape),
+        _memory(shapes, batch, compiled, int(chip.memory)), float(traced), executed, traffic, transfers,
         max(executed, traced / mesh.size) / chip.flops, traffic / chip.bandwidth,
-        max(sum(each.seconds for each in transfers if each.slices == slow) for slow in (False, True)), (),
+        max(sum(transfer.seconds for transfer in transfers if transfer.slices == slow) for slow in (False, True)), (),
         compiled.seconds)
-    return made._replace(warnings=tuple(_warnings(made, one, mesh, printed, program)))
+    return plan._replace(warnings=tuple(_warnings(plan, shapes, mesh, printed, program)))
 
 
-def _memory(one: StageShapes, batch: Tree, compiled: Compiled, available: int) -> Memory:
-    parameters, inputs = _on_chip(trainable(one.state.params)), _on_chip(batch)
-    frozen = _on_chip(one.state.params) - parameters
-    optimizer = _on_chip((one.state.opt_state, one.state.carry))
+def _memory(shapes: StageShapes, batch: Tree, compiled: Compiled, available: int) -> Memory:
+    parameters, inputs = _on_chip(trainable(shapes.state.params)), _on_chip(batch)
+    frozen = _on_chip(shapes.state.params) - parameters
+    optimizer = _on_chip((shapes.state.opt_state, shapes.state.carry))
     held, temporary = parameters + frozen + optimizer + inputs, compiled.temporary
     total = held + temporary + compiled.code
     if compiled.program is None:
@@ -245,8 +248,7 @@ def _memory(one: StageShapes, batch: Tree, compiled: Compiled, available: int) -
 
 @contextlib.contextmanager
 def uncached() -> Iterator[None]:
-    """A context in which JAX compiles everything anew: the text of a program from its compilation cache lacks the names
-    of operations."""
+    """Disables JAX's compilation cache in a context: the text of a cached program lacks the names of operations."""
     previous = jax.config.jax_enable_compilation_cache
     jax.config.update("jax_enable_compilation_cache", False)
     compilation_cache.reset_cache()
@@ -258,7 +260,7 @@ def uncached() -> Iterator[None]:
 
 
 def _on_chip(tree: Any) -> int:
-    """Bytes of arrays on one chip."""
+    """Returns the bytes of arrays on one chip."""
     return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
@@ -273,33 +275,34 @@ def _required(message: str) -> int:
 def _transfers(
     collectives: Sequence[Collective], mesh: Mesh, order: list[jax.Device], hardware: Hardware,
 ) -> tuple[Transfer, ...]:
-    """Collectives by kind and axes, those that take longest first."""
+    """Groups collectives by kind and axes, the slowest first."""
     groups: dict[tuple, list[Collective]] = {}
-    for each in collectives:
-        crossing = len({slice_of(order[i]) for i in each.groups[0]}) > 1
-        groups.setdefault((each.opcode, axes_of(each.groups, mesh), crossing), []).append(each)
-    transfers = [Transfer(opcode, axes, sum(each.times for each in group), sum(each.sent for each in group),
-                          max(each.bytes for each in group),
-                          sum(each.sent / hardware.speed(each.groups, order) for each in group), crossing)
+    for collective in collectives:
+        crossing = len({slice_of(order[i]) for i in collective.groups[0]}) > 1
+        groups.setdefault((collective.opcode, axes_of(collective.groups, mesh), crossing), []).append(collective)
+    transfers = [Transfer(opcode, axes, sum(c.times for c in group), sum(c.sent for c in group),
+                          max(c.bytes for c in group),
+                          sum(c.sent / hardware.speed(c.groups, order) for c in group), crossing)
                  for (opcode, axes, crossing), group in groups.items()]
-    return tuple(sorted(transfers, key=lambda each: -each.seconds))
+    return tuple(sorted(transfers, key=lambda transfer: -transfer.seconds))
 
 
 def axes_of(groups: np.ndarray, mesh: Mesh) -> tuple[str, ...]:
-    """The axes of the mesh along which the devices of a group differ."""
+    """Returns the axes of the mesh along which the devices of a group differ."""
     coordinates = np.unravel_index(groups, tuple(mesh.shape.values()))
     return tuple(name for name, values in zip(mesh.shape, coordinates, strict=True)
                  if (values != values[:, :1]).any())
 
 
-def _warnings(made: StepPlan, one: StageShapes, mesh: Mesh, printed: str, program: Program | None) -> list[str]:
-    lines, memory = [], made.memory
-    if not made.fits:
+def _warnings(plan: StepPlan, shapes: StageShapes, mesh: Mesh, printed: str, program: Program | None) -> list[str]:
+    """Returns what is wasteful or will fail, and what to change, a line for each."""
+    lines, memory = [], plan.memory
+    if not plan.fits:
         lines.append(f"it needs {byte_size(memory.needed)} of a chip's {byte_size(memory.available)}")
-    if made.executed > REPEATED * made.flops / mesh.size:
-        lines.append(f"each chip computes {made.executed * mesh.size / made.flops:.2f} times its share of the matrix "
+    if plan.executed > REPEATED * plan.flops / mesh.size:
+        lines.append(f"each chip computes {plan.executed * mesh.size / plan.flops:.2f} times its share of the matrix "
                      "products: part of them is replicated; use sizes that the mesh divides, or a smaller tensor axis")
-    replicated = [path for path, x in flatten(trainable(one.state.params)).items()
+    replicated = [path for path, x in flatten(trainable(shapes.state.params)).items()
                   if x.sharding.is_fully_replicated and math.prod(x.shape) * x.dtype.itemsize >= LARGE]
     if replicated and mesh.size > mesh.shape["data"]:
         lines.append(f"replicated on all chips: {', '.join(replicated[:3])}{' ...' if replicated[3:] else ''}; the "
@@ -315,18 +318,18 @@ def _warnings(made: StepPlan, one: StageShapes, mesh: Mesh, printed: str, progra
 
 
 class PlannedCost(NamedTuple):
-    """The cost of a whole run, from the lower bound of each step's time; None where something is not known."""
+    """The cost of a whole run, by the lower bound of each step's time; None where something is not known."""
 
-    hours: float  # from start to end, at least
+    hours: float  # from start to end
     chip_hours: float  # hours times the number of chips
-    kwh: float | None  # energy of the chips by the PUE
-    co2_kg: float | None  # of that energy
+    kwh: float | None  # energy of the chips times the PUE
+    co2_kg: float | None  # emissions of that energy
     price: float | None  # in the currency of `cost.price_per_hour`
     utilisation: float  # the largest possible fraction of the chips' peak, recomputation included
 
 
 def cost_of_run(plans: Sequence[StepPlan], hardware: Hardware, config: CostConfig = CostConfig()) -> PlannedCost | None:
-    """The cost of a run with these stages, or None if the number of its steps is not known."""
+    """Returns the cost of a run with these stages; None if the number of its steps is not known."""
     if any(plan.steps is None for plan in plans):
         return None
     seconds = sum(plan.steps * plan.seconds for plan in plans)

@@ -1,4 +1,5 @@
-"""Published training compute of language models, by ELECTRA's script (Clark et al., 2020), and the same computed."""
+"""Published training compute of language models by ELECTRA's script (Clark et al., 2020), and the same by
+`conventions`."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -9,17 +10,17 @@ from lmrep.planning import conventions
 
 
 class Published(NamedTuple):
-    """A training run as the script has it."""
+    """A training run, with the numbers of the script."""
 
-    flops: float  # its published compute, in floating-point operations
+    flops: float  # published compute, in floating-point operations
     preset: str  # the network, a name in `PRESETS`
-    steps: int  # updates
+    steps: int  # number of updates
     batch_size: int  # sequences in a step
     length: int = 512  # tokens in a sequence
-    vocab: int = 0  # tokens, where the script's number differs from the preset's; 0: the preset's
-    predicts: str = "masked"  # as `NetworkUse.predicts`
-    generator: float = 0.0  # the width of ELECTRA's generator, as a fraction of the network's; 0: it has none
-    derived: bool = False  # the script has no such run; `flops` is computed from another run's
+    vocab: int = 0  # size of the vocabulary; 0: that of the preset
+    predicts: str = "masked"  # as in `NetworkUse.predicts`
+    generator: float = 0.0  # width of ELECTRA's generator, as a fraction of the network's; 0: without a generator
+    derived: bool = False  # whether `flops` is computed from another run, since the script does not have this one
 
 
 PUBLISHED = {
@@ -41,25 +42,25 @@ PROFILED = {"ELMo": 3.411439e18, "XLNet": 3.856582e21}
 
 
 def network(run: Published) -> Model:
-    """The network of a published run."""
+    """Builds the network of a published run."""
     preset = PRESETS[run.preset]
     config = replace(preset.config, vocab=run.vocab) if run.vocab else preset.config
     return MODELS[preset.model].build(config)
 
 
 def by_script(run: Published) -> float:
-    """The compute of a published run by `conventions.electra_script`."""
+    """Returns the operations of a published run by `conventions.electra_script`."""
     return run.steps * run.batch_size * sum(
         conventions.electra_script(sizes.transformer, run.length, predicts) for sizes, predicts in _uses(run))
 
 
 def by_six_n(run: Published) -> float:
-    """The same by `conventions.six_n`."""
+    """Returns the operations of a published run by `conventions.six_n`."""
     return run.steps * run.batch_size * sum(conventions.six_n_of_text(sizes, run.length) for sizes, _ in _uses(run))
 
 
 def _uses(run: Published) -> list:
-    """(sizes, what is predicted) of each network."""
+    """Returns (sizes, value of `predicts`) of each network."""
     model = network(run)
     generator = [(model.make_generator(run.generator).sizes, "masked")] if run.generator else []
     return [*generator, (model.sizes, run.predicts)]

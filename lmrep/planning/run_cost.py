@@ -1,4 +1,4 @@
-"""What a run has cost: operations, device-hours, energy and CO2, in cost.jsonl of its workdir.
+"""Records the cost of a run in cost.jsonl of its workdir: operations, device-hours, energy and CO2.
 
 Energy and CO2 follow Strubell et al. (2019): p = PUE * t * (p_cpu + p_memory + g * p_gpu) / 1000 kilowatt-hours, with a
 PUE of 1.58, and 0.954 pounds of CO2 per kilowatt-hour, the mean of the United States.
@@ -29,11 +29,11 @@ from lmrep.training.stages import Stage
 
 FILE = "cost.jsonl"
 JOULES_PER_KWH = 3.6e6
-NAMES = {"accelerators": "accelerators", "cpu": "CPUs", "memory": "memory"}  # components, for people
+NAMES = {"accelerators": "accelerators", "cpu": "CPUs", "memory": "memory"}  # {component: name in messages}
 
 
 class Line(TypedDict):
-    """A line of cost.jsonl: what a start of the run has done up to a checkpoint."""
+    """A line of cost.jsonl: the cost of a start of the run up to a checkpoint."""
 
     start: str
     step: Count
@@ -49,19 +49,19 @@ class Line(TypedDict):
 
 
 class Cost(NamedTuple):
-    """What a run has cost over all its starts; None where it is not known.
+    """The cost of a run over all its starts; None where it is not known.
 
     Attributes:
-      step: of the last line.
-      steps: that were computed, those that a fault or a kill made the run repeat included.
-      flops: operations of these steps, as `flops.of_train_step` counts them.
+      step: the last step with a line.
+      steps: number of computed steps, with those that were repeated after a fault or a kill.
+      flops: operations of these steps, counted by `flops.of_train_step`.
       seconds: from the start of training to the last checkpoint, with compilation and validation.
-      device_hours: that time by the number of devices.
-      kwh: energy by the PUE.
-      co2_kg: of that energy.
+      device_hours: that time times the number of devices.
+      kwh: energy times the PUE.
+      co2_kg: emissions of that energy.
       price: in the currency of `cost.price_per_hour`.
-      energy: where the energy is from, or why it is not known.
-      pue, grid: the assumptions, of the last line.
+      energy: how the energy was measured or estimated, or why it is not known.
+      pue, grid: the assumptions of the last line.
     """
 
     step: int
@@ -78,20 +78,20 @@ class Cost(NamedTuple):
 
 
 def kilowatt_hours(joules: float, pue: float) -> float:
-    """The energy of a data centre for `joules` of its processors, memory and accelerators."""
+    """Returns the energy that a data centre takes for `joules` of its processors, memory and accelerators."""
     return pue * joules / JOULES_PER_KWH
 
 
 class CostLog:
-    """Writes a line to cost.jsonl for each checkpoint: what this start of the run has done, and the run in total.
+    """Writes a line to cost.jsonl for each checkpoint: the cost of this start of the run, and of the run in total.
 
-    All processes of a run call it alike; the first one writes.
+    All processes of a run make the same calls; the first one writes.
 
     Args:
       directory: the workdir.
-      config: the assumptions.
-      devices: of the mesh, over all processes.
-      meter: of this host.
+      config: the assumptions about energy and price.
+      devices: the devices of the mesh, over all processes.
+      meter: the energy meter of this host.
     """
 
     def __init__(self, directory: Path, config: CostConfig, devices: Sequence[jax.Device], meter: Meter):
@@ -109,9 +109,9 @@ class CostLog:
 
     def write(self, step: int) -> None:
         """Writes what was counted up to checkpoint `step`."""
-        own = {"host": socket.gethostname(), "joules": self._meter.joules(), "sources": self._meter.sources,
-               "missing": self._meter.missing}
-        hosts = [own] if jax.process_count() == 1 else [json.loads(text) for text in gather_texts(json.dumps(own))]
+        host = {"host": socket.gethostname(), "joules": self._meter.joules(), "sources": self._meter.sources,
+                "missing": self._meter.missing}
+        hosts = [host] if jax.process_count() == 1 else [json.loads(text) for text in gather_texts(json.dumps(host))]
         if not self._first or not self._batches:
             return
         seconds, devices, config = time.monotonic() - self._begin, len(self._devices), self._config
@@ -132,7 +132,7 @@ class CostLog:
         self._file.close()
 
     def _flops_of(self, stage: Stage, shapes: tuple) -> float:
-        """Operations of a step; traced once for each shape of a batch."""
+        """Returns the operations of a step, which is traced once for each shape of a batch."""
         if (stage, shapes) not in self._flops:
             batch = P.unflatten({path: jax.ShapeDtypeStruct(shape, dtype) for path, shape, dtype in shapes})
             self._flops[stage, shapes] = stage.flops or flops.of_train_step(
@@ -143,26 +143,26 @@ class CostLog:
 def total_energy(
     hosts: Sequence[Mapping[str, Any]], devices: Sequence[jax.Device], seconds: float, config: CostConfig
 ) -> tuple[dict[str, float] | None, str]:
-    """(joules by component, where they are from) over all processes; None where the energy of the devices that compute
-    is neither measured nor estimated.
+    """Sums the energy over all processes. Returns joules by component, and how they were measured or estimated; None if
+    neither is possible for the devices that compute.
 
     Args:
-      hosts: of each process `host`, its name, and `joules`, `sources` and `missing` of its meter.
-      devices: of the mesh.
-      seconds: of the run.
-      config: may have the power of a device, for an estimate.
+      hosts: for each process its `host` name, and `joules`, `sources` and `missing` of its meter.
+      devices: the devices of the mesh.
+      seconds: duration of the run.
+      config: may give the power of a device, for an estimate.
     """
     joules, text = {}, []
     computing = "cpu" if devices[0].platform == "cpu" else "accelerators"
     for name, title in NAMES.items():
         # Each process measures its own accelerators; processes of one host measure the same CPUs and memory.
-        members = hosts if name == "accelerators" else list({each["host"]: each for each in hosts}.values())
-        if all(name in each["joules"] for each in members):
-            joules[name] = sum(each["joules"][name] for each in members)
+        members = hosts if name == "accelerators" else list({host["host"]: host for host in hosts}.values())
+        if all(name in host["joules"] for host in members):
+            joules[name] = sum(host["joules"][name] for host in members)
             text.append(f"{title} by {members[0]['sources'][name]}")
         elif name == computing:
             kind, reason = devices[0].device_kind, next(
-                (each["missing"][name] for each in members if name in each["missing"]), "no counter")
+                (host["missing"][name] for host in members if name in host["missing"]), "no counter")
             power = config.device_watts or (accelerators.known(kind).watts if name == "accelerators" else None)
             if power is None:
                 return None, f"not known: {reason}, and no power of {kind!r} is on record; cost.device_watts sets it"
@@ -174,7 +174,7 @@ def total_energy(
 
 
 def lines(directory: Path) -> list[Line]:
-    """The lines of a workdir's cost.jsonl; damaged ones are left out."""
+    """Reads the lines of a workdir's cost.jsonl; damaged ones are left out."""
     try:
         content = read_lines(Line, Path(directory) / FILE)
     except UserError:
@@ -183,12 +183,12 @@ def lines(directory: Path) -> list[Line]:
 
 
 def read(directory: Path) -> Cost | None:
-    """What the run in a workdir has cost; None where nothing is recorded."""
+    """Reads the cost of the run in a workdir; None where nothing is recorded."""
     return summed(lines(directory))
 
 
 def summed(records: Sequence[Mapping[str, Any]]) -> Cost | None:
-    """The sum of the last lines of each start, with the assumptions of the last one."""
+    """Sums the last lines of all starts. PUE, grid and price are those of the last start."""
     if not records:
         return None
     starts, last = list({record["start"]: record for record in records}.values()), records[-1]
@@ -204,7 +204,7 @@ def summed(records: Sequence[Mapping[str, Any]]) -> Cost | None:
 
 
 def sentence(cost: Cost) -> str:
-    """The figures in a line."""
+    """Formats the figures in a line."""
     price = f", {cost.price:,.2f} at the price per device-hour" if cost.price is not None else ""
     done = f"{cost.flops:.4g} FLOPs in {cost.device_hours:.3g} device-hours{price}"
     if cost.kwh is None:

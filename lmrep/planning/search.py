@@ -1,4 +1,4 @@
-"""Searches the settings of a run that change its speed and memory alone: mesh, recomputation and accumulation."""
+"""Searches the settings of a run that change only its speed and memory: mesh, recomputation and accumulation."""
 
 import itertools
 import math
@@ -21,43 +21,44 @@ MICROBATCHES = (1, 2, 4, 8)
 
 
 class Choice(NamedTuple):
-    """A setting."""
+    """A setting and its plans."""
 
-    fields: Mapping[str, Any]  # of the config, by dotted path
-    experiment: Experiment  # with them
+    fields: Mapping[str, Any]  # {dotted path of a config field: value}
+    experiment: Experiment  # the experiment with these fields
     plans: list[StepPlan]  # of its stages
 
     @property
     def flags(self) -> str:
-        """As on the command line."""
+        """The fields as flags of the command line."""
         return " ".join(f"--config.{name}={value}" for name, value in self.fields.items())
 
     @property
     def fits(self) -> bool:
-        return all(each.fits for each in self.plans)
+        """Whether all stages fit the memory of a chip."""
+        return all(plan.fits for plan in self.plans)
 
     @property
     def seconds(self) -> float:
-        """Of all steps, or of one of each stage where their number is not known."""
-        return sum((each.steps or 1) * each.seconds for each in self.plans)
+        """The lower bound of the time of all steps; where the number of steps is not known, of one step."""
+        return sum((plan.steps or 1) * plan.seconds for plan in self.plans)
 
 
 def search(
     config: Any, hardware: Hardware, limit: int = 12, progress: Callable[[int, int, Choice], None] = lambda *_: None,
 ) -> list[Choice]:
-    """Settings that were planned, those that fit first, the fastest first.
+    """Plans settings of a run. Returns those that fit before the others, and faster ones first.
 
-    For each mesh the setting that recomputes least is planned first; where it does not fit, those that need less
-    memory, until one does. Meshes that communicate least, by a rough estimate, are tried first.
+    For each mesh the setting that recomputes least is planned first. If it does not fit, settings that need less memory
+    follow, until one fits. Meshes that communicate least, by a rough estimate, are tried first.
 
     Args:
-      config: of the experiment.
-      hardware: to plan for.
-      limit: how many settings are compiled at most.
-      progress: called after each, with its number and the limit.
+      config: the config of the experiment.
+      hardware: the devices to plan for.
+      limit: the largest number of settings to compile.
+      progress: called after each setting, with its number, the limit and the choice.
 
     Raises:
-      UserError: no mesh fits the experiment and the devices.
+      UserError: no mesh divides the devices, the batch and the network.
     """
     choices: list[Choice] = []
     meshes = list(_meshes(config, hardware))
@@ -69,7 +70,7 @@ def search(
             if len(choices) == limit:
                 break
             fields = next(settings, None)
-            choice = fields and _planned(config, fields, hardware)
+            choice = fields and _choice(config, fields, hardware)
             if choice:
                 choices.append(choice)
                 progress(len(choices), limit, choice)
@@ -82,14 +83,14 @@ def first_that_fits(
     config: Any, plans: Sequence[StepPlan], hardware: Hardware, limit: int = 6,
     progress: Callable[[Choice], None] = lambda _: None,
 ) -> Choice | None:
-    """The first change that makes a run fit, of those that change least: recomputation, accumulation, sharding.
+    """Returns the smallest change that makes a run fit: recomputation, accumulation or sharding; None if none does.
 
     Args:
-      config: of the experiment.
-      plans: of its stages; at least one does not fit.
-      hardware: to plan for.
-      limit: how many changes are compiled at most.
-      progress: called after each.
+      config: the config of the experiment.
+      plans: plans of its stages, of which at least one does not fit.
+      hardware: the devices to plan for.
+      limit: the largest number of changes to compile.
+      progress: called after each change.
     """
     chips, worst = len(hardware.devices), max(plans, key=lambda plan: plan.memory.needed)
     state = 2 * worst.memory.parameters + worst.memory.optimizer  # with gradients
@@ -103,7 +104,7 @@ def first_that_fits(
     for fields in filter(None, changes):
         if tried == limit:
             break
-        if choice := _planned(config, fields, hardware):
+        if choice := _choice(config, fields, hardware):
             tried += 1
             progress(choice)
             if choice.fits:
@@ -111,14 +112,15 @@ def first_that_fits(
     return None
 
 
-def _planned(config: Any, fields: Mapping[str, Any], hardware: Hardware) -> Choice | None:
+def _choice(config: Any, fields: Mapping[str, Any], hardware: Hardware) -> Choice | None:
+    """Plans the experiment with these fields; None where `_experiment` is."""
     experiment = _experiment(config, fields, hardware)
     return experiment and Choice(fields, experiment, plan(experiment, hardware))
 
 
 def _experiment(config: Any, fields: Mapping[str, Any], hardware: Hardware) -> Experiment | None:
-    """The experiment with these fields; None where they do not fit it or the hardware: for example microbatches that
-    the mesh does not divide, or an axis other than `data` between slices."""
+    """Returns the experiment with these fields; None where they are not possible: for example microbatches that the
+    mesh does not divide, or an axis other than `data` between slices."""
     try:
         experiment = experiments.parse(with_fields(config, fields))
         data, *_ = experiments.check_mesh(experiment, len(hardware.devices))
@@ -128,19 +130,19 @@ def _experiment(config: Any, fields: Mapping[str, Any], hardware: Hardware) -> E
 
 
 def with_fields(config: Any, fields: Mapping[str, Any]) -> Any:
-    """A copy of the config with these fields."""
+    """Returns a copy of the config with these fields."""
     return resolve.apply_overrides(config.copy_and_resolve_references(), [(k, str(v)) for k, v in fields.items()])
 
 
 def _settings(config: Any, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Settings for a mesh, from the fastest to those that need the least memory."""
+    """Iterates over settings for a mesh, from the fastest one to the one that needs the least memory."""
     mesh = {f"mesh.{axis}": size for axis, size in zip(AXES, sizes, strict=True)}
     for microbatches, remat in itertools.product(MICROBATCHES, REMAT):
         yield {**mesh, "execution.remat": remat, "microbatches": microbatches}
 
 
 def _meshes(config: Any, hardware: Hardware) -> list[tuple[int, ...]]:
-    """Meshes that the experiment fits, those that communicate least first."""
+    """Returns the meshes that are possible for the experiment, those that communicate least first."""
     sequence = config.mesh.get("sequence", 1)
     chips, ranks = len(hardware.devices) // sequence, {}
     powers = [2**i for i in range(chips.bit_length()) if chips % 2**i == 0]
@@ -154,7 +156,7 @@ def _meshes(config: Any, hardware: Hardware) -> list[tuple[int, ...]]:
             continue
         mesh = make_mesh(*sizes, sequence, devices=hardware.devices)
         state = max(sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
-                        for x in jax.tree.leaves(one.state)) for one in shapes.without_data(experiment, None, mesh))
+                        for x in jax.tree.leaves(stage.state)) for stage in shapes.without_data(experiment, None, mesh))
         # States that leave no memory at all come last; tensor axes communicate activations of every layer.
         ranks[sizes] = (state > hardware.chip.memory > 0, tensor, fsdp > 1, -fsdp if state > hardware.chip.memory / 4
                         else fsdp)

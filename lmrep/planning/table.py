@@ -1,4 +1,4 @@
-"""Plans as text, and as JSON that the report shows."""
+"""Formats plans as text, and as the JSON that the report shows."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ MEMORY_FIELDS = {"needed", "available", *MEMORY} - {"frozen"}
 
 
 def rows(plans: Sequence[StepPlan], hardware: Hardware) -> list[tuple[str, ...]]:
-    """Lines of a table: a name, and a cell for each stage."""
+    """Returns the rows of the table of a plan: a name, and a cell for each stage."""
     chip, peak = hardware.chip, hardware.chip.flops
     cells: list[tuple[str, ...]] = []
 
@@ -41,12 +41,12 @@ def rows(plans: Sequence[StepPlan], hardware: Hardware) -> list[tuple[str, ...]]
     row("  per chip", lambda p: f"{p.executed:.4g}")
     row("memory traffic of a chip", lambda p: byte_size(p.traffic))
     row("FLOPs per byte", lambda p: f"{p.intensity:.3g}; balanced at {peak / chip.bandwidth:.3g}")
-    kinds = sorted({(each.opcode, each.axes, each.slices) for plan in plans for each in plan.transfers},
+    kinds = sorted({(t.opcode, t.axes, t.slices) for plan in plans for t in plan.transfers},
                    key=lambda kind: (kind[1], kind[0]))
     for opcode, axes, slices in kinds:
         def sent(plan: StepPlan, kind=(opcode, axes, slices)) -> str:
-            each = next((each for each in plan.transfers if (each.opcode, each.axes, each.slices) == kind), None)
-            return f"{byte_size(each.bytes)} in {each.count:,}" if each else ""
+            transfer = next((t for t in plan.transfers if (t.opcode, t.axes, t.slices) == kind), None)
+            return f"{byte_size(transfer.bytes)} in {transfer.count:,}" if transfer else ""
         row(f"{opcode} over {' x '.join(axes)}{', between slices' if slices else ''}", sent)
     for name, field in TIMES.items():
         row(f"  time at peak: {name}", lambda p, field=field: duration(getattr(p, field)))
@@ -56,7 +56,7 @@ def rows(plans: Sequence[StepPlan], hardware: Hardware) -> list[tuple[str, ...]]
 
 
 def title(plans: Sequence[StepPlan], hardware: Hardware) -> str:
-    """The hardware and the mesh."""
+    """Describes the hardware and the mesh."""
     shape = plans[0].mesh
     slices = f", {hardware.slices} slices" if hardware.slices > 1 else ""
     used, chips = math.prod(shape.values()), len(hardware.devices)
@@ -66,19 +66,19 @@ def title(plans: Sequence[StepPlan], hardware: Hardware) -> str:
 
 
 def warnings(plans: Sequence[StepPlan]) -> list[str]:
-    """The warnings of all stages, without repetitions."""
-    return list(dict.fromkeys(f"{f'stage {plan.stage}: ' if len(plans) > 1 else ''}{one}"
-                              for plan in plans for one in plan.warnings))
+    """Returns the warnings of all stages, without repetitions."""
+    return list(dict.fromkeys(f"{f'stage {plan.stage}: ' if len(plans) > 1 else ''}{warning}"
+                              for plan in plans for warning in plan.warnings))
 
 
 def text(plans: Sequence[StepPlan], hardware: Hardware, cost: PlannedCost | None) -> str:
-    """A table with a column for each stage, the cost of the run, and warnings."""
+    """Formats a plan: a table with a column for each stage, the cost of the run, and warnings."""
     return "\n".join([title(plans, hardware), "", aligned(rows(plans, hardware)), "", summary(plans, cost),
-                      *(f"warning: {one}" for one in warnings(plans))])
+                      *(f"warning: {warning}" for warning in warnings(plans))])
 
 
 def fit(plans: Sequence[StepPlan]) -> str:
-    """How the stage that needs most memory fits."""
+    """Describes how the stage that needs most memory fits."""
     worst = max(plans, key=lambda plan: plan.memory.needed)
     return f"{byte_size(worst.memory.needed)}{_of(worst.memory)}{'' if worst.fits else ': does not fit'}"
 
@@ -88,7 +88,7 @@ def _of(memory: Memory) -> str:
 
 
 def summary(plans: Sequence[StepPlan], cost: PlannedCost | None) -> str:
-    """What the whole run takes."""
+    """Describes the cost of the whole run."""
     if cost is None:
         return "the number of steps depends on the data: no cost of the whole run"
     parts = [f"the run of {sum(plan.steps for plan in plans):,} steps takes at least {hours(cost.hours)}, "
@@ -101,7 +101,7 @@ def summary(plans: Sequence[StepPlan], cost: PlannedCost | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """0.0012 -> "1.2 ms"."""
+    """Formats a duration in seconds: 0.0012 -> "1.2 ms"."""
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
@@ -109,7 +109,7 @@ def duration(seconds: float) -> str:
 
 
 def hours(number: float) -> str:
-    """A duration in hours, or days."""
+    """Formats a duration in hours: 100 -> "4.17 days"."""
     for unit, size in (("days", 24), ("hours", 1), ("minutes", 1 / 60)):
         if number >= (72 if unit == "days" else size):
             return f"{number / size:.3g} {unit}"
@@ -117,7 +117,7 @@ def hours(number: float) -> str:
 
 
 def ranking(choices: Sequence[tuple[str, Sequence[StepPlan]]]) -> list[tuple[str, ...]]:
-    """Lines of a table, one for each choice of `--search`: flags, step time, what bounds it, memory."""
+    """Returns the rows of the table of `--search`, the head first: flags, step time, what bounds it, memory."""
     lines = [("", "step, at least", "bound by", "memory of a chip")]
     for flags, plans in choices:
         steps = [plan.steps or 1 for plan in plans]
@@ -132,19 +132,19 @@ SCALING = ("chips", "mesh", "stage", "memory of a chip", "of it state", "sent by
 
 
 def scaling(hardware: Hardware, plans: Sequence[StepPlan]) -> list[tuple[str, ...]]:
-    """Lines of a table that compares topologies, with the header SCALING: one for each stage."""
+    """Returns the rows of the table that compares topologies, one for each stage, with the columns `SCALING`."""
     return [(f"{math.prod(p.mesh.values()):,}", " x ".join(map(str, p.mesh.values())), p.stage or "training", fit([p]),
-             byte_size(p.memory.parameters + p.memory.optimizer), byte_size(sum(each.bytes for each in p.transfers)),
+             byte_size(p.memory.parameters + p.memory.optimizer), byte_size(sum(t.bytes for t in p.transfers)),
              f"{duration(p.seconds)} ({p.limit})", f"{p.utilisation(hardware.chip.flops):.0%}") for p in plans]
 
 
 def markdown(cells: Sequence[str]) -> str:
-    """A line of a table in Markdown."""
+    """Formats a row of a table in Markdown."""
     return f"| {' | '.join(cells)} |"
 
 
 class StageRecord(TypedDict):
-    """What the report shows of the plan of a stage; times are in seconds, sizes in bytes."""
+    """The fields of a stage's plan that the report shows; times are in seconds, sizes in bytes."""
 
     stage: str
     memory: Annotated[dict[str, Number], lambda memory: "" if memory.keys() >= MEMORY_FIELDS else
@@ -156,7 +156,7 @@ class StageRecord(TypedDict):
 
 
 class PlanRecord(TypedDict):
-    """plan.json, as far as the report shows it."""
+    """The fields of plan.json that the report shows."""
 
     title: str
     summary: str
@@ -168,7 +168,7 @@ class PlanRecord(TypedDict):
 
 
 def read(path: Path) -> PlanRecord | None:
-    """The plan in a file; None where there is none. Raises UserError where it is damaged."""
+    """Reads plan.json; None where there is no file. Raises UserError if it is damaged."""
     return json_files.read(PlanRecord, path, "run lmrep plan again")
 
 
@@ -176,9 +176,9 @@ def record(
     plans: Sequence[StepPlan], hardware: Hardware, cost: PlannedCost | None, config: Mapping[str, Any],
     choices: Sequence[Choice] = (),
 ) -> dict[str, Any]:
-    """All numbers of a plan, its table, and the settings that were searched."""
+    """Returns the content of plan.json: all numbers of a plan, its table, and the settings that were searched."""
     stages = [{**plan._asdict(), "memory": plan.memory._asdict(),
-               "transfers": [each._asdict() for each in plan.transfers], "fits": plan.fits, "seconds": plan.seconds,
+               "transfers": [t._asdict() for t in plan.transfers], "fits": plan.fits, "seconds": plan.seconds,
                "limit": plan.limit, "utilisation": plan.utilisation(hardware.chip.flops), "intensity": plan.intensity}
               for plan in plans]
     return {

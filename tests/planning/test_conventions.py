@@ -84,7 +84,7 @@ def test_the_compute_of_an_encoder_decoder_by_hand():
     output = 6 * 114 * d * 32_128
     # Beside the output layer, the exact count has the relative positions of the two stacks alone.
     assert 0 <= stage.figures["exact"].flops / (128 * (source + target + output)) - 1 < 1e-3
-    assert "counts Transformers as BERT's alone" in stage.figures["electra_script"].reason
+    assert "counts only Transformers like BERT's" in stage.figures["electra_script"].reason
 
 def experiment(tmp_path, objective="masked", **model):
     config = small.config(tmp_path, objective)
@@ -141,7 +141,7 @@ def test_electra_counts_its_generator(tmp_path):
 
 @pytest.mark.usefixtures("untraced")
 @pytest.mark.parametrize(("objective", "model", "reason"), [
-    ("causal", {"name": "lstm", "width": 8, "layers": 1}, "counts Transformers"),
+    ("causal", {"name": "lstm", "width": 8, "layers": 1}, "counts only Transformers"),
     ("span_boundary", {}, "does not have the head"), ("classification", {}, "does not have the head"),
 ])
 def test_a_convention_that_does_not_exist_is_not_guessed(tmp_path, objective, model, reason):

@@ -176,11 +176,11 @@ def test_the_smallest_change_that_makes_it_fit(monkeypatch, memory, fields):
 def test_search_sends_only_gradients_between_slices():
     """Slices are along the data axis."""
     assert {sizes[0] for sizes in search._meshes(causal(), on(8)._replace(slices=2))} == {2, 4, 8}
-    assert search._planned(causal(), {"mesh.data": 1, "mesh.fsdp": 8}, on(8)._replace(slices=2)) is None
+    assert search._choice(causal(), {"mesh.data": 1, "mesh.fsdp": 8}, on(8)._replace(slices=2)) is None
 
 
 def test_the_command_prints_and_keeps_the_plan(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(hardware, "_measured", lambda: (1e12, 1e11))
+    monkeypatch.setattr(hardware, "_measure", lambda: (1e12, 1e11))
     words = ["plan", "--config=experiments/gpt2.py:size=tiny", "--topology=cpu:2", "--config.stages=()",
              f"--output={tmp_path / 'plan.json'}", "--config.cost.price_per_hour=3"]
     assert main.main(words) == 0
@@ -195,7 +195,7 @@ def test_the_command_prints_and_keeps_the_plan(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.slow
 def test_the_command_compares_topologies(capsys, monkeypatch):
-    monkeypatch.setattr(hardware, "_measured", lambda: (1e12, 1e11))
+    monkeypatch.setattr(hardware, "_measure", lambda: (1e12, 1e11))
     words = ["plan", "--config=experiments/gpt2.py:size=tiny,mesh=fsdp", "--topology=cpu:1,cpu:4", "--config.stages=()"]
     assert main.main(words) == 0
     head, _, one, four = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()]

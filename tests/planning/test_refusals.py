@@ -27,6 +27,6 @@ def test_flags(words, named):
 @pytest.mark.parametrize(("name", "named"), [
     ("v9:2x2", "'v9:2x2'"), ("v5e", "'v5e'"), ("cpu:0", "'cpu:0'"), ("cpu:99", "XLA_FLAGS")])
 def test_hardware_that_does_not_exist(name, named, monkeypatch):
-    monkeypatch.setattr(hardware, "_measured", lambda: (1e12, 1e11))
+    monkeypatch.setattr(hardware, "_measure", lambda: (1e12, 1e11))
     with pytest.raises(UserError, match=named):
         hardware.find(name)

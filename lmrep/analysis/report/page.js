@@ -38,27 +38,27 @@
 
   function ticks(low, high, log, number) {
     if (log) {
-      const found = [];
+      const values = [];
       for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++) {
         for (const digit of Math.log10(high / low) > 2.2 ? [1] : [1, 2, 5]) {
           const value = digit * 10 ** power;
-          if (value >= low * 0.999 && value <= high * 1.001) found.push(value);
+          if (value >= low * 0.999 && value <= high * 1.001) values.push(value);
         }
       }
-      if (found.length > 1) return found;
+      if (values.length > 1) return values;
     }
     const rough = (high - low) / number || 1;
     const power = 10 ** Math.floor(Math.log10(rough));
     const step = power * [1, 2, 5, 10].find((digit) => digit * power >= rough * 0.999);
-    const found = [];
-    for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) found.push(i * step);
-    return found;
+    const values = [];
+    for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) values.push(i * step);
+    return values;
   }
 
   // Curves: data-lines and data-baselines of a figure map runs to metrics. Figures have the same controls; those with
   // data-axis have that axis, logarithmic, and show validation alone.
   function lines(metrics, axis, logX, logY, splits) {
-    const found = [];
+    const curves = [];
     data.runs.forEach((run, i) => {
       for (const split of splits) {
         const x = run[split].step.length ? run[split][axis] : [], y = run[split][metrics[i]];
@@ -67,18 +67,18 @@
         y.forEach((value, j) => {
           if (value !== null && !(logX && x[j] <= 0) && !(logY && value <= 0)) points.push([x[j], value]);
         });
-        if (points.length) found.push({ run: i, split: split === "validation" ? split : "train", points });
+        if (points.length) curves.push({ run: i, split: split === "validation" ? split : "train", points });
       }
     });
-    return found;
+    return curves;
   }
 
   function draw(figure) {
     const metrics = JSON.parse(figure.dataset.lines), percent = "percent" in figure.dataset, plot = $(".plot", figure);
-    const own = figure.dataset.axis, axis = own || $("input[name=axis]:checked").value;
-    const logX = own ? true : $("#logx").checked, logY = $("#logy").checked && !percent;
+    const fixedAxis = figure.dataset.axis, axis = fixedAxis || $("input[name=axis]:checked").value;
+    const logX = fixedAxis ? true : $("#logx").checked, logY = $("#logy").checked && !percent;
     const named = { step: "steps", tokens: "tokens", flop: "floating-point operations" }[axis];
-    const splits = own ? ["validation"] : ["train", "timing", "validation"];
+    const splits = fixedAxis ? ["validation"] : ["train", "timing", "validation"];
     const shown = lines(metrics, axis, logX, logY, splits);
     const width = Math.max(260, plot.clientWidth), height = Math.round(Math.min(260, width * 0.62));
     const [left, right, top, bottom] = [46, 12, 10, 34];
