@@ -54,14 +54,17 @@ DEFAULT_RECIPE = "adamw"  # for pages that set an optimizer's numbers themselves
 
 
 def recipe_rows() -> dict[str, str]:
-    """Returns {a page's choice `optimizer=NAME`: the row that has this recipe}."""
-    return {recipe: name for name, row in OPTIMIZERS.items() for recipe in row.recipes}
+    """Returns {a page's choice `optimizer=NAME`: the row that it names, or whose recipe it names}."""
+    return {name: name for name in OPTIMIZERS} | {
+        recipe: name for name, row in OPTIMIZERS.items() for recipe in row.recipes}
 
 
 def recipe(choice: str) -> OptimizerConfig:
-    """Returns the settings of a page's choice `optimizer=NAME`. Raises UserError if no row has it."""
+    """Returns the settings of a page's choice `optimizer=NAME`: those of the recipe, or the defaults of the row. Raises
+    UserError if no row has it."""
     name = choose(recipe_rows(), choice, "optimizer")
-    return read_config({"name": name, **OPTIMIZERS[name].recipes[choice]}, f"{_described(name)}: recipes.{choice}")
+    fields = OPTIMIZERS[name].recipes.get(choice, {})
+    return read_config({"name": name, **fields}, f"{_described(name)}: the recipe {choice} of")
 
 
 def recipes() -> dict[str, OptimizerConfig]:
