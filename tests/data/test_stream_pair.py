@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lmrep.data.formats import plan
-from lmrep.data.formats.stream_pair import CUT, PLACE, RANDOM, StreamPair
+from lmrep.data.formats.stream_pair import CUT, RANDOM, START, StreamPair
 from lmrep.data.loader import batches
 from lmrep.data.order import uniform
 from tests.data.conftest import SPECIALS
@@ -71,7 +71,7 @@ def test_examples_are_those_of_the_released_algorithm(seed, length, reuse, rando
     assert rows == len([w for w in range(len(forward[0])) if w * advance + length - 3 < len(forward[0])])
     assert made.examples == 4 * rows and made.evaluation_examples == rows
     numbers = np.arange(made.examples)
-    batch, draws = made.gather(numbers), [uniform((seed, use), numbers) for use in (RANDOM, CUT, PLACE)]
+    batch, draws = made.gather(numbers), [uniform((seed, use), numbers) for use in (RANDOM, CUT, START)]
     for e in numbers:
         data, sentence = streams[e // rows % 2]
         begin = e % rows * advance

@@ -47,11 +47,11 @@ def plan(
     """Makes the examples of a split in a format.
 
     Args:
-      name: of the format, in `FORMATS`.
-      config: its record.
+      name: a format in `FORMATS`.
+      config: the config record of the format.
       store: the tokens of the split.
       length: tokens per example, padding included.
-      seed: of the format's random choices, not of the order of the examples.
+      seed: decides the format's random choices, not the order of the examples.
       cache_dir: a directory for tables of spans, which are then built once and memory-mapped; None: in memory.
       progress: called while the table is built.
 

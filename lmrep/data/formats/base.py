@@ -1,4 +1,4 @@
-"""The contract of an input format: the fields of a batch, the special tokens of an example, and the spans it holds.
+"""The contract of an input format: the fields of a batch, the special tokens and the spans of an example.
 
 A format describes each example as spans of a store's token stream, with special tokens around them. It stores no token
 twice, and `plans.Plan` gathers a batch from the spans without a Python loop over examples or tokens.
@@ -64,10 +64,10 @@ def batch_struct(
     """Makes the shapes and dtypes of a batch, as `jax.ShapeDtypeStruct`.
 
     Args:
-      names: of the fields that its format promises.
-      characters: whether its tokenizer has the characters of words, which every text has then.
+      names: fields of the batch, from `FormatDef.fields`.
+      characters: whether every text also has the field `characters`, as with tokenizers of words with characters.
       columns: further fields by path.
-      sharding: of every array.
+      sharding: the sharding of every array.
       sizes: for each letter of the axes, the size of the axis, or of the axes that it stands for: b=32, t=128.
     """
     import jax  # here, since the processes that tokenize import this module and need no JAX
@@ -165,16 +165,16 @@ class FormatDef(NamedTuple):
     version: str  # names the algorithm in fingerprints and caches; change it whenever the examples change
     # (config, vocabulary) -> Layout; raises UserError where the tokenizer lacks a special token
     layout: Callable[[Any, Vocabulary], Layout]
-    # PLAN_ARGUMENTS -> the examples of a split, a `Dataset`; `plans.table` makes it of a function that gives the spans
-    # of each example. The store is not empty, and `length` at least `layout.min_length`. Raises UserError where the
-    # text is unsuitable. None for labelled examples, which no store holds.
+    # PLAN_ARGUMENTS -> the examples of a split, a `Dataset`; `plans.table` makes this function from one that yields the
+    # spans of each example. The store is not empty, and `length` is `layout.min_length` or more. Raises UserError
+    # where the text is unsuitable. None for labelled examples, which no store holds.
     plan: Callable[..., Dataset] | None
     # config -> names of the arrays of a batch, out of `FIELDS`; "backward/tokens" for the tokens of a text that a
     # backward direction reads, which are `batch["backward"]["tokens"]`
     fields: Callable[[Any], tuple[str, ...]] = lambda config: TEXT_FIELDS
-    # (config, length) -> of examples in the order of the corpus, each of which continues the example at the same index
-    # of the previous batch: how many tokens after that one it begins, less than `length` where it repeats the others.
-    # Batches then have the field `reset`. 0 for shuffled examples.
+    # (config, length) -> where each example continues the example at the same index of the previous batch: the tokens
+    # from the start of that example to its own start, fewer than `length` if they overlap. Batches then have the field
+    # `reset`. 0 for shuffled examples.
     advance: Callable[[Any, int], int] = lambda config, length: 0
     # config -> whether an example may hold several segments that must not attend to each other
     packed: Callable[[Any], bool] = lambda config: False
@@ -204,7 +204,7 @@ def ranges(counts: np.ndarray) -> np.ndarray:
 
 
 def truncate_pair(a: int, b: int, capacity: int) -> tuple[int, int]:
-    """Computes how many tokens are kept of texts of a and b tokens. The longer text (the second, if both are equal)
+    """Returns how many tokens are kept of two texts of a and b tokens. The longer text (the second, if both are equal)
     loses its last token until `capacity` tokens are left, as in BERT's code."""
     a = min(a, max(capacity - capacity // 2, capacity - b))
     return a, min(b, capacity - a)

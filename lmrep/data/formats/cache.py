@@ -16,18 +16,17 @@ from lmrep.data.store.offsets import growing_array
 
 
 def cached(build: Callable[[], Iterable[Spans]], fingerprint: str, cache_dir: str | os.PathLike | None) -> Spans:
-    """Returns the table that an earlier call with this fingerprint left in `cache_dir`, or builds it.
+    """Returns the table that an earlier call with this fingerprint wrote to `cache_dir`, or builds it. A table that
+    does not match its manifest is logged and built again.
 
     Args:
-      build: gives consecutive chunks of the table.
-      fingerprint: of everything that the table depends on.
-      cache_dir: where tables are kept and memory-mapped, so that no more than a chunk is in memory; None: the table is
-        built in memory.
-
-    A table that does not match its manifest is logged and built again.
+      build: returns consecutive chunks of the table.
+      fingerprint: a hash of everything that the table depends on.
+      cache_dir: where tables are stored and memory-mapped, so that no more than a chunk is in memory; None: the table
+        is built in memory.
 
     Raises:
-      Broken: a chunk is no table.
+      Broken: the arrays of a chunk do not fit each other.
       RunFault: the table cannot be written, or is damaged again each time.
     """
     if cache_dir is None:
@@ -45,13 +44,13 @@ def _arrays(chunks: Iterable[Spans]) -> Iterator[dict[str, np.ndarray]]:
         if not isinstance(chunk, Spans):
             raise Broken(f"its spans give {type_of(chunk)}; expected Spans of lmrep.data.formats.base")
         examples, spans = len(chunk.offsets) - 1, len(chunk.starts)
-        for name, found, expected in (
+        for name, value, expected in (
                 ("offsets[0]", chunk.offsets[0], 0), ("offsets[-1]", chunk.offsets[-1], spans),
                 ("len(lengths)", len(chunk.lengths), spans),
                 *((f"len(columns[{name!r}])", len(column), examples) for name, column in chunk.columns.items())):
-            if found != expected:
+            if value != expected:
                 raise Broken(f"its Spans have offsets of {examples:,} examples and starts of {spans:,} spans, and "
-                             f"{name} is {found:,}; expected {expected:,}")
+                             f"{name} is {value:,}; expected {expected:,}")
         yield {"offsets": chunk.offsets[begin:] + total, "starts": chunk.starts, "lengths": chunk.lengths,
                **chunk.columns}
         begin, total = 1, total + spans

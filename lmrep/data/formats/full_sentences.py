@@ -50,15 +50,15 @@ def spans(
 def example_starts(
     sentences: np.ndarray, documents: np.ndarray, capacity: int, across: bool, progress: Progress | None = None
 ) -> np.ndarray:
-    """Finds the first token of each example, where examples take sentences as long as they fit.
+    """Returns the first token of each example, where an example takes sentences as long as they fit.
 
     Args:
       sentences: int64[n+1], the first token of each sentence; last = total number of tokens.
       documents: int64[k+1], the first sentence of each document; last = n.
-      capacity: tokens of an example without [CLS] and the last [SEP]. Each document but the example's first takes one
-        of them, for the separator before it.
+      capacity: tokens of an example without [CLS] and the last [SEP]. The separator before each document after the
+        first takes one of them.
       across: whether examples cross document boundaries.
-      progress: called with documents.
+      progress: called with numbers of documents.
 
     Returns:
       int64[number of examples], ascending, from 0.

@@ -35,14 +35,14 @@ def spans(
 
 
 def pack(bounds: np.ndarray, length: int, special: int, progress: Progress | None = None) -> Spans:
-    """Packs chunks of text.
+    """Packs chunks of text into examples and returns the table of their spans, in the order of the corpus.
 
     Args:
       bounds: int64[k+1], the first token of each chunk; last = total number of tokens. No chunk is empty or longer than
         `length - special`.
       length: tokens per example, special tokens included.
       special: special tokens around each chunk.
-      progress: called with chunks.
+      progress: called with numbers of chunks.
     """
     starts, lengths = bounds[:-1], np.diff(bounds)
     longest_first = np.argsort(-lengths, kind="stable")
@@ -65,8 +65,8 @@ def best_fit(sizes: np.ndarray, capacity: int, progress: Progress | None = None)
 
     Args:
       sizes: int[s], each at most `capacity`.
-      capacity: of a bin.
-      progress: called with items.
+      capacity: the size of a bin.
+      progress: called with numbers of items.
 
     Returns:
       int64[s], the bin of each item.

@@ -1,4 +1,4 @@
-"""A plan: the examples of a split in one format and length, found in O(1) by number and gathered a batch at a time."""
+"""A plan: the examples of a split in one format and length, computed in O(1) by number and gathered as batches."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ class Plan(Dataset):
     layout: Layout  # the special tokens of an example, and which spans attend to each other
     length: int  # tokens per example, padding included
     fingerprint: str  # of the store, the format, its config, the length and the seed
-    repeats: int = 1  # how often the table is repeated
+    repeats: int = 1
     contiguous: bool = False  # whether examples are shown in the order of the corpus; see `FormatDef`
 
     @property
@@ -38,6 +38,7 @@ class Plan(Dataset):
 
     @property
     def rows(self) -> int:
+        """The number of rows of the table of spans."""
         return len(self.spans.offsets) - 1
 
     def numbers(self, positions: np.ndarray, batch_size: int, seed: int) -> np.ndarray:
@@ -62,11 +63,11 @@ class Plan(Dataset):
         counts = np.where(filled, offsets[rows + 1] - offsets[rows], 0)  # spans of each example
 
         # One entry per span of the batch.
-        index = ranges(counts)  # of the span in its example
+        index = ranges(counts)  # number of the span in its example
         span = np.repeat(offsets[rows], counts) + index
         segment, in_segment = np.divmod(index, spans_per_segment or max(1, len(index)))
         has_lead = (in_segment == 0) & (lead is not None)
-        sizes = lengths[span] + 1 + has_lead  # positions that it takes, special tokens included
+        sizes = lengths[span] + 1 + has_lead  # positions of the span, special tokens included
         used = np.bincount(np.repeat(np.arange(len(numbers)), counts), sizes, len(numbers)).astype(np.int64)
         no_tail = np.zeros(len(sizes), np.int64)
         no_tail[(np.cumsum(counts) - 1)[used > self.length]] = 1
@@ -128,10 +129,10 @@ def table(
     spans: Callable[..., Iterator[Spans]], all_passes: bool = False,
     contiguous: Callable[[Any], bool] = lambda config: False,
 ) -> Callable[..., Plan]:
-    """Makes `FormatDef.plan` of a format whose examples are spans of the tokens of a store.
+    """Returns the `FormatDef.plan` of a format whose examples are spans of the tokens of a store.
 
     Args:
-      spans: (config, store, length, seed, layout, progress) -> iterator over consecutive chunks of the table.
+      spans: (config, store, length, seed, layout, progress) -> consecutive chunks of the table.
       all_passes: whether the table holds all `config.duplicates` passes, each with its own random choices; otherwise it
         is repeated.
       contiguous: config -> whether examples continue each other from batch to batch. The table then has the column

@@ -76,11 +76,11 @@ def document_pairs(
     """Yields the pairs (A, B, label) of one document in one pass, before they are truncated.
 
     Args:
-      rng: of this document and pass.
-      config: of the format.
+      rng: the generator of this document and pass.
+      config: the config of the format.
       offsets: [n+1], the first token of each sentence; last = total number of tokens. None is empty.
       documents: [k+1], the first sentence of each document; last = n. None is empty.
-      document: its number.
+      document: the number of the document.
       capacity: tokens that A and B may have together.
     """
     cursor, last = documents[document], documents[document + 1]
@@ -133,7 +133,8 @@ def truncate(rng: random.Random, a: Span, b: Span, capacity: int) -> tuple[Span,
     sizes = a[1] - a[0], b[1] - b[0]
     if sum(sizes) <= capacity:
         return a, b
-    from_a, from_b = (size - kept for size, kept in zip(sizes, truncate_pair(*sizes, capacity), strict=True))
+    a_length, b_length = truncate_pair(*sizes, capacity)
+    from_a, from_b = sizes[0] - a_length, sizes[1] - b_length
     front_a, front_b = rng.getrandbits(from_a).bit_count(), rng.getrandbits(from_b).bit_count()
     return (a[0] + front_a, a[1] - from_a + front_a), (b[0] + front_b, b[1] - from_b + front_b)
 

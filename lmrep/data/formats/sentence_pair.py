@@ -61,7 +61,7 @@ def sample(
       sentences: int64[n+1], the first token of each sentence; last = total number of tokens.
       documents: int64[k+1], the first sentence of each document; last = n.
       capacity: tokens that A and B may have together.
-      entropy: of the random draws of this pass; the draws of a sentence do not depend on `selected`.
+      entropy: the seed of the random draws of this pass; the draws of a sentence do not depend on `selected`.
       selected: documents, a range within [0, k).
     """
     count = len(documents) - 1

@@ -33,7 +33,7 @@ from lmrep.data.dataset import Batch, Dataset
 from lmrep.data.formats.base import BACKWARD, TEXT_FIELDS, FormatDef, Layout, make_layout
 from lmrep.data.store.token_store import Store
 
-PASSES = 3  # examples that are gathered at a time are of two, or, where the readers move on, three
+PASSES = 3  # the examples of a batch are from two passes or, where the readers move on, three
 STREAM_FIELDS = ("tokens", "segment_ids", "following", "reset")
 
 
@@ -57,15 +57,15 @@ class Pass(NamedTuple):
 class SentenceStreamPlan(Dataset):
     """The examples of a split.
 
-    Example e < `examples` is the one at position e of the corpus in its own order, repeated `duplicates` times. The
-    examples of training follow: number `examples` + k is the k-th of the endless streams of shuffled passes."""
+    Examples below `examples` are the corpus in its own order, repeated `duplicates` times. The examples of training
+    follow: number `examples` + k is the k-th example of the endless streams of shuffled passes."""
 
     store: Store = field(repr=False)  # holds the tokens
     layout: Layout  # `lead` and `tail` are the marks
     length: int  # tokens per example
     fingerprint: str  # of the store, the format, its config, the length and the seed
     config: SentenceStream  # of the format
-    seed: int  # of the orders of the sentences
+    seed: int  # decides the orders of the sentences
     contiguous = True
     _passes: collections.OrderedDict[tuple, Pass] = field(default_factory=collections.OrderedDict, init=False,
                                                           repr=False)
@@ -94,7 +94,7 @@ class SentenceStreamPlan(Dataset):
         return self.store.vocabulary
 
     def numbers(self, positions: np.ndarray, batch_size: int, seed: int) -> np.ndarray:
-        """As `Dataset.numbers`; the seed of the plan, not this one, decides the order."""
+        """Returns the examples at some positions of a training run. The plan's seed decides the order, not `seed`."""
         step, reader = np.divmod(positions, batch_size)
         steps = max(1, self.positions // (self.length * batch_size))  # until the readers move on
         return self.examples + (step // steps * batch_size + reader) * steps + step % steps
@@ -115,7 +115,7 @@ class SentenceStreamPlan(Dataset):
             "example": np.where(numbers < 0, -1, numbers % self.examples).astype(np.int32), "backward": backward}
 
     def _stream(self, numbers: np.ndarray, backward: bool) -> Batch:
-        """Makes the fields of one direction."""
+        """Returns the fields of one direction."""
         shuffled, filled = numbers >= self.examples, numbers >= 0
         first = np.where(shuffled, numbers - self.examples, numbers % self.rows) * self.length
         position = first[:, None] + np.arange(self.length + 1)  # with the one that follows
@@ -143,8 +143,8 @@ class SentenceStreamPlan(Dataset):
     def _passes_of(
         self, position: np.ndarray, real: np.ndarray, shuffled: np.ndarray
     ) -> Iterator[tuple[np.ndarray, int | None]]:
-        """Yields (bool like `position`, number of the pass; None for the order of the corpus) for the positions that
-        are real."""
+        """Yields (positions of a pass, bool of the shape of `position`; its number, None for the order of the corpus)
+        for the positions that are real."""
         corpus = real & ~shuffled[:, None]
         if corpus.any():
             yield corpus, None
@@ -152,10 +152,10 @@ class SentenceStreamPlan(Dataset):
         for pass_ in np.unique(number[number >= 0]).tolist():
             yield number == pass_, pass_
 
-    def _source(self, one: Pass, position: np.ndarray, backward: bool) -> np.ndarray:
-        """Finds the tokens of the store at positions of a pass; -1 at marks."""
-        rank = np.searchsorted(one.begins, position, side="right") - 1
-        sentence, inside = rank if one.order is None else one.order[rank], position - one.begins[rank]
+    def _source(self, pass_: Pass, position: np.ndarray, backward: bool) -> np.ndarray:
+        """Returns the indices in the store of the tokens at positions of a pass; -1 at marks."""
+        rank = np.searchsorted(pass_.begins, position, side="right") - 1
+        sentence, inside = rank if pass_.order is None else pass_.order[rank], position - pass_.begins[rank]
         bounds = self.store.sentences
         return np.where(inside, bounds[sentence + 1] - inside if backward else bounds[sentence] + inside - 1, -1)
 
@@ -182,7 +182,7 @@ class SentenceStreamPlan(Dataset):
         return Pass(order, begins)
 
     def statistics(self) -> dict[str, float]:
-        """As `Plan.statistics`, of the corpus in its own order."""
+        """Returns the statistics of the corpus in its own order."""
         tokens = (self.positions + 1) / self.rows
         return {"examples": self.examples, "tokens_per_example": tokens, "padding": 1 - tokens / self.length}
 

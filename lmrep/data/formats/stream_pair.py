@@ -33,7 +33,7 @@ from lmrep.data.formats.base import PAIR_FIELDS, FormatDef, Layout, make_layout
 from lmrep.data.order import contiguous_numbers, example_numbers, uniform
 from lmrep.data.store.token_store import Store
 
-RANDOM, CUT, PLACE = range(3)  # the random choices of an example
+RANDOM, CUT, START = range(3)  # the random choices of an example
 NONE, SEPARATOR, CLASSIFIER = -1, -2, -3  # in place of positions of the stream
 
 
@@ -49,7 +49,7 @@ class StreamPair:
 
 
 class Pairs(NamedTuple):
-    """What some examples hold, int64[b] each. Positions count in the direction that the example reads."""
+    """The texts of a batch of examples, int64[b] each. Positions count in the direction that the example reads."""
 
     begin: np.ndarray  # of the reused tokens and A
     a_end: np.ndarray
@@ -70,7 +70,7 @@ class StreamPairPlan(Dataset):
     length: int  # tokens per example
     fingerprint: str  # of the store, the format, its config, the length and the seed
     config: StreamPair  # of the format
-    seed: int  # of the texts
+    seed: int  # decides the texts
 
     @property
     def contiguous(self) -> bool:
@@ -78,12 +78,12 @@ class StreamPairPlan(Dataset):
 
     @property
     def reuse(self) -> int:
-        """Tokens between the starts of two windows."""
+        """The number of tokens between the starts of two windows."""
         return self.config.reuse or self.length // 2
 
     @property
     def capacity(self) -> int:
-        """Tokens of A and B together."""
+        """The number of tokens of A and B together."""
         return self.length - self.reuse - self.layout.special
 
     @functools.cached_property
@@ -105,11 +105,12 @@ class StreamPairPlan(Dataset):
 
     @property
     def rows(self) -> int:
-        """The windows of a pass in one direction."""
+        """The number of windows of a pass in one direction."""
         return max(1, (self.positions - self.reuse - self.capacity - 1) // self.reuse + 1)
 
     @property
     def directions(self) -> int:
+        """2 if half of each batch reads backward, otherwise 1."""
         return 2 if self.config.bidirectional else 1
 
     @property
@@ -176,7 +177,7 @@ class StreamPairPlan(Dataset):
         """Computes the texts of examples; the texts of an empty example have no meaning."""
         numbers = np.maximum(numbers, 0)
         backward, end = self._backward(numbers), self.positions
-        random, cut, place = (uniform((self.seed, use), numbers) for use in (RANDOM, CUT, PLACE))
+        random_draw, cut_draw, start_draw = (uniform((self.seed, use), numbers) for use in (RANDOM, CUT, START))
         begin = np.minimum(numbers % self.rows * self.reuse, end)
         a_begin = np.minimum(begin + self.reuse, end)
 
@@ -184,24 +185,24 @@ class StreamPairPlan(Dataset):
         low = self._boundaries_up_to(a_begin, backward)
         high = self._boundaries_up_to(np.minimum(a_begin + self.capacity, end) - 1, backward)
         ends = high - low
-        chosen = self._boundary(low + np.minimum((cut * ends).astype(np.int64), np.maximum(ends - 1, 0)), backward)
+        chosen = self._boundary(low + np.minimum((cut_draw * ends).astype(np.int64), np.maximum(ends - 1, 0)), backward)
         full = np.minimum(a_begin + self.capacity, end)
         a_end = np.where(ends > 0, chosen, full)
-        is_random = (ends == 0) | (random < 0.5)
+        is_random = (ends == 0) | (random_draw < 0.5)
 
         # A random text: some tokens of the stream, and the rest of the sentences that they begin and end in.
         least = np.clip(self.capacity - (a_end - a_begin), 1, end)
-        start = (place * (end - least + 1)).astype(np.int64)
+        start = (start_draw * (end - least + 1)).astype(np.int64)
         before = self._boundaries_up_to(start, backward) - 1
         b_begin = np.where(is_random, self._boundary(before, backward), a_end)
-        # also the text that follows A, which may thereby cost A some tokens
+        # The text that follows A ends with a sentence, too, for which A may lose tokens below.
         after = self._boundaries_up_to(np.where(is_random, start + least, full) - 1, backward)
         b_end = self._boundary(after, backward)
 
-        # Without the tokens that are too many.
+        # Truncate the longer one of texts that are too long together.
         a, b = a_end - a_begin, b_end - b_begin
-        kept = np.minimum(a, np.maximum(self.capacity - self.capacity // 2, self.capacity - b))
-        return Pairs(begin, a_end - a + kept, b_begin, b_begin + np.minimum(b, self.capacity - kept),
+        a_length = np.minimum(a, np.maximum(self.capacity - self.capacity // 2, self.capacity - b))
+        return Pairs(begin, a_end - a + a_length, b_begin, b_begin + np.minimum(b, self.capacity - a_length),
                      is_random.astype(np.int64))
 
     # The boundaries of a direction, positions at which a sentence or an end of document begins, are numbered from 0;
@@ -243,7 +244,7 @@ class StreamPairPlan(Dataset):
                          tokens).astype(np.int32)
 
     def statistics(self) -> dict[str, float]:
-        """As `Plan.statistics`, of some thousand examples at most."""
+        """Returns the statistics of at most 1,000 examples, evenly spaced."""
         sample = np.linspace(0, self.examples - 1, min(self.examples, 1000)).astype(np.int64)
         pairs = self.pairs(sample)
         tokens = float((pairs.a_end - pairs.begin + pairs.b_end - pairs.b_begin).mean()) + self.layout.special
@@ -260,13 +261,13 @@ def layout(config: StreamPair, vocabulary: Vocabulary) -> Layout:
 
 def plan(config: StreamPair, store: Store, length: int, seed: int, layout: Layout, fingerprint: str,
          *_: Any) -> StreamPairPlan:
-    """Makes the examples of a split. Raises UserError where the length leaves no space for a pair."""
-    made = StreamPairPlan(store, layout, length, fingerprint, config, seed)
-    if made.capacity < 2:
+    """Makes the plan of a split. Raises UserError if `length` leaves no space for a pair."""
+    result = StreamPairPlan(store, layout, length, fingerprint, config, seed)
+    if result.capacity < 2:
         least = config.reuse + 5 if config.reuse else 9
         raise UserError(f"length is {length}, too short for an example of format 'stream_pair' with its special tokens "
-                        f"after {made.reuse} reused ones; set it to {least} or more")
-    return made
+                        f"after {result.reuse} reused ones; set it to {least} or more")
+    return result
 
 
 DEFINITION = FormatDef(StreamPair, "stream_pair-1", layout, plan, lambda c: (*PAIR_FIELDS, "reset", "reversed"),
