@@ -105,8 +105,8 @@ def _split_long_words(text: str) -> Iterator[str]:
 
 
 def size(config: Config) -> int:
-    """Counts the ids that the tokenizer will have, at most. Raises UserError as `from_vocab_file`, for a vocabulary too
-    small to train, and for cased text if the tokenizer always lower-cases."""
+    """Returns the largest number of ids that the tokenizer will have. Raises UserError as `from_vocab_file`, for a
+    vocabulary too small to train, and for cased text if the tokenizer always lower-cases."""
     if config.vocab_file:
         return from_vocab_file(config).size
     definition = choose(TOKENIZERS, config.name, "tokenizer.name")
@@ -123,8 +123,8 @@ def load(directory: str | Path, vocab: str = "vocab.json") -> Tokenizer:
     """Loads the tokenizer of a published directory, or of one that `Tokenizer.save` wrote.
 
     Args:
-      directory: where its files are.
-      vocab: the name of the vocabulary there, if it differs from the published ones.
+      directory: the directory of its files.
+      vocab: the file name of the vocabulary, if it differs from the published ones.
 
     Raises:
       UserError: there is no tokenizer, its files are malformed, or it splits text by unknown rules.

@@ -58,16 +58,16 @@ class Tokenizer:
 
     Attributes:
       name: the name in TOKENIZERS.
-      tokens: as in the published vocabulary file.
+      tokens: the tokens by id, as in the published vocabulary file.
       ids: token -> id.
       specials: role -> text of that special token, for the roles that the tokenizer has.
       added: tokens that are matched before the text is split into words.
       atomic: the special and the added tokens, which are never a part of a word.
       lowercase: whether text is lower-cased.
-      sentence_separator: what is put before a sentence that follows another one in a document, if white space is
+      sentence_separator: text that is put before a sentence that follows another in a document, if white space is
         collapsed, so that the sentence gets the tokens that it has within the document.
-      one_separator: whether one separator is between the texts of a pair for networks without token types, too; others
-        get two, as RoBERTa.
+      one_separator: whether one separator is between the texts of a pair even for networks without token types;
+        otherwise they get two, as in RoBERTa.
       keeps_spacing: whether tokens record if there was a space before a punctuation mark.
       published: whether other libraries read the files of `save`, and give the same ids.
       notation: how `id_to_token` marks word boundaries, as a sentence for people; "" if tokens appear as in the text.
@@ -100,7 +100,7 @@ class Tokenizer:
 
     @functools.cached_property
     def vocabulary(self) -> Vocabulary:
-        """What objectives need to know about the tokenizer. Counts are zeros unless `with_counts` set them."""
+        """The facts that objectives need about the tokenizer. Counts are zeros unless `with_counts` set them."""
         def flags(predicate: Callable[[str], bool] | None) -> np.ndarray | None:
             return np.array([predicate(token) for token in self.tokens]) if predicate else None
 
@@ -109,7 +109,7 @@ class Tokenizer:
                           tuple(self.sentinels()))
 
     def sentinels(self, before: str = "") -> Iterator[int]:
-        """Yields the ids of the tokens that represent spans; `before` begins their names."""
+        """Yields the ids of the tokens that represent spans; `before` is a prefix of their names."""
         for number in itertools.count():
             if (name := before + SENTINEL.format(number)) not in self.ids:
                 return
@@ -122,7 +122,7 @@ class Tokenizer:
         return hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 
     def with_counts(self, counts: np.ndarray) -> "Tokenizer":
-        """Makes a copy whose vocabulary has `counts`, int64[v]."""
+        """Returns a copy whose vocabulary has `counts`, int64[v]."""
         other = copy.copy(self)
         vars(other).pop("vocabulary", None)
         other._counts = counts
@@ -142,7 +142,7 @@ class Tokenizer:
         raise NotImplementedError
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Makes the text of ids, with special tokens. Does not restore what tokenization discards, such as case."""
+        """Returns the text of ids, with special tokens. Does not restore what tokenization discards, such as case."""
         raise NotImplementedError
 
     def id_to_token(self, token: int) -> str:
@@ -163,8 +163,8 @@ class Tokenizer:
 
     # Defined by tokenizers of words whose characters networks read; None for others.
 
-    characters: Callable[[Sequence[str]], np.ndarray] | None = None  # of words, int32[n, c]; see `data.characters`
-    # The ids of texts as `encode_batch`, but `unk` for words outside of the vocabulary, and these words, in order.
+    characters: Callable[[Sequence[str]], np.ndarray] | None = None  # words -> int32[n, c]; see `data.characters`
+    # texts -> (their ids as from `encode_batch`, but `unk` for words outside of the vocabulary; these words, in order)
     encode_known: Callable[[Sequence[str]], tuple[list[np.ndarray], list[str]]] | None = None
     word_characters: WordCharacters | None = None
 
@@ -175,11 +175,11 @@ class Tokenizer:
     ends_word: Callable[[str], bool] | None = None
 
     def identity(self) -> list:
-        """Lists everything that decides which ids a text gets, as JSON."""
+        """Returns everything that decides which ids a text gets, for JSON."""
         raise NotImplementedError
 
     def saved_config(self) -> dict:
-        """Makes the content of tokenizer_config.json, without the special tokens."""
+        """Returns the content of tokenizer_config.json, without the special tokens."""
         raise NotImplementedError
 
     def save_vocabulary(self, directory: Path) -> None:
@@ -187,17 +187,17 @@ class Tokenizer:
 
 
 class Trained(NamedTuple):
-    """What is known of a vocabulary before it is trained."""
+    """The properties of a vocabulary that are known before it is trained."""
 
     specials: Mapping[str, str]  # role -> text of the special tokens, in the order of their ids, from 0
-    reserved: int = 0  # how many other tokens it has before any is learned
+    reserved: int = 0  # number of other tokens that it has before any is learned
     exact_size: bool = False  # whether training fails where the text gives fewer tokens than `vocab_size`
     size_is_limit: bool = False  # whether `vocab_size` is a limit that the text often does not reach, as with words
-    sentinels: int = 0  # how many tokens that represent spans it has, at its end; they are reserved
+    sentinels: int = 0  # number of reserved tokens at its end that represent spans
 
     @property
     def min_size(self) -> int:
-        """Its size before any token is learned."""
+        """The size of the vocabulary before any token is learned."""
         return len(self.specials) + self.reserved
 
 
@@ -213,9 +213,9 @@ class TokenizerDef(NamedTuple):
     load: Callable[["PublishedFiles"], Tokenizer | None]
     # names the implementation in fingerprints; change it when a change of the code changes an id or what is trained
     rules: str
-    trained: Trained  # what is known of a vocabulary before it is trained
+    trained: Trained  # the properties of a vocabulary that is not trained yet
     whitespace: str = "collapse"  # "keep" or "collapse", the meaning of `Config.whitespace` = "auto"
     lowercase: bool | None = None  # None if `Config.lowercase` decides; otherwise what the tokenizer always does
     # (path, lowercase) -> Tokenizer of a vocabulary file alone; None if it takes other files too
     load_vocabulary: Callable[[Path, bool], Tokenizer] | None = None
-    characters: int = 0  # how many ids the characters of each word have in a batch; 0 if batches have none
+    characters: int = 0  # number of ids of the characters of each word in a batch; 0 if batches have none

@@ -82,8 +82,8 @@ def _library_tokenizer(model: models.BPE) -> tokenizers.Tokenizer:
 
 
 def load(files: PublishedFiles) -> Bpe | None:
-    """Loads a vocabulary with "</w>" and its merges. If it has none of RoBERTa's special tokens but <unk>, it has that
-    one, GPT's line break if it is in the vocabulary, and those that the files name."""
+    """Loads a vocabulary with "</w>" and its merges. Without RoBERTa's special tokens other than <unk>, its special
+    tokens are <unk>, GPT's line break if it is in the vocabulary, and those that the files name."""
     if files.bpe is None or not any(token.endswith(END) for token in files.bpe):
         return None
     files.check_bert_words(lowercase=True)

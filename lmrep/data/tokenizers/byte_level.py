@@ -51,7 +51,7 @@ class ByteLevel(BpeTokenizer):
         super().__init__(tokens, merges, added, specials)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Makes the exact text, with special tokens. Bytes that are not UTF-8 become U+FFFD."""
+        """Returns the exact text, with special tokens. Bytes that are not UTF-8 become U+FFFD."""
         return b"".join(self._content(i) for i in ids).decode(errors="replace")
 
     def id_to_token(self, token: int) -> str:
@@ -115,8 +115,8 @@ def _with_gpt2_words(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
 
 
 def load(files: PublishedFiles) -> ByteLevel | None:
-    """Loads a vocabulary and its merges. If it has GPT-2's special token and none of RoBERTa's, it has only that one
-    and those that the files name."""
+    """Loads a vocabulary and its merges. With GPT-2's special token and none of RoBERTa's, its special tokens are
+    GPT-2's and those that the files name."""
     if files.bpe is None:
         return None
     ids, path = files.bpe, files.vocabulary_path

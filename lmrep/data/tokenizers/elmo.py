@@ -113,7 +113,7 @@ class Elmo(Tokenizer):
 
 
 class ElmoText(Elmo):
-    """As `Elmo`, for text whose punctuation marks are not separated from words."""
+    """A tokenizer of words with characters for text whose punctuation marks are not separated from words."""
 
     name = "elmo_text"
     rules = "elmo_text-1"
@@ -124,7 +124,7 @@ class ElmoText(Elmo):
 
 
 def train(cls: type[Elmo], vocab_size: int, lowercase: bool, texts: Callable[[], Iterator[str]]) -> Elmo:
-    """Takes the most frequent words, in the order of their frequency, after the special tokens, ids 0 to 2."""
+    """Makes a vocabulary of the special tokens, ids 0 to 2, and the most frequent words, in that order."""
     return cls(most_frequent(map(cls._split, texts()), SPECIALS, vocab_size))
 
 
@@ -140,7 +140,7 @@ def load(files: PublishedFiles) -> Elmo | None:
 
 def load_vocabulary(cls: type[Elmo], path: Path, lowercase: bool = False, needs_unknown: bool = True) -> Elmo:
     """Loads a vocabulary of one word per line, sorted by falling frequency, with <S>, </S> and <UNK>. Unless
-    `needs_unknown`, <UNK> is added to one without: only the prediction of words needs it."""
+    `needs_unknown`, a missing <UNK> is added: only the prediction of words needs it."""
     lines: dict[str, int] = {}
     for number, word in enumerate(read_tokens(path, "a vocabulary with one word per line"), 1):
         if " " in word or "\t" in word:

@@ -18,8 +18,8 @@ BPE_SPECIALS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "ma
 
 
 def with_removed_marks(text: str, offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Extends the offsets of a text's tokens over the marks behind them that no token has. A normalizer removes accents
-    and variation selectors such as U+FE0F, which belong to the character before them."""
+    """Returns the offsets of a text's tokens, extended over marks after them that no token has. A normalizer removes
+    accents and variation selectors such as U+FE0F, which belong to the character before them."""
     if text.isascii():
         return list(offsets)
     extended, limit = [], len(text)
@@ -33,7 +33,7 @@ def with_removed_marks(text: str, offsets: Sequence[tuple[int, int]]) -> list[tu
 
 
 class LibraryTokenizer(Tokenizer):
-    """Wraps two tokenizers of the library with the same vocabulary: only the second matches special tokens."""
+    """A wrapper of two tokenizers of the library with the same vocabulary; only the second matches special tokens."""
 
     rules: str  # names the implementation in fingerprints
     default_specials: Mapping[str, str]  # role -> text of the special tokens, unless published files name others
@@ -57,10 +57,11 @@ class LibraryTokenizer(Tokenizer):
         (Path(directory) / "tokenizer.json").write_text(self.tokenizer_json(), encoding="utf8")
 
     def tokenizer_json(self) -> str:
+        """Returns the content of tokenizer.json."""
         return self._with_specials.to_str(pretty=True)
 
     def renamed_specials(self) -> list:
-        """Lists the special tokens as part of `identity`; nothing if they are the default ones."""
+        """Returns the special tokens as a part of `identity`; an empty list if they are the default ones."""
         return [] if self.specials == self.default_specials else [sorted(self.specials.items())]
 
     # To be defined by subclasses
@@ -74,7 +75,7 @@ class LibraryTokenizer(Tokenizer):
         return tokenizers.AddedToken(self.specials[role], special=True, normalized=False)
 
     def template(self) -> tokenizers.processors.PostProcessor | None:
-        """Makes what adds special tokens around a text when other libraries use tokenizer.json; None adds nothing."""
+        """Returns the post-processor of tokenizer.json by which other libraries add special tokens around a text."""
         return None
 
     # The two tokenizers of the library
@@ -84,6 +85,7 @@ class LibraryTokenizer(Tokenizer):
         return self.build(match_specials=True)
 
     def build(self, match_specials: bool) -> tokenizers.Tokenizer:
+        """Makes a tokenizer of the library, which matches special tokens or not."""
         tokenizer = self.library_model()
         if match_specials:
             by_text = {self.specials[role]: self.special_token(role) for role in self.specials}

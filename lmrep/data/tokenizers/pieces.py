@@ -1,5 +1,5 @@
-"""What tokenizers of SentencePiece's pieces share: special tokens of ALBERT, XLNet, T5, CamemBERT and XLM-RoBERTa, and
-how pieces are shown.
+"""The base class of tokenizers with SentencePiece's pieces, and the special tokens of ALBERT, XLNet, T5, CamemBERT and
+XLM-RoBERTa.
 
 tokenizer_config.json (tokenizer_class) or the model's config.json (model_type) names the paper. A vocabulary alone is
 recognized by its special tokens: [CLS] [SEP] [MASK] are ALBERT's, <cls> <sep> <eod> XLNet's, and the ids <pad> 0,
@@ -38,7 +38,8 @@ class Family(NamedTuple):
 
     @property
     def fixed_roles(self) -> bool:
-        """Whether it has no other roles, though its files name <s> and </s>, or [CLS] and [SEP], bos and eos too."""
+        """Whether `specials` has all its roles, though its files also name <s> and </s>, or [CLS] and [SEP], bos and
+        eos."""
         return "cls" in self.specials and "bos" not in self.specials
 
 
@@ -53,12 +54,12 @@ FAMILIES = {
 
 
 def family_of(model_config: Path, config: Mapping[str, Any], pieces: Sequence[str]) -> str:
-    """Finds the family, in FAMILIES, of a vocabulary.
+    """Returns the family of a vocabulary, a key of FAMILIES.
 
     Args:
-      model_config: where the model's config.json is, if there is one.
-      config: the tokenizer_config.json.
-      pieces: the vocabulary.
+      model_config: the path of the model's config.json, which may be absent.
+      config: the content of tokenizer_config.json.
+      pieces: the vocabulary, by id.
 
     Raises:
       UserError: one of the two files names another tokenizer.
@@ -89,18 +90,18 @@ class Pieces(Tokenizer):
     byte_pieces: set[int]  # the ids of pieces that represent a byte
 
     def set_family(self, algorithm: str) -> None:
-        """Names the tokenizer for its special tokens and its algorithm, "unigram" or "bpe"."""
+        """Sets the name of the tokenizer from its special tokens and its algorithm, "unigram" or "bpe"."""
         families = {"xlnet": XLNET_SPECIALS, "t5": T5_SPECIALS} if algorithm == "unigram" else {}
         family = next((name for name, specials in families.items() if self.specials == specials), algorithm)
         self.name = f"sentencepiece_{family}"
         self.one_separator = "cls" not in self.specials  # T5 has the end of a text alone
 
     def sentinels(self, before: str = "") -> Iterator[int]:
-        """As in the base class; the sentinels of mT5 are pieces of its model."""
+        """Yields the ids of the tokens that represent spans, which are pieces of the model in mT5."""
         return iter([*super().sentinels(before)] or [*super().sentinels(SPACE)])
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Makes the text, with special tokens, each but <unk> after a space."""
+        """Returns the text, with special tokens, each but <unk> after a space."""
         parts = []
         for i in ids:
             token = self.tokens[i]
@@ -114,9 +115,9 @@ class Pieces(Tokenizer):
         return self.tokens[token].replace(SPACE, " ")
 
     def starts_word(self, piece: str) -> bool:
-        """Tells whether a piece begins with "▁". For XLNet, also <unk>, names in angle brackets and punctuation marks.
-        For ALBERT, which masks complete words, and for models trained here, also these, and pieces with any character
-        other than these marks and English letters."""
+        """Tells whether a piece starts a word: whether it begins with "▁" or is a special token other than <unk>. For
+        XLNet, also <unk>, names in angle brackets and punctuation marks. For ALBERT, which masks complete words, and
+        for models trained here, also these, and pieces with a character other than these marks and English letters."""
         if piece.startswith(SPACE) or (piece in self.atomic and piece != self.specials.get("unk")):
             return True
         if self.specials == XLNET_SPECIALS:

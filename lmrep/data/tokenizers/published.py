@@ -1,4 +1,4 @@
-"""Published tokenizer directories: what their files are, and checks that they split text by the rules of this package.
+"""Published tokenizer directories: their files, and checks that they split text by the rules of this package.
 
     spiece.model                             SentencePiece: ALBERT, XLNet, T5 (`spiece_files.py`)
     vocab.txt                                WordPiece: BERT
@@ -30,7 +30,7 @@ from lmrep.data.tokenizers.files import read_json, read_lines, special_tokens
 
 TOKENIZER_JSON = "tokenizer.json"
 SENTENCEPIECE_MODELS = ("spiece.model", "tokenizer.model")
-FAIRSEQ_MODEL = "sentencepiece.bpe.model"  # whose ids tokenizer.json alone has
+FAIRSEQ_MODEL = "sentencepiece.bpe.model"  # its ids are in tokenizer.json alone
 VOCABULARIES = ("encoder.json", "encoder_bpe_40000.json")  # of BPE, beside vocab.json
 MERGES = ("merges.txt", "vocab.bpe", "vocab_40000.bpe")
 FIVE_ROLES = ("pad", "unk", "cls", "sep", "mask")  # of BERT and RoBERTa
@@ -131,6 +131,7 @@ class PublishedFiles:
                 for entry in self.added_entries() if entry["content"] not in specials.values()]
 
     def added_entries(self) -> list[dict]:
+        """Lists the added_tokens of tokenizer.json. Raises UserError if one is malformed."""
         entries = self.tokenizer_json.get("added_tokens") or []
         entries = entries if isinstance(entries, list) else [entries]
         for entry in entries:
@@ -187,6 +188,7 @@ class PublishedFiles:
             check_value(path, setting, self.config.get(setting), *expected)
 
     def check_specials(self, tokens: Sequence[str], specials: Mapping[str, str], expected: str) -> None:
+        """Raises UserError if one of `specials` is not in `tokens`; `expected` names the vocabulary in the message."""
         missing = [token for token in specials.values() if token not in set(tokens)]
         if missing:
             raise UserError(f"{self.vocabulary_path}: {', '.join(missing)} is not among its {len(tokens):,} tokens; "

@@ -37,13 +37,13 @@ THREADS = 16  # of the trainer, on every machine: the order of its sums depends 
 
 @dataclass(frozen=True)
 class Cleaning:
-    """What ALBERT and XLNet do to a text first: collapse white space, replace `` and '' by ", and what the fields say.
-    """
+    """The cleaning of text in ALBERT and XLNet: white space is collapsed, `` and '' become ", and the fields apply."""
 
     lowercase: bool  # lower-case the text
     keep_accents: bool = False  # if False, decompose compatibility characters (NFKD) and remove combining marks
 
     def apply(self, text: str) -> str:
+        """Returns the cleaned text."""
         text = " ".join(text.split()).replace("``", '"').replace("''", '"')
         if not (self.keep_accents or text.isascii()):
             text = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
@@ -53,11 +53,11 @@ class Cleaning:
         """Returns (cleaned text, starts, ends): character i of it comes from `text[starts[i]:ends[i]]`. A removed mark
         belongs to the character before it."""
         traced: list[tuple[str, int, int]] = []
-        before = None
+        previous = None
         for word in re.finditer(r"\S+", text):
-            if before:
-                traced.append((" ", before.end(), word.start()))
-            before = word
+            if previous:
+                traced.append((" ", previous.end(), word.start()))
+            previous = word
             for unit in re.finditer(r"``|''|.", word[0], re.DOTALL):
                 start, end = word.start() + unit.start(), word.start() + unit.end()
                 if end - start == 2:
@@ -65,9 +65,9 @@ class Cleaning:
                 elif self.keep_accents:
                     traced.append((unit[0], start, end))
                 else:
-                    kept = [c for c in unicodedata.normalize("NFKD", unit[0]) if not unicodedata.combining(c)]
-                    traced += [(c, start, end) for c in kept]
-                    if traced and not kept:
+                    bases = [c for c in unicodedata.normalize("NFKD", unit[0]) if not unicodedata.combining(c)]
+                    traced += [(c, start, end) for c in bases]
+                    if traced and not bases:
                         traced[-1] = (*traced[-1][:2], end)
         clean = "".join(c for c, _, _ in traced)
         if self.lowercase:  # at once, since the form of a sigma depends on its position (but no length does)
@@ -118,7 +118,7 @@ class SentencePiece(Pieces):
         self._special_pattern = re.compile("|".join(re.escape(name) for name in longest_first))
 
     def _split_commas(self) -> dict[int, list[int]]:
-        """Finds the ids by which the published code replaces each piece that ends in a digit and a comma."""
+        """Returns the ids by which the published code replaces each piece that ends in a digit and a comma."""
         split = {}
         for i, piece in enumerate(self.tokens):
             if piece.endswith(",") and piece[-2:-1].isdigit():
@@ -145,7 +145,7 @@ class SentencePiece(Pieces):
         return batch
 
     def _with_commas(self, batch: list[np.ndarray]) -> list[int]:
-        """Finds the indices of texts with a number that ends in a comma. Searches all at once; searching each would
+        """Returns the indices of texts with a number that ends in a comma. Searches all at once; searching each would
         double the time of tokenization."""
         if not (self._numbers and batch):
             return []
@@ -240,7 +240,7 @@ class SentencePiece(Pieces):
 def xlnet_json(
     tokens: Sequence[str], scores: Sequence[float], specials: Mapping[str, str], lowercase: bool, characters: bytes
 ) -> str:
-    """Makes the tokenizer.json of an XLNet vocabulary, for other libraries. From a spiece.model alone, transformers 5
+    """Returns the tokenizer.json of an XLNet vocabulary, for other libraries. From a spiece.model alone, transformers 5
     makes added tokens of the marks that XLNet's training names, and puts a space after each: `"At` is `"` and `▁At`.
 
     Args:
@@ -329,7 +329,7 @@ def _sample_lines(texts: Iterable[str], keep: float) -> Iterator[str]:
 
 
 def _training_error(error: str, size: int, added: int) -> str:
-    """Explains the library's message, of a vocabulary of `size` pieces of which `added` are not trained."""
+    """Explains the library's error for a vocabulary of `size` pieces, `added` of which are not trained."""
     size_is = f"tokenizer.vocab_size is {size:,}"
     if match := re.search(r"Please set it to a value <= (\d+)", error):
         maximum = int(match[1]) + added

@@ -1,6 +1,5 @@
-"""Published SentencePiece models: which paper's conventions a model follows.
-
-`pieces.py` says which. Any other model is used without cleaning, with the special tokens that it declares.
+"""Published SentencePiece models, loaded by the conventions of their papers (`pieces.py`). Other models are used
+without cleaning, with the special tokens that they declare.
 """
 
 import re
@@ -45,7 +44,7 @@ def load(files: PublishedFiles) -> SentencePiece | unigram.Unigram | None:
 
 
 def _cleaning(config: dict[str, Any], family: str) -> Cleaning | None:
-    """Reads the cleaning that do_lower_case, keep_accents and remove_space say; by default, what the family does."""
+    """Returns the cleaning that do_lower_case, keep_accents and remove_space set; the family's by default."""
     lowercase = FAMILIES[family].lowercase
     default = None if lowercase is None else Cleaning(lowercase)
     if family == "any" and config.get("remove_space") is True:
@@ -64,7 +63,7 @@ def _cleaning(config: dict[str, Any], family: str) -> Cleaning | None:
 
 
 def _added(config: dict[str, Any], pieces: list[str], default: list[AddedToken]) -> list[AddedToken]:
-    """Reads the tokens that tokenizer_config.json adds to a model. Special ones are matched only if special tokens are
+    """Lists the tokens that tokenizer_config.json adds to a model. Special ones are matched only if special tokens are
     requested. Others would be matched before the text is split, which is refused."""
     listed = config.get("added_tokens_decoder") or {}
     if not (isinstance(listed, dict) and all(

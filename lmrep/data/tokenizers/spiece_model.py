@@ -1,5 +1,6 @@
-"""What the `sentencepiece` library does not say about a model, read from its protocol buffer. The classes that the
-library generates need one version of the protobuf library; those made here, of the fields that are read, do not."""
+"""The properties of a SentencePiece model that the `sentencepiece` library does not expose, read from its protocol
+buffer. The classes that the library generates need one version of the protobuf library. The classes made here, with
+only the fields that are read, do not."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -25,7 +26,7 @@ SCHEMA = {  # message -> field -> its number and type, and the default of one th
 
 
 def _messages() -> list[type]:
-    """Makes the classes of SCHEMA."""
+    """Makes the message classes of SCHEMA."""
     file = descriptor_pb2.FileDescriptorProto(name="spiece.proto", package="sentencepiece", syntax="proto2")
     for name, fields in SCHEMA.items():
         message = file.message_type.add(name=name)
@@ -41,9 +42,9 @@ Model, Piece, Training, Normalization = _messages()
 
 
 class Declarations(NamedTuple):
-    """The declarations of a model."""
+    """The properties that a model declares."""
 
-    model: bytes  # its bytes, changed so that no special token is matched in ordinary text
+    model: bytes  # the model, changed so that no special token is matched in ordinary text
     algorithm: str  # "unigram" or "bpe"
     dummy_prefix: bool  # whether a space is put before a text
     characters: bytes  # the table by which characters are replaced; empty for none
@@ -78,9 +79,8 @@ def read(content: bytes, specials: Iterable[str] = ()) -> Declarations:
 
 
 def check_characters(table: bytes) -> None:
-    """Checks the table by which characters are replaced: the size of a double array in bytes, the array, and texts that
-    end in \\0, at which the values of the array point. The libraries follow it unchecked. Raises ValueError if it is
-    damaged."""
+    """Raises ValueError if the table by which characters are replaced is damaged: the size of a double array in bytes,
+    the array, and texts that end in \\0, to which the values of the array point. The libraries do not check it."""
     if not table:
         return
     size, texts = int.from_bytes(table[:4], "little"), table[4:]

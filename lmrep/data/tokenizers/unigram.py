@@ -24,7 +24,7 @@ from lmrep.data.tokenizers.published import TOKENIZER_JSON, PublishedFiles, chec
 from lmrep.data.tokenizers.spiece_model import check_characters
 
 RULES = "unigram-1"
-UNMATCHED = " "  # no word has one, so that a piece that begins with it never occurs in a text
+UNMATCHED = " "  # no word has a space, so that a piece that begins with it never occurs in a text
 NORMALIZERS = ("Sequence", "Precompiled", "Replace", "Strip", "StripAccents", "Lowercase", "NFC", "NFD", "NFKC", "NFKD")
 PRE_TOKENIZERS = ("Sequence", "WhitespaceSplit", "Metaspace")
 PATTERNS = ({"Regex": " {2,}"},)  # of Replace, besides plain strings; others may take forever
@@ -35,8 +35,8 @@ class Unigram(Pieces, LibraryTokenizer):
     """A unigram model with the rules of a tokenizer.json.
 
     Args:
-      content: the tokenizer.json.
-      config: the tokenizer_config.json beside it, which is written again.
+      content: the content of tokenizer.json.
+      config: the content of tokenizer_config.json beside it, which `save` writes again.
       tokens: the pieces of the model and the tokens that are added to them.
       added: the tokens of the file besides `specials`.
       specials: role -> text.
@@ -70,7 +70,7 @@ class Unigram(Pieces, LibraryTokenizer):
         return tokenizer
 
     def _without_specials(self) -> dict[str, Any]:
-        """Replaces the names of the special tokens in the content by some that occur in no text."""
+        """Returns the content with names of special tokens that occur in no text."""
         entries = self.content["added_tokens"] or []
         special = {*self.specials.values(), *(entry["content"] for entry in entries if entry.get("special"))}
         vocab = [[UNMATCHED + piece if piece in special else piece, score]
@@ -79,8 +79,8 @@ class Unigram(Pieces, LibraryTokenizer):
             if token not in special:
                 break
             vocab.append([UNMATCHED + token, 0.0])
-        kept = [entry for entry in entries if entry["content"] not in special]
-        return self.content | {"model": self.content["model"] | {"vocab": vocab}, "added_tokens": kept,
+        added = [entry for entry in entries if entry["content"] not in special]
+        return self.content | {"model": self.content["model"] | {"vocab": vocab}, "added_tokens": added,
                                "post_processor": None}
 
     def identity(self) -> list:
@@ -91,7 +91,7 @@ class Unigram(Pieces, LibraryTokenizer):
         return self.config
 
     def tokenizer_json(self) -> str:
-        """As it was read: the library changes the last digit of scores."""
+        """Returns the content as it was read, since the library changes the last digit of scores."""
         return json.dumps(self.content, ensure_ascii=False, indent=2)
 
 

@@ -108,7 +108,7 @@ def train(vocab_size: int, lowercase: bool, texts: Callable[[], Iterator[str]]) 
     """
     tokenizer = _library_tokenizer({}, lowercase)
     alphabet = frequent_characters(tokenizer, texts(), vocab_size)
-    # Those that may be within a word, which punctuation and CJK characters cannot.
+    # Punctuation and CJK characters do not occur within a word.
     split, normalize = tokenizer.pre_tokenizer.pre_tokenize_str, tokenizer.normalizer.normalize_str
     continuing = ["##" + c for c in alphabet if len(split(normalize("a" + c))) == 1]
     trainer = trainers.WordPieceTrainer(
@@ -121,8 +121,8 @@ def train(vocab_size: int, lowercase: bool, texts: Callable[[], Iterator[str]]) 
 
 
 def frequent_characters(tokenizer: tokenizers.Tokenizer, texts: Iterable[str], vocab_size: int) -> list[str]:
-    """Finds the most frequent characters of the normalized text, sorted: as many as cover COVERAGE of it, but no more
-    than a third of the vocabulary."""
+    """Returns the most frequent characters of the normalized text, sorted: as many as cover COVERAGE of it, but at most
+    a third of the vocabulary."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(tokenizer.normalizer.normalize_str(text))
@@ -194,7 +194,7 @@ def load(files: PublishedFiles) -> WordPiece | None:
 
 def _with_blank_lines(vocab: dict[str, int]) -> dict[str, int]:
     """Adds to the ids of a tokenizer.json names for the lines of its vocab.txt that are white space, as in the Chinese
-    BERT's: other libraries make one token of them all, so that ids are missing. No text has such a token."""
+    BERT: other libraries make one token of all of them, so that ids are missing. No text has such a token."""
     known = {token: i for token, i in vocab.items() if token.strip()}
     if not all(type(i) is int and 0 <= i < len(known) + MAX_BLANK_LINES for i in vocab.values()):
         return vocab
@@ -203,7 +203,7 @@ def _with_blank_lines(vocab: dict[str, int]) -> dict[str, int]:
 
 
 def _options(files: PublishedFiles, specials: Mapping[str, str]) -> tuple[bool, int]:
-    """Reads (lowercase, max_word_length) of the two JSON files. Raises UserError for other rules."""
+    """Returns (lowercase, max_word_length) from the two JSON files. Raises UserError for other rules."""
     lowercase = files.check_bert_words()
     files.check_component("model", "WordPiece", continuing_subword_prefix="##", unk_token=specials["unk"])
     max_word_length = files.model.get("max_input_chars_per_word", PUBLISHED_MAX_WORD_LENGTH)
