@@ -27,7 +27,7 @@ def test_the_splits_divide_the_documents(scanned_corpus):
     taken = {split: list(documents) for split, (_, documents) in each.items()}
     assert sorted(chain(*taken.values())) == sorted(corpus.documents())
     for split, documents in taken.items():
-        assert len(documents) == scanned.of(split).sum() > 0
+        assert len(documents) == scanned.in_split(split).sum() > 0
         assert sum(map(len, documents)) == scanned.characters(split) == each[split][0]
 
 

@@ -1,4 +1,4 @@
-"""Writing one-dimensional arrays of any size as .npy files, chunk by chunk."""
+"""Writers of one-dimensional arrays of any size as .npy files, chunk by chunk."""
 
 import contextlib
 import pathlib
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def save_offsets(path: pathlib.Path, parts: Iterable[np.ndarray]) -> None:
-    """Writes the offsets that follow from the lengths in `parts`, int64 arrays, one after the other."""
+    """Writes the offsets 0, l0, l0 + l1, ... of the lengths l0, l1, ... in `parts`, consecutive int64 arrays."""
     with growing_array(path, np.dtype(np.int64)) as append:
         total = np.zeros(1, np.int64)
         append(total)
@@ -19,8 +19,8 @@ def save_offsets(path: pathlib.Path, parts: Iterable[np.ndarray]) -> None:
 
 @contextlib.contextmanager
 def growing_array(path: pathlib.Path, dtype: np.dtype) -> Iterator[Callable[[np.ndarray], None]]:
-    """Yields a function that appends to the .npy file of a one-dimensional array. If the disk is full, it raises an
-    error, where writing to a memory map would end the process."""
+    """Yields a function that appends to the .npy file of a one-dimensional array. It raises OSError if the disk is
+    full, where writing to a memory map would end the process."""
     count = 0
 
     def write_header() -> None:  # again when the size is known; numpy reserves enough space for that

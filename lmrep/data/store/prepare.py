@@ -1,4 +1,4 @@
-"""Builds the token stores of a corpus and a tokenizer's config, or opens them if they exist.
+"""The token stores of a corpus and a tokenizer's config, which are opened if they exist, and built otherwise.
 
 The result is a folder of the data directory, named by a fingerprint of everything that decides its content:
 
@@ -46,12 +46,12 @@ from lmrep.data.store.scan import CorpusScan, Progress, Report
 from lmrep.data.store.tokenize import Batch, Tokenized
 
 BUILD = 3  # version of the unfinished folder; raise it if a change cannot continue older ones
-RULES = f"{corpora.splits.VERSION} {sentences.VERSION}"  # by which the same text gives other examples
+RULES = f"{corpora.splits.VERSION} {sentences.VERSION}"  # with other rules the same text gives other examples
 LAYOUT = 3  # version of the folder; raise it if a change makes older ones unreadable
 PART = 2**25  # characters of a part, the most that a killed process loses
 MAX_PARTS = 128  # each is a file of each split; parts of larger corpora are larger
 BATCH = 2**18  # characters that are sent to a process at a time
-SMALL = 2**22  # characters of a corpus that is tokenized without other processes
+SMALL = 2**22  # characters that are tokenized without child processes
 NOT_WRITTEN = "requested and"  # NumPy's "8 requested and 0 written", which does not give the reason
 DISK_FULL = ("No space left", "quota exceeded", NOT_WRITTEN)
 Numbers = dict[str, dict[str, Number]]  # of each split
@@ -70,16 +70,16 @@ class Prepared:
     # unknown_fraction}; words are separated by white space, unknown counts tokens, long_words have more than 1,000
     # characters
     statistics: dict[str, dict[str, float]]
-    directory: pathlib.Path  # the folder
+    directory: pathlib.Path  # the folder of the stores
     # counts of anomalies of the text, such as bytes that are not UTF-8; only those that occurred
     text: dict[str, int] = field(default_factory=dict)
-    sentences: str = ""  # how documents are divided into sentences, for people
+    sentences: str = ""  # description of how documents are divided into sentences
 
 
 def prepare(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | pathlib.Path,
             progress: Progress | None = None) -> Prepared:
     """Opens the stores of a corpus and a tokenizer; builds them if they are missing or damaged. If the data directory
-    is remote, those that are there are downloaded to the default one, and others are built on this machine.
+    is remote, stores in it are downloaded to the default directory, and others are built on this machine.
 
     Tokenization uses all cores, a few hundred megabytes of memory, and 17 bytes per document. If it is interrupted, the
     next call continues it. If several processes need the same stores, one builds them and the others wait. `progress`
@@ -113,7 +113,7 @@ def prepare(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | 
 
 
 def choose_sentences(data: corpora.Config, corpus: corpora.Corpus) -> tuple[corpora.Config, str]:
-    """Returns (the config with "line" or "split" in place of "auto", which of them it is and why, for people)."""
+    """Returns (the config with "line" or "split" in place of "auto"; which of them and why, as text for people)."""
     why, known = "data.sentences", corpora.CORPORA[data.corpus].sentences
     if data.sentences == "auto" and known != "auto":
         data, why = dataclasses.replace(data, sentences=known), data.corpus
@@ -128,25 +128,25 @@ def choose_sentences(data: corpora.Config, corpus: corpora.Corpus) -> tuple[corp
 
 def fingerprint(corpus: corpora.Corpus, data: corpora.Config, config: tokenizers.Config,
                 loaded: tokenizers.Tokenizer | None) -> str:
-    """Hashes (SHA-256) everything that decides the folder's content. `data` comes from `choose_sentences`, `loaded` is
-    the tokenizer of `config.vocab_file`."""
+    """Returns the SHA-256 of everything that decides the content of the folder. `data` comes from `choose_sentences`;
+    `loaded` is the tokenizer of `config.vocab_file`."""
     identity = dataclasses.replace(config, vocab_file="", whitespace="") if loaded is None else loaded.fingerprint
     return digest([LAYOUT, token_store.RECORD, corpus.fingerprint(), data.validation, data.test, RULES, data.sentences,
                    tokenizers.TOKENIZERS[config.name].rules, tokenizers.keeps_whitespace(config), repr(identity)])
 
 
 def folder_name(corpus: corpora.Corpus, content: str) -> str:
-    """Names the folder with this fingerprint."""
+    """Returns the name of the folder with this fingerprint."""
     return f"{corpus.name}-{content[:16]}"
 
 
 def build_key(content: str) -> str:
-    """Makes the key on which an unfinished folder must agree to be continued."""
+    """Returns the key of a build; only an unfinished folder with the same key is continued."""
     return json.dumps([content, BUILD, PART, MAX_PARTS, importlib.metadata.version("tokenizers")])
 
 
 def bytes_needed(characters: int, vocabulary_size: int) -> int:
-    """Estimates the disk space of a text's stores, at four characters per token and a hundred per sentence."""
+    """Estimates the bytes of a text's stores on disk, at four characters per token and a hundred per sentence."""
     return int(characters * (token_store.dtype(vocabulary_size).itemsize / 4 + 2 * 8 / 100)) + 2**20
 
 
@@ -155,10 +155,11 @@ def _open(directory: pathlib.Path, content: str, damaged_records: int) -> Prepar
         facts = json_files.read(Numbers, directory / "statistics.json") or {}
         text = facts.pop("text", {})
         tokenizer = tokenizers.load(directory / "tokenizer").with_counts(np.load(directory / "counts.npy"))
-        names = {split: hashlib.sha256(f"{content} {tokenizer.fingerprint} {split}".encode()).hexdigest()
-                 for split in facts}
-        stores = {split: token_store.Store(directory / split, split, tokenizer.vocabulary, name,
-                                     damaged_records=damaged_records) for split, name in names.items()}
+        fingerprints = {split: hashlib.sha256(f"{content} {tokenizer.fingerprint} {split}".encode()).hexdigest()
+                        for split in facts}
+        stores = {split: token_store.Store(directory / split, split, tokenizer.vocabulary, split_fingerprint,
+                                           damaged_records=damaged_records)
+                  for split, split_fingerprint in fingerprints.items()}
     except (OSError, ValueError, KeyError, UserError) as error:
         raise UserError(f"the token store {directory} cannot be opened: {error}; delete that directory, and the next "
                         "run builds it again") from error
@@ -166,7 +167,7 @@ def _open(directory: pathlib.Path, content: str, damaged_records: int) -> Prepar
 
 
 def remove(directory: pathlib.Path) -> None:
-    """Removes a damaged token store, if it is there. Raises UserError where that is not permitted."""
+    """Removes a damaged token store, if it exists. Raises UserError if that is not permitted."""
     try:
         if directory.exists():
             shutil.rmtree(directory)
@@ -198,7 +199,7 @@ def locked(directory: pathlib.Path, progress: Progress) -> Iterator[None]:
 
 def _build(directory: pathlib.Path, content: str, corpus: corpora.Corpus, survey: CorpusScan, config: tokenizers.Config,
            tokenizer: tokenizers.Tokenizer | None, lines: bool, progress: Progress) -> None:
-    """Builds the folder beside its final path, continuing what is there, and renames it."""
+    """Builds the folder beside its final path, continuing an unfinished one, and renames it."""
     partial, keep = directory.with_name(directory.name + ".partial"), tokenizers.keeps_whitespace(config)
     parts: list[pathlib.Path] = []
     try:
@@ -230,8 +231,8 @@ def _build(directory: pathlib.Path, content: str, corpus: corpora.Corpus, survey
             if isinstance(error, OSError):
                 raise RunFault(f"{partial} cannot be written: {error}; choose another --data_dir") from error
             raise
-        left = survey.lengths[part_of(survey) >= sum(part.exists() for part in parts)].sum()
-        needed = bytes_needed(left, tokenizer.size if tokenizer else config.vocab_size)
+        remaining = survey.lengths[part_of(survey) >= sum(part.exists() for part in parts)].sum()
+        needed = bytes_needed(remaining, tokenizer.size if tokenizer else config.vocab_size)
         raise RunFault(f"the disk of {directory.parent} is full: about {byte_size(needed)} more are needed, "
                        f"{byte_size(shutil.disk_usage(directory.parent).free)} are free; free space and run again, "
                        "which continues where this one stopped, or choose another --data_dir") from error
@@ -263,7 +264,7 @@ def _finish(done: pathlib.Path, parts: list[pathlib.Path], facts: dict[str, dict
 
 def write_facts(done: pathlib.Path, facts: dict[str, dict[str, float]], text: dict[str, int],
                 tokenizer: tokenizers.Tokenizer) -> None:
-    """Writes statistics and the files of the tokenizer. `text` has the anomalies that the scan counted."""
+    """Writes the statistics and the tokenizer. `text` has the counts of anomalies from the scan."""
     content = json.dumps({**facts, "text": text}, indent=2)
     (done / "statistics.json").write_text(content + "\n", encoding="utf8")
     tokenizer.save(done / "tokenizer")
@@ -273,7 +274,7 @@ def write_facts(done: pathlib.Path, facts: dict[str, dict[str, float]], text: di
 
 
 def part_of(survey: CorpusScan) -> np.ndarray:
-    """Computes the index of each document's part, int64."""
+    """Returns the index of each document's part, int64."""
     size = max(PART, -(-int(survey.lengths.sum()) // MAX_PARTS))
     begins = np.cumsum(survey.lengths) - survey.lengths
     return np.unique(begins // size, return_inverse=True)[1]
@@ -315,11 +316,11 @@ def _write(temporary: pathlib.Path, writers: dict[str, token_store.Writer], batc
            size: int, report: Report) -> None:
     """Writes the stores of a part, and its counts."""
     tallies, counts = {split: Counter() for split in writers}, np.zeros(size, np.int64)
-    for batch, ids in batches:
-        writers[batch.split].add(ids.tokens, ids.sentences, ids.documents, ids.unknown)
-        tallies[batch.split].update(statistics.tally(batch.characters, ids))
+    for batch, tokenized in batches:
+        writers[batch.split].add(tokenized.tokens, tokenized.sentences, tokenized.documents, tokenized.unknown)
+        tallies[batch.split].update(statistics.tally(batch.characters, tokenized))
         if batch.split == "train":
-            counts += np.bincount(ids.tokens, minlength=size)
+            counts += np.bincount(tokenized.tokens, minlength=size)
         report.add(batch.characters)
     np.save(temporary / "counts.npy", counts)
     (temporary / "tallies.json").write_text(json.dumps(tallies))

@@ -1,5 +1,5 @@
-"""Reading a corpus several times: the first time finds the split of each document, and later times must find the same
-documents. In between, a document takes 17 bytes of memory.
+"""Several passes over a corpus. The first finds the split of each document; later ones must read the same documents.
+Between them, a document takes 17 bytes of memory.
 """
 
 import itertools
@@ -22,29 +22,31 @@ Progress = Callable[[str], None]
 
 
 class CorpusScan(NamedTuple):
-    """What is known about each document after the first time."""
+    """The properties of each document, from the first pass."""
 
-    positions: np.ndarray  # uint64, its `corpora.hash_position`
-    lengths: np.ndarray  # int64, its characters
+    positions: np.ndarray  # uint64, the `corpora.hash_position` of each document
+    lengths: np.ndarray  # int64, the characters of each document
     splits: np.ndarray  # int8, an index into SPLITS
     text: dict[str, int]  # counts of anomalies of the text
 
-    def of(self, split: str) -> np.ndarray:
+    def in_split(self, split: str) -> np.ndarray:
+        """Returns bool for each document, whether it is in a split."""
         return self.splits == corpora.SPLITS.index(split)
 
     def characters(self, split: str) -> int:
-        return int(self.lengths[self.of(split)].sum())
+        """Returns the number of characters of a split."""
+        return int(self.lengths[self.in_split(split)].sum())
 
 
 def survey(corpus: corpora.Corpus, data: corpora.Config, progress: Progress) -> CorpusScan:
-    """Reads the corpus for the first time. Raises UserError if it cannot be read or divided into splits."""
+    """Makes the first pass over the corpus. Raises UserError if it cannot be read or divided into splits."""
     tally, report = Counter(), Report("reading", 0, progress)
     positions, lengths = measure(corpus.documents(tally), report.add)
     return from_measured(positions, lengths, tally, data)
 
 
 def measure(texts: Iterable[str], report: Callable[[int], None]) -> tuple[np.ndarray, np.ndarray]:
-    """Measures documents: (positions, lengths), as in `CorpusScan`. Reports each length."""
+    """Returns (positions, lengths) of documents, as in `CorpusScan`. Calls `report` with each length."""
     positions, lengths = array("Q"), array("q")
     for text in texts:
         positions.append(corpora.hash_position(text))
@@ -66,12 +68,12 @@ def describe_anomalies(counts: Mapping[str, int]) -> str:
 
 
 def reread(corpus: corpora.Corpus, scanned: CorpusScan) -> Iterator[str]:
-    """Yields the documents. Raises RunFault if they changed since the first time."""
+    """Yields the documents. Raises RunFault if they changed since the first pass."""
     return unchanged(corpus.documents(), scanned.positions)
 
 
 def unchanged(texts: Iterable[str], positions: np.ndarray) -> Iterator[str]:
-    """Yields the texts. Raises RunFault if their positions are not these."""
+    """Yields the texts. Raises RunFault if their `corpora.hash_position` are not `positions`."""
     for position, text in itertools.zip_longest(positions, texts):
         if position is None or text is None or corpora.hash_position(text) != position:
             raise RunFault(CHANGED)
@@ -80,12 +82,12 @@ def unchanged(texts: Iterable[str], positions: np.ndarray) -> Iterator[str]:
 
 def documents(data: corpora.Config, split: str, progress: Progress) -> tuple[int, Iterator[str]]:
     """Returns (characters, raw documents in order) of a split. The corpus is read once to find the splits, and again as
-    the documents are consumed. Raises as `survey` and `reread`."""
+    the documents are consumed. Raises UserError as `survey`, and RunFault as `reread`."""
     corpus = corpora.open_corpus(data)
     scanned = survey(corpus, data, progress)
     if anomalies := describe_anomalies(scanned.text):
         progress(f"in the text: {anomalies}")
-    texts = (text for text, selected in zip(reread(corpus, scanned), scanned.of(split), strict=True) if selected)
+    texts = (text for text, selected in zip(reread(corpus, scanned), scanned.in_split(split), strict=True) if selected)
     return scanned.characters(split), texts
 
 
@@ -107,10 +109,10 @@ def sample(corpus: corpora.Corpus, scanned: CorpusScan, budget: float, keep_whit
 
 
 def repeats(scanned: CorpusScan, budget: float) -> np.ndarray:
-    """Computes how often each document is in the sample of `budget` characters, int64."""
+    """Returns how often each document is in the sample of `budget` characters, int64."""
     times, fraction = divmod(budget / max(1, scanned.characters("train")), 1)
     once_more = (scanned.positions & np.uint64(0xFFFFFFFF)) < fraction * 2**32
-    return (int(times) + once_more) * scanned.of("train")
+    return (int(times) + once_more) * scanned.in_split("train")
 
 
 def lines(text: str, keep_whitespace: bool) -> list[str]:
@@ -119,7 +121,7 @@ def lines(text: str, keep_whitespace: bool) -> list[str]:
 
 
 class Report:
-    """Reports how many characters are processed."""
+    """A progress report of the number of characters that are processed."""
 
     def __init__(self, what: str, total: int, progress: Progress, done: int = 0):
         self.what, self.total, self.done = what, total, done

@@ -1,5 +1,5 @@
-"""The token stores of a mixture of corpora, under one tokenizer, which is loaded, or trained on text of all corpora in
-the proportions of the mixture."""
+"""The token stores of a mixture of corpora. They share one tokenizer, which is loaded, or trained on text of all
+corpora in the proportions of the mixture."""
 
 import dataclasses
 import itertools
@@ -26,24 +26,24 @@ def prepare_sources(
     sources: Sequence[DataSet], temperature: float, tokenizer: tokenizers.Config, data_dir: str | pathlib.Path,
     progress: Progress | None = None, size_cap: int = 0,
 ) -> Prepared:
-    """Opens or builds stores as `prepare`, for several corpora: each split that all of them have is a `Sources`.
-
-    Counts are weighted by the proportions of the mixture; statistics are sums over the sources.
+    """Opens or builds the stores of several corpora, as `prepare` for one. Each split that all of them have is a
+    `Sources`. Counts are weighted by the proportions of the mixture; statistics are sums over the sources.
 
     Args:
-      temperature: 0 for the given weights; T for weights times the tokens of each source to the power of 1 / T (Conneau
-        and Lample 2019): 1 samples sources by their size, larger values sample small ones more often.
+      sources: the corpora and their weights.
+      temperature: T for weights times the tokens of each source to the power of 1 / T (Conneau and Lample 2019): 1
+        samples sources by their size, larger values sample small ones more often. 0 for the weights alone.
       tokenizer, data_dir, progress: as for `prepare`.
-      size_cap: tokens that a source counts as at most; 0: all. The text that a tokenizer is trained on, whose tokens
-        are not known before, is in the proportions without it.
+      size_cap: the number of tokens as which a larger source counts; 0 for none. The text on which a tokenizer is
+        trained is in the proportions without it, since tokens cannot be counted before.
 
     Raises:
       UserError, RunFault: as `prepare`.
     """
     progress = progress or (lambda line: None)
     if not tokenizer.vocab_file:
-        home = _common_tokenizer(sources, temperature, tokenizer, data_dir, progress)
-        tokenizer = dataclasses.replace(tokenizer, vocab_file=str(home))
+        directory = _common_tokenizer(sources, temperature, tokenizer, data_dir, progress)
+        tokenizer = dataclasses.replace(tokenizer, vocab_file=str(directory))
     prepared = [prepare(source.data, tokenizer, data_dir, progress) for source in sources]
     tokens = [corpus.stores["train"].tokens for corpus in prepared]
     blocks = block_counts(mixing_weights([source.weight for source in sources], tokens, temperature, size_cap))
@@ -70,19 +70,19 @@ def _common_tokenizer(
 ) -> pathlib.Path:
     """Returns the directory of a tokenizer trained on the train splits of all sources; trains it if it is missing."""
     opened = [corpora.open_corpus(source.data) for source in sources]
-    facts = [[corpus.fingerprint(), corpora.splits.VERSION, source.weight, source.data.validation, source.data.test]
-             for corpus, source in zip(opened, sources, strict=True)]
-    keep = tokenizers.keeps_whitespace(config)
-    identity = digest([facts, temperature, tokenizers.TOKENIZERS[config.name].rules, keep,
+    identities = [[corpus.fingerprint(), corpora.splits.VERSION, source.weight, source.data.validation,
+                   source.data.test] for corpus, source in zip(opened, sources, strict=True)]
+    keep_whitespace = tokenizers.keeps_whitespace(config)
+    identity = digest([identities, temperature, tokenizers.TOKENIZERS[config.name].rules, keep_whitespace,
                        repr(dataclasses.replace(config, whitespace="")), scan.TRAINING_SAMPLE])
-    home = remote_cache.local_data_dir(data_dir) / f"tokenizer-{identity[:16]}"
-    if not (damage := find_damage(home)):
-        return home
-    if home.exists():
-        progress(f"the tokenizer {home} is damaged: {damage}; training it again")
-        shutil.rmtree(home, ignore_errors=True)
-    if remote_cache.download_sealed(data_dir, home.name, progress):
-        return home
+    directory = remote_cache.local_data_dir(data_dir) / f"tokenizer-{identity[:16]}"
+    if not (damage := find_damage(directory)):
+        return directory
+    if directory.exists():
+        progress(f"the tokenizer {directory} is damaged: {damage}; training it again")
+        shutil.rmtree(directory, ignore_errors=True)
+    if remote_cache.download_sealed(data_dir, directory.name, progress):
+        return directory
     progress(f"reading {', '.join(corpus.description for corpus in opened)}")
     surveys = [scan.survey(corpus, source.data, progress) for corpus, source in zip(opened, sources, strict=True)]
     sizes = [max(1, survey.characters("train")) for survey in surveys]
@@ -91,13 +91,13 @@ def _common_tokenizer(
     progress(f"training a tokenizer of {config.vocab_size:,} tokens on {len(sources)} sources")
     trained = tokenizers.train(config, lambda: (
         line for source, corpus, survey, budget in zip(sources, opened, surveys, budgets, strict=True)
-        for line in scan.sample(corpus, survey, budget, keep, scan.Report(
+        for line in scan.sample(corpus, survey, budget, keep_whitespace, scan.Report(
             f"reading {source.name} for the tokenizer", int(survey.lengths.sum()), progress))))
     try:
-        with atomic_directory(home, keep_existing=True) as temporary:
+        with atomic_directory(directory, keep_existing=True) as temporary:
             trained.save(temporary)
             seal(temporary, {})
     except OSError as fault:
-        raise RunFault(f"cannot write the tokenizer {home}: {fault}; free some space or choose another --data_dir") \
-            from fault
-    return home
+        raise RunFault(f"cannot write the tokenizer {directory}: {fault}; free some space or choose another "
+                       "--data_dir") from fault
+    return directory

@@ -8,21 +8,22 @@ from lmrep.data.store.scan import Progress
 from lmrep.data.store.tokenize import Tokenized
 
 
-def tally(characters: int, ids: Tokenized) -> dict[str, int]:
-    """Counts what a batch adds to `statistics.json`."""
-    words, unknown, long = ids.tally.tolist()
-    return {"documents": len(ids.documents), "sentences": len(ids.sentences), "tokens": len(ids.tokens),
+def tally(characters: int, tokenized: Tokenized) -> dict[str, int]:
+    """Returns the counts that a batch adds to `statistics.json`."""
+    words, unknown, long = tokenized.tally.tolist()
+    return {"documents": len(tokenized.documents), "sentences": len(tokenized.sentences),
+            "tokens": len(tokenized.tokens),
             "characters": characters, "words": words, "unknown": unknown, "long_words": long}
 
 
 def with_rates(tally: Mapping[str, int]) -> dict[str, float]:
-    """Adds to the counts of a split the rates computed from them."""
+    """Returns the counts of a split and the rates computed from them."""
     return {**tally, "tokens_per_word": tally["tokens"] / max(1, tally["words"]),
             "unknown_fraction": tally["unknown"] / max(1, tally["tokens"])}
 
 
 def check(statistics: dict[str, dict[str, float]], config: tokenizers.Config, progress: Progress) -> None:
-    """Raises UserError for stores that no run could use; warns if many words are unknown."""
+    """Raises UserError for splits that no run could use; reports a warning if many tokens are unknown."""
     empty = [name for name, tally in statistics.items() if not tally["sentences"]]
     if empty:
         raise UserError(f"the {empty[0]} split has no text: none of its documents has a token; give the corpus "

@@ -45,8 +45,8 @@ def dtype(vocabulary_size: int) -> np.dtype:
 
 def write(directory: str | pathlib.Path, documents: Iterable[Sequence[Sequence[int]]], vocabulary: Vocabulary,
           split: str = "train", fingerprint: str = "") -> "Store":
-    """Writes documents, which are sequences of sentences, which are sequences of ids, as `encode_batch` gives them, and
-    opens the store."""
+    """Writes documents, which are sequences of sentences, which are sequences of ids from `encode_batch`, to a store,
+    and opens it."""
     part, words, unknown = pathlib.Path(directory) / "part", vocabulary.characters, None
     with Writer(part, split, vocabulary.size, last=True, characters=words is not None) as writer:
         for document in documents:
@@ -65,7 +65,7 @@ def write(directory: str | pathlib.Path, documents: Iterable[Sequence[Sequence[i
 
 
 class Writer:
-    """Writes one part of a store; a context manager that completes the part if no error occurs.
+    """A writer of one part of a store: a context manager that completes the part if no error occurs.
 
     A part is a TFDS dataset of full records and these files:
 
@@ -78,9 +78,9 @@ class Writer:
     It holds some records and the two indices in memory: 8 bytes per sentence.
 
     Args:
-      directory: where the part is written.
+      directory: the directory of the part.
       split: the name of the split.
-      vocabulary_size: the number of ids.
+      vocabulary_size: the number of token ids.
       before: the directory of the previous part; None for the first.
       last: whether this is the last part, whose last record is padded with zeros. It always has a record, which TFDS
         expects of a dataset.
@@ -147,7 +147,7 @@ class Writer:
 
 
 def join(parts: Sequence[str | pathlib.Path], directory: str | pathlib.Path, split: str, vocabulary_size: int) -> None:
-    """Makes a store of its parts, in order, by moving their records; it holds the indices of one part in memory.
+    """Makes a store of its parts, in order, by moving their records. Holds the indices of one part in memory.
 
     After an interruption it may be called again with the same arguments. The parts cannot be used afterwards.
     """
@@ -170,7 +170,7 @@ def join(parts: Sequence[str | pathlib.Path], directory: str | pathlib.Path, spl
 
 
 def records_of_parts(tokens: Sequence[int]) -> list[int]:
-    """Computes the number of records that each part writes, given its number of tokens."""
+    """Returns the number of records of each part, given the number of tokens of each part."""
     ends = np.cumsum(tokens) // RECORD
     ends[-1] += 1  # the padded one
     return np.diff(ends, prepend=0).tolist()
@@ -194,7 +194,7 @@ TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_INDEX}"  # the file names of S
 
 
 def shard_name(split: str, number: int) -> str:
-    """Names a file of records."""
+    """Returns the name of a file of records."""
     return f"tokens-{split}.array_record-{number:05}"
 
 
@@ -211,14 +211,14 @@ class Store:
     """Random access to the tokens of one split.
 
     Attributes:
-      directory: where it is.
-      split: its name, "train", "validation" or "test".
-      tokens: number of tokens.
+      directory: the directory of the store.
+      split: "train", "validation" or "test".
+      tokens: the number of tokens.
       sentences: int64[n + 1], memory-mapped; sentence i has the tokens `sentences[i]` up to `sentences[i + 1]`.
       documents: int64[k + 1], memory-mapped; document j has the sentences `documents[j]` up to `documents[j + 1]`.
       unknown: the words outside of the vocabulary; None for tokenizers without characters.
-      vocabulary: of the ids.
-      fingerprint: identifies the content: equal for equal corpus, split, tokenizer and white space.
+      vocabulary: the vocabulary of the ids.
+      fingerprint: a hash that is equal for equal corpus, split, tokenizer and white space.
 
     Up to `damaged_records` unreadable records are read as unknown tokens, each with a warning that names it. Positions
     do not change, so a resumed run reads the same.
@@ -247,7 +247,7 @@ class Store:
         self._cache = np.empty((slots, RECORD), dtype)  # decoded records; memory is allocated as they are filled
         self._slot = np.full(len(self._records), -1, np.int32)  # the slot of a record in the cache, -1 if it has none
         self._record = np.full(slots, -1, np.int64)  # the record in a slot
-        self._used = np.zeros(slots, np.int64)  # number of the request that last used a slot
+        self._used = np.zeros(slots, np.int64)  # the request that last used a slot, by number
         self._clock = 0
         self._lock = threading.Lock()
         self._ends = np.cumsum(self._records.dataset_info.splits[split].shard_lengths)
@@ -290,8 +290,8 @@ class Store:
         return rows
 
     def _slots_of(self, record: np.ndarray) -> np.ndarray | None:
-        """Finds the slots of these records in the cache. Reads those that are missing, in place of the least recently
-        used ones; None if the cache is too small for all of them."""
+        """Returns the slots of these records in the cache. Reads missing ones in place of the least recently used ones;
+        None if the cache is too small for all of them."""
         self._clock += 1
         slots = self._slot[record]
         absent = slots < 0
@@ -323,7 +323,7 @@ class Store:
 
     def _decode(self, record: int, encoded: bytes) -> np.ndarray:
         """Decodes the tokens of a record: its last bytes, after a header that TFDS writes. TFDS itself decodes the
-        first one, and those with another header, in ten times as long."""
+        first record and records with another header, which takes ten times as long."""
         size = RECORD * self._cache.itemsize
         if self._header is None or encoded[:-size] != self._header:
             tokens = self._records.__getitems__([record])[0]["tokens"]

@@ -1,4 +1,4 @@
-"""Tokenizes documents on all cores, in order.
+"""Tokenization of documents on all cores, in order.
 
 Sentence splitting and tokenization run in child processes, each of which receives batches of documents and returns
 arrays. They are started as new programs, not forked, because JAX may have started threads, and they import neither JAX
@@ -97,16 +97,17 @@ class Batch(NamedTuple):
 
 def tokenize_batches(tokenizer: tokenizers.Tokenizer, directory: Path, batches: Iterable[Batch], processes: int,
                      keep_whitespace: bool = False, lines: bool = False) -> Iterator[tuple[Batch, Tokenized]]:
-    """Yields each batch, without its texts, and its ids, in order. The number of processes has no effect on them.
+    """Yields each batch, without its texts, and its ids, in order. The ids do not depend on the number of processes.
 
     Args:
       tokenizer: used if `processes` is 0; then only the library's threads run in parallel.
-      directory: where the tokenizer is saved, for the children to load.
+      directory: the saved tokenizer, which the children load.
       batches: at most MAX_PENDING characters are taken from it before their ids are yielded.
       processes: number of children.
       keep_whitespace, lines: as in `tokenize`.
 
-    Raises RunFault if a child dies.
+    Raises:
+      RunFault: a child died.
     """
     if not processes:
         yield from ((batch._replace(texts=[]), tokenize(tokenizer, batch.texts, keep_whitespace, lines))
@@ -151,18 +152,18 @@ def _children(directory: Path, processes: int, keep_whitespace: bool, lines: boo
             raise RunFault(f"a tokenizing process {end}; {fix}; the next run continues where this one stopped")
         return response
 
-    started = []
+    children = []
     executor = ThreadPoolExecutor(processes, "tokenizing")
     try:
         for _ in range(processes):
-            started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment))
-            idle.put(started[-1])
+            children.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment))
+            idle.put(children[-1])
         yield lambda texts: executor.submit(run, texts)
     finally:
-        for child in started:
+        for child in children:
             child.kill()
         executor.shutdown(cancel_futures=True)
-        for child in started:
+        for child in children:
             child.wait()
             for pipe in (child.stdin, child.stdout):
                 with contextlib.suppress(OSError):  # unwritten data

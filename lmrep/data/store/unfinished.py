@@ -1,4 +1,4 @@
-"""The folder of an unfinished build: pieces that are complete are sealed, and continued from if they are intact."""
+"""The folder of an unfinished build. Complete pieces are sealed; a later build keeps those that are intact."""
 
 import contextlib
 import shutil
@@ -11,8 +11,8 @@ KEY = "key.json"
 
 
 def resume(folder: Path, key: str, progress: Callable[[str], None]) -> None:
-    """Makes the folder of a build, or keeps what an interrupted build with the same key has completed there: its
-    tokenizer and its parts up to the first that is damaged."""
+    """Makes the folder of a build, or keeps the pieces that an interrupted build with the same key completed: its
+    tokenizer and its parts up to the first damaged one."""
     try:
         same = (folder / KEY).is_file() and (folder / KEY).read_bytes() == key.encode()
     except OSError:

@@ -21,22 +21,22 @@ POSITIONS, OFFSETS, BYTES = "unknown.npy", "unknown_offsets.npy", "unknown_bytes
 
 
 class UnknownWords(NamedTuple):
-    """The words of some tokens that are outside of the vocabulary."""
+    """The words of a text that are outside of the vocabulary."""
 
     positions: np.ndarray  # int64[m], of these words among the tokens, ascending
     bytes: np.ndarray  # uint8, of all words, one after another
-    lengths: np.ndarray  # int64[m], bytes of each
+    lengths: np.ndarray  # int64[m], number of bytes of each word
 
 
 def save(directory: pathlib.Path, parts: Sequence[UnknownWords]) -> None:
-    """Writes the words of one part of a store, whose positions count from its first token; OFFSETS has lengths."""
+    """Writes the words of one part of a store, whose positions count from its first token; OFFSETS holds lengths."""
     empty = UnknownWords(np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros(0, np.int64))
     for name, arrays in zip((POSITIONS, BYTES, OFFSETS), zip(empty, *parts, strict=True), strict=True):
         np.save(directory / name, np.concatenate(arrays))
 
 
 def join(parts: Sequence[pathlib.Path], directory: pathlib.Path, tokens: Sequence[int]) -> None:
-    """Writes the table of a store, given its parts and the number of tokens of each; nothing for parts without."""
+    """Writes the table of a store from its parts, which have these numbers of tokens, unless they have no table."""
     if not (parts[0] / POSITIONS).exists():
         return
     with growing_array(directory / POSITIONS, np.dtype(np.int64)) as append:

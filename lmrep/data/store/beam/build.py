@@ -24,17 +24,17 @@ from lmrep.data.store.beam.runner import Runner
 from lmrep.data.store.beam.workers import File, Tokens, reader_file
 from lmrep.data.store.scan import CorpusScan, Progress
 
-BLOCK = 2**24  # characters that are tokenized at a time, and the tokens of a file
+BLOCK = 2**24  # characters that are tokenized at a time into one file
 SUFFIX = ".beam"  # of the folder of an unfinished build
 
 
 def build(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | pathlib.Path, runner: Runner,
           progress: Progress | None = None) -> tuple[str, dict[str, dict[str, float]]]:
-    """Builds stores as `prepare.prepare`, but on Apache Beam, and in `data_dir` itself if that is remote, where it
-    builds what is missing and opens nothing.
+    """Builds the stores of `prepare.prepare` on Apache Beam, if they are missing, and in `data_dir` itself if that is
+    remote. Opens nothing.
 
     Returns:
-      The folder or URL, and its statistics.
+      (the folder or URL of the stores, the statistics of their splits).
 
     Raises:
       UserError: the corpus, the vocabulary or the data directory cannot be used, or workers cannot see them.
@@ -79,8 +79,8 @@ def build(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | pa
 
 
 def prepare_corpus(data: corpora.Config, runner: Runner) -> None:
-    """Prepares a TFDS dataset that is a Beam pipeline itself, if it is not prepared. TFDS writes ArrayRecord to local
-    disks alone, so other machines need one that is prepared: raises UserError if it is not."""
+    """Prepares a TFDS dataset that is itself built by a Beam pipeline, if it is not prepared. TFDS writes
+    ArrayRecord to local disks alone, so other machines need a prepared one: raises UserError if it is not."""
     if runner.local:
         corpora.CORPORA[data.corpus].prepare(data, runners.create(runner), runners.make_options(runner))
     else:
@@ -97,7 +97,7 @@ def check_shared(data_dir: str, runner: Runner) -> None:
 def _build(work: Folder, done: Folder, content: str, corpus: corpora.Corpus, data: corpora.Config,
            config: tokenizers.Config, loaded: tokenizers.Tokenizer | None, described: str, runner: Runner,
            progress: Progress) -> None:
-    """Fills the folder `done`, the manifest last, continuing what is in `work`."""
+    """Fills the folder `done`, with the manifest last, continuing an unfinished build in `work`."""
     key = json.dumps([prepare.build_key(content), BLOCK])
     if work.read("key.json") != key.encode():
         work.remove()
@@ -128,7 +128,7 @@ def _build(work: Folder, done: Folder, content: str, corpus: corpora.Corpus, dat
 
 def _finish(done: Folder, work: Folder, files: list[File], tokenized: list[Tokens], facts: dict[str, dict[str, float]],
             survey: CorpusScan, tokenizer: tokenizers.Tokenizer) -> None:
-    """Writes the small files of the store, and in the end its manifest."""
+    """Writes the small files of the store, and then its manifest."""
     parts = int(prepare.part_of(survey)[-1]) + 1
     with work.temporary() as temporary:
         for split in facts:
@@ -148,13 +148,13 @@ def _finish(done: Folder, work: Folder, files: list[File], tokenized: list[Token
 
 
 class Pipelines:
-    """The pipelines of a build. Each returns what an earlier one wrote, if that was complete.
+    """The pipelines of a build. One that an earlier build completed returns the result of that build.
 
     Args:
-      corpus: what is read.
+      corpus: the corpus to tokenize.
       work: the folder that the workers share.
-      runner: where they run.
-      progress: is called with lines for people.
+      runner: the runner of the pipelines.
+      progress: called with lines for people.
     """
 
     def __init__(self, corpus: corpora.Corpus, work: Folder, runner: Runner, progress: Progress):
@@ -163,7 +163,7 @@ class Pipelines:
         self._documents: list[int] = []  # of each reader
 
     def survey(self, data: corpora.Config) -> CorpusScan:
-        """Reads the corpus for the first time, as `scan.survey`."""
+        """Makes the first pass over the corpus, as `scan.survey`."""
         scans = self._once("scan.json", lambda name: self._map(
             "reading", self._readers, partial(workers.measure, work=self.work), name, "scan"))
         self._documents = [documents for _, documents, _ in sorted(scans)]
@@ -231,7 +231,7 @@ class Pipelines:
 
     def tokenize(self, survey: CorpusScan, tokenizer: tokenizers.Tokenizer, keep: bool,
                  lines: bool) -> list[Tokens]:
-        """Tokenizes the corpus and returns what the blocks hold; the tokens are in files."""
+        """Tokenizes the corpus into files, one for each block, and returns the blocks."""
         import apache_beam as beam
 
         def construct(pipeline: Any, name: str) -> None:
@@ -266,7 +266,7 @@ class Pipelines:
         return [File(*row) for row in files]
 
     def _once(self, name: str, run: Callable[[str], Any]) -> Any:
-        """Returns the JSON of the file `name`, which `run(name)` writes at its end, unless an earlier build did."""
+        """Returns the JSON of the file `name`, which `run(name)` writes at its end if no earlier build did."""
         content = self.work.read(name)
         if content is None:
             run(name)
@@ -274,8 +274,8 @@ class Pipelines:
         return json.loads(content)
 
     def _map(self, what: str, items: list[Any], function: Callable[[Any], Any], name: str, folder: str = "") -> None:
-        """Runs a pipeline that writes the list of the results of `function` to the file `name`. Files in `folder` show
-        how many items are done."""
+        """Runs a pipeline that writes the results of `function` for all items to the file `name`. The number of
+        files in `folder` is the number of items that are done."""
         import apache_beam as beam
 
         def construct(pipeline: Any) -> None:
@@ -303,6 +303,6 @@ def write_results(results: list[Any], work: Folder, name: str) -> None:
 
 
 def write_tokens(blocks: list[Tokens], counts: bytes, work: Folder, name: str) -> None:
-    """Writes what all blocks hold, and the counts of ids."""
+    """Writes the descriptions of all blocks, and the counts of ids."""
     work.write("counts", counts)
     work.write(name, json.dumps(sorted(blocks, key=lambda block: block[:4])).encode())

@@ -1,4 +1,4 @@
-"""Runs pipelines on Apache Beam: its options, progress, and errors of workers as messages."""
+"""Pipelines on Apache Beam: their options, their progress, and the errors of workers as messages."""
 
 import contextlib
 import importlib.util
@@ -53,14 +53,14 @@ def parse(name: str, options: str) -> Runner:
     or does not know the runner or the options."""
     if importlib.util.find_spec("apache_beam") is None:
         raise UserError(f"--beam_runner={name} needs Apache Beam, which is not installed: {EXTRA}")
-    given = [option.removeprefix("--") for option in filter(None, (part.strip() for part in options.split(",")))]
+    flags = [option.removeprefix("--") for option in filter(None, (part.strip() for part in options.split(",")))]
     if name == LOCAL:
-        names = {option.partition("=")[0] for option in given}
+        names = {option.partition("=")[0] for option in flags}
         if "direct_running_mode" not in names:
-            given.append(PROCESSES)
-        if "direct_num_workers" not in names and "direct_running_mode=in_memory" not in given:
-            given.append(f"direct_num_workers={host.cores()}")
-    runner = Runner(name, tuple(given))
+            flags.append(PROCESSES)
+        if "direct_num_workers" not in names and "direct_running_mode=in_memory" not in flags:
+            flags.append(f"direct_num_workers={host.cores()}")
+    runner = Runner(name, tuple(flags))
     try:
         with contextlib.redirect_stderr(None), _no_warnings():
             create(runner)
@@ -111,15 +111,15 @@ def run(runner: Runner, what: str, construct: Callable[[Any], None], done: Calla
     """Runs a pipeline.
 
     Args:
-      runner: where.
-      what: the pipeline's name, for messages.
+      runner: the runner of the pipeline.
+      what: the work of the pipeline, for messages.
       construct: adds transforms to a `beam.Pipeline`.
-      done: the amount of work that is done, of `total` (0: not known).
-      describe: an amount as text.
-      progress: is called with lines for people.
+      done: returns the amount of work that is done, of `total` (0: not known).
+      describe: returns an amount as text.
+      progress: called with lines for people.
 
     Raises:
-      UserError, RunFault: those that a worker raised; RunFault for any other failure of the pipeline.
+      UserError, RunFault: a worker raised it; RunFault for any other failure of the pipeline.
     """
     import apache_beam
 
@@ -134,8 +134,8 @@ def run(runner: Runner, what: str, construct: Callable[[Any], None], done: Calla
 
 
 def _translated(error: Exception, runner: Runner, what: str) -> Exception:
-    """Returns the error of a worker. It arrives as an exception of its type with another message, or in the text of
-    another exception."""
+    """Returns the error that a worker raised. It arrives as an exception of its type with another message, or in the
+    text of another exception."""
     text = "\n".join(traceback.format_exception(error)).replace("\\n", "\n")
     if raised := RAISED.findall(text):
         name, message = raised[-1]
@@ -170,7 +170,7 @@ def _reporting(done: Callable[[], int], reporter: ProgressReporter, what: str,
 
 @contextlib.contextmanager
 def _no_warnings() -> Iterator[None]:
-    """Beam warns of optional packages when it is imported, through the root logger."""
+    """Silences the warnings of optional packages that Beam logs, through the root logger, when it is imported."""
     logging.disable(logging.WARNING)
     try:
         yield
@@ -180,7 +180,7 @@ def _no_warnings() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet(runner: Runner) -> Iterator[None]:
-    """Local workers log each error several times, with tracebacks, before the pipeline raises it."""
+    """Silences local workers, which log each error several times before the pipeline raises it."""
     beam_log = logging.getLogger("apache_beam")
     level = beam_log.level
     if runner.local and not log.isEnabledFor(logging.DEBUG):

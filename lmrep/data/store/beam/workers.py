@@ -1,4 +1,4 @@
-"""What the workers of a pipeline do. A function that is called again with the same arguments writes the same files."""
+"""The functions of a pipeline's workers. One that is called again with the same arguments writes the same files."""
 
 import functools
 import json
@@ -27,14 +27,14 @@ class Block(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """A tokenized block. They are sorted in the order of the corpus."""
+    """A tokenized block."""
 
     split: str
     part: int
     reader: int
     number: int
     name: str  # the file with its arrays `tokens`, and the lengths `sentences` and `documents`
-    tally: dict[str, int]  # what `statistics.tally` counts
+    tally: dict[str, int]  # the counts of `statistics.tally`
 
 
 class File(NamedTuple):
@@ -46,7 +46,7 @@ class File(NamedTuple):
 
 
 def reader_file(folder: str, reader: int) -> str:
-    """Names the file of a reader in a folder of the build."""
+    """Returns the name of the file of a reader in a folder of the build."""
     return f"{folder}/{reader:06}"
 
 
@@ -85,24 +85,24 @@ def _texts(reader: corpora.Reader, positions: np.ndarray) -> Iterator[str]:
 
 def tokenize_block(block: Block, work: Folder, keep_whitespace: bool, lines: bool, key: str,
                    alone: bool) -> tuple[Tokens, bytes]:
-    """Tokenizes a block into a file. Returns what it holds, and how often each id occurs in the train split, as the
+    """Tokenizes a block into a file. Returns its description, and how often each id occurs in the train split, as the
     bytes of int64[v] (empty for other splits).
 
     Args:
       block: the documents.
-      work: has the files of the tokenizer.
+      work: the folder of the build, with the files of the tokenizer.
       keep_whitespace, lines: as for `tokenize`.
       key: identifies the tokenizer, which a process loads once.
-      alone: whether no other worker is on this machine, so that the tokenizing library may use all cores.
+      alone: whether no other worker runs on this machine, so that the library may use all cores.
     """
     if not alone:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     tokenizer, batch = load_tokenizer(work, key), block.batch
-    ids = tokenize(tokenizer, batch.texts, keep_whitespace, lines)
-    tally = statistics.tally(batch.characters, ids)
+    tokenized = tokenize(tokenizer, batch.texts, keep_whitespace, lines)
+    tally = statistics.tally(batch.characters, tokenized)
     name = f"tokens/{block.reader:06}-{block.number:06}-{batch.characters}"
-    work.save(name, tokens=ids.tokens, sentences=ids.sentences, documents=ids.documents)
-    counts = np.bincount(ids.tokens, minlength=tokenizer.size).tobytes() if batch.split == "train" else b""
+    work.save(name, tokens=tokenized.tokens, sentences=tokenized.sentences, documents=tokenized.documents)
+    counts = np.bincount(tokenized.tokens, minlength=tokenizer.size).tobytes() if batch.split == "train" else b""
     return Tokens(batch.split, batch.part, block.reader, block.number, name, tally), counts
 
 
@@ -118,7 +118,7 @@ def load_tokenizer(work: Folder, key: str) -> tokenizers.Tokenizer:
 
 
 def sum_counts(counts: Iterable[bytes]) -> bytes:
-    """Adds arrays int64[v], as bytes, of which empty ones count as zero."""
+    """Adds arrays int64[v], as bytes. Empty ones count as zeros."""
     total = np.zeros(1, np.int64)
     for block in counts:
         total = total + np.frombuffer(block, np.int64) if block else total
@@ -126,7 +126,7 @@ def sum_counts(counts: Iterable[bytes]) -> bytes:
 
 
 def read_tokens(work: Folder, split: str) -> list[Tokens]:
-    """Lists what the tokenized blocks of a split hold, in the order of the corpus."""
+    """Lists the tokenized blocks of a split, in the order of the corpus."""
     tokenized = (Tokens(*block) for block in json.loads(work.read("tokens.json")))
     return sorted((block for block in tokenized if block.split == split), key=lambda block: block[:4])
 
@@ -140,7 +140,7 @@ def tokens_of_parts(tokenized: Iterable[Tokens], parts: int) -> list[int]:
 
 
 def write_shard(item: tuple[str, int], work: Folder, done: Folder, parts: int, vocabulary_size: int) -> File:
-    """Writes the records of a (split, part) that has records."""
+    """Writes the file of the records of a (split, part) that has some."""
     split, part = item
     tokenized = read_tokens(work, split)
     tokens = tokens_of_parts(tokenized, parts)
