@@ -43,7 +43,7 @@ from lmrep.core.sealed_cache import find_damage
 from lmrep.data import corpora, sentences, tokenizers
 from lmrep.data.store import scan, statistics, token_store, tokenize, unfinished
 from lmrep.data.store.scan import CorpusScan, Progress, Report
-from lmrep.data.store.tokenize import Batch, Tokenized
+from lmrep.data.store.tokenize import DocumentBatch, Tokenized
 
 BUILD = 3  # version of the unfinished folder; raise it if a change cannot continue older ones
 RULES = f"{corpora.splits.VERSION} {sentences.VERSION}"  # with other rules the same text gives other examples
@@ -200,7 +200,7 @@ def locked(directory: pathlib.Path, progress: Progress) -> Iterator[None]:
 def _build(directory: pathlib.Path, content: str, corpus: corpora.Corpus, survey: CorpusScan, config: tokenizers.Config,
            tokenizer: tokenizers.Tokenizer | None, lines: bool, progress: Progress) -> None:
     """Builds the folder beside its final path, continuing an unfinished one, and renames it."""
-    partial, keep = directory.with_name(directory.name + ".partial"), tokenizers.keeps_whitespace(config)
+    partial, keep_whitespace = directory.with_name(directory.name + ".partial"), tokenizers.keeps_whitespace(config)
     parts: list[pathlib.Path] = []
     try:
         unfinished.resume(partial, build_key(content), progress)
@@ -208,13 +208,14 @@ def _build(directory: pathlib.Path, content: str, corpus: corpora.Corpus, survey
             if tokenizer is None:
                 progress(f"training a tokenizer of {config.vocab_size:,} tokens")
                 budget, passes = min(survey.characters("train"), scan.TRAINING_SAMPLE), itertools.count(1)
-                tokenizer = tokenizers.train(config, lambda: scan.sample(corpus, survey, budget, keep, Report(
-                    f"reading for the tokenizer, pass {next(passes)}", int(survey.lengths.sum()), progress)))
+                tokenizer = tokenizers.train(config, lambda: scan.sample(
+                    corpus, survey, budget, keep_whitespace, Report(
+                        f"reading for the tokenizer, pass {next(passes)}", int(survey.lengths.sum()), progress)))
             with unfinished.complete(partial / "tokenizer") as temporary:
                 tokenizer.save(temporary)
         tokenizer = tokenizers.load(partial / "tokenizer")
         parts = [partial / "parts" / f"{number:05}" for number in range(part_of(survey)[-1] + 1)]
-        _tokenize(parts, corpus, survey, tokenizer, keep, lines, progress)
+        _tokenize(parts, corpus, survey, tokenizer, keep_whitespace, lines, progress)
         facts = _statistics(parts)
         statistics.check(facts, config, progress)
         _finish(partial / "done", parts, facts, survey, tokenizer)
@@ -281,7 +282,7 @@ def part_of(survey: CorpusScan) -> np.ndarray:
 
 
 def _tokenize(parts: list[pathlib.Path], corpus: corpora.Corpus, survey: CorpusScan, tokenizer: tokenizers.Tokenizer,
-              keep: bool, lines: bool, progress: Progress) -> None:
+              keep_whitespace: bool, lines: bool, progress: Progress) -> None:
     first = next((number for number, part in enumerate(parts) if not part.exists()), len(parts))
     if first == len(parts):
         return
@@ -301,7 +302,7 @@ def _tokenize(parts: list[pathlib.Path], corpus: corpora.Corpus, survey: CorpusS
     splits = splits_of(survey)
     processes = host.cores() if total - done > SMALL else 0
     with contextlib.closing(tokenize.tokenize_batches(tokenizer, parts[0].parents[1] / "tokenizer", batches(documents),
-                                                    processes, keep, lines)) as stream:
+                                                      processes, keep_whitespace, lines)) as stream:
         for number, tokenized in itertools.groupby(stream, lambda item: item[0].part):
             with unfinished.complete(parts[number]) as temporary:
                 before = parts[number - 1] if number else None
@@ -312,8 +313,8 @@ def _tokenize(parts: list[pathlib.Path], corpus: corpora.Corpus, survey: CorpusS
                     _write(temporary, writers, tokenized, tokenizer.size, report)
 
 
-def _write(temporary: pathlib.Path, writers: dict[str, token_store.Writer], batches: Iterable[tuple[Batch, Tokenized]],
-           size: int, report: Report) -> None:
+def _write(temporary: pathlib.Path, writers: dict[str, token_store.Writer],
+           batches: Iterable[tuple[DocumentBatch, Tokenized]], size: int, report: Report) -> None:
     """Writes the stores of a part, and its counts."""
     tallies, counts = {split: Counter() for split in writers}, np.zeros(size, np.int64)
     for batch, tokenized in batches:
@@ -331,11 +332,11 @@ def splits_of(survey: CorpusScan) -> list[str]:
     return [name for i, name in reversed(list(enumerate(corpora.SPLITS))) if (survey.splits == i).any()]
 
 
-def batches(documents: Iterable[tuple[int, int, str]], size: int = 0) -> Iterator[Batch]:
+def batches(documents: Iterable[tuple[int, int, str]], size: int = 0) -> Iterator[DocumentBatch]:
     """Yields batches of about `size` (0: BATCH) characters, made of the (part, split, text) of each document."""
     size = size or BATCH
     for part, group in itertools.groupby(documents, lambda item: item[0]):
-        waiting = {split: Batch(int(part), split, [], 0) for split in corpora.SPLITS}
+        waiting = {split: DocumentBatch(int(part), split, [], 0) for split in corpora.SPLITS}
         for _, i, text in group:
             batch = waiting[corpora.SPLITS[i]]
             batch.texts.append(text)

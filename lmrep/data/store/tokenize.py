@@ -86,7 +86,7 @@ def _chunks(texts: list[str]) -> Iterator[list[str]]:
             first, characters = i, 0
 
 
-class Batch(NamedTuple):
+class DocumentBatch(NamedTuple):
     """Documents of one split and one part of the corpus, to be tokenized together."""
 
     part: int
@@ -95,8 +95,8 @@ class Batch(NamedTuple):
     characters: int
 
 
-def tokenize_batches(tokenizer: tokenizers.Tokenizer, directory: Path, batches: Iterable[Batch], processes: int,
-                     keep_whitespace: bool = False, lines: bool = False) -> Iterator[tuple[Batch, Tokenized]]:
+def tokenize_batches(tokenizer: tokenizers.Tokenizer, directory: Path, batches: Iterable[DocumentBatch], processes: int,
+                     keep_whitespace: bool = False, lines: bool = False) -> Iterator[tuple[DocumentBatch, Tokenized]]:
     """Yields each batch, without its texts, and its ids, in order. The ids do not depend on the number of processes.
 
     Args:
@@ -113,7 +113,7 @@ def tokenize_batches(tokenizer: tokenizers.Tokenizer, directory: Path, batches: 
         yield from ((batch._replace(texts=[]), tokenize(tokenizer, batch.texts, keep_whitespace, lines))
                     for batch in batches)
         return
-    pending: collections.deque[tuple[Batch, Future[Tokenized]]] = collections.deque()
+    pending: collections.deque[tuple[DocumentBatch, Future[Tokenized]]] = collections.deque()
     characters = 0
     with _children(directory, processes, keep_whitespace, lines) as submit:
         for batch in batches:

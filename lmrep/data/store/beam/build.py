@@ -107,9 +107,9 @@ def _build(work: Folder, done: Folder, content: str, corpus: corpora.Corpus, dat
     survey = pipelines.survey(data)
     if anomalies := scan.describe_anomalies(survey.text):
         progress(f"in the text: {anomalies}")
-    keep = tokenizers.keeps_whitespace(config)
-    tokenizer = pipelines.tokenizer(survey, config, keep, loaded)
-    tokenized = pipelines.tokenize(survey, tokenizer, keep, data.sentences == "line")
+    keep_whitespace = tokenizers.keeps_whitespace(config)
+    tokenizer = pipelines.tokenizer(survey, config, keep_whitespace, loaded)
+    tokenized = pipelines.tokenize(survey, tokenizer, keep_whitespace, data.sentences == "line")
     splits = prepare.splits_of(survey)
     totals = {split: Counter() for split in splits}
     for block in tokenized:
@@ -188,7 +188,7 @@ class Pipelines:
         transfer(lambda number: self.work.save(reader_file("plan", number), **{
             name: array[ends[number] : ends[number + 1]] for name, array in arrays.items()}), range(len(self._readers)))
 
-    def sample(self, survey: CorpusScan, budget: float, keep: bool) -> Callable[[], Iterator[str]]:
+    def sample(self, survey: CorpusScan, budget: float, keep_whitespace: bool) -> Callable[[], Iterator[str]]:
         """Returns a function that streams the lines of `scan.sample`."""
         times = scan.repeats(survey, budget)
 
@@ -204,11 +204,11 @@ class Pipelines:
             for number, _ in self._readers:
                 for text in json.loads(self.work.read(reader_file("sample", number))):
                     for _ in range(next(selected)):
-                        yield from scan.lines(text, keep)
+                        yield from scan.lines(text, keep_whitespace)
 
         return lines
 
-    def tokenizer(self, survey: CorpusScan, config: tokenizers.Config, keep: bool,
+    def tokenizer(self, survey: CorpusScan, config: tokenizers.Config, keep_whitespace: bool,
                   loaded: tokenizers.Tokenizer | None) -> tokenizers.Tokenizer:
         """Loads or trains the tokenizer, and writes it for the workers."""
         key = self.work.read("tokenizer.json")
@@ -216,7 +216,7 @@ class Pipelines:
             tokenizer = loaded
             if tokenizer is None:
                 budget = min(survey.characters("train"), scan.TRAINING_SAMPLE)
-                lines = self.sample(survey, budget, keep)
+                lines = self.sample(survey, budget, keep_whitespace)
                 self.progress(f"training a tokenizer of {config.vocab_size:,} tokens")
                 tokenizer = tokenizers.train(config, lines)
             with tempfile.TemporaryDirectory() as temporary:
@@ -229,7 +229,7 @@ class Pipelines:
     def _tokenizer_key(self) -> str:
         return digest([self.work.path, self.work.read("tokenizer.json").decode()])
 
-    def tokenize(self, survey: CorpusScan, tokenizer: tokenizers.Tokenizer, keep: bool,
+    def tokenize(self, survey: CorpusScan, tokenizer: tokenizers.Tokenizer, keep_whitespace: bool,
                  lines: bool) -> list[Tokens]:
         """Tokenizes the corpus into files, one for each block, and returns the blocks."""
         import apache_beam as beam
@@ -238,7 +238,7 @@ class Pipelines:
             tokenized = (pipeline | beam.Create(self._readers) | beam.Reshuffle()
                          | beam.FlatMap(workers.blocks, work=self.work, size=BLOCK)
                          | "distribute" >> beam.Reshuffle()
-                         | beam.Map(workers.tokenize_block, work=self.work, keep_whitespace=keep,
+                         | beam.Map(workers.tokenize_block, work=self.work, keep_whitespace=keep_whitespace,
                                     lines=lines, key=self._tokenizer_key(), alone=self.runner.alone))
             counts = tokenized | beam.Values() | beam.CombineGlobally(workers.sum_counts)
             blocks = tokenized | beam.Keys() | beam.combiners.ToList()

@@ -15,7 +15,7 @@ from lmrep.core.errors import UserError
 from lmrep.data import corpora, tokenizers
 from lmrep.data.store import prepare, scan, statistics, token_store
 from lmrep.data.store.beam.folder import Folder
-from lmrep.data.store.tokenize import Batch, tokenize
+from lmrep.data.store.tokenize import DocumentBatch, tokenize
 
 
 class Block(NamedTuple):
@@ -23,7 +23,7 @@ class Block(NamedTuple):
 
     reader: int
     number: int
-    batch: Batch
+    batch: DocumentBatch
 
 
 class Tokens(NamedTuple):
