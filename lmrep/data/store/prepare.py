@@ -216,7 +216,8 @@ def _build(directory: pathlib.Path, content: str, corpus: corpora.Corpus, survey
         tokenizer = tokenizers.load(partial / "tokenizer")
         parts = [partial / "parts" / f"{number:05}" for number in range(part_of(survey)[-1] + 1)]
         _tokenize(parts, corpus, survey, tokenizer, keep_whitespace, lines, progress)
-        facts = _statistics(parts)
+        facts = statistics.total(
+            item for part in parts for item in json_files.read(Numbers, part / "tallies.json").items())
         statistics.check(facts, config, progress)
         _finish(partial / "done", parts, facts, survey, tokenizer)
         (partial / "done").rename(directory)
@@ -346,11 +347,3 @@ def batches(documents: Iterable[tuple[int, int, str]], size: int = 0) -> Iterato
                 batch = batch._replace(texts=[], characters=0)
             waiting[batch.split] = batch
         yield from (batch for batch in waiting.values() if batch.texts)
-
-
-def _statistics(parts: list[pathlib.Path]) -> dict[str, dict[str, float]]:
-    tallies: dict[str, Counter[str]] = {}
-    for part in parts:
-        for split, tally in json_files.read(Numbers, part / "tallies.json").items():
-            tallies.setdefault(split, Counter()).update(tally)
-    return {split: statistics.with_rates(total) for split, total in tallies.items()}

@@ -16,10 +16,9 @@ from lmrep.core.files import atomic_directory, digest, seal
 from lmrep.core.sealed_cache import find_damage
 from lmrep.data import corpora, tokenizers
 from lmrep.data.mixture import DataSet, Sources, block_counts, mixing_weights
-from lmrep.data.store import scan
+from lmrep.data.store import scan, statistics
 from lmrep.data.store.prepare import Prepared, prepare
 from lmrep.data.store.scan import Progress
-from lmrep.data.store.statistics import with_rates
 
 
 def prepare_sources(
@@ -54,13 +53,12 @@ def prepare_sources(
     names = tuple(source.name for source in sources)
     stores = {split: Sources(names, tuple(corpus.stores[split] for corpus in prepared), blocks, counted.vocabulary)
               for split in splits}
-    totals = {split: Counter() for split in splits}
-    for split, corpus in itertools.product(splits, prepared):
-        totals[split].update({name: n for name, n in corpus.statistics[split].items() if isinstance(n, int)})
-    statistics = {split: with_rates(total) for split, total in totals.items()}
+    totals = statistics.total(
+        (split, {name: n for name, n in corpus.statistics[split].items() if isinstance(n, int)})
+        for split, corpus in itertools.product(splits, prepared))
     text = dict(sum((Counter(corpus.text) for corpus in prepared), Counter()))
     described = "; ".join(f"{name} {corpus.sentences}" for name, corpus in zip(names, prepared, strict=True))
-    return dataclasses.replace(prepared[0], tokenizer=counted, stores=stores, statistics=statistics, text=text,
+    return dataclasses.replace(prepared[0], tokenizer=counted, stores=stores, statistics=totals, text=text,
                                sentences=described)
 
 

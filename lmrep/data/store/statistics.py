@@ -1,6 +1,7 @@
 """Statistics of the splits of a token store."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 from lmrep.core.errors import ConfigError, UserError
 from lmrep.data import tokenizers
@@ -12,14 +13,18 @@ def tally(characters: int, tokenized: Tokenized) -> dict[str, int]:
     """Returns the counts that a batch adds to `statistics.json`."""
     words, unknown, long = tokenized.tally.tolist()
     return {"documents": len(tokenized.documents), "sentences": len(tokenized.sentences),
-            "tokens": len(tokenized.tokens),
-            "characters": characters, "words": words, "unknown": unknown, "long_words": long}
+            "tokens": len(tokenized.tokens), "characters": characters, "words": words, "unknown": unknown,
+            "long_words": long}
 
 
-def with_rates(tally: Mapping[str, int]) -> dict[str, float]:
-    """Returns the counts of a split and the rates computed from them."""
-    return {**tally, "tokens_per_word": tally["tokens"] / max(1, tally["words"]),
-            "unknown_fraction": tally["unknown"] / max(1, tally["tokens"])}
+def total(tallies: Iterable[tuple[str, Mapping[str, int]]]) -> dict[str, dict[str, float]]:
+    """Sums the counts of (split, counts) for each split, and adds the rates computed from them."""
+    totals: dict[str, Counter[str]] = {}
+    for split, counts in tallies:
+        totals.setdefault(split, Counter()).update(counts)
+    return {split: {**counts, "tokens_per_word": counts["tokens"] / max(1, counts["words"]),
+                    "unknown_fraction": counts["unknown"] / max(1, counts["tokens"])}
+            for split, counts in totals.items()}
 
 
 def check(statistics: dict[str, dict[str, float]], config: tokenizers.Config, progress: Progress) -> None:

@@ -111,10 +111,8 @@ def _build(work: Folder, done: Folder, content: str, corpus: corpora.Corpus, dat
     tokenizer = pipelines.tokenizer(survey, config, keep_whitespace, loaded)
     tokenized = pipelines.tokenize(survey, tokenizer, keep_whitespace, data.sentences == "line")
     splits = prepare.splits_of(survey)
-    totals = {split: Counter() for split in splits}
-    for block in tokenized:
-        totals[block.split].update(block.tally)
-    facts = {split: statistics.with_rates(total) for split, total in totals.items()}
+    facts = statistics.total(
+        (split, block.tally) for split in splits for block in tokenized if block.split == split)
     try:
         statistics.check(facts, config, progress)
     except UserError:
