@@ -96,7 +96,7 @@ def prepare(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | 
     if damage and directory.exists():
         progress(f"the token store {directory} is damaged: {damage}; building it again")
         if remote.as_url(data_dir):
-            remove(directory)
+            remove_damaged(directory)
     if damage and not remote_cache.download_sealed(data_dir, directory.name, progress):
         progress(f"reading {corpus.description}; sentences {described}")
         survey = scan.survey(corpus, data, progress)  # finds what is wrong before anything is written
@@ -106,7 +106,7 @@ def prepare(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | 
             progress(f"in the text: {anomalies}")
         with locked(directory, progress):
             if find_damage(directory):  # not if another process has built it
-                remove(directory)
+                remove_damaged(directory)
                 _build(directory, content, corpus, survey, tokenizer, loaded, data.sentences == "line", progress)
                 find_damage(directory)
     return dataclasses.replace(_open(directory, content, data.damaged_records), sentences=described)
@@ -166,7 +166,7 @@ def _open(directory: pathlib.Path, content: str, damaged_records: int) -> Prepar
     return Prepared(tokenizer, stores, facts, directory, text)
 
 
-def remove(directory: pathlib.Path) -> None:
+def remove_damaged(directory: pathlib.Path) -> None:
     """Removes a damaged token store, if it exists. Raises UserError if that is not permitted."""
     try:
         if directory.exists():

@@ -67,7 +67,7 @@ def build(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | pa
         if find_damage(directory):
             with prepare.locked(directory, progress):
                 if find_damage(directory):  # not if another process has built it
-                    prepare.remove(directory)
+                    prepare.remove_damaged(directory)
                     work = Folder(str(directory) + SUFFIX)
                     build_here(work, work / "done")
                     pathlib.Path(work.path, "done").rename(directory)
