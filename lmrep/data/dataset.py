@@ -1,4 +1,4 @@
-"""The protocol that the loader reads: numbered examples, of which a position of a run determines one in O(1)."""
+"""The protocol that the loader reads: numbered examples. A position of a run determines its example in O(1)."""
 
 from typing import Any, Protocol, runtime_checkable
 

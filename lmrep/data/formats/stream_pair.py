@@ -3,12 +3,12 @@
     [reused] A <sep> B <sep> <cls>
 
 The documents form one stream, each followed by its end of document. A window starts with `reuse` tokens of the stream,
-of which a network with a memory keeps the states; the next window starts after them, so that they are followed by what
-the memory was made of. Then A, the text that follows them, and B: with probability 1/2 the text that follows A, else
-text from another position. Both end where a sentence ends, A at random among those that fit; without any, B is random
-text. Of two texts that are too long together, the longer one loses its last tokens, one at a time, and B where they are
-equal. Token types are 0 up to the first <sep>, 1 up to the second one, and 2 for <cls>; the label of a pair is that of
-BERT's next-sentence prediction.
+whose states a network with a memory keeps; the next window starts right after them, so that its text continues the text
+in the memory. Then A, the text that follows them, and B: with probability 1/2 the text that follows A, else text from
+another position. Both end where a sentence ends. A ends at a random one of the ends that fit; if none fits, B is random
+text. If both texts are too long together, the longer one loses its last tokens, one at a time, or B if they are equal.
+Token types are 0 up to the first <sep>, 1 up to the second one, and 2 for <cls>. Pairs are labelled as in BERT's
+next-sentence prediction.
 
 Example r of each batch continues example r of the previous one (`order=contiguous`), except where `reset` is 1. With
 `bidirectional`, the second half of every batch reads the stream backward, token by token, and has `reversed` 1; the

@@ -282,8 +282,8 @@ class Store:
         return np.concatenate([self.take(half) for half in halves]).reshape(index.shape)
 
     def characters(self, tokens: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Looks up the characters int16[n, c] of tokens, of which those outside of the vocabulary are at `positions`
-        int64[n] of the stream. Only for tokenizers with characters."""
+        """Returns the characters int16[n, c] of tokens int[n]. Words outside of the vocabulary are looked up by their
+        `positions` in the stream, int64[n]. Only for tokenizers with characters."""
         rows = self.vocabulary.characters.table[tokens]
         unknown = np.flatnonzero(tokens == self.vocabulary.specials["unk"])
         rows[unknown] = self.unknown.take(positions[unknown])
