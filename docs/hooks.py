@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from mkdocs.structure.files import File
 
 from lmrep.cli import main
-from lmrep.cli.fields import bounded
+from lmrep.cli.fields import describe_bounds
 from lmrep.experiment import fields, page_files
 
 BOOSTS = {"reference": 0.3, "results": 0.5, "extend": 0.4}  # of folders in the search; others have 1
@@ -78,7 +78,7 @@ def settings() -> Iterator[str]:
 
 def _setting(field: fields.Field) -> tuple:
     value = ",".join(map(str, field.value)) if isinstance(field.value, tuple | list) else field.value
-    allowed = "; ".join(text for text in (field.type_name, bounded(field.bounds)) if text)
+    allowed = "; ".join(text for text in (field.type_name, describe_bounds(field.bounds)) if text)
     return f"`{field.path}`", f"`{value}`" if value not in ("", None) else "", allowed, field.bounds.help
 
 

@@ -7,7 +7,7 @@ import re
 
 import griffe
 
-from lmrep.cli.fields import bounded
+from lmrep.cli.fields import describe_bounds
 
 
 class RecordFields(griffe.Extension):
@@ -28,7 +28,7 @@ def _text(cls: griffe.Class, field: griffe.Attribute) -> str:
     if issubclass(value, enum.Enum):
         return getattr(value[field.name], "meaning", "")
     if bounds := getattr(getattr(value, "__dataclass_fields__", {}).get(field.name), "metadata", {}).get("bounds"):
-        limits = bounded(bounds)
+        limits = describe_bounds(bounds)
         return f"{bounds.help} (default `{field.value.arguments[0]}`{limits and f'; {limits}'})"
     lines = cls.module.filepath.read_text().splitlines()
     comments = re.findall(r"  # (.*)", lines[field.lineno - 1])

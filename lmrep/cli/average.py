@@ -18,7 +18,7 @@ FLAGS = {
 
 
 def run(arguments: Arguments) -> int:
-    """The command."""
+    """Runs the command and returns its exit code."""
     flags = arguments.flags
     if len(arguments.words) != 2:
         raise UserError("lmrep average takes two directories: lmrep average WORKDIR TARGET [--last=3]")

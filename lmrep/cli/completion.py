@@ -15,16 +15,16 @@ HELP = ("help", "describe a command")
 
 
 class Choice(NamedTuple):
-    """A command as completions see it: {"--name=" or "--name": help} of its flags, and whether it takes a config."""
+    """A command to complete."""
 
     name: str
     summary: str
-    flags: dict[str, str]
-    config: bool
+    flags: dict[str, str]  # {"--name", or "--name=" with a value: help}
+    config: bool  # whether it takes --config.FIELD
 
 
 def run(arguments: Arguments) -> int:
-    """The command."""
+    """Runs the command and returns its exit code."""
     if len(arguments.words) != 1 or arguments.words[0] not in SCRIPTS:
         raise UserError(f"lmrep completion takes the name of a shell: {', '.join(SCRIPTS)}")
     from lmrep.experiment import fields
@@ -35,7 +35,7 @@ def run(arguments: Arguments) -> int:
 
 
 def choices() -> list[Choice]:
-    """Every command with its flags."""
+    """Returns every command with its flags."""
     from lmrep.cli.main import COMMANDS, flags_of
 
     return [Choice(name, command.summary, {
@@ -44,7 +44,7 @@ def choices() -> list[Choice]:
 
 
 def bash(commands: Sequence[Choice], fields: Sequence[str]) -> str:
-    """The script for bash."""
+    """Returns the script for bash. `fields` are the paths of config fields."""
     cases = "\n".join(f"    {choice.name}) words='{' '.join(choice.flags)}' config={int(choice.config)};;"
                       for choice in commands)
     return f"""_lmrep_fields='{' '.join(f'--config.{path}=' for path in fields)}'
@@ -74,7 +74,7 @@ complete -F _lmrep lmrep"""
 
 
 def zsh(commands: Sequence[Choice], fields: Sequence[str]) -> str:
-    """The script for zsh."""
+    """Returns the script for zsh. `fields` are the paths of config fields."""
     cases = "\n".join(f"    {choice.name}) flags=({' '.join(choice.flags)}) config={int(choice.config)};;"
                       for choice in commands)
     described = "\n".join(f"    {shlex.quote(f'{name}:{summary}')}"
@@ -105,7 +105,7 @@ compdef _lmrep lmrep"""
 
 
 def fish(commands: Sequence[Choice], fields: Sequence[str]) -> str:
-    """The script for fish."""
+    """Returns the script for fish. `fields` are the paths of config fields."""
     lines = [f"complete -c lmrep -n __fish_use_subcommand -f -a {HELP[0]} -d {shlex.quote(HELP[1])}"]
     for choice in commands:
         summary = shlex.quote(choice.summary)

@@ -35,7 +35,7 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
 def run(arguments: Arguments) -> int:
-    """The command."""
+    """Runs the command and returns its exit code."""
     flags = arguments.flags
     if len(arguments.words) != 2:
         raise UserError("lmrep convert takes two directories: lmrep convert SOURCE TARGET [--to=huggingface|bilm]")
@@ -58,10 +58,10 @@ def run(arguments: Arguments) -> int:
         params, remarks = (bilm.to_workdir(source, target) if is_elmo else
                            bilm.to_published(source, target, arguments.step))
     else:
-        done = (conversion.to_workdir(source, target) if flags.to == "workdir" else
-                conversion.to_published(source, target, arguments.step, flags.shard_mb * 10**6, flags.part))
-        name, params = done.checkpoint.class_name, done.checkpoint.params
-        remarks = [*done.remarks, str(done.certificate)]
+        converted = (conversion.to_workdir(source, target) if flags.to == "workdir" else
+                     conversion.to_published(source, target, arguments.step, flags.shard_mb * 10**6, flags.part))
+        name, params = converted.checkpoint.class_name, converted.checkpoint.params
+        remarks = [*converted.remarks, str(converted.certificate)]
     print(f"{target}: {name}, {sum(value.size for value in params.values()):,} parameters, from {source}")
     for line in remarks:
         print(f"  {line}")
@@ -69,7 +69,7 @@ def run(arguments: Arguments) -> int:
 
 
 def check_source(source: Path, name: str, to: str) -> None:
-    """Raises UserError where there is no directory to convert."""
+    """Raises UserError if `source` is no directory to convert. `name` is the path as the user gave it."""
     if (source / "config.json").is_file():
         return
     if source.is_file():

@@ -13,7 +13,7 @@ FLAGS = {"raw": Flag(False, "compare the parameters without averaging, where a r
 
 
 def run(arguments: Arguments) -> int:
-    """The command."""
+    """Runs the command and returns its exit code."""
     if len(arguments.words) != 2:
         raise UserError("lmrep diff takes two directories: lmrep diff A B")
     a, b = arguments.paths
@@ -21,8 +21,8 @@ def run(arguments: Arguments) -> int:
     from lmrep.interop import conversion, differences
     from lmrep.storage import remote_workdir
 
-    (one, description_a), (other, description_b) = (
+    (arrays_a, description_a), (arrays_b, description_b) = (
         conversion.arrays(remote_workdir.local_copy(path), arguments.flags.raw) for path in (a, b))
     print(f"{a} ({description_a})\n{b} ({description_b})\n"
-          f"{differences.describe(differences.compare(one, other), a, b)}")
+          f"{differences.describe(differences.compare(arrays_a, arrays_b), a, b)}")
     return 0

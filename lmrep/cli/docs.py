@@ -31,11 +31,11 @@ FLAGS = {"open": Flag(True, "open the page in a browser"),
 PACKAGE = Path(__file__).parents[1]
 # Installed, the sources lie beside the config files; in a checkout, and so in an editable install, at its top.
 FOLDERS = (PACKAGE / "experiment/pages", PACKAGE.parent)
-STAMP = "sources.sha256"  # what a site was built from
+STAMP = "sources.sha256"  # hash of the files that a site was built from
 
 
 def run(arguments: Arguments) -> int:
-    """The command."""
+    """Runs the command and returns its exit code."""
     source = next((folder for folder in FOLDERS if (folder / "mkdocs.yml").is_file()), None)
     if source is None:
         raise UserError(f"mkdocs.yml and docs/ are not installed in {PACKAGE}; install lmrep from a complete checkout")
@@ -68,7 +68,7 @@ def serve(site: Path, page: str, port: int, open_page: bool) -> None:
     Raises:
       UserError: the port is taken.
     """
-    handler = functools.partial(Quiet, directory=str(site))
+    handler = functools.partial(QuietHandler, directory=str(site))
     try:
         server = http.server.ThreadingHTTPServer(("localhost", port), handler)
     except OSError as error:
@@ -81,8 +81,8 @@ def serve(site: Path, page: str, port: int, open_page: bool) -> None:
         server.serve_forever()
 
 
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Serves files without a line for each request."""
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    """Serves files without printing a line for each request."""
 
     def log_message(self, format: str, *arguments) -> None:
         pass
@@ -92,11 +92,11 @@ GENERATED = ("reference/commands", "reference/settings", "reference/pages", "ref
 
 
 def build(source: Path, site: Path) -> None:
-    """Builds the site of the sources in `source`.
+    """Builds the site in `site` from mkdocs.yml and docs/ in `source`.
 
     Raises:
       UserError: MkDocs is not installed.
-      RunFault: it fails.
+      RunFault: MkDocs fails.
     """
     if any(importlib.util.find_spec(name) is None for name in ("mkdocs", "material", "mkdocstrings")):
         raise UserError("the documentation is built with MkDocs, which is not installed: "
@@ -110,7 +110,7 @@ def build(source: Path, site: Path) -> None:
 
 
 def _fingerprint(source: Path) -> str:
-    """A hash of the names, sizes and times of all files that the site is made from."""
+    """Returns a hash of the names, sizes and times of all files that the site is made from."""
     files = [source / "mkdocs.yml", *sorted((source / "docs").rglob("*")), *sorted(PACKAGE.rglob("*.py"))]
     described = [f"{path}\0{path.stat().st_size}\0{path.stat().st_mtime_ns}" for path in files if path.is_file()]
     return hashlib.sha256("\n".join(described).encode("utf8", "surrogateescape")).hexdigest()

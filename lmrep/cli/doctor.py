@@ -24,7 +24,7 @@ FLAGS = {
 
 
 def run(arguments: Arguments) -> int:
-    """The command."""
+    """Runs the command and returns its exit code."""
     flags, process = arguments.flags, process_group.launched(os.environ)
     config = arguments.load_config()
 
@@ -43,7 +43,7 @@ def run(arguments: Arguments) -> int:
 
 
 def _local_devices(process: process_group.Process) -> int:
-    """The number of devices that this process will use."""
+    """Returns the number of devices that this process will use."""
     import jax
 
     devices = process_group.local_devices(process, os.environ)

@@ -31,7 +31,7 @@ FLAGS = {
 
 
 def run(arguments: Arguments) -> int:
-    """The command."""
+    """Runs the command and returns its exit code."""
     workdir, flags = arguments.required_workdir(), arguments.flags
     for name in ("input", "output"):
         if not getattr(flags, name):

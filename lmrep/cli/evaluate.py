@@ -72,7 +72,7 @@ FLAGS = {
 
 
 def run(arguments: Arguments) -> int:
-    """The command."""
+    """Runs the command and returns its exit code."""
     workdir = arguments.required_workdir()
 
     from lmrep.core.host import use_devices_per_core
@@ -107,7 +107,8 @@ def _print(values: Mapping[str, Any], intervals: Mapping[str, Any]) -> None:
     width, known = max(map(len, values)), dict(COMMON)
     for definition in ALL_OBJECTIVES.values():
         known |= definition.metrics
-    known |= {name: known[last] for name in values if (last := name.rpartition("/")[2]) in known}  # of a mixture
+    # Metrics of a source of a mixture are named SOURCE/METRIC.
+    known |= {name: known[last] for name in values if (last := name.rpartition("/")[2]) in known}
     for name, value in values.items():
         form = "," if isinstance(value, int) else known[name].format if name in known else ".6g"
         low, high = intervals.get(name, (None, None))

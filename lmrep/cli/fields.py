@@ -15,31 +15,31 @@ if TYPE_CHECKING:
 
 
 def run(arguments: Arguments) -> int:
-    """The command."""
+    """Runs the command and returns its exit code."""
     from lmrep.experiment.fields import list_fields
 
     configured = arguments.config_file or arguments.overrides
     fields = list(list_fields(arguments.load_config().to_dict() if configured else None))
     words = [word.lower() for word in arguments.words]
-    chosen = [field for field in fields
-              if all(word in f"{field.path} {field.choice} {field.bounds.help}".lower() for word in words)]
-    if not chosen:
+    matching = [field for field in fields
+                if all(word in f"{field.path} {field.choice} {field.bounds.help}".lower() for word in words)]
+    if not matching:
         raise UserError(f"no field has {' and '.join(map(repr, arguments.words))} in its path or its meaning; "
                         "lmrep fields lists all fields")
-    print("\n".join(map(shown, chosen)))
+    print("\n".join(map(describe, matching)))
     return 0
 
 
-def shown(field: "Field") -> str:
-    """The lines of one field."""
+def describe(field: "Field") -> str:
+    """Describes a field in two lines."""
     choice = field.choice and f"with {field.choice}"
-    limits = [text for text in (field.type_name, bounded(field.bounds), choice) if text]
+    limits = [text for text in (field.type_name, describe_bounds(field.bounds), choice) if text]
     value = ",".join(map(str, field.value)) if isinstance(field.value, tuple | list) else field.value
     return f"--config.{field.path}={value}   ({'; '.join(limits)})\n      {field.bounds.help}"
 
 
-def bounded(bounds: Bounds) -> str:
-    """The bounds in words."""
+def describe_bounds(bounds: Bounds) -> str:
+    """Describes bounds in words."""
     limits = [f"{name.replace('_', ' ')} {limit:,.12g}" for name in ("at_least", "above", "at_most", "below")
               if (limit := getattr(bounds, name)) is not None]
     return ", ".join(limits) or " | ".join(map(str, bounds.choices))

@@ -20,7 +20,7 @@ FLAGS = {
 
 
 def run(arguments: Arguments) -> int:
-    """The command."""
+    """Runs the command and returns its exit code."""
     flags = arguments.flags
     if flags.published and (arguments.config_file or arguments.workdir or arguments.overrides):
         raise UserError("--published shows a fixed table; leave out --config and --workdir")
@@ -41,7 +41,7 @@ def run(arguments: Arguments) -> int:
                          | {name: {"published": flops} for name, flops in published.PROFILED.items()}, indent=2)
               if flags.json else compute.published_table())
         return 0
-    experiment, vocabulary, done = _of_workdir(arguments.workdir) if arguments.workdir else (
+    experiment, vocabulary, done = _read_run(arguments.workdir) if arguments.workdir else (
         config.parse(arguments.load_config()), None, None)
     stages = compute.of_experiment(experiment, vocabulary, flags.output_fraction)
     if flags.json:
@@ -52,8 +52,8 @@ def run(arguments: Arguments) -> int:
     return 0
 
 
-def _of_workdir(path: str):
-    """(experiment, vocabulary, (step, recorded operations) or None) of a run."""
+def _read_run(path: str):
+    """Returns (experiment, vocabulary, (step, recorded operations) or None) of a run."""
     from lmrep.data import tokenizers
     from lmrep.experiment.config import read_run
     from lmrep.planning import run_cost

@@ -32,7 +32,7 @@ FLAGS = {
 
 
 def run(arguments: Arguments) -> int:
-    """The command."""
+    """Runs the command and returns its exit code."""
     workdir, flags = arguments.required_workdir(), arguments.flags
 
     from lmrep.analysis import head_importance, heads

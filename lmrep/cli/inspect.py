@@ -13,7 +13,7 @@ FLAGS = {
 
 
 def run(arguments: Arguments) -> int:
-    """The command. Takes --config, or --workdir of a run."""
+    """Runs the command with --config, or with --workdir of a run, and returns its exit code."""
     if arguments.overrides and not arguments.config_file:
         raise UserError("--config.FIELD needs --config=FILE.py; the config of the run in --workdir is used unchanged")
     config_dict = arguments.load_config() if arguments.config_file or not arguments.workdir else None

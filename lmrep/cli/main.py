@@ -1,4 +1,4 @@
-"""`lmrep <command> ...`: finds the command, parses its words, and turns failures into messages and exit codes.
+"""Runs `lmrep <command> ...`: parses the command line, and turns failures into messages and exit codes.
 
 Exit codes: 0 done; 2 refused before anything was written; 3 stopped by a fault in the run; 130 interrupted; 143 saved
 and stopped on SIGTERM. Any other exception is a bug in lmrep and shows its traceback. One of several processes exits
@@ -29,14 +29,17 @@ from lmrep.distributed import process_group
 
 
 class Command(NamedTuple):
-    """A command. The module `lmrep.cli.NAME` has its `run(arguments) -> exit code`, its own `FLAGS`, if any, or
-    `flags() -> {name: Flag}` where these come from elsewhere, and its help as the docstring."""
+    """A command.
 
-    summary: str  # what it does, in a line
+    The module `lmrep.cli.NAME` has `run(arguments) -> exit code`; `FLAGS`, or a function `flags()` that returns them,
+    {name: Flag}, where there are flags beside `common`; and the help as its docstring.
+    """
+
+    summary: str  # one line for the overview
     example: str  # a command line
-    common: tuple[str, ...] = ("workdir",)  # the flags of `COMMON` that it takes
-    words: str = ""  # its positional arguments, for help; "" where it takes none
-    computes: bool = True  # whether it runs a network with JAX, and does not check itself that it can
+    common: tuple[str, ...] = ("workdir",)  # names of the flags of `COMMON` that it takes
+    words: str = ""  # positional arguments, for help; "" for none
+    computes: bool = True  # whether it runs a network with JAX; False also where it checks itself that it can
 
 
 CONFIG = ("config", "workdir")
@@ -121,12 +124,16 @@ TERMINATED = 143  # the exit code after SIGTERM
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command line, by default `sys.argv`, and returns the exit code."""
-    if argv is None:  # a process of its own: SIGTERM ends it in order (training saves first)
+    """Runs a command line and returns the exit code. Failures are printed.
+
+    Args:
+      argv: the words after `lmrep`; None: `sys.argv`, in a process that runs this command alone.
+    """
+    if argv is None:  # SIGTERM ends the process in order (training saves first)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
         sys.unraisablehook = _signal_again
         streams.prepare()
-    code = _guarded(sys.argv[1:] if argv is None else argv)
+    code = _run_and_report(sys.argv[1:] if argv is None else argv)
     if code and process_group.joined():
         process_group.leave(code)
     if argv is None:
@@ -148,8 +155,8 @@ def _signal_again(unraisable) -> None:
         sys.__unraisablehook__(unraisable)
 
 
-def _guarded(words: Sequence[str]) -> int:
-    """The exit code of a command, after its failure was reported."""
+def _run_and_report(words: Sequence[str]) -> int:
+    """Runs a command, prints its failure if it fails, and returns the exit code."""
     try:
         try:
             return run(words)
@@ -196,7 +203,7 @@ def _guarded(words: Sequence[str]) -> int:
 
 
 def run(words: Sequence[str]) -> int:
-    """As `main`, but failures are exceptions."""
+    """Runs a command line and returns the exit code. Failures are exceptions."""
     if words[:1] == ["help"] and len(words) > 1:
         words = [words[1], "--help"]
     if not words or words[0] in ("--help", "-h", "help"):
@@ -239,7 +246,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def flags_of(name: str) -> dict[str, Flag]:
-    """The flags that a command takes: of `COMMON`, then its flags, and --compilation_cache last if it computes."""
+    """Returns the flags of a command: those of `COMMON`, the module's, and --compilation_cache last if it computes."""
     module = importlib.import_module(f"lmrep.cli.{name}")
     flags = module.flags() if hasattr(module, "flags") else getattr(module, "FLAGS", {})
     computing = {"compilation_cache": COMPILATION_CACHE} if COMMANDS[name].computes else {}
@@ -247,7 +254,7 @@ def flags_of(name: str) -> dict[str, Flag]:
 
 
 def overview() -> str:
-    """The help of `lmrep` itself."""
+    """Returns the help of `lmrep` itself."""
     width = max(map(len, COMMANDS))
     commands = "\n".join(f"  {name:{width}}  {command.summary}" for name, command in COMMANDS.items())
     return f"""lmrep pretrains contextual language representations, fine-tunes them and uses them.
@@ -264,7 +271,7 @@ lmrep help COMMAND describes a command; lmrep --version prints the version."""
 
 
 def description(name: str, about: str, flags: Mapping[str, Flag]) -> str:
-    """The help of a command: what it does, the flags that it takes, and an example."""
+    """Returns the help of a command: what it does, the flags that it takes, and an example."""
     command, shown = COMMANDS[name], list(flags.items())
     if "config" in flags:
         field = Flag(None, "a field of the config; lmrep fields lists them")

@@ -19,7 +19,7 @@ CONTEXT = 40  # characters of the line shown on each side of the word
 
 
 def run(arguments: Arguments) -> int:
-    """The command."""
+    """Runs the command and returns its exit code."""
     workdir, flags = arguments.required_workdir(), arguments.flags
     if len(arguments.words) != 1:
         raise UserError('lmrep neighbours needs one sentence, with a word of it between asterisks: '
@@ -35,24 +35,24 @@ def run(arguments: Arguments) -> int:
     total = export.count_lines(flags.input)
     trained = api.load(workdir, arguments.step)
     with line_progress() as progress:
-        found = neighbours(trained, arguments.words[0], export.read_lines(flags.input), layers=flags.layers,
-                           k=flags.top, min_count=flags.min_count,
-                           progress=lambda lines, tokens: progress(lines, tokens, total))
-    print(f"{found.query.marked}\n\nNearest in context:")
-    for near in found.context:
-        print(f"  {near.cosine:6.3f}  {near.word:16}  {_excerpt(near)}")
-    print(f"\nNearest of {found.words:,} static words:")
-    for word in found.static:
+        nearest = neighbours(trained, arguments.words[0], export.read_lines(flags.input), layers=flags.layers,
+                             k=flags.top, min_count=flags.min_count,
+                             progress=lambda lines, tokens: progress(lines, tokens, total))
+    print(f"{nearest.query.marked}\n\nNearest in context:")
+    for occurrence in nearest.context:
+        print(f"  {occurrence.cosine:6.3f}  {occurrence.word:16}  {_excerpt(occurrence)}")
+    print(f"\nNearest of {nearest.words:,} static words:")
+    for word in nearest.static:
         print(f"  {word.cosine:6.3f}  {word.word:16}  {word.count:,} times")
-    if not found.count:
-        print(f"  {found.query.word!r} does not occur in {flags.input}, and so has no static vector")
-    elif not found.static:
+    if not nearest.count:
+        print(f"  {nearest.query.word!r} does not occur in {flags.input}, and so has no static vector")
+    elif not nearest.static:
         print(f"  no other word occurs {flags.min_count} times; see --min_count")
     return 0
 
 
-def _excerpt(near) -> str:
-    """The word between asterisks, with the text around it."""
-    start, end = max(0, near.start - CONTEXT), near.end + CONTEXT
-    return ("..." if start else "") + near.text[start : near.start] + f"*{near.word}*" + near.text[near.end : end] + (
-        "..." if end < len(near.text) else "")
+def _excerpt(occurrence) -> str:
+    """Returns the word between asterisks, with the text around it."""
+    text, start, end = occurrence.text, max(0, occurrence.start - CONTEXT), occurrence.end + CONTEXT
+    marked = f"{text[start : occurrence.start]}*{occurrence.word}*{text[occurrence.end : end]}"
+    return ("..." if start else "") + marked + ("..." if end < len(text) else "")

@@ -1,6 +1,5 @@
-"""Lists the config files that come with lmrep, each with what it trains. With the name of one, prints its
-description: the command, the cost, the expected figures and its choices; with --copy, writes the file into the current
-directory.
+"""Lists the config files that come with lmrep, and what they train. With the name of a file, prints its description:
+the command, the cost, the expected figures and its choices; with --copy, writes it into the current directory.
 
     lmrep pages
     lmrep pages bert.py
@@ -20,7 +19,7 @@ FLAGS = {"copy": Flag(False, "write the files into the current directory, to edi
 
 
 def run(arguments: Arguments) -> int:
-    """The command."""
+    """Runs the command and returns its exit code."""
     from lmrep.experiment import page_files
 
     known = page_files.installed()

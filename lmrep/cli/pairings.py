@@ -6,7 +6,7 @@ from lmrep.core.errors import UserError
 
 
 def run(arguments: Arguments) -> int:
-    """The command."""
+    """Runs the command and returns its exit code."""
     from lmrep.experiment import compatibility
 
     words = arguments.words

@@ -1,6 +1,6 @@
-"""Plans a run for hardware that is not here: compiles its own training step ahead of time, and prints for a chip the
-memory by kind, the FLOPs, the bytes of each collective, the least step time that these allow, and the time, chip-hours,
-energy and price of the whole run.
+"""Plans a run for hardware that is not here: compiles its training step ahead of time, and prints the memory of a chip
+by kind, the FLOPs, the bytes of collectives, the lower bound of the step time, and the time, chip-hours, energy and
+price of the whole run.
 
     lmrep plan --config=experiments/bert.py:size=large,mesh=fsdp --topology=v5e:16x16
     lmrep plan --config=experiments/quickstart.py --topology=cpu:8
@@ -39,7 +39,7 @@ FLAGS = {
 
 
 def run(arguments: Arguments) -> int:
-    """The command."""
+    """Runs the command and returns its exit code."""
     flags = arguments.flags
     if not flags.topology:
         raise UserError("lmrep plan needs the hardware: --topology=v5e:16x16, or --topology=cpu:8")
@@ -59,10 +59,10 @@ def run(arguments: Arguments) -> int:
     if "," in flags.topology:
         if flags.search or arguments.workdir or flags.output:
             raise UserError("several topologies are compared in a table; --search, --workdir and --output take one")
-        every = [hardware.find(name, flags.slices) for name in flags.topology.split(",")]
+        topologies = [hardware.find(name, flags.slices) for name in flags.topology.split(",")]
         print(table.markdown(table.SCALING), table.markdown(["---"] * len(table.SCALING)), sep="\n", flush=True)
-        for each in every:
-            for line in table.scaling(each, plan.plan(experiment, each)):
+        for topology in topologies:
+            for line in table.scaling(topology, plan.plan(experiment, topology)):
                 print(table.markdown(line), flush=True)
         return 0
     devices = hardware.find(flags.topology, flags.slices)
@@ -76,7 +76,7 @@ def run(arguments: Arguments) -> int:
         plans = plan.plan(experiment, devices)
     total = plan.cost_of_run(plans, devices, experiment.cost)
     print(table.text(plans, devices, total))
-    if not choices and not all(each.fits for each in plans):
+    if not choices and not all(stage.fits for stage in plans):
         _say("\nlooking for a change that makes it fit")
         change = search.first_that_fits(config, plans, devices, progress=lambda choice: _say(
             f"{choice.flags}: {table.fit(choice.plans)}"))
@@ -95,8 +95,9 @@ def run(arguments: Arguments) -> int:
         for file in (path, page) if url else ():
             remote_workdir.upload(url, file)
         print(f"\n{path}\n{page}")
-    return 0 if all(each.fits for each in plans) else 2
+    return 0 if all(stage.fits for stage in plans) else 2
 
 
 def _say(text: str) -> None:
+    """Prints a line on standard error."""
     print(text, file=sys.stderr, flush=True)

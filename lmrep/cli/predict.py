@@ -47,10 +47,11 @@ SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def flags() -> dict[str, Flag]:
-    """`FLAGS`, and a flag for each option of each capability."""
+    """Returns a flag for each option of each capability, and `FLAGS`."""
     from lmrep.experiment.record import ALL_OBJECTIVES
 
-    capabilities = {one.name: one for definition in ALL_OBJECTIVES.values() for one in definition.capabilities}
+    capabilities = {capability.name: capability for objective in ALL_OBJECTIVES.values()
+                    for capability in objective.capabilities}
     options: dict[str, Flag] = {}
     for capability in capabilities.values():
         types = typing.get_type_hints(capability.options)
@@ -60,25 +61,25 @@ def flags() -> dict[str, Flag]:
             help = f"{capability.name}: {bounds.help} (default: {default})"
             if option.name in options:
                 help = f"{options[option.name].help}; {help}"
-            type_ = next(each for each in typing.get_args(types[option.name]) or [types[option.name]]
-                         if each is not type(None))
+            type_ = next(member for member in typing.get_args(types[option.name]) or [types[option.name]]
+                         if member is not type(None))
             options[option.name] = Flag(None, help, type_, bounds)
     return options | FLAGS
 
 
 def run(arguments: Arguments) -> int:
-    """The command."""
-    workdir, given = arguments.required_workdir(), arguments.flags
-    if arguments.words and (given.input or given.jsonl):
+    """Runs the command and returns its exit code."""
+    workdir, values = arguments.required_workdir(), arguments.flags
+    if arguments.words and (values.input or values.jsonl):
         raise UserError(f"lmrep predict was given the text {arguments.words[0]!r} and --"
-                        f"{'input' if given.input else 'jsonl'}, which reads texts from elsewhere; leave one out")
-    if not arguments.words and not given.input and sys.stdin.isatty():
+                        f"{'input' if values.input else 'jsonl'}, which reads texts from elsewhere; leave one out")
+    if not arguments.words and not values.input and sys.stdin.isatty():
         raise UserError('lmrep predict needs a text: lmrep predict --workdir=DIR "The [MASK] of a list is an integer."')
-    source = "standard input" if given.input is None else given.input
-    if (given.input or "").endswith(".jsonl") and not given.jsonl:
-        log.warning("each line of %s is read as a text; give --jsonl for JSON Lines", given.input)
+    source = "standard input" if values.input is None else values.input
+    if (values.input or "").endswith(".jsonl") and not values.jsonl:
+        log.warning("each line of %s is read as a text; give --jsonl for JSON Lines", values.input)
     numbered = ((None, {"text": text}) for text in arguments.words) if arguments.words else _records(
-        _open(given.input), source, given.jsonl)
+        _open(values.input), source, values.jsonl)
     first = next(numbered, None)
     if first is None:
         raise UserError(f"{source} has no text; give one text per line, or texts as arguments")
@@ -87,18 +88,19 @@ def run(arguments: Arguments) -> int:
     from lmrep.data import prompts
 
     names_of_options = flags().keys() - FLAGS.keys()
-    options = {name: value for name, value in vars(given).items() if name in names_of_options and value is not None}
+    options = {name: value for name, value in vars(values).items() if name in names_of_options and value is not None}
     trained = api.load(workdir, arguments.step)
     numbered, done, unknown, words, example = itertools.chain([first], numbered), 0, 0, 0, ""
     while block := list(itertools.islice(numbered, LINES)):
         names, records = zip(*block, strict=True)
-        for line in _predictions(trained, records, names, options, done, given.jsonl):
+        for line in _predictions(trained, records, names, options, done, values.jsonl):
             print(line)
         sys.stdout.flush()
         done += len(records)
         for text in (record["text"] for record in records if isinstance(record.get("text"), str)):
-            found, count = prompts.unknown_words(text, trained.tokenizer)
-            unknown, words, example = unknown + len(found), words + count, example or next(iter(found), "")
+            unknown_words, count = prompts.unknown_words(text, trained.tokenizer)
+            unknown, words = unknown + len(unknown_words), words + count
+            example = example or next(iter(unknown_words), "")
     if unknown:
         log.warning("%s of %s words are unknown to the tokenizer, for example %r, and are read as %s",
                     f"{unknown:,}", f"{words:,}", example[:40], trained.tokenizer.specials["unk"])
@@ -108,12 +110,12 @@ def run(arguments: Arguments) -> int:
 def _predictions(
     trained, records: Sequence[dict], names: Sequence[str | None], options: dict[str, Any], done: int, jsonl: bool
 ) -> Iterator[str]:
-    """The output for each record; `done` are those before them."""
+    """Iterates over the output lines of records. `done` is the number of records before them."""
     known = list(dict.fromkeys(field.name for capability in trained.capabilities
                                for field in dataclasses.fields(capability.options)))
     if unknown := sorted(options.keys() - set(known)):
-        its = f"its options are {', '.join(f'--{name}' for name in known)}" if known else "leave it out"
-        raise UserError(f"--{unknown[0]} is no option of a model that {trained.capabilities[-1].summary}; {its}")
+        advice = f"its options are {', '.join(f'--{name}' for name in known)}" if known else "leave it out"
+        raise UserError(f"--{unknown[0]} is no option of a model that {trained.capabilities[-1].summary}; {advice}")
     if "first" in known:  # draws do not depend on how many texts are predicted together
         options = options | {"first": options.get("first", 0) + done}
     prompts = [_prompt(trained, record, name) for record, name in zip(records, names, strict=True)]
@@ -125,7 +127,8 @@ def _predictions(
 
 
 def _prompt(trained, record: dict, name: str | None) -> Any:
-    """What a run is given for a record: its text; for a task, a tuple where the text has tabs, or all fields."""
+    """Returns the input of `Run.predict` for a record: its text; for a task, a tuple if the text has tabs, or all
+    fields."""
     text = record.get("text")
     if trained.capabilities and dict in getattr(trained.capabilities[0], "types", ()):
         if len(record) > 1 or not isinstance(text, str):
@@ -137,7 +140,7 @@ def _prompt(trained, record: dict, name: str | None) -> Any:
 
 
 def _open(path: str | None) -> Iterable[str]:
-    """The lines of a file, or of standard input."""
+    """Opens a file, or standard input, as an iterable of lines."""
     if path is not None:
         return text_files.lines(path, pipes=True)
     if isinstance(sys.stdin, io.TextIOWrapper):
@@ -146,7 +149,7 @@ def _open(path: str | None) -> Iterable[str]:
 
 
 def _records(file: Iterable[str], source: str, jsonl: bool) -> Iterator[tuple[str, dict]]:
-    """(name of the line, for messages, and its record) for each line that is not blank."""
+    """Iterates over (name of the line in messages, record) of the lines that are not blank."""
     number = 0
     try:
         for number, line in enumerate(file, 1):
@@ -162,6 +165,6 @@ def _records(file: Iterable[str], source: str, jsonl: bool) -> Iterator[tuple[st
 
 
 def _json(record: dict) -> str:
-    """A record as a line of JSON; in ASCII where it has lone surrogates, which UTF-8 cannot encode."""
+    """Formats a record as a line of JSON; in ASCII if it has lone surrogates, which UTF-8 cannot encode."""
     line = json.dumps(record, ensure_ascii=False)
     return line if line.isascii() or not SURROGATES.search(line) else json.dumps(record)

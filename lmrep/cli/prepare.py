@@ -18,7 +18,7 @@ FLAGS = {
 
 
 def run(arguments: Arguments) -> int:
-    """The command."""
+    """Runs the command and returns its exit code."""
     config_dict, flags = arguments.load_config(), arguments.flags
     if flags.beam_options and not flags.beam_runner:
         raise UserError("--beam_options needs --beam_runner, such as --beam_runner=DataflowRunner")
@@ -41,17 +41,18 @@ def run(arguments: Arguments) -> int:
         stores = {str(prepared.directory): prepared.statistics}
     for directory, statistics in stores.items():
         print(f"\nPrepared in {directory}")
-        for split, facts in statistics.items():
-            print(f"  {split:10} {facts['documents']:>15,} documents {facts['tokens']:>19,} tokens "
-                  f"{facts['unknown_fraction']:>8.2%} unknown")
+        for split, counts in statistics.items():
+            print(f"  {split:10} {counts['documents']:>15,} documents {counts['tokens']:>19,} tokens "
+                  f"{counts['unknown_fraction']:>8.2%} unknown")
     return 0
 
 
 def _on_beam(experiment, data_dir, name, options, progress) -> dict[str, dict[str, dict[str, float]]]:
+    """Builds the stores with Apache Beam. Returns {directory: {split: statistics}}."""
     from lmrep.data.store.beam import build, runner
 
-    chosen = runner.parse(name, options)
+    beam_runner = runner.parse(name, options)
     if sources := experiment.sources:
         raise UserError(f"--beam_runner prepares one corpus, and the config mixes {len(sources)} sources; train a "
                         "tokenizer first, set --config.tokenizer.vocab_file to it, and prepare each source alone")
-    return dict([build.build(experiment.data, experiment.tokenizer, data_dir, chosen, progress)])
+    return dict([build.build(experiment.data, experiment.tokenizer, data_dir, beam_runner, progress)])

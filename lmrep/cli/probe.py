@@ -26,7 +26,7 @@ FLAGS = {
 
 
 def run(arguments: Arguments) -> int:
-    """The command."""
+    """Runs the command and returns its exit code."""
     workdir, flags = arguments.required_workdir(), arguments.flags
     if not arguments.config_file:
         raise UserError("lmrep probe needs the config file of a task, which says what is predicted: "

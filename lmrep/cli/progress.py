@@ -1,4 +1,4 @@
-"""Progress through a text file, for commands that read one."""
+"""Shows the progress of commands that read a text file."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -8,8 +8,8 @@ from lmrep.core.progress import ProgressReporter, StatusLine
 
 @contextlib.contextmanager
 def line_progress() -> Iterator[Callable[[int, int, int], None]]:
-    """Gives a function to call with (more lines, more tokens, lines in all), which shows the progress on standard
-    error."""
+    """Shows progress on standard error. The context gives a function to call with (number of further lines, number of
+    further tokens, number of lines in all)."""
     lines = tokens = total = 0
     reporter: ProgressReporter | None = None
 

@@ -30,7 +30,7 @@ FLAGS = {
 
 
 def run(arguments: Arguments) -> int:
-    """The command."""
+    """Runs the command and returns its exit code."""
     source, flags = arguments.required_workdir(), arguments.flags
     if not flags.output:
         raise UserError("lmrep prune needs --output, the directory to write")

@@ -13,7 +13,7 @@ FLAGS = {"output": Flag("", "the file to write (default: report.html)", as_path)
 
 
 def run(arguments: Arguments) -> int:
-    """The command."""
+    """Runs the command and returns its exit code."""
     directories = [*([arguments.workdir] if arguments.workdir else []), *arguments.paths]
     if not directories:
         raise UserError("lmrep report needs at least one workdir: lmrep report runs/quickstart")

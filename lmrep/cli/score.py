@@ -56,7 +56,7 @@ OPTIONS = ("null_scores", "na_prob_thresh", "strict", "scheme", "positive", "gol
 
 
 def run(arguments: Arguments) -> int:
-    """The command."""
+    """Runs the command and returns its exit code."""
     flags = arguments.flags
     if not flags.metric:
         raise UserError("lmrep score needs --metric, for example --metric=squad2; see lmrep score --help")

@@ -1,4 +1,4 @@
-"""Standard streams that are closed, full, or of a reader that has left."""
+"""Handles standard streams that are closed or full, or whose reader has ended."""
 
 import contextlib
 import io
@@ -9,8 +9,10 @@ from lmrep.core.errors import RunFault
 
 
 def prepare() -> None:
-    """Opens the null device in place of each closed stream, and escapes what the encoding of an open one lacks. A
-    closed stream is None, and its descriptor would be given to the next file that is opened."""
+    """Replaces closed streams by the null device, and makes open ones escape characters that their encoding lacks.
+
+    A closed stream is None, and the next file that is opened would get its descriptor.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
@@ -24,7 +26,7 @@ def prepare() -> None:
 
 
 class _StandardOutput(io.FileIO):
-    """A file whose failures name it."""
+    """Standard output, whose failures are `RunFault`s that name it."""
 
     def write(self, data):
         try:
@@ -37,7 +39,7 @@ class _StandardOutput(io.FileIO):
 
 
 def say(text: str) -> None:
-    """Prints a line on standard error. Where that fails, the exit code alone tells of an error."""
+    """Prints a line on standard error. A failure is ignored: the exit code still tells of an error."""
     try:
         print(text, file=sys.stderr, flush=True)
     except OSError:
@@ -45,7 +47,7 @@ def say(text: str) -> None:
 
 
 def leave() -> None:
-    """Writes out both streams, or drops what they do not take, so that the process ends with its own exit code."""
+    """Flushes both streams, or drops what they do not accept, so that the process ends with the command's exit code."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -54,7 +56,7 @@ def leave() -> None:
 
 
 def _to_null_device(stream) -> None:
-    """Redirects a stream, so that no later write of it fails, that at the exit of the process included."""
+    """Redirects a stream, so that no later write to it fails, including the last one when the process ends."""
     with contextlib.suppress(OSError):  # of a test, which has no descriptor
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())

@@ -56,7 +56,7 @@ MAX_REASONS, MAX_WIDTH = 10, 160  # lines about failed runs, and characters of e
 
 
 def run(arguments: Arguments) -> int:
-    """The command."""
+    """Runs the command and returns its exit code."""
     directory, flags = Path(arguments.required_workdir()), arguments.flags
     if flags.task >= flags.tasks:
         raise UserError(f"--task is {flags.task} of --tasks={flags.tasks}; tasks are numbered from 0 to --tasks - 1")

@@ -1,4 +1,4 @@
-"""Trains the runs of a sweep one after the other, with a line for each."""
+"""Trains the runs of a sweep one after the other, and prints a line for each."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from lmrep.storage.workdir import holder
 
 
 def train(directory: Path, plan: Plan, runs: Sequence[Run], retry: bool = False) -> None:
-    """Trains runs that are not finished. Those that another process trains are left to it.
+    """Trains the runs that are not finished, except those that another process is training.
 
     Raises:
       Stopped: by Ctrl-C or SIGTERM, or because a run was stopped.
@@ -30,13 +30,16 @@ def train(directory: Path, plan: Plan, runs: Sequence[Run], retry: bool = False)
         with StatusLine() as status:
             for number, run in enumerate(todo, 1):
                 where = f"[{done + number}/{len(runs)}] {run.name}"
-                trained = _train(directory, plan, run, _shown(status, where))
+                # A terminal shows the last output of the run; elsewhere a run has one line, at its end.
+                show = (lambda line, where=where: status.write(f"{where}: {line}")) if status.every < 1 else (
+                    lambda line: None)
+                trained = _train(directory, plan, run, show)
                 if trained is None:
                     print(f"{where}: another process has it", flush=True)
                     continue
                 seconds.append(trained.ending.seconds)
-                left = statistics.fmean(seconds) * (len(todo) - number)
-                time_left = f"; about {duration(left)} left" if number < len(todo) else ""
+                remaining = statistics.fmean(seconds) * (len(todo) - number)
+                time_left = f"; about {duration(remaining)} left" if number < len(todo) else ""
                 print(f"{where}: {describe(directory, plan, trained)}{time_left}", flush=True)
     except (KeyboardInterrupt, SystemExit) as stop:  # between two runs
         code = train_process.INTERRUPTED if isinstance(stop, KeyboardInterrupt) else train_process.TERMINATED
@@ -45,13 +48,9 @@ def train(directory: Path, plan: Plan, runs: Sequence[Run], retry: bool = False)
         raise _stopped(directory, plan, runs, stop.exit_code) from None
 
 
-def _shown(status: StatusLine, where: str) -> Callable[[str], None]:
-    """A function that shows the last output of a run on a terminal; elsewhere a run has one line, at its end."""
-    return (lambda line: status.write(f"{where}: {line}")) if status.every < 1 else (lambda line: None)
-
 
 def _train(directory: Path, plan: Plan, run: Run, show: Callable[[str], None]) -> Result | None:
-    """The result of a run after its training; None if another process trains it."""
+    """Trains a run and returns its result; None if another process is training it."""
     with train_process.claimed(log_file(directory, run)) as log:
         if log is None or holder(directory / run.name):
             return None
@@ -67,7 +66,7 @@ def _train(directory: Path, plan: Plan, run: Run, show: Callable[[str], None]) -
 
 
 def describe(directory: Path, plan: Plan, trained: Result) -> str:
-    """What a run reached, or why it failed."""
+    """Describes the score of a run, or why it failed."""
     ending, metric = trained.ending, plan.metrics[plan.metric]
     if ending.exit_code:
         return (f"failed after {duration(ending.seconds)} with exit code {ending.exit_code}: "
@@ -77,6 +76,7 @@ def describe(directory: Path, plan: Plan, trained: Result) -> str:
 
 
 def _stopped(directory: Path, plan: Plan, runs: Sequence[Run], code: int) -> Stopped:
+    """Makes the exception that ends a stopped sweep."""
     finished = sum(result(directory, plan, run).state == FINISHED for run in runs)
     return Stopped(f"stopped after {finished} of {len(runs)} runs; continue with the same command, or with: "
                    f"{command(directory, plan)}", code)

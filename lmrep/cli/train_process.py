@@ -1,4 +1,4 @@
-"""Trains a run in a process of its own, so that its failure, its memory and its compiled programs end with it."""
+"""Trains a run in a separate process, so that its failure, its memory and its compiled programs end with it."""
 
 import contextlib
 import fcntl
@@ -17,11 +17,11 @@ from lmrep.core.errors import UserError
 COMMAND = (sys.executable, "-m", "lmrep", "train")
 INTERRUPTED, TERMINATED = 130, 143  # exit codes after Ctrl-C and SIGTERM
 POLL_SECONDS = 0.5
-TAIL = 4096  # bytes
+TAIL = 4096  # bytes read from the end of a log
 
 
 class StopSweep(Exception):
-    """The training was stopped by a signal, and what starts it is to stop with the same exit code."""
+    """The training was stopped by a signal, and the sweep must stop with the same exit code."""
 
     def __init__(self, exit_code: int):
         super().__init__(exit_code)
@@ -30,7 +30,8 @@ class StopSweep(Exception):
 
 @contextlib.contextmanager
 def claimed(log: Path) -> Iterator[BinaryIO | None]:
-    """The log file of a run, opened for appending and locked; None where another process has it.
+    """Opens the log file of a run for appending and locks it. The context gives the file; None if another process has
+    it.
 
     The training process inherits the lock, so that a run is claimed until both have ended.
     """
@@ -54,15 +55,17 @@ def train(flags: Sequence[str], workdir: Path, log: BinaryIO, show: Callable[[st
     Ctrl-C and SIGTERM are passed on as SIGTERM, on which the run saves and stops; a second Ctrl-C kills it.
 
     Args:
-      log: where its output is appended.
-      show: gets the last line of the output while it runs.
+      flags: of `lmrep train`, without --workdir.
+      workdir: the workdir of the run.
+      log: the file that its output is appended to.
+      show: called with the last line of the output while it runs.
 
     Returns:
-      How it ended, and the exit code with which the caller is to stop too: 0 where it is not.
+      How the process ended, and the exit code with which the caller must stop too; 0: it goes on.
     """
     command = [*COMMAND, *flags, f"--workdir={workdir}"]
     begin, start = log.tell(), time.monotonic()
-    # A session of its own: a Ctrl-C in the terminal reaches this process alone.
+    # In a new session: a Ctrl-C in the terminal reaches only the parent.
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log,
                                stderr=subprocess.STDOUT, start_new_session=True)
     try:
@@ -77,7 +80,7 @@ def train(flags: Sequence[str], workdir: Path, log: BinaryIO, show: Callable[[st
 
 
 def _wait(process: subprocess.Popen, progress: Callable[[], None], show: Callable[[str], None]) -> int:
-    """Waits for a process, and returns the exit code of the signal that arrived meanwhile, or 0."""
+    """Waits for a process. Returns the exit code of the signal that arrived meanwhile, or 0."""
     stop = 0
     while process.returncode is None:
         try:
@@ -99,7 +102,7 @@ def _wait(process: subprocess.Popen, progress: Callable[[], None], show: Callabl
 
 
 def _message(code: int, log: Path, begin: int) -> str:
-    """Why a process failed, in a line."""
+    """Describes in a line why a process failed."""
     if code < 0:
         name = signal.Signals(-code).name
         return f"killed by {name}" + (", which the system sends if memory is short" if name == "SIGKILL" else "")
@@ -109,7 +112,7 @@ def _message(code: int, log: Path, begin: int) -> str:
 
 
 def _tail(log: Path, begin: int) -> list[str]:
-    """The last lines of a file that begin after an offset."""
+    """Returns the last lines of a file that begin after an offset."""
     with open(log, "rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(begin, size - TAIL))

@@ -1,6 +1,6 @@
-"""Checks before a run that it will have what it needs: `lmrep doctor`.
+"""Checks everything that a run will need before it starts: `lmrep doctor`.
 
-Each check uses the functions that the run itself will use, and gives one finding. A check that depends on a failed one
+A check calls the functions that the run itself will call, and gives one finding. A check that depends on a failed one
 is skipped and names it; all others run. Nothing is trained, built or written; estimates are marked as such.
 """
 
@@ -32,13 +32,12 @@ def examine(
 
     Args:
       config: an experiment's config.
-      workdir: the workdir; without one, its checks are skipped.
+      workdir: the workdir; None skips its checks.
       data_dir: the directory of token stores.
       files: a glob that `api.evaluate` will take.
       devices: number of devices in all processes; by default of this machine.
       processes: number of processes.
-      compiling: compile the training step, which measures its memory; without it, the memory of the training
-        state is counted alone.
+      compiling: compile the training step to measure its memory; otherwise only the training state is counted.
     """
     data_dir = Path(data_dir or api.default_data_dir())
     url = None if workdir is None else remote.as_url(workdir)
@@ -103,14 +102,21 @@ def _check_labelled(checks: "_Checks", files: str) -> None:
 
 
 class _Checks:
-    """Runs checks and keeps their findings; the value of a check is available to later ones by its name."""
+    """Runs checks and collects their findings. The value of a check is passed to later checks that need it by name."""
 
     def __init__(self, values: Mapping[str, Any]):
         self.findings: list[Finding] = []
         self.values = dict(values)
 
     def __call__(self, name: str, check: Callable[..., Result], *needs: str) -> None:
-        """`needs` names the arguments of `check`; those that end in ? may be missing, and are None then."""
+        """Runs a check and adds its finding.
+
+        Args:
+          name: name of the check.
+          check: called with the values of `needs`. It fails by UserError, RunFault or OSError.
+          needs: names of earlier values. The check is skipped where one is missing, unless its name ends with "?";
+            then the argument is None.
+        """
         if missing := [need for need in needs if need not in self.values and not need.endswith("?")]:
             self.findings.append(Finding(SKIPPED, name, f"needs {', '.join(missing)}"))
             return
@@ -127,12 +133,12 @@ class _Checks:
 
 
 def one_line(text: str) -> str:
-    """A message of several lines as one."""
+    """Joins the lines of a message."""
     return re.sub(r"\s*\n\s*", "; ", re.sub(r":\s*\n\s*", ": ", text.strip()))
 
 
 def report(findings: Sequence[Finding]) -> str:
-    """A line for each check, and a summary."""
+    """Formats findings: a line for each check, and a summary."""
     width = max(len(finding.check) for finding in findings)
     lines = [f"{mark:8}{check:{width}}  {text}" for mark, check, text in findings]
     marks = [finding.mark for finding in findings]

@@ -13,14 +13,15 @@ from lmrep.inference.evaluate_task import read_files
 
 
 def examples(experiment: Experiment) -> Result:
-    """Every split can be read, fits the task, and becomes tokens. Gives the data."""
+    """Checks that every split can be read, has the fields of the task, and can be tokenized. The value is the
+    `Data`."""
     for data in data_of(experiment).values():
         tfds.check_present(data)
     prepared = build.prepare(experiment, Path())  # nothing is stored
     counts = ", ".join(f"{split} {len(records):,}" for split, records in prepared.records.items())
     steps = prepared.experiment.steps
     if sources := label_statistics(prepared)["train"].get("sources"):
-        counts += " of " + ", ".join(f"{name} ({each['fraction']:.1%})" for name, each in sources.items())
+        counts += " of " + ", ".join(f"{name} ({source['fraction']:.1%})" for name, source in sources.items())
     text = f"{counts}; at most {max(store.length for store in prepared.splits.values()):,} tokens; {steps:,} steps"
     if "validation" not in prepared.splits:
         return Result(f"{text}; without data.validation, nothing measures how well a run learns", prepared, WARNING)
@@ -28,7 +29,7 @@ def examples(experiment: Experiment) -> Result:
 
 
 def other(files: str, experiment: Experiment, prepared: Data) -> Result:
-    """Other files for `lmrep evaluate` can be read, and fit the task."""
+    """Checks that files for `lmrep evaluate` can be read, and have the fields of the task."""
     task, config = task_of(experiment), resolve_stages(prepared.experiment)[0].objective
     records = read_files(experiment, files)
     for record in records:

@@ -23,18 +23,18 @@ from lmrep.planning import hardware, plan, table
 from lmrep.storage import trial
 from lmrep.training.state import saved, specs_of, trainable
 
-CROWDED = 0.7  # fraction of a device's memory, taken by the state, from which activations may not fit
+CROWDED = 0.7  # if the training state takes a larger fraction of a device's memory, activations may not fit
 
 
 def address_space() -> Result:
-    """The limit of the address space leaves JAX enough."""
+    """Checks that the limit of the address space leaves JAX enough."""
     check_address_space()
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     return Result("not limited" if limit == resource.RLIM_INFINITY else byte_size(limit))
 
 
 def platform() -> Result:
-    """JAX computes on the platform that it was told to, and on the accelerators of this machine."""
+    """Checks that JAX computes on the configured platform, and uses the accelerators of this machine."""
     check_backend.__wrapped__()
     device = jax.devices()[0]
     text = f"{jax.device_count()} x {device.device_kind} ({device.platform})"
@@ -44,7 +44,7 @@ def platform() -> Result:
 
 
 def mesh(devices: int, processes: int, experiment: Experiment) -> Result:
-    """The mesh fits the devices. Gives an AbstractMesh: the devices may be on another machine."""
+    """Checks that the mesh fits the devices. The value is an AbstractMesh: the devices may be on another machine."""
     sizes = experiments.check_mesh(experiment, devices)
     checks.check_processes(sizes, devices, processes)
     here = "" if devices == jax.device_count() else f", of which {jax.device_count()} are here"
@@ -61,12 +61,12 @@ def mesh(devices: int, processes: int, experiment: Experiment) -> Result:
 
 
 def network(experiment: Experiment, loaded: tokenizers.Tokenizer | None, layout: AbstractMesh | None) -> Result:
-    """The network, objectives and optimizers can be built and keep their contracts, and each stage can start from the
-    previous one. Gives a list of StageShapes."""
+    """Checks that network, objectives and optimizers can be built and keep their contracts, and that each stage can
+    start from the previous one. The value is a list of StageShapes."""
     layout = layout or abstract_mesh((1, 1, 1))
     shapes.check_contracts(experiment)
     stages = shapes.without_data(experiment, loaded.vocabulary if loaded else None, layout)
-    specs = {path: spec for one in stages for path, spec in P.flatten(specs_of(one.stage.objective)).items()}
+    specs = {path: spec for stage in stages for path, spec in P.flatten(specs_of(stage.stage.objective)).items()}
     unsharded = sorted(f"{path} {spec.shape}" for path, spec in specs.items() if not all(
         divides(layout, RULES.get(axis), size) for axis, size in zip(spec.axes, spec.shape, strict=True)))
     first = stages[0].stage.objective
@@ -84,17 +84,17 @@ def memory(
     compiling: bool, experiment: Experiment, stages: list[StageShapes], layout: AbstractMesh,
     loaded: tokenizers.Tokenizer | None,
 ) -> Result:
-    """The training step fits each device. It is compiled where `compiling` and where all devices are here; else
-    parameters, gradients and optimizer state are counted alone."""
+    """Checks that the training step fits the memory of a device. It is compiled if `compiling` is set and all devices
+    are here; otherwise only parameters, gradients and optimizer state are counted."""
     state = state_memory(stages, layout)
     if not compiling or layout.size > jax.local_device_count():
         return state
     devices = hardware.here(layout.size)
     plans = plan.plan(experiment, devices, loaded.vocabulary if loaded else None)
-    worst, total = max(plans, key=lambda each: each.memory.needed), plan.cost_of_run(plans, devices)
-    kept, text = worst.memory, f"a step takes {table.fit([worst])} on each {devices.chip.title}"
-    text += (f": parameters and optimizer state {byte_size(kept.parameters + kept.optimizer)}, activations "
-             f"{byte_size(kept.activations)}, other temporaries {byte_size(kept.temporaries)}")
+    worst, total = max(plans, key=lambda plan: plan.memory.needed), plan.cost_of_run(plans, devices)
+    parts, text = worst.memory, f"a step takes {table.fit([worst])} on each {devices.chip.title}"
+    text += (f": parameters and optimizer state {byte_size(parts.parameters + parts.optimizer)}, activations "
+             f"{byte_size(parts.activations)}, other temporaries {byte_size(parts.temporaries)}")
     if total and total.hours:
         text += f"; the run takes at least {table.hours(total.hours)}, at the peak of its matrix products"
     if worst.fits:
@@ -104,11 +104,11 @@ def memory(
 
 
 def state_memory(stages: list[StageShapes], layout: AbstractMesh) -> Result:
-    """Parameters, gradients and optimizer state fit each device."""
-    def per_device(one: StageShapes) -> int:
-        gradients = trainable(one.state.params)  # as large
+    """Checks that parameters, gradients and optimizer state fit the memory of a device."""
+    def per_device(stage: StageShapes) -> int:
+        gradients = trainable(stage.state.params)  # of the same sizes
         return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
-                   for x in jax.tree.leaves((one.state, gradients)))
+                   for x in jax.tree.leaves((stage.state, gradients)))
 
     needed, device = max(map(per_device, stages)), jax.local_devices()[0]
     limit, where = (device.memory_stats() or {}).get("bytes_limit"), f"each {device.device_kind} has"
@@ -127,26 +127,30 @@ def state_memory(stages: list[StageShapes], layout: AbstractMesh) -> Result:
 
 
 class Taken(NamedTuple):
-    """Bytes that something will take on the file system with device number `system`."""
+    """Disk space that the run will take."""
 
-    system: int
+    system: int  # device number of the file system
     bytes: int
 
 
 def checkpoints(directory: Path, experiment: Experiment, stages: list[StageShapes]) -> Result:
-    """Checkpoints fit on the workdir's disk. Gives a Taken."""
-    keeping = experiment.checkpoint
-    one = max(trial.checkpoint_size(saved(one.state)) for one in stages)
-    number = keeping.keep + keeping.keep_best + 1  # one is being saved while the others exist
-    held = sum(path.stat().st_size for path in (directory / "checkpoints").rglob("*") if path.is_file())
-    needed = max(one, number * one - held)
-    what = f"up to {number} checkpoints of {byte_size(one)} need"
+    """Checks that checkpoints fit on the workdir's disk. The value is a Taken."""
+    config = experiment.checkpoint
+    size = max(trial.checkpoint_size(saved(stage.state)) for stage in stages)
+    number = config.keep + config.keep_best + 1  # one is being saved while the others exist
+    existing = sum(path.stat().st_size for path in (directory / "checkpoints").rglob("*") if path.is_file())
+    needed = max(size, number * size - existing)
+    what = f"up to {number} checkpoints of {byte_size(size)} need"
     return disk_space(what, directory, needed, None, "--workdir, or lower checkpoint.keep and checkpoint.keep_best")
 
 
 def disk_space(what: str, directory: Path, needed: int, taken: Taken | None, alternatives: str) -> Result:
-    """The disk of `directory` has the `needed` bytes free that `what` says, beside those that are `taken`. Gives a
-    Taken."""
+    """Checks that the disk of `directory` has `needed` bytes free beside those that are `taken`. The value is a Taken.
+
+    Args:
+      what: what needs the space, with its verb, for the message.
+      alternatives: what the user may change instead.
+    """
     free, system = trial.space(directory)
     line = f"{what} {byte_size(needed)} more in {directory}, where {byte_size(free)} are free"
     if taken and taken.system == system:

@@ -27,7 +27,7 @@ from lmrep.training import metrics_log as logs
 
 
 def config(config_dict: Mapping[str, Any]) -> Result:
-    """The config is valid. Gives the experiment."""
+    """Checks that the config is valid. The value is the experiment."""
     experiment = experiments.parse(config_dict)
 
     def duration(steps: int) -> str:
@@ -43,7 +43,7 @@ def config(config_dict: Mapping[str, Any]) -> Result:
 
 
 def writable(directory: Path) -> Result:
-    """The workdir can be created and written to, and no other run holds it."""
+    """Checks that the workdir can be created and written to, and that no other run holds it."""
     checks.check_writable(directory)
     if holder := workdir.holder(directory):
         raise UserError(f"the workdir {directory} is in use by {holder}; wait for that run, stop it, or give another "
@@ -53,7 +53,8 @@ def writable(directory: Path) -> Result:
 
 
 def store(url: str) -> Result:
-    """The remote workdir can be reached, and no other run holds it. Gives the steps of its checkpoints."""
+    """Checks that the remote workdir can be reached, and that no other run holds it. The value is the list of the steps
+    of its checkpoints."""
     with remote.user_errors(url):
         remote_store = remote_workdir.open_store(url)
         content = lease.read(remote_store)
@@ -68,7 +69,7 @@ def store(url: str) -> Result:
 
 
 def resuming_remote(url: str, steps: list[int], experiment: Experiment, data: Data | None) -> Result:
-    """As `resuming`, without downloading checkpoints. Gives the step."""
+    """Checks like `resuming`, without downloading checkpoints. The value is the step; None for a new run."""
     if not steps:
         return Result("a new run", None)
     copy = remote_workdir.download(url, checkpoints=False)
@@ -81,7 +82,8 @@ def resuming_remote(url: str, steps: list[int], experiment: Experiment, data: Da
 
 
 def resuming(directory: Path, experiment: Experiment, data: Data | None) -> Result:
-    """The run in the workdir can be resumed: config and data are equal, and a checkpoint verifies. Gives the step."""
+    """Checks that the run in the workdir can be resumed: config and data are equal, and a checkpoint verifies. The
+    value is the step; None for a new run."""
     with contextlib.closing(Checkpoints(directory / "checkpoints", experiment.checkpoint.keep)) as checkpoints:
         steps = checkpoints.steps()
         if not steps:
@@ -105,20 +107,20 @@ def resuming(directory: Path, experiment: Experiment, data: Data | None) -> Resu
                   WARNING if damaged else OK)
 
 
-def _check_same(directory: Path, steps: list[int], experiment: Experiment, found: Data | None) -> None:
+def _check_same(directory: Path, steps: list[int], experiment: Experiment, data: Data | None) -> None:
     """Raises UserError if the run in a directory has another config or other data."""
-    if found is None:
+    if data is None:
         return checks.check_same_config(directory, steps, experiment)
-    previous, record = workdir.read_config(directory)["data"], checks.run_record(found, [])
+    previous, record = workdir.read_config(directory)["data"], checks.run_record(data, [])
     # Plans follow from what is compared anyway, and may take long to build.
-    data = {**previous, **record["data"], "plans": previous.get("plans")}
-    return checks.check_resumable(directory, steps, {**record, "data": data}, experiment)
+    compared = {**previous, **record["data"], "plans": previous.get("plans")}
+    return checks.check_resumable(directory, steps, {**record, "data": compared}, experiment)
 
 
 def init(
     experiment: Experiment, loaded: tokenizers.Tokenizer | None, stages: list[StageShapes], resumed: int | None
 ) -> Result:
-    """The initial parameters load and match."""
+    """Checks that the initial parameters load, and that their shapes match."""
     if not experiment.init:
         return Result("random initial parameters")
     if resumed is not None:
@@ -137,20 +139,20 @@ def init(
 
 
 def dashboards(experiment: Experiment, directory: Path) -> Result:
-    """The configured logs can be written."""
+    """Checks that the configured logs can be written."""
     names, mark = ["metrics.jsonl"], OK
     if experiment.log.tensorboard:
         checks.check_writable(directory / "tensorboard")
         names.append("TensorBoard")
     if experiment.log.wandb:
-        logs.weights_and_biases(directory, experiment.log.wandb, {})  # made at its first use, which is not here
+        logs.weights_and_biases(directory, experiment.log.wandb, {})  # does not start a run yet
         text, mark = weights_and_biases(os.environ)
         names.append(text)
     return Result(", ".join(names), mark=mark)
 
 
 def weights_and_biases(environment: Mapping[str, str]) -> tuple[str, str]:
-    """(message, mark) of reaching Weights & Biases; does not log in.
+    """Checks that Weights & Biases can be reached, without logging in. Returns (message, mark).
 
     Raises:
       UserError: there are no credentials.

@@ -31,21 +31,22 @@ from lmrep.experiment.config import Experiment
 from lmrep.experiment.record import Data
 from lmrep.experiment.shapes import StageShapes
 
-DOCUMENTS, CHARACTERS = 1000, 5 * 10**7  # of a corpus that are read at most, besides one document of each file
-FILES = 1000  # of a corpus that are opened, at most
-EXPANSION = 3  # of compressed text, about
+DOCUMENTS, CHARACTERS = 1000, 5 * 10**7  # read from a corpus at most, besides one document of each file
+FILES = 1000  # opened of a corpus at most
+EXPANSION = 3  # estimated ratio of text to its compressed size
 COUNTS = ("documents", "files")  # entries of a corpus's tally that are not anomalies
 TRIED, TRIED_CHARACTERS = 200, 2000  # documents that are tokenized and made into examples, and characters of each
-PAIRS = 16  # examples of a sample, at least, whose pairs are to have both labels
+PAIRS = 16  # smallest number of examples of which some pairs must have either label
 CHARACTERS_PER_TOKEN, CHARACTERS_PER_SENTENCE = 4, 100  # estimates, as in `bytes_needed`
 SPAN_BYTES = 20  # of a plan's table, for each sentence: `formats.base.Spans`
 
 
 def sources(experiment: Experiment | None) -> list[tuple[str, corpora.Config | None]]:
-    """(suffix of the names of its checks, corpus) of each source of a mixture, or of the only corpus."""
+    """Returns (suffix of the names of checks, config of the corpus) for each source of a mixture, or for the only
+    corpus."""
     if experiment is None:
         return [("", None)]
-    return [(f" {one.name}" * bool(one.name), one.data) for one in experiment.data_sets()]
+    return [(f" {source.name}" * bool(source.name), source.data) for source in experiment.data_sets()]
 
 
 class Sample(NamedTuple):
@@ -53,12 +54,13 @@ class Sample(NamedTuple):
 
     texts: list[str]  # the documents
     complete: bool  # whether they are the full corpus
-    characters: int | None  # of the full corpus, an estimate; None where that is not known without reading it
-    lines: bool  # whether it has one sentence a line
+    characters: int | None  # estimated size of the full corpus; None where it is not known without reading it
+    lines: bool  # whether the corpus has one sentence a line
 
 
 def corpus(data: corpora.Config) -> Result:
-    """The corpus opens; its first documents, and the first of each of its files, are text."""
+    """Checks that the corpus opens, and that its first documents, and the first of each file, are text. The value is a
+    Sample."""
     corpora.check_present(data)  # opening one that is not there would download it
     opened, tally = corpora.open_corpus(data), Counter()
     stream, texts, held = opened.documents(tally), [], 0
@@ -89,20 +91,20 @@ def corpus(data: corpora.Config) -> Result:
 
 def _begin(data: corpora.Config, source: files.CorpusFile) -> None:
     """Reads the first text of a file."""
-    one, tally = dataclasses.replace(data, files=glob.escape(source.path), documents="line"), Counter()
+    file, tally = dataclasses.replace(data, files=glob.escape(source.path), documents="line"), Counter()
     try:
-        next(iter(corpora.open_corpus(one).documents(tally)))
+        next(iter(corpora.open_corpus(file).documents(tally)))
     except UserError:
-        if not tally["empty_files"]:  # which a corpus of several files skips
+        if not tally["empty_files"]:  # a corpus of several files skips empty ones
             raise
 
 
 def splits(data: corpora.Config, experiment: Experiment, sample: Sample) -> Result:
-    """No configured split will be empty."""
+    """Checks that no configured split will be empty."""
     fractions = {"validation": data.validation, "test": data.test}
     if not sample.complete:
-        each = [f"{name} about {fraction:.3g} of the documents" for name, fraction in fractions.items() if fraction]
-        return Result(", ".join(["train the rest", *each]))
+        shares = [f"{name} about {fraction:.3g} of the documents" for name, fraction in fractions.items() if fraction]
+        return Result(", ".join(["train the rest", *shares]))
     which = corpora.assign(np.array([corpora.hash_position(text) for text in sample.texts], np.uint64), data)
     lengths = np.array([len(text) for text in sample.texts])
     documents = {name: int((which == i).sum()) for i, name in enumerate(corpora.SPLITS)}
@@ -120,7 +122,8 @@ def splits(data: corpora.Config, experiment: Experiment, sample: Sample) -> Resu
 
 
 def stores(data_dir: Path, experiment: Experiment, *_: Sample) -> Result:
-    """Token stores that exist open, and some of their records decode; else reports where they will be built."""
+    """Checks that existing token stores open, and that some of their tokens can be read. The value is the `Data`; None
+    where stores will be built or downloaded."""
     checks.check_writable(local_data_dir(data_dir), "data_dir")
     try:
         data = build.existing(experiment, data_dir)
@@ -138,7 +141,7 @@ def stores(data_dir: Path, experiment: Experiment, *_: Sample) -> Result:
 
 
 def epochs(experiment: Experiment, data: Data | None, *samples: Sample) -> Result:
-    """The run does not read its text thousands of times."""
+    """Checks that the run does not read its text more than `MAX_EPOCHS` times."""
     shown = sum(stage.steps * stage.batch_size * stage.length for stage in experiments.resolve_stages(experiment))
     if data:
         about, tokens = "", data.corpus.statistics["train"]["tokens"]
@@ -157,7 +160,7 @@ def epochs(experiment: Experiment, data: Data | None, *samples: Sample) -> Resul
 
 
 def _check_ids(store: token_store.Store, data: Data) -> None:
-    """Reads the first, the last and some other tokens."""
+    """Reads the first, the last and some other tokens. Raises UserError for ids that the tokenizer does not have."""
     positions = np.random.default_rng(0).integers(0, max(store.tokens, 1), 16)
     ids = store.take(np.array([*positions, 0, store.tokens - 1] if store.tokens else [], np.int64))
     if ids.size and ids.max() >= data.tokenizer.size:
@@ -167,8 +170,8 @@ def _check_ids(store: token_store.Store, data: Data) -> None:
 
 
 def tokenizer(experiment: Experiment, data: Data | None) -> Result:
-    """The tokenizer loads or can be trained, and fits the model's embedding table. Gives it, or None if it is not
-    trained yet."""
+    """Checks that the tokenizer loads or can be trained, and fits the model's embedding table. The value is the
+    tokenizer; None if it is not trained yet."""
     checks.check_vocabulary(experiment)
     config = experiment.tokenizer
     rows = experiments.model_config(experiment, tokenizers.size(config)).vocab
@@ -184,7 +187,7 @@ def tokenizer(experiment: Experiment, data: Data | None) -> Result:
 def examples(
     experiment: Experiment, loaded: tokenizers.Tokenizer | None, stages: list[StageShapes], *samples: Sample
 ) -> Result:
-    """The sampled documents become ids of the vocabulary, and examples of every stage's format."""
+    """Checks that the sampled documents can be tokenized, and become examples of every stage's format."""
     if loaded is None:
         return Result("the tokenizer is not trained yet; the text is checked when it is", None, SKIPPED)
     split = sentences.split_verbatim if tokenizers.keeps_whitespace(experiment.tokenizer) else sentences.split
@@ -197,12 +200,12 @@ def examples(
     unknown, warnings = float((known_ids(stream, loaded.vocabulary) == loaded.vocabulary.unknown).mean()), []
     with tempfile.TemporaryDirectory() as directory:
         store = token_store.write(Path(directory) / "store", ids, loaded.vocabulary)
-        for one in stages:
-            plan = build.plan(one.plan, store, experiment.seed, Path(directory))
+        for stage in stages:
+            plan = build.plan(stage.plan, store, experiment.seed, Path(directory))
             plan.gather(np.zeros(1, np.int64))
             if plan.examples >= PAIRS:
                 try:
-                    build.check_pairs(one.plan, plan)
+                    build.check_pairs(stage.plan, plan)
                 except UserError as error:
                     warnings.append(str(error))
     statistics = {"train": {"sentences": stream.size, "unknown_fraction": unknown}}
@@ -215,7 +218,7 @@ def disk_space_for(
     data_dir: Path, experiment: Experiment, _: tokenizers.Tokenizer | None, data: Data | None,
     taken: Taken | None, *samples: Sample,
 ) -> Result:
-    """Token stores and plans that are not built yet fit on the data directory's disk."""
+    """Checks that token stores and tables of examples that are not built yet fit on the data directory's disk."""
     if data is None and any(sample.characters is None for sample in samples):
         return Result("the size of the corpus, and so of its store, is not known before it is read", mark=WARNING)
     plans = len(experiments.resolve_stages(experiment)) * SPAN_BYTES  # per sentence
