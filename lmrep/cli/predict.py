@@ -33,7 +33,7 @@ from typing import Any
 from lmrep.cli.arguments import STEP, Arguments, Flag
 from lmrep.core import text_files
 from lmrep.core.errors import UserError
-from lmrep.core.files import json_object
+from lmrep.core.json_text import json_object
 from lmrep.core.paths import as_path
 
 FLAGS = {

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lmrep.core.errors import RunFault, UserError
-from lmrep.core.json_text import InvalidJSON, loads
+from lmrep.core.json_text import loads
 
 MANIFEST = "manifest.json"
 
@@ -107,19 +107,6 @@ def check_output(path: str | os.PathLike, flag: str = "output") -> None:
         raise UserError(f"--{flag} is {path}, and there is no directory {path.parent}; make it first")
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise UserError(f"--{flag} is {path}, and {path.parent} is not writable; give another file")
-
-
-def json_object(text: str | bytes, where: str, expected: str = "a JSON object",
-                surrogates: bool = False) -> dict[str, Any]:
-    """Parses a JSON object. Raises UserError, which begins with `where`, for any other text, and unless `surrogates`
-    for strings with halves of surrogate pairs."""
-    try:
-        value = loads(text, surrogates)
-    except InvalidJSON as error:
-        raise UserError(f"{where} is not JSON: {error}; expected {expected}") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{where} is {json.dumps(value, ensure_ascii=False)[:60]}; expected {expected}")
-    return value
 
 
 def sync(path: str | os.PathLike) -> None:

@@ -5,6 +5,8 @@ import re
 from collections import Counter
 from typing import Any
 
+from lmrep.core.errors import UserError
+
 MAX_DEPTH = 100  # nested objects and arrays; recursive code over the value stays far from Python's limit
 MAX_DIGITS = 300  # of an integer, so that it does not overflow float64
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -44,6 +46,19 @@ def loads(text: str | bytes, surrogates: bool = False) -> Any:
         raise InvalidJSON("a string has half of a surrogate pair, which is not text") from None
     except RecursionError:
         raise InvalidJSON(f"it nests deeper than {MAX_DEPTH} levels") from None
+    return value
+
+
+def json_object(text: str | bytes, where: str, expected: str = "a JSON object",
+                surrogates: bool = False) -> dict[str, Any]:
+    """Parses a JSON object. Raises UserError, which begins with `where`, for any other text, and unless `surrogates`
+    for strings with halves of surrogate pairs."""
+    try:
+        value = loads(text, surrogates)
+    except InvalidJSON as error:
+        raise UserError(f"{where} is not JSON: {error}; expected {expected}") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{where} is {json.dumps(value, ensure_ascii=False)[:60]}; expected {expected}")
     return value
 
 

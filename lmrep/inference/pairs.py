@@ -14,7 +14,7 @@ import numpy as np
 
 from lmrep.core import input_files, text_files
 from lmrep.core.errors import RunFault, UserError
-from lmrep.core.files import json_object
+from lmrep.core.json_text import json_object
 from lmrep.core.messages import counted
 from lmrep.core.progress import ProgressReporter
 from lmrep.core.sharding import batch_sharding, make_mesh, replicated, use_mesh

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lmrep.core.errors import UserError
-from lmrep.core.files import json_object
 from lmrep.core.input_files import open_input
+from lmrep.core.json_text import json_object
 from lmrep.core.messages import counted
 from lmrep.core.numbers import parse_number
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from lmrep.config.record import optional, setting
 from lmrep.core.errors import UserError
-from lmrep.core.files import json_object
+from lmrep.core.json_text import json_object
 from lmrep.data.records import FIELDS, Record, values
 from lmrep.data.tokenizers import Tokenizer
 from lmrep.models import decoding

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from lmrep.core.errors import UserError
-from lmrep.core.files import json_object
 from lmrep.core.input_files import HEAD, check_head
+from lmrep.core.json_text import json_object
 from lmrep.data.tokenizers.base import CONFIG
 
 SPECIAL_TOKENS_MAP = "special_tokens_map.json"
