@@ -1,7 +1,9 @@
-"""Reads the lines of UTF-8 text files that users name."""
+"""Reads the lines of UTF-8 text files that users name, and numbers in them."""
 
 import codecs
+import math
 import os
+import re
 from collections.abc import Iterator
 
 from lmrep.core import input_files
@@ -9,6 +11,8 @@ from lmrep.core.errors import UserError
 
 # UTF-32 first: its little-endian mark begins with the mark of UTF-16.
 MARKS = {"UTF-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "UTF-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)}
+NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+LONGEST_NUMBER = 400  # characters
 
 
 def byte_order(head: bytes) -> str | None:
@@ -44,3 +48,10 @@ def lines(path: str | os.PathLike, pipes: bool = False) -> Iterator[str]:
                 raise UserError(f"{path} is not UTF-8 text: line {number:,} has the byte 0x{line[error.start]:02x}; "
                                 "convert it to UTF-8") from error
             yield text.removesuffix("\n").removesuffix("\r")
+
+
+def parse_number(text: str) -> float:
+    """Parses a decimal number in ASCII digits, such as -2.5 or 1e-3. Returns NaN for other texts, including some that
+    `float` accepts: 1_0, inf and digits of other scripts."""
+    text = text.strip()
+    return float(text) if len(text) < LONGEST_NUMBER and NUMBER.fullmatch(text) else math.nan

@@ -10,7 +10,7 @@ from lmrep.core.errors import UserError
 from lmrep.core.input_files import open_input
 from lmrep.core.json_text import json_object
 from lmrep.core.messages import counted
-from lmrep.core.numbers import parse_number
+from lmrep.core.text_files import parse_number
 
 
 class Values(NamedTuple):

@@ -10,8 +10,8 @@ import numpy as np
 
 from lmrep.config.record import setting
 from lmrep.core.errors import UserError
-from lmrep.core.numbers import parse_number
 from lmrep.core.params import Array, Tree
+from lmrep.core.text_files import parse_number
 from lmrep.data.formats.base import Field
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import Units

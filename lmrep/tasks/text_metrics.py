@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from lmrep.core.errors import UserError
-from lmrep.core.numbers import parse_number
+from lmrep.core.text_files import parse_number
 from lmrep.data.records import Record
 from lmrep.metrics.tasks import TASK_METRICS, TaskMetric
 from lmrep.tasks import schemes

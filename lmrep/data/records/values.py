@@ -9,7 +9,7 @@ from typing import Any
 from lmrep.config.record import suggestion
 from lmrep.core.errors import UserError
 from lmrep.core.json_text import type_name
-from lmrep.core.numbers import parse_number
+from lmrep.core.text_files import parse_number
 from lmrep.data.corpora.cleaning import SURROGATE
 from lmrep.data.records.base import FIELDS, TARGETS, Job, Record
 

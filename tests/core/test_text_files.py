@@ -1,10 +1,10 @@
-"""Numbers that are written in files."""
+"""Numbers in text files."""
 
 import math
 
 import pytest
 
-from lmrep.core.numbers import parse_number
+from lmrep.core.text_files import parse_number
 
 
 @pytest.mark.parametrize(("text", "value"), [
