@@ -34,13 +34,14 @@ def states(
     params: Tree, batch: dict[str, Array], *, model: Model, layers: Layers, attention: bool = False,
     conditions_on: Context = Context.BOTH,
 ) -> tuple[Array, Array | None]:
-    """The hidden states f32[n, b, t, d] of the chosen layers, and attention probabilities f32[l, b, h, t, s] or None.
+    """Computes the hidden states f32[n, b, t, d] of the chosen layers, and attention probabilities f32[l, b, h, t, s],
+    or None without `attention`.
 
     A pure function. Under `jax.jit`, layers above the highest chosen one are not computed.
 
     Args:
       batch: `tokens`, `segment_ids` (0: padding) and `positions`, i32[b, t] each.
-      conditions_on: what a position attends to, as in training: the left context or both sides.
+      conditions_on: what a position attends to: the left context or both sides, as in training.
 
     Raises:
       UserError: layers of different widths cannot be stacked or summed.
@@ -63,10 +64,10 @@ class EncodedText(TokenizedText):
     attention: np.ndarray | None = None
 
     def pool(self, method: str = "mean") -> np.ndarray:
-        """One vector for the text, f32[n, d].
+        """Pools the tokens' vectors to one vector for the text, f32[n, d].
 
         Args:
-          method: "mean" or "max" over all tokens, special ones included (as Reimers and Gurevych, 2019), or "cls", the
+          method: "mean" or "max" over all tokens, special ones included (Reimers and Gurevych, 2019), or "cls", the
             vector of [CLS].
 
         Raises:
@@ -78,12 +79,17 @@ class EncodedText(TokenizedText):
         return self.hidden[:, 0] if method == "cls" else getattr(self.hidden, method)(1)
 
     def by_word(self, method: str = "mean") -> np.ndarray:
-        """One vector per word, f32[n, w, d]: the mean over its tokens, or the vector of the first or the last one."""
+        """Returns one vector per word, f32[n, w, d]: the mean over its tokens, or the vector of its "first" or "last"
+        token. Raises UserError for another method."""
         return by_word(self.hidden, self.words, method)
 
 
 def by_word(hidden: np.ndarray, words: Sequence[int | None], method: str = "mean") -> np.ndarray:
-    """[n, t, d] -> [n, w, d]: one vector per word, as `EncodedText.by_word`."""
+    """Combines token vectors [n, t, d] to word vectors [n, w, d], as `EncodedText.by_word`.
+
+    Args:
+      words: the index of each token's word; None for a special token.
+    """
     check_choice("method", method, WORD_POOLINGS)
     starts, ends = word_boundaries(words)
     if method == "first":
@@ -96,7 +102,7 @@ def by_word(hidden: np.ndarray, words: Sequence[int | None], method: str = "mean
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    """Raises UserError where `value` is none of `choices`."""
+    """Raises UserError if `value` is not in `choices`."""
     if value not in choices:
         raise UserError(f"{name} is {value!r}; expected one of {', '.join(choices)}")
 
@@ -105,33 +111,34 @@ def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
 
 
 class Window(NamedTuple):
-    """Tokens that the model reads at once. The vectors [start, stop) of the window are those of the text from
-    `position` on."""
+    """A part of a text that the model reads at once."""
 
     text: int  # index of the text
     ids: np.ndarray  # int32[t], special tokens included
-    start: int
+    start: int  # the window gives the vectors of its tokens [start, stop)
     stop: int
-    position: int
+    position: int  # the index in the text of the window's token `start`
 
 
 def windows(
     text: int, ids: np.ndarray, special: tuple[int, int], max_length: int, long: str = "refuse", name: str = "a text"
 ) -> list[Window]:
-    """Splits a text into windows that the model can read: a single one where it fits.
+    """Splits a text into windows that the model can read; a text that fits is a single window.
 
     Windows of a longer text are as long as the model allows, each with its special tokens, and overlap by half (the
     last may overlap by more). The vector of a token comes from the window in which it is nearest to the middle, so that
-    it has at least a quarter of the model's length as context on each side, where the text has that much.
+    it has at least a quarter of the model's length as context on each side, as far as the text has that much.
 
     Args:
+      text: the index of the text.
       ids: int32[t], special tokens included.
-      special: the number of special tokens before and after it.
-      max_length: tokens that the model takes; 0 for any number.
+      special: the numbers of special tokens before and after the text.
+      max_length: the most tokens that the model takes; 0 for any number.
       long: "refuse" or "windows".
+      name: the text's name in messages.
 
     Raises:
-      UserError: it is longer and `long` is "refuse", or the model is too short for windows.
+      UserError: the text is too long and `long` is "refuse", or the model is too short for windows.
     """
     check_choice("long", long, LONG)
     if not max_length or len(ids) <= max_length:
@@ -157,17 +164,17 @@ def windows(
 
 
 def padded_length(length: int, least: int = 1, most: int = 0) -> int:
-    """The least power of two that holds `length` tokens and `least`, or `most` where that is smaller (0: any). There
-    are few such lengths, so that little is compiled."""
+    """Returns the least power of two that is at least `length` and `least`, but at most `most` (0: no limit). Few
+    different lengths mean that few programs are compiled."""
     size = max(least, 1 << max(0, length - 1).bit_length())
     return min(size, most) if most else size
 
 
 def pack(lengths: Sequence[int], max_length: int, packed: bool = True) -> list[tuple[int, list[int]]]:
-    """Packs texts into sequences: (length of the sequence, indices of its texts), the longest first.
+    """Packs texts into sequences and returns (length of the sequence, indices of its texts), the longest first.
 
-    A length is a power of two, at least MIN_LENGTH and at most `max_length` (0: any). If texts may be packed, the
-    longest that still fits is added next.
+    Lengths are those of `padded_length`, from MIN_LENGTH to `max_length` (0: any). With `packed`, a sequence is filled
+    with the longest texts that still fit; otherwise it holds one text.
     """
     order = sorted(range(len(lengths)), key=lambda i: lengths[i])
     sorted_lengths, sequences = [lengths[i] for i in order], []
@@ -184,11 +191,12 @@ def pack(lengths: Sequence[int], max_length: int, packed: bool = True) -> list[t
 
 
 def batches(sequences: Sequence[tuple[int, list[int]]], tokens: int) -> Iterator[tuple[int, list[list[int]]]]:
-    """Groups packed sequences of one length into batches of at most `tokens` tokens, but at least one sequence."""
+    """Groups packed sequences of one length into batches of at most `tokens` tokens, but at least one sequence. Yields
+    (length, indices of the texts of each sequence)."""
     while sequences:
         length = sequences[0][0]
         batch_size = max(1, tokens // length)
-        batch = [members for own_length, members in sequences[:batch_size] if own_length == length]
+        batch = [members for size, members in sequences[:batch_size] if size == length]
         yield length, batch
         sequences = sequences[len(batch):]
 
@@ -197,18 +205,20 @@ def compute(
     run: Callable[[dict[str, np.ndarray]], tuple[Array, Array | None]], windows: Sequence[Window], max_length: int,
     pad: int = 0, tokens: int | None = None, packed: bool = True,
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray | None]]:
-    """The vectors of texts, in any order: (index of the text, hidden f32[n, t, d], attention f32[l, h, t, s]).
+    """Computes the vectors of texts. Yields (index of the text, hidden f32[n, t, d], attention f32[l, h, t, s]) in any
+    order; attention is None if `run` returns none, and for texts of several windows.
 
     Args:
       run: a compiled `states` with its parameters.
-      windows: of all texts; the windows of a text follow each other.
-      max_length: tokens that the model takes; 0 for any number.
-      tokens: in a batch; by default what suits the backend.
+      windows: the windows of all texts; those of a text follow each other.
+      max_length: the most tokens that the model takes; 0 for any number.
+      pad: the id of padding.
+      tokens: the tokens of a batch; None for a number that suits the backend.
       packed: whether texts may share a sequence, which needs a model that masks segments.
     """
     tokens = tokens or BATCH.get(jax.default_backend(), BATCH_ELSEWHERE)
     lengths = {window.text: window.position + window.stop - window.start for window in windows}
-    unfinished: dict[int, tuple[np.ndarray, int]] = {}  # texts of several windows: vectors so far, and their number
+    unfinished: dict[int, tuple[np.ndarray, int]] = {}  # texts of several windows -> vectors so far, their number
 
     def split(batch: list[list[int]], outputs: tuple[Array, Array | None]) -> Iterator[tuple]:
         hidden, attention = (None if x is None else np.asarray(x) for x in outputs)
@@ -218,8 +228,8 @@ def compute(
                 end, length = begin + len(window.ids), lengths[window.text]
                 vectors = hidden[:, row, begin + window.start : begin + window.stop]
                 if window.stop - window.start == length:
-                    own = None if attention is None else attention[:, row, :, begin:end, begin:end].copy()
-                    yield window.text, vectors.copy(), own
+                    yield window.text, vectors.copy(), (
+                        None if attention is None else attention[:, row, :, begin:end, begin:end].copy())
                 else:
                     full, done = unfinished.pop(window.text, (None, 0))
                     full = np.empty((len(vectors), length, vectors.shape[2]), vectors.dtype) if full is None else full
@@ -243,8 +253,7 @@ def compute(
 
 
 def _batch_size(needed: int, full: int) -> int:
-    """`full`, or that divided by a power of 4, whichever is the least that holds `needed` sequences: few shapes are
-    compiled."""
+    """Divides `full` by 4 as long as the result holds `needed` sequences, so that few shapes are compiled."""
     while full // 4 >= needed:
         full //= 4
     return full
@@ -254,12 +263,13 @@ def padded_batch(
     texts: Sequence[str | tuple[str, str]], examples: Sequence[tuple[list[int], list[int]]], length: int | None,
     max_length: int, pad: int,
 ) -> dict[str, np.ndarray]:
-    """`make_batch` of one text or pair per sequence, with `token_type_ids`.
+    """Makes a batch of one text or pair per sequence: `make_batch` and `token_type_ids`, int32[b, t].
 
     Args:
+      texts: the texts, for messages.
       examples: (ids, token types) of each.
       length: tokens to pad to; None for the next power of two, at least MIN_INPUT_LENGTH.
-      max_length: tokens that the model takes; 0 for any number.
+      max_length: the most tokens that the model takes; 0 for any number.
 
     Raises:
       UserError: a text is longer than the model or than `length`.
@@ -281,8 +291,8 @@ def padded_batch(
 def make_batch(
     packed: Sequence[Sequence[np.ndarray]], length: int, batch_size: int, pad: int
 ) -> dict[str, np.ndarray]:
-    """Packed sequences as `tokens`, `segment_ids` and `positions`, int32[batch_size, length] each; sequences beyond
-    them are padding."""
+    """Makes `tokens`, `segment_ids` and `positions`, int32[batch_size, length] each, from the ids of the texts of each
+    sequence. Further sequences are padding, with segment 0."""
     tokens, segments = np.full((batch_size, length), pad, np.int32), np.zeros((batch_size, length), np.int32)
     positions = np.zeros((batch_size, length), np.int32)
     for row, texts in enumerate(packed):

@@ -60,22 +60,22 @@ def evaluate(
     model: Mapping[str, Any] = MappingProxyType({}), search: Mapping[str, Any] = MappingProxyType({}),
     source: str = "", end_mark: bool = False,
 ) -> dict[str, Any]:
-    """The metrics of a run on a split of its corpus, on other files, or on minimal pairs. They are also written to
-    eval.json in the workdir, and added to eval.jsonl, which keeps every evaluation.
+    """Returns the metrics of a run on a split of its corpus, on other files, or on minimal pairs. Writes them to
+    eval.json in the workdir, and appends them to eval.jsonl, which keeps every evaluation.
 
-    A run of a task predicts the examples, writes predictions/ too, and eval.json has the intervals of its metrics.
-    `split` is by default "validation", and `files` have the form of its own files.
+    A run of a task also writes its predictions to predictions/ and the intervals of its metrics to eval.json. `files`
+    must then have the form of its training files.
 
-    With a `stride`, they are the `Perplexity.figures` of the raw documents under a run that predicts from left to
-    right; see `perplexity`. With `pairs`, they are the accuracies that `pairs.evaluate` returns.
+    With a `stride`, the metrics are the `Perplexity.figures` of the raw documents under a run that predicts from left
+    to right; see `perplexity`. With `pairs`, they are the accuracies that `pairs.evaluate` returns.
 
     Args:
       directory: the workdir.
-      split: "train", "validation" or "test"; None for "test".
+      split: "train", "validation" or "test"; None for "validation" of a task, and "test" otherwise.
       data_dir: the directory of token stores.
-      examples: the number of examples, from the first on; None for all. With a stride, the number of documents; with
-        pairs, of pairs of each paradigm.
-      step: of the checkpoint; None for the newest.
+      examples: the number of examples, from the first on; None for all. For a task, they are taken at equal distances;
+        with a stride, it is the number of documents; with pairs, of pairs of each paradigm.
+      step: of the checkpoint; None for the default one (`load`).
       files: a glob of text files to use instead of a split. A file is a document; without a stride, the documents of a
         single file are separated by blank lines, or as the run's config says (`data.documents`).
       stride: tokens between the starts of two windows.
@@ -88,14 +88,14 @@ def evaluate(
         into as many parts, each of which starts without a memory.
       model: fields of the network that differ from training (`load`), as `{"memory": 640, "clamp": 400}`.
       search: how texts are generated, where that differs, as `{"beams": 4, "length_penalty": 0.6}`.
-      source: of a run on a mixture of labelled data sets, the one whose split is evaluated, or that `files` are like;
-        "" for all.
+      source: for a run on a mixture of labelled data sets, the set whose split is evaluated, or whose form `files`
+        have; "" for all.
       end_mark: with pairs, whether a model that predicts from left to right is scored on the token that ends a document
         too.
 
     Raises:
       UserError: there is no such run, split, text or checkpoint; a stride is given for a run that does not predict from
-        left to right; the pairs are malformed, or the run gives sentences no score.
+        left to right; the pairs are malformed, or the run's objective does not score sentences.
     """
     measured = measure(directory, split, data_dir and as_path(data_dir), examples, step, as_paths(files), stride,
                        length, pairs and as_path(pairs), pll, batch_size, model, search, source, end_mark)
@@ -104,11 +104,11 @@ def evaluate(
 
 
 class Measured(NamedTuple):
-    """An evaluation that is not written yet."""
+    """The result of an evaluation, not yet written."""
 
     values: dict[str, Any]  # the metrics
     intervals: dict[str, list[float]]  # {metric of a task: [low, high]}, its bootstrap 95 % interval
-    store: Callable[[], None]  # writes what `evaluate` writes. Raises RunFault if that fails.
+    store: Callable[[], None]  # writes the files of `evaluate`; raises RunFault if that fails
 
 
 def measure(
@@ -118,7 +118,7 @@ def measure(
     model: Mapping[str, Any] = MappingProxyType({}), search: Mapping[str, Any] = MappingProxyType({}),
     source: str = "", end_mark: bool = False,
 ) -> Measured:
-    """As `evaluate`, but writes nothing itself, so that figures can be shown where they cannot be written."""
+    """Evaluates like `evaluate`, but writes nothing, so that metrics can be shown even if they cannot be written."""
     for name, value, least in (("examples", examples, 1), ("batch_size", batch_size, 1), ("length", length, 2)):
         if value is not None and value < least:
             raise UserError(f"{name} is {value}; expected at least {least}")
@@ -165,7 +165,7 @@ def _of_text(
     run: Run, split: str, data_dir: Path, examples: int | None, files: str, length: int | None,
     batch_size: int | None, stride: int | None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(metrics on text, the settings that decide them)."""
+    """Returns (metrics on text, the settings that they depend on)."""
     try:
         if stride is not None:
             length = _window(run, length, stride)
@@ -184,7 +184,7 @@ def _minimal_pairs(
     directory: str | os.PathLike, step: int | None, path: str | os.PathLike, pll: str, end_mark: bool,
     examples: int | None, model: Mapping[str, Any],
 ) -> Measured:
-    """`pairs.evaluate` of a checkpoint."""
+    """Evaluates a checkpoint on minimal pairs."""
     chosen = minimal_pairs.read(path, examples)
     run = load(directory, step, model)
     values = minimal_pairs.evaluate(run, chosen, pll, end_mark)
@@ -199,26 +199,29 @@ def _record(
     directory: str | os.PathLike, run: Run, subject: dict[str, str], settings: dict[str, int],
     values: dict[str, float], further: dict[str, Any] | None = None,
 ) -> None:
-    """Writes figures of `subject` to eval.json and eval.jsonl of the workdir `directory`, which may be remote."""
-    result = {"step": run.step, **subject, **settings,
-              "metrics": finite_or_text(values),
-              **(further or {})}
-    newest, every = run.directory / "eval.json", run.directory / "eval.jsonl"
+    """Writes metrics to eval.json and eval.jsonl of the workdir `directory`, which may be remote. `subject` says what
+    was evaluated."""
+    result = {"step": run.step, **subject, **settings, "metrics": finite_or_text(values), **(further or {})}
+    newest, history = run.directory / "eval.json", run.directory / "eval.jsonl"
     write_json(newest, result)
     if url := remote.as_url(directory):
-        remote_workdir.merge_lines(url, every)
-    append(every, result)
+        remote_workdir.merge_lines(url, history)
+    append(history, result)
     log.info("%s at step %s, %s: %s", run.directory.name, f"{run.step:,}",
              " ".join(["split"] * ("split" in subject) + [*subject.values()]),
              ", ".join(f"{name} {value:,}" if isinstance(value, int) else f"{name} {value}"
                        for name, value in settings.items()))
     if url:
         remote_workdir.upload(url, newest)
-        remote_workdir.upload(url, every)
+        remote_workdir.upload(url, history)
 
 
 def own_corpus(run: Run, split: str, data_dir: Path) -> Prepared:
-    """The data that the run was trained on. Refuses a split that it lacks, and a corpus whose files have changed."""
+    """Prepares the corpus that a run was trained on.
+
+    Raises:
+      UserError: the run was converted, the corpus lacks the split, or its files have changed.
+    """
     recorded = read_config(run.directory)["data"]
     if "train" not in recorded:
         raise UserError(f"{run.directory} was converted, not trained, and has no corpus of its own; "
@@ -234,13 +237,14 @@ def own_corpus(run: Run, split: str, data_dir: Path) -> Prepared:
 
 
 def other_corpus(data: corpora.Config, files: str, documents: str = "") -> corpora.Config:
-    """The corpus that `evaluate` makes of a glob of text files: one split, everything else as in `data`."""
+    """Returns the config of a corpus of other text files, a glob: all in one split, everything else as in `data`."""
     documents = documents or (data.documents if data.corpus == "text_files" else "auto")
     return dataclasses.replace(data, corpus="text_files", files=files, documents=documents, validation=0.0, test=0.0)
 
 
 def objective_params(run: Run, objective: Objective) -> Tree:
-    """The parameters of an objective; a converted checkpoint may have more, such as a pooler."""
+    """Selects the parameters of an objective; a converted checkpoint may have more, such as a pooler. Raises UserError
+    if one is missing."""
     needed, params = flatten(specs_of(objective)), flatten(run.params)
     if missing := sorted(needed.keys() - params.keys()):
         raise UserError(f"{run.directory} lacks parameters of its objective: {', '.join(missing[:3])}; train them "
@@ -255,7 +259,7 @@ def _metrics(
     run: Run, split: str, data_dir: Path, examples: int | None, files: str, length: int | None,
     batch_size: int | None,
 ) -> tuple[int, dict[str, float], str]:
-    """(examples, metrics, the teachers whose terms of the loss are left out)."""
+    """Returns (number of examples, metrics, names of the teachers whose terms of the loss are left out)."""
     stage, (parts, left_out) = stage_at(run.experiment, run.step), with_teachers(run)
     if length and 0 < run.model.max_length < length:
         raise UserError(f"length is {length:,}; the model takes {run.model.max_length:,} tokens at most")
@@ -273,7 +277,7 @@ def _metrics(
     frozen_params = unflatten(build.frozen_values(objective, parts))
     params = objective_params(dataclasses.replace(run, params=run.params | frozen_params), objective)
     plan = build.evaluation_plan(stage, prepared.stores[split], run.experiment.evaluation.seed, data_dir)
-    # Not the mesh of training: the devices may be other ones.
+    # The mesh of training may not fit these devices.
     mesh = make_mesh(data=math.gcd(stage.batch_size // stage.microbatches, jax.device_count()))
     evaluator = Evaluator(objective, mesh, stage.batch_size, run.experiment.evaluation.seed, stage.microbatches)
     batches = loader.evaluation_batches(plan, batch_size=stage.batch_size, indices=evaluator.indices, limit=examples)
@@ -287,24 +291,24 @@ def _metrics(
 
 
 def perplexity(run: Run, texts: Iterable[str], length: int, stride: int, characters: int = 0) -> Perplexity:
-    """The perplexity of raw texts under a run that predicts from left to right.
+    """Computes the perplexity of raw texts under a run that predicts from left to right.
 
     A text is read in windows of `length` tokens that begin `stride` apart. Each token is predicted once, from at least
-    `length - stride` tokens before it, or all that there are. The first token is predicted from the token that the run
-    was trained to read before a document (`Run.start_token`); without one it is read but not predicted, though its
-    word and bytes count. The end of a document is not predicted. Words and bytes are counted in the raw text: case or
-    white space that the tokenizer drops need not be predicted, nor the words that it replaces by [UNK], whose number is
-    logged. Texts without a token to predict are left out.
+    `length - stride` preceding tokens, or from all of them if there are fewer. The first token is predicted from the
+    token that the run was trained to read before a document (`Run.start_token`); without such a token it is read but
+    not predicted, although its word and bytes count. The end of a document is not predicted. Words and bytes are
+    counted in the raw text: case and white space that the tokenizer drops are not predicted, nor the words that it
+    replaces by [UNK], whose number is logged. Texts without a token to predict are left out.
 
     Args:
-      run: its objective has `Uses.next_token`.
+      run: a run whose objective has `Uses.next_token`.
       texts: any number, read one by one.
       length: tokens in a window.
       stride: 1 to `length - 1`.
-      characters: of all texts, where that is known: for the time that is left.
+      characters: the characters of all texts, for the estimate of the remaining time; 0 if unknown.
 
     Raises:
-      UserError: no text gives a token; a stride out of range.
+      UserError: no text gives a token, or the stride is out of range.
     """
     counts: Counter[str] = Counter()
     specials, start = run.tokenizer.vocabulary.specials, run.start_token
@@ -352,9 +356,9 @@ def perplexity(run: Run, texts: Iterable[str], length: int, stride: int, charact
 
 
 def encode_verbatim(tokenizer: Tokenizer, text: str, most: int = tokenize.CALL_CHARACTERS) -> np.ndarray:
-    """int32 ids of a text with its white space, as published models were trained to read it; corpora here are read
-    sentence by sentence (`data/store/tokenize.py`). A text of more than `most` characters is split where no tokenizer
-    merges: before a space or line break between two words."""
+    """Tokenizes a text with its white space, as published models were trained to read it, to int32[t]. (Corpora are
+    read sentence by sentence, `data/store/tokenize.py`.) A text of more than `most` characters is split where no
+    tokenizer merges: before a space or line break between two words."""
     cuts = [0]
     while len(text) - cuts[-1] > most:
         low, high = cuts[-1] + most // 2, cuts[-1] + most
@@ -363,7 +367,7 @@ def encode_verbatim(tokenizer: Tokenizer, text: str, most: int = tokenize.CALL_C
 
 
 def _window(run: Run, length: int | None, stride: int) -> int:
-    """The tokens in a window. Raises UserError where the run cannot predict windows of that length and stride."""
+    """Returns the tokens in a window. Raises UserError if the run cannot predict windows of that length and stride."""
     if run.objective.uses.next_token is None or run.conditions_on != Context.LEFT:
         raise UserError(f"{run.directory} was trained with objective {run.objective.name!r}, and sliding-window "
                         "perplexity needs a run that predicts from left to right; evaluate it without a stride, or "
@@ -384,12 +388,12 @@ def _window(run: Run, length: int | None, stride: int) -> int:
 def _perplexity(
     run: Run, split: str, data_dir: Path, examples: int | None, files: str, length: int, stride: int
 ) -> Perplexity:
-    """`perplexity` of a split of the run's own corpus, all sources together, or of other files."""
+    """Computes the perplexity of a split of the run's corpus, all sources together, or of other files."""
     if files:
-        corpus, split = [other_corpus(run.experiment.data, files, "file")], "train"
+        corpus_configs, split = [other_corpus(run.experiment.data, files, "file")], "train"
     else:
         own_corpus(run, split, data_dir)
-        corpus = [one.data for one in run.experiment.data_sets()]
-    opened = [documents(data, split, log.info) for data in corpus]
+        corpus_configs = [data_set.data for data_set in run.experiment.data_sets()]
+    opened = [documents(config, split, log.info) for config in corpus_configs]
     texts = islice(chain.from_iterable(texts for _, texts in opened), examples)
     return perplexity(run, texts, length, stride, 0 if examples else sum(characters for characters, _ in opened))

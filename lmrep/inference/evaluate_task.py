@@ -1,4 +1,4 @@
-"""Predictions of a run that was trained on labelled examples: for records, files and splits, with their scores."""
+"""Predicts labelled examples with a run of a task: records, files and splits, with their metrics."""
 
 import dataclasses
 import functools
@@ -30,9 +30,9 @@ from lmrep.tasks.known import KNOWN
 from lmrep.training.metrics_log import validations
 
 FOLDER = "predictions"  # of the workdir
-RESULTS = "results.json"  # of the workdir: what the best checkpoint reaches on the splits that were not trained on
+RESULTS = "results.json"  # of the workdir: the metrics of the best checkpoint on splits that were not trained on
 
-TFDS = "tfds:"  # before a TFDS data set and its split, in place of files
+TFDS = "tfds:"  # begins the name of a TFDS data set and split, given in place of files
 IN_FLIGHT = 4  # batches that the devices may be ahead of the host
 
 log = logging.getLogger(__name__)
@@ -41,13 +41,14 @@ log = logging.getLogger(__name__)
 def predict_records(
     run: Any, records: Sequence[Record], name: str = "texts", examples: Examples | None = None, first: int = 0,
 ) -> Result:
-    """The predictions of a run for records, and their metrics if all records have targets. More than a
-    batch of them is computed on all devices of this process.
+    """Predicts records, and computes metrics if all records have targets. More than a batch of them is computed on all
+    devices of this process.
 
     Args:
-      run: a loaded one (`lmrep.inference.run.Run`) that was trained for a task.
-      examples: their examples, where they have been made.
-      first: the number of the first one, where texts are drawn: the draws of a text depend on its number.
+      run: a loaded run (`lmrep.inference.run.Run`) of a task.
+      name: the records' name in logs.
+      examples: the tokenized records, if they exist already.
+      first: the number of the first record, for tasks that sample texts: the samples depend on the record's number.
 
     Raises:
       UserError: the task cannot use a record; a text is too long, or not Unicode.
@@ -72,14 +73,14 @@ def predict_records(
 
 
 def task_config(run: Any, source: str = "") -> Any:
-    """The config of a run's task for examples of a source of its mixture, or of none. Raises UserError for an unknown
-    source."""
+    """Returns the config of a run's task for a source of its mixture; "" for the shared one. Raises UserError for an
+    unknown source."""
     return task_data.config_of(run.experiment, source)
 
 
 def with_tuned(experiment: Experiment, directory: Path, step: int) -> Experiment:
-    """The experiment of the run in `directory`, with what validation found for the checkpoint `step`: a
-    field of the task's config that is None has the value of the metric of its name."""
+    """Returns the experiment of the run in `directory` with the values that were tuned in validation: a field of the
+    task's config that is None gets the value of the metric of the same name, as of checkpoint `step`."""
     task = TASKS.get(experiment.objective["name"])
     names = [field for field, value in experiment.objective.items()
              if value is None and task and field in task.objective.metrics]
@@ -88,11 +89,11 @@ def with_tuned(experiment: Experiment, directory: Path, step: int) -> Experiment
     known = [line for line in validations(directory) if line["step"] <= step]
     values, validated = {}, any(line["step"] == step for line in known)
     for field in names:
-        line_of = next((line for line in reversed(known) if field in line), None)
+        tuned = next((line for line in reversed(known) if field in line), None)
         if not validated:
             log.info("%s has no validation at step %s: %s is %s", directory, f"{step:,}", field,
-                     f"that of step {line_of['step']:,}" if line_of else 0)
-        values[field] = float(line_of[field]) if line_of else 0.0
+                     f"that of step {tuned['step']:,}" if tuned else 0)
+        values[field] = float(tuned[field]) if tuned else 0.0
     return dataclasses.replace(experiment, objective=experiment.objective | values)
 
 
@@ -101,8 +102,8 @@ def _batch_tokens() -> int:
 
 
 def batches(examples: Examples, devices: int = 1) -> Iterator[dict[str, np.ndarray]]:
-    """All sequences, sorted by length, in batches of as many tokens as suit the backend, and of a multiple of `devices`
-    sequences; empty sequences fill them."""
+    """Yields all sequences in batches, sorted by length. A batch has about as many tokens as suit the backend, and a
+    multiple of `devices` sequences, filled up with empty ones."""
     tokens = devices * _batch_tokens()
     order = np.argsort(examples.lengths, kind="stable")
     while len(order):
@@ -120,7 +121,7 @@ def batches(examples: Examples, devices: int = 1) -> Iterator[dict[str, np.ndarr
 
 @functools.lru_cache(maxsize=4)
 def _predictor(run: Any, devices: int) -> Callable[[dict[str, np.ndarray]], dict]:
-    """batch -> the outputs of `predict`, on this process's first `devices` devices."""
+    """Compiles a run's `predict`, batch -> outputs, for the first `devices` devices of this process."""
     predict = jax.jit(run.objective.predict)
     if devices == 1:
         return functools.partial(predict, run.params)
@@ -139,8 +140,7 @@ def _fetched(units: dict, outputs: dict) -> dict:
 
 
 def write_predictions(path: Path, records: Sequence[Record], result: Result) -> None:
-    """Predictions as JSON Lines: the record's id, its source in a mixture, its fields, and under `prediction` what was
-    predicted."""
+    """Writes predictions as JSON Lines: the record's id, its source in a mixture, its fields, and its `prediction`."""
     lines = [json.dumps({"id": record.id, **({"source": record.source} if record.source else {}), **record.fields,
                          "prediction": prediction}, ensure_ascii=False)
              for record, prediction in zip(records, result.predictions, strict=True)]
@@ -151,21 +151,21 @@ def write_predictions(path: Path, records: Sequence[Record], result: Result) -> 
 def evaluate_records(
     run: Any, split: str, files: str, examples: int | None, source: str = ""
 ) -> tuple[int, dict[str, float], dict[str, list[float]], Callable[[], object]]:
-    """Predicts a split of a run's own data, or other files of the same form.
+    """Predicts a split of a run's data, or other files of the same form.
 
     Args:
       split: "train", "validation" or "test".
       files: a path or glob of other files, or several between commas, or a split of a TFDS data set, as
-        tfds:glue/ax:test. They may lack targets.
-      examples: how many, at equal distances, of each source; None for all.
-      source: of a mixture, the data set whose split is predicted, "" for all; or whose form the files have.
+        tfds:glue/ax:test; "" for the split. They may lack targets.
+      examples: the number of examples of each source, at equal distances; None for all.
+      source: for a mixture, the data set whose split is predicted, "" for all; or whose form the files have.
 
     Returns:
-      (examples, metrics, {metric: [low, high]}, its bootstrap 95 % interval, a function that writes the predictions to
-      the workdir's predictions/); no metrics where examples lack targets.
+      (number of examples, metrics, {metric: [low, high]} of bootstrap 95 % intervals, a function that writes the
+      predictions to the workdir's predictions/). There are no metrics if examples lack targets.
 
     Raises:
-      UserError: the files cannot be read, with file and line.
+      UserError: there is no such split, or the files cannot be read; the message names file and line.
     """
     experiment = run.experiment
     if split not in labelled_data.SPLITS:
@@ -187,10 +187,10 @@ def evaluate_records(
 def read_files(
     experiment: Experiment, files: str, examples: int | None = None, source: str = ""
 ) -> list[Record]:
-    """The records of other files, in the form of the run's files or, of a mixture, of its source `source`.
+    """Reads the records of other files, which have the form of the run's files or of a mixture's `source`.
 
     Raises:
-      UserError: they cannot be read; of a mixture, no source is given.
+      UserError: the files cannot be read, or no source of a mixture is given.
     """
     data_sets = task_data.data_of(experiment, source)
     if len(data_sets) > 1:
@@ -201,13 +201,13 @@ def read_files(
 
 
 def _name(files: str) -> str:
-    """The name of the predictions for other files: of glue/ax in TFDS "ax" for the test split, "ax-train" for train."""
+    """Names the predictions for other files: for tfds:glue/ax:test "ax", for its train split "ax-train"."""
     if files.startswith(TFDS):
         dataset, split = _tfds_split(files)
         names = [name for name in Path(dataset.partition(":")[0]).parts if not name[0].isdigit()]  # without a version
         stems = [names[-1] if names else "", "" if split == "test" else split]
     else:
-        stems = [Path(one).name.partition("*")[0].partition(".")[0] for one in files.split(",")]
+        stems = [Path(file).name.partition("*")[0].partition(".")[0] for file in files.split(",")]
     return "-".join(filter(None, stems))[:100] or "files"
 
 
@@ -219,8 +219,8 @@ def _tfds_split(files: str) -> tuple[str, str]:
 
 
 def other_files(data: labelled_data.Config, files: str, name: str = "") -> labelled_data.Config:
-    """The config of other files: with the columns of the run's validation files, whose targets may be absent. In TFDS,
-    a known set of that `name` has columns of its own."""
+    """Returns the config of other files, as the test split of `data`. They have the columns of the run's files, or of
+    its test file if they are named like it; a TFDS set of a known task, `name`, has the columns of that set."""
     if files.startswith(TFDS):
         dataset, split = _tfds_split(files)
         form = (KNOWN[name].tfds if name in KNOWN else None) or {}
@@ -232,7 +232,7 @@ def other_files(data: labelled_data.Config, files: str, name: str = "") -> label
 
 
 def intervals(result: Result) -> dict[str, list[float]]:
-    """{metric: [low, high]}: the bootstrap 95 % intervals of the metrics that have one."""
+    """Returns {metric: [low, high]}, the bootstrap 95 % intervals of the metrics that have one."""
     known = {**TASK_METRICS, **result.own_metrics}
     if result.sources:
         return {f"{source}/{name}": interval for source, part in result.sources.items()
@@ -242,17 +242,17 @@ def intervals(result: Result) -> dict[str, list[float]]:
 
 
 def finite_or_text(values: Mapping[str, float]) -> dict[str, float | str]:
-    """Metrics as JSON holds them: "nan" and "inf" as text."""
+    """Converts metrics for JSON, which has no NaN or infinity: these become text."""
     return {name: value if math.isfinite(value) else str(value) for name, value in values.items()}
 
 
 def write_results(run: Any, results: Mapping[str, Result]) -> dict[str, dict[str, list[float]]]:
-    """Writes results.json: what the checkpoint of a loaded run reaches on each split of `results`, and what its mixes
-    of frozen layers have learned. Returns the intervals of each split."""
+    """Writes results.json: the metrics of a run on each split of `results`, and the weights that it learned for mixing
+    frozen layers. Returns {split: intervals}, as `intervals` does."""
     by_split = {split: intervals(result) for split, result in results.items()}
     evaluations = [{"step": run.step, "split": split, "examples": len(result.predictions),
                     "metrics": finite_or_text(result.metrics), "intervals": {
-                        name: each for name, each in by_split[split].items() if all(map(math.isfinite, each))}}
+                        name: bounds for name, bounds in by_split[split].items() if all(map(math.isfinite, bounds))}}
                    for split, result in results.items() if result.metrics]
     c = stage_at(run.experiment, run.step).objective
     mixes = frozen_features.mixes(run.params, c, run.objective.name, run.frozen)
@@ -278,8 +278,13 @@ def write(run: Any, name: str, records: Sequence[Record], result: Result) -> lis
 
 
 def submission_name(submissions: Mapping[str, str], names: Sequence[str], file: str) -> str:
-    """The name of a submission file: as the benchmark wants it, where one of `names`, of the split and of its file, is
-    that of a test file of the benchmark; otherwise the first of them and the task's."""
+    """Names a submission file.
+
+    Args:
+      submissions: {name of a test file: name that the benchmark expects}.
+      names: the names of the split and of its file. If none is in `submissions`, the first begins the name.
+      file: the task's name for the file.
+    """
     for name in names:
         if name in submissions:
             return submissions[name]

@@ -1,8 +1,8 @@
 """Writes the vectors of a text file, line by line, to safetensors: in bounded memory, and completely or not at all.
 
-The safetensors library writes tensors that are in memory; these may be larger than that, so the file is written here.
-It has the length of its header in 8 bytes, the header as JSON (dtype, shape and offsets of each tensor), and the
-tensors. The header comes first but is known last, so lines are counted beforehand, and space is reserved for it.
+The safetensors library writes tensors that are in memory. These may not fit there, so this module writes the file: the
+length of the header in 8 bytes, the header as JSON (dtype, shape and offsets of each tensor), and the tensors. The
+header comes first but is known last, so lines are counted beforehand, and space is reserved for it.
 """
 
 import contextlib
@@ -24,10 +24,10 @@ from lmrep.inference.run import Run
 from lmrep.inference.streams import Streams
 from lmrep.models.layer_choice import Layers
 
-LINES, CHARACTERS = 4096, 2**20  # in memory at once, whichever is reached first
+LINES, CHARACTERS = 4096, 2**20  # the most in memory at once
 LONGEST_LINE = 2**20  # bytes
 HEADER = 100_000_000  # bytes; the library reads no longer header
-DIGITS = 7, 15  # of the number of tokens in a line, of an offset
+DIGITS = 7, 15  # the most digits of the number of tokens in a line, and of an offset
 
 
 def count_lines(path: str | os.PathLike) -> int:
@@ -54,7 +54,7 @@ def count_lines(path: str | os.PathLike) -> int:
 
 
 def read_lines(path: str | os.PathLike) -> Iterator[list[str]]:
-    """The lines of a UTF-8 file without line ends, in chunks of some thousands."""
+    """Yields the lines of a UTF-8 file without their line ends, in chunks of at most LINES lines."""
     lines, characters = [], 0
     with io.TextIOWrapper(input_files.open_input(path), "utf-8-sig", newline="\n") as file:
         for line in file:
@@ -75,20 +75,21 @@ def embed(
     long: str = "refuse", pretokenized: bool = False, streams: int = 0,
     progress: Callable[[int, int, int], None] = lambda lines, tokens, total: None,
 ) -> list[Path]:
-    """Writes the vectors of each line of a text file: line i, from 0, as the float32 tensor named `i`, [n, t, d].
+    """Writes the vectors of each line of a text file: line i, counted from 0, as the tensor named `i`, float32 [n, t,
+    d].
 
     Vectors and special tokens are those of `run.encode`. A text of more lines than the library reads in one file (about
-    a million) becomes several files, named as "vectors-00001-of-00003.safetensors".
+    a million) becomes several files, such as "vectors-00001-of-00003.safetensors".
 
     Args:
       run: the trained run.
       source: a UTF-8 text file.
       target: the .safetensors file to write. It must not exist, and appears when it is complete.
       layers: as in `run.encode`.
-      words: "mean", "first" or "last" for one vector per word, [n, w, d], that combines its tokens' this way; "" for
-        one per token, special tokens included.
+      words: "mean", "first" or "last" for one vector per word, [n, w, d], as in `encode.by_word`; "" for one per token,
+        special tokens included.
       long: "refuse" or "windows", for lines longer than the model.
-      pretokenized: whether lines are words that spaces separate, which are then taken as they are.
+      pretokenized: whether lines are words separated by spaces, which are kept as they are.
       streams: as in `run.encode`: line i continues the state of line i - streams.
       progress: called with (1, number of tokens, lines in all) after each line.
 
@@ -143,7 +144,7 @@ def embed(
 
 
 def check(target: Path, words: str, long: str) -> None:
-    """Refuses invalid arguments of `embed`."""
+    """Raises UserError for invalid arguments of `embed`."""
     encode.check_choice("long", long, encode.LONG)
     if words:
         encode.check_choice("words", words, encode.WORD_POOLINGS)
@@ -163,8 +164,8 @@ def _embed(
     vectors = (run.vectors(tokenized, layers, long, names=names) if states is None else
                states.vectors(tokenized, layers, names))  # refuses what is too long
     n, d = _shape(run, layers)
-    for (file, name), each in zip(locations, tokenized, strict=True):
-        file.reserve(name, (n, len(each.word_offsets) if words else len(each.ids), d))
+    for (file, name), text in zip(locations, tokenized, strict=True):
+        file.reserve(name, (n, len(text.word_offsets) if words else len(text.ids), d))
     for i, hidden, *_ in vectors:
         file, name = locations[i]
         file.write(name, encode.by_word(hidden, tokenized[i].words, words) if words else hidden)
@@ -172,14 +173,14 @@ def _embed(
 
 
 def _shape(run: Run, layers: Layers) -> tuple[int, int]:
-    """n and d of the tensors."""
+    """Returns n and d of the tensors."""
     number = len(layers.numbers)
     return {"stack": (number, run.model.width), "sum": (1, run.model.width),
             "concat": (1, number * run.model.width)}[layers.join]
 
 
 def _about(run: Run, layers: Layers, words: str) -> bytes:
-    """The metadata entry of the header."""
+    """Returns the metadata entry of the header."""
     numbers = ",".join(map(str, layers.numbers))
     return json.dumps({"__metadata__": {
         "layers": numbers if layers.join == "stack" else f"{layers.join}:{numbers}",
@@ -187,13 +188,13 @@ def _about(run: Run, layers: Layers, words: str) -> bytes:
 
 
 def _entry(name: str, shape: tuple[int, ...], offsets: tuple[int, int]) -> bytes:
-    """A tensor's entry in the header."""
+    """Returns a tensor's entry in the header."""
     tensor = json.dumps({"dtype": "F32", "shape": shape, "data_offsets": offsets}, separators=(",", ":"))
     return f',"{name}":{tensor}'.encode()
 
 
 class _Writer:
-    """A safetensors file that is being written under a temporary name until `publish`; it is removed otherwise."""
+    """A safetensors file, written under a temporary name until `publish`; removed on exit without it."""
 
     def __init__(self, path: Path, about: bytes, entries: int):
         self._path, self._partial = path, path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
@@ -203,7 +204,7 @@ class _Writer:
         self._file: BinaryIO | None = None
 
     def open(self) -> None:
-        """Makes the file."""
+        """Creates the file."""
         self._file = open(self._partial, "xb")  # noqa: SIM115 (closed by __exit__)
 
     def __exit__(self, *_) -> None:

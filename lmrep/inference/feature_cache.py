@@ -1,7 +1,8 @@
-"""The vectors of a frozen encoder, computed once: for each set of examples a sealed directory under DATA_DIR/features
-with an array, float32 [tokens, n, d], which is mapped into memory and read as a column of the examples.
+"""Caches the vectors of a frozen encoder. Each set of examples has a sealed directory under DATA_DIR/features with an
+array, float32 [tokens, n, d], which is mapped into memory and read as a column of the examples.
 
-Its name is a fingerprint of the encoder's parameters and tokenizer, of the layers that are read, and of the tokens.
+The directory's name is a fingerprint of the encoder's parameters and tokenizer, of the layers that are read, and of the
+tokens.
 """
 
 import dataclasses
@@ -36,11 +37,11 @@ log = logging.getLogger(__name__)
 
 
 def cached(data: Data, frozen: FrozenParts, data_dir: Path) -> Data:
-    """Labelled examples with the column `features`, if `cache_features` is set; other data as they are. Features that
-    do not exist, or are damaged, are computed; their size is logged before.
+    """Adds the column `features` to labelled examples if `cache_features` is set, and returns other data unchanged.
+    Computes features that do not exist or are damaged, and logs their size before.
 
     Raises:
-      RunFault: they cannot be written, or the disk has too little space.
+      RunFault: the features cannot be written, or the disk has too little space.
     """
     experiment = data.experiment
     if not getattr(experiment, "cache_features", False):
@@ -65,7 +66,7 @@ def cached(data: Data, frozen: FrozenParts, data_dir: Path) -> Data:
 
 
 def _key(part: FrozenPart, c: frozen_features.Config, examples: Examples, dtype: str) -> str:
-    """Of everything that decides the vectors."""
+    """Returns a fingerprint of everything that the vectors depend on."""
     units, layers = examples.units, frozen_features.choice(c, part)
     words = examples.vocabulary.characters
     tokens = (units.tokens,) if words is None else words.split(units.tokens)  # ids of unknown words mean nothing later
@@ -75,14 +76,14 @@ def _key(part: FrozenPart, c: frozen_features.Config, examples: Examples, dtype:
 
 
 def _shape(part: FrozenPart, c: frozen_features.Config, examples: Examples) -> tuple[int, int, int]:
-    """(tokens, n, d)"""
+    """Returns (tokens, n, d), the shape of the array."""
     layers = frozen_features.choice(c, part)
     number = len(layers.numbers) if layers.join == "mix" else 1
     return len(examples.units.tokens), number, frozen_features.width(c, part)
 
 
 def _announce(part: FrozenPart, c: frozen_features.Config, stores: Mapping[str, Examples], folder: Path) -> None:
-    """Logs the size of what will be written. Raises RunFault where the disk has less."""
+    """Logs the size of the features to be written. Raises RunFault if the disk has too little space."""
     if not stores:
         return
     shapes = {split: _shape(part, c, examples) for split, examples in stores.items()}
@@ -96,8 +97,8 @@ def _announce(part: FrozenPart, c: frozen_features.Config, stores: Mapping[str, 
 
 
 def _write(directory: Path, part: FrozenPart, c: frozen_features.Config, examples: Examples, split: str) -> None:
-    """Computes the features of all tokens. They are written to the file and not to a map of it: where the disk is full,
-    a write raises OSError, and a map ends the process."""
+    """Writes the features of all tokens. The file is not mapped: on a full disk, a write raises OSError, but a write to
+    a map ends the process."""
     shape, done = _shape(part, c, examples), 0
     reporter = ProgressReporter(log.info, shape[0])
     with open(directory / ARRAY, "wb") as file:
@@ -124,7 +125,7 @@ def _load(directory: Path) -> np.ndarray:
 def _vectors(
     part: FrozenPart, c: frozen_features.Config, examples: Examples
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(numbers of tokens, their vectors [m, n, d]) of one batch after another."""
+    """Yields (numbers of tokens int[m], their vectors [m, n, d]) of each batch."""
     compute = jax.jit(functools.partial(frozen_features.encode, c, part))
     params = jax.device_put(unflatten({path.removeprefix("encoder/"): value for path, value in part.values.items()
                                        if path.startswith("encoder/")}), jax.local_devices()[0])

@@ -23,8 +23,8 @@ BATCH_SIZE = 64  # continuations that are generated at a time
 
 
 def prompt(run: Any, text: str, name: str | None = None) -> list[int]:
-    """The ids of a text after the run's `start_token`, if there is one. A converted checkpoint continues a text without
-    it, as the published implementation does, unless the text is empty.
+    """Tokenizes a text and puts the run's `start_token` before it, if there is one. A converted checkpoint continues a
+    text without a start token, as the published implementation does, unless the text is empty.
 
     Raises:
       UserError: the text is empty and there is no start token.
@@ -39,7 +39,7 @@ def prompt(run: Any, text: str, name: str | None = None) -> list[int]:
 
 
 def compiled(run: Any) -> Callable[..., Array]:
-    """`generate` of a run, compiled, for `continuations`."""
+    """Compiles `generate` for a run, as `continuations` takes it."""
     # A converted checkpoint may generate any token, as in the published implementation.
     never = set() if run.converted else of_roles(
         run.tokenizer.vocabulary, "pad", "cls", "mask", "unk", "bos") - run.end_tokens
@@ -52,14 +52,15 @@ def continuations(
     program: Callable[..., Array], params: Tree, prompt: Sequence[int], options: Any, number: int, name: str,
     max_length: int, end_tokens: Set[int],
 ) -> list[list[int]]:
-    """Continuations of a prompt as ids, each up to the end of its document.
+    """Samples continuations of a prompt; returns the ids of each, up to the end of its document.
 
     Args:
       program: a compiled `generate`.
       prompt: ids.
-      options: `tokens`, `samples`, `seed` and the fields of `Sampling`.
+      options: an object with `tokens`, `samples`, `seed` and the fields of `Sampling`.
       number: the index of the prompt; draws depend on it and on the seed.
-      max_length: of the model; 0 for any.
+      name: the prompt's name in messages.
+      max_length: the most tokens that the model takes; 0 for any number.
       end_tokens: the ids that end a document.
 
     Raises:
@@ -84,17 +85,17 @@ def generate(
     params: Tree, prompt: Array, size: Array, key: Array, start: Array | int = 0, *, model: Model,
     objective: Objective, sampling: Sampling, tokens: int, capacity: int, banned_token_ids: tuple[int, ...] = (),
 ) -> Array:
-    """Generates `tokens` tokens after each prompt, i32[b, n] -> i32[b, tokens].
+    """Generates `tokens` tokens after each prompt and returns them, i32[b, tokens].
 
     Args:
       params: {"encoder": ..., "objective": ...}.
       prompt: i32[b, n].
-      size: i32[], the length of the prompts, at least 1; the other tokens are padding, so that prompts of many lengths
+      size: i32[], the length of the prompts, at least 1; further tokens are padding, so that prompts of many lengths
         share one program.
       key: random key; the draws of an example depend on it and on the example's index alone.
       start: i32[], the index of the first example.
-      model: has `decode`.
-      objective: has `Uses.next_token`.
+      model: a model with `state.decode`.
+      objective: an objective with `Uses.next_token`.
       sampling: how tokens are sampled.
       tokens: the number of tokens to generate.
       capacity: of the cache; at least n, and at least `size` + `tokens`.

@@ -30,20 +30,18 @@ def load(
     directory: str | os.PathLike, step: int | None = None, model: Mapping[str, Any] = types.MappingProxyType({}),
     objective: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> Run:
-    """The run in a workdir, at its newest checkpoint that verifies, its best one where its config says so
-    (`checkpoint.load`), or `step`. A remote one is downloaded.
+    """Loads the run in a workdir. A remote workdir is downloaded.
 
     Args:
       directory: the workdir.
-      step: of the checkpoint.
-      model: fields of the network that differ from the run's, as `{"memory": 640}`: those that `ModelDef` names as
-        `evaluation_fields`.
-      objective: fields of the objective that differ, those that `ObjectiveDef` names as such: `{"search": {"beams":
-        4}}`.
+      step: the step of the checkpoint; None for the best one if the run's config says so (`checkpoint.load`), otherwise
+        for the newest that verifies.
+      model: fields of the network to change, such as `{"memory": 640}`; only `ModelDef.evaluation_fields`.
+      objective: fields of the objective to change, such as `{"search": {"beams": 4}}`; only
+        `ObjectiveDef.evaluation_fields`.
 
     Raises:
-      UserError: there is no run, or no checkpoint of that step; the network has no such field, or another one cannot
-        differ.
+      UserError: there is no run, or no checkpoint of that step; a field does not exist, or cannot change.
       RunFault: no checkpoint verifies, or the tokenizer has changed.
     """
     directory = remote_workdir.local_copy(directory, step)
@@ -79,8 +77,8 @@ def load(
 
 
 def with_teachers(run: Run) -> tuple[FrozenParts, str]:
-    """(the run's frozen parts with those that only its loss reads, ""); where these are not the ones that it was
-    trained with, (its parts without them, their names)."""
+    """Returns (the run's frozen parts including teachers, which only its loss reads; ""). If the teachers cannot be
+    loaded, or differ from those of training, returns (the parts without teachers, the teachers' names)."""
     stage = stage_at(run.experiment, run.step)
     definition = ALL_OBJECTIVES[stage.objective_name]
     teachers = ", ".join(name for name in definition.parts(stage.objective) if name in definition.teachers)

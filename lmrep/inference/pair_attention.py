@@ -1,4 +1,4 @@
-"""The attention probabilities of networks that read a source, for pairs of a source and a target."""
+"""Computes the attention probabilities of networks that read a source, for pairs of a source and a target."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,22 +23,23 @@ class PairAttention:
     target: list[str]  # its t tokens, with the end
     inputs: list[str]  # the t tokens that the decoder reads: a start token, and the target without its last token
     cross: np.ndarray  # f32[l, h, t, s], the probability with which step t attends to token s of the source
-    # f32[l, h, s, s], of the self-attention of the source; None for a network that has none there
+    # f32[l, h, s, s], self-attention of the source; None for a network without it
     encoder: np.ndarray | None = None
-    # f32[l, h, t, t], of the self-attention of `inputs`; None for a network that has none there
+    # f32[l, h, t, t], self-attention of `inputs`; None for a network without it
     decoder: np.ndarray | None = None
 
 
 def probabilities(params: Tree, batch: dict[str, Array], *, model: Model) -> tuple[Array | None, ...]:
-    """Float32 [l, b, h, t, s], [l, b, h, s, s] and [l, b, h, t, t]: the attention to the source, and the self-attention
-    of encoder and decoder, or None where there is none. `batch` is as of `TextPairs.batch`."""
-    found = model.encode(params, model_inputs(model, batch, conditions_on=Context.SOURCE), attention=True)
-    return tuple(None if each is None else each.astype(jnp.float32)
-                 for each in (found.cross_attention, found.source_attention, found.attention))
+    """Computes the attention to the source, f32[l, b, h, t, s], and the self-attention of encoder, f32[l, b, h, s, s],
+    and decoder, f32[l, b, h, t, t]; None for attention that the network lacks. `batch` is as in `TextPairs.batch`."""
+    encoded = model.encode(params, model_inputs(model, batch, conditions_on=Context.SOURCE), attention=True)
+    return tuple(None if x is None else x.astype(jnp.float32)
+                 for x in (encoded.cross_attention, encoded.source_attention, encoded.attention))
 
 
 def of_texts(run: Any, pairs: Sequence[tuple[str, str]]) -> list[PairAttention]:
-    """`of_tokens` of texts, each with the token that ends it. Raises UserError for one that is too long, too."""
+    """Computes the attention probabilities of pairs of texts, to each of which the token that ends it is added. Raises
+    UserError as `of_tokens`, and for a text that is too long."""
     _check(run)
     if single := [pair for pair in pairs if isinstance(pair, str)]:
         raise UserError(f"attention takes pairs of a source and a target; it was given one text, {single[0][:60]!r}. "
@@ -49,10 +50,10 @@ def of_texts(run: Any, pairs: Sequence[tuple[str, str]]) -> list[PairAttention]:
 
 
 def of_tokens(run: Any, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[PairAttention]:
-    """The attention probabilities of pairs.
+    """Computes the attention probabilities of pairs of token ids.
 
     Args:
-      pairs: int32[s] and int32[t], sources and targets with their ends.
+      pairs: (source int32[s], target int32[t]), with the tokens that end them.
 
     Raises:
       UserError: the network reads no source, or has no attention.

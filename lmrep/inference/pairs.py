@@ -1,5 +1,5 @@
-"""Minimal pairs (Marvin and Linzen, 2018; BLiMP, Warstadt et al., 2020): how often a model gives the acceptable
-sentence of a pair the higher score."""
+"""Evaluates a model on minimal pairs (Marvin and Linzen, 2018; BLiMP, Warstadt et al., 2020): how often it gives the
+acceptable sentence of a pair the higher score."""
 
 import dataclasses
 import logging
@@ -31,8 +31,8 @@ from lmrep.objectives.scoring import Scoring
 
 GOOD, BAD, PARADIGM, PHENOMENON = "sentence_good", "sentence_bad", "UID", "linguistics_term"
 ROUNDING = 1e-6  # scores that differ by no more than this, relative to the larger one, are tied
-MAX_PADDING, MAX_PADDING_ELSEWHERE = {"cpu": 2**14}, 2**20  # by backend, as `max_padding` of `score_texts`
-BATCH = {"cpu": 2048}  # tokens in a batch of each device
+MAX_PADDING, MAX_PADDING_ELSEWHERE = {"cpu": 2**14}, 2**20  # `max_padding` of `score_texts`, by backend
+BATCH = {"cpu": 2048}  # tokens of a batch on each device, by backend
 NORMAL = 1.959963984540054  # the 97.5 % quantile of the normal distribution
 
 log = logging.getLogger(__name__)
@@ -52,13 +52,13 @@ class Pair(NamedTuple):
 
 
 def read(path: str | Path, examples: int | None = None) -> list[Pair]:
-    """The pairs of a directory of JSON Lines files, or of one such file.
+    """Reads the pairs in a directory of JSON Lines files, or in one such file.
 
     Args:
       path: each line has the fields `sentence_good` and `sentence_bad`, and may have `UID`, the paradigm (by default
         the file's name without its suffix), and `linguistics_term`, the phenomenon (by default the paradigm), as in
-        BLiMP; others are ignored, and so are empty lines.
-      examples: the first pairs of each paradigm that are read; None for all.
+        BLiMP. Other fields and empty lines are ignored.
+      examples: the number of pairs to read of each paradigm, from the first on; None for all.
 
     Raises:
       UserError: there is no such file, or no pair; a line is not JSON, lacks a sentence, or has an empty field; a
@@ -88,7 +88,7 @@ def _read_file(file: Path) -> Iterator[Pair]:
 
 
 def _pair(line: str, file_name: str, where: str) -> Pair:
-    """Raises UserError where a sentence is missing, or a field is not text, or empty."""
+    """Parses a line. Raises UserError if a sentence is missing, or a field is empty or not text."""
     record = json_object(line, where, f"an object with the fields {GOOD} and {BAD}")
     record.setdefault(PARADIGM, file_name)
     record.setdefault(PHENOMENON, record[PARADIGM])
@@ -104,19 +104,20 @@ def _pair(line: str, file_name: str, where: str) -> Pair:
 
 
 def evaluate(run: Run, pairs: Sequence[Pair], pll: str = "", end_mark: bool = False) -> dict[str, Any]:
-    """The accuracies of a run on minimal pairs, as `figures`, with `score`, the name of the scoring.
+    """Computes the accuracies of a run on minimal pairs: the result of `figures`, with the name, `score`, and the
+    `summary` of the scoring.
 
-    Sentences are scored in float32 whatever the run was trained in, each different one once.
+    Sentences are scored in float32, whatever the dtype of training; equal sentences are scored once.
 
     Args:
-      run: its objective has `Uses.scorings`.
-      pll: which other score of the objective, such as "word_l2r"; "" for its default scoring.
-      end_mark: whether a model that predicts from left to right is scored on the token that ends a document too. The
+      run: a run whose objective has `Uses.scorings`.
+      pll: another scoring of the objective, such as "word_l2r"; "" for its default.
+      end_mark: whether a model that predicts from left to right is also scored on the token that ends a document. The
         published figures of GPT-2 (Salazar et al., 2020) leave it out: it depends on where training texts ended.
 
     Raises:
       UserError: the objective has no such scoring, or the run lacks its head; a sentence is too long or has no token;
-        `end_mark` is set, and the run scores no such token.
+        `end_mark` is set, and no token ends a document of this run.
       RunFault: a score is not finite.
     """
     name = choose(run, pll)
@@ -147,7 +148,7 @@ def evaluate(run: Run, pairs: Sequence[Pair], pll: str = "", end_mark: bool = Fa
 
 
 def in_float32(run: Run) -> Objective:
-    """The run's objective, computed in float32: bfloat16 would make ties."""
+    """Builds the run's objective with float32 computation, since bfloat16 would make ties."""
     execution = dataclasses.replace(run.experiment.execution, dtype="float32")
     experiment = dataclasses.replace(run.experiment, execution=execution)
     model = build_model(experiment, run.tokenizer.size)
@@ -155,14 +156,14 @@ def in_float32(run: Run) -> Objective:
 
 
 def choose(run: Run, pll: str) -> str:
-    """The name of the scoring, as `evaluate` takes `pll`. Raises UserError where the run has none such."""
+    """Returns the name of the scoring that `pll` means in `evaluate`. Raises UserError if the run does not have it."""
     known = run.objective.uses.scorings
     if not known:
         raise UserError(f"{run.directory} was trained with objective {run.objective.name!r}, which gives sentences no "
                         "score; evaluate it without pairs")
     name = pll if pll in known else f"pll_{pll}" if pll else next(iter(known))
     if name not in known:
-        others = [each.removeprefix("pll_") for each in list(known)[1:]]
+        others = [scoring.removeprefix("pll_") for scoring in list(known)[1:]]
         raise UserError(f"pll is {pll!r}; expected " + (" or ".join(others) if others else
                         f"none: {run.directory} was trained with objective {run.objective.name!r}, whose score is the "
                         f"{known[next(iter(known))].summary}"))
@@ -175,7 +176,7 @@ def choose(run: Run, pll: str) -> str:
 
 
 def tokenize(run: Run, text: str, where: str, end_mark: bool = False) -> Text:
-    """A sentence with the special tokens of `around_document`.
+    """Tokenizes a sentence, with the special tokens of `around_document`. `where` is its file and line, for messages.
 
     Raises:
       UserError: it has no token, more than the model takes, or is not Unicode.
@@ -197,8 +198,8 @@ def tokenize(run: Run, text: str, where: str, end_mark: bool = False) -> Text:
 
 
 def around_document(run: Run, end_mark: bool = False) -> tuple[list[int], list[int]]:
-    """The ids before and after a sentence: those around a document in training. A model that predicts from left to
-    right is conditioned on those before, and, with `end_mark`, predicts the one after."""
+    """Returns the ids before and after a sentence: those around a document in training. A model that predicts from left
+    to right is conditioned on the ids before, and with `end_mark` also predicts the token that ends a document."""
     before, after = run.special_tokens
     if run.conditions_on != Context.LEFT:
         return before, after
@@ -215,8 +216,7 @@ def _log_unknown(run: Run, texts: Iterable[Text]) -> None:
 
 
 def score(run: Run, texts: Sequence[Text], scoring: Scoring, tokens: int = 0) -> Scores:
-    """The scores of texts, with a line of progress now and then. A batch has `tokens` tokens; 0: as many as suit the
-    backend."""
+    """Scores texts, and logs progress. A batch has about `tokens` tokens; 0: a number that suits the backend."""
     mesh = make_mesh(data=jax.device_count())
     tokens = tokens or BATCH.get(jax.default_backend(), BATCH_ELSEWHERE) * mesh.size
     log_probabilities = jax.jit(scoring.log_probabilities)
@@ -242,23 +242,23 @@ def score(run: Run, texts: Sequence[Text], scoring: Scoring, tokens: int = 0) ->
 
 
 def outcomes(good: np.ndarray, bad: np.ndarray) -> np.ndarray:
-    """float[n]: 1 where the acceptable sentence has the higher score, 1/2 for a tie, 0 otherwise. Scores that differ
-    by float32 rounding alone are tied."""
+    """Returns float64[n]: 1 where the acceptable sentence has the higher score, 1/2 for a tie, 0 otherwise. Scores that
+    differ only by float32 rounding are tied."""
     tied = np.abs(good - bad) <= ROUNDING * np.maximum(np.abs(good), np.abs(bad))
     return np.where(tied, 0.5, good > bad)
 
 
 def wilson(mean: float, n: int) -> tuple[float, float]:
-    """The 95 % interval of a proportion of n (Wilson, 1927); a little too wide with ties, which count one half."""
+    """Computes the 95 % interval of a proportion of n (Wilson, 1927); a little too wide with ties, which count half."""
     center, width = mean + NORMAL**2 / (2 * n), NORMAL * math.sqrt(mean * (1 - mean) / n + (NORMAL / (2 * n))**2)
     scale = 1 + NORMAL**2 / n
     return max(0.0, (center - width) / scale), min(1.0, (center + width) / scale)
 
 
 def mean_interval(means: np.ndarray, counts: np.ndarray) -> tuple[float, float]:
-    """The 95 % interval of the mean of independent proportions, from the Wilson interval of each (Zou et al., 2009, "A
-    note on confidence interval estimation for a linear function of binomial proportions"). It covers other pairs of the
-    same paradigms, not other paradigms. That of a single proportion is Wilson's."""
+    """Computes the 95 % interval of the mean of independent proportions from the Wilson interval of each (Zou et al.,
+    2009, "A note on confidence interval estimation for a linear function of binomial proportions"). It covers other
+    pairs of the same paradigms, not other paradigms. For a single proportion it is Wilson's interval."""
     low, high = np.array([wilson(mean, n) for mean, n in zip(means, counts, strict=True)]).T
     k = len(means)
     return (max(0.0, float(means.mean() - np.sqrt(((means - low)**2).sum()) / k)),
@@ -268,18 +268,22 @@ def mean_interval(means: np.ndarray, counts: np.ndarray) -> tuple[float, float]:
 def figures(
     pairs: Sequence[Pair], scores: Scores, good: np.ndarray, bad: np.ndarray, identical: np.ndarray
 ) -> dict[str, Any]:
-    """The accuracies on pairs.
+    """Computes the accuracies on pairs.
 
     Args:
-      good, bad: int[n], the index of each pair's sentences in `scores`.
-      identical: bool[n], whether the vocabulary makes a pair's sentences the same.
+      scores: the scores of all sentences.
+      good, bad: int[n], the indices of each pair's sentences in `scores`.
+      identical: bool[n], whether the sentences of a pair have the same ids.
 
     Returns:
-      `accuracy`, the mean over paradigms, by sums of log probabilities, with its 95 % interval from `low` to `high`;
-      `per_token_accuracy`, `per_token_low` and `per_token_high`, the same by means per token; and the numbers of all
-      `pairs`, of `ties`, each of which counts one half, of `identical` pairs, and of `disagreeing` ones, which sums and
-      means decide differently. `phenomena` and `paradigms` have the same by name; a phenomenon's accuracy is the mean
-      over its paradigms, and a paradigm has its `phenomenon` too.
+      {name: value}:
+
+      accuracy, low, high: the mean over paradigms, comparing sums of log probabilities, and its 95 % interval.
+      per_token_accuracy, per_token_low, per_token_high: the same, comparing means per token.
+      pairs, ties, identical, disagreeing: the numbers of pairs, of ties, which count one half, of identical pairs, and
+        of pairs that sums and means decide differently.
+      phenomena, paradigms: {name: the same values}. A phenomenon's accuracy is the mean over its paradigms; a paradigm
+        has its `phenomenon` too.
     """
     sums, means = scores.sums, scores.sums / scores.counts
     # The scores of identical sentences differ by rounding where they were in batches of other shapes.
@@ -301,18 +305,18 @@ def figures(
                 "identical": same, "disagreeing": disagreeing}
 
     return entry(list(phenomenon)) | {
-        "phenomena": {name: entry([each for each in phenomenon if phenomenon[each] == name])
+        "phenomena": {name: entry([paradigm for paradigm in phenomenon if phenomenon[paradigm] == name])
                       for name in dict.fromkeys(phenomenon.values())},
         "paradigms": {name: {"phenomenon": phenomenon[name]} | entry([name]) for name in phenomenon}}
 
 
 def table(accuracies: Mapping[str, Any]) -> str:
-    """What `evaluate` returns, as a table: each phenomenon with its paradigms, and their mean."""
+    """Formats the result of `evaluate` as a table: each phenomenon with its paradigms, and their mean."""
     both = accuracies["disagreeing"] > 0
     lines = []
     for name, entry in accuracies["phenomena"].items():
-        paradigms = [(f"  {paradigm}", each) for paradigm, each in accuracies["paradigms"].items()
-                     if each["phenomenon"] == name and paradigm != name]
+        paradigms = [(f"  {paradigm}", values) for paradigm, values in accuracies["paradigms"].items()
+                     if values["phenomenon"] == name and paradigm != name]
         lines += [(name, entry), *paradigms]
     lines.append((f"mean over {counted(len(accuracies['paradigms']), 'paradigm')}", accuracies))
     width = max(len(name) for name, _ in lines)
@@ -330,7 +334,7 @@ def _interval(low: float, high: float) -> str:
 
 
 def notes(accuracies: Mapping[str, Any]) -> list[str]:
-    """What a reader of the accuracies must know, in sentences."""
+    """Explains accuracies in sentences: the score, the intervals, and ties."""
     lines = [f"Score: {accuracies['summary']}, in nats. Chance is 50 %.",
              "Intervals: Wilson's, and of means over paradigms that of Zou et al. (2009) from Wilson's."]
     if accuracies["ties"]:

@@ -17,12 +17,12 @@ from lmrep.objectives.base import Objective
 
 
 class Perplexity(NamedTuple):
-    """How well texts were predicted, from left to right."""
+    """The loss on texts that were predicted from left to right, with the counts that normalize it."""
 
     nll: float  # the sum of -log probability over all predicted tokens, in nats
     tokens: int  # the number of predicted tokens
-    words: int  # in the raw texts, separated by white space
-    bytes: int  # of the raw texts in UTF-8
+    words: int  # the number of words in the raw texts, separated by white space
+    bytes: int  # the number of bytes of the raw texts in UTF-8
     documents: int  # the number of texts
 
     @property
@@ -40,14 +40,14 @@ def _exp(x: float) -> float:
 
 
 def windows(length: int, window: int, stride: int) -> Iterator[tuple[int, int, int]]:
-    """The windows of a text of `length` tokens: (start, end, first), where tokens [start, end) are read and those from
-    `first` on are predicted. Each token but the text's first is predicted in one window.
+    """Yields the windows of a text of `length` tokens as (start, end, first): tokens [start, end) are read, and those
+    from `first` on are predicted. Each token but the text's first is predicted in one window.
 
     Windows have `window` tokens and begin `stride` apart, so that a token is predicted from at least
     `window - stride` tokens, or from all that precede it.
 
     Raises:
-      UserError: at once, where the stride would skip tokens or predict none.
+      UserError: at once, if the stride would skip tokens or predict none.
     """
     if not 0 < stride < window:
         raise UserError(f"stride is {stride}; expected 1 to {window - 1}, less than the {window} tokens of a window")
@@ -66,7 +66,7 @@ def sliding_window_nll(
     run: Callable[[dict[str, np.ndarray]], Array], texts: Iterable[np.ndarray], window: int, stride: int, pad: int,
     tokens: int = 8192, multiple: int = 1,
 ) -> Iterator[tuple[float, int]]:
-    """(sum of -log probability in nats, number of predicted tokens) of batches of windows.
+    """Yields (sum of -log probability in nats, number of predicted tokens) of each batch of windows.
 
     A batch holds windows of similar length, of any texts, so that there is little padding.
 
@@ -74,8 +74,9 @@ def sliding_window_nll(
       run: a compiled `sum_nll` with its parameters.
       texts: int[n] each, with the token that marks the start of a text if there is one; read as they are needed.
       window, stride: as in `windows`.
-      tokens: in a batch, about, with padding.
-      multiple: the batch size is a multiple of it.
+      pad: the id of padding.
+      tokens: the approximate number of tokens of a batch, padding included.
+      multiple: the batch size is a multiple of this.
     """
     pending = None
     for members, length, batch_size in _group_windows(texts, window, stride, tokens, multiple):
@@ -91,8 +92,8 @@ def sliding_window_nll(
 def _group_windows(
     texts: Iterable[np.ndarray], window: int, stride: int, tokens: int, multiple: int
 ) -> Iterator[tuple[list[tuple[np.ndarray, int]], int, int]]:
-    """(windows, each with its first predicted position; their padded length; batch size) of each batch. There are few
-    lengths, each with one batch size, so that little is compiled."""
+    """Yields (windows, each with its first predicted position; their padded length; batch size) of each batch. There
+    are few lengths, each with one batch size, so that little is compiled."""
     waiting: dict[int, list[tuple[np.ndarray, int]]] = {}
     for text in texts:
         for start, end, first in windows(len(text), window, stride):
@@ -110,7 +111,7 @@ def _batch_size(length: int, tokens: int, multiple: int) -> int:
 
 
 def _batch(members: Sequence[tuple[np.ndarray, int]], length: int, batch_size: int, pad: int) -> dict[str, np.ndarray]:
-    """Windows as a batch, with weight 1 where the next token is predicted."""
+    """Makes a batch of windows, with weight 1 where the next token is predicted."""
     batch = make_batch([[ids] for ids, _ in members], length, batch_size, pad)
     weights = np.zeros((batch_size, length), np.float32)
     for row, (ids, first) in enumerate(members):
@@ -119,7 +120,7 @@ def _batch(members: Sequence[tuple[np.ndarray, int]], length: int, batch_size: i
 
 
 def sum_nll(params: Tree, batch: dict[str, Array], *, objective: Objective, model: Model) -> Array:
-    """The sum of -log probability of the `targets` that have a weight, in nats, by `Uses.next_token`."""
+    """Computes the sum of -log probability of the `targets`, times their `weights`, in nats, by `Uses.next_token`."""
     next_token, targets = objective.uses.next_token, batch["targets"]
 
     def by_logits(hidden: Array, targets: Array) -> Array:

@@ -51,7 +51,7 @@ class Run:
         text.by_word("first")[-1]               # f32[w, d], a vector for each word
         run.predict(["Return the [MASK] of the key."])
 
-    What `predict` returns depends on the objective: `fill_masks`, `generate` and `detect_replaced` are `predict` for
+    The result of `predict` depends on the objective: `fill_masks`, `generate` and `detect_replaced` are `predict` for
     masked, causal and replaced-token objectives.
 
     The network is a pure function of parameters and inputs, for use with `jax.jit` and `jax.grad`:
@@ -68,11 +68,11 @@ class Run:
     directory: Path  # the workdir, or the local copy of a remote one
     step: int  # of the checkpoint
     experiment: Experiment  # its config
-    tokenizer: tokenizers.Tokenizer  # the one that it was trained with
+    tokenizer: tokenizers.Tokenizer  # the tokenizer of training
     model: Model  # the network
-    objective: Objective  # of the stage that wrote the checkpoint
+    objective: Objective  # the objective of the stage that wrote the checkpoint
     params: Tree  # arrays as in `objective.specs`, on the first device, and as in `objective.frozen` under "frozen"
-    # the frozen parts that its objective reads, without teachers
+    # the frozen parts that the objective reads, without teachers
     frozen: FrozenParts = dataclasses.field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
@@ -88,27 +88,27 @@ class Run:
         self, texts: Sequence[str], layers: str | int | Sequence[int] = "last", attention: bool = False,
         long: str = "refuse", pretokenized: bool = False, streams: int = 0,
     ) -> list[EncodedText]:
-        """The contextual vectors of each text, with its tokens, their characters and their words.
+        """Computes the contextual vectors of each text, with its tokens, their characters and their words.
 
-        A text has the special tokens around it that the run's input format puts there: [CLS] and [SEP] for many, an end
-        of text alone for `stream` and for the source of an encoder-decoder. A converted checkpoint's are [CLS] and
-        [SEP], as far as its tokenizer has them, or T5's end of text.
+        The run's input format puts special tokens around a text: [CLS] and [SEP] for most formats, only an end of text
+        for `stream` and for the source of an encoder-decoder. A converted checkpoint has [CLS] and [SEP], as far as its
+        tokenizer has them, or T5's end of text.
 
         Args:
           texts: any number. Names of special tokens in them, such as "[MASK]", are read as these tokens.
           layers: "last", "all" (the embedding output and every layer), or numbers such as 4 or (3, 4) or "3,4", where
             negative ones count from the last; "sum:9,10,11,12" and "concat:9,10,11,12" combine layers.
-          attention: whether to return the probabilities of self-attention too; of an encoder-decoder they are those of
-            its encoder (`attention` returns the others).
+          attention: whether to return the probabilities of self-attention too; for an encoder-decoder those of its
+            encoder (`Run.attention` returns the others).
           long: for texts longer than the model: "refuse", or "windows" that overlap by half, where the vector of a
             token comes from the window in which it is nearest to the middle (`encode.windows`).
-          pretokenized: whether texts are words that spaces separate, which are then taken as they are.
-          streams: of a network with a state, the number of streams that texts are dealt to, whose states are carried
+          pretokenized: whether texts are words separated by spaces, which are kept as they are.
+          streams: for a network with a state, the number of streams that texts are dealt to, whose states are carried
             from text to text (`inference.streams`); 0: each text is read by itself.
 
         Raises:
           UserError: a text is too long or not valid Unicode; there is no such layer; attention is requested for a text
-            longer than the model, or of a network that has none, or with streams; a network has no state for streams.
+            longer than the model, from a network that has none, or with streams; a network has no state for streams.
         """
         texts = data_prompts.text_list(texts, "encode")
         if streams and attention:
@@ -118,36 +118,37 @@ class Run:
                             + " (Run.attention returns that of a source and a target)" * bool(
                                 self.model.heads.attention))
         tokenized, limit = [self.tokenize(text, None, pretokenized) for text in texts], self.model.max_length
-        if attention and (far := [each for each in tokenized if limit and len(each.ids) > limit]):
-            raise UserError(f"{far[0].text[:60]!r}... has {len(far[0].ids):,} tokens; attention is returned only for "
-                            f"texts that the model reads at once, {limit} tokens at most; shorten it")
+        if attention and (too_long := [text for text in tokenized if limit and len(text.ids) > limit]):
+            raise UserError(f"{too_long[0].text[:60]!r}... has {len(too_long[0].ids):,} tokens; attention is returned "
+                            f"only for texts that the model reads at once, {limit} tokens at most; shorten it")
         encoded: list = [None] * len(tokenized)
         chosen = self.layers(layers)
-        states = ((*each, None) for each in Streams(self, streams).vectors(tokenized, chosen)) if streams else (
+        states = ((*item, None) for item in Streams(self, streams).vectors(tokenized, chosen)) if streams else (
             self.vectors(tokenized, chosen, long=long, attention=attention))
         for i, hidden, probabilities in states:
             encoded[i] = EncodedText(**vars(tokenized[i]), hidden=hidden, attention=probabilities)
         return encoded
 
     def tokenize(self, text: str, name: str | None = None, pretokenized: bool = False) -> TokenizedText:
-        """A text with `special_tokens` around it; messages call it `name`. Raises UserError if it is not Unicode."""
+        """Tokenizes a text, with `special_tokens` around it; messages call it `name`. Raises UserError if it is not
+        Unicode."""
         tokenize = tokenized_text.tokenize_words if pretokenized else tokenized_text.tokenize_text
         return tokenize(text, self.tokenizer, name, self.special_tokens)
 
     @functools.cached_property
     def special_tokens(self) -> tuple[list[int], list[int]]:
-        """The ids before and after a text: `special_tokens.around`."""
+        """The ids before and after a text (`special_tokens.around`)."""
         return special_tokens.around(self)
 
     def attention(self, pairs: Sequence[tuple[str, str]]) -> list[PairAttention]:
-        """The attention probabilities of an encoder-decoder for pairs of a source and a target: those with which the
-        decoder attends to the source, and those of both self-attentions.
+        """Computes the attention probabilities of an encoder-decoder for pairs of a source and a target: the decoder's
+        attention to the source, and both self-attentions.
 
             [pair] = run.attention([("Ein Hund läuft.", "A dog runs.")])
             pair.cross.mean((0, 1))       # f32[t, s]: rows are the tokens pair.target, columns pair.source
 
         Args:
-          pairs: any number. A source is what the encoder reads, with the words that a task's template adds.
+          pairs: any number. A source includes the words that a task's template adds.
 
         Raises:
           UserError: the network reads no source, or has no attention; a text is too long or not valid Unicode.
@@ -161,18 +162,18 @@ class Run:
 
     @functools.cached_property
     def input_layout(self) -> InputLayout:
-        """How labelled examples have special tokens, for this network and tokenizer."""
+        """The special tokens around labelled examples, for this network and tokenizer."""
         return layout_of(self.model, self.tokenizer, self.conditions_on)
 
     def completed(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """A batch with the characters of its words and, where [CLS] is the last token, the token type of that."""
+        """Adds to a batch the characters of its words and, where [CLS] is the last token, the token type of [CLS]."""
         vocabulary = self.tokenizer.vocabulary
         if self.input_layout.cls_last and "token_type_ids" not in batch:
             batch = batch | {"token_type_ids": 2 * (batch["tokens"] == vocabulary.specials["cls"]).astype(np.int32)}
         return add_characters(batch, vocabulary)
 
     def layers(self, layers: str | int | Sequence[int]) -> Layers:
-        """Parses what `encode` takes as `layers`. Raises UserError as `parse_layers`, and where there is no network."""
+        """Parses the `layers` of `encode`. Raises UserError as `parse_layers`, and if the run has no network."""
         if not self.model.width:
             raise UserError(f"{self.directory} has no network of its own, only what was trained above frozen vectors; "
                             f"give the run that these come from ({', '.join(self.experiment.frozen.values())})")
@@ -182,11 +183,11 @@ class Run:
         self, texts: Sequence[TokenizedText], layers: Layers, long: str = "refuse", attention: bool = False,
         names: Sequence[str] | None = None,
     ) -> Iterator[tuple[int, np.ndarray, np.ndarray | None]]:
-        """Computes what `encode` returns: (index of the text, hidden f32[n, t, d], attention f32[l, h, t, s] or None),
-        in no particular order. `names` are the texts' names in messages.
+        """Computes the vectors of texts, and yields (index of the text, hidden f32[n, t, d], attention f32[l, h, t, s]
+        or None) in any order. `names` are the texts' names in messages.
 
         Raises:
-          UserError: at once, where a text is too long.
+          UserError: at once, if a text is too long.
         """
         around, limit = tuple(map(len, self.special_tokens)), self.model.max_length
         windows = [window for i, text in enumerate(texts) for window in encode.windows(
@@ -200,7 +201,7 @@ class Run:
                               {"positions", "attention_mask"} <= self.model.inputs)
 
     def inputs(self, texts: Sequence[str | tuple[str, str]], length: int | None = None) -> Inputs:
-        """Texts, or pairs of texts, as inputs of `apply`.
+        """Converts texts, or pairs of texts, to inputs of `apply`.
 
         Args:
           texts: one per example; a tuple of two is a pair.
@@ -217,7 +218,7 @@ class Run:
         return model_inputs(self.model, batch, conditions_on=self.conditions_on)
 
     def apply(self, params: Tree, inputs: Inputs, key: Array | None = None, **options) -> Encoded:
-        """The network as a pure function of its arguments, for `jax.jit`, `jax.grad` and `jax.vmap`.
+        """Applies the network, a pure function of the arguments, for `jax.jit`, `jax.grad` and `jax.vmap`.
 
         Args:
           params: as `self.params`.
@@ -242,18 +243,18 @@ class Run:
 
     @property
     def conditions_on(self) -> Context:
-        """What a position attends to, as in training."""
+        """What a position attends to, as in training: the left context or both sides."""
         return self.objective.uses.conditions_on
 
     # Predictions
 
     @property
     def capabilities(self) -> tuple[Capability, ...]:
-        """What the run can predict from texts."""
+        """The kinds of prediction that the run makes from texts."""
         return ALL_OBJECTIVES[self.objective.name].capabilities
 
     def capability_of(self, text: str) -> Capability:
-        """The capability for a text: the first that accepts it, or else the last.
+        """Returns the capability for a text: the first that accepts it, or else the last.
 
         Raises:
           UserError: the objective has none.
@@ -261,37 +262,37 @@ class Run:
         if not self.capabilities:
             raise UserError(f"{self.directory} was trained with objective {self.objective.name!r}, which predicts "
                             "nothing from texts; use its vectors with lmrep embed")
-        return next((each for each in self.capabilities if each.accepts(text)), self.capabilities[-1])
+        return next((able for able in self.capabilities if able.accepts(text)), self.capabilities[-1])
 
     def predict(
         self, texts: Sequence[str], capability: str = "", names: Sequence[str | None] | None = None, **options: Any
     ) -> list[Any]:
-        """A prediction for each text, by the run's capabilities.
+        """Makes a prediction for each text, with the run's capabilities.
 
         Args:
           texts: any number.
-          capability: the name of one of `capabilities`; by default `capability_of` each text.
-          names: of the texts, for messages.
-          **options: fields of the capability's options, such as `k=5` or `temperature=0.7`. Where texts have several
-            capabilities, each takes those that it has.
+          capability: the name of one of `capabilities`; by default that of `capability_of` for each text.
+          names: the texts' names in messages.
+          **options: fields of the capability's options, such as `k=5` or `temperature=0.7`. If the texts need several
+            capabilities, each takes the options that it has.
 
         Raises:
           UserError: the run has no such capability, or lacks its head; a text is no prompt for it, or too long; an
             option is unknown or out of range.
         """
-        types = tuple({each for one in self.capabilities for each in getattr(one, "types", (str,))}) or (str,)
+        types = tuple({type_ for able in self.capabilities for type_ in getattr(able, "types", (str,))}) or (str,)
         texts = data_prompts.text_list(texts, "predict", types=types)
         names = list(names or [None] * len(texts))
         fixed = find_capability(self.objective.name, capability) if capability else None
         chosen = [fixed or self.capability_of(text) for text in texts]
         predictions: list = [None] * len(texts)
-        known = {one: {field.name for field in dataclasses.fields(one.options)} for one in self.capabilities}
-        for each in dict.fromkeys(chosen):
-            members = [i for i, one in enumerate(chosen) if one is each]
-            others = set() if capability else set().union(*known.values()) - known[each]
-            own = {name: value for name, value in options.items() if name not in others}
-            predicted = each.predict(self, [texts[i] for i in members], read(each.options, own, ""),
-                                 [names[i] for i in members])
+        known = {able: {field.name for field in dataclasses.fields(able.options)} for able in self.capabilities}
+        for able in dict.fromkeys(chosen):
+            members = [i for i, other in enumerate(chosen) if other is able]
+            others = set() if capability else set().union(*known.values()) - known[able]
+            fields = {name: value for name, value in options.items() if name not in others}
+            predicted = able.predict(self, [texts[i] for i in members], read(able.options, fields, ""),
+                                     [names[i] for i in members])
             for i, prediction in zip(members, predicted, strict=True):
                 predictions[i] = prediction
         return predictions
@@ -299,29 +300,29 @@ class Run:
     def fill_masks(
         self, texts: Sequence[str], k: int = 5, names: Sequence[str | None] | None = None
     ) -> list[list[list[tuple[str, float]]]]:
-        """For each text and each [MASK] in it, the k most probable tokens with their probabilities. Raises UserError as
-        `predict`."""
+        """Returns the k most probable tokens with their probabilities, for each [MASK] of each text. Raises UserError
+        as `predict`."""
         return self.predict(data_prompts.text_list(texts, "fill_masks"), "fill_mask", names, k=k)
 
     def generate(
         self, texts: Sequence[str], tokens: int = 50, samples: int = 1, sampling: Sampling = Sampling(), seed: int = 0,
         names: Sequence[str | None] | None = None,
     ) -> list[list[str]]:
-        """For each text, `samples` continuations of up to `tokens` tokens, fewer where the document ends. The same seed
-        gives the same continuations. Raises UserError as `predict`."""
+        """Samples `samples` continuations of each text, of up to `tokens` tokens, fewer if the document ends. The same
+        seed gives the same continuations. Raises UserError as `predict`."""
         return self.predict(data_prompts.text_list(texts, "generate"), "generate_text", names, tokens=tokens,
                             samples=samples, seed=seed, **dataclasses.asdict(sampling))
 
     def detect_replaced(
         self, texts: Sequence[str], names: Sequence[str | None] | None = None
     ) -> list[list[ReplacedToken]]:
-        """For each text a `ReplacedToken` for each of its tokens, in order. Raises UserError as `predict`."""
+        """Returns a `ReplacedToken` for each token of each text, in order. Raises UserError as `predict`."""
         return self.predict(data_prompts.text_list(texts, "detect_replaced"), "detect_replaced", names)
 
     # Used by capabilities
 
     def with_objective(self, **fields: Any) -> "Run":
-        """The run with other `evaluation_fields` of its objective, as `load` takes them. Equal ones share programs.
+        """Returns the run with other `evaluation_fields` of its objective, as in `load`; the same run for equal fields.
         Raises UserError for other fields, or values that do not fit each other."""
         if (key := repr(sorted(fields.items()))) not in self._variants:
             experiment = resolve.with_objective_fields(self.experiment, fields)
@@ -331,7 +332,7 @@ class Run:
         return self._variants[key]
 
     def with_params(self, params: Tree, step: int) -> "Run":
-        """The run with the parameters of another step of its stage; both share their compiled programs."""
+        """Returns the run with the parameters of another step of its stage; both share their compiled programs."""
         other = dataclasses.replace(self, params=params, step=step)
         for name in ("pair_probabilities", "states", "_generate", *(["_predict"] if self.objective.predict else [])):
             other.__dict__[name] = getattr(self, name)
@@ -342,20 +343,20 @@ class Run:
         return {}
 
     def require_head(self, heads: Sequence[str], description: str) -> None:
-        """Raises UserError where the parameters have none of these heads; some converted checkpoints lack them."""
+        """Raises UserError if the parameters have none of these heads; some converted checkpoints lack them."""
         if not set(heads) & self.params.get("objective", {}).keys():
             raise UserError(f"{self.directory} has no {description}; the checkpoint that it was converted from has "
                             f"none either. Train one with :init={self.directory}, or use vectors with lmrep embed")
 
     def require_network(self) -> None:
-        """Raises UserError where the parameters lack a part of the network; some converted checkpoints have the encoder
-        of an encoder-decoder alone."""
+        """Raises UserError if the parameters lack a part of the network; some converted checkpoints have only the
+        encoder of an encoder-decoder."""
         if missing := sorted(P.flatten(self.model.specs).keys() - P.flatten(self.params["encoder"]).keys()):
             raise UserError(f"{self.directory} has no {missing[0]}, and neither has the checkpoint that it was "
                             f"converted from. Train it with :init={self.directory}, or use vectors with lmrep embed")
 
     def predict_batch(self, batch: dict[str, np.ndarray], **static: Any) -> dict[str, np.ndarray]:
-        """The objective's `predict` of a batch, compiled; `static` are its static arguments."""
+        """Applies the objective's `predict` to a batch, compiled; `static` are its static arguments."""
         return jax.device_get(self._predict(self.params, self.completed(batch), **static))
 
     score_records = evaluate_task.predict_records
@@ -366,11 +367,12 @@ class Run:
         return jax.jit(self.objective.predict, static_argnames="k")
 
     def prompt(self, text: str, name: str | None = None) -> list[int]:
-        """`generate.prompt` of a text."""
+        """Returns the ids of a prompt, as `generate.prompt`."""
         return generate.prompt(self, text, name)
 
     def generate_tokens(self, prompt: Sequence[int], options: Any, number: int, name: str) -> list[list[int]]:
-        """`generate.continuations` of a prompt. Raises UserError where the network cannot generate."""
+        """Samples continuations of a prompt's ids, as `generate.continuations`. Raises UserError if the network cannot
+        generate."""
         if self.model.state.decode is None:
             raise UserError(f"the network {self.model.name!r} cannot continue a text token by token; networks that can "
                             "are transformer, transformer_xl and lstm")
@@ -383,16 +385,16 @@ class Run:
 
     @functools.cached_property
     def converted(self) -> bool:
-        """Whether it was converted from a published checkpoint, and not trained here."""
+        """Whether the run was converted from a published checkpoint, not trained."""
         return "train" not in read_config(self.directory)["data"]
 
     @functools.cached_property
     def start_token(self) -> int | None:
-        """`special_tokens.start_token` of the stage that wrote the checkpoint."""
+        """The token before a document's first one, or None (`special_tokens.start_token`)."""
         stage = None if self.converted else stage_at(self.experiment, self.step)
         return special_tokens.start_token(stage, self.tokenizer.vocabulary)
 
     @functools.cached_property
     def end_tokens(self) -> set[int]:
-        """The tokens that end a continuation: `special_tokens.ends`."""
+        """The ids of the tokens that end a continuation (`special_tokens.ends`)."""
         return special_tokens.ends(self)

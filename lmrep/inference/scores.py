@@ -1,4 +1,4 @@
-"""Scores of many texts under an objective's `Scoring`, in batches of similar length."""
+"""Scores many texts under an objective's `Scoring`, in batches of similar length."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +9,7 @@ import numpy as np
 from lmrep.core.params import Array
 from lmrep.objectives.scoring import Scoring, Views
 
-VIEW_TOKENS = 2**22  # of the views that are made at once, about
+VIEW_TOKENS = 2**22  # the approximate number of tokens of the views that are made at once
 NONE = -1  # padding of `Views.tokens` and `Views.predicted` until a batch is made
 
 
@@ -17,30 +17,29 @@ class Text(NamedTuple):
     """A tokenized text with the special tokens around it."""
 
     ids: np.ndarray  # int32[t]
-    words: np.ndarray  # int32[t], the number of each token's word; negative for the special tokens
+    words: np.ndarray  # int32[t], the index of each token's word; negative for the special tokens
 
 
 class Scores(NamedTuple):
     """The scores of n texts."""
 
     sums: np.ndarray  # float64[n], sums of log probabilities in nats
-    counts: np.ndarray  # int[n], how many were added
+    counts: np.ndarray  # int[n], the number of terms of each sum
 
 
 def score_texts(
     compute: Callable[[dict[str, np.ndarray]], Array], texts: Sequence[Text], scoring: Scoring, *, pad: int,
     tokens: int, multiple: int = 1, max_padding: int = 0, report: Callable[[int, int], None] = lambda done, total: None,
 ) -> Scores:
-    """The scores of texts.
-
-    Texts are scored from the shortest to the longest, so that batches need little padding.
+    """Scores texts, from the shortest to the longest, so that batches need little padding.
 
     Args:
       compute: a compiled `Scoring.log_probabilities` with its parameters.
-      tokens: in a batch, about, with padding.
-      multiple: the batch size is a multiple of it.
-      max_padding: tokens of padding that cost as much as compiling another shape, about.
-      report: called with the number of tokens of views that were read, and of all.
+      pad: the id of padding.
+      tokens: the approximate number of tokens of a batch, padding included.
+      multiple: the batch size is a multiple of this.
+      max_padding: the number of tokens of padding that cost about as much as compiling another shape.
+      report: called with (tokens of the views scored so far, tokens of all views).
     """
     sums, counts = np.zeros(len(texts)), np.zeros(len(texts), int)
 
@@ -67,7 +66,7 @@ def score_texts(
 
 
 def _by_length(texts: Sequence[Text]) -> dict[int, list[int]]:
-    """{length: indices of the texts}, the shortest first."""
+    """Groups texts by length: {length: indices of the texts}, the shortest first."""
     numbers = defaultdict(list)
     for i, text in enumerate(texts):
         numbers[len(text.ids)].append(i)
@@ -75,14 +74,14 @@ def _by_length(texts: Sequence[Text]) -> dict[int, list[int]]:
 
 
 def _make_views(texts: Sequence[Text], members: Sequence[int], scoring: Scoring) -> Views:
-    """The views of some texts of one length."""
+    """Makes the views of texts of one length."""
     chosen = [texts[i] for i in members]
     views = scoring.views(np.stack([text.ids for text in chosen]), np.stack([text.words for text in chosen]))
     return views._replace(text=np.asarray(members)[views.text])
 
 
 def _views(texts: Sequence[Text], scoring: Scoring) -> Iterator[Views]:
-    """The views of all texts, by length."""
+    """Yields the views of all texts, by length."""
     for length, members in _by_length(texts).items():
         size = max(1, VIEW_TOKENS // length**2)
         for start in range(0, len(members), size):
@@ -90,7 +89,7 @@ def _views(texts: Sequence[Text], scoring: Scoring) -> Iterator[Views]:
 
 
 def _batches(groups: Iterator[Views], tokens: int, multiple: int, max_padding: int) -> Iterator[tuple[Views, int]]:
-    """(views, batch size): batches of similar lengths. The last batch has fewer views than its size.
+    """Yields (views, batch size) of batches of similar lengths. The last batch may have fewer views than its size.
 
     Views wait for views of the next length, to which they are padded, until that would make more than `max_padding`
     tokens of padding.
@@ -118,11 +117,11 @@ def _batch_size(views: Views, tokens: int, multiple: int) -> int:
 
 
 def _take(views: Views, which: slice) -> Views:
-    return Views(*(each[which] for each in views))
+    return Views(*(array[which] for array in views))
 
 
 def _join(shorter: Views, longer: Views) -> Views:
-    """The views of both, padded to the length of the longer ones."""
+    """Joins two groups of views, padded to the length of the longer ones."""
     def pad(x: np.ndarray, to: int) -> np.ndarray:
         return np.pad(x, ((0, 0), (0, to - x.shape[1])), constant_values=NONE)
 
@@ -133,7 +132,7 @@ def _join(shorter: Views, longer: Views) -> Views:
 
 
 def _batch(views: Views, batch_size: int, padding: int) -> dict[str, np.ndarray]:
-    """Views as a batch for `Scoring.log_probabilities`; examples beyond them are padding."""
+    """Makes a batch of views for `Scoring.log_probabilities`; further examples are padding."""
     tokens, predicted, targets = (
         np.pad(x, ((0, batch_size - len(x)), (0, 0)), constant_values=NONE) for x in views[1:])
     return {"tokens": np.where(tokens == NONE, np.int32(padding), tokens),

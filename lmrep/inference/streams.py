@@ -1,7 +1,8 @@
-"""Vectors of texts that continue each other: the state after a text is that before the next one of its stream.
+"""Computes the vectors of texts that continue each other: the state after a text is the initial state of the next text
+of its stream.
 
 Text i belongs to stream i modulo the number of streams, as ELMo's released code reads batches of that many sentences
-(Peters et al., 2018): with a state from the texts before, its vectors differ a little from those of a text alone.
+(Peters et al., 2018). With a state from previous texts, vectors differ a little from those of a text alone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,7 @@ from lmrep.models.layer_choice import Layers, combine, outputs
 
 
 class Streams:
-    """The states of `number` streams of a run, which are the initial ones at first.
+    """The states of `number` streams of a run, which start as the network's initial states.
 
     Raises:
       UserError: the number is not positive, or the network carries no state.
@@ -40,10 +41,11 @@ class Streams:
     def vectors(
         self, texts: Sequence[TokenizedText], layers: Layers, names: Sequence[str] | None = None
     ) -> Iterator[tuple[int, np.ndarray]]:
-        """(index of the text, hidden f32[n, t, d]) of the next texts, in their order.
+        """Yields (index of the text, hidden f32[n, t, d]) of the next texts, in their order. `names` are their names in
+        messages.
 
         Raises:
-          UserError: at once, where a text is too long for the network.
+          UserError: at once, if a text is too long for the network.
         """
         vocabulary, limit = self._run.tokenizer.vocabulary, self._run.model.max_length
         around = tuple(map(len, self._run.special_tokens))
@@ -72,6 +74,6 @@ class Streams:
 def _states(
     params: Tree, batch: dict[str, Array], carry: Tree, *, model: Model, layers: Layers, conditions_on: Context
 ) -> tuple[Array, Tree]:
-    """(f32[n, b, t, d] of the chosen layers, the state after the batch). Examples that are padding keep theirs."""
+    """Computes (f32[n, b, t, d] of the chosen layers, the state after the batch). Padding leaves a state unchanged."""
     encoded = model.encode(params, model_inputs(model, batch, conditions_on=conditions_on, carry=carry), layers=True)
     return combine(outputs(encoded), layers), encoded.carry
