@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import lmrep
-from lmrep.cli import train as train_command
 from lmrep.cli.arguments import Arguments
 from lmrep.core.errors import UserError
 from lmrep.core.params import flatten
@@ -145,7 +144,7 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(home, trained, tmp_path):
 def test_more_epochs_continue_the_run_in_a_workdir(trained):
     """The steps on record are those of the epochs before."""
     def resumed(*overrides):
-        return train_command.config_of(Arguments("train", workdir=str(trained), overrides=overrides))
+        return Arguments("train", workdir=str(trained), overrides=overrides).load_config()
 
     assert resumed().steps == STEPS
     assert (resumed(("epochs", "5")).steps, resumed(("epochs", "5")).epochs) == (0, 5.0)
