@@ -55,17 +55,12 @@ class Predict:
         self.records(texts, names)
 
     def records(self, examples: Sequence[Any], names: Names = None) -> list[Record]:
-        """Examples as records; messages call them `names`. Raises UserError as `check`."""
-        found = []
+        """Makes records of examples; messages call them `names`. Raises UserError as `check`."""
+        records = []
         for i, example in enumerate(examples):
             where = (names[i] if names else None) or (repr(example)[:60] if isinstance(example, str)
                                                       else f"example {i}")
-            if isinstance(example, str | tuple | list):
-                texts = (example,) if isinstance(example, str) else tuple(example)
-                try:
-                    example = self._from_text(texts)
-                except ValueError as error:
-                    raise UserError(f"{where} has {len(texts)} texts; expected {error}") from None
+            example = self._to_fields(example, where)
             if not isinstance(example, Mapping):
                 raise UserError(f"{where} is {example!r}; expected a text, a tuple of texts, or a dict with the fields "
                                 f"{', '.join(self._fields)}")
@@ -76,8 +71,18 @@ class Predict:
             for name in (*self._fields, *self._optional):
                 if example.get(name) is not None:
                     record.fields[name] = self._converted(name, example[name], where)
-            found.append(record)
-        return found
+            records.append(record)
+        return records
+
+    def _to_fields(self, example: Any, where: str) -> Any:
+        """Returns the fields of an example that is a text, or several texts; others as they are."""
+        if not isinstance(example, str | tuple | list):
+            return example
+        texts = (example,) if isinstance(example, str) else tuple(example)
+        try:
+            return self._from_text(texts)
+        except ValueError as error:
+            raise UserError(f"{where} has {len(texts)} texts; expected {error}") from None
 
     def _in_order(self, texts: tuple[str, ...]) -> dict[str, str]:
         """Texts as the fields, in order. Raises ValueError where there are too many."""
@@ -131,13 +136,9 @@ class Tag(Predict):
 
     options, sample_options = TagOptions, TagOptions()
 
-    def records(self, examples: Sequence[Any], names: Names = None) -> list[Record]:
-        """Examples as records, whose words are separated by white space. Raises UserError for one without words, or
-        with others than strings."""
-        names = [(names[i] if names else None) or (repr(example)[:60] if isinstance(example, str) else None)
-                 for i, example in enumerate(examples)]
-        return super().records([_with_words(example, (text := _text(example)) and text.split())
-                                for example in examples], names)
+    def _to_fields(self, example: Any, where: str) -> Any:
+        """Returns the fields of an example, with the words of a text that are separated by white space."""
+        return _with_words(example, (text := _text(example)) and text.split())
 
     def predict(self, run: Any, texts: Sequence[Any], options: TagOptions, names: Names) -> list[dict[str, Any]]:
         """For each example the prediction of `tagging.score`, with `words` and the places of entities for texts."""
@@ -201,24 +202,22 @@ class PredictWord(Predict):
         self._parse, self._renamed = parse, renamed
 
     def records(self, examples: Sequence[Any], names: Names = None) -> list[Record]:
-        """Examples as records. Raises UserError as `Predict.records`, and where a word is not in its text."""
-        names = [(names[i] if names else None) or (repr(example)[:60] if isinstance(example, str) else f"example {i}")
-                 for i, example in enumerate(examples)]
-        found = super().records([self._example(*each) for each in zip(examples, names, strict=True)], names)
-        for record in found:
+        """Makes records of examples. Raises UserError as `check`, and if a word is not in its text."""
+        records = super().records(examples, names)
+        for record in records:
             if error := values.check(record, "test"):
                 raise error
-        return found
+        return records
 
-    def _example(self, example: Any, name: str) -> Any:
+    def _to_fields(self, example: Any, where: str) -> Any:
         if isinstance(example, str) and example.lstrip().startswith("{"):
-            example = json_object(example, name)
+            example = json_object(example, where)
         if isinstance(example, Mapping):
             return self._renamed(example)
         try:
             return self._parse(example.split("\t") if isinstance(example, str) else example)
         except ValueError as error:
-            raise UserError(f"{name} {error}") from None
+            raise UserError(f"{where} {error}") from None
 
 
 @dataclass(frozen=True)

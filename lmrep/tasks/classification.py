@@ -57,7 +57,7 @@ class Config(Classes, networks.TextConfig):
 
 def resolve(c: Classes, records: Sequence[Record]) -> Config:
     """With the labels of the training data, and no others, in an order that does not depend on its order."""
-    unseen.check(c.labels, records if c.labels else (), _describe, _labels)
+    unseen.check(c.labels, records, _describe, _labels)
     labels = c.labels or tuple(sorted({record.fields["label"] for record in records}, key=label_order))
     if len(labels) < 2:
         raise UserError(f"the training data has the only label {values.short(labels[0])} ({records[0].where}); "

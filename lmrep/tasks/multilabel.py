@@ -39,7 +39,7 @@ class Config(networks.TextConfig):
 
 def resolve(c: Config, records: Sequence[Record]) -> Config:
     """With the labels of the training data, and no others, in an order that does not depend on its order."""
-    unseen.check(c.labels, records if c.labels else (), _describe, _labels)
+    unseen.check(c.labels, records, _describe, _labels)
     labels = c.labels or tuple(sorted({label for record in records for label in _labels(record)}, key=label_order))
     if not labels:
         raise UserError(f"no text of the training data has a label ({records[0].where} and further ones); expected "

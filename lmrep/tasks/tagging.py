@@ -109,7 +109,7 @@ def resolve(c: Config, records: Sequence[Record]) -> Config:
     elif c.scheme != "none":
         for record in records:
             schemes.check(record, record.fields["tags"], schemes.HINT)
-    unseen.check(c.labels, records if c.labels else (), _describe, partial(tags_of, c))
+    unseen.check(c.labels, records, _describe, partial(tags_of, c))
     if not c.labels:
         tags = {tag for record in records for tag in tags_of(c, record)}
         if len(tags) < 2:

@@ -1,4 +1,4 @@
-"""Classes and tags that a model cannot predict: of training data they are refused, of other data they are errors."""
+"""Classes and tags that a model cannot predict: training data with them is refused; elsewhere they count as errors."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -15,9 +15,10 @@ def check(
     labels: Sequence[str], records: Iterable[Record], describe: Callable[[Record, int], str],
     labels_of: Callable[[Record], Sequence[str]]
 ) -> None:
-    """Refuses training data with a class or tag that the config's `labels` lack. Arguments as of `report`."""
+    """Raises UserError for training data with a class or tag that the config's `labels` lack; () accepts any. Arguments
+    are those of `report`."""
     known = {*labels}
-    for record in records:
+    for record in records if labels else ():
         for i, label in enumerate(labels_of(record)):
             if label not in known:
                 raise UserError(f"{describe(record, i)}, and config.objective.labels has {listed(labels)}"
@@ -31,16 +32,16 @@ def report(
     """Warns of classes or tags that the training data lacks, and that a model cannot predict.
 
     Args:
-      labels: those that it predicts.
+      labels: the classes or tags that the model predicts.
       records: of a split.
-      describe: the beginning of a message about the label of that number of a record.
-      labels_of: the labels of a record; () where it has none.
+      describe: (record, number of a label in it) -> the beginning of a message.
+      labels_of: record -> its labels; () if it has none.
     """
     known, unseen, total = {*labels}, [], 0
     for record in records:
-        given = labels_of(record)
-        total += len(given)
-        unseen += [(record, i, label) for i, label in enumerate(given) if label not in known]
+        gold = labels_of(record)
+        total += len(gold)
+        unseen += [(record, i, label) for i, label in enumerate(gold) if label not in known]
     if unseen:
         record, i, label = unseen[0]
         log.warning("%s, which the training data lacks: %s of %s labels here are such; they count as errors in "

@@ -67,7 +67,7 @@ def resolve(c: Config, records: Sequence[Record]) -> Config:
     """With the senses of the training data, and the candidates of its words."""
     for record in records:
         check(c, record)
-    unseen.check(c.labels, records if c.labels else (), _describe, _senses)
+    unseen.check(c.labels, records, _describe, _senses)
     labels = c.labels or tuple(sorted({sense for record in records for sense in _senses(record)}))
     if len(labels) < 2:
         raise UserError(f"the training data has the only sense {labels[0]!r} ({records[0].where}); expected two or "
