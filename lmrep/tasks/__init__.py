@@ -1,4 +1,4 @@
-"""What networks are fine-tuned for: one file per task, looked up by name in `TASKS`."""
+"""Tasks that networks are fine-tuned for: one file per task, looked up by name in `TASKS`."""
 
 from lmrep.core.components import component_table
 from lmrep.tasks import (

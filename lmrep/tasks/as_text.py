@@ -7,7 +7,7 @@ from lmrep.core.errors import UserError
 from lmrep.tasks import TASKS, text_templates
 from lmrep.tasks.known import KNOWN
 
-# Task -> fields of text_to_text that make texts of its targets and measure them.
+# task -> fields of text_to_text that turn its targets into texts, and measure them
 FORMS: Mapping[str, Mapping[str, Any]] = {
     "classification": {"target": "{label}", "metrics": ("accuracy",)},
     "multiple_choice": {"target": "{label}", "metrics": ("accuracy",)},
@@ -19,22 +19,25 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
 
 
 class TextForm(NamedTuple):
-    """A task as text to text."""
+    """The config of a task as text to text."""
 
     objective: dict[str, Any]  # fields of the task text_to_text
     data: dict[str, Any]  # fields of `config.data`
 
 
 def text_form(task: str, known: str = "", tfds: bool = False) -> TextForm:
-    """A task in `TASKS`, or a set in `KNOWN`, as text to text.
+    """Returns the config of a task in `TASKS`, or of a data set in `KNOWN`, as text to text.
 
-    The template is the name and every input after the name that it has in TFDS, "mnli premise: {text} hypothesis:
-    {text2}". Classes that the files number are words.
+    The template has the name, and each input after its name in TFDS: "mnli premise: {text} hypothesis: {text2}".
+    Classes that files number become words.
 
     Args:
-      task: its name.
-      known: the name of the set; "" for other data, of which `text2` is not read.
+      task: the name of the task.
+      known: the name of the data set; "" for other data, whose `text2` is not read.
       tfds: whether the set is read from TFDS, where classes are words.
+
+    Raises:
+      UserError: the task has no form as text.
     """
     reads, published = TASKS[task].reads, KNOWN.get(known)
     if task not in FORMS:

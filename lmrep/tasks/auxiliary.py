@@ -20,8 +20,9 @@ METRICS = {"lm_loss": loss_metric("Language-model loss of the texts", perplexity
 
 
 def with_language_model(objective: Objective, c: Any, model: Model) -> Objective:
-    """The objective of a task, with `c.auxiliary` times the language-model loss added to its own: the mean over the
-    tokens of each unit, then over units. The output table is the network's, or one that is trained with it."""
+    """Adds `c.auxiliary` times the language-model loss to the objective of a task: the mean over the tokens of each
+    unit, then over units. The output table is the network's, or a new one. Raises UserError if the network does not
+    read from left to right, or there is none."""
     if c.context != "left":
         raise UserError(f"config.objective.auxiliary is {c.auxiliary:g}, and config.objective.context is {c.context}; "
                         "a language model reads from left to right: set the context to left, or auxiliary to 0")
@@ -49,8 +50,8 @@ def with_language_model(objective: Objective, c: Any, model: Model) -> Objective
 
 
 def add_targets(batch: Batch) -> Batch:
-    """With `lm_targets` i32 and `lm_weights` float32, [b, t] or [b, k, t]: the next token of each, and one over the
-    unit's number of them and the number of units."""
+    """Adds `lm_targets` i32, the token after each, and `lm_weights` float32, [b, t] or [b, k, t], which add to 1 over
+    the batch, in equal parts over its units."""
     tokens, segments = batch["tokens"], batch["segment_ids"]
     following = jnp.concatenate([segments[..., 1:], jnp.zeros_like(segments[..., :1])], -1)
     predicted = (segments > 0) & (following == segments)

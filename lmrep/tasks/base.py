@@ -40,8 +40,8 @@ class Format:
 
 
 def resolve_long(form: Format, fields: Collection[str]) -> Format:
-    """The format with `long=auto` as a task that reads these fields of records has it: words have tags and contexts
-    have answers, which must not be cut off."""
+    """Replaces `long=auto` by what suits a task that reads these fields of records: windows for words and contexts,
+    whose tags and answers must not be cut off, and truncate for other texts."""
     if form.long != "auto":
         return form
     return replace(form, long="windows" if {"words", "context"} & {*fields} else "truncate")
@@ -52,21 +52,21 @@ FORMAT = FormatDef(Format, "examples-1", single_text, None, fields=lambda c: (*T
 
 
 class Outputs(NamedTuple):
-    """What a network computed for the units of a split, in their order: name -> one array for each unit."""
+    """The outputs of a network for the units of a split."""
 
-    arrays: dict[str, list[np.ndarray]]
+    arrays: dict[str, list[np.ndarray]]  # name -> an array for each unit, in their order
 
 
 class Result(NamedTuple):
-    """Predictions for examples.
+    """Predictions for examples, and their metrics.
 
     Attributes:
-      metrics: by name; {} where the examples have no targets.
+      metrics: name -> value; {} if the examples have no targets.
       predictions: for each example, the fields that `predict` shows, as JSON.
-      gold, predicted: for each example, what the metrics compare, in the order of the examples; for intervals.
+      gold, predicted: for each example, in order, the values that the metrics compare, for intervals.
       options: metric -> its keyword arguments.
-      own_metrics: by name, those that `TASK_METRICS` lacks, for their intervals.
-      sources: of a mixture, the result of each source's examples.
+      own_metrics: metrics by name that `TASK_METRICS` lacks, for their intervals.
+      sources: source of a mixture -> the result of its examples.
     """
 
     metrics: dict[str, float]
@@ -82,7 +82,7 @@ class Comparison(NamedTuple):
     """The prediction for an example beside its target, for reports.
 
     Attributes:
-      gold, predicted: for people.
+      gold, predicted: texts for people.
       loss: how wrong the prediction is; larger is worse.
       classes: (gold, predicted) classes, which a confusion table counts.
     """
@@ -94,9 +94,8 @@ class Comparison(NamedTuple):
 
 
 def compare(config: Any, record: Record, prediction: Mapping[str, Any]) -> Comparison:
-    """The target of a record beside the first field of a prediction, by the negative logarithm of the target's
-    probability where the prediction has `probabilities`; by whether they differ where it does not. Records of a task
-    without targets have none beside it."""
+    """Compares the target of a record, "" if it has none, with the first field of its prediction. The loss is the
+    negative logarithm of the target's probability if the prediction has `probabilities`, else whether they differ."""
     gold = str(next((record.fields[name] for name in TARGETS if name in record.fields), ""))
     predicted, probabilities = str(next(iter(prediction.values()))), prediction.get("probabilities")
     if isinstance(probabilities, Sequence) and gold.isdecimal() and int(gold) < len(probabilities):
@@ -107,7 +106,7 @@ def compare(config: Any, record: Record, prediction: Mapping[str, Any]) -> Compa
 
 
 def compare_probabilities(gold: str, predicted: str, probabilities: Mapping[str, float]) -> Comparison:
-    """A class beside the predicted one, with the probabilities of both."""
+    """Compares a class with the predicted one, by the negative logarithm of its probability."""
     return Comparison(f"{gold} ({probabilities[gold]:.1%})", f"{predicted} ({probabilities[predicted]:.1%})",
                       -math.log(max(probabilities[gold], sys.float_info.min)), [(gold, predicted)])
 
@@ -115,12 +114,11 @@ def compare_probabilities(gold: str, predicted: str, probabilities: Mapping[str,
 class TextEncoder(NamedTuple):
     """Tokenizes the texts of examples."""
 
-    tokenizer: Tokenizer  # of the network
+    tokenizer: Tokenizer  # the network's
     layout: InputLayout  # the special tokens around texts
-    length: int  # tokens of a unit at most
-    format: Format  # what is done with longer ones
-    # the number of each distinct word so far, where the task reads word vectors or characters, for which units need the
-    # words of their tokens; None where it reads neither
+    length: int  # the most tokens of a unit
+    format: Format  # how longer texts are read
+    # distinct word -> its number, filled by `words`, for tasks that read word vectors or characters; None for others
     distinct: dict[str, int] | None = None
 
     def units(self, records: Sequence[Record], columns: Mapping[str, Sequence] = {}) -> tuple[Units, int]:
@@ -128,11 +126,13 @@ class TextEncoder(NamedTuple):
 
         Args:
           records: any number.
-          columns: name -> a value, or an array, of each record.
+          columns: name -> a value, or an array, for each record.
 
         Returns:
-          (a unit for each text or pair, several for one that is read in windows; the number of those that were longer
-          than `length`). Raises UserError as `texts`.
+          (a unit for each text or pair, several if it is read in windows; the number of texts longer than `length`).
+
+        Raises:
+          UserError: as `texts`.
         """
         units, owners, long = self.texts(
             [record.fields["text"] for record in records], [record.fields.get("text2") for record in records],
@@ -142,7 +142,7 @@ class TextEncoder(NamedTuple):
 
     def collect(self, parts: Sequence[EncodedUnit], example: Sequence[int], columns: Mapping[str, Sequence] = {},
                 token_columns: Mapping[str, Sequence[np.ndarray]] = {}) -> Units:
-        """As `lmrep.data.records.encoding.collect`, with the words of the tokens where the task reads them."""
+        """Collects units as `lmrep.data.records.encoding.collect`, with the words of tokens if the task reads them."""
         return collect(parts, example, columns, token_columns, self.distinct)
 
     def texts(
@@ -153,13 +153,13 @@ class TextEncoder(NamedTuple):
         Args:
           texts: any number.
           seconds: the second text of each pair; None for single texts.
-          names: of the texts, for messages.
+          names: what messages call the texts.
 
         Returns:
           (units, the number of each unit's text, the numbers of the texts that were longer than `length`).
 
         Raises:
-          UserError: a text is not Unicode, or longer than `length` where `format.long` is "refuse".
+          UserError: a text is not Unicode, or longer than `length` and `format.long` is "refuse".
         """
         first = self.ids(texts, names)
         paired = [i for i, second in enumerate(seconds) if second is not None]
@@ -178,13 +178,14 @@ class TextEncoder(NamedTuple):
                 long.append(i)
                 spans = self._shortened(len(a), None if b is None else len(b), capacity, names[i], size)
             words = self.distinct is not None and [self.words(text) for text in (texts[i], seconds[i] or "")]
-            units += [assemble(self.layout, a[one], None if b is None else b[other],
-                               [words[0][one], words[1][other]] if words else None) for one, other in spans]
+            units += [assemble(self.layout, a[first_part], None if b is None else b[second_part],
+                               [words[0][first_part], words[1][second_part]] if words else None)
+                      for first_part, second_part in spans]
             owners += [i] * len(spans)
         return units, owners, long
 
     def ids(self, texts: Sequence[str], names: Sequence[str], words: bool = False) -> list[np.ndarray]:
-        """int32 ids of texts, or of words of texts, without special tokens."""
+        """Returns the int32 ids of texts, or of single words of texts, without special tokens."""
         try:
             return (self.tokenizer.encode_words if words else self.tokenizer.encode_batch)(list(texts))
         except (TypeError, UnicodeEncodeError):  # lone surrogates
@@ -196,8 +197,8 @@ class TextEncoder(NamedTuple):
             raise
 
     def words(self, text: str) -> np.ndarray:
-        """int32 [t], the number of each token's word, as the tokenizer splits the text into words before subword
-        tokenization; new words are added to `distinct`."""
+        """Returns the number of each token's word, int32 [t], and adds new words to `distinct`. The tokenizer splits a
+        text into these words before subword tokenization."""
         encoding, ranges = self.tokenizer.encode(text), {}
         for word, (start, end) in zip(encoding.words, encoding.offsets, strict=True):
             first, last = ranges.get(word, (start, end))
@@ -209,23 +210,23 @@ class TextEncoder(NamedTuple):
     def _shortened(
         self, a: int, b: int | None, capacity: int, name: str, size: int
     ) -> list[tuple[slice, slice]]:
-        """What units have of a text of `a` tokens, and of the second one of `b` tokens where there is one."""
+        """Returns for each unit the slices of a text of `a` tokens, and of the second text of `b` tokens in a pair."""
         if self.format.long == "refuse":
             raise self.too_long(name, size + self.length - capacity)
         if self.format.long == "truncate":
-            kept = (capacity, 0) if b is None else truncate_pair(a, b, capacity)
-            return [(slice(kept[0]), slice(kept[1]))]
+            sizes = (capacity, 0) if b is None else truncate_pair(a, b, capacity)
+            return [(slice(sizes[0]), slice(sizes[1]))]
         if b is None:
             return [(part, slice(0)) for part in self._windows(a, capacity)]
         # Windows of the longer text; the other one keeps at most half of the unit.
         if a > b:
-            kept = min(b, max(capacity // 2, capacity - a))
-            return [(part, slice(kept)) for part in self._windows(a, capacity - kept)]
-        kept = min(a, max(capacity // 2, capacity - b))
-        return [(slice(kept), part) for part in self._windows(b, capacity - kept)]
+            shorter = min(b, max(capacity // 2, capacity - a))
+            return [(part, slice(shorter)) for part in self._windows(a, capacity - shorter)]
+        shorter = min(a, max(capacity // 2, capacity - b))
+        return [(slice(shorter), part) for part in self._windows(b, capacity - shorter)]
 
     def too_long(self, name: str, size: int) -> UserError:
-        """The error about a text, or pair, of `size` tokens, special ones included, where `format.long` is "refuse"."""
+        """Returns the error for a text or pair of `size` tokens, with special ones, if `format.long` is "refuse"."""
         return UserError(f"{name} has {size:,} tokens, and config.length is {self.length:,}; raise it (as far as the "
                          "network has positions), or set --config.format.long to truncate or windows")
 
@@ -234,10 +235,10 @@ class TextEncoder(NamedTuple):
 
 
 class Reads(NamedTuple):
-    """What a task reads of a record."""
+    """The fields of records that a task reads."""
 
-    fields: tuple[str, ...]  # the fields that are its input
-    targets: tuple[str, ...]  # the fields that it predicts; training and validation data must have them
+    fields: tuple[str, ...]  # its input
+    targets: tuple[str, ...]  # what it predicts; training and validation data must have these fields
     optional: tuple[str, ...] = ()  # further fields of the input, which records may lack
     # the fields whose texts a tokenizer is trained on; (): all fields of the input, and targets that are texts
     texts: tuple[str, ...] = ()
@@ -247,35 +248,34 @@ class Reads(NamedTuple):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """All fields of the input."""
+        """Returns all fields of the input."""
         return self.fields + self.optional
 
 
 class Templates(NamedTuple):
-    """A task whose config decides which fields of records it reads, and which can therefore be trained on a mixture of
-    data sets (`lmrep.tasks.text_to_text`). The defaults suit every other task."""
+    """Functions of a task whose config decides which fields of records it reads, and which can therefore be trained on
+    a mixture of data sets (`lmrep.tasks.text_to_text`). The defaults suit every other task."""
 
-    # config -> (fields of the input, targets) of records as they are in files; None: as in `TaskDef.reads`
+    # config -> (fields of the input, targets) that records have in files; None: those of `TaskDef.reads`
     reads: Callable[[Any], tuple[tuple[str, ...], tuple[str, ...]] | None] = lambda config: None
     # (config, record as it was read) -> the record with the fields of `TaskDef.reads`
     convert: Callable[[Any, Record], Record] = lambda config, record: record
-    # (config, record) -> the texts that a tokenizer is trained on; None: as in `TaskDef.reads`
+    # (config, record) -> the texts that a tokenizer is trained on; None: those of `TaskDef.reads`
     texts: Callable[[Any, Record], Iterable[str]] | None = None
-    # config -> for data without targets, what makes examples of its records once there is a tokenizer, (records,
-    # TextEncoder) -> records with targets; None where data has targets
+    # config -> for data without targets, a function (records, TextEncoder) -> records with targets; None for other data
     unlabelled: Callable[[Any], Callable[[Sequence[Record], TextEncoder], list[Record]] | None] = lambda config: None
     # the fields of the config that may differ between the data sets of a mixture (`config.sources`); (): the task
-    # cannot be trained on one
+    # cannot be trained on a mixture
     source_fields: tuple[str, ...] = ()
 
 
 @row
 class TaskDef(NamedTuple):
-    """A row of `TASKS`: what a network is fine-tuned for, as a choice of an experiment config.
+    """A row of `TASKS`: a task that networks are fine-tuned for, as a choice of an experiment config.
 
     The objective's `loss` reads the batches of `lmrep.data.records.examples.Examples`. Its `predict` is
     (params, batch) -> {"units": {name: [b, n, ...]}, "tokens": {name: [b, t, ...]}}, values for each unit and for each
-    position, where either may be absent. A field of the config that is None and has the name of a metric, as a
+    position; either may be absent. A field of the config that is None and has the name of a metric, such as a
     threshold, is tuned: a loaded run has the value that validation measured for its checkpoint, or 0."""
 
     objective: ObjectiveDef  # config, head, loss and metrics
@@ -284,34 +284,34 @@ class TaskDef(NamedTuple):
     encode: Callable[[Any, Sequence[Record], TextEncoder], tuple[Units, int]]
     score: Callable[[Any, Sequence[Record], Units, Outputs], Result]  # (config, records, units, outputs) -> Result
     best: str  # the metric by which checkpoints are compared; "": the first of the resolved config's `metrics`
-    # config -> what a batch has beside the fields of `FORMAT`: the columns of the units that `encode` gives
+    # config -> the fields of a batch beside those of `FORMAT`: the columns of the units that `encode` returns
     columns: Callable[[Any], Mapping[str, Field]] = lambda config: {}
-    # (config, training records) -> config, with what the training data alone decides, such as `labels`; or, without
-    # records, what the labels decide
+    # (config, training records) -> config with the fields that the training data decides, such as `labels`; without
+    # records, the fields that the labels decide
     resolve: Callable[[Any, Sequence[Record]], Any] = lambda config, records: config
-    # (config, record) -> None; raises UserError, with the record's `where`, for one that does not fit
+    # (config, record) -> None; raises UserError, with the record's `where`, for a record that does not fit
     check: Callable[[Any, Record], None] = lambda config, record: None
-    # (config, records, result) -> {file name: text}, predictions in the form of a benchmark; the name begins with
-    # "predictions" where there is one file
+    # (config, records, result) -> {file name: text}, predictions as a benchmark takes them; the name of a single file
+    # begins with "predictions"
     submission: Callable[[Any, Sequence[Record], Result], dict[str, str]] | None = None
     # (config, record with targets, its prediction) -> Comparison, for reports
     compare: Callable[[Any, Record, Mapping[str, Any]], Comparison] = compare
-    # new path -> the path of a pretraining head that it starts from, where the source checkpoint has it
+    # path of a parameter -> path in a pretraining head that it starts from, if the source checkpoint has it
     initial: Mapping[str, str] = {}
-    templates: Templates = Templates()  # of a task whose config decides which fields it reads
+    templates: Templates = Templates()  # for a task whose config decides which fields it reads
 
     def needed(self, config: Any) -> tuple[str, ...]:
-        """The fields that records must have; a test file may lack the targets."""
+        """Returns the fields that records must have; a test file may lack the targets."""
         fields, targets = self.templates.reads(config) or (self.reads.fields, self.reads.targets)
         return (*fields, *targets)
 
 
 def collate(outputs: Iterable[dict[str, Any]], units: Units) -> Outputs:
-    """The outputs for each unit, from outputs of batches in any order.
+    """Collects the outputs for each unit from outputs for batches in any order.
 
     Args:
-      outputs: for each batch, `unit`, `first` and `last` [b, n] as `Examples.gather` gives them, and what `predict`
-        returned: `units`, {name: [b, n, ...]}, and `tokens`, {name: [b, t, ...] or [b, k, t, ...]}.
+      outputs: for each batch, `unit`, `first` and `last` [b, n] of `Examples.gather`, and the results of `predict`:
+        `units`, {name: [b, n, ...]}, and `tokens`, {name: [b, t, ...] or [b, k, t, ...]}.
       units: of the split.
     """
     arrays: dict[str, list] = {}
@@ -327,7 +327,7 @@ def collate(outputs: Iterable[dict[str, Any]], units: Units) -> Outputs:
 
 
 def glue_submission(records: Sequence[Record], values: Sequence[str]) -> dict[str, str]:
-    """Predictions as GLUE takes them: index and prediction between tabs."""
+    """Makes the file that GLUE's server takes: a header line, then index and prediction between tabs."""
     lines = [f"{record.id}\t{value}" for record, value in zip(records, values, strict=True)]
     return {"predictions.tsv": "\n".join(["index\tprediction", *lines]) + "\n"}
 
@@ -336,12 +336,12 @@ def figures(
     names: Iterable[str], gold: Sequence, predicted: Sequence, options: Mapping[str, dict[str, Any]] = {},
     table: Mapping[str, TaskMetric] = TASK_METRICS,
 ) -> dict[str, float]:
-    """Computes the metrics of these names in `table` of all examples together."""
+    """Computes the metrics `names` of `table`, from all examples together."""
     return {name: table[name].function(gold, predicted, **options.get(name, {})) for name in names}
 
 
 def mean_by_example(values: np.ndarray, example: np.ndarray, count: int) -> np.ndarray:
-    """[u, ...] -> [count, ...]: the mean over the units of each example."""
+    """Computes the mean over the units of each example: values [u, ...], `example` [u] -> [count, ...]."""
     sums = np.zeros((count, *values.shape[1:]))
     np.add.at(sums, example, values)
     return sums / np.bincount(example, minlength=count).reshape(-1, *[1] * (values.ndim - 1))

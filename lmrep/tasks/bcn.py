@@ -27,7 +27,7 @@ SIDES = ("first", "second")
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes of the network. Those of the paper's maxout layers are searched for each task."""
+    """The sizes of the network. The paper searches those of the maxout layers for each task."""
 
     width: int = setting(300, "w, of the feed-forward layer and of each direction of the LSTM layers", at_least=1)
     maxout: tuple[int, ...] = setting((1200, 600, 300), "widths of the maxout layers; () for none", at_least=1)
@@ -37,7 +37,7 @@ class Config:
 
 
 class Texts(NamedTuple):
-    """Where the texts of a batch are."""
+    """The positions of the texts in a batch."""
 
     segment_ids: Array  # i32[b, t], the unit of each token, from 1; 0 at padding
     second: Array  # bool[b, t], the tokens of the second text of a pair
@@ -45,7 +45,7 @@ class Texts(NamedTuple):
 
 
 def specs(c: Config, d: int) -> Tree:
-    """The parameters for tokens' vectors of width d."""
+    """Declares the parameters of a network that reads token vectors of width d."""
     w, h = c.width, 2 * c.width
     widths = [8 * h, *c.maxout]
 
@@ -62,27 +62,27 @@ def specs(c: Config, d: int) -> Tree:
 
 
 def statistics(c: Config) -> Tree:
-    """The running statistics of the maxout layers, before the first batch."""
+    """Returns the running statistics of the maxout layers before the first batch."""
     return {str(i): batch_norm.statistics(c.pieces * width) for i, width in enumerate(c.maxout)}
 
 
 def output_width(c: Config) -> int:
-    """The width of the result."""
+    """Returns the width of the result."""
     return c.maxout[-1] if c.maxout else 16 * c.width
 
 
 def apply(
     params: Tree, c: Config, x: Array, texts: Texts, running: Tree, key: Array | None = None
 ) -> tuple[Array, Tree]:
-    """A vector for each unit.
+    """Computes a vector for each unit.
 
     Args:
-      params: as `specs`.
+      params: laid out as `specs`.
       c: the config.
-      x: [b, t, d].
-      texts: where the texts are.
-      running: as `statistics`.
-      key: for dropout, and for training by the batch's own statistics; None for neither.
+      x: [b, t, d], token vectors.
+      texts: the positions of the texts.
+      running: the running statistics, laid out as `statistics`.
+      key: for dropout, and to normalize by the statistics of the batch; None for neither.
 
     Returns:
       ([b, n, `output_width`], the running statistics after the batch).
@@ -98,7 +98,7 @@ def apply(
 
 
 def represent(params: Tree, x: Array, texts: Texts) -> Array:
-    """The vectors [b, n, 16 w] of units below the maxout layers: 8 w of the first text, 8 w of the second."""
+    """Computes the vectors [b, n, 16 w] of units below the maxout layers, 8 w of each of the two texts."""
     ids, second = texts.segment_ids, texts.second
     same = (ids[:, :, None] == ids[:, None, :]) & (ids > 0)[:, None, :]  # [b, t, s]
     paired = (same & second[:, None, :]).any(-1)  # [b, t], whether the unit has two texts
@@ -107,29 +107,30 @@ def represent(params: Tree, x: Array, texts: Texts) -> Array:
     other = same & ((second[:, :, None] != second[:, None, :]) | ~paired[:, :, None])
     context = attend(h, other)
     z = jnp.concatenate([h, h - context, h * context], -1)
-    found = []
+    pooled = []
     for side, read in zip(SIDES, (~second, second | ~paired), strict=True):
-        own = jnp.where(read, ids, 0)
-        y = recurrent.bidirectional(params["integrate"][side], z, own)
-        mask = own[:, None] == jnp.arange(1, texts.units.shape[1] + 1)[:, None]  # [b, n, t]
-        found.append(pool(params["pooling"][side], y, mask))
-    return jnp.concatenate(found, -1)
+        side_ids = jnp.where(read, ids, 0)
+        y = recurrent.bidirectional(params["integrate"][side], z, side_ids)
+        mask = side_ids[:, None] == jnp.arange(1, texts.units.shape[1] + 1)[:, None]  # [b, n, t]
+        pooled.append(pool(params["pooling"][side], y, mask))
+    return jnp.concatenate(pooled, -1)
 
 
 def attend(h: Array, mask: Array) -> Array:
-    """sum_j softmax_j(h_i . h_j) h_j over the tokens j where `mask` bool[b, t, s] holds; h [b, t, d] -> [b, t, d]. 0
-    where there is none."""
+    """Computes sum_j softmax_j(h_i . h_j) h_j over the tokens j where `mask` bool[b, t, s] holds, [b, t, d] -> [b, t,
+    d]; 0 if there is no such token."""
     logits = jnp.einsum("btd,bsd->bts", h, h, preferred_element_type=jnp.float32)
     weights = jax.nn.softmax(jnp.where(mask, logits, MASKED_LOGIT)) * mask
     return jnp.einsum("bts,bsd->btd", weights.astype(h.dtype), h)
 
 
 def pool(params: Tree, y: Array, mask: Array) -> Array:
-    """Maximum, mean, minimum and learned weighted sum of y [b, t, d] over the tokens of each unit, bool[b, n, t] ->
-    [b, n, 4 d]; 0 for units without tokens."""
-    each = jnp.broadcast_to(y[:, None], (*mask.shape, y.shape[-1]))  # [b, n, t, d]
-    most, least = (jnp.where(mask.any(-1)[..., None], largest(each, jnp.where(mask[..., None], ranks, -jnp.inf), 2), 0)
-                   for ranks in (each, -each))
+    """Computes maximum, mean, minimum and learned weighted sum [b, n, 4 d] of y [b, t, d] over the tokens of each unit,
+    `mask` bool[b, n, t]; 0 for units without tokens."""
+    spread = jnp.broadcast_to(y[:, None], (*mask.shape, y.shape[-1]))  # [b, n, t, d]
+    most, least = (
+        jnp.where(mask.any(-1)[..., None], largest(spread, jnp.where(mask[..., None], ranks, -jnp.inf), 2), 0)
+        for ranks in (spread, -spread))
     mean = jnp.einsum("bnt,btd->bnd", mask / jnp.maximum(mask.sum(-1, keepdims=True), 1).astype(y.dtype), y)
     logits = (y.astype(jnp.float32) @ params["vector"])[:, None]
     weights = jax.nn.softmax(jnp.where(mask, logits, MASKED_LOGIT)) * mask
@@ -138,7 +139,8 @@ def pool(params: Tree, y: Array, mask: Array) -> Array:
 
 
 def largest(x: Array, ranks: Array, axis: int) -> Array:
-    """The values of x where `ranks`, of its shape, is largest along an axis; of equal ones the first, as in PyTorch."""
+    """Selects the values of x where `ranks`, of its shape, is largest along an axis; the first of equal ones, as in
+    PyTorch."""
     # The gradient of `max` compares its result with the operand, which a compiler may compute again with another
     # rounding: then none is equal, and the gradient is 0 / 0.
     at = jax.lax.stop_gradient(ranks).argmax(axis, keepdims=True)

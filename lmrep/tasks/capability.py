@@ -1,4 +1,4 @@
-"""What a run that was trained for a task can be asked: the capabilities of tasks."""
+"""Capabilities of runs that were trained for a task: predictions for new examples."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -17,22 +17,22 @@ from lmrep.tasks import text_templates, words
 
 @dataclass(frozen=True)
 class NoOptions:
-    """A prediction of a task has no options."""
+    """Options of `Predict`: none."""
 
 
 class Predict:
-    """Predicts what a task predicts for new examples.
+    """Makes the predictions of a task for new examples.
 
-    An example is a dict of the fields of `lmrep.data.records.FIELDS` that the task reads, or what `from_text` makes of
-    a text, or of a tuple of texts.
+    An example is a dict of the fields of `lmrep.data.records.FIELDS` that the task reads, or a text, or a tuple of
+    texts, from which `from_text` makes the fields.
 
     Args:
-      name: of the capability, "classify".
+      name: the capability's name, "classify".
       summary: what it does, "classifies texts".
-      fields: that an example must have.
-      optional: that it may have.
+      fields: the fields that an example must have.
+      optional: the fields that it may have.
       show: prediction -> text for people.
-      from_text: a text, or a tuple of texts -> fields; by default they are the fields in order.
+      from_text: texts -> fields; by default the texts are the fields in order.
     """
 
     example = ""
@@ -47,11 +47,11 @@ class Predict:
         self._from_text = from_text or self._in_order
 
     def accepts(self, text: Any) -> bool:
-        """Always: a run of a task does nothing else."""
+        """Accepts any example: a run of a task has no other capability."""
         return True
 
     def check(self, texts: Sequence[Any], tokenizer: Any, max_length: int, names: Names = None) -> None:
-        """Raises UserError for an example without a field that the task needs."""
+        """Raises UserError for an example that lacks a field, or has one of a wrong type or without text."""
         self.records(texts, names)
 
     def records(self, examples: Sequence[Any], names: Names = None) -> list[Record]:
@@ -85,7 +85,7 @@ class Predict:
             raise UserError(f"{where} has {len(texts)} texts; expected {error}") from None
 
     def _in_order(self, texts: tuple[str, ...]) -> dict[str, str]:
-        """Texts as the fields, in order. Raises ValueError where there are too many."""
+        """Returns texts as the fields, in order. Raises ValueError if there are too many."""
         names = (*self._fields, *self._optional)
         if len(texts) > len(names):
             raise ValueError(f"at most {len(names)}: {', '.join(names)}")
@@ -103,15 +103,15 @@ class Predict:
         return value
 
     def predict(self, run: Any, texts: Sequence[Any], options: NoOptions, names: Names) -> list[dict[str, Any]]:
-        """For each example, the prediction as `TaskDef.score` gives it."""
+        """Predicts for each example. Returns the predictions of `TaskDef.score`."""
         return run.score_records(self.records(texts, names)).predictions
 
     def to_json(self, prediction: dict[str, Any]) -> dict[str, Any]:
-        """The prediction's fields."""
+        """Returns the prediction's fields."""
         return prediction
 
     def to_text(self, text: Any, prediction: dict[str, Any], tokenizer: Any) -> str:
-        """The prediction, and the example after it."""
+        """Shows the prediction, and after it the example, with tabs between them."""
         parts = [text] if isinstance(text, str) else text.values() if isinstance(text, Mapping) else text
         return "\t".join([self._show(prediction), *map(str, parts)])
 
@@ -127,11 +127,11 @@ class TagOptions:
 class Tag(Predict):
     """Tags sentences: texts, lists of words, or dicts with `text` or `words`.
 
-    A text is split into words as `words.spans` says. Its prediction has the `words` too, and each of the `entities` its
-    first character and the one after its last, `start` and `end`.
+    `words.spans` splits a text into words. The prediction for a text has its `words` too, and for each of its
+    `entities` the characters [start, end) as `start` and `end`.
 
-    For people a line is a word and its tag, with a space between them, and a blank line ends a sentence, as in the
-    files of CoNLL-2003 and for `conlleval`; of entities alone, a line is a type, two places and the text, with tabs.
+    For people, a line is a word and its tag, with a space between them, and a blank line ends a sentence, as in the
+    files of CoNLL-2003 and for `conlleval`. With `entities`, a line is a type, start, end and the text, with tabs.
     """
 
     options, sample_options = TagOptions, TagOptions()
@@ -141,14 +141,15 @@ class Tag(Predict):
         return _with_words(example, (text := _text(example)) and text.split())
 
     def predict(self, run: Any, texts: Sequence[Any], options: TagOptions, names: Names) -> list[dict[str, Any]]:
-        """For each example the prediction of `tagging.score`, with `words` and the places of entities for texts."""
+        """Predicts as `Predict.predict`, and adds `words` and the characters of entities for texts."""
         split = words.white_space_spans if options.pretokenized else partial(words.spans, tokenizer=run.tokenizer)
-        places = [None if (text := _text(example)) is None else [*split(text)] for example in texts]
-        examples = [example if own is None else _with_words(example, [_text(example)[slice(*span)] for span in own])
-                    for example, own in zip(texts, places, strict=True)]
-        predictions = [prediction if own is None else _placed(prediction, _text(example), own) for
-                       prediction, example, own in zip(super().predict(run, examples, options, names), texts, places,
-                                                       strict=True)]
+        spans = [None if (text := _text(example)) is None else [*split(text)] for example in texts]
+        examples = [example if word_spans is None else
+                    _with_words(example, [_text(example)[slice(*span)] for span in word_spans])
+                    for example, word_spans in zip(texts, spans, strict=True)]
+        predictions = [prediction if word_spans is None else _with_spans(prediction, _text(example), word_spans)
+                       for prediction, example, word_spans in zip(
+                           super().predict(run, examples, options, names), texts, spans, strict=True)]
         if not options.entities:
             return predictions
         if predictions and "entities" not in predictions[0]:
@@ -156,44 +157,45 @@ class Tag(Predict):
         return [{"entities": prediction["entities"]} for prediction in predictions]
 
     def to_text(self, text: Any, prediction: dict[str, Any], tokenizer: Any) -> str:
-        """A line for each word, or entity, and a blank one."""
+        """Shows a line for each word and its tag, or for each entity."""
         if "tags" not in prediction:
-            return "".join("\t".join(map(str, [each["type"], each.get("start", each["words"][0]), each.get(
-                "end", each["words"][1]), each["text"]])) + "\n" for each in prediction["entities"])
-        own = prediction.get("words") or (text["words"] if isinstance(text, Mapping) else text)
-        return "".join(f"{word} {tag}\n" for word, tag in zip(own, prediction["tags"], strict=True))
+            return "".join("\t".join(map(str, [
+                entity["type"], entity.get("start", entity["words"][0]), entity.get("end", entity["words"][1]),
+                entity["text"]])) + "\n" for entity in prediction["entities"])
+        sentence = prediction.get("words") or (text["words"] if isinstance(text, Mapping) else text)
+        return "".join(f"{word} {tag}\n" for word, tag in zip(sentence, prediction["tags"], strict=True))
 
 
 def _text(example: Any) -> str | None:
-    """The text of an example; None where it has words."""
+    """Returns the text of an example; None if it has words."""
     text = example.get("text") if isinstance(example, Mapping) and "words" not in example else example
     return text if isinstance(text, str) else None
 
 
-def _with_words(example: Any, own: Sequence[str] | None) -> Any:
-    if own is None:
+def _with_words(example: Any, sentence: Sequence[str] | None) -> Any:
+    if sentence is None:
         return example if isinstance(example, Mapping) else {"words": example}
-    return {**example, "words": own} if isinstance(example, Mapping) else {"words": own}
+    return {**example, "words": sentence} if isinstance(example, Mapping) else {"words": sentence}
 
 
-def _placed(prediction: dict[str, Any], text: str, places: Sequence[words.Span]) -> dict[str, Any]:
-    """A prediction for the words of a text, with the places of its entities in the text."""
-    found = prediction | {"words": [text[start:end] for start, end in places]}
+def _with_spans(prediction: dict[str, Any], text: str, spans: Sequence[words.Span]) -> dict[str, Any]:
+    """Adds the words of a text, and the characters of its entities, to a prediction; `spans` are those of the words."""
+    fields = prediction | {"words": [text[start:end] for start, end in spans]}
     if "entities" in prediction:
-        found["entities"] = [
-            each | {"text": text[start:end], "start": start, "end": end} for each in prediction["entities"]
-            for start, end in [(places[each["words"][0]][0], places[each["words"][1] - 1][1])]]
-    return found
+        fields["entities"] = [
+            entity | {"text": text[start:end], "start": start, "end": end} for entity in prediction["entities"]
+            for start, end in [(spans[entity["words"][0]][0], spans[entity["words"][1] - 1][1])]]
+    return fields
 
 
 class PredictWord(Predict):
-    """As `Predict`, for target words. An example is a dict, a JSON object as a text, or the cells of a line of a file,
-    as a tuple or as a text with tabs between them.
+    """Makes predictions for target words. An example is a dict, a JSON object as a text, or the cells of a line of a
+    file, as a tuple or as a text with tabs between them.
 
     Args:
-      parse: cells -> fields; raises ValueError with what is wrong, to follow a name.
-      renamed: dict -> fields under our names.
-      **others: as of `Predict`.
+      parse: cells -> fields; raises ValueError with the end of a message about the example.
+      renamed: dict -> fields under the names of `lmrep.data.records.FIELDS`.
+      **others: arguments of `Predict`.
     """
 
     def __init__(self, *args: Any, parse: Callable[[Sequence[str]], Mapping[str, Any]],
@@ -221,8 +223,8 @@ class PredictWord(Predict):
 
 
 @dataclass(frozen=True)
-class OfSource:
-    """Options of a prediction by a run that may have been trained on a mixture."""
+class SourceOptions:
+    """Options of predictions by a run that may have been trained on a mixture of data sets."""
 
     source: str = setting("", "of a mixture of data sets, that whose template a text is put into; by default the text "
                           "is read as it is, with its prefix")
@@ -231,48 +233,46 @@ class OfSource:
 
 
 class GenerateTarget(Predict):
-    """Generates a text, or draws several, from a text. Options that are not given come from `config.search`. An
-    example that is a text, or a tuple of texts, has the fields of the template in their order. Of a mixture of data
-    sets the template is that of the field `source` of an example, or of `options.source`, or else "{text}"."""
+    """Generates a text, or draws several, from a text. Options that are None come from `config.search`. The texts of an
+    example that is no dict are the fields of the template, in order. For a mixture of data sets, the field `source` of
+    an example, or `options.source`, chooses the template; without either it is "{text}"."""
 
-    options = optional(decoding.Search, "GenerateTargetOptions", OfSource)
+    options = optional(decoding.Search, "GenerateTargetOptions", SourceOptions)
     sample_options = options()
 
     def predict(self, run: Any, texts: Sequence[Any], options: Any, names: Names) -> list[dict[str, Any]]:
-        """As `Predict.predict`. Raises UserError for options that do not fit each other, for an example without a field
-        of the template, and where the run has no such source."""
-        given = {field.name: value for field in fields(decoding.Search)
-                 if (value := getattr(options, field.name)) is not None}
-        if "beams" not in given and given.get("temperature"):
-            given["beams"] = 1
+        """Predicts as `Predict.predict`. Raises UserError if options do not fit each other, an example lacks a field of
+        the template, or the run has no such source."""
+        search = {field.name: value for field in fields(decoding.Search)
+                  if (value := getattr(options, field.name)) is not None}
+        if "beams" not in search and search.get("temperature"):
+            search["beams"] = 1
         sources = [text.get("source", options.source) if isinstance(text, Mapping) else options.source
                    for text in texts]
-        examples = [self._example(run.task_config(source).template, text, name or f"example {i}") for i, (
+        examples = [self._template_fields(run.task_config(source).template, text, name or f"example {i}") for i, (
             text, source, name) in enumerate(zip(texts, sources, names or [None] * len(texts), strict=True))]
-        if given:
-            run = run.with_objective(search=given)
+        if search:
+            run = run.with_objective(search=search)
         records = [record._replace(source=source)
                    for record, source in zip(self.records(examples, names), sources, strict=True)]
         return run.score_records(records, first=options.first).predictions
 
     @staticmethod
-    def _example(template: str, text: Any, name: str) -> Any:
-        if isinstance(text, Mapping):
-            found = text
-        else:
-            texts = (text,) if isinstance(text, str) else tuple(text)
+    def _template_fields(template: str, example: Any, name: str) -> Mapping[str, Any]:
+        if not isinstance(example, Mapping):
+            texts = (example,) if isinstance(example, str) else tuple(example)
             try:
-                found = text_templates.from_texts(template, texts)
+                example = text_templates.from_texts(template, texts)
             except ValueError as error:
                 raise UserError(f"{name} has {len(texts)} texts; expected {error}") from None
-        text_templates.require(template, found, name, "config.objective.template")
-        return found
+        text_templates.require(template, example, name, "config.objective.template")
+        return example
 
     def to_json(self, prediction: Mapping[str, Any]) -> dict[str, Any]:
-        """The prediction's fields, its text as `generated`: an example may have the field `text`, too."""
+        """Returns the prediction's fields, with its text as `generated`: an example may have a field `text`."""
         return {"generated" if name == "text" else name: value for name, value in prediction.items()}
 
     def to_text(self, text: Any, prediction: Mapping[str, Any], tokenizer: Tokenizer) -> str:
-        """As `Predict.to_text`, a line for each text that was drawn."""
-        return "\n".join(super(GenerateTarget, self).to_text(text, {"text": own}, tokenizer)
-                         for own in prediction.get("texts", (prediction["text"],)))
+        """Shows a line for each text that was drawn, and after it the example."""
+        return "\n".join(super(GenerateTarget, self).to_text(text, {"text": generated}, tokenizer)
+                         for generated in prediction.get("texts", (prediction["text"],)))

@@ -31,12 +31,12 @@ MEASURED = {
     "accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
     "majority_accuracy": accuracy_metric("Accuracy of the most frequent class", headline=False)}
 Logits = Callable[..., tuple[Array, Carry | None]]  # as `networks.outputs`
-WRITTEN = 10  # the most probable classes that a prediction has, beside the record's own
+WRITTEN = 10  # the most probable classes that a prediction has, beside the right one
 
 
 @dataclass(frozen=True)
 class Classes:
-    """The classes, and what is measured of them."""
+    """The classes, and the metrics that are measured."""
 
     labels: tuple[str, ...] = setting((), "the classes, in the order of the head's outputs; none: as in the "
                                       "training data, sorted")
@@ -56,7 +56,7 @@ class Config(Classes, networks.TextConfig):
 
 
 def resolve(c: Classes, records: Sequence[Record]) -> Config:
-    """With the labels of the training data, and no others, in an order that does not depend on its order."""
+    """Sets `labels` to those of the training data, sorted. Raises UserError if they do not fit the config."""
     unseen.check(c.labels, records, _describe, _labels)
     labels = c.labels or tuple(sorted({record.fields["label"] for record in records}, key=label_order))
     if len(labels) < 2:
@@ -69,7 +69,7 @@ def resolve(c: Classes, records: Sequence[Record]) -> Config:
 
 
 def label_order(label: str) -> tuple:
-    """Numbers by value, before other labels by their characters."""
+    """Returns the sort key of a label: numbers come first, by value, then other labels by their characters."""
     value = parse_number(label)
     return (0, value, label) if math.isfinite(value) else (1, 0.0, label)
 
@@ -83,27 +83,27 @@ def _describe(record: Record, i: int) -> str:
 
 
 def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[Units, int]:
-    """A unit for each text or pair, several for texts that are read in windows."""
+    """Makes a unit of each text or pair, several of a text that is read in windows."""
     return encoder.units(records, {"label": class_numbers(c, records)})
 
 
 def class_numbers(c: Classes, records: Sequence[Record]) -> np.ndarray:
-    """int32 [n], the number of each record's class; -1 where it has none, or one that the training data lacks, of which
-    it warns."""
+    """Returns the number of each record's class, int32 [n]; -1 if it has none, or one that the training data lacks,
+    about which it warns."""
     unseen.report(c.labels, records, _describe, _labels)
     numbers = {label: i for i, label in enumerate(c.labels)}
     return np.array([numbers.get(record.fields.get("label"), -1) for record in records], np.int32)
 
 
 def prepare(keys: Keys, batch: Batch) -> Batch:
-    """With `weights` f32[b, n], which add to 1 over the units that have a label."""
+    """Adds `weights` f32[b, n], which add to 1 over the units that have a label."""
     return batch | {"weights": normalize_weights((batch["unit"] >= 0) & (batch["label"] >= 0))}
 
 
 def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, net: Network, logits: Logits = networks.outputs
 ) -> tuple[Array, tuple[Metrics, Carry]]:
-    """The mean cross-entropy of the classes with these logits."""
+    """Computes the mean cross-entropy of the classes."""
     y, carry = logits(params, batch, net, key, carry)
     value, metrics = networks.cross_entropy(params, batch, net, y, batch["label"], ("units", "log_probabilities"))
     return value, (metrics, carry)
@@ -112,13 +112,13 @@ def loss(
 def predict(
     params: Tree, batch: Batch, *, net: Network, logits: Logits = networks.outputs
 ) -> dict[str, dict[str, Array]]:
-    """`log_probabilities` float32 [b, n, classes]."""
+    """Computes `log_probabilities` float32 [b, n, classes]."""
     return {"units": {"log_probabilities": jax.nn.log_softmax(logits(params, batch, net)[0])}}
 
 
 def score(c: Classes, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
-    """The most probable class of each text, by the mean of its windows' log-probabilities. Of more than `WRITTEN`
-    classes, a prediction has the probabilities of the most probable ones and of the record's own."""
+    """Predicts the most probable class of each text, by the mean of its windows' log probabilities. Of more than
+    `WRITTEN` classes, a prediction has the probabilities of the most probable ones and of the right one."""
     means = mean_by_example(np.stack(outputs.arrays["log_probabilities"]), units.example, len(records))
     probabilities = np.exp(means - np.logaddexp.reduce(means, -1, keepdims=True))
     chosen = [c.labels[i] for i in probabilities.argmax(-1)]
@@ -140,12 +140,12 @@ def score(c: Classes, records: Sequence[Record], units: Units, outputs: Outputs)
 
 
 def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str, str]:
-    """As GLUE takes them."""
+    """Makes the file that GLUE's server takes."""
     return glue_submission(records, [prediction["label"] for prediction in result.predictions])
 
 
 def show(prediction: dict[str, Any]) -> str:
-    """The label with its probability."""
+    """Shows the label with its probability."""
     return f"{prediction['label']}\t{prediction['probabilities'][prediction['label']]:.1%}"
 
 

@@ -1,5 +1,5 @@
-"""Answers whose last token is scored given the first one, and a classifier of no answer: the head of XLNet on SQuAD
-(Yang et al., 2019, and their released code), XLNetForQuestionAnswering of Hugging Face Transformers.
+"""A head that scores an answer's last token given the first, with a classifier of no answer: XLNet's on SQuAD (Yang et
+al., 2019, and their released code), XLNetForQuestionAnswering of Hugging Face Transformers.
 
     start:  a linear layer on every token
     end:    tanh, layer norm and a linear layer on a token beside the answer's first one
@@ -21,13 +21,13 @@ from lmrep.layers import linear, norm
 from lmrep.objectives.base import Batch
 
 EXCLUDED = -1e30  # a logit where no answer may begin or end; finite, so that empty units have finite gradients
-WEIGHT = 0.5  # of the classifier's loss
+WEIGHT = 0.5  # weight of the classifier's loss
 FIELDS = {name: Field("bn", np.int32, f"position in the text of {what}; -1 for empty sequences") for name, what in (
     ("context_first", "the context's first token"), ("context_end", "the token after the context"))}
 
 
 def specs(width: int, init: Initializer) -> Tree:
-    """The head's parameters, on vectors of that width."""
+    """Declares the head's parameters, on vectors of that width."""
     def layer(d_in: int, d_out: int, bias: bool = True) -> Tree:
         return linear.specs(d_in, d_out, (None, None), init, bias=bias)
 
@@ -37,19 +37,19 @@ def specs(width: int, init: Initializer) -> Tree:
 
 
 def start_logits(head: Tree, x: Array) -> Array:
-    """x [..., d] -> float32 [...]: of each token as the answer's first one."""
+    """Computes the logits float32 [...] of tokens [..., d] as the answer's first one."""
     return linear.apply(head["start"], x.astype(jnp.float32))[..., 0]
 
 
 def end_logits(head: Tree, x: Array, starts: Array, unit: Array, eps: float) -> Array:
-    """float32 [b, t]: of each token as the answer's last one, given the vector of the first.
+    """Computes the logits float32 [b, t] of tokens as the answer's last one, given the vector of the first.
 
     Args:
-      head: as `specs`.
+      head: laid out as `specs`.
       x: [b, t, d], the tokens' vectors.
       starts: [b, n, d], the vector of each unit's first token.
-      unit: i32[b, t], to which each token belongs.
-      eps: of layer norm.
+      unit: i32[b, t], the unit of each token.
+      eps: layer norm's.
     """
     x, starts = x.astype(jnp.float32), starts.astype(jnp.float32)
     kernel, bias = head["end"]["dense"]["kernel"], head["end"]["dense"]["bias"]
@@ -59,19 +59,19 @@ def end_logits(head: Tree, x: Array, starts: Array, unit: Array, eps: float) -> 
 
 
 def no_answer_logits(head: Tree, summary: Array, null: Array) -> Array:
-    """float32 [...], that there is no answer: of the mean of the possible starts and the token of no answer, [..., d]
-    each."""
+    """Computes the logits float32 [...] that there is no answer, given `summary` [..., d], the mean of the possible
+    starts, and `null` [..., d], the vector of the token of no answer."""
     both = jnp.concatenate([summary, null], -1).astype(jnp.float32)
     return linear.apply(head["answer"]["out"], jnp.tanh(linear.apply(head["answer"]["dense"], both)))[..., 0]
 
 
 def _masks(batch: Batch) -> tuple[Array, Array]:
-    """(the tokens of each unit's context, and these with the token of no answer), bool[b, n, t]."""
+    """Returns (the tokens of each unit's context, these and the token of no answer), bool[b, n, t] each."""
     t, n = batch["tokens"].shape[1], batch["unit"].shape[1]
-    own = batch["segment_ids"][:, None] == 1 + jnp.arange(n)[:, None]
+    in_unit = batch["segment_ids"][:, None] == 1 + jnp.arange(n)[:, None]
     at = jnp.arange(t) - batch["first"][..., None]
-    context = own & (at >= batch["context_first"][..., None]) & (at < batch["context_end"][..., None])
-    return context, context | (own & (at == batch["null"][..., None]))
+    context = in_unit & (at >= batch["context_first"][..., None]) & (at < batch["context_end"][..., None])
+    return context, context | (in_unit & (at == batch["null"][..., None]))
 
 
 def _units(batch: Batch) -> Array:
@@ -79,8 +79,8 @@ def _units(batch: Batch) -> Array:
 
 
 def losses(head: Tree, x: Array, batch: Batch, eps: float, unanswerable: bool) -> tuple[Array, Array]:
-    """(the loss, whether start and end are right) of each unit, [b, n]: the mean of the cross-entropies of the two,
-    plus, where questions may be unanswerable, `WEIGHT` times the classifier's loss."""
+    """Computes (the loss, whether start and end are right) of each unit, [b, n]. The loss is the mean of the
+    cross-entropies of start and end, plus `WEIGHT` times the classifier's loss if questions may be unanswerable."""
     _, allowed = _masks(batch)
     positions = [jnp.maximum(batch["first"] + jnp.maximum(batch[name], 0), 0) for name in ("start", "end")]
     starts = start_logits(head, x)
@@ -98,12 +98,12 @@ def losses(head: Tree, x: Array, batch: Batch, eps: float, unanswerable: bool) -
 
 
 def _vectors(x: Array, at: Array) -> Array:
-    """x [b, t, d] at the positions i32[b, n] -> [b, n, d]."""
+    """Takes the vectors x [b, t, d] at positions i32[b, n]: [b, n, d]."""
     return jnp.take_along_axis(x, at[..., None], axis=1)
 
 
 def _no_answer(head: Tree, x: Array, starts: Array, allowed: Array, batch: Batch) -> Array:
-    """The classifier's logits [b, n]."""
+    """Computes the classifier's logits [b, n]."""
     probabilities = jax.nn.softmax(jnp.where(allowed, starts[:, None], EXCLUDED), -1)
     summary = jnp.einsum("bnt,btd->bnd", probabilities, x.astype(jnp.float32))
     null = batch["first"] + jnp.maximum(batch["null"], 0)
@@ -111,19 +111,19 @@ def _no_answer(head: Tree, x: Array, starts: Array, allowed: Array, batch: Batch
 
 
 def predict(head: Tree, x: Array, batch: Batch, eps: float, beams: int, tokens: int) -> dict[str, Array]:
-    """The best starts of each unit in its context, the best first, with the ends of each.
+    """Finds the best starts of each unit in its context, best first, and scores the ends for each.
 
     Args:
-      head: as `specs`.
-      x: [b, t, d].
-      batch: of the task.
-      eps: of layer norm.
-      beams: k, starts of which ends are scored.
-      tokens: m, of an answer at most.
+      head: laid out as `specs`.
+      x: [b, t, d], the tokens' vectors.
+      batch: the task's.
+      eps: layer norm's.
+      beams: k, the number of starts for which ends are scored.
+      tokens: m, the most tokens of an answer.
 
     Returns:
-      `start` i32[b, n, k], positions in the unit; `start_score` float32 [b, n, k], log probabilities, `EXCLUDED` for
-      those beyond the context's tokens; `end_score` float32 [b, n, k, m], those of ending at the start, the token after
+      `start` i32[b, n, k], positions in the unit; `start_score` float32 [b, n, k], log probabilities, `EXCLUDED`
+      outside the context; `end_score` float32 [b, n, k, m], log probabilities of ending at the start, the token after
       it, ...; and `no_answer` float32 [b, n], the classifier's logit.
     """
     context, allowed = _masks(batch)
