@@ -26,13 +26,13 @@ from lmrep.data.store.token_store import Store
 BLOCK = 10_000  # the largest block: fractions are rounded to multiples of 1 / BLOCK
 
 
-class DataSet(NamedTuple):
-    """A corpus, or a labelled data set, of an experiment."""
+class DataSource(NamedTuple):
+    """A corpus or a labelled data set of an experiment."""
 
-    name: str  # in messages, and in metrics; "" where there is only one
-    weight: float  # its number of examples, in proportion to the other data sets
-    data: Any  # its fields of `config.data`: `corpora.Config` or `records.Config`
-    objective: Any = None  # the task's config for it
+    name: str  # names the source in messages and metrics; "" if there is only one
+    weight: float  # number of examples in proportion to the other sources
+    data: Any  # the config of the source: `corpora.Config` or `records.Config`
+    objective: Any = None  # the config of the task for this source
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from lmrep.core.sharding import axis_names
 from lmrep.data import corpora, records, tokenizers
 from lmrep.data.formats import FORMATS
 from lmrep.data.formats.base import FormatDef
-from lmrep.data.mixture import DataSet, Sources
+from lmrep.data.mixture import DataSource, Sources
 from lmrep.data.records import Record
 from lmrep.data.records.examples import Examples
 from lmrep.data.store.prepare import Prepared
@@ -175,13 +175,13 @@ class Experiment:
     stages: tuple[StageConfig, ...] = setting((), "stages, in order; none: a single one")
     samples: tuple[str, ...] = setting((), "texts that the trained model is tried on at its end")
 
-    def data_sets(self) -> list[DataSet]:
+    def data_sets(self) -> list[DataSource]:
         """Returns the data sets that are mixed, with every field resolved; without a mixture only `data`, named ""."""
         if not self.sources:
-            return [DataSet("", 1.0, self.data)]
+            return [DataSource("", 1.0, self.data)]
         base = dataclasses.asdict(self.data)
-        return [DataSet(source.name or str(i), source.weight,
-                        read(type(self.data), base | source.data, f"config.sources.{i}.data"))
+        return [DataSource(source.name or str(i), source.weight,
+                           read(type(self.data), base | source.data, f"config.sources.{i}.data"))
                 for i, source in enumerate(self.sources)]
 
     def check(self) -> None:
@@ -226,7 +226,7 @@ class TaskExperiment(Experiment):
                                    "all epochs and later runs, and read them from there")
     new_layers: int = setting(0, "how many top layers start from random values, not from `init`", at_least=0)
 
-    def data_sets(self) -> list[DataSet]:
+    def data_sets(self) -> list[DataSource]:
         """Returns the data sets as `Experiment.data_sets`, each with the task's config for it as `objective`."""
         config = TASKS[self.objective["name"]].objective.config
         shared = {name: value for name, value in self.objective.items() if name != "name"}

@@ -14,7 +14,7 @@ import pytest
 from lmrep.core import remote, sealed_cache
 from lmrep.core.errors import RunFault, UserError
 from lmrep.data import corpora, sentences, tokenizers
-from lmrep.data.mixture import DataSet
+from lmrep.data.mixture import DataSource
 from lmrep.data.store import prepare, scan
 from lmrep.data.store.sources import prepare_sources
 
@@ -286,7 +286,7 @@ def test_token_stores_are_downloaded_from_a_remote_data_directory(prepared, tmp_
 
 
 def test_a_damaged_common_tokenizer_is_trained_again(tmp_path):
-    sources = [DataSet(name, 1.0, write(tmp_path / name, texts(40, seed))) for seed, name in enumerate("ab")]
+    sources = [DataSource(name, 1.0, write(tmp_path / name, texts(40, seed))) for seed, name in enumerate("ab")]
     ready = prepare_sources(sources, 0.0, SETTINGS, tmp_path / "data")
     (home,) = (tmp_path / "data").glob("tokenizer-*")
     (home / "vocab.txt").write_text("damaged")

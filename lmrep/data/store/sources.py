@@ -15,14 +15,14 @@ from lmrep.core.errors import RunFault
 from lmrep.core.files import atomic_directory, digest, seal
 from lmrep.core.sealed_cache import find_damage
 from lmrep.data import corpora, tokenizers
-from lmrep.data.mixture import DataSet, Sources, block_counts, mixing_weights
+from lmrep.data.mixture import DataSource, Sources, block_counts, mixing_weights
 from lmrep.data.store import scan, statistics
 from lmrep.data.store.prepare import Prepared, prepare
 from lmrep.data.store.scan import Progress
 
 
 def prepare_sources(
-    sources: Sequence[DataSet], temperature: float, tokenizer: tokenizers.Config, data_dir: str | pathlib.Path,
+    sources: Sequence[DataSource], temperature: float, tokenizer: tokenizers.Config, data_dir: str | pathlib.Path,
     progress: Progress | None = None, size_cap: int = 0,
 ) -> Prepared:
     """Opens or builds the stores of several corpora, as `prepare` for one. Each split that all of them have is a
@@ -63,7 +63,7 @@ def prepare_sources(
 
 
 def _common_tokenizer(
-    sources: Sequence[DataSet], temperature: float, config: tokenizers.Config,
+    sources: Sequence[DataSource], temperature: float, config: tokenizers.Config,
     data_dir: str | pathlib.Path, progress: Progress,
 ) -> pathlib.Path:
     """Returns the directory of a tokenizer trained on the train splits of all sources; trains it if it is missing."""
