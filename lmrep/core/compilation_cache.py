@@ -55,7 +55,7 @@ def enable(several_processes: bool = False) -> Path | None:
         os.environ.pop(MAX_BYTES, None)
     else:
         os.environ.setdefault(MAX_BYTES, str(LIMIT))
-    if "jax" in sys.modules:  # which has read the environment
+    if "jax" in sys.modules:  # JAX has read the environment when it was imported
         import jax
 
         jax.config.update("jax_compilation_cache_dir", str(directory))

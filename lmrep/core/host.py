@@ -17,7 +17,7 @@ from lmrep.core.errors import UserError
 from lmrep.core.paths import as_path
 
 MIN_ADDRESS_SPACE = 4 * 10**9  # bytes; JAX with XLA's compiler reserves 1.7 GB before any array is made
-GPU_PLATFORMS = dict.fromkeys(("cuda", "rocm", "oneapi"), "gpu")  # how $JAX_PLATFORMS names them, and JAX's devices
+GPU_PLATFORMS = dict.fromkeys(("cuda", "rocm", "oneapi"), "gpu")  # name in $JAX_PLATFORMS -> platform of the devices
 INSTALLED = "check the driver (nvidia-smi), and that JAX is installed for accelerators (jax[cuda13], jax[tpu])"
 ACCELERATORS = ("/dev/nvidia[0-9]*", "/dev/accel*", "/dev/vfio/[0-9]*")
 
@@ -86,7 +86,7 @@ def available_memory() -> int | None:
     limits = []
     with contextlib.suppress(OSError, AttributeError):
         limits.append(1024 * int(re.search(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())[1]))
-    with contextlib.suppress(OSError, ValueError):  # of a container; "max" where it has none
+    with contextlib.suppress(OSError, ValueError):  # the limit of a container; ValueError for "max", no limit
         limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
         limits.append(limit - int(Path("/sys/fs/cgroup/memory.current").read_text()))
     if not limits:

@@ -36,6 +36,7 @@ class ProgressReporter:
         self._emit(line)
 
     def finish(self, text: Callable[[float], str]) -> None:
+        """Emits `text(seconds since the start)`."""
         self._emit(text(time.monotonic() - self._start))
 
 

@@ -128,7 +128,7 @@ def _of_store(error: Exception) -> bool:
 
 def _denied(error: Exception) -> bool:
     """Returns whether a store denies access, or the credentials are missing or have expired."""
-    status = getattr(error, "code", None) or getattr(error, "status", None)  # of gcsfs, aiohttp
+    status = getattr(error, "code", None) or getattr(error, "status", None)  # as in errors of gcsfs and aiohttp
     return (isinstance(error, PermissionError | NoBucket) or status in (401, 403) or str(error).startswith("Forbidden")
             or "Credentials" in type(error).__name__)
 

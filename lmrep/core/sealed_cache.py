@@ -49,7 +49,7 @@ def cached(
             if damage := find_damage(directory):
                 raise Damaged(damage)
             if any(manifest(directory).get(key) != value for key, value in record.items()):
-                raise Damaged("it is that of another fingerprint")
+                raise Damaged("its manifest has another fingerprint")
             return load(directory)
         except Damaged as damage:
             log.warning("%s is damaged and will be built again: %s", directory, damage)

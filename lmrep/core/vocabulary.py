@@ -11,11 +11,14 @@ class WordCharacters(Protocol):
 
     table: np.ndarray  # int16[v, c], the characters of each word of the vocabulary
 
-    def known(self, ids: np.ndarray) -> np.ndarray: ...
+    def known(self, ids: np.ndarray) -> np.ndarray:
+        """Returns the ids with the unknown id for words outside of the vocabulary."""
 
-    def split(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]: ...
+    def split(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns (`known(ids)`, the characters int32[..., c] of all words)."""
 
-    def word(self, i: int) -> str: ...
+    def word(self, i: int) -> str:
+        """Returns the word outside of the vocabulary that has the id `i`."""
 
 
 @dataclass(frozen=True)

@@ -387,7 +387,7 @@ class Checkpoints:
             try:
                 scores[step] = self._checked(step, files.manifest)["score"]
             except files.Damaged:
-                continue  # `_first_verified` reports it where it matters
+                continue  # `_first_verified` reports the damage of a checkpoint that is needed
         return sorted((s for s in scores if scores[s] is not None), key=lambda s: self._sign * scores[s])
 
 

@@ -38,7 +38,7 @@ from lmrep.storage.lease import Lease, LeaseLost
 from lmrep.storage.manifests import checked
 
 CHECKPOINTS = "checkpoints"
-OTHERS_SECONDS = 3600.0  # that process 0 waits for the uploads of the other processes
+OTHERS_SECONDS = 3600.0  # the longest wait of process 0 for the uploads of the other processes
 POLL_SECONDS = 0.5
 # Seconds between two checks of the lease while files are uploaded. An upload that began before another run took the
 # lease continues. If it replaces a file of that run, the manifest does not match, and the checkpoint counts as damaged.

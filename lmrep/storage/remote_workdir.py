@@ -93,8 +93,8 @@ def download(url: str, step: int | None = None, checkpoints: bool = True) -> Pat
         store = open_store(url)
         names = store.names()
         if CONFIG not in names:
-            raise UserError(f"there is no run in {url}: {CONFIG} is missing; give that of a run or of a published "
-                            "checkpoint")
+            raise UserError(f"there is no run in {url}: {CONFIG} is missing; give the address of a run or of a "
+                            "published checkpoint")
         if is_published(store.read(CONFIG) or b""):
             return remote_cache.local(url, "the directory")
         download_logs(store, names, local)

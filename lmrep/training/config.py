@@ -11,15 +11,15 @@ class CheckpointConfig:
     """When to save checkpoints, and which to keep."""
 
     every: int = setting(1000, "steps between checkpoints; the last step is always saved, and unless keep_best is 0 "
-                         "each validation that is better than all checkpoints; 0, for labelled examples: at each "
+                         "each step whose validation is better than all checkpoints; 0, for labelled examples: at each "
                          "validation", at_least=0)
-    keep: int = setting(3, "newest checkpoints to keep", at_least=1)
-    keep_best: int = setting(1, "best checkpoints to keep beside them; 0: none, and none is saved because it is the "
-                             "best", at_least=0)
-    best: str = setting("loss", "the validation metric by which checkpoints are compared, in the direction that the "
-                        "metric has; only a checkpoint whose step validates has one; empty: the first of "
-                        "objective.metrics, which a task has")
-    load: str = setting("newest", "the checkpoint that is used wherever the finished run is loaded",
+    keep: int = setting(3, "number of newest checkpoints to keep", at_least=1)
+    keep_best: int = setting(1, "number of best checkpoints to keep in addition; 0: none, and no extra checkpoint is "
+                             "saved for the best validation", at_least=0)
+    best: str = setting("loss", "the validation metric that compares checkpoints, minimized or maximized as the metric "
+                        "defines; only a checkpoint whose step validates has a value; empty: the first of "
+                        "objective.metrics, for a task")
+    load: str = setting("newest", "the checkpoint that is used when the finished run is loaded",
                         choices=("newest", "best"))
 
 
@@ -29,12 +29,12 @@ class EvaluationConfig:
 
     every: int = setting(1000, "steps between validations; the first and the last step always validate; 0, for "
                          "labelled examples: once an epoch", at_least=0)
-    examples: int = setting(2048, "validation examples: the first ones, of labelled data those at equal distances; 0: "
-                            "all", at_least=0)
+    examples: int = setting(2048, "number of validation examples: the first ones, or, for labelled data, at equal "
+                            "distances; 0: all", at_least=0)
     averaged: bool = setting(True, "if optimizer.ema is set: validate with the averaged parameters, and use them "
-                             "wherever the run is loaded")
-    seed: int = setting(0, "of the masks, sentence pairs and other draws of evaluations, whatever the seed of the run",
-                        at_least=0, at_most=2**32 - 1)
+                             "when the run is loaded")
+    seed: int = setting(0, "the seed of masks, sentence pairs and other random draws of evaluations, independent of "
+                        "the run's seed", at_least=0, at_most=2**32 - 1)
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,13 @@ class LogConfig:
 class CostConfig:
     """The assumptions for converting energy to CO2, and time to a price."""
 
-    pue: float = setting(1.58, "power usage effectiveness: the data centre's energy by that of its computers (Strubell "
-                         "et al., 2019, as the mean of 2018: 1.58)", at_least=1)
+    pue: float = setting(1.58, "power usage effectiveness: the energy of the data centre divided by that of its "
+                         "computers (Strubell et al., 2019, as the mean of 2018: 1.58)", at_least=1)
     grid: float = setting(0.4327, "kg of CO2 equivalents per kWh of the grid (Strubell et al., 2019, for the United "
                           "States: 0.954 lb)", at_least=0)
-    price_per_hour: float = setting(0.0, "of one device, in any currency; 0: unknown", at_least=0)
-    device_watts: float = setting(0.0, "power of one device, for an estimate where its energy cannot be measured; 0: "
-                                  "its published power, where that is known", at_least=0)
+    price_per_hour: float = setting(0.0, "price of one device for an hour, in any currency; 0: unknown", at_least=0)
+    device_watts: float = setting(0.0, "power of one device, for an estimate if its energy cannot be measured; 0: its "
+                                  "published power, if known", at_least=0)
 
 
 @dataclass(frozen=True)

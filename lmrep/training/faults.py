@@ -45,11 +45,11 @@ class FaultsConfig:
     policy: str = setting("stop", "after a loss or gradient that is not finite, a batch without targets, or a spike: "
                           "stop; skip that update; or go back to the last checkpoint and skip the batches since",
                           choices=("stop", "skip", "back"))
-    spike: float = setting(0.0, "a loss above this many times the median of those before it is a spike; 0: none is",
-                           at_least=0)
-    window: int = setting(64, "losses that the median is taken over; before there are as many, no loss is a spike",
+    spike: float = setting(0.0, "a loss above this many times the median of the losses before it is a spike; 0: no "
+                           "spikes", at_least=0)
+    window: int = setting(64, "number of losses in the median; no loss is a spike before there are as many",
                           at_least=1)
-    limit: int = setting(10, "faults that a run may skip or go back for; the next one stops it", at_least=1)
+    limit: int = setting(10, "number of faults that a run skips or goes back for; the next one stops it", at_least=1)
     patience: float = setting(0.0, "with several processes: seconds that one may be silent or make no progress before "
                               "the others report it and exit; 0: no watchdog", at_least=0)
 

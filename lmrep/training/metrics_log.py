@@ -52,6 +52,7 @@ class Writer:
     """A dashboard that gets the same numbers as `metrics.jsonl`."""
 
     def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
+        """Sends the values of one line."""
         raise NotImplementedError
 
     def rewind(self, step: int) -> None:

@@ -1,4 +1,4 @@
-"""The stages of a run, most of which have one, and the parameters that a stage starts from."""
+"""The stages of a run (most runs have one), and the parameters that a stage starts from."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -20,28 +20,28 @@ CORPORA: dict[str, "CorpusDef"] = {}  # filled by the package
 class Config:
     """A corpus and its splits."""
 
-    corpus: str = setting("python_docs", "where documents come from", choices=CORPORA)
-    files: str = setting("", "text_files, jsonl, parquet: a glob of files, on this machine or remote (gs://bucket/**/*"
-                         ".txt); ** matches any folders; .gz, .bz2, .xz, .zst and archives of one file are read too",
+    corpus: str = setting("python_docs", "the source of documents", choices=CORPORA)
+    files: str = setting("", "text_files, jsonl, parquet: a glob of files, local or remote (gs://bucket/**/*.txt); ** "
+                         "matches any folders; .gz, .bz2, .xz, .zst and archives of one file are read too",
                          path=as_path)
-    documents: str = setting("auto", "text_files: what one document is; auto: a single file splits at blank lines, "
-                             "several files are a document each", choices=("auto", "file", "blank_line", "line"))
-    text_field: str = setting("text", "jsonl, parquet: the field or column with the text; dots separate the names of "
-                              "nested ones, as in article.body")
-    sentences: str = setting("auto", "one sentence a line (line), or sentences found by their punctuation (split); "
-                             "auto: line where lines hold one sentence, and most line breaks within paragraphs follow "
-                             "the end of one, or lines are not filled to one width (tfds, python_docs: split)",
+    documents: str = setting("auto", "text_files: the unit that is one document; auto: the text between blank lines of "
+                             "a single file, or else each file", choices=("auto", "file", "blank_line", "line"))
+    text_field: str = setting("text", "jsonl, parquet: the field or column with the text; dots separate nested names, "
+                              "as in article.body")
+    sentences: str = setting("auto", "one sentence per line (line), or sentences detected by punctuation (split); "
+                             "auto: line if lines hold one sentence, and most line breaks within paragraphs follow "
+                             "the end of a sentence, or lines are not filled to one width (tfds, python_docs: split)",
                              choices=("auto", "line", "split"))
     undecodable: str = setting("refuse", "bytes that are not UTF-8: refused with file and line, or replaced by U+FFFD "
                                "and counted", choices=("refuse", "replace"))
-    damaged_lines: int = setting(0, "jsonl: how many lines that are not JSON or lack the text are skipped and "
-                                 "counted before one is refused", at_least=0)
+    damaged_lines: int = setting(0, "jsonl: number of lines that are not JSON or lack the text that are skipped and "
+                                 "counted before one is an error", at_least=0)
     tfds_name: str = setting("", "tfds: a TFDS name or a directory, such as imdb_reviews/plain_text:1.0.0",
                              path=as_path)
     tfds_split: str = setting("train", "tfds: the split whose examples are the documents")
     text_feature: str = setting("text", "tfds: the feature that holds the text")
-    damaged_records: int = setting(0, "unreadable records of a token store that a run tolerates in each split, as "
-                                   "unknown words", at_least=0)
+    damaged_records: int = setting(0, "number of unreadable records of a token store in each split that are read as "
+                                   "unknown words before one is an error", at_least=0)
     validation: float = setting(0.02, "fraction of the documents held out for validation", at_least=0, below=1)
     test: float = setting(0.02, "fraction of the documents held out for testing", at_least=0, below=1)
 

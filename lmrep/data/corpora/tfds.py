@@ -113,7 +113,7 @@ def open_builder(name: str, data_dir: str = "", download: bool = True, settings:
         prepared = bool(builder.info.splits)
         if download and not prepared:
             builder.download_and_prepare(download_config=settings, file_format="array_record")
-    except Exception as error:  # datasets run code of their own
+    except Exception as error:  # code of datasets may raise anything
         reason = (str(error).splitlines()[0] if str(error) else type(error).__name__).rstrip(".")
         raise UserError(
             f"no TFDS dataset {name!r} in {folder}, and TFDS cannot prepare it here: {reason}. {fix}") from error

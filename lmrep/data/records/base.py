@@ -35,18 +35,18 @@ FIELDS: Mapping[str, str] = {
     "text2": "str: the second text of a pair",
     "label": "str: a class, the number of the right choice from 0, or a number for regression",
     "labels": "list[str] or str: any number of classes; a text of a file is split at `data.label_separator`",
-    "span": "list[int]: a word of the text, its first character, from 0, and the one after its last",
-    "span2": "list[int]: the same of the second text",
-    "lemma": "str: the dictionary form of that word",
-    "pos": "str: its part of speech",
-    "senses": "list[str]: its meanings, names without white space; each of several is right",
+    "span": "list[int]: a word of the text: its first character, from 0, and the one after its last",
+    "span2": "list[int]: a word of the second text, as `span`",
+    "lemma": "str: the dictionary form of the word",
+    "pos": "str: the part of speech of the word",
+    "senses": "list[str]: the correct senses of the word, names without white space; any one is right",
     "words": "list[str]: the words of a sentence",
     "tags": "list[str]: the tag of each word",
     "question": "str",
     "context": "str: the passage that answers are spans of",
     "answers": "list[(str, int)]: the text of each answer and its first character in the context; [] for none",
     "choices": "list[str]",
-    "target": "str: the text that is to be generated: a translation, a summary, or a class in words",
+    "target": "str: the text to generate: a translation, a summary, or a class in words",
 }
 TARGETS = ("label", "labels", "senses", "tags", "answers", "target")  # fields that a test file may lack
 SPLITS = ("train", "validation", "test")
@@ -56,40 +56,39 @@ SPLITS = ("train", "validation", "test")
 class Config:
     """Labelled data: one or more files of each split, or a TFDS data set."""
 
-    train: str = setting("", "the training files: a path, a glob, or several of them between commas, on this machine "
-                         "or remote, compressed or not; or a split of a TFDS data set", path=as_paths)
+    train: str = setting("", "the training files: a path, a glob, or several of them separated by commas, local or "
+                         "remote, compressed or not; or a split of a TFDS data set", path=as_paths)
     validation: str = setting("", "the validation files; empty: none", path=as_paths)
     test: str = setting("", "the test files, which may lack labels; empty: none", path=as_paths)
-    held_out: int = setting(0, "without validation files: how many training examples, drawn at random, are validation "
-                            "data and not trained on, at most a fifth of them", at_least=0)
-    format: str = setting("auto", "a reader of `READERS`; auto: by the files' names and beginnings")
-    columns: dict[str, str] = setting({}, "field -> its name or its number (from 0) in the files, where that differs: "
-                                      "{'text': 'sentence', 'label': '3'}; dots separate nested names of JSON; commas, "
-                                      "the columns of several choices, of labels that are 0 or 1, or of the ends of "
-                                      "a word; 'id' is a field too")
-    test_columns: dict[str, str] = setting({}, "the columns of the test files, all of them, where they "
-                                           "have others")
-    header: str = setting("auto", "whether the first line of TSV and CSV files names the columns; auto: if every name "
-                          "in `columns` is there, or, of columns by number, if one of them has its field's name",
+    held_out: int = setting(0, "without validation files: number of training examples, drawn at random, that are "
+                            "validation data and not trained on, at most a fifth of them", at_least=0)
+    format: str = setting("auto", "a reader of `READERS`; auto: detected by the files' names and beginnings")
+    columns: dict[str, str] = setting({}, "field -> name or number (from 0) of its column, if that is not the field's "
+                                      "name: {'text': 'sentence', 'label': '3'}; dots separate nested names of JSON; "
+                                      "commas separate the columns of several choices, of labels that are 0 or 1, or "
+                                      "of the ends of a word; 'id' is a field too")
+    test_columns: dict[str, str] = setting({}, "all columns of the test files, if they differ from `columns`")
+    header: str = setting("auto", "whether the first line of TSV and CSV files names the columns; auto: if it has all "
+                          "names in `columns`, or, for columns by number, if one of them has its field's name",
                           choices=("auto", "yes", "no"))
-    comment: str = setting("", "column files: lines that begin with this, such as '# ', are left out; empty: those "
-                           "with # above a sentence that do not have a word and a tag")
-    separator: str = setting("auto", "what separates the cells of CSV and TSV files; auto: tabs in TSV, and in CSV the "
+    comment: str = setting("", "column files: skip lines that begin with this, such as '# '; empty: lines with # above "
+                           "a sentence that do not have a word and a tag")
+    separator: str = setting("auto", "the separator of cells in CSV and TSV files; auto: tabs in TSV, and in CSV the "
                              "one of , ; | and tab that gives the first lines the same number of cells",
                              choices=("auto", ",", ";", "|", "tab"))
-    label_separator: str = setting(",", "what separates the labels of a text that has several in one cell")
-    label_until: str = setting("", "keep what precedes this of a label: ':' makes LOC of LOC:city")
-    label_map: dict[str, str] = setting({}, "label or tag in the files -> that to use ({'0': 'O', '1': 'B-PER'}); '' "
-                                        "for a label leaves the example out; others stay as they are")
+    label_separator: str = setting(",", "the separator of several labels in one cell")
+    label_until: str = setting("", "cut labels before this text: ':' makes LOC of LOC:city")
+    label_map: dict[str, str] = setting({}, "label or tag in the files -> label or tag to use ({'0': 'O', '1': "
+                                        "'B-PER'}); '' leaves out examples with this label; others stay unchanged")
     classes: tuple[str, ...] = setting((), "folders: the subfolders to read; empty: all that hold .txt files")
-    phrases: bool = setting(False, "phrase trees: train on every phrase, not on the full sentences alone")
+    phrases: bool = setting(False, "phrase trees: train on every phrase, not only on full sentences")
     encoding: str = setting("utf-8", "the encoding of the files, such as latin-1 or utf-16")
     undecodable: str = setting("refuse", "bytes that are not of the encoding, and lone surrogates in JSON: refused "
                                "with file and line, or replaced by U+FFFD and counted", choices=("refuse", "replace"))
-    damaged_examples: int = setting(0, "how many examples of a split that cannot be read are left out, with a warning, "
-                                    "before one is refused", at_least=0)
+    damaged_examples: int = setting(0, "number of unreadable examples of a split that are left out, with a warning, "
+                                    "before one is an error", at_least=0)
     tfds: str = setting("", "a TFDS data set, such as glue/sst2; train, validation and test are its splits")
-    tfds_dir: str = setting("", "where TFDS keeps prepared data sets; empty: its default", path=as_path)
+    tfds_dir: str = setting("", "the directory of prepared TFDS data sets; empty: the default of TFDS", path=as_path)
 
 
 class Job(NamedTuple):

@@ -72,7 +72,7 @@ def _check_words(items: Sequence[Record | UserError]) -> None:
         return
     raise UserError(f"{records[0].where}: the first column, which words are read from, has {content} "
                     f"({short(words[0])}); set --config.data.columns=\"{columns}\", or to other columns, by number "
-                    "from 0 (tags are those of the last one unless it names another)")
+                    "from 0 (tags are in the last column by default)")
 
 
 def _comments(job: Job, split: Callable[[str], list[str]]) -> Callable[[str, bool], bool]:
