@@ -116,8 +116,8 @@ def neighbours(
 def _words(text: TokenizedText, vectors: np.ndarray) -> tuple[list[tuple[int, int]], np.ndarray]:
     """Returns the character spans and vectors of the words that have a letter or a digit."""
     spans = text.word_offsets
-    kept = [i for i, (start, end) in enumerate(spans) if any(map(str.isalnum, text.text[start:end]))]
-    return [spans[i] for i in kept], vectors[kept]
+    indices = [i for i, (start, end) in enumerate(spans) if any(map(str.isalnum, text.text[start:end]))]
+    return [spans[i] for i in indices], vectors[indices]
 
 
 def _key(run: Run, word: str) -> str:
@@ -166,11 +166,11 @@ class _Table:
 
     def _prune(self) -> None:
         """Drops the rarer half of the words."""
-        kept = np.argsort(-self._counts, kind="stable")[:TABLE]
+        frequent = np.argsort(-self._counts, kind="stable")[:TABLE]
         words = list(self.index)
-        self.index = {words[row]: new for new, row in enumerate(kept)}
+        self.index = {words[row]: new for new, row in enumerate(frequent)}
         for values in (self._sums, self._counts):
-            values[:TABLE], values[TABLE:] = values[kept], 0
+            values[:TABLE], values[TABLE:] = values[frequent], 0
 
     def nearest(self, word: str, k: int, min_count: int) -> tuple[int, list[StaticWord]]:
         """Returns how often `word` occurs, and the k nearest words that occur at least `min_count` times."""

@@ -64,7 +64,7 @@ def search(
     meshes = list(_meshes(config, hardware))
     if not meshes:
         raise UserError(f"no mesh of {len(hardware.devices)} devices fits the batch and the network; change batch_size")
-    pending = [iter(_settings(config, sizes)) for sizes in meshes]
+    pending = [_settings(sizes) for sizes in meshes]
     while pending and len(choices) < limit:
         for settings in list(pending):
             if len(choices) == limit:
@@ -134,7 +134,7 @@ def with_fields(config: Any, fields: Mapping[str, Any]) -> Any:
     return resolve.apply_overrides(config.copy_and_resolve_references(), [(k, str(v)) for k, v in fields.items()])
 
 
-def _settings(config: Any, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
+def _settings(sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
     """Iterates over settings for a mesh, from the fastest one to the one that needs the least memory."""
     mesh = {f"mesh.{axis}": size for axis, size in zip(AXES, sizes, strict=True)}
     for microbatches, remat in itertools.product(MICROBATCHES, REMAT):

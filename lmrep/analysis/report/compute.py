@@ -3,7 +3,7 @@ operations."""
 
 from collections.abc import Sequence
 
-from lmrep.analysis.report import metrics, prose, run_data
+from lmrep.analysis.report import metrics, prose, run_data, tables
 from lmrep.analysis.report.metrics import Chart
 from lmrep.analysis.report.run_data import RunData
 from lmrep.planning.compute import CONVENTIONS, by_formulas
@@ -12,9 +12,8 @@ EXACT = "FLOPs of the run, exact"
 
 
 def rows(runs: Sequence[RunData]) -> list[tuple[str, ...]]:
-    """Returns the table of costs, with a column for each run. Rows without any value are left out."""
-    columns = [_column(run) for run in runs]
-    return [(name, *(column[name] for column in columns)) for name in columns[0] if any(c[name] for c in columns)]
+    """Returns the table of costs, with a column for each run."""
+    return tables.by_run([_column(run) for run in runs])
 
 
 def _column(run: RunData) -> dict[str, str]:

@@ -45,9 +45,10 @@ def render(runs: Sequence[RunData]) -> str:
         comparison=_comparison(runs), differences=_differences(runs), charts=metrics.charts(runs),
         attention=[(f"{run.label}: " if len(runs) > 1 else "") + shown.title
                    for run in runs for shown in run.predictions.attention],
-        samples=_samples(runs), pairs=minimal_pairs.tables(runs), speed=_speed(runs), compute=compute.rows(runs),
-        compute_charts=compute.charts(runs), css=assets.read("page.css"), script=assets.read("page.js"),
-        version=metadata.version("lmrep"), written=time.strftime("%Y-%m-%d %H:%M %Z"), figures={
+        samples=_samples(runs), pairs=minimal_pairs.tables(runs), speed=tables.by_run([_speed(run) for run in runs]),
+        compute=compute.rows(runs), compute_charts=compute.charts(runs), css=assets.read("page.css"),
+        script=assets.read("page.js"), version=metadata.version("lmrep"),
+        written=time.strftime("%Y-%m-%d %H:%M %Z"), figures={
             "runs": [{"label": run.label, **run_data.curves(run, max(60, 1800 // len(runs)))} for run in runs],
             "attention": [{"title": shown.title, "maps": [map_._asdict() for map_ in shown.maps]}
                           for run in runs for shown in run.predictions.attention]})
@@ -179,13 +180,8 @@ def _code(value: Any, mark: str = "") -> str:
     return Markup('<code class="{}">{}</code>').format(mark, text)
 
 
-def _speed(runs: Sequence[RunData]) -> list[tuple[str, ...]]:
-    """Returns the table of speed and memory, with a column for each run. Rows without any value are left out."""
-    columns = [_speed_of(run) for run in runs]
-    return [(name, *(column[name] for column in columns)) for name in columns[0] if any(c[name] for c in columns)]
-
-
-def _speed_of(run: RunData) -> Mapping[str, str]:
+def _speed(run: RunData) -> Mapping[str, str]:
+    """Returns {name: figure} of the speed and the memory of a run."""
     speed, devices, network = run_data.speed(run), run.devices, run.network
     counted = network is None or network.flops
     utilization = "the peak of this device is not known" if devices and counted else ""

@@ -21,6 +21,12 @@ MAX_CONFUSIONS = 20
 MAX_LABELS = 20  # in the table of labels
 
 
+def by_run(columns: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
+    """Returns the rows of a table with a column for each run. Rows without any value are left out."""
+    return [(name, *(column[name] for column in columns)) for name in columns[0]
+            if any(column[name] for column in columns)]
+
+
 def evaluations(run: RunData) -> dict[str, Any]:
     """Returns a table with a column for each evaluation and a row for each metric, baselines last; {} for none."""
     known = run.results.evaluations or [
