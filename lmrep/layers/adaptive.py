@@ -56,7 +56,7 @@ class Clusters(NamedTuple):
         return self.div > 1 or self.embedding != self.width
 
     def ties_projection(self, i: int) -> bool:
-        """Whether input and output share the projection of cluster i."""
+        """Returns whether input and output share the projection of cluster i."""
         return self.tied == "all" or (self.tied == "tails" and i > 0)
 
 
@@ -64,7 +64,7 @@ def check(c: Clusters, names: str = "config.model.cutoffs") -> None:
     """Raises UserError where the cutoffs are not ascending ids, or vectors would have no width. A vocabulary of unknown
     size (0) is not checked."""
     below = c.vocab or 2**31
-    if list(c.cutoffs) != sorted({each for each in c.cutoffs if 0 < each < below}):
+    if list(c.cutoffs) != sorted({cutoff for cutoff in c.cutoffs if 0 < cutoff < below}):
         raise UserError(f"{names} is {c.cutoffs}; expected ascending ids from 1 to {below - 1:,}, each the first of a "
                         "cluster of rarer words, below the size of the vocabulary; () for one softmax")
     if c.widths[-1] < 1:
@@ -76,20 +76,20 @@ def check(c: Clusters, names: str = "config.model.cutoffs") -> None:
 
 
 def embedding_specs(c: Clusters, init: Initializer = normal(), project_init: Initializer = normal(0.01)) -> Tree:
-    """`token` [v, e] and, where e is not d, `project` [e, d]; with div > 1 these for each cluster, by its number, under
-    `clusters`."""
-    def one(vocab: int, e: int) -> Tree:
+    """Returns the specs `token` [v, e] and, where e is not d, `project` [e, d]; with div > 1 these for each cluster, by
+    its number, under `clusters`."""
+    def cluster(vocab: int, e: int) -> Tree:
         project = {"project": ParamSpec((e, c.width), PROJECTION, project_init)} if c.projects else {}
         return {"token": ParamSpec((vocab, e), TABLE, init)} | project
 
     if c.div == 1:
-        return one(c.vocab, c.embedding)
+        return cluster(c.vocab, c.embedding)
     sizes = zip(c.ranges, c.widths, strict=True)
-    return {"clusters": {str(i): one(end - start, e) for i, ((start, end), e) in enumerate(sizes)}}
+    return {"clusters": {str(i): cluster(end - start, e) for i, ((start, end), e) in enumerate(sizes)}}
 
 
 def embed(params: Tree, tokens: Array, c: Clusters) -> Array:
-    """The vectors float32 [b, t, d] of tokens i32[b, t], which are not scaled."""
+    """Returns the vectors float32 [b, t, d] of tokens i32[b, t], which are not scaled."""
     if c.div == 1:
         return _projected(params, look_up(params["token"], tokens))
     x = 0.0
@@ -111,9 +111,9 @@ def _projected(params: Tree, x: Array) -> Array:
 
 def output_specs(c: Clusters, tied: bool = True, init: Initializer = normal(),
                  project_init: Initializer = normal(0.01)) -> Tree:
-    """The parameters of the output layer that it does not share with the input: `clusters` (kernel [k, e] and bias [k]
-    of the k tails' classes), and by number of the cluster `cluster_projects` [e, d] and, if not `tied`, `tables`
-    [its words, e]."""
+    """Returns the parameters of the output layer that it does not share with the input: `clusters` (kernel [k, e] and
+    bias [k] of the k tails' classes), and by number of the cluster `cluster_projects` [e, d] and, if not `tied`,
+    `tables` [its words, e]."""
     k = len(c.cutoffs)
     specs = {}
     if k:
@@ -135,7 +135,7 @@ class _Cluster(NamedTuple):
 
 
 def _clusters(embedding: Tree, head: Tree, x: Array, c: Clusters) -> list[_Cluster]:
-    """x [b, t, d] and the parameters, for each cluster; the head's with the classes of the tails."""
+    """Returns x [b, t, d] and the parameters, for each cluster; the head's with the classes of the tails."""
     clusters = []
     for i, (start, end) in enumerate(c.ranges):
         tables = embedding if c.div == 1 else embedding["clusters"][str(i)]
@@ -158,8 +158,8 @@ def _clusters(embedding: Tree, head: Tree, x: Array, c: Clusters) -> list[_Clust
 def cross_entropy(
     embedding: Tree, head: Tree, x: Array, targets: Array, weights: Array, c: Clusters
 ) -> tuple[Array, Array, Array]:
-    """The weighted sum of the cross-entropies of `targets` i32[b, t] given x [b, t, d], without the logits of all
-    positions at once. `head` is as in `output_specs`, and has a `bias` [v] if the words have one; `weights` float32
+    """Returns the weighted sum of the cross-entropies of `targets` i32[b, t] given x [b, t, d], without the logits of
+    all positions at once. `head` is as in `output_specs`, and has a `bias` [v] if the words have one; `weights` float32
     [b, t] are 0 where nothing is predicted. Returns (the sum float32 [], nll float32 [b, t] and correct bool[b, t],
     both without a gradient). A target counts as correct if its class has the largest logit in the head and, in a tail,
     its word in the tail."""
@@ -177,12 +177,13 @@ def cross_entropy(
 
 
 def log_probabilities(embedding: Tree, head: Tree, x: Array, targets: Array, c: Clusters) -> Array:
-    """log p(target) float32 [b, m], without a gradient, at positions with the output x [b, m, d] of the network."""
+    """Returns log p(target) float32 [b, m], without a gradient, at positions with the output x [b, m, d] of the
+    network."""
     return -cross_entropy(embedding, head, x, targets, jnp.ones(targets.shape, jnp.float32), c)[1]
 
 
 def logits(embedding: Tree, head: Tree, x: Array, c: Clusters) -> Array:
-    """log p float32 [b, t, v] of all words, whose softmax is p: x [b, t, d]."""
+    """Returns log p float32 [b, t, v] of all words, whose softmax is p: x [b, t, d]."""
     first, *tails = (jax.nn.log_softmax(lm_head.logits(
         {} if cluster.bias is None else {"bias": cluster.bias}, cluster.table, cluster.x)) for cluster in
         _clusters(embedding, head, x, c))
@@ -194,7 +195,7 @@ def logits(embedding: Tree, head: Tree, x: Array, c: Clusters) -> Array:
 def _map_tail(
     table: Array, x: Array, targets: Array, weights: Array, bias: Array | None, fraction: float
 ) -> tuple[Array, Array, Array]:
-    """`_tail` on each device's examples and positions."""
+    """Calls `_tail` on each device's examples and positions."""
     axes, shape = ("batch", "length"), targets.shape
 
     def run(*shards: Array | None) -> tuple[Array, Array, Array]:
@@ -207,7 +208,7 @@ def _map_tail(
 
 
 def zipf_fraction(start: int, end: int, vocab: int) -> float:
-    """The fraction of a text that words [start, end) are, sorted by falling frequency, by Zipf's law."""
+    """Returns the fraction of a text that words [start, end) are, sorted by falling frequency, by Zipf's law."""
     return math.log(end / start) / math.log(vocab)
 
 
@@ -221,8 +222,9 @@ def block_size(n: int, v: int, fraction: float) -> int:
 def _tail(
     table: Array, x: Array, targets: Array, weights: Array, bias: Array | None, fraction: float
 ) -> tuple[Array, Array, Array]:
-    """The cross-entropies among the words of a table [v, e], at the positions whose `targets` i32[b, t] are in [0, v):
-    (weighted sum, nll [b, t], correct bool[b, t]); 0 and False at the others. A `fraction` of them is expected."""
+    """Returns the cross-entropies among the words of a table [v, e], at the positions whose `targets` i32[b, t] are in
+    [0, v): (weighted sum, nll [b, t], correct bool[b, t]); 0 and False at the others. A `fraction` of them is
+    expected."""
     return _tail_blocks(table, x, targets, weights, bias, fraction, gradient=False)[0]
 
 
@@ -233,7 +235,7 @@ def _tail_forward(table: Array, x: Array, targets: Array, weights: Array, bias: 
 def _tail_blocks(
     table: Array, x: Array, targets: Array, weights: Array, bias: Array | None, fraction: float, gradient: bool
 ) -> tuple[tuple[Array, Array, Array], tuple]:
-    """The result of `_tail`, and the gradients for a cotangent of 1.
+    """Returns the result of `_tail`, and the gradients for a cotangent of 1.
 
     The positions of the tail are gathered into blocks of one size, and the loop ends with the last block that has any:
     only these positions are computed, whatever their number, and the shapes are static.
@@ -249,8 +251,8 @@ def _tail_blocks(
     def one_block(i: Array, state: tuple) -> tuple:
         nll, correct, gradients = state
         at = jax.lax.dynamic_slice_in_dim(order, i * rows, rows)
-        xs, target, weight = (jnp.take(each, at, axis=0, mode="fill", fill_value=0)
-                              for each in (flat, targets, weights))
+        xs, target, weight = (jnp.take(array, at, axis=0, mode="fill", fill_value=0)
+                              for array in (flat, targets, weights))
         y = jnp.einsum("ne,ve->nv", xs, kernel, preferred_element_type=jnp.float32)
         y = shard(y if bias is None else y + bias, None, "vocab")
         exponentials, total, block_nll, right = lm_head.exp_and_nll(y, target)

@@ -26,7 +26,7 @@ class AttentionMask:
     mask: Array | None = None  # bool[b, t, s], combined with the above; True where t may attend to s
 
     def to_bool(self) -> Array:
-        """bool[b, t, s]: True where position t may attend to s."""
+        """Returns bool[b, t, s]: True where position t may attend to s."""
         mask = self.segment_ids[:, :, None] == self.segment_ids[:, None, :]
         if self.causal:
             positions = jnp.arange(self.segment_ids.shape[1])
@@ -38,8 +38,9 @@ def specs(
     d: int, heads: int = 1, init: Initializer = normal(), output_init: Initializer | None = None, head_width: int = 0,
     *, query_init: Initializer | None = None, bias: bool = True,
 ) -> Tree:
-    """Query, key and value projections, d -> h k each, and the output projection, h k -> d, with `bias`. `output_init`
-    and `query_init` initialize these two projections, by default as `init`; `head_width` is k, by default d / h."""
+    """Returns the specs of query, key and value projections, d -> h k each, and the output projection, h k -> d, with
+    `bias`. `output_init` and `query_init` initialize these two projections, by default as `init`; `head_width` is k, by
+    default d / h."""
     k = head_width or d // heads  # a mesh axis splits between heads only
     inner = linear.specs(d, heads * k, IN, init, (1, k), bias)
     query = linear.specs(d, heads * k, IN, query_init or init, (1, k), bias)
@@ -63,7 +64,7 @@ def apply(
     at: Array | None = None, rate: float = 0.0, key: Array | None = None, gates: Array | None = None,
     kv: "KVCache | None" = None, rotate: "Rotate | None" = None,
 ) -> tuple[Array, Array | None]:
-    """Self-attention of x [b, s, d] with h `heads`, or attention to another text, of the keys and values `kv`.
+    """Computes self-attention of x [b, s, d] with h `heads`, or attention to another text by its keys and values `kv`.
 
     Args:
       at: i32[b, t], the positions that attend; by default all.
@@ -86,7 +87,7 @@ def apply(
 def dense(
     mask: Array, bias: Array | None = None, scaled: bool = True, same_along: tuple[int, ...] = ()
 ) -> Attend:
-    """Attention that computes and keeps all probabilities at once.
+    """Makes attention that computes and keeps all probabilities at once.
 
     Args:
       mask: bool[b, t, s]; with `at` bool[b, s, s], as from `AttentionMask.to_bool`.
@@ -103,7 +104,7 @@ def dense(
 
 
 def take(x: Array, at: Array) -> Array:
-    """x [b, t, ...] at the positions `at` i32[b, m] -> [b, m, ...]."""
+    """Takes x [b, t, ...] at the positions `at` i32[b, m] -> [b, m, ...]."""
     return jnp.take_along_axis(x, at.reshape(*at.shape, *(1,) * (x.ndim - 2)), axis=1)
 
 
@@ -116,13 +117,13 @@ class KVCache(NamedTuple):
 
 
 def project_kv(params: Tree, x: Array, heads: int, rotate: Rotate | None = None) -> KVCache:
-    """The keys and values of x [b, s, d]."""
+    """Returns the keys and values of x [b, s, d]."""
     keys = _heads(params["key"], x, heads)
     return KVCache(rotate(keys, None) if rotate else keys, _heads(params["value"], x, heads))
 
 
 def heads_first(kv: KVCache) -> KVCache:
-    """[b, s, h, k] -> [b, h, s, k]."""
+    """Transposes [b, s, h, k] -> [b, h, s, k]."""
     return KVCache(*(shard(x.swapaxes(1, 2), "batch", "heads", "length", None) for x in kv))
 
 
@@ -130,10 +131,10 @@ def cached_attention(
     params: Tree, x: Array, cache: KVCache, start: Array, heads: int, bias: Array | None = None, scaled: bool = True,
     rotate: Rotate | None = None, window: int = 0,
 ) -> tuple[Array, KVCache]:
-    """Causal self-attention of x [b, t, d], at positions from `start` i32[] on, over the cached positions and itself.
-    The cache has its heads first, and keys as `rotate` left them. `bias` [h, t, s] and `scaled` as in `dense`, `rotate`
-    as in `apply`. With a `window`, a position attends to as many, the last of which is its own. Returns (output
-    [b, t, d], the cache with the keys and values of x)."""
+    """Computes causal self-attention of x [b, t, d], at positions from `start` i32[] on, over the cached positions and
+    itself. The cache has its heads first, and keys as `rotate` left them. `bias` [h, t, s] and `scaled` as in `dense`,
+    `rotate` as in `apply`. With a `window`, a position attends to as many, the last of which is its own. Returns
+    (output [b, t, d], the cache with the keys and values of x)."""
     cache = jax.tree.map(
         lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), start, axis=2),
         cache, heads_first(project_kv(params, x, heads, rotate)))
@@ -146,8 +147,8 @@ def attend_to_cache(
     params: Tree, x: Array, cache: KVCache, mask: Array, heads: int, bias: Array | None = None, scaled: bool = True,
     rotate: Rotate | None = None,
 ) -> Array:
-    """Attention of x [n b, t, d] to keys and values that have their heads first -> [n b, t, d]. The keys of an example
-    serve n consecutive examples of x, whose queries are computed as if they were of one text.
+    """Computes attention of x [n b, t, d] to keys and values that have their heads first -> [n b, t, d]. The keys of an
+    example serve n consecutive examples of x, whose queries are computed as if they were of one text.
 
     `mask` bool[b or 1, t or 1, s]; `bias` [h, t, s], only where n is 1; `scaled` as in `dense`.
     """
@@ -165,7 +166,7 @@ def attend_to_cache(
 
 
 def _heads(params: Tree, x: Array, heads: int) -> Array:
-    """[b, t, d] -> [b, t, h, k]."""
+    """Reshapes [b, t, d] -> [b, t, h, k]."""
     return shard(linear.apply(params, x, IN).reshape(*x.shape[:2], heads, -1), *HEADS)
 
 
@@ -173,7 +174,8 @@ def _attention(
     query: Array, kv: KVCache, mask: Array, rate: float = 0.0, key: Array | None = None, bias: Array | None = None,
     scaled: bool = True, same_along: tuple[int, ...] = (),
 ) -> tuple[Array, Array]:
-    """query [b, t, h, k] -> (weighted sums of the values [b, t, h, k], the weights [b, h, t, s] before dropout)."""
+    """Computes query [b, t, h, k] -> (weighted sums of the values [b, t, h, k], the weights [b, h, t, s] before
+    dropout)."""
     # Positions stay before heads in memory. With heads first XLA's CPU backend is a little faster, but sometimes gave
     # wrong values on busy processors.
     query = query * query.shape[-1] ** -0.5 if scaled else query

@@ -71,8 +71,8 @@ class Choice(NamedTuple):
 
 
 def reasons(name: str, needs: Needs, platform: str | None = None) -> list[str]:
-    """Why backend `name` does not honour `needs`, each with the field to change; none if it does. The platform is not
-    checked where it is None."""
+    """Returns the reasons why backend `name` does not honour `needs`, with the fields to change; [] if it does. The
+    platform is not checked where it is None."""
     backend, unmet = ATTENTION[name], []
     if platform is not None and backend.platforms and platform not in backend.platforms:
         unmet.append(f"runs on {' and '.join(backend.platforms)}, not on {platform}")
@@ -94,11 +94,11 @@ def reasons(name: str, needs: Needs, platform: str | None = None) -> list[str]:
 
 
 def resolve(name: str, needs: Needs, platform: str | None) -> Choice:
-    """The backend that `execution.attention` means on a platform ("cpu", "gpu", "tpu"). Raises UserError if a backend
-    is named that does not honour all that is needed."""
+    """Returns the backend that `execution.attention` means on a platform ("cpu", "gpu", "tpu"). Raises UserError if a
+    backend is named that does not honour all that is needed."""
     if name != AUTO:
         if unmet := reasons(name, needs, platform):
-            fitting = [other for other in ATTENTION if not reasons(other, needs, platform)]
+            fitting = [backend for backend in ATTENTION if not reasons(backend, needs, platform)]
             raise UserError(f"execution.attention is {name}, which {'; it '.join(unmet)}; or set execution.attention "
                             f"to {', '.join((AUTO, *fitting))}")
         return Choice(name, {})
@@ -117,7 +117,7 @@ _only_dense: contextvars.ContextVar[bool] = contextvars.ContextVar("only_dense",
 
 @contextlib.contextmanager
 def only_dense() -> Iterator[None]:
-    """A context in which every backend is traced as "xla": for counting operations, not for running."""
+    """Traces every backend as "xla" in a context: for counting operations, not for running."""
     token = _only_dense.set(True)
     try:
         yield
@@ -126,18 +126,19 @@ def only_dense() -> Iterator[None]:
 
 
 def bind(name: str, mask: AttentionMask, *, head_width: int, dtype: str, dropout: bool) -> Attend:
-    """The implementation `name`, or what `auto` means for these shapes, under a mask. Called while a program is traced.
-    Raises UserError if the backend does not honour the mask, dropout, dtype or width. (Whether sequences are packed
-    cannot be seen here: `auto` takes it that they are.)"""
+    """Returns the implementation `name`, or what `auto` means for these shapes, under a mask. Called while a program is
+    traced. Raises UserError if the backend does not honour the mask, dropout, dtype or width. (Whether sequences are
+    packed cannot be seen here: `auto` takes it that they are.)"""
     if _only_dense.get():
         name = "xla"
     needs = Needs(head_width, dtype, mask.segment_ids.shape[1], packed=name == AUTO, causal=mask.causal,
                   mask=mask.mask is not None, dropout=dropout, sharded=sharding.axis_size(sharding.SEQUENCE) > 1)
-    chosen = resolve(name, needs, sharding.platform() if name == AUTO else None)
-    return ATTENTION[chosen.name].attend(mask)
+    choice = resolve(name, needs, sharding.platform() if name == AUTO else None)
+    return ATTENTION[choice.name].attend(mask)
+
 
 def describe(choices: Mapping[str, Choice]) -> str:
-    """The implementations of attention of all stages, by name of the stage, in a line."""
+    """Describes the implementations of attention of all stages in a line."""
     lines = {stage: choice.name + "".join(f" ({name}, which is expected to be faster, {reason})"
                                           for name, reason in choice.ruled_out.items())
              for stage, choice in choices.items()}

@@ -8,13 +8,13 @@ from lmrep.layers import linear
 
 
 def specs(d: int, width: int, init: Initializer = normal()) -> Tree:
-    """A dense layer [d, width], tanh, and a vector u [width]."""
+    """Returns the specs of a dense layer [d, width], tanh, and a vector u [width]."""
     return {"dense": linear.specs(d, width, ("embed", None), init), "vector": ParamSpec((width,), (None,), init)}
 
 
 def weights(params: Tree, x: Array, mask: Array) -> Array:
-    """Softmax of u . tanh(W x + b) over the tokens of each of n texts, which `mask` bool [b, n, t] selects, for x
-    [b, t, d]: float32 [b, n, t], 0 in a text without tokens."""
+    """Returns the softmax of u . tanh(W x + b) over the tokens of each of n texts, which `mask` bool [b, n, t] selects,
+    for x [b, t, d]: float32 [b, n, t], 0 in a text without tokens."""
     scores = (jnp.tanh(linear.apply(params["dense"], x)).astype(jnp.float32) @ params["vector"])[:, None]
     return jax.nn.softmax(jnp.where(mask, scores, -1e30), -1) * mask
 

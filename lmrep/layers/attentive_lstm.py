@@ -48,7 +48,7 @@ def apply(
     """
     weights = _weights(layers, attention)
     arrays, structure = jax.tree.flatten((weights, steps, encoded, last, state))
-    first, own = len(jax.tree.leaves(weights)), len(arrays) - len(jax.tree.leaves(state))
+    first, first_state = len(jax.tree.leaves(weights)), len(arrays) - len(jax.tree.leaves(state))
     parameter, time = ("embed", None), ("batch", None, None)
     axes = [parameter if x.ndim == 2 else (None,) for x in arrays[:first]] + [time[: x.ndim] for x in arrays[first:]]
 
@@ -56,7 +56,7 @@ def apply(
         return tuple(jax.tree.leaves(_scan(*jax.tree.unflatten(structure, arrays))))
 
     outputs, probabilities, last, *after = map_examples(
-        run, axes, [(first, 2), (first, 2), *((i, 2) for i in range(own - 1, len(arrays)))], *arrays)
+        run, axes, [(first, 2), (first, 2), *((i, 2) for i in range(first_state - 1, len(arrays)))], *arrays)
     return outputs, probabilities, last, jax.tree.unflatten(jax.tree.structure(state), after)
 
 
@@ -70,7 +70,7 @@ def _weights(layers: Tree, attention: Tree) -> _Weights:
 def _scan(
     weights: _Weights, steps: Steps, encoded: Array, last: Array, state: dict[str, Tree]
 ) -> tuple[Array, Array, Array, dict[str, Tree]]:
-    """`apply` on one device."""
+    """Computes `apply` on one device."""
     dtype = steps.x.dtype
     weights = jax.tree.map(lambda x: x.astype(dtype), weights)
     keys = encoded if weights.weigh is None else encoded @ weights.weigh.T
@@ -95,8 +95,8 @@ def _scan(
 
 
 def _layers(weights: _Weights, now: Steps, inputs: Array, state: dict[str, Tree]) -> tuple[dict[str, Tree], Array]:
-    """(the state after a step, the hidden state [b, d] of the last layer). `inputs` [b, 4 d] are the gates of the first
-    layer without their recurrent term."""
+    """Returns (the state after a step, the hidden state [b, d] of the last layer). `inputs` [b, 4 d] are the gates of
+    the first layer without their recurrent term."""
     after, hidden, dtype = {}, None, inputs.dtype
     for i, name in enumerate(sorted(state)):
         before = {part: jnp.where(now.starts[:, None], now.initial[name][part].astype(jnp.float32), value)
@@ -111,7 +111,7 @@ def _layers(weights: _Weights, now: Steps, inputs: Array, state: dict[str, Tree]
 
 
 def _attend(output: Array, hidden: Array, keys: Array, values: Array, visible: Array) -> tuple[Array, Array]:
-    """(the output [b, d], the probabilities [b, s]) of attention from `hidden` [b, d] to `values` [b, s, d]."""
+    """Returns (the output [b, d], the probabilities [b, s]) of attention from `hidden` [b, d] to `values` [b, s, d]."""
     logits = jnp.einsum("bd,bsd->bs", hidden, keys).astype(jnp.float32)
     probabilities = jax.nn.softmax(jnp.where(visible, logits, MASKED_LOGIT)).astype(values.dtype)
     context = jnp.einsum("bs,bsd->bd", probabilities, values)

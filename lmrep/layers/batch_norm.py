@@ -11,12 +11,12 @@ KEPT = 0.9  # of the running statistics, after each batch; PyTorch's momentum is
 
 
 def specs(d: int) -> Tree:
-    """`scale` and `bias` [d]."""
+    """Returns the specs `scale` and `bias` [d]."""
     return {"scale": ParamSpec((d,), (None,), ones), "bias": ParamSpec((d,), (None,), zeros)}
 
 
 def statistics(d: int) -> Tree:
-    """The running statistics before the first batch: `mean` 0 and `variance` 1, float32 [d]."""
+    """Returns the running statistics before the first batch: `mean` 0 and `variance` 1, float32 [d]."""
     return {"mean": jnp.zeros(d), "variance": jnp.ones(d)}
 
 

@@ -29,7 +29,7 @@ def block_size(sequences: int, heads: int) -> int:
 
 
 def attend(mask: AttentionMask, block: int = 0) -> Attend:
-    """Attention under `mask`, in blocks of at most `block` queries and keys (0: `block_size`). Gives no
+    """Computes attention under `mask`, in blocks of at most `block` queries and keys (0: `block_size`). Gives no
     probabilities."""
     def run(query: Array, kv: KVCache, *, at: Array | None = None, rate: float = 0.0, key: Array | None = None):
         length = mask.segment_ids.shape[1]
@@ -164,19 +164,19 @@ def _ceil_div(x: int, y: int) -> int:
 
 
 def _split(x: Array, size: int) -> Array:
-    """[b, t, ...] -> [n, b, size, ...], filled with zeros."""
+    """Splits [b, t, ...] -> [n, b, size, ...], filled with zeros."""
     x = jnp.pad(x, [(0, 0), (0, -x.shape[1] % size)] + [(0, 0)] * (x.ndim - 2))
     return x.reshape(x.shape[0], -1, size, *x.shape[2:]).swapaxes(0, 1)
 
 
 def _join(blocks: Array, length: int) -> Array:
-    """The inverse of `_split`."""
+    """Inverts `_split`."""
     return blocks.swapaxes(0, 1).reshape(blocks.shape[1], -1, *blocks.shape[3:])[:, :length]
 
 
 def _logits(blocks: _Blocks, i: Array, j: Array, length: int) -> Array:
-    """f32[b, h, t, s] of a block of queries and one of keys: MASKED_LOGIT where a query does not attend to a key, and
-    minus infinity beyond the keys, of which there are `length`."""
+    """Returns f32[b, h, t, s] of a block of queries and one of keys: MASKED_LOGIT where a query does not attend to a
+    key, and minus infinity beyond the keys, of which there are `length`."""
     logits = jnp.einsum("bthk,bshk->bhts", blocks.query[i], blocks.keys[j], preferred_element_type=jnp.float32)
     mask = blocks.query_segments[i][:, :, None] == blocks.key_segments[j][:, None, :]
     if blocks.query_positions is not None:
@@ -191,7 +191,7 @@ def _logits(blocks: _Blocks, i: Array, j: Array, length: int) -> Array:
 
 
 def _dropped(x: Array, i: Array, j: Array, arrays: _Arrays, static: _Static) -> Array:
-    """The block [b, h, t, s] as dropout leaves it in the array of all probabilities."""
+    """Returns the block [b, h, t, s] as dropout leaves it in the array of all probabilities."""
     b, h, first = arrays.start
     _, _, t, s = x.shape
     return dropout.apply_to_block(arrays.key, x, static.rate, static.shape, (b, h, first + i * t, j * s))

@@ -41,27 +41,27 @@ class Chains(NamedTuple):
 
 
 def specs(tags: int) -> Tree:
-    """The scores `start`, `between` and `end`, which begin at 0."""
+    """Returns the specs of the scores `start`, `between` and `end`, which begin at 0."""
     return {"start": ParamSpec((tags,), (None,), zeros), "between": ParamSpec((tags, tags), (None, None), zeros),
             "end": ParamSpec((tags,), (None,), zeros)}
 
 
 def constrained(params: Tree, allowed: Allowed | None) -> Tree:
-    """The scores, with those that are not allowed `FORBIDDEN`; these get no gradient."""
+    """Returns the scores, with those that are not allowed `FORBIDDEN`; these get no gradient."""
     if allowed is None:
         return params
     return {name: jnp.where(mask, params[name], FORBIDDEN) for name, mask in allowed._asdict().items()}
 
 
 def single(mask: Array) -> Chains:
-    """One chain in each row, at the positions where `mask` bool[b, t] holds."""
+    """Makes one chain in each row, at the positions where `mask` bool[b, t] holds."""
     count = jnp.cumsum(mask, -1)
     return Chains(mask.astype(jnp.int32), mask & (count == 1), mask & (count == count[:, -1:]))
 
 
 def log_likelihood(scores: Tree, emissions: Array, tags: Array, chains: Chains) -> Array:
-    """The log-probability of `tags` i32[b, t], anything where there is none, as float32 [b, t]: what a position adds to
-    the chain's, 0 without a tag. `scores` are as `constrained` gives them, `emissions` [b, t, l]."""
+    """Returns the log-probability of `tags` i32[b, t], anything where there is none, as float32 [b, t]: what a position
+    adds to the chain's, 0 without a tag. `scores` are as `constrained` gives them, `emissions` [b, t, l]."""
     inside = chains.number > 0
     tags = jnp.maximum(tags, 0)
     score = jnp.take_along_axis(emissions.astype(jnp.float32), tags[..., None], -1)[..., 0]
@@ -73,7 +73,7 @@ def log_likelihood(scores: Tree, emissions: Array, tags: Array, chains: Chains) 
 
 
 def _before(tags: Array, number: Array) -> tuple[Array, Array]:
-    """For each position the last tag i32[b, t] before it, and whether that is of the same chain."""
+    """Returns for each position the last tag i32[b, t] before it, and whether that is of the same chain."""
     position = jnp.where(number > 0, jnp.arange(number.shape[1]), -1)
     last = jnp.pad(jax.lax.cummax(position, axis=1)[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
     tag, chain = (jnp.take_along_axis(x, jnp.maximum(last, 0), 1) for x in (tags, number))
@@ -81,8 +81,8 @@ def _before(tags: Array, number: Array) -> tuple[Array, Array]:
 
 
 def log_partition(scores: Tree, emissions: Array, chains: Chains) -> Array:
-    """The logarithm of the sum over all sequences of exp(score), as float32 [b, t]: what each position adds to it in
-    its chain."""
+    """Returns the logarithm of the sum over all sequences of exp(score), as float32 [b, t]: what each position adds to
+    it in its chain."""
     def run(emissions: Array, number: Array, first: Array, last: Array, start: Array, between: Array, end: Array):
         def step(state: tuple[Array, Array], now: tuple[Array, ...]):
             alpha, chain = state  # log-probabilities of the tags up to here; they add to 1
@@ -109,13 +109,13 @@ def log_partition(scores: Tree, emissions: Array, chains: Chains) -> Array:
 
 
 def marginals(scores: Tree, emissions: Array, chains: Chains) -> Array:
-    """The probability of each tag at each position, given the full sequence, float32 [b, t, l]: the gradient of the
-    logarithm of the partition function. 0 at positions without a tag."""
+    """Returns the probability of each tag at each position, given the full sequence, float32 [b, t, l]: the gradient of
+    the logarithm of the partition function. 0 at positions without a tag."""
     return jax.grad(lambda e: log_partition(scores, e, chains).sum())(emissions.astype(jnp.float32))
 
 
 def viterbi(scores: Tree, emissions: Array, chains: Chains) -> Array:
-    """The most probable tags i32[b, t] (Viterbi, 1967); of use at positions with a tag."""
+    """Returns the most probable tags i32[b, t] (Viterbi, 1967); of use at positions with a tag."""
     def forward(state: tuple[Array, Array], now: tuple[Array, ...]):
         best, chain = state
         emission, number, first, last = now

@@ -33,7 +33,7 @@ class Groups(NamedTuple):
 
 
 def find(words: Array) -> Groups:
-    """The distinct ones of words i32[n, c]."""
+    """Finds the distinct rows of words i32[n, c]."""
     n, c = words.shape
     lengths = jnp.where(words != words[:, -1:], jnp.arange(1, c + 1), 0).max(1).astype(jnp.int32)
     hashes = (words.astype(jnp.uint32) * FACTORS[:c]).sum(1, dtype=jnp.uint32) >> (32 - HASH_BITS)
@@ -46,7 +46,7 @@ def find(words: Array) -> Groups:
 
 
 def apply(f: Callable[[Tree, Array], Array], params: Tree, words: Array, reach: int) -> Array:
-    """f(params, words) for words i32[n, c] -> [n, d], by one call for each CHUNK of distinct words.
+    """Computes f(params, words) for words i32[n, c] -> [n, d], by one call for each CHUNK of distinct words.
 
     `f` gives the result of each word by itself, (params, i32[k, m]) -> [k, d]. Cutting characters at the end must not
     change it, as long as `reach` of those remain that are all equal from there on. The backward pass computes f again
@@ -57,7 +57,8 @@ def apply(f: Callable[[Tree, Array], Array], params: Tree, words: Array, reach: 
 
 
 def _chunks(groups: Groups, size: int, sizes: Sequence[int], reach: int) -> tuple[Callable, Array]:
-    """(i -> (words of chunk i, the index in `sizes` of the number of characters that it needs), number of chunks)."""
+    """Returns (i -> (words of chunk i, the index in `sizes` of the number of characters that it needs), number of
+    chunks)."""
     pad = -len(groups.words) % size
     words = jnp.pad(groups.words, ((0, pad), (0, 0)), mode="edge")
     lengths = jnp.where(jnp.arange(len(groups.lengths)) < groups.count, groups.lengths, 0)

@@ -19,7 +19,8 @@ def apply(key: Array | None, x: Array, rate: float, same_along: tuple[int, ...] 
 
 
 def apply_to_rows(key: Array | None, x: Array, ids: Array, rate: float) -> Array:
-    """`apply(key, table, rate)[ids]` of the rows x = table[ids], without computing it for the full table [v, d]."""
+    """Computes `apply(key, table, rate)[ids]` of the rows x = table[ids], without computing it for the full table [v,
+    d]."""
     if key is None or rate == 0:
         return x
     first = ids[..., None].astype(jnp.uint32) * np.uint32(x.shape[-1])
@@ -29,8 +30,8 @@ def apply_to_rows(key: Array | None, x: Array, ids: Array, rate: float) -> Array
 def apply_to_block(
     key: Array | None, x: Array, rate: float, shape: tuple[int, ...], start: tuple[int | Array, ...]
 ) -> Array:
-    """As `apply(key, array, rate)` leaves a block x of an array of `shape`, whose first element has the index `start`
-    there."""
+    """Returns what `apply(key, array, rate)` makes of a block x of an array of `shape`, whose first element has the
+    index `start` there."""
     if key is None or rate == 0:
         return x
     return _dropped(x, _hash(key, _number(x.shape, shape, start)), rate)
@@ -42,7 +43,7 @@ def _dropped(x: Array, words: Array, rate: float) -> Array:
 
 
 def bits(key: Array, shape: tuple[int, ...]) -> Array:
-    """uint32[shape], random bits for each element: a hash of the key and the element's index.
+    """Returns random bits uint32[shape] for each element: a hash of the key and the element's index.
 
     Threefry takes about fifty operations per word, a third of a small model's step, and dropout does not need its
     quality. The bits depend on the index in the global array only, so that every sharding gives the same mask and the
@@ -52,7 +53,7 @@ def bits(key: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _number(block: tuple[int, ...], shape: tuple[int, ...], start: tuple[int | Array, ...]) -> Array:
-    """uint32[block], the numbers (modulo 2^32) of the elements of a block in an array of that shape."""
+    """Returns uint32[block], the numbers (modulo 2^32) of the elements of a block in an array of that shape."""
     number = jnp.zeros(block, jnp.uint32)
     for axis, (stride, first) in enumerate(zip(np.cumprod((1, *shape[:0:-1]))[::-1], start, strict=True)):
         index = jax.lax.broadcasted_iota(jnp.uint32, block, axis)
@@ -68,8 +69,8 @@ def _hash(key: Array, number: Array) -> Array:
 
 
 def mix(x: Array) -> Array:
-    """A 32-bit permutation in which each input bit flips each output bit about half of the time ("lowbias32" of C.
-    Wellons)."""
+    """Applies a 32-bit permutation in which each input bit flips each output bit about half of the time ("lowbias32" of
+    C. Wellons)."""
     x = (x ^ (x >> 16)) * np.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * np.uint32(0x846CA68B)
     return x ^ (x >> 16)

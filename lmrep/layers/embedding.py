@@ -50,8 +50,8 @@ def apply(
 
 
 def sinusoidal(length: int, d: int) -> np.ndarray:
-    """float32[length, d]: sin(p / 10000^(2i/d)) in even columns and the cosine in odd ones (Vaswani et al., 2017,
-    section 3.5)."""
+    """Returns float32[length, d]: sin(p / 10000^(2i/d)) in even columns and the cosine in odd ones (Vaswani et al.,
+    2017, section 3.5)."""
     if d % 2:
         raise ValueError(f"sinusoidal positions have an even width; got {d}")
     angles = np.arange(length)[:, None] / 10000 ** (np.arange(0, d, 2) / d)
@@ -59,5 +59,5 @@ def sinusoidal(length: int, d: int) -> np.ndarray:
 
 
 def dropped_table(table: Array, key: Array | None, rate: float) -> Array:
-    """The token table [v, d] after the dropout that `apply` uses with this key."""
+    """Returns the token table [v, d] after the dropout that `apply` uses with this key."""
     return dropout.apply(prng.split(key, 3)[0], table, rate)

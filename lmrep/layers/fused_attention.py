@@ -24,18 +24,18 @@ BLOCKS = (512, 384, 256, 128)
 
 
 def cudnn(mask: AttentionMask) -> Attend:
-    """Attention under a mask whose segment ids are 1 ... 1 0 ... 0 in every example; the output of others is NaN, and
-    zero at padding."""
+    """Computes attention under a mask whose segment ids are 1 ... 1 0 ... 0 in every example; the output of others is
+    NaN, and zero at padding."""
     return _attend(mask, _cudnn, "cuDNN's attention")
 
 
 def splash(mask: AttentionMask, interpret: bool = False) -> Attend:
-    """Attention under `mask`, for any length. `interpret` runs the kernel without a TPU, slowly."""
+    """Computes attention under `mask`, for any length. `interpret` runs the kernel without a TPU, slowly."""
     return _attend(mask, partial(_splash, interpret=interpret), "splash attention")
 
 
 def _attend(mask: AttentionMask, kernel: Callable[..., Array], name: str) -> Attend:
-    """Attention under `mask` by `kernel`, on each device for its examples and heads: (query, keys, values, all
+    """Computes attention under `mask` by `kernel`, on each device for its examples and heads: (query, keys, values, all
     [b, t, h, k], segment_ids [b, t], causal=) -> [b, t, h, k]. Queries at chosen positions (`at`) go through
     `chunked_attention`."""
     if mask.mask is not None:

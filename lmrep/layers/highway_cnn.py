@@ -20,9 +20,10 @@ CARRY_BIAS = -2.0  # initially a highway layer copies most of its input
 def specs(
     characters: int, width: int, filters: Sequence[int], highways: int, d: int, activation: str = "relu"
 ) -> Tree:
-    """The parameters, of `characters` ids (0 is padding after the word), vectors of `width` e, and n = sum(filters)
-    filters: `embedding` [characters, e]; `convolutions`, by the number of characters w a `kernel` [w, e, filters] with
-    `bias`; `highways`, by number, `gate` and `transform` [n, n]; `projection` [n, d], none where d is n."""
+    """Returns the parameters, of `characters` ids (0 is padding after the word), vectors of `width` e, and n =
+    sum(filters) filters: `embedding` [characters, e]; `convolutions`, by the number of characters w a `kernel` [w, e,
+    filters] with `bias`; `highways`, by number, `gate` and `transform` [n, n]; `projection` [n, d], none where d is
+    n."""
     n = sum(filters)
     init = normal(n**-0.5)
 
@@ -46,7 +47,7 @@ def specs(
 
 
 def _characters(key: Array, shape: tuple[int, ...]) -> Array:
-    """Uniform in [-1, 1], and 0 for padding, as the released files have it."""
+    """Draws uniformly from [-1, 1], with 0 for padding, like the released files."""
     return uniform(1.0)(key, shape).at[0].set(0)
 
 

@@ -15,8 +15,8 @@ def specs(
     d_in: int, d_out: int, axes: Axes, init: Initializer = normal(),
     blocks: tuple[int, int] = (1, 1), bias: bool = True,
 ) -> Tree:
-    """A kernel [d_in, d_out] whose dimensions have the logical `axes`, and, unless `bias` is False, a bias [d_out];
-    `blocks` as in `ParamSpec`."""
+    """Returns the specs of a kernel [d_in, d_out] whose dimensions have the logical `axes`, and, unless `bias` is
+    False, a bias [d_out]; `blocks` as in `ParamSpec`."""
     kernel = {"kernel": ParamSpec((d_in, d_out), axes, init, blocks)}
     return kernel | ({"bias": ParamSpec((d_out,), axes[1:], zeros, blocks[1:])} if bias else {})
 

@@ -18,8 +18,8 @@ EXACT = jax.lax.Precision.HIGHEST  # for sums written as products, which acceler
 
 
 def specs(d: int, e: int, vocab: int, init: Initializer = normal()) -> Tree:
-    """BERT's masked-LM head (Devlin et al., 2019): a dense layer from width d to the table's width e, a norm, and the
-    output bias."""
+    """Returns the specs of BERT's masked-LM head (Devlin et al., 2019): a dense layer from width d to the table's width
+    e, a norm, and the output bias."""
     return {
         "transform": linear.specs(d, e, ("embed", None), init),
         "norm": norm.specs(e),
@@ -28,13 +28,13 @@ def specs(d: int, e: int, vocab: int, init: Initializer = normal()) -> Tree:
 
 
 def transform(params: Tree, hidden: Array, *, activation: str, eps: float) -> Array:
-    """The head before the output table: hidden [b, m, d] -> [b, m, e]."""
+    """Applies the head before the output table: hidden [b, m, d] -> [b, m, e]."""
     return norm.apply(params["norm"], ACTIVATIONS[activation](linear.apply(params["transform"], hidden)), eps)
 
 
 def logits(params: Tree, table: Array, x: Array) -> Array:
-    """The output x [b, m, e] of `transform` times the output table [v, e], plus the bias if there is one -> logits
-    float32 [b, m, v]."""
+    """Returns the output x [b, m, e] of `transform` times the output table [v, e], plus the bias if there is one ->
+    logits float32 [b, m, v]."""
     return _logits(_gathered_table(table), params.get("bias"), x)
 
 
@@ -45,7 +45,8 @@ def _logits(table: Array, bias: Array | None, x: Array) -> Array:
 
 
 def log_probabilities(params: Tree, table: Array, x: Array, targets: Array) -> Array:
-    """log softmax(logits)[target], float32 [b, m], of `targets` i32[b, m], with the other arguments of `logits`.
+    """Returns log softmax(logits)[target], float32 [b, m], of `targets` i32[b, m], with the other arguments of
+    `logits`.
 
     The negative of `cross_entropy`, which costs more since it prepares for the gradient. Positions are processed in
     chunks where the logits would be large.
@@ -60,8 +61,8 @@ def log_probabilities(params: Tree, table: Array, x: Array, targets: Array) -> A
 
 
 def cross_entropy(params: Tree, table: Array, x: Array, targets: Array) -> tuple[Array, Array]:
-    """(nll float32 [b, m], -log softmax(logits)[target]; correct bool[b, m], whether the target has the largest logit,
-    without a gradient, True for ties). Targets i32[b, m] are in [0, v), which the loader checks."""
+    """Returns (nll float32 [b, m], -log softmax(logits)[target]; correct bool[b, m], whether the target has the largest
+    logit, without a gradient, True for ties). Targets i32[b, m] are in [0, v), which the loader checks."""
     nll, correct, _ = _map_cross_entropy(params, table, x, targets, None, 1.0)
     return nll.reshape(targets.shape), correct.reshape(targets.shape)
 
@@ -69,10 +70,10 @@ def cross_entropy(params: Tree, table: Array, x: Array, targets: Array) -> tuple
 def cross_entropy_and_sample(
     params: Tree, table: Array, x: Array, targets: Array, seeds: Array, temperature: float = 1.0
 ) -> tuple[Array, Array, Array]:
-    """As `cross_entropy`, and tokens i32[b, m] sampled from softmax(logits / temperature) by the Gumbel-max trick,
-    without a gradient. Equal logits and equal `seeds` uint32[b, m] give equal tokens."""
+    """Returns the results of `cross_entropy`, and tokens i32[b, m] sampled from softmax(logits / temperature) by the
+    Gumbel-max trick, without a gradient. Equal logits and equal `seeds` uint32[b, m] give equal tokens."""
     nll, correct, tokens = _map_cross_entropy(params, table, x, targets, seeds.reshape(-1), temperature)
-    return tuple(each.reshape(targets.shape) for each in (nll, correct, tokens))
+    return tuple(x.reshape(targets.shape) for x in (nll, correct, tokens))
 
 
 def _map_cross_entropy(
@@ -86,7 +87,8 @@ def _map_cross_entropy(
 def chunked_cross_entropy(
     table: Array, x: Array, targets: Array, weights: Array, bias: Array | None = None, z_loss: float = 0.0
 ) -> tuple[Array, Array, Array]:
-    """The weighted sum of the cross-entropies of `targets` i32[b, t] at all positions, without their logits at once.
+    """Returns the weighted sum of the cross-entropies of `targets` i32[b, t] at all positions, without their logits at
+    once.
 
     Positions are processed in up to `MAX_CHUNKS` chunks, and the gradient of a chunk is computed together with its
     logits, which are never recomputed. No array is larger than [b, t / MAX_CHUNKS, v] or, if that is more, than 2 *
@@ -112,13 +114,14 @@ MAX_CHUNKS, CHUNK_LOGITS = 32, 2**24  # chunks of a batch at most, logits of a c
 
 
 def _num_chunks(b: int, t: int, v: int) -> int:
-    """Number of chunks, which split along t so that examples stay on their devices; none is padding alone."""
+    """Returns the number of chunks, which split along t so that examples stay on their devices; none is padding
+    alone."""
     size = max(1, -(-t // max(1, min(MAX_CHUNKS, b * t * v // CHUNK_LOGITS))))
     return max(1, -(-t // size))
 
 
 def split_chunks(x: Array, chunks: int) -> Array:
-    """[b, t, ...] -> [chunks, b, t / chunks, ...], padded with zeros where `chunks` does not divide t."""
+    """Splits [b, t, ...] -> [chunks, b, t / chunks, ...], padded with zeros where `chunks` does not divide t."""
     b, t = x.shape[:2]
     size = -(-t // chunks)
     x = jnp.pad(x, [(0, 0), (0, size * chunks - t)] + [(0, 0)] * (x.ndim - 2))
@@ -126,7 +129,7 @@ def split_chunks(x: Array, chunks: int) -> Array:
 
 
 def merge_chunks(chunks: Array, t: int) -> Array:
-    """The inverse of `split_chunks`."""
+    """Inverts `split_chunks`."""
     merged = jnp.moveaxis(chunks, 0, 1)
     return merged.reshape(merged.shape[0], -1, *merged.shape[3:])[:, :t]
 
@@ -141,8 +144,8 @@ def exp_and_nll(y: Array, targets: Array) -> tuple[Array, Array, Array, Array]:
 
 
 def map_chunks(f: Callable[..., Array], v: int, *arrays: Array) -> Array:
-    """f of `arrays` [b, t, ...], in chunks of t where the logits of v tokens at all positions would be large; f returns
-    [b, t]. The backward pass recomputes each chunk."""
+    """Computes f of `arrays` [b, t, ...], in chunks of t where the logits of v tokens at all positions would be large;
+    f returns [b, t]. The backward pass recomputes each chunk."""
     b, t = arrays[0].shape[:2]
     chunks = _num_chunks(b, t, v)
     if chunks == 1:
@@ -162,7 +165,7 @@ def _chunked(table: Array, x: Array, targets: Array, weights: Array, bias: Array
     b, t = targets.shape
     split = partial(split_chunks, chunks=_num_chunks(b, t, table.shape[0]))
     _, chunks = jax.lax.scan(one_chunk, None, (split(x), split(targets)))
-    nll, correct, more = (merge_chunks(each, t) for each in chunks)
+    nll, correct, more = (merge_chunks(chunked, t) for chunked in chunks)
     return ((nll + more) * weights).sum(), nll, correct
 
 
@@ -199,7 +202,7 @@ def _chunked_forward(
     zeros = (shard(jnp.zeros(table.T.shape, jnp.float32), None, "vocab"),
              None if bias is None else jnp.zeros_like(bias))
     (dtable, dbias), chunks = jax.lax.scan(one_chunk, zeros, (split(x), split(targets), split(weights)))
-    nll, correct, dx, more = (merge_chunks(each, t) for each in chunks)
+    nll, correct, dx, more = (merge_chunks(chunked, t) for chunked in chunks)
     if x.dtype != jnp.float32:  # else XLA's CPU backend transposes inside a bfloat16 product, which it then cannot run
         dtable = jax.lax.optimization_barrier(dtable)
     # softmax(y) - one_hot(target): the second term, of all positions at once.
@@ -239,7 +242,7 @@ def _forward(
 
 
 def _gumbel(seeds: Array, v: int) -> Array:
-    """Standard Gumbel noise float32 [n, v], a hash of (seed, token), so that no random bits are stored."""
+    """Returns standard Gumbel noise float32 [n, v], a hash of (seed, token), so that no random bits are stored."""
     number = jnp.arange(v, dtype=jnp.uint32) * np.uint32(0x9E3779B1)
     bits = dropout.mix(dropout.mix(number[None] ^ seeds[:, None]) + seeds[:, None])
     uniform = ((bits >> 9).astype(jnp.float32) + 0.5) * 2.0**-23  # neither 0 nor 1
@@ -247,7 +250,7 @@ def _gumbel(seeds: Array, v: int) -> Array:
 
 
 def _argmax(y: Array) -> Array:
-    """y.argmax(-1) of [n, v], i32[n], as two reductions: XLA's CPU backend does not vectorise argmax."""
+    """Computes y.argmax(-1) of [n, v], i32[n], as two reductions: XLA's CPU backend does not vectorise argmax."""
     largest = y.max(-1, keepdims=True)
     return jnp.where(y == largest, jnp.arange(y.shape[-1], dtype=jnp.int32), y.shape[-1] - 1).min(-1)
 

@@ -17,14 +17,14 @@ IN, OUT = ("embed", "mlp"), ("mlp", "embed")  # the logical axes of the two kern
 
 
 def _recomputed(f: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """`f` with a backward pass that keeps only its input: recomputing the intermediate values of a wide layer is faster
-    than reading them from memory."""
+    """Returns `f` with a backward pass that keeps only its input: recomputing the intermediate values of a wide layer
+    is faster than reading them from memory."""
     return with_gradient(lambda x: (f(x), x), lambda x, d: jax.vjp(f, x)[1](d))
 
 
 def _gelu(x: Array) -> Array:
-    """x times the normal distribution function, by erf as PyTorch has it: XLA computes erfc, which `jax.nn.gelu` uses,
-    more slowly. In float32, because 1 + erf has no small values in bfloat16."""
+    """Returns x times the normal distribution function, by erf as PyTorch has it: XLA computes erfc, which
+    `jax.nn.gelu` uses, more slowly. In float32, because 1 + erf has no small values in bfloat16."""
     y = x.astype(jnp.float32)
     return (0.5 * y * (1 + jax.lax.erf(y * math.sqrt(0.5)))).astype(x.dtype)
 

@@ -21,7 +21,7 @@ NORMS = {"layer": Kind(True, True), "layer_without_bias": Kind(True, False), "rm
 
 
 def specs(d: int, kind: str = "layer") -> Tree:
-    """A scale of ones and, by `kind`, a name in `NORMS`, a bias of zeros, [d] each."""
+    """Returns the specs of a scale of ones and, by `kind`, a name in `NORMS`, a bias of zeros, [d] each."""
     vector = ParamSpec((d,), (None,), ones)
     return {"scale": vector} | ({"bias": vector._replace(init=zeros)} if NORMS[kind].bias else {})
 

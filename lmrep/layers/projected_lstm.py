@@ -51,9 +51,9 @@ class Reading(NamedTuple):
 
 
 def specs(d_in: int, cell: int, width: int, forget_bias: float = 1.0) -> Tree:
-    """One layer: `input`, kernel W [d_in, 4 c] and bias b [4 c]; `recurrent`, kernel R [d, 4 c]; `projection`, kernel P
-    [c, d]. The gates are i, f, g, o in this order, and the bias of f starts at `forget_bias`. Initial weights are those
-    of TensorFlow's LSTMCell, whose W and R are one matrix (Glorot and Bengio, 2010)."""
+    """Returns the specs of one layer: `input`, kernel W [d_in, 4 c] and bias b [4 c]; `recurrent`, kernel R [d, 4 c];
+    `projection`, kernel P [c, d]. The gates are i, f, g, o in this order, and the bias of f starts at `forget_bias`.
+    Initial weights are those of TensorFlow's LSTMCell, whose W and R are one matrix (Glorot and Bengio, 2010)."""
     def bias(key: Array, shape: tuple[int, ...]) -> Array:
         return zeros(key, shape).at[cell : 2 * cell].set(forget_bias)
 
@@ -71,7 +71,7 @@ def initial_state(batch_size: int, cell: int, width: int) -> Tree:
 
 
 def apply(readings: Sequence[Reading], clip: Clip = Clip()) -> list[tuple[Array, Tree]]:
-    """(outputs [b, t, d], the state after the last position) of each sequence. All have the same shapes."""
+    """Returns (outputs [b, t, d], the state after the last position) of each sequence. All have the same shapes."""
     arrays, axes, out, of_state, by_time = [], [], [], ("batch", None), (None, "batch")
     for reading in readings:
         at = len(arrays)
@@ -89,7 +89,7 @@ def apply(readings: Sequence[Reading], clip: Clip = Clip()) -> list[tuple[Array,
 
 
 def _outputs(arrays: Sequence[Array], clip: Clip) -> tuple[Array, ...]:
-    """The arrays of `map_examples`, 9 for each sequence -> outputs, hidden and cell of each."""
+    """Computes the arrays of `map_examples`, 9 for each sequence -> outputs, hidden and cell of each."""
     groups = [arrays[i : i + 9] for i in range(0, len(arrays), 9)]
     # All time steps in one product.
     by_time = tuple((linear.apply({"kernel": kernel, "bias": bias}, x), *masks)
@@ -101,7 +101,7 @@ def _outputs(arrays: Sequence[Array], clip: Clip) -> tuple[Array, ...]:
 
 
 def _step(state: tuple, at_t: tuple, kernels: tuple, clip: Clip) -> tuple[tuple, tuple]:
-    """One time step of one sequence: (the state after it, what the gradient needs)."""
+    """Computes one time step of one sequence: (the state after it, what the gradient needs)."""
     (hidden, cell), (projected, real, starts), (recurrent, projection) = state, at_t, kernels
     before, cell_before = (jnp.where(starts[:, None], 0, x) for x in (hidden, cell))
     gates = (projected + before.astype(projected.dtype) @ recurrent).astype(jnp.float32)
@@ -119,7 +119,7 @@ def _clipped(x: Array, limit: float) -> Array:
 
 
 def _passed(x: Array, limit: float, gradient: Array) -> Array:
-    """The gradient before `_clipped`, whose result x is."""
+    """Returns the gradient before `_clipped`, whose result x is."""
     return jnp.where(jnp.abs(x) < limit, gradient, 0) if limit else gradient
 
 
@@ -135,18 +135,19 @@ def _forward(by_time: tuple, kernels: tuple, states: tuple, clip: Clip) -> tuple
 
 
 def _step_back(gradient: tuple, at_t: tuple, kernels: tuple, clip: Clip) -> tuple[tuple, tuple]:
-    """From the gradients by the state after a step and by its output, the gradients by (the state before it; its gates,
-    its output before clipping)."""
+    """Computes from the gradients by the state after a step and by its output the gradients by (the state before it;
+    its gates, its output before clipping)."""
     (dhidden, dcell), (dy, real, starts, saved), (recurrent, projection) = gradient, at_t, kernels
     (i, f, g, o), _, cell_before, hidden, cell, squashed = saved
-    real, kept, dhidden = real[:, None], ~starts[:, None], dhidden + dy
+    real, continues, dhidden = real[:, None], ~starts[:, None], dhidden + dy
     dnew = _passed(hidden, clip.output, jnp.where(real, dhidden, 0)).astype(recurrent.dtype)
     doutput = (dnew @ projection).astype(jnp.float32)
     dnew_cell = _passed(cell, clip.cell, jnp.where(real, dcell + doutput * o * (1 - squashed**2), 0))
     dgates = jnp.concatenate([dnew_cell * g * i * (1 - i), dnew_cell * cell_before * f * (1 - f),
                               dnew_cell * i * (1 - g**2), doutput * squashed * o * (1 - o)], -1).astype(recurrent.dtype)
-    before = jnp.where(kept, (dgates @ recurrent).astype(jnp.float32), 0), jnp.where(kept, dnew_cell * f, 0)
-    return tuple(x + jnp.where(real, 0, held) for x, held in zip(before, (dhidden, dcell), strict=True)), (dgates, dnew)
+    before = (jnp.where(continues, (dgates @ recurrent).astype(jnp.float32), 0),
+              jnp.where(continues, dnew_cell * f, 0))
+    return tuple(x + jnp.where(real, 0, dx) for x, dx in zip(before, (dhidden, dcell), strict=True)), (dgates, dnew)
 
 
 def _backward(clip: Clip, residuals: tuple, cotangents: tuple) -> tuple[tuple, tuple, tuple]:
@@ -158,7 +159,8 @@ def _backward(clip: Clip, residuals: tuple, cotangents: tuple) -> tuple[tuple, t
         return tuple(before for before, _ in steps), tuple(of_gates for _, of_gates in steps)
 
     outputs, last = cotangents
-    at_t = tuple((dy.astype(jnp.float32), *mask, kept) for dy, mask, kept in zip(outputs, masks, saved, strict=True))
+    at_t = tuple((dy.astype(jnp.float32), *mask, arrays)
+                 for dy, mask, arrays in zip(outputs, masks, saved, strict=True))
     states, of_gates = jax.lax.scan(step, last, at_t, reverse=True)
     gradients = []
     for (dgates, dnew), ((_, _, _, o), before, _, _, _, squashed) in zip(of_gates, saved, strict=True):

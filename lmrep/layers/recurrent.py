@@ -16,14 +16,14 @@ STATES = {"lstm": ("hidden", "cell"), "rnn": ("hidden",)}
 
 
 def uniform(r: float) -> Initializer:
-    """Uniform in [-r, r]."""
+    """Returns the initializer that draws uniformly from [-r, r]."""
     return lambda key, shape: jax.random.uniform(key, shape, minval=-r, maxval=r)
 
 
 def specs(d_in: int, width: int, init: Initializer, cell: str = "lstm", forget_bias: float = 1.0) -> Tree:
-    """One layer: `input`, kernel [d_in, g d] and bias [g d], and `recurrent`, kernel [d, g d], for g gates. With
-    PyTorch's order of gates, these are its transposed `weight_ih` and `weight_hh`, and the sum of its two biases.
-    `forget_bias` is the initial bias of the forget gate."""
+    """Returns the specs of one layer: `input`, kernel [d_in, g d] and bias [g d], and `recurrent`, kernel [d, g d], for
+    g gates. With PyTorch's order of gates, these are its transposed `weight_ih` and `weight_hh`, and the sum of its two
+    biases. `forget_bias` is the initial bias of the forget gate."""
     # The `tensor` axis does not split the gates: a time step's product is too small for devices to exchange its result.
     d_out = GATES[cell] * width
 
@@ -42,8 +42,8 @@ def initial_state(batch_size: int, width: int, cell: str = "lstm") -> Tree:
 
 
 def segment_starts(segment_ids: Array) -> Array:
-    """bool[b, t], where a segment begins after another one. `segment_ids` i32[b, t]; positions with 0 are skipped, also
-    within a segment."""
+    """Returns bool[b, t], where a segment begins after another one. `segment_ids` i32[b, t]; positions with 0 are
+    skipped, also within a segment."""
     position = jnp.where(segment_ids > 0, jnp.arange(segment_ids.shape[1]), -1)
     last = jnp.pad(jax.lax.cummax(position, axis=1)[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
     before = jnp.take_along_axis(segment_ids, jnp.maximum(last, 0), 1)
@@ -52,9 +52,10 @@ def segment_starts(segment_ids: Array) -> Array:
 
 def apply(
     projection: Tree, kernel: Array, x: Array, state: Tree, *, cell: str = "lstm", real: Array, starts: Array,
-    every: bool = False,
+    all_states: bool = False,
 ) -> tuple[Array, Tree]:
-    """One layer over x [b, t, d_in] from left to right: (output [b, t, d], the state after the last position).
+    """Applies one layer to x [b, t, d_in] from left to right. Returns (output [b, t, d], the state after the last
+    position).
 
     Args:
       projection: the parameters `input`, gathered along `embed`.
@@ -62,7 +63,7 @@ def apply(
       state: before the first position, as `initial_state`.
       real: bool[b, t], where the state is updated; elsewhere the last such position's output is repeated.
       starts: bool[b, t], where the state is reset.
-      every: whether the states after all positions are returned, [b, t, d], in place of the last.
+      all_states: whether the states after all positions are returned, [b, t, d], in place of the last.
     """
     projected = shard(linear.apply(projection, x), "batch", None, None)  # all time steps in one product
     names = sorted(state)
@@ -70,7 +71,7 @@ def apply(
     def recur(projected: Array, kernel: Array, real: Array, starts: Array, *values: Array) -> tuple[Array, ...]:
         step = partial(_step, kernel=kernel.astype(projected.dtype), cell=cell)
         inputs = jax.tree.map(lambda y: y.swapaxes(0, 1), (projected, real, starts))
-        if every:
+        if all_states:
             _, states = jax.lax.scan(lambda s, at_t: 2 * (step(s, at_t)[0],), dict(zip(names, values, strict=True)),
                                      inputs)
             states = {name: value.swapaxes(0, 1) for name, value in states.items()}
@@ -81,13 +82,13 @@ def apply(
     # On each device by itself: the gradient of the kernel is summed over devices once, not at every time step.
     by_example, values = ("batch", None), [state[name] for name in names]
     axes = ("batch", None, None), ("embed", None), *[by_example] * (2 + len(values))
-    hidden, *last = map_examples(recur, axes, [(0, 2), *((0 if every else 4 + i, 2) for i in range(len(values)))],
+    hidden, *last = map_examples(recur, axes, [(0, 2), *((0 if all_states else 4 + i, 2) for i in range(len(values)))],
                                  projected, kernel, real, starts, *values)
     return hidden, dict(zip(names, last, strict=True))
 
 
 def _step(state: Tree, at_t: tuple[Array, Array, Array], *, kernel: Array, cell: str) -> tuple[Tree, Array]:
-    """One time step: (the state after it, its output [b, d])."""
+    """Computes one time step: (the state after it, its output [b, d])."""
     projected, real, starts = at_t
     before = jax.tree.map(lambda s: jnp.where(starts[:, None], 0, s), state)
     gates = projected + before["hidden"].astype(projected.dtype) @ kernel
@@ -122,7 +123,7 @@ def bidirectional(
     params: Tree, x: Array, segment_ids: Array, key: Array | None = None, rate: float = 0.0,
     second: Array | None = None,
 ) -> Array:
-    """A bidirectional LSTM (Graves and Schmidhuber, 2005) over x [b, t, d_in]: [b, t, 2 d], 0 at positions whose
+    """Applies a bidirectional LSTM (Graves and Schmidhuber, 2005) to x [b, t, d_in]: [b, t, 2 d], 0 at positions whose
     segment id is 0, which are skipped. Segments are independent. `rate` is of dropout on the input of each layer;
     `second` [b, t, d_second] is what the second layer reads beside the first one's output."""
     real = segment_ids > 0

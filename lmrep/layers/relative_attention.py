@@ -36,13 +36,14 @@ def specs(d: int, heads: int, init: Initializer = normal(), *, segments: bool = 
 
 
 def bias_specs(d: int, heads: int, init: Initializer = normal(), *, segments: bool = False) -> Tree:
-    """The biases of queries, [h, k] each."""
+    """Returns the specs of the biases of queries, [h, k] each."""
     names = ("content", "position", "segment") if segments else ("content", "position")
     return {f"{name}_bias": ParamSpec((heads, d // heads), ("heads", None), init) for name in names}
 
 
 def sinusoids(distances: Array | np.ndarray, d: int) -> Array:
-    """float32 [n, d]: the sines of distances [n], in d / 2 frequencies from 1 to 1 / 10000, and then the cosines."""
+    """Returns float32 [n, d]: the sines of distances [n], in d / 2 frequencies from 1 to 1 / 10000, and then the
+    cosines."""
     frequencies = 10000.0 ** -(np.arange(0, d, 2) / d)
     angles = distances[:, None] * frequencies
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1).astype(jnp.float32)
@@ -71,18 +72,18 @@ class Mask(NamedTuple):
 
 
 def project(params: Tree, x: Array, relative: Array, heads: int) -> Keys:
-    """The keys and values of x [b, s, d], and the keys of positions with R = `relative` [n, d] or [b, n, d]."""
+    """Returns the keys and values of x [b, s, d], and the keys of positions with R = `relative` [n, d] or [b, n, d]."""
     return Keys(*keys_and_values(params, x, heads), position_keys(params, relative.astype(x.dtype), heads))
 
 
 def keys_and_values(params: Tree, x: Array, heads: int) -> tuple[Array, Array]:
-    """[b, s, h, k] each, of x [b, s, d]."""
+    """Returns the keys and values of x [b, s, d], [b, s, h, k] each."""
     keys, values = (gather(_heads(params[name], x, heads), HEADS, "length") for name in ("key", "value"))
     return keys, values
 
 
 def position_keys(params: Tree, relative: Array, heads: int) -> Array:
-    """W R, [n, h, k] or [b, n, h, k], of R = `relative` [n, d] or [b, n, d]."""
+    """Returns W R, [n, h, k] or [b, n, h, k], of R = `relative` [n, d] or [b, n, d]."""
     positions = linear.product(relative, params["position"]["kernel"], IN)
     positions = positions.reshape(*positions.shape[:-1], heads, -1)
     return shard(positions, *("batch",) * (relative.ndim - 2), None, "heads", None)
@@ -92,8 +93,8 @@ def apply(
     params: Tree, biases: Mapping[str, Array], x: Array, keys: Keys, mask: Mask, heads: int, *, rate: float = 0.0,
     key: Array | None = None,
 ) -> tuple[Array, Array]:
-    """Attention of the queries x [b, t, d] to `keys` of the same parameters, with dropout on the probabilities:
-    ([b, t, d], probabilities [b, h, t, s] before dropout). A query that attends to none gives 0."""
+    """Computes attention of the queries x [b, t, d] to `keys` of the same parameters, with dropout on the
+    probabilities: ([b, t, d], probabilities [b, h, t, s] before dropout). A query that attends to none gives 0."""
     query = _heads(params["query"], x, heads)
     scale = query.shape[-1] ** -0.5
     content, position = ((query + biases[name].astype(x.dtype)) * scale for name in ("content_bias", "position_bias"))
@@ -117,8 +118,8 @@ def _heads(params: Tree, x: Array, heads: int) -> Array:
 
 
 def shift(x: Array, start: Array | None, s: int) -> Array:
-    """x [b, h, t, n] by distance -> [b, h, t, s] by key: the s columns of row t from `start` i32[b, t] on, by default
-    from the number of rows after it on."""
+    """Shifts x [b, h, t, n] by distance -> [b, h, t, s] by key: the s columns of row t from `start` i32[b, t] on, by
+    default from the number of rows after it on."""
     b, h, t, n = x.shape
     if start is None:
         flat = x.reshape(b, h, t * n)[..., t - 1 : t - 1 + t * (n - 1)]
@@ -127,7 +128,7 @@ def shift(x: Array, start: Array | None, s: int) -> Array:
 
 
 def unshift(x: Array, start: Array | None, n: int, length: int) -> Array:
-    """The transpose of `shift`: x [b, h, t, s] -> [b, h, t, n]. `start` is below `length`."""
+    """Computes the transpose of `shift`: x [b, h, t, s] -> [b, h, t, n]. `start` is below `length`."""
     b, h, t, s = x.shape
     if start is None:
         flat = jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, n - 1 - s))).reshape(b, h, t * (n - 1))
@@ -137,9 +138,9 @@ def unshift(x: Array, start: Array | None, n: int, length: int) -> Array:
 
 
 def _slices(x: Array, start: Array, size: int) -> Array:
-    """x [b, h, t, n] -> [b, h, t, size]: columns from `start` i32[b, t] on."""
-    one = lambda x, start: jax.lax.dynamic_slice_in_dim(x, start, size, axis=1)  # noqa: E731
-    return jax.vmap(jax.vmap(one, in_axes=(1, 0), out_axes=1))(x, start)
+    """Slices x [b, h, t, n] -> [b, h, t, size]: columns from `start` i32[b, t] on."""
+    columns = lambda x, start: jax.lax.dynamic_slice_in_dim(x, start, size, axis=1)  # noqa: E731
+    return jax.vmap(jax.vmap(columns, in_axes=(1, 0), out_axes=1))(x, start)
 
 
 def _by_distance(query: Array, positions: Array) -> Array:

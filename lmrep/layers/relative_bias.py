@@ -19,7 +19,7 @@ class Buckets(NamedTuple):
     both_sides: bool = True
 
     def of(self, distances: np.ndarray) -> np.ndarray:
-        """The buckets of `distances`, the query's position less the key's: int64 of the same shape.
+        """Returns the buckets of `distances`, the query's position less the key's: int64 of the same shape.
 
         The first half of a side's buckets have one distance each; the ranges of the others grow exponentially.
         """
@@ -34,12 +34,12 @@ class Buckets(NamedTuple):
 
 
 def specs(buckets: Buckets, heads: int, init: Initializer = normal()) -> Tree:
-    """A table float32 [number of buckets, h]."""
+    """Returns the specs of a table float32 [number of buckets, h]."""
     return {"table": ParamSpec((buckets.number, heads), (None, "heads"), init)}
 
 
 def apply(params: Tree, t: int, s: int, buckets: Buckets) -> Array:
-    """The bias float32 [h, t, s] of t queries and s keys that begin at the same position."""
+    """Returns the bias float32 [h, t, s] of t queries and s keys that begin at the same position."""
     # By distance, and then by pair: row i of the pairs is the vector, i places further to the right. The gradient is a
     # sum of slices, where that of a lookup for each pair would be a scatter.
     distances = -np.concatenate([np.arange(s), np.arange(-t, 0)])  # the one at index s is not used
@@ -50,7 +50,8 @@ def apply(params: Tree, t: int, s: int, buckets: Buckets) -> Array:
 
 
 def apply_at(params: Tree, start: Array, t: int, s: int, buckets: Buckets) -> Array:
-    """The bias float32 [h, t, s] of t queries at positions from `start` i32[] on, below s, and s keys from 0 on."""
+    """Returns the bias float32 [h, t, s] of t queries at positions from `start` i32[] on, below s, and s keys from 0
+    on."""
     by_distance = params["table"][buckets.of(np.arange(-s, s))].T
     distances = start + jnp.arange(t)[:, None] - jnp.arange(s)
     return by_distance[:, distances + s]

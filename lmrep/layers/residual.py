@@ -27,6 +27,6 @@ def apply(
     """
     normalize = partial(norm.apply, params, eps=eps, kind=kind)
     inputs, x = normalize(x) if pre else x, x if at is None else take(x, at)
-    y, other = block(inputs)
+    y, collected = block(inputs)
     x = x + dropout.apply(key, y, rate, same_along)
-    return shard(x if pre else normalize(x), "batch", "length", None), other
+    return shard(x if pre else normalize(x), "batch", "length", None), collected

@@ -44,12 +44,12 @@ def draw(key: Array, k: int, vocab: int) -> Negatives:
     block = 4 * k  # usually enough
 
     def more(state: tuple) -> tuple:
-        number, first, words, found, draws = state
+        number, first, words, count, draws = state
         ids, accepted = _candidates(jax.random.fold_in(key, number), block, vocab)
         order = number * block + jnp.arange(block)
         first = first.at[ids].min(jnp.where(accepted, order, ALL))
         new = accepted & (first[ids] == order)
-        rank = found + jnp.cumsum(new)
+        rank = count + jnp.cumsum(new)
         words = words.at[jnp.where(new, rank - 1, k)].set(ids, mode="drop")
         draws += (accepted & (rank - new < k)).sum()
         return number + 1, first, words, rank[-1], draws
@@ -75,7 +75,7 @@ def _candidates(key: Array, n: int, vocab: int) -> tuple[Array, Array]:
 
 
 def log_expected_counts(words: Array, draws: Array, k: int, vocab: int) -> Array:
-    """The logarithm, float32 like `words`, of the probability that a word is among `draws` draws.
+    """Returns the logarithm, float32 like `words`, of the probability that a word is among `draws` draws.
 
     Where no word was drawn twice (k draws), it is k times the probability of one draw, as in TensorFlow.
     """
@@ -86,9 +86,9 @@ def log_expected_counts(words: Array, draws: Array, k: int, vocab: int) -> Array
 def cross_entropy(
     table: Array, x: Array, targets: Array, weights: Array, negatives: Negatives, bias: Array | None = None
 ) -> tuple[Array, Array]:
-    """The weighted sum of the sampled cross-entropies of `targets` i32[b, t] given x [b, t, e], and nll float32 [b, t]
-    without a gradient; `weights` float32 [b, t] are 0 where nothing is predicted. The table [v, e] has the logical axes
-    `vocab` and `embed`.
+    """Returns the weighted sum of the sampled cross-entropies of `targets` i32[b, t] given x [b, t, e], and nll float32
+    [b, t] without a gradient; `weights` float32 [b, t] are 0 where nothing is predicted. The table [v, e] has the
+    logical axes `vocab` and `embed`.
 
     Only the rows of the targets and of the negatives are read from the table, and its gradient is a single scatter. No
     array is larger than the gradient of the table, the rows, or a chunk of the logits of the negatives.
@@ -121,7 +121,7 @@ def cross_entropy(
 def _exponentials(
     vectors: Array, offsets: Array, x: Array, true: Array, targets: Array, words: Array
 ) -> tuple[Array, Array, Array]:
-    """Of a chunk: (exp(logits - max) of the negatives [b, t, k], of the targets [b, t], nll [b, t])."""
+    """Returns for a chunk (exp(logits - max) of the negatives [b, t, k], of the targets [b, t], nll [b, t])."""
     y = jnp.einsum("btd,kd->btk", x, vectors.astype(x.dtype), preferred_element_type=jnp.float32) + offsets
     y = shard(jnp.where(targets[..., None] == words, -jnp.inf, y), "batch", "length", "vocab")
     largest = jnp.maximum(y.max(-1), true)

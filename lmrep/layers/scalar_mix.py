@@ -11,17 +11,17 @@ EPS = 1e-12
 
 
 def specs(layers: int) -> Tree:
-    """`scores` s [n], which begin at 0, and `gamma` [], which begins at 1."""
+    """Returns the specs `scores` s [n], which begin at 0, and `gamma` [], which begins at 1."""
     return {"scores": ParamSpec((layers,), (None,), zeros), "gamma": ParamSpec((), (), ones)}
 
 
 def weights(params: Tree) -> Array:
-    """softmax(s) float32 [n]."""
+    """Returns softmax(s) float32 [n]."""
     return jax.nn.softmax(params["scores"].astype(jnp.float32))
 
 
 def apply(params: Tree, layers: Sequence[Array], mask: Array | None = None, norm: bool = False) -> Array:
-    """gamma * sum_j softmax(s)_j h_j of n layers [b, t, d].
+    """Computes gamma * sum_j softmax(s)_j h_j of n layers [b, t, d].
 
     With `norm`, each layer is normalized by its mean and variance over all dimensions of all tokens of the batch that
     `mask` bool [b, t] selects, without further parameters, as the released code does where `do_layer_norm` is set. The
@@ -35,7 +35,8 @@ def apply(params: Tree, layers: Sequence[Array], mask: Array | None = None, norm
 
 
 def normalize(x: Array, mask: Array) -> Array:
-    """x [b, t, d] with mean 0 and variance 1 over the elements of the positions where `mask` bool[b, t] holds."""
+    """Normalizes x [b, t, d] to mean 0 and variance 1 over the elements of the positions where `mask` bool[b, t]
+    holds."""
     x, selected = x.astype(jnp.float32), mask[..., None]
     count = jnp.maximum(mask.sum() * x.shape[-1], 1)
     mean = jnp.where(selected, x, 0).sum() / count
@@ -44,5 +45,5 @@ def normalize(x: Array, mask: Array) -> Array:
 
 
 def penalty(params: Tree, strength: float) -> Array:
-    """strength * sum_j s_j^2, on s itself and not on softmax(s): a large one keeps the mix near the average."""
+    """Returns strength * sum_j s_j^2, on s itself and not on softmax(s): a large one keeps the mix near the average."""
     return strength * jnp.square(params["scores"].astype(jnp.float32)).sum()

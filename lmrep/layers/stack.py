@@ -40,9 +40,10 @@ class Execution:
 
 
 def specs(layer: Tree | list[Tree], layers: int, shared: tuple[str, ...] = ()) -> Tree:
-    """The parameters of a stack of layers with the spec tree `layer`, or of a list of trees where their shapes differ.
-    Returns the same tree, in which parameters have a leading axis `layers`, but for those under the top-level names
-    `shared`, which all layers share (Lan et al., 2019). For a list, a tree a layer under its number: "0", "1", ..."""
+    """Returns the parameters of a stack of layers with the spec tree `layer`, or of a list of trees where their shapes
+    differ. The result is the same tree, in which parameters have a leading axis `layers`, but for those under the
+    top-level names `shared`, which all layers share (Lan et al., 2019). For a list, a tree a layer under its number:
+    "0", "1", ..."""
     if isinstance(layer, list):
         return {str(i): tree for i, tree in enumerate(layer)}
     return {name: part if name in shared else P.stacked(part, layers) for name, part in layer.items()}
@@ -53,7 +54,7 @@ def unstacked(params: Tree, layers: int) -> Tree:
     return {str(i): jax.tree.map(lambda leaf: leaf[i], params) for i in range(layers)}  # noqa: B023
 
 
-Layer = Callable[[Tree, Array, Any], tuple[Array, Any]]  # (parameters, x, what it is given) -> (x, what is collected)
+Layer = Callable[[Tree, Array, Any], tuple[Array, Any]]  # (parameters, x, slice of `inputs`) -> (x, collected)
 
 
 def apply(
@@ -61,7 +62,7 @@ def apply(
     params: Tree,
     layer_specs: Tree | list[Tree],
     x: Array,
-    given: Tree,
+    inputs: Tree,
     shared: tuple[str, ...] = (),
     execution: Execution = Execution(),
     last: Layer | None = None,
@@ -74,7 +75,7 @@ def apply(
       params: as `specs` of the same `layer_specs`, number of layers and `shared`.
       layer_specs: as in `specs`; their axes say which parameters are gathered before use.
       x: the first layer's input.
-      given: a tree of arrays [l, ...], whose slice i layer i is given, such as random keys from
+      inputs: a tree of arrays [l, ...], whose slice i is passed to layer i, such as random keys from
         `jax.random.split(key, l)`; or None; or a list of one tree a layer, whose layers are then unrolled.
       shared: as in `specs`.
       execution: scan or unroll, remat. Layers whose parameters have other shapes are unrolled.
@@ -82,9 +83,9 @@ def apply(
 
     Returns:
       (the last layer's output; the collected trees, stacked on a leading axis of size l, or l - 1 with `last`; a list
-      of them where `given` is a list).
+      of them where `inputs` is a list).
     """
-    differ, listed = isinstance(layer_specs, list), isinstance(given, list)
+    differ, listed = isinstance(layer_specs, list), isinstance(inputs, list)
     common = {name: params[name] for name in shared}
     stacked = {name: part for name, part in params.items() if name not in shared}
     count = len(layers) if last is None else len(layers) - 1
@@ -94,15 +95,15 @@ def apply(
 
     def at(index: int | slice) -> tuple[Tree, Tree]:
         part = params[str(index)] if differ else jax.tree.map(lambda leaf: leaf[index], stacked)
-        return part, given[index] if listed else jax.tree.map(lambda leaf: leaf[index], given)
+        return part, inputs[index] if listed else jax.tree.map(lambda leaf: leaf[index], inputs)
 
     @functools.cache
     def body(layer: Layer, index: int = 0) -> Callable[[Array, tuple[Tree, Tree]], tuple[Array, Any]]:
         specs = layer_specs[index] if differ else layer_specs
 
         def run(x: Array, slices: tuple[Tree, Tree]) -> tuple[Array, Any]:
-            part, other = slices
-            return layer(gather_vectors(part | common, specs), x, other)
+            part, layer_inputs = slices
+            return layer(gather_vectors(part | common, specs), x, layer_inputs)
 
         return run if execution.remat == "none" else jax.checkpoint(
             run, policy=REMAT[execution.remat], prevent_cse=not scan)

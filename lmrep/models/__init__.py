@@ -22,15 +22,15 @@ MODELS: dict[str, ModelDef] = component_table(ModelDef, {
 
 
 def name_of(config: Any) -> str:
-    """The name in `MODELS` of the network that a record configures."""
+    """Returns the name in `MODELS` of the network that a record configures."""
     return next(name for name, definition in MODELS.items() if isinstance(config, definition.config))
 
 
 def build(config: Any) -> Model:
-    """The network that a record configures. Raises UserError where its fields do not fit each other."""
+    """Builds the network that a record configures. Raises UserError where its fields do not fit each other."""
     return MODELS[name_of(config)].build(config)
 
 
 def pretrained_models() -> tuple[str, ...]:
-    """The names of `MODELS` that can be pretrained: all but `none`, which has no parameters to learn."""
+    """Returns the names of `MODELS` that can be pretrained: all but `none`, which has no parameters to learn."""
     return tuple(name for name, definition in MODELS.items() if definition is not none.DEFINITION)

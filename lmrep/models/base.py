@@ -29,7 +29,7 @@ class Context(StrEnum):
     EACH_SIDE = "each_side", "the tokens before a position and, apart from them, those after it"
 
     def __new__(cls, value: str, meaning: str) -> "Context":
-        """A member that equals its name in configs."""
+        """Returns a member that equals its name in configs."""
         member = str.__new__(cls, value)
         member._value_, member.meaning = value, meaning
         return member
@@ -220,7 +220,7 @@ def model_inputs(
     model: Model, batch: Mapping[str, Array], *, tokens: Array | None = None, conditions_on: Context = Context.BOTH,
     segment_ids: Array | None = None, positions: bool = True, carry: Tree = None, mask: Array | None = None,
 ) -> Inputs:
-    """The inputs of `model` for a batch.
+    """Makes the inputs of `model` for a batch.
 
     Args:
       model: the network.
@@ -275,8 +275,8 @@ def model_inputs(
 
 
 def with_gates(model: Model, gates: Array) -> Model:
-    """`model` with `Inputs.gates`, [l, h] or [l, n, h] for each of the n tokens of an input. Another network that is
-    made from it (`make_generator`) has none. Raises UserError if the network takes no gates."""
+    """Returns `model` with `Inputs.gates`, [l, h] or [l, n, h] for each of the n tokens of an input. Another network
+    that is made from it (`make_generator`) has none. Raises UserError if the network takes no gates."""
     check_heads(model, f"the network {model.name!r}")
 
     def encode(params: Tree, inputs: Inputs, key: Array | None = None, **options: Any) -> Encoded:
@@ -296,7 +296,7 @@ def check_heads(model: Model, subject: str) -> None:
 def check_context(model: Model, context: str, subject: str) -> None:
     """Raises UserError where `model` cannot be conditioned on `context`; messages start with `subject`."""
     if context not in model.conditions_on:
-        possible = (f"{each} ({Context(each).meaning})" for each in sorted(model.conditions_on))
+        possible = (f"{name} ({Context(name).meaning})" for name in sorted(model.conditions_on))
         raise UserError(f"{subject} conditions on {Context(context).meaning}, and the network {model.name!r} can "
                         f"be conditioned on: {', '.join(possible)}; choose another objective or network")
 

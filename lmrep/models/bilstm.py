@@ -86,7 +86,7 @@ def check(c: Config) -> None:
 
 
 def build(c: Config, execution: Execution = Execution(), name: str = "bilstm") -> Model:
-    """The network of config `c`."""
+    """Builds the network of config `c`."""
     both = c.directions == "both"
     reads = "characters" if c.reads == "characters" else "tokens"
     return Model(
@@ -106,7 +106,7 @@ def build(c: Config, execution: Execution = Execution(), name: str = "bilstm") -
 
 
 def specs(c: Config) -> Tree:
-    """The parameters: `embedding`, by direction unless they share it, and `layers`, by number and direction."""
+    """Returns the parameters: `embedding`, by direction unless they share it, and `layers`, by number and direction."""
     if c.reads == "words":
         embedding = {"token": ParamSpec((c.vocab, c.width), ("vocab", "embed"), normal(c.width**-0.5))}
     else:
@@ -127,7 +127,7 @@ def encode(
     params: Tree, inputs: Inputs, key: Array | None = None, *, at: Array | None = None, layers: bool = False,
     attention: bool = False, c: Config, execution: Execution = Execution(),
 ) -> Encoded:
-    """`Model.encode`: [forward; backward] at each position.
+    """Implements `Model.encode`: returns [forward; backward] at each position.
 
     The backward direction reads the same text from its end, or `inputs.backward`, another text in the order in which it
     is read, at whose positions the second half then is. States are reset where the segment id changes and kept at
@@ -153,7 +153,7 @@ def encode(
     xs = [x[:, ::step] for x, step in zip(words * len(steps) if once else words, steps, strict=True)]
 
     def in_order(xs: list[Array]) -> Array:
-        """[b, t, d] of each direction as it was read -> [b, t, 2 d], 0 at padding."""
+        """Joins [b, t, d] of each direction as it was read -> [b, t, 2 d], 0 at padding."""
         return jnp.concatenate([jnp.where(seen[..., None], x, 0)[:, ::step]
                                 for x, seen, step in zip(xs, real, steps, strict=True)], -1)
 
@@ -179,7 +179,7 @@ def encode(
 
 
 def _segment_ids(inputs: Inputs) -> Array:
-    """i32[b, t], 0 at padding."""
+    """Returns segment ids i32[b, t], 0 at padding."""
     mask = inputs.attention_mask or AttentionMask(jnp.ones_like(inputs.tokens))
     if mask.mask is not None:
         raise ValueError("a recurrent network reads all words; expected an AttentionMask without a further mask")
@@ -187,7 +187,7 @@ def _segment_ids(inputs: Inputs) -> Array:
 
 
 def _embed(params: Tree, sources: list[Inputs], c: Config, execution: Execution) -> list[Array]:
-    """The vectors of the words of each text, [b, t, d]."""
+    """Returns the vectors of the words of each text, [b, t, d]."""
     tables, layout = params["embedding"], specs(c)["embedding"]
     if c.names[0] in tables:
         return [_vectors(tables[name], layout[name], [source], c, execution)[0]
@@ -208,7 +208,7 @@ def _vectors(params: Tree, layout: Tree, sources: list[Inputs], c: Config, execu
 
 
 def output_embedding(params: Tree, key: Array | None = None) -> Array:
-    """The table of words [v, d]."""
+    """Returns the table of words [v, d]."""
     return params["embedding"]["token"]
 
 

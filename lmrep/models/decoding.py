@@ -84,14 +84,14 @@ class _Beams(NamedTuple):
 
 
 def penalty(length: Array, search: Search) -> Array:
-    """What the log probability of a text of `length` tokens i32[...] is divided by, float32 [...]."""
+    """Returns the divisor float32 [...] of the log probabilities of texts of `length` tokens i32[...]."""
     length = length.astype(jnp.float32)
     return (length if search.penalty == "power" else (5 + length) / 6) ** search.length_penalty
 
 
 def filter_logits(logits: Array, sampling: Sampling) -> Array:
-    """float32 [..., v] -> the logits divided by the temperature, -inf for tokens that are not sampled. Of tokens with
-    equal logits all are kept, or none."""
+    """Filters logits float32 [..., v]: returns them divided by the temperature, -inf for tokens that are not sampled.
+    Of tokens with equal logits all are kept, or none."""
     # The largest is subtracted, so that a temperature near 0 makes no logit infinite but smaller ones.
     logits = (logits - logits.max(-1, keepdims=True)) / max(sampling.temperature, float(jnp.finfo(jnp.float32).tiny))
     if 0 < sampling.top_k < logits.shape[-1]:
@@ -106,7 +106,7 @@ def filter_logits(logits: Array, sampling: Sampling) -> Array:
 
 
 def draw(keys: Array, number: Array, logits: Array, sampling: Sampling) -> Array:
-    """The next token i32[b] of each text, drawn from its logits float32 [b, v] by its key and by `number` i32[], that
+    """Draws the next token i32[b] of each text from its logits float32 [b, v] by its key and by `number` i32[], that
     of the token in the text."""
     if sampling.temperature == 0:
         return logits.argmax(-1).astype(jnp.int32)
@@ -118,7 +118,7 @@ def generate(
     decode: Decode, start_cache: Callable[[int], Tree], batch_size: int, tokens: int, search: Search, *, start: int,
     end: int, pad: int = 0, examples: Array | None = None, skip: Array | None = None,
 ) -> Generated:
-    """The best text for each example, or with a temperature the drawn ones.
+    """Generates the best text for each example, or with a temperature the drawn ones.
 
     Args:
       decode: one step of the network.
@@ -147,13 +147,13 @@ def generate(
 
 
 def _most_probable(logits: Array, step: Array) -> tuple[Array, Array]:
-    """The most probable token i32[b] by logits float32 [b, v], and its log probability [b]."""
+    """Returns the most probable token i32[b] by logits float32 [b, v], and its log probability [b]."""
     largest, token = (x[:, 0] for x in top_k(logits, 1))
     return token, -jnp.log(jnp.exp(logits - largest[:, None]).sum(-1))
 
 
 def _drawn(logits: Array, step: Array, *, keys: Array, search: Search) -> tuple[Array, Array]:
-    """A drawn token i32[b], and its log probability [b] at temperature 1 among all tokens."""
+    """Draws a token i32[b]. Returns it with its log probability [b] at temperature 1 among all tokens."""
     token = draw(keys, step, logits, search)
     return token, jnp.take_along_axis(jax.nn.log_softmax(logits), token[:, None], 1)[:, 0]
 
@@ -192,7 +192,7 @@ def _beam_search(
     decode: Decode, start_cache: Callable[[int], Tree], skip: Array, n: int, search: Search, *, start: int, end: int,
     pad: int,
 ) -> Generated:
-    """`generate` with several beams, for examples of n tokens at most; nothing where `skip` bool[b]."""
+    """Generates with several beams, for examples of n tokens at most; nothing where `skip` bool[b]."""
     b, k = len(skip), search.beams
     axes = _axes(start_cache, b)
     blank = jnp.full((b, k, n), pad, jnp.int32)
@@ -231,15 +231,15 @@ def _beam_search(
 
 
 def _axes(start_cache: Callable[[int], Tree], b: int) -> Any:
-    """The axis of texts in each leaf of the cache; -1 where a leaf has none."""
-    one, two = (jax.eval_shape(lambda n=n: start_cache(n)) for n in (b, 2 * b))
+    """Returns the axis of texts in each leaf of the cache; -1 where a leaf has none."""
+    small, large = (jax.eval_shape(lambda n=n: start_cache(n)) for n in (b, 2 * b))
     return jax.tree.map(lambda x, y: next((i for i, (m, n) in enumerate(zip(x.shape, y.shape, strict=True)) if m != n),
-                                          -1), one, two)
+                                          -1), small, large)
 
 
 def _candidates(logits: Array, log_p: Array) -> tuple[Array, Array, Array]:
-    """The best 2 k texts of one token more, of each example's k beams: logits [b k, v] and log probabilities so far
-    [b, k] -> (their log probabilities, the beams that they come from and their last tokens, [b, m] each)."""
+    """Returns the best 2 k texts of one token more, of each example's k beams: logits [b k, v] and log probabilities so
+    far [b, k] -> (their log probabilities, the beams that they come from and their last tokens, [b, m] each)."""
     b, k = log_p.shape
     best, tokens = top_k(logits, min(2 * k, logits.shape[-1]))
     largest = best.max(-1, keepdims=True)  # a slice would make XLA's CPU backend sort all
@@ -253,22 +253,23 @@ BLOCK = 128  # logits
 
 
 def top_k(x: Array, k: int) -> tuple[Array, Array]:
-    """`jax.lax.top_k` of x [n, v] -> (values, indices i32), [n, k] each. The k largest values are in the k blocks with
-    the largest maxima (the first of equal ones), which are found in one vectorised pass: on two cores a fifth of the
-    time."""
+    """Computes `jax.lax.top_k` of x [n, v] -> (values, indices i32), [n, k] each. The k largest values are in the k
+    blocks with the largest maxima (the first of equal ones), which are found in one vectorised pass: on two cores a
+    fifth of the time."""
     n, v = x.shape
     blocks = -(-v // BLOCK)
     if blocks <= k:
         return tuple(jax.lax.top_k(x, k))
     x = jnp.pad(x, ((0, 0), (0, blocks * BLOCK - v)), constant_values=-jnp.inf).reshape(n, blocks, BLOCK)
-    _, chosen = jax.lax.top_k(x.max(-1), k)
-    chosen = jnp.sort(chosen, -1)  # in the order of the values, so that the first of equal ones is the first
-    values, at = jax.lax.top_k(jnp.take_along_axis(x, chosen[..., None], 1).reshape(n, -1), k)
-    return values, jnp.take_along_axis(chosen, at // BLOCK, 1) * BLOCK + at % BLOCK
+    _, block_ids = jax.lax.top_k(x.max(-1), k)
+    block_ids = jnp.sort(block_ids, -1)  # in the order of the values, so that the first of equal ones is the first
+    values, at = jax.lax.top_k(jnp.take_along_axis(x, block_ids[..., None], 1).reshape(n, -1), k)
+    return values, jnp.take_along_axis(block_ids, at // BLOCK, 1) * BLOCK + at % BLOCK
 
 
 def _best(k: int, *groups: tuple[Array, ...]) -> tuple[Array, ...]:
-    """The k entries with the largest scores of groups (scores [b, m], others [b, m, ...]), the first of equal ones."""
+    """Returns the k entries with the largest scores of groups (scores [b, m], others [b, m, ...]), the first of equal
+    ones."""
     joined = [jnp.concatenate(parts, 1) for parts in zip(*groups, strict=True)]
     _, order = jax.lax.top_k(joined[0], k)
     return tuple(jnp.take_along_axis(x, order.reshape(*order.shape, *[1] * (x.ndim - 2)), 1) for x in joined)

@@ -41,7 +41,7 @@ class Cache(NamedTuple):
 
 
 def build(c: Config, execution: stack.Execution = stack.Execution(), name: str = "encoder_decoder") -> Model:
-    """The model of config `c`."""
+    """Builds the model of config `c`."""
     blocks.check(c)
     generates, tied = c.stacks == "both", c.tied in ("all", "output") and EMBEDDING in blocks.tables(c)
     return Model(
@@ -64,7 +64,8 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
 
 
 def sizes(c: Config) -> Sizes:
-    """The numbers of published formulas. Keys and values of the attention to the source are made of its tokens."""
+    """Returns the numbers of published formulas. Keys and values of the attention to the source are made of its
+    tokens."""
     inner = c.heads * c.k
     projection, block = c.width * inner, (3 if c.gated else 2) * c.width * c.mlp
     encoder, decoder = c.layers, c.depth.get(DECODER, 0)
@@ -78,7 +79,7 @@ def sizes(c: Config) -> Sizes:
 
 
 def output_embedding(params: Tree, key: Array | None = None, *, c: Config) -> Array:
-    """The token table [v, d], divided by the root of d where the config says so."""
+    """Returns the token table [v, d], divided by the root of d where the config says so."""
     table = params[EMBEDDING]["token"]
     return table * c.width**-0.5 if c.scaled_output else table
 
@@ -90,9 +91,10 @@ def encode(
     params: Tree, inputs: Inputs, key: Array | None = None, *, at: Array | None = None, layers: bool = False,
     attention: bool = False, c: Config, execution: stack.Execution = stack.Execution(),
 ) -> Encoded:
-    """`Model.encode`: the outputs of the decoder or, without `inputs.source`, of the encoder, for `inputs.tokens`. With
-    pre norm, `layers` are the sums before the final norm. Raises ValueError for a field of `inputs` that the model does
-    not take, a mask that does not fit the stack, or more tokens than the model has positions for."""
+    """Implements `Model.encode`: returns the outputs of the decoder or, without `inputs.source`, of the encoder, for
+    `inputs.tokens`. With pre norm, `layers` are the sums before the final norm. Raises ValueError for a field of
+    `inputs` that the model does not take, a mask that does not fit the stack, or more tokens than the model has
+    positions for."""
     check_inputs(inputs, INPUTS if c.stacks == "both" else SOURCE_INPUTS)
     inputs = blocks.same_text(inputs) if c.stacks == SAME_TEXT else inputs
     run = partial(_run, params, c=c, execution=execution, attention=attention)
@@ -155,9 +157,9 @@ def start_cache(
     params: Tree, batch_size: int, length: int, source: Inputs | None = None, *, c: Config,
     execution: stack.Execution = stack.Execution(),
 ) -> Cache:
-    """The cache for `batch_size` texts of `length` tokens that are conditioned on `source`, texts i32[b, s], whose keys
-    and values are computed once. `batch_size` is a multiple n b: each source is that of n consecutive texts. Raises
-    ValueError without one."""
+    """Makes the cache for `batch_size` texts of `length` tokens that are conditioned on `source`, texts i32[b, s],
+    whose keys and values are computed once. `batch_size` is a multiple n b: each source is that of n consecutive texts.
+    Raises ValueError without one."""
     if source is None:
         raise ValueError("an encoder-decoder generates given a source text; give start_cache its `source`")
     if 0 < c.max_length < length:
@@ -169,17 +171,17 @@ def start_cache(
 
     depth, empty = c.depth[DECODER], jnp.zeros((batch_size, c.heads, length, c.k), execution.dtype)
     layers = stack.unstacked(params[DECODER]["layers"], depth)
-    _, projected = _apply_each(run, layers, hidden, [None] * depth, c, execution)
+    _, projected = _apply_unrolled(run, layers, hidden, [None] * depth, c, execution)
     real = blocks.text_mask(source).segment_ids > 0
     return Cache(layers, [KVCache(empty, empty)] * depth, projected, real, jnp.int32(0))
 
 
-def _apply_each(
-    run: Callable[[Tree, Array, Any], tuple[Array, Any]], layers: Tree, x: Array, others: list, c: Config,
+def _apply_unrolled(
+    run: Callable[[Tree, Array, Any], tuple[Array, Any]], layers: Tree, x: Array, inputs: list, c: Config,
     execution: stack.Execution,
 ) -> tuple[Array, list]:
-    """Runs the decoder's unstacked layers, each with x and its entry of `others`."""
-    return stack.apply([run] * len(others), layers, [blocks.layer_specs(c, DECODER)] * len(others), x, others,
+    """Runs x through the decoder's unstacked layers. Each also reads its entry of `inputs`."""
+    return stack.apply([run] * len(inputs), layers, [blocks.layer_specs(c, DECODER)] * len(inputs), x, inputs,
                        execution=replace(execution, remat="none"))
 
 
@@ -187,8 +189,8 @@ def decode(
     params: Tree, tokens: Array, cache: Cache, real: Array | None = None, *, c: Config,
     execution: stack.Execution = stack.Execution(),
 ) -> tuple[Array, Cache]:
-    """The decoder's output [b, t, d] at the next t tokens i32[b, t], and the cache with these tokens. The result is
-    undefined beyond the cache's capacity.
+    """Returns the decoder's output [b, t, d] at the next t tokens i32[b, t], and the cache with these tokens. The
+    result is undefined beyond the cache's capacity.
 
     `real` i32[] is the number of the t tokens that are not padding: the next call overwrites the others.
     """
@@ -207,7 +209,7 @@ def decode(
             p["cross_attention"], y, source, cache.real[:, None], c.heads, scaled=c.scaled_attention), None), c)
         return blocks.mlp_block(p, x, c), kv
 
-    x, kv = _apply_each(run, cache.layers, x, [*zip(cache.kv, cache.source, strict=True)], c, execution)
+    x, kv = _apply_unrolled(run, cache.layers, x, [*zip(cache.kv, cache.source, strict=True)], c, execution)
     if c.norm == "pre":
         x = norm.apply(decoder["final_norm"], x, c.norm_eps, c.norm_kind)
     return x, cache._replace(kv=kv, length=cache.length + (t if real is None else real))

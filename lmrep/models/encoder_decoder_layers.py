@@ -110,7 +110,7 @@ def check(c: Config) -> None:
 
 
 def initializer(c: Config, inputs: int) -> Initializer:
-    """Of a kernel with that many inputs."""
+    """Returns the initializer of a kernel with that many inputs."""
     if c.init == "normal":
         return normal(inputs**-0.5)
     limit = (3 / inputs) ** 0.5
@@ -118,20 +118,21 @@ def initializer(c: Config, inputs: int) -> Initializer:
 
 
 def specs(c: Config) -> Tree:
-    """The parameters: `embedding`, `source_embedding` where the source has another table, `encoder` and `decoder`."""
+    """Returns the parameters: `embedding`, `source_embedding` where the source has another table, `encoder` and
+    `decoder`."""
     table = {"token": ParamSpec((c.vocab, c.width), ("vocab", "embed"), normal(c.embedding_stddev or c.width**-0.5))}
     return {**dict.fromkeys(tables(c), table), **{name: stack_specs(c, name) for name in c.depth}}
 
 
 def tables(c: Config) -> tuple[str, ...]:
-    """The names of the token tables that the stacks read."""
+    """Returns the names of the token tables that the stacks read."""
     if c.tied in ("all", "embeddings"):
         return (EMBEDDING,)
     return (SOURCE_EMBEDDING,) if c.stacks == "encoder" else (EMBEDDING, SOURCE_EMBEDDING)
 
 
 def stack_specs(c: Config, name: str) -> Tree:
-    """The parameters of a stack: `layers` and, by config, `relative`, `position` and `final_norm`."""
+    """Returns the parameters of a stack: `layers` and, by config, `relative`, `position` and `final_norm`."""
     tree = {"layers": stack.specs(layer_specs(c, name), c.depth[name])}
     if c.positions == "relative":
         tree["relative"] = relative_bias.specs(buckets(c, name), c.heads, normal(c.width**-0.5))
@@ -143,7 +144,7 @@ def stack_specs(c: Config, name: str) -> Tree:
 
 
 def layer_specs(c: Config, name: str) -> Tree:
-    """The parameters of one layer of a stack."""
+    """Returns the parameters of one layer of a stack."""
     inner = c.heads * c.k
     attention = attention_layer.specs(
         c.width, c.heads, initializer(c, c.width), initializer(c, inner), c.k,
@@ -156,7 +157,7 @@ def layer_specs(c: Config, name: str) -> Tree:
 
 
 def buckets(c: Config, name: str) -> Buckets:
-    """Of the distances in a stack."""
+    """Returns the buckets of the distances in a stack."""
     return Buckets(c.buckets, c.max_distance, both_sides=name == ENCODER)
 
 
@@ -164,7 +165,7 @@ def buckets(c: Config, name: str) -> Buckets:
 
 
 def text_mask(inputs: Inputs, causal: bool = False) -> AttentionMask:
-    """The mask of a text. Raises ValueError if it is causal where `causal` is not, or the reverse."""
+    """Makes the mask of a text. Raises ValueError if it is causal where `causal` is not, or the reverse."""
     mask = inputs.attention_mask or AttentionMask(jnp.ones_like(inputs.tokens), causal=causal)
     if mask.causal != causal:
         raise ValueError("the encoder reads from both sides, and the decoder from left to right; expected an "
@@ -173,8 +174,8 @@ def text_mask(inputs: Inputs, causal: bool = False) -> AttentionMask:
 
 
 def same_text(inputs: Inputs) -> Inputs:
-    """The inputs of both stacks that read one text: the decoder's tokens are those before each position of a segment,
-    from START on (Lewis et al., 2020, section 3.1)."""
+    """Makes the inputs of both stacks that read one text: the decoder's tokens are those before each position of a
+    segment, from START on (Lewis et al., 2020, section 3.1)."""
     def before(x: Array, first: int) -> Array:
         return jnp.pad(x[:, :-1], ((0, 0), (1, 0)), constant_values=first)
 
@@ -185,7 +186,7 @@ def same_text(inputs: Inputs) -> Inputs:
 
 
 def embed(params: Tree, name: str, tokens: Array, positions: Array | None, length: int, c: Config) -> Array:
-    """Float32 [b, t, d]; positions are below `length`."""
+    """Embeds tokens as float32 [b, t, d]; positions are below `length`."""
     if 0 < c.max_length < length:
         raise ValueError(f"got {length} tokens; the model takes {c.max_length} at most")
     table = params[SOURCE_EMBEDDING if name == ENCODER and SOURCE_EMBEDDING in params else EMBEDDING]
@@ -202,7 +203,7 @@ def embed(params: Tree, name: str, tokens: Array, positions: Array | None, lengt
 
 
 def dropped(key: Array | None, x: Array, c: Config) -> Array:
-    """x [b, t, d] with the dropout of embeddings and outputs."""
+    """Applies to x [b, t, d] the dropout of embeddings and outputs."""
     return dropout.apply(key, x, c.dropout, (1,) if c.shared_dropout else ())
 
 
@@ -210,13 +211,13 @@ def attention_block(
     p: Tree, name: str, x: Array, attend: Attend, c: Config, key: Array | None, output_key: Array | None,
     kv: KVCache | None = None,
 ) -> tuple[Array, Array | None]:
-    """A block of attention, to x or to the keys and values `kv`: (x [b, t, d], the probabilities)."""
+    """Applies a block of attention, to x or to the keys and values `kv`. Returns (x [b, t, d], the probabilities)."""
     return add(p, name, x, lambda y: attention_layer.apply(
         p[name], y, attend, c.heads, rate=c.attention_dropout, key=key, kv=kv), c, output_key)
 
 
 def mlp_block(p: Tree, x: Array, c: Config, key: Array | None = None, output_key: Array | None = None) -> Array:
-    """The feed-forward block."""
+    """Applies the feed-forward block."""
     run = partial(mlp.apply, p["mlp"], activation=c.activation, rate=c.mlp_dropout, key=key,
                   same_along=(1,) if c.shared_dropout else ())
     return add(p, "mlp", x, lambda y: (run(y), None), c, output_key)[0]
@@ -225,6 +226,6 @@ def mlp_block(p: Tree, x: Array, c: Config, key: Array | None = None, output_key
 def add(
     p: Tree, name: str, x: Array, block: Callable[[Array], tuple[Array, Any]], c: Config, key: Array | None = None
 ) -> tuple[Array, Any]:
-    """As `residual.apply`, with the norm of the block `name`."""
+    """Calls `residual.apply` with the norm of the block `name`."""
     return residual.apply(p[f"{name}_norm"], x, block, pre=c.norm == "pre", eps=c.norm_eps, kind=c.norm_kind,
                           rate=c.dropout, key=key, same_along=(1,) if c.shared_dropout else ())

@@ -32,7 +32,7 @@ def parse_layers(
     """
     text = layers if isinstance(layers, str) else ",".join(map(str, np.atleast_1d(layers).tolist()))
     join, colon, names = text.rpartition(":")
-    before = " or ".join(f"{each}:" for each in joins)
+    before = " or ".join(f"{name}:" for name in joins)
     if colon and join not in joins:
         raise UserError(f"layers is {text!r}; expected all, last, or numbers such as 3,4; {before} may precede")
     if names in ("all", "last"):
@@ -50,12 +50,12 @@ def parse_layers(
 
 
 def num_layers(model: Model) -> int:
-    """l, the number of layers of a model."""
+    """Returns l, the number of layers of a model."""
     return len(widths(model)) - 1
 
 
 def widths(model: Model) -> tuple[int, ...]:
-    """The width of each of `outputs`."""
+    """Returns the width of each of `outputs`."""
     inputs = Inputs(tokens=jax.ShapeDtypeStruct((1, 1), jnp.int32))
     if "characters" in model.inputs:
         inputs = inputs._replace(characters=jax.ShapeDtypeStruct((1, 1, MAX_CHARACTERS), jnp.int32))
@@ -65,19 +65,19 @@ def widths(model: Model) -> tuple[int, ...]:
 
 
 def outputs(encoded: Encoded) -> list[Array]:
-    """The outputs of the embedding and of every layer, float32 [b, t, width of the layer], from what `Model.encode`
-    returned with `layers=True`. The last is after the final norm, where there is one."""
+    """Returns the outputs of the embedding and of every layer, float32 [b, t, width of the layer], from what
+    `Model.encode` returned with `layers=True`. The last is after the final norm, where there is one."""
     return [x.astype(jnp.float32) for x in (*encoded.layers[:-1], encoded.hidden)]
 
 
-def combine(every: Sequence[Array], layers: Layers) -> Array:
-    """The chosen ones of `outputs`, as float32 [n, b, t, d]; n is 1 for a sum or a concatenation. Raises UserError if
-    layers of different widths cannot be stacked or summed."""
-    chosen = [every[number] for number in layers.numbers]
-    if layers.join != "concat" and len({x.shape[-1] for x in chosen}) > 1:
-        widths = ", ".join(f"{number}: {x.shape[-1]}" for number, x in zip(layers.numbers, chosen, strict=True))
+def combine(layer_outputs: Sequence[Array], layers: Layers) -> Array:
+    """Selects and joins layers of `outputs`, float32 [n, b, t, d]; n is 1 for a sum or a concatenation. Raises
+    UserError if layers of different widths cannot be stacked or summed."""
+    selected = [layer_outputs[number] for number in layers.numbers]
+    if layers.join != "concat" and len({x.shape[-1] for x in selected}) > 1:
+        widths = ", ".join(f"{number}: {x.shape[-1]}" for number, x in zip(layers.numbers, selected, strict=True))
         together = ",".join(map(str, layers.numbers))
         raise UserError(f"the chosen layers have different widths ({widths}); choose one at a time, or join them: "
                         f"concat:{together}")
-    return {"stack": jnp.stack, "mix": jnp.stack, "sum": lambda chosen: sum(chosen)[None],
-            "concat": lambda chosen: jnp.concatenate(chosen, -1)[None]}[layers.join](chosen)
+    return {"stack": jnp.stack, "mix": jnp.stack, "sum": lambda arrays: sum(arrays)[None],
+            "concat": lambda arrays: jnp.concatenate(arrays, -1)[None]}[layers.join](selected)

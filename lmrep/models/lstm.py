@@ -45,7 +45,7 @@ class Config:
 
 
 def build(c: Config, execution: Execution = Execution(), name: str = "lstm") -> Model:
-    """The model of config `c`."""
+    """Builds the model of config `c`."""
     return Model(
         name=name,
         specs=specs(c),
@@ -66,12 +66,12 @@ def build(c: Config, execution: Execution = Execution(), name: str = "lstm") -> 
 
 
 def uniform(c: Config) -> Initializer:
-    """The distribution of initial weights."""
+    """Returns the distribution of initial weights."""
     return recurrent.uniform(c.init_range or c.width**-0.5)
 
 
 def specs(c: Config) -> Tree:
-    """The parameters: `embedding`, and `layers` by number, whose input widths may differ."""
+    """Returns the parameters: `embedding`, and `layers` by number, whose input widths may differ."""
     return {
         "embedding": {"token": ParamSpec((c.vocab, c.table_width), ("vocab", "embed"), uniform(c))},
         "layers": {str(i): recurrent.specs(c.width if i else c.table_width, c.width, uniform(c), c.cell, c.forget_bias)
@@ -88,7 +88,7 @@ def encode(
     params: Tree, inputs: Inputs, key: Array | None = None, *, at: Array | None = None, layers: bool = False,
     attention: bool = False, c: Config, execution: Execution = Execution(),
 ) -> Encoded:
-    """`Model.encode`: representations of the tokens up to each position.
+    """Implements `Model.encode`: returns representations of the tokens up to each position.
 
     The state is reset where the segment id changes, so that packed segments are independent, and kept at padding (id
     0). The first position continues from `inputs.carry`. `hidden` is after dropout. The layers are never scanned.
@@ -124,7 +124,7 @@ def encode(
 
 
 def output_embedding(params: Tree, key: Array | None = None) -> Array:
-    """The token table [v, e]."""
+    """Returns the token table [v, e]."""
     return params["embedding"]["token"]
 
 

@@ -20,7 +20,7 @@ class Config:
 
 
 def build(c: Config, execution: Execution = Execution(), name: str = "none") -> Model:
-    """A network without parameters whose vectors have width 0."""
+    """Builds a network without parameters whose vectors have width 0."""
     inputs = frozenset({"tokens", "positions", "attention_mask", *(["token_type_ids"] if c.token_types > 1 else [])})
 
     def encode(

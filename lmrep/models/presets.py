@@ -92,10 +92,10 @@ def _elmo(cell: int, width: int, highways: int, encoder: int, pretraining: int) 
 
 def _transformer_xl(
     layers: int, width: int, heads: int, mlp: int, memory: int, encoder: int, pretraining: int,
-    tokenizer: str = "words", **other: Any,
+    tokenizer: str = "words", **options: Any,
 ) -> Preset:
     """Dai et al. (2019), with the sizes and the memory of the released scripts for training."""
-    config = transformer_xl.Config(layers=layers, width=width, heads=heads, mlp=mlp, memory=memory, **other)
+    config = transformer_xl.Config(layers=layers, width=width, heads=heads, mlp=mlp, memory=memory, **options)
     return Preset(config, encoder, pretraining, "transformer_xl", tokenizer, False, "transformer_xl")
 
 

@@ -18,8 +18,8 @@ LAYER = re.compile(r"\s*([0-9]{1,9})\s*:\s*([0-9]{1,9}\s*(?:,\s*[0-9]{1,9}\s*)*)
 
 
 def parse(text: str, layers: int, heads: int, name: str = "model.pruned_heads") -> dict[int, tuple[int, ...]]:
-    """{layer: its removed heads, ascending}, without layers that keep all, of a `text` as above, "" for none. `heads`
-    are those of a layer before any was removed; messages call the field `name`.
+    """Returns {layer: its removed heads, ascending}, without layers that keep all, of a `text` as above, "" for none.
+    `heads` are those of a layer before any was removed; messages call the field `name`.
 
     Raises UserError where the text has another form, or names a layer or head that there is not, or all heads of a
     layer.
@@ -42,24 +42,25 @@ def parse(text: str, layers: int, heads: int, name: str = "model.pruned_heads") 
 
 
 def write(pruned: Mapping[int, Iterable[int]]) -> str:
-    """The text whose `parse` is `pruned`."""
+    """Formats removed heads as the text that `parse` reads."""
     return ";".join(f"{layer}:{','.join(map(str, sorted(heads)))}" for layer, heads in sorted(pruned.items()) if heads)
 
 
 def kept(text: str, layers: int, heads: int) -> tuple[tuple[int, ...], ...]:
-    """The heads that each layer keeps. Raises UserError as `parse`."""
+    """Returns the heads that each layer keeps. Raises UserError like `parse`."""
     pruned = parse(text, layers, heads)
     return tuple(tuple(head for head in range(heads) if head not in pruned.get(layer, ())) for layer in range(layers))
 
 
 def counts(text: str, layers: int, heads: int) -> Counter[int]:
-    """{number of heads: how many layers keep as many}, without a list of all layers. Raises UserError as `parse`."""
+    """Returns {number of heads: number of layers that keep as many}, without a list of all layers. Raises UserError
+    like `parse`."""
     pruned = parse(text, layers, heads)
     return +Counter({heads: layers - len(pruned)}) + Counter(heads - len(removed) for removed in pruned.values())
 
 
 def check(text: str, layers: int, heads: int, share: str) -> None:
-    """Raises UserError as `parse`, and where layers that share parameters (`model.share`) lack different heads."""
+    """Raises UserError like `parse`, and where layers that share parameters (`model.share`) lack different heads."""
     pruned = parse(text, layers, heads)
     if share != "none" and pruned and (len(pruned) < layers or len({*pruned.values()}) > 1):
         raise UserError(f"model.pruned_heads is {text}, and layers share parameters (model.share={share}); remove the "
@@ -98,8 +99,8 @@ def remove(
     params: Tree, before: Sequence[Sequence[int]], after: Sequence[Sequence[int]], head_width: int,
     shared: Sequence[str] = (),
 ) -> Tree:
-    """The layers of a Transformer, NumPy arrays as `lmrep.layers.stack.specs` lays them out, without some of their
-    heads: `before` and `after` are the numbers of the heads that each layer has, ascending."""
+    """Returns the layers of a Transformer, NumPy arrays as `lmrep.layers.stack.specs` lays them out, without some of
+    their heads: `before` and `after` are the numbers of the heads that each layer has, ascending."""
     def layer(i: int) -> Tree:
         if len({len(heads) for heads in before}) > 1:
             return params[str(i)]

@@ -74,7 +74,7 @@ def check(c: Config) -> None:
 
 
 def build(c: Config, execution: Execution = Execution(), name: str = "seq2seq_lstm") -> Model:
-    """The model of config `c`."""
+    """Builds the model of config `c`."""
     check(c)
     encoder_alone = c.stacks == "encoder"
     return Model(
@@ -88,7 +88,7 @@ def build(c: Config, execution: Execution = Execution(), name: str = "seq2seq_ls
 
 
 def sizes(c: Config) -> Sizes:
-    """The numbers of published formulas."""
+    """Returns the numbers of published formulas."""
     encoder = sum(4 * (c.width // 2) * (d + c.width // 2) * 2 for d in _widths(c))
     if c.stacks == "encoder":
         return Sizes(encoder)
@@ -100,18 +100,18 @@ def sizes(c: Config) -> Sizes:
 
 
 def _widths(c: Config) -> list[int]:
-    """What each layer of the encoder reads."""
+    """Returns the input width of each layer of the encoder."""
     return [c.embedding, *[c.width] * (c.layers - 1)]
 
 
 def _decoder_widths(c: Config) -> list[int]:
-    """What each layer of the decoder reads; [] without one."""
+    """Returns the input width of each layer of the decoder; [] without one."""
     return [c.embedding + c.input_feeding * c.width, *[c.width] * (c.layers - 1)] if c.stacks == "both" else []
 
 
 def specs(c: Config) -> Tree:
-    """The parameters: `embedding`, `source_embedding` where the source has another table, `encoder` and `decoder` by
-    layer, and `attention`."""
+    """Returns the parameters: `embedding`, `source_embedding` where the source has another table, `encoder` and
+    `decoder` by layer, and `attention`."""
     init: Initializer = recurrent.uniform(c.init_range)
     table = {"token": ParamSpec((c.vocab, c.embedding), ("vocab", "embed"), init)}
     layer = partial(recurrent.specs, init=init, forget_bias=c.forget_bias)
@@ -142,7 +142,7 @@ class _Source(NamedTuple):
 
 
 def _read(params: Tree, inputs: Inputs, key: Array | None, c: Config, execution: Execution) -> _Source:
-    """The encoder on `inputs.tokens`. Raises ValueError as `encode`."""
+    """Runs the encoder on `inputs.tokens`. Raises ValueError like `encode`."""
     mask = inputs.attention_mask or AttentionMask(jnp.ones_like(inputs.tokens))
     if mask.causal or mask.mask is not None:
         raise ValueError("the encoder reads from both sides; expected an AttentionMask with causal=False and no "
@@ -159,12 +159,12 @@ def _read(params: Tree, inputs: Inputs, key: Array | None, c: Config, execution:
         for direction, step in DIRECTIONS.items():
             cell = params["encoder"][name][direction]
             input_specs = recurrent.specs(x.shape[-1], c.width // 2, recurrent.uniform(1.0))
-            y, every = recurrent.apply(
+            y, all_states = recurrent.apply(
                 gather_params(cell["input"], input_specs["input"]), cell["recurrent"]["kernel"], x[:, ::step],
                 recurrent.initial_state(len(x), c.width // 2), real=real[:, ::step],
-                starts=recurrent.segment_starts(segment_ids[:, ::step]), every=True)
+                starts=recurrent.segment_starts(segment_ids[:, ::step]), all_states=True)
             outputs.append(y[:, ::step])
-            after[direction] = {name: value[:, ::step] for name, value in every.items()}
+            after[direction] = {name: value[:, ::step] for name, value in all_states.items()}
         x = jnp.where(real[..., None], jnp.concatenate(outputs, -1), 0)
         layers.append(x)
         states.append(after)
@@ -172,7 +172,8 @@ def _read(params: Tree, inputs: Inputs, key: Array | None, c: Config, execution:
 
 
 def _last_states(source: _Source, segments: Array) -> dict[str, Tree]:
-    """By layer, the encoder's states [b, n, d] after its last positions of the segments i32[b, n], from both sides."""
+    """Returns by layer the encoder's states [b, n, d] after its last positions of the segments i32[b, n], from both
+    sides."""
     same = source.segment_ids[:, None, :] == segments[:, :, None]  # [b, n, s]
     places = jnp.arange(same.shape[-1])
     at = {"forward": jnp.where(same, places, 0).max(-1), "backward": jnp.where(same, places, places[-1]).min(-1)}
@@ -188,26 +189,26 @@ def encode(
     params: Tree, inputs: Inputs, key: Array | None = None, *, at: Array | None = None, layers: bool = False,
     attention: bool = False, c: Config, execution: Execution = Execution(),
 ) -> Encoded:
-    """`Model.encode`: the outputs of the decoder or, without `inputs.source`, of the encoder, for `inputs.tokens`.
-    There is one layer of encoder-decoder attention, of one head. Raises ValueError for a field of `inputs` that the
-    network does not take, a mask that does not fit, or too many tokens; `attention` of the encoder alone, or of a
-    network that has none; or `layers` of the decoder."""
+    """Implements `Model.encode`: returns the outputs of the decoder or, without `inputs.source`, of the encoder, for
+    `inputs.tokens`. There is one layer of encoder-decoder attention, of one head. Raises ValueError for a field of
+    `inputs` that the network does not take, a mask that does not fit, or too many tokens; `attention` of the encoder
+    alone, or of a network that has none; or `layers` of the decoder."""
     check_inputs(inputs, SOURCE_INPUTS if c.stacks == "encoder" else INPUTS)
     if attention and (inputs.source is None or c.attention == "none"):
         raise ValueError("the encoder has no attention" if inputs.source is None else "model.attention is none")
     source_key, embedding_key, *keys = prng.split(key, 3 + c.layers)
     if inputs.source is None:
         source = _read(params, inputs, source_key, c, execution)
-        x, every, weights = dropout.apply(keys[-1], source.outputs, c.dropout), source.layers, None
+        x, outputs, weights = dropout.apply(keys[-1], source.outputs, c.dropout), source.layers, None
     else:
         if layers:
             raise ValueError("the decoder's layers are not returned; leave out layers=True")
         check_inputs(inputs.source, SOURCE_INPUTS)
         x, weights = _decode_all(params, inputs, source_key, embedding_key, keys, c, execution)
-        every = ()
+        outputs = ()
     if at is not None:
         x = jnp.take_along_axis(x, at[..., None], axis=1)
-    return Encoded(x, every if layers else None, cross_attention=weights[None, :, None] if attention else None)
+    return Encoded(x, outputs if layers else None, cross_attention=weights[None, :, None] if attention else None)
 
 
 def _check_length(tokens: Array, c: Config) -> None:
@@ -219,8 +220,8 @@ def _decode_all(
     params: Tree, inputs: Inputs, source_key: Array | None, embedding_key: Array | None, keys: list[Array | None],
     c: Config, execution: Execution,
 ) -> tuple[Array, Array]:
-    """The decoder's outputs [b, t, d] for texts whose segments start from the states of the source's, and its attention
-    probabilities, as `attentive_lstm.apply`."""
+    """Returns the decoder's outputs [b, t, d] for texts whose segments start from the states of the source's, and its
+    attention probabilities, as `attentive_lstm.apply`."""
     mask = inputs.attention_mask or AttentionMask(jnp.ones_like(inputs.tokens), causal=True)
     if not mask.causal or mask.mask is not None:
         raise ValueError("the decoder reads from left to right; expected an AttentionMask with causal=True and no "
@@ -252,8 +253,8 @@ def start_cache(
     params: Tree, batch_size: int, length: int, source: Inputs | None = None, *, c: Config,
     execution: Execution = Execution(),
 ) -> Cache:
-    """The state before the first token of `batch_size` texts that are generated from `source`, b texts of one segment
-    each, a multiple of b: each source is that of consecutive texts. Raises ValueError without one."""
+    """Returns the state before the first token of `batch_size` texts that are generated from `source`, b texts of one
+    segment each, a multiple of b: each source is that of consecutive texts. Raises ValueError without one."""
     if source is None:
         raise ValueError("an encoder-decoder generates given a source text; give start_cache its `source`")
     encoded = _read(params, source, None, c, execution)
@@ -268,8 +269,8 @@ def decode(
     params: Tree, tokens: Array, cache: Cache, length: Array | None = None, *, c: Config,
     execution: Execution = Execution(),
 ) -> tuple[Array, Cache]:
-    """The decoder's output [b, t, d] at the next tokens i32[b, t], and the cache after the first `length` of them, by
-    default all."""
+    """Returns the decoder's output [b, t, d] at the next tokens i32[b, t], and the cache after the first `length` of
+    them, by default all."""
     b, t = tokens.shape
     real = jnp.broadcast_to(jnp.arange(t) < (t if length is None else length), (b, t))
     unused = jax.tree.map(lambda x: jnp.broadcast_to(x[:, None], (b, t, c.width)), cache.state)

@@ -118,7 +118,7 @@ def check(c: Config) -> None:
 
 
 def build(c: Config, execution: stack.Execution = stack.Execution(), name: str = "transformer") -> Model:
-    """The model of config `c`."""
+    """Builds the model of config `c`."""
     check(c)
     run = partial(encode, c=c, execution=execution)
     return Model(
@@ -141,18 +141,18 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
 
 
 def sizes(c: Config) -> Sizes:
-    """The numbers of published formulas: each layer has four projections of the attention and two of the block after
-    it, 4 d h k + 2 d f."""
+    """Returns the numbers of published formulas: each layer has four projections of the attention and two of the block
+    after it, 4 d h k + 2 d f."""
     projection = c.table_width * c.width if c.table_width != c.width else 0
     attention = c.head_width * sum(heads * layers for heads, layers in c.head_counts.items())
-    whole = attention == c.layers * c.width  # that script counts layers of one size
+    equal_layers = attention == c.layers * c.width  # ELECTRA's script counts layers of one size
     return Sizes(4 * c.width * attention + 2 * c.layers * c.width * c.mlp + projection, attention,
-                 TransformerSizes(c.layers, c.width, c.heads, c.mlp, c.table_width, c.vocab) if whole else None)
+                 TransformerSizes(c.layers, c.width, c.heads, c.mlp, c.table_width, c.vocab) if equal_layers else None)
 
 
 def generator_config(c: Config, fraction: float, layers: int = 0) -> Config:
-    """The config of a generator (Clark et al., 2020): a fraction of the width, that many layers (0: the same) and
-    tables of the same width. Heads keep their width or, if that does not divide the new width, are wider."""
+    """Returns the config of a generator (Clark et al., 2020): a fraction of the width, that many layers (0: the same)
+    and tables of the same width. Heads keep their width or, if that does not divide the new width, are wider."""
     width = max(1, round(fraction * c.width))
     heads = next(h for h in range(max(1, width * c.heads // c.width), 0, -1) if width % h == 0)
     return replace(c, width=width, heads=heads, mlp=width * c.mlp // c.width, embedding=c.table_width,
@@ -160,18 +160,18 @@ def generator_config(c: Config, fraction: float, layers: int = 0) -> Config:
 
 
 def input_fields(c: Config) -> frozenset[str]:
-    """The fields of `Inputs` that `encode` takes."""
+    """Returns the fields of `Inputs` that `encode` takes."""
     types = ["token_type_ids"] if c.token_types > 1 else []
     return frozenset({"tokens", "positions", "attention_mask", "gates", *types})
 
 
 def initializer(c: Config, stddev: float = 0.0) -> Initializer:
-    """The initializer of kernels and tables, optionally with another standard deviation."""
+    """Returns the initializer of kernels and tables, optionally with another standard deviation."""
     return {"normal": normal, "truncated_normal": truncated_normal}[c.init](stddev or c.init_stddev)
 
 
 def specs(c: Config) -> Tree:
-    """The parameters: `embedding`, `layers` and, by config, `embedding_norm`, `project`, `final_norm`."""
+    """Returns the parameters: `embedding`, `layers` and, by config, `embedding_norm`, `project`, `final_norm`."""
     init, e = initializer(c), c.table_width
     rows = c.max_length + c.position_offset if c.positions == "learned" else 0
     tree = {
@@ -190,7 +190,7 @@ def specs(c: Config) -> Tree:
 
 
 def layer_specs(c: Config) -> Tree | list[Tree]:
-    """The parameters of one layer; a list, one entry a layer, where layers have different numbers of heads."""
+    """Returns the parameters of one layer; a list, one entry a layer, where layers have different numbers of heads."""
     init = initializer(c)
     scale = (2 * c.layers) ** -0.5 if c.residual_init == "scaled" else 1.0
     adding = initializer(c, scale * c.init_stddev)
@@ -208,11 +208,11 @@ def encode(
     params: Tree, inputs: Inputs, key: Array | None = None, *, at: Array | None = None, layers: bool = False,
     attention: bool = False, c: Config, execution: stack.Execution = stack.Execution(),
 ) -> Encoded:
-    """`Model.encode`. With `at`, the last layer runs at these positions only. With pre norm, `layers` are the sums
-    before the final norm, and `hidden` is normalized. Attention probabilities are computed by the backend "xla",
-    whatever `execution.attention` is. Heads count from 0 in each layer; a layer that has fewer reads the first gates,
-    and its probabilities end with zeros. Raises ValueError for a field of `inputs` that the model does not take, more
-    tokens than it has positions for, or `at` together with `layers` or `attention`, which are of all positions."""
+    """Implements `Model.encode`. With `at`, the last layer runs at these positions only. With pre norm, `layers` are
+    the sums before the final norm, and `hidden` is normalized. Attention probabilities are computed by the backend
+    "xla", whatever `execution.attention` is. Heads count from 0 in each layer; a layer that has fewer reads the first
+    gates, and its probabilities end with zeros. Raises ValueError for a field of `inputs` that the model does not take,
+    more tokens than it has positions for, or `at` together with `layers` or `attention`, which are of all positions."""
     if at is not None and (layers or attention):
         raise ValueError("`at` computes the last layer at some positions only; leave out `layers` and `attention`, "
                          "which need all positions")
@@ -226,8 +226,8 @@ def encode(
     embedding_key, stack_key = prng.split(key, 2)
     x = _embed(params, inputs, embedding_key, c).astype(execution.dtype)
 
-    def run(p: Tree, x: Array, given: tuple[Array | None, ...], at: Array | None = None) -> tuple[Array, tuple]:
-        (key, gates), heads = given, _heads_of(p, c)
+    def run(p: Tree, x: Array, slices: tuple[Array | None, ...], at: Array | None = None) -> tuple[Array, tuple]:
+        (key, gates), heads = slices, _heads_of(p, c)
         attention_key, *keys = prng.split(key, 4)
 
         def block(y: Array) -> tuple[Array, Array | None]:
@@ -251,8 +251,8 @@ def encode(
 
 
 def _scaled(layers: Tree, c: Config) -> Tree:
-    """The layers with query projections that are multiplied by the factor of their attention logits: implementations of
-    attention divide by the root of the heads' width alone."""
+    """Returns the layers with query projections that are multiplied by the factor of their attention logits:
+    implementations of attention divide by the root of the heads' width alone."""
     if c.scaled_attention and not c.attention_by_layer:
         return layers
     factors = (1 if c.scaled_attention else c.head_width**0.5) / (np.arange(c.layers) * c.attention_by_layer + 1)
@@ -268,17 +268,18 @@ def _scaled(layers: Tree, c: Config) -> Tree:
 
 
 def _heads_of(p: Tree, c: Config) -> int:
-    """The number of heads that a layer with these parameters has."""
+    """Returns the number of heads that a layer with these parameters has."""
     return p["attention"]["query"]["kernel"].shape[-1] // c.head_width
 
 
 def _with_heads(x: Array, heads: int) -> Array:
-    """x [b, h, ...] with zeros for further heads, so that the arrays of all layers have as many."""
+    """Pads x [b, h, ...] with zeros for further heads, so that the arrays of all layers have as many."""
     return jnp.pad(x, ((0, 0), (0, heads - x.shape[1]), (0, 0), (0, 0))) if x.shape[1] < heads else x
 
 
 def output_embedding(params: Tree, key: Array | None = None, *, c: Config) -> Array:
-    """The token table [v, e], with the dropout that `encode` uses with this key if dropout acts on the tables."""
+    """Returns the token table [v, e], with the dropout that `encode` uses with this key if dropout acts on the
+    tables."""
     embedding_key, _ = prng.split(key, 2)
     table = params["embedding"]["token"]
     return embedding.dropped_table(table, embedding_key, c.dropout) if c.table_dropout else table
@@ -287,7 +288,7 @@ def output_embedding(params: Tree, key: Array | None = None, *, c: Config) -> Ar
 def start_cache(
     params: Tree, batch_size: int, length: int, *, c: Config, execution: stack.Execution = stack.Execution()
 ) -> Cache:
-    """An empty cache for `length` tokens. Raises ValueError if the model has fewer positions."""
+    """Makes an empty cache for `length` tokens. Raises ValueError if the model has fewer positions."""
     if 0 < c.max_tokens < length:
         raise ValueError(f"a cache of {length} tokens was requested; the model has positions for {c.max_length}")
     empty = jnp.zeros((c.layers, batch_size, max(c.head_counts), length, c.head_width), execution.dtype)
@@ -298,8 +299,8 @@ def decode(
     params: Tree, tokens: Array, cache: Cache, real: Array | None = None, *, c: Config,
     execution: stack.Execution = stack.Execution(),
 ) -> tuple[Array, Cache]:
-    """The last layer's output [b, t, d] at the next t tokens i32[b, t], as `encode` with a causal mask, and the cache
-    with these tokens. The result is undefined beyond the cache's capacity.
+    """Returns the last layer's output [b, t, d] at the next t tokens i32[b, t], as `encode` with a causal mask, and the
+    cache with these tokens. The result is undefined beyond the cache's capacity.
 
     `real` i32[] is the number of the t tokens that are not padding: the next call overwrites the others.
     """
@@ -321,7 +322,8 @@ def decode(
 
 
 def _embed(params: Tree, inputs: Inputs, key: Array | None, c: Config) -> Array:
-    """Float32 [b, t, d]. Norm and dropout act at the tables' width, before the projection (Lan et al., 2019)."""
+    """Embeds tokens as float32 [b, t, d]. Norm and dropout act at the tables' width, before the projection (Lan et al.,
+    2019)."""
     tables = gather_params(params["embedding"], specs(c)["embedding"]) | {"token": params["embedding"]["token"]}
     positions = inputs.positions
     if positions is None:
@@ -342,13 +344,13 @@ def _layer(
     p: Tree, x: Array, attend: Callable[[Array], tuple[Array, Any]], c: Config,
     keys: Sequence[Array | None] = (None,) * 3, at: Array | None = None,
 ) -> tuple[Array, Any]:
-    """One layer: x [b, s, d] -> (x [b, t, d], what `attend` returns beside the output), at the t positions `at` or
-    all."""
+    """Applies one layer: x [b, s, d] -> (x [b, t, d], what `attend` returns beside the output), at the t positions `at`
+    or all."""
     attention_key, inner_key, mlp_key = keys
     add = partial(residual.apply, pre=c.norm == "pre", eps=c.norm_eps, rate=c.dropout)
-    x, other = add(p["attention_norm"], x, attend, key=attention_key, at=at)
+    x, collected = add(p["attention_norm"], x, attend, key=attention_key, at=at)
     return add(p["mlp_norm"], x, lambda y: (mlp.apply(
-        p["mlp"], y, c.activation, rate=c.mlp_dropout, key=inner_key), None), key=mlp_key)[0], other
+        p["mlp"], y, c.activation, rate=c.mlp_dropout, key=inner_key), None), key=mlp_key)[0], collected
 
 
 DEFINITION = ModelDef(

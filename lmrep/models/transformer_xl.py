@@ -53,7 +53,7 @@ from lmrep.models.transformer_xl_layers import (
 
 
 def build(c: Config, execution: stack.Execution = stack.Execution(), name: str = "transformer_xl") -> Model:
-    """The model of config `c`."""
+    """Builds the model of config `c`."""
     check(c)
     return Model(
         name=name,
@@ -77,14 +77,14 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
 
 
 def input_fields(c: Config) -> frozenset[str]:
-    """The fields of `Inputs` that `encode` takes."""
+    """Returns the fields of `Inputs` that `encode` takes."""
     return frozenset({"tokens", "attention_mask", "reversed", *(["carry"] if c.memory else []),
                       *(["token_type_ids"] if c.segments else []), *([] if c.causal else ["factorization"])})
 
 
 def specs(c: Config) -> Tree:
-    """The parameters: `embedding` (as `adaptive.embedding_specs`), `layers` and, by config, `biases` that layers share,
-    `query` and `final_norm`."""
+    """Returns the parameters: `embedding` (as `adaptive.embedding_specs`), `layers` and, by config, `biases` that
+    layers share, `query` and `final_norm`."""
     init = normal(c.init_stddev)
     tree = {"embedding": adaptive.embedding_specs(c.clusters, init),
             "layers": stack.specs(layer_specs(c), c.layers)}
@@ -101,8 +101,8 @@ def specs(c: Config) -> Tree:
 
 
 def initial_memory(batch_size: int, *, c: Config) -> Tree:
-    """An empty memory: `layers`, by number the inputs of each layer, float32 [b, memory, d], of which the last are the
-    most recent; and `filled` i32[b, memory], 1 where there is one."""
+    """Makes an empty memory: `layers`, by number the inputs of each layer, float32 [b, memory, d], of which the last
+    are the most recent; and `filled` i32[b, memory], 1 where there is one."""
     return {"layers": {str(i): jnp.zeros((batch_size, c.memory, c.width), jnp.float32) for i in range(c.layers)},
             "filled": jnp.zeros((batch_size, c.memory), jnp.int32)}
 
@@ -111,11 +111,11 @@ def encode(
     params: Tree, inputs: Inputs, key: Array | None = None, *, at: Array | None = None, layers: bool = False,
     attention: bool = False, c: Config, execution: stack.Execution = stack.Execution(),
 ) -> Encoded:
-    """`Model.encode`. With `at`, the last layer runs at these positions only. With `Inputs.factorization`, `hidden` is
-    the query stream at these positions, by default all, and `layers` and `attention` are the content stream's.
-    Attention probabilities are [l, b, h, t, memory + t] with a carry. Raises ValueError for a field of `inputs` that
-    the model does not take, a mask that is not causal for a network of left contexts, too many tokens, or, without a
-    factorization, `at` together with `layers` or `attention`."""
+    """Implements `Model.encode`. With `at`, the last layer runs at these positions only. With `Inputs.factorization`,
+    `hidden` is the query stream at these positions, by default all, and `layers` and `attention` are the content
+    stream's. Attention probabilities are [l, b, h, t, memory + t] with a carry. Raises ValueError for a field of
+    `inputs` that the model does not take, a mask that is not causal for a network of left contexts, too many tokens,
+    or, without a factorization, `at` together with `layers` or `attention`."""
     order, carry, (b, t) = inputs.factorization, inputs.carry, inputs.tokens.shape
     if at is not None and order is None and (layers or attention):
         raise ValueError("`at` computes the last layer at some positions only; leave out `layers` and `attention`, "
@@ -127,39 +127,40 @@ def encode(
     embedded = _streams(params, inputs, at, embedding_key, query_key, c, execution)
     memory = None if carry is None else jnp.stack(
         [carry["layers"][str(i)] for i in range(c.layers)]).astype(execution.dtype)
-    content_mask = _mask(inputs, mask, c, own=True)
-    last_mask = content_mask if at is None else _mask(inputs, mask, c, own=order is None, at=at)
+    content_mask = _mask(inputs, mask, c, itself=True)
+    last_mask = content_mask if at is None else _mask(inputs, mask, c, itself=order is None, at=at)
     relative = relative_positions(t, content_mask.visible.shape[-1], mask.causal, inputs.reversed, c)
     relative = dropout.apply(position_key, relative, c.dropout).astype(execution.dtype)
     remembered = _remembered(mask.segment_ids, carry, c)
 
-    def run(p: Tree, x: Streams, given: tuple[Array | None, ...], last: bool = False) -> tuple[Streams, tuple]:
-        key, before = given
+    def run(p: Tree, x: Streams, slices: tuple[Array | None, ...], last: bool = False) -> tuple[Streams, tuple]:
+        key, before = slices
         content_key, query_key = prng.split(key, 2)
         biases = p["attention"] if c.untie else params["biases"]
         source = x.content if before is None else jnp.concatenate([before, x.content], 1)
         normed = norm.apply(p["attention_norm"], source, c.norm_eps) if c.norm == "pre" else source
         keys = relative_attention.project(p["attention"], normed, relative, c.heads)
         block = partial(layer, p, biases, keys=keys, c=c)
-        kept = None if remembered is None else remembered.of(source, c)
+        new_memory = None if remembered is None else remembered.of(source, c)
         if last:  # nothing reads the content stream after it
             query = x.query if order is not None else take(x.content, at)
             query, _ = block(query, mask=last_mask, key=query_key if order is not None else content_key)
-            return (query, kept), None
+            return (query, new_memory), None
         content, probabilities = block(x.content, mask=content_mask, key=content_key)
         query = None if x.query is None else block(x.query, mask=last_mask, key=query_key)[0]
-        return Streams(content, query), (content if layers else None, probabilities if attention else None, kept)
+        return Streams(content, query), (content if layers else None, probabilities if attention else None, new_memory)
 
     only_chosen = at is not None and not layers and not attention
     keys = None if key is None else jax.random.split(stack_key, c.layers)
     streams, collected = stack.apply(
         [run] * c.layers, params["layers"], layer_specs(c), embedded, (keys, memory), execution=execution,
         last=partial(run, last=True) if only_chosen else None)
-    outputs, probabilities, kept = collected or (None, None, None)
+    outputs, probabilities, next_memory = collected or (None, None, None)
     if only_chosen:
-        hidden, last_kept = streams
+        hidden, last_memory = streams
         if remembered is not None:
-            kept = last_kept[None] if kept is None else jnp.concatenate([kept, last_kept[None]])
+            next_memory = last_memory[None] if next_memory is None else jnp.concatenate(
+                [next_memory, last_memory[None]])
     else:
         hidden = streams.content if order is None else streams.query
     if c.norm == "pre":
@@ -168,12 +169,13 @@ def encode(
     if at is not None:
         hidden = shard(hidden, "batch", None, None)  # heads use chosen positions in any order
     next_carry = None if remembered is None else {
-        "layers": {str(i): kept[i] for i in range(c.layers)}, "filled": remembered.filled}
+        "layers": {str(i): next_memory[i] for i in range(c.layers)}, "filled": remembered.filled}
     return Encoded(hidden, None if outputs is None else (embedded.content, *outputs), probabilities, next_carry)
 
 
 def _checked_mask(inputs: Inputs, c: Config) -> AttentionMask:
-    """The mask of the example, without its memory. Raises ValueError for inputs that the network does not take."""
+    """Returns the mask of the example, without its memory. Raises ValueError for inputs that the network does not
+    take."""
     check_inputs(inputs, input_fields(c))
     if 0 < c.max_length < (t := inputs.tokens.shape[1]):
         raise ValueError(f"got {t} tokens; the model takes {c.max_length} at most")
@@ -187,7 +189,7 @@ def _streams(
     params: Tree, inputs: Inputs, at: Array | None, key: Array | None, query_key: Array | None, c: Config,
     execution: stack.Execution,
 ) -> Streams:
-    """What the first layer reads; queries, at the positions `at`, where there is a factorization."""
+    """Returns the input of the first layer; with queries at the positions `at`, where there is a factorization."""
     x = dropout.apply(key, embed(params, inputs.tokens, c), c.dropout)
     x = shard(x, "batch", "length", None).astype(execution.dtype)
     if inputs.factorization is None:
@@ -197,12 +199,12 @@ def _streams(
 
 
 def output_embedding(params: Tree, key: Array | None = None) -> Array:
-    """The token table [v, d]."""
+    """Returns the token table [v, d]."""
     return params["embedding"]["token"]
 
 
 def output_layer(c: Config) -> OutputLayer:
-    """The adaptive softmax of a network with `cutoffs`."""
+    """Returns the adaptive softmax of a network with `cutoffs`."""
     def bound(f: Callable) -> Callable:
         return lambda params, head, *arrays: f(params["embedding"], head, *arrays, c.clusters)
 
@@ -215,39 +217,40 @@ def output_layer(c: Config) -> OutputLayer:
                        bound(adaptive.log_probabilities), bound(adaptive.logits))
 
 
-def _mask(inputs: Inputs, mask: AttentionMask, c: Config, own: bool, at: Array | None = None) -> Mask:
-    """What the queries at positions `at`, by default all, may attend to: the memory and the positions of the example.
-    With a factorization, a query attends to its own position if `own`."""
+def _mask(inputs: Inputs, mask: AttentionMask, c: Config, itself: bool, at: Array | None = None) -> Mask:
+    """Returns the mask of the queries at positions `at`, by default all. They may attend to the memory and the
+    positions of the example. With a factorization, a query attends to its position if `itself`."""
     segment_ids, order, types = mask.segment_ids, inputs.factorization, inputs.token_type_ids
     t = segment_ids.shape[1]
-    places = jnp.broadcast_to(jnp.arange(t), segment_ids.shape)
+    positions = jnp.broadcast_to(jnp.arange(t), segment_ids.shape)
 
     def rows(x: Array) -> Array:
         return x if at is None else take(x, at)
 
     def pairs(x: Array) -> tuple[Array, Array]:
-        """Of queries [b, t, 1] and keys [b, 1, s]."""
+        """Lays out x [b, s] for queries, [b, t, 1], and for keys, [b, 1, s]."""
         return rows(x)[:, :, None], x[:, None, :]
 
     query_segments, key_segments = pairs(segment_ids)
-    query_places, key_places = pairs(places)
+    query_positions, key_positions = pairs(positions)
     visible = query_segments == key_segments
     if mask.causal:
-        visible &= query_places >= key_places
+        visible &= query_positions >= key_positions
     if mask.mask is not None:
         visible &= rows(mask.mask)
     if order is not None:
         ordered = order.revealed[:, None, :] < rows(order.sees)[:, :, None]
-        visible &= (ordered | (query_places == key_places)) if own else ordered
-    distance = query_places - key_places
+        visible &= (ordered | (query_positions == key_positions)) if itself else ordered
+    distance = query_positions - key_positions
     equal = None if types is None else rows(types)[:, :, None] == types[:, None, :]
     if inputs.carry is not None:
         first = (query_segments == segment_ids[:, :1, None]) & (query_segments > 0)
         visible = jnp.concatenate([first & (inputs.carry["filled"][:, None, :] > 0), visible], -1)
-        back = jnp.broadcast_to(query_places - (jnp.arange(c.memory) - c.memory), (*query_places.shape[:2], c.memory))
-        distance = jnp.concatenate([back, distance], -1)
+        memory_distance = query_positions - (jnp.arange(c.memory) - c.memory)
+        memory_distance = jnp.broadcast_to(memory_distance, (*query_positions.shape[:2], c.memory))
+        distance = jnp.concatenate([memory_distance, distance], -1)
         if equal is not None:  # the type of remembered tokens is 0
-            of_memory = jnp.broadcast_to(rows(types)[:, :, None] == 0, back.shape)
+            of_memory = jnp.broadcast_to(rows(types)[:, :, None] == 0, memory_distance.shape)
             equal = jnp.concatenate([of_memory, equal], -1)
     if c.same_length:
         visible &= distance < c.memory
@@ -265,7 +268,7 @@ class _Memory(NamedTuple):
     has_carry: bool
 
     def of(self, source: Array, c: Config) -> Array:
-        """The next memory float32 [b, memory, d] of a layer whose inputs, with its memory, are [b, s, d]."""
+        """Returns the next memory float32 [b, memory, d] of a layer whose inputs, with its memory, are [b, s, d]."""
         source = jax.lax.stop_gradient(source)
         if not self.has_carry:
             source = jnp.pad(source, ((0, 0), (c.memory, 0), (0, 0)))
@@ -273,7 +276,7 @@ class _Memory(NamedTuple):
 
 
 def _remembered(segment_ids: Array, carry: Tree, c: Config) -> _Memory | None:
-    """None for a network without memory."""
+    """Prepares the next memory; None for a network without memory."""
     if not c.memory:
         return None
     b, t = segment_ids.shape
@@ -287,7 +290,7 @@ def _remembered(segment_ids: Array, carry: Tree, c: Config) -> _Memory | None:
 
 
 def _windows(x: Array, start: Array, size: int) -> Array:
-    """x [b, s, ...] -> [b, size, ...]: positions from `start` i32[b] on."""
+    """Cuts windows x [b, s, ...] -> [b, size, ...]: positions from `start` i32[b] on."""
     return jax.vmap(lambda x, start: jax.lax.dynamic_slice_in_dim(x, start, size))(x, start)
 
 

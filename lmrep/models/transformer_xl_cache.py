@@ -24,7 +24,7 @@ class Cache(NamedTuple):
 def start_cache(
     params: Tree, batch_size: int, length: int, *, c: Config, execution: stack.Execution = stack.Execution()
 ) -> Cache:
-    """An empty cache of `memory` tokens; without a memory, for `length` tokens."""
+    """Makes an empty cache of `memory` tokens; without a memory, for `length` tokens."""
     m = min(c.memory, length) if c.memory else length
     empty = jnp.zeros((c.layers, batch_size, m, c.heads, c.head_width), execution.dtype)
     relative = relative_positions(1, _distances(1, m, c) - 1, True, None, c).astype(execution.dtype)
@@ -35,12 +35,13 @@ def start_cache(
 
 
 def _scanned(execution: stack.Execution) -> stack.Execution:
-    """Without a gradient, a stack need not be unrolled."""
+    """Returns `execution` with scanned layers: without a gradient, a stack need not be unrolled."""
     return replace(execution, scan=True, remat="none")
 
 
 def _distances(t: int, m: int, c: Config) -> int:
-    """How many distances t tokens need with a cache of m: those to all keys, -1, and one more for the query stream."""
+    """Returns the number of distances that t tokens need with a cache of m: to all keys, -1, and one more for the query
+    stream."""
     return t + m + (1 if c.causal else 2)
 
 
@@ -48,7 +49,7 @@ def decode(
     params: Tree, tokens: Array, cache: Cache, real: Array | None = None, *, query: bool = False, c: Config,
     execution: stack.Execution = stack.Execution(),
 ) -> tuple[Array, Cache]:
-    """The output [b, t, d] at the next t tokens i32[b, t], and the cache with these tokens.
+    """Returns the output [b, t, d] at the next t tokens i32[b, t], and the cache with these tokens.
 
     Each token attends to itself and to `memory` tokens before it, or to all without a memory. It is what `encode` gives
     when it is given the tokens one at a time, each with the memory of those before it, however they are divided into
@@ -67,26 +68,28 @@ def decode(
         visible = known & (distance < c.memory + (not c.same_length)) if c.memory else known
         return Mask(jnp.broadcast_to(visible, (b, t, s)), None, None, t)
 
-    def run(p: Tree, streams: Streams, given: Cache) -> tuple[Streams, Cache]:
+    def run(p: Tree, streams: Streams, layer_cache: Cache) -> tuple[Streams, Cache]:
         attention, biases = p["attention"], p["attention"] if c.untie else params["biases"]
-        positions = given.positions if t == 1 else relative_attention.position_keys(attention, relative, c.heads)
+        positions = layer_cache.positions if t == 1 else relative_attention.position_keys(
+            attention, relative, c.heads)
         source = norm.apply(p["attention_norm"], streams.content, c.norm_eps) if c.norm == "pre" else streams.content
         new = relative_attention.keys_and_values(attention, source, c.heads)
-        keys, values = (jnp.concatenate(pair, 1) for pair in zip((given.keys, given.values), new, strict=True))
+        keys, values = (jnp.concatenate(pair, 1) for pair in zip(
+            (layer_cache.keys, layer_cache.values), new, strict=True))
 
         def at(x: Array, first: int, mask: Mask) -> Array:
-            of_text = relative_attention.Keys(keys, values, positions[first : first + s + 1])
-            return layer(p, biases, x, keys=of_text, mask=mask, key=None, c=c)[0]
+            text_keys = relative_attention.Keys(keys, values, positions[first : first + s + 1])
+            return layer(p, biases, x, keys=text_keys, mask=mask, key=None, c=c)[0]
 
         g = None if streams.query is None else at(streams.query, 0, mask(distance + 1))
         streams = Streams(at(streams.content, n - s - 1, mask(distance)), g)
         keys, values = (jax.lax.dynamic_slice_in_dim(part, count, m, 1) for part in (keys, values))
-        return streams, given._replace(keys=keys, values=values)
+        return streams, layer_cache._replace(keys=keys, values=values)
 
-    of_layers = cache._replace(length=None)
-    streams, of_layers = stack.apply([run] * c.layers, params["layers"], layer_specs(c), Streams(x, g), of_layers,
-                                     execution=_scanned(execution))
+    streams, layer_caches = stack.apply(
+        [run] * c.layers, params["layers"], layer_specs(c), Streams(x, g), cache._replace(length=None),
+        execution=_scanned(execution))
     hidden = streams.query if query else streams.content
     if c.norm == "pre":
         hidden = norm.apply(params["final_norm"], hidden, c.norm_eps)
-    return hidden, of_layers._replace(length=cache.length + count)
+    return hidden, layer_caches._replace(length=cache.length + count)

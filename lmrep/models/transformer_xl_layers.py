@@ -73,7 +73,7 @@ class Config:
         return adaptive.Clusters(self.vocab, self.width, self.width, self.cutoffs, self.div, self.tied_projections)
 
     def carried(self, length: int) -> int:
-        """The tokens of an example of this length that are remembered."""
+        """Returns the number of tokens that are remembered of an example of this length."""
         return max(1, length // 2) if self.reuse < 0 else min(self.reuse or length, length)
 
 
@@ -95,14 +95,14 @@ def check(c: Config) -> None:
 
 
 def norm_specs(c: Config) -> Tree:
-    """A layer norm whose initial scales are drawn around 1."""
+    """Returns the specs of a layer norm whose initial scales are drawn around 1."""
     draw: Initializer = lambda key, shape: 1 + c.scale_stddev * jax.random.normal(key, shape)  # noqa: E731
     tree = norm.specs(c.width)
     return tree | {"scale": tree["scale"]._replace(init=draw)} if c.scale_stddev else tree
 
 
 def layer_specs(c: Config) -> Tree:
-    """The parameters of one layer."""
+    """Returns the parameters of one layer."""
     init = normal(c.init_stddev)
     biases = relative_attention.bias_specs(c.width, c.heads, init, segments=c.segments) if c.untie else {}
     return {
@@ -121,7 +121,7 @@ class Streams(NamedTuple):
 
 
 def embed(params: Tree, tokens: Array, c: Config) -> Array:
-    """float32 [b, t, d]."""
+    """Embeds tokens as float32 [b, t, d]."""
     return adaptive.embed(params["embedding"], tokens, c.clusters) * (c.width**0.5 if c.scale_embedding else 1.0)
 
 
@@ -129,7 +129,7 @@ def layer(
     p: Tree, biases: Mapping[str, Array], x: Array, *, keys: relative_attention.Keys, mask: Mask, key: Array | None,
     c: Config,
 ) -> tuple[Array, Array]:
-    """One layer: (x [b, t, d], attention probabilities)."""
+    """Applies one layer. Returns (x [b, t, d], attention probabilities)."""
     attention_key, output_key, inner_key, mlp_key = prng.split(key, 4)
     add = partial(residual.apply, pre=c.norm == "pre", eps=c.norm_eps, rate=c.dropout)
     x, probabilities = add(p["attention_norm"], x, lambda y: relative_attention.apply(
@@ -139,7 +139,7 @@ def layer(
 
 
 def relative_positions(t: int, s: int, causal: bool, turned: Array | None, c: Config) -> Array:
-    """R of all distances between t queries and s keys, the last of which are the queries', by falling distance:
+    """Returns R of all distances between t queries and s keys, the last of which are the queries', by falling distance:
     [s + t, d], [s + 1, d] if no key is after a query, or [b, ..., d] where the signs of examples differ."""
     distances = np.arange(s - 1, -2 if causal else -t - 1, -1)
     if c.clamp:
