@@ -59,8 +59,7 @@ def least_important(
     else:
         chosen = heads.lowest(importance, kept, int(sum(map(len, kept)) * fraction), at_least)
     if not chosen:
-        raise UserError(f"{fraction:g} of the {sum(map(len, kept))} heads is none that can be removed; give a larger "
-                        "--fraction")
+        raise UserError(f"{fraction:g} of the {sum(map(len, kept))} heads removes no head; give a larger --fraction")
     return {layer: sorted(head for its_layer, head in chosen if its_layer == layer) for layer in range(len(kept))}
 
 

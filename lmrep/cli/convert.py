@@ -85,4 +85,4 @@ def check_source(source: Path, name: str, to: str) -> None:
         raise UserError(f"there is no directory {name}; if that is a model of the Hugging Face Hub, download it first: "
                         f"hf download {name} --local-dir {local}   (pip install huggingface_hub), then "
                         f"lmrep convert {local} TARGET")
-    raise UserError(f"there is no directory {source}; give that of a published checkpoint")
+    raise UserError(f"there is no directory {source}; give the directory of a published checkpoint")

@@ -4,7 +4,7 @@ on this machine until Ctrl-C.
 
     lmrep docs
     lmrep docs sweeps                # the page use/sweeps
-    lmrep docs --noopen --port=8000  # prints the address alone, for ssh -L 8000:localhost:8000
+    lmrep docs --noopen --port=8000  # only prints the address, for ssh -L 8000:localhost:8000
     lmrep docs --output=public       # writes the site into a new folder, to be served by any web server"""
 
 import functools

@@ -19,7 +19,7 @@ FLAGS = {
     "files": Flag("", "a glob of the files that lmrep evaluate --files will read", as_path),
     "devices": Flag(0, "the devices of the run over all hosts; 0: those of this host times the number of processes",
                     bounds=at_least(0)),
-    "plan": Flag(True, "compile the training step, to measure its memory; --noplan counts that of its state alone"),
+    "plan": Flag(True, "compile the training step, to measure its memory; --noplan counts only the training state"),
 }
 
 

@@ -10,7 +10,7 @@ word_perplexity, which compares models of different tokenizers; and bits_per_byt
 read in windows that begin --stride tokens apart. Each token is predicted once, from at least length - stride tokens
 before it, or all that there are. A smaller stride costs more and gives a lower perplexity.
 
-Words are separated by white space, bytes are those of UTF-8, and both are counted in the raw text. The tokenizer may
+Words are separated by white space, bytes are of UTF-8, and both are counted in the raw text. The tokenizer may
 still lose something of the text: a model that lower-cases is evaluated on lower-cased text, unknown words count as
 [UNK], and a run trained here reads any white space as one space, like its corpus. The first token is predicted if the
 model was trained with a token before it, such as [CLS] or the end of another document. The token that ends a document

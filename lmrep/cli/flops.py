@@ -2,8 +2,8 @@
 attention, and exactly, from the traced step. It takes --config of an experiment, or --workdir of a run, and neither
 reads data nor compiles; --published shows published figures beside those computed here.
 
-Operations are those of training steps; validation is not among them. Where a convention does not exist for a network
-or an objective, the output says so."""
+Only training steps are counted, not validation. Where a convention does not apply to a network or an objective, the
+output says so."""
 
 from lmrep.cli.arguments import Arguments, Flag
 from lmrep.config.record import Bounds

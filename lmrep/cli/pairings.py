@@ -1,5 +1,5 @@
-"""Lists which networks, objectives and formats fit together, and why others do not. Each combination is checked on
-shapes alone. Arguments select presets by the beginning of their names: lmrep pairings bert_tiny gpt2"""
+"""Lists which networks, objectives and formats fit together, and why others do not. Combinations are checked by shapes,
+without data. Arguments select presets by the beginning of their names: lmrep pairings bert_tiny gpt2"""
 
 from lmrep.cli.arguments import Arguments
 from lmrep.core.errors import UserError

@@ -1,8 +1,9 @@
 """Removes attention heads of a trained run for good, and writes a new run with the smaller network.
 
---fraction removes that fraction of all heads, those of least importance (see lmrep heads); --heads removes those that
-it names: 1:2,5;3:0 are heads 2 and 5 of layer 1 and head 0 of layer 3. Both are numbered from 0, as before any was
-removed. Every layer keeps at least one head. Outputs equal those of the network with these heads gated off.
+--fraction removes the least important heads (see lmrep heads), a fraction of all; --heads names the heads to remove:
+1:2,5;3:0 are heads 2 and 5 of layer 1 and head 0 of layer 3. Layers and heads are numbered from 0; heads keep the
+numbers of the unpruned network. Every layer keeps at least one head. The new network has the same outputs as the old
+one with these heads gated off.
 
 Every command except train takes the new run, and a new run starts from it with init=OUTPUT, to train it further. Where
 layers share parameters (ALBERT), the same heads are removed from every layer. Published layouts have no such networks,

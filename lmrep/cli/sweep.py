@@ -116,7 +116,7 @@ def _plan(arguments: Arguments, previous: Any) -> Any:
         if previous and (file, argument) == previous[:2] and flags.grid is flags.list is None:
             overrides = tuple((dict(previous.overrides) | dict(overrides)).items())
     elif previous:
-        if not page_files.is_page(previous.file):  # a file is code, and that of a copied sweep may be another's
+        if not page_files.is_page(previous.file):  # a config file is code, and may be another user's
             raise UserError(f"the sweep in {arguments.workdir} is of {previous.file}, which does not come with lmrep; "
                             f"to run that file, name it: {sweep.command(arguments.workdir, previous)}")
         file, argument = previous.file, previous.argument

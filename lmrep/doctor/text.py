@@ -36,7 +36,7 @@ FILES = 1000  # opened of a corpus at most
 EXPANSION = 3  # estimated ratio of text to its compressed size
 COUNTS = ("documents", "files")  # entries of a corpus's tally that are not anomalies
 TRIED, TRIED_CHARACTERS = 200, 2000  # documents that are tokenized and made into examples, and characters of each
-PAIRS = 16  # smallest number of examples of which some pairs must have either label
+PAIRS = 16  # with fewer examples, pairs may all have the same label
 CHARACTERS_PER_TOKEN, CHARACTERS_PER_SENTENCE = 4, 100  # estimates, as in `bytes_needed`
 SPAN_BYTES = 20  # of a plan's table, for each sentence: `formats.base.Spans`
 
@@ -196,7 +196,7 @@ def examples(
     stream = np.concatenate([x for document in ids for x in document])
     if stream.size and stream.max() >= loaded.size and loaded.characters is None:
         raise UserError(f"the tokenizer gives the id {stream.max():,}, and has {loaded.size:,}; its files are of "
-                        "different tokenizers: give those of one")
+                        "different tokenizers: give the files of one")
     unknown, warnings = float((known_ids(stream, loaded.vocabulary) == loaded.vocabulary.unknown).mean()), []
     with tempfile.TemporaryDirectory() as directory:
         store = token_store.write(Path(directory) / "store", ids, loaded.vocabulary)

@@ -121,7 +121,7 @@ def _baseline_curve(run: RunData, name: str) -> str:
 
 
 class Group(NamedTuple):
-    """Runs that differ in their seed alone."""
+    """Runs that differ only in their seed."""
 
     label: str
     runs: Sequence[RunData]
