@@ -73,12 +73,6 @@ def take(value: np.ndarray, origin: Origin, path: str) -> np.ndarray:
     return value[list(origin.index)]
 
 
-def picked(mapping: Mapping[str, str], path: str, count: int) -> int:
-    """Counts the layers under `path`, of `count`, that a mapping takes."""
-    rule = _parse(path, mapping[path]) if mapping.get(path) else None
-    return len(_numbers(rule[1], count, mapping[path])) if rule and rule[1] is not None else count
-
-
 def _parse(target: str, text: str) -> tuple[str, str | None] | None:
     """Parses (path, index or None) of a source; None for random values."""
     if not text:
