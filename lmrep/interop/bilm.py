@@ -1,7 +1,7 @@
-"""ELMo's published files (Peters et al., 2018): a JSON file of options and an HDF5 file of weights, in the layout of
-https://github.com/allenai/bilm-tf; their conversion to a workdir that every command takes, and back.
+"""Reads and writes ELMo's published files (Peters et al., 2018), a JSON file of options and an HDF5 file of weights in
+the layout of https://github.com/allenai/bilm-tf, and converts them to a workdir and back.
 
-The softmax is in neither file; in the published form it is lost. Both conversions write to a temporary directory and
+Neither file holds the softmax, so a published checkpoint lacks it. Both conversions write to a temporary directory and
 rename it.
 """
 
@@ -34,7 +34,7 @@ FIELDS = {  # option -> field of our config
     "lstm.use_skip_connections": "residual", "lstm.projection_dim": "width", "lstm.cell_clip": "clip_cell",
     "lstm.proj_clip": "clip_output", "lstm.dim": "cell", "lstm.n_layers": "layers", "char_cnn.activation": "activation",
     "char_cnn.filters": "filters", "char_cnn.n_highway": "highways", "char_cnn.embedding.dim": "character_width"}
-ABSENT = {"lstm.cell_clip": 0.0, "lstm.proj_clip": 0.0, "lstm.n_layers": 1, "char_cnn.n_highway": 0}  # null, too
+ABSENT = {"lstm.cell_clip": 0.0, "lstm.proj_clip": 0.0, "lstm.n_layers": 1, "char_cnn.n_highway": 0}  # or null
 SIZES = {"char_cnn.n_characters": (bilstm.CHARACTERS, bilstm.CHARACTERS - 1),  # the first is written
          "char_cnn.max_characters_per_token": (bilstm.MAX_CHARACTERS,)}
 FORGET_BIAS = 1.0  # TensorFlow's cell adds it to the bias of the file
@@ -44,12 +44,12 @@ TOLERANCE = 1e-6  # for values written and read again: FORGET_BIAS is subtracted
 # Tensors
 
 
-class Form(NamedTuple):
-    """How the file holds a tensor: its shape there from ours, its values from ours, and ours from its values."""
+class Layout(NamedTuple):
+    """The layout of a tensor in the file."""
 
-    shape: Callable[[tuple[int, ...]], tuple[int, ...]] = lambda shape: shape
-    write: Callable[[np.ndarray], np.ndarray] = lambda tensor: tensor
-    read: Callable[[np.ndarray], np.ndarray] = lambda tensor: tensor
+    shape: Callable[[tuple[int, ...]], tuple[int, ...]] = lambda shape: shape  # our shape -> the shape in the file
+    write: Callable[[np.ndarray], np.ndarray] = lambda tensor: tensor  # our values -> the values in the file
+    read: Callable[[np.ndarray], np.ndarray] = lambda tensor: tensor  # the values in the file -> our values
 
 
 def from_gates(tensor: np.ndarray) -> np.ndarray:
@@ -64,16 +64,16 @@ def to_gates(tensor: np.ndarray) -> np.ndarray:
     return np.concatenate([i, g, f - FORGET_BIAS if tensor.ndim == 1 else f, o], axis=-1)
 
 
-PLAIN = Form()
-GATES = Form(write=to_gates, read=from_gates)
-CHARACTERS = Form(  # without the row of the padding after a word
+PLAIN = Layout()
+GATES = Layout(write=to_gates, read=from_gates)
+CHARACTERS = Layout(  # the file lacks the row of the padding after a word
     lambda shape: (shape[0] - 1, *shape[1:]), lambda tensor: tensor[1:],
     lambda tensor: np.concatenate([np.zeros_like(tensor[:1]), tensor]))
-FILTER = Form(lambda shape: (1, *shape), lambda tensor: tensor[None], lambda tensor: tensor[0])
+FILTER = Layout(lambda shape: (1, *shape), lambda tensor: tensor[None], lambda tensor: tensor[0])
 
 
-def tensors(c: bilstm.Config) -> dict[str, tuple[Form, tuple[str, ...]]]:
-    """Maps names in the file to (form, paths of our parameters), which lie side by side along the first axis."""
+def tensors(c: bilstm.Config) -> dict[str, tuple[Layout, tuple[str, ...]]]:
+    """Maps names in the file to (layout, paths of our parameters, which are concatenated along the first axis)."""
     names = {"char_embed": (CHARACTERS, "embedding/embedding")}
     for i in range(len(c.filters)):
         names[f"CNN/W_cnn_{i}"] = FILTER, f"embedding/convolutions/{i + 1}/kernel"
@@ -91,18 +91,18 @@ def tensors(c: bilstm.Config) -> dict[str, tuple[Form, tuple[str, ...]]]:
             names[f"{cell}/W_0"] = GATES, f"{layer}/input/kernel", f"{layer}/recurrent/kernel"
             names[f"{cell}/B"] = GATES, f"{layer}/input/bias"
             names[f"{cell}/W_P_0"] = PLAIN, f"{layer}/projection/kernel"
-    return {name: (form, tuple(f"encoder/{path}" for path in paths)) for name, (form, *paths) in names.items()}
+    return {name: (layout, tuple(f"encoder/{path}" for path in paths)) for name, (layout, *paths) in names.items()}
 
 
 # Files
 
 
 def find(directory: Path) -> tuple[Path, Path] | None:
-    """Finds the files of options and of weights in a directory, by these names or by names that end in `options.json`
-    and `weights.hdf5`, as the published ones; None if it has neither.
+    """Finds (the file of options, the file of weights) in a directory: OPTIONS and WEIGHTS, or files whose names end in
+    `options.json` and `weights.hdf5`, as published ones do. None if it has neither.
 
     Raises:
-      UserError: it has several of one, or lacks one of the two.
+      UserError: it has several candidates for a file, or only one of the two files.
     """
     paths = []
     for name, pattern in ((OPTIONS, "*options.json"), (WEIGHTS, "*weights.hdf5")):
@@ -119,39 +119,40 @@ def find(directory: Path) -> tuple[Path, Path] | None:
 
 
 def read(options: Path, weights: Path) -> tuple[bilstm.Config, dict[str, np.ndarray]]:
-    """Reads (the network's config, without a vocabulary; its parameters by path, float32).
+    """Reads (the network's config, without a vocabulary; its float32 parameters by path).
 
     Raises:
-      UserError: a file cannot be read, or does not hold such a network.
+      UserError: a file cannot be read, or the options describe another kind of network.
     """
     config = read_options(options)
     shapes = {f"encoder/{path}": spec.shape for path, spec in flatten(bilstm.specs(config)).items()}
     params = {}
     with _opened(weights, "r") as file:
-        for name, (form, paths) in tensors(config).items():
+        for name, (layout, paths) in tensors(config).items():
             rows = [shapes[path][0] for path in paths]
-            expected = form.shape((sum(rows), *shapes[paths[0]][1:]))
-            tensor = form.read(_read(file, name, expected, weights, options))
+            expected = layout.shape((sum(rows), *shapes[paths[0]][1:]))
+            tensor = layout.read(_read(file, name, expected, weights, options))
             params |= zip(paths, np.split(tensor, np.cumsum(rows)[:-1]), strict=True)
     return config, params
 
 
 def write(directory: Path, config: bilstm.Config, params: Mapping[str, np.ndarray]) -> None:
-    """Writes both files; `params` as `read` gives them.
+    """Writes both files to a directory; `params` are as `read` returns them.
 
     Raises:
-      UserError: the layout cannot hold the network.
+      UserError: the files cannot hold the network.
     """
     check(config)
     (directory / OPTIONS).write_text(json.dumps(options_of(config), indent=2) + "\n", encoding="utf8")
     with _opened(directory / WEIGHTS, "w") as file:
-        for name, (form, paths) in tensors(config).items():
+        for name, (layout, paths) in tensors(config).items():
             value = np.concatenate([np.asarray(params[path], np.float32) for path in paths])
-            file.create_dataset(name, data=form.write(value))
+            file.create_dataset(name, data=layout.write(value))
 
 
 def read_options(path: Path) -> bilstm.Config:
-    """Reads the network of a file of options. Raises UserError where there is none, or one that this code lacks."""
+    """Reads the network's config from a file of options. Raises UserError if the file cannot be read, or describes a
+    network that is not supported."""
     def value(option: str) -> Any:
         keys = option.split(".")
         return reduce(lambda part, key: part.get(key) if isinstance(part, dict) else None, keys, content)
@@ -176,7 +177,7 @@ def read_options(path: Path) -> bilstm.Config:
 
 
 def check(config: bilstm.Config) -> None:
-    """Raises UserError where the layout cannot hold a network."""
+    """Raises UserError if ELMo's files cannot hold a network."""
     bilstm.check(config)
     if config.reads != "characters" or config.directions != "both":
         raise UserError(f"the network has model.reads={config.reads} and model.directions={config.directions}; ELMo's "
@@ -193,7 +194,7 @@ def check(config: bilstm.Config) -> None:
 
 
 def options_of(config: bilstm.Config) -> dict[str, Any]:
-    """Makes the contents of the file of options."""
+    """Makes the contents of the file of options for a network."""
     options = {option: getattr(config, field) for option, field in FIELDS.items()} | {
         option: sizes[0] for option, sizes in SIZES.items()}
     options["char_cnn.filters"] = [*map(list, enumerate(config.filters, 1))]
@@ -203,7 +204,7 @@ def options_of(config: bilstm.Config) -> dict[str, Any]:
 
 
 def _read(file: Any, name: str, expected: tuple[int, ...], weights: Path, options: Path) -> np.ndarray:
-    """Reads a tensor of an HDF5 file, float32. Refuses values that are elsewhere: HDF5 reads any path that a file
+    """Reads a tensor of an HDF5 file as float32. Refuses links and external data, since HDF5 reads any path that a file
     names."""
     import h5py
 
@@ -245,16 +246,17 @@ def _opened(path: Path, mode: str) -> Any:
 
 
 def is_published(directory: Path) -> bool:
-    """Tells whether a directory has a file of options and one of weights. Raises UserError as `find`."""
+    """Returns whether a directory has a file of options and one of weights. Raises UserError as `find`."""
     return directory.is_dir() and not (directory / workdir.CONFIG).exists() and find(directory) is not None
 
 
 def to_workdir(source: Path, target: Path) -> tuple[Mapping[str, np.ndarray], list[str]]:
-    """Makes `target` a workdir, at step 0, of the files in `source` that `find` finds. The vocabulary is in
-    its file `vocab*.txt`. Without one it has <S>, </S> and <UNK> alone, which is enough for vectors: words are read by
+    """Makes `target` a workdir, at step 0, from the files in `source`. The vocabulary is read from its file
+    `vocab*.txt`. Without this file it has only <S>, </S> and <UNK>, which is enough for vectors: words are read by
     their characters.
 
-    The output layer, which the files lack, is not initialized: a run that starts from the workdir (`init=`) does that.
+    The output layer, which the files lack, is not initialized. A run that starts from the workdir (`init=`)
+    initializes it.
 
     Returns:
       The parameters of the network by path, and remarks for people.
@@ -274,7 +276,7 @@ def to_workdir(source: Path, target: Path) -> tuple[Mapping[str, np.ndarray], li
         raise UserError(f"{source} has {' and '.join(file.name for file in vocabularies)}; leave one of them")
     tokenizer = (elmo.load_vocabulary(elmo.Elmo, vocabularies[0], needs_unknown=False) if vocabularies else
                  elmo.Elmo([*elmo.SPECIALS.values()]))
-    # The experiment of a run that would have trained this network, as far as it is known.
+    # An experiment that would train this network, as far as its training is known.
     chosen = experiments.default_config("bilstm", "bidirectional", "sentence_stream", "elmo")
     chosen.name, chosen.length = target.name, 20
     chosen.model.update(dataclasses.asdict(config))
@@ -290,10 +292,10 @@ def to_workdir(source: Path, target: Path) -> tuple[Mapping[str, np.ndarray], li
 def to_published(
     source: Path, target: Path, step: int | None = None
 ) -> tuple[Mapping[str, np.ndarray], list[str]]:
-    """Makes `target` a directory of `options.json`, `lm_weights.hdf5` and `vocab.txt` of the workdir `source`.
+    """Makes `target` a directory with `options.json`, `lm_weights.hdf5` and `vocab.txt` from the workdir `source`.
 
     Returns:
-      As `to_workdir`.
+      The parameters of the network by path, and remarks for people.
 
     Raises:
       UserError: there is no run, the files cannot hold its network, or `target` is not empty; nothing is written.
@@ -306,8 +308,8 @@ def to_published(
         raise UserError(f"the network is {run.experiment.model['name']}; ELMo's files hold networks of "
                         "model.name=bilstm. For a Transformer, use --to=huggingface")
     check(config)
-    every = {path: np.asarray(value) for path, value in flatten(jax.device_get(trainable(run.params))).items()}
-    params = {path: value for path, value in every.items() if path.startswith("encoder/")}
+    trained = {path: np.asarray(value) for path, value in flatten(jax.device_get(trainable(run.params))).items()}
+    params = {path: value for path, value in trained.items() if path.startswith("encoder/")}
     with workdir.new_directory(target) as temporary:
         write(temporary, config, params)
         if run.tokenizer.size > len(elmo.SPECIALS):
@@ -316,5 +318,5 @@ def to_published(
         if changed := [path for path, value in params.items() if path not in again
                        or not np.allclose(value, again[path], rtol=TOLERANCE, atol=TOLERANCE)]:
             raise RunFault(f"{', '.join(changed[:3])} of {source} changed in {target}; nothing is written")
-    left_out = ", ".join(sorted(every.keys() - params.keys()))
+    left_out = ", ".join(sorted(trained.keys() - params.keys()))
     return params, [f"left out, since the files hold the network alone: {left_out}"] if left_out else []

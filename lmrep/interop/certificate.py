@@ -1,8 +1,8 @@
-"""Measures how far our network is from the published implementation: the largest difference of their outputs on the
-same random ids, in float32.
+"""Compares our network with the published implementation: the largest difference of their outputs on the same random
+ids, in float32.
 
-Where `torch` and `transformers` are installed (the `parity` extra), they are the reference. Otherwise the network is
-compared with itself, written and read again, which must agree exactly.
+If `torch` and `transformers` are installed (the `parity` extra), they are the reference. Otherwise the network is
+compared with itself after its tensors were written and read again.
 """
 
 import dataclasses
@@ -27,19 +27,19 @@ TOLERANCE = 1e-3  # relative; a larger difference is not rounding
 
 Outputs = dict[str, np.ndarray]  # "hidden" [b, t, d] and the logits by the names of HEADS and TASK_HEADS
 TITLES = {"hidden": "hidden states"} | {name: head.title for name, head in (HEADS | TASK_HEADS).items()}
-PER_SEQUENCE = {"pair", *(name for name, head in TASK_HEADS.items() if head.pooled)}  # outputs that have no axis t
+PER_SEQUENCE = {"pair", *(name for name, head in TASK_HEADS.items() if head.pooled)}  # outputs without an axis t
 
 
 class RandomBatch(NamedTuple):
-    """Random ids: tokens, token types, and 1 where a token is not padding; all int64[b, t]."""
+    """Random ids, int64[b, t]."""
 
     tokens: np.ndarray
     token_types: np.ndarray
-    attention_mask: np.ndarray
+    attention_mask: np.ndarray  # 1 where a token is not padding
 
     @property
     def target(self) -> np.ndarray:
-        """Makes the tokens of a decoder that reads these as its source."""
+        """The tokens of the decoder, int64[b, t], in a network that reads `tokens` as its source."""
         return self.tokens[:, ::-1].copy()
 
 
@@ -48,10 +48,11 @@ class Certificate:
     """The result of a comparison.
 
     Attributes:
-      against: the reference with its version, or what else the network was compared with.
+      against: the reference with its version, or a description of what the network was compared with instead.
       differences: the largest absolute difference of each output.
-      largest: the largest absolute value of each output, for comparison.
-      batch_size, length: of the random ids.
+      largest: the largest absolute value of each output.
+      batch_size, length: the shape of the random ids.
+      dtype: the dtype of the computation.
     """
 
     against: str
@@ -68,9 +69,9 @@ class Certificate:
 
 
 def random_batch(checkpoint: Published, seed: int = 0) -> RandomBatch:
-    """Draws sequences of all ids but padding. The second is padded; a network that needs the id of padding to
-    find the last token, and has none, gets no padding. Tokens have two types if the network does. Where the head needs
-    a token that ends each text, that is the last one."""
+    """Draws sequences of all ids but padding. The second sequence is padded, unless the network needs an id of padding
+    to find the last token and has none. Tokens have two types if the network has token types. If the head needs a token
+    that ends each text, it is the last one."""
     config, draw = checkpoint.config, np.random.default_rng(seed)
     length = min(LENGTH, config.max_length or LENGTH)
     pad = checkpoint.family.pad_id(checkpoint.config_json)
@@ -82,8 +83,8 @@ def random_batch(checkpoint: Published, seed: int = 0) -> RandomBatch:
         mask[1, slice(length // 3) if checkpoint.family.specials.pads_left else slice(length - length // 3, None)] = 0
     end = checkpoint.family.tasks[checkpoint.task.name].end if checkpoint.task else None
     if end is not None:
-        other = checkpoint.config_json.get("eos_token_id")
-        end = other if type(other) is int and 0 <= other < config.vocab else end
+        eos = checkpoint.config_json.get("eos_token_id")
+        end = eos if type(eos) is int and 0 <= eos < config.vocab else end
         tokens[tokens == end] = (end + 1) % config.vocab
         tokens[np.arange(BATCH_SIZE), length - 1 - mask[:, ::-1].argmax(-1)] = end
     tokens[mask == 0] = pad or 0
@@ -116,7 +117,7 @@ def reference_outputs(checkpoint: Published, directory: Path, batch: RandomBatch
     """Computes (name and version of the reference, its outputs with the weights in `directory`).
 
     Raises:
-      LookupError: it is not installed, or cannot load the directory.
+      LookupError: the reference is not installed, or cannot load the directory.
     """
     try:
         import torch
@@ -171,7 +172,8 @@ def reference_outputs(checkpoint: Published, directory: Path, batch: RandomBatch
 
 
 def _conditioned_ends(model: Any, hidden: Any, mask: Any, torch: Any) -> Any:
-    """Computes what `PublishedTask.logits` does from the layers of the class, which lets nobody choose a start."""
+    """Computes the logits of `PublishedTask.logits` from the layers of the class, whose forward pass chooses the start
+    itself."""
     start = model.start_logits(hidden)
     last = mask.shape[1] - 1 - mask.flip(-1).argmax(-1)
     weights = start.masked_fill(mask == 0, -1e30).softmax(-1)
@@ -180,8 +182,8 @@ def _conditioned_ends(model: Any, hidden: Any, mask: Any, torch: Any) -> Any:
 
 
 def certify(checkpoint: Published, directory: Path) -> Certificate:
-    """Compares our network with the reference, which reads the files in `directory`, or, where that is not installed,
-    with itself after its tensors were written and read again.
+    """Compares our network with the reference, which reads the files in `directory`, or, if the reference is not
+    available, with itself after its tensors were written and read again.
 
     Raises:
       RunFault: they differ by more than rounding, or an output is not finite.
@@ -200,6 +202,6 @@ def certify(checkpoint: Published, directory: Path) -> Certificate:
     differences = {name: float(np.abs(value - expected[name]).max()) for name, value in ours.items()}
     largest = {name: float(np.abs(value).max()) for name, value in ours.items()}
     result = Certificate(against, differences, largest, *batch.tokens.shape)
-    if not all(value <= TOLERANCE * max(1, largest[name]) for name, value in differences.items()):  # NaN is not
+    if not all(value <= TOLERANCE * max(1, largest[name]) for name, value in differences.items()):  # also for NaN
         raise RunFault(f"the outputs of {directory} differ too much: {result}; nothing is written")
     return result

@@ -4,10 +4,10 @@ A converted workdir has, beside a checkpoint of step 0 and its tokenizer,
 
     interop/published.json             family, config.json, metadata, and the name and dtype of every tensor in order
     interop/extra_tensors.safetensors  tensors without a counterpart among our parameters
-    certificate.json                   how far it is from the reference
+    certificate.json                   the largest differences from the reference
 
-so that writing it gives the tensors that were read, byte for byte. Both directions write to a temporary directory and
-rename it.
+so that converting it back gives the tensors that were read, byte for byte. Both directions write to a temporary
+directory and rename it.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ from lmrep.storage.checkpoints import Checkpoints
 from lmrep.tasks import TASKS, networks
 from lmrep.training.state import trainable
 
-# Fields of a task's config that describe its head and the network below.
+# Fields of a task's config that describe its head and the network below it.
 HEAD_FIELDS = ({*networks.TextConfig.__dataclass_fields__} - {"teacher", "auxiliary"}) | {"labels", "end", "beams"}
 FOLDER, RECORD, EXTRA = "interop", "published.json", "extra_tensors.safetensors"
 CERTIFICATE = "certificate.json"
@@ -50,7 +50,7 @@ RESTORE = "restore it, or remove it to write the parameters under the library's 
 
 
 class PublishedRecord(TypedDict):
-    """The contents of RECORD: how a published checkpoint is written again, under the names of its files."""
+    """The contents of RECORD: the names and dtypes under which a published checkpoint is written again."""
 
     family: str
     config_json: dict[str, Any]
@@ -67,7 +67,8 @@ class Converted(NamedTuple):
 
 
 def is_workdir(directory: Path) -> bool:
-    """Tells whether a directory is a run's, not a published one. Raises UserError where it has no config.json."""
+    """Returns whether a directory is a workdir; otherwise it is a published one. Raises UserError if it has no
+    config.json."""
     if not directory.is_dir():
         raise UserError(f"there is no directory {directory}; give a workdir or a published checkpoint's directory")
     config = tensor_files.read_json(directory / workdir.CONFIG)
@@ -75,10 +76,10 @@ def is_workdir(directory: Path) -> bool:
 
 
 def to_workdir(source: Path, target: Path) -> Converted:
-    """Makes `target` a workdir of the published checkpoint in `source`, at step 0.
+    """Makes `target` a workdir, at step 0, from the published checkpoint in `source`.
 
-    A head that the checkpoint lacks is not initialized: the workdir has none, and a run that starts from it (`init=`)
-    logs which parameters it initializes.
+    A head that the checkpoint lacks is not initialized: the workdir lacks it too, and a run that starts from it
+    (`init=`) initializes and logs it.
 
     Raises:
       UserError: `source` is refused, as by `read`, or `target` is not empty; nothing is written.
@@ -87,15 +88,15 @@ def to_workdir(source: Path, target: Path) -> Converted:
     workdir.check_free(target)
     checkpoint = read(source)
     tokenizer = tokenizers.load(source)
-    record = experiment(checkpoint, tokenizer, target.name)
-    proof = certificate.certify(checkpoint, source)
-    with new_workdir(source, target, record, tokenizer, checkpoint.params) as temporary:
+    experiment = equivalent_experiment(checkpoint, tokenizer, target.name)
+    certified = certificate.certify(checkpoint, source)
+    with new_workdir(source, target, experiment, tokenizer, checkpoint.params) as temporary:
         (temporary / FOLDER).mkdir()
         tensor_files.write(temporary / FOLDER / EXTRA, checkpoint.extra_tensors, {})
         write_json(temporary / FOLDER / RECORD, {
             "family": checkpoint.family.name, "config_json": checkpoint.config_json, "metadata": checkpoint.metadata,
             "dtypes": checkpoint.dtypes})
-        write_json(temporary / CERTIFICATE, dataclasses.asdict(proof))
+        write_json(temporary / CERTIFICATE, dataclasses.asdict(certified))
     remarks = [f"kept beside the parameters, since our network has no such tensor: {name} "
                f"{tensor_files.dtype_and_shape(value)}" for name, value in checkpoint.extra_tensors.items()]
     if spare := checkpoint.config.vocab - tokenizer.size:
@@ -104,7 +105,7 @@ def to_workdir(source: Path, target: Path) -> Converted:
     remarks += label_remarks(checkpoint.config_json, checkpoint.task)
     if not checkpoint.task and not _language_model(checkpoint.heads):
         remarks.append(checkpoint.family.pretraining.without_head)
-    return Converted(checkpoint, proof, remarks)
+    return Converted(checkpoint, certified, remarks)
 
 
 @contextlib.contextmanager
@@ -112,7 +113,8 @@ def new_workdir(
     source: Path, target: Path, experiment: Experiment, tokenizer: tokenizers.Tokenizer,
     params: Mapping[str, np.ndarray],
 ) -> Iterator[Path]:
-    """Makes a temporary directory that becomes the workdir `target`, at step 0, of what was read from `source`."""
+    """Yields a temporary directory that becomes the workdir `target`, with a checkpoint of `params` at step 0. `source`
+    is recorded in its config.json."""
     with workdir.new_directory(target) as temporary:
         tokenizer.save(temporary / "tokenizer")
         with contextlib.closing(Checkpoints(temporary / "checkpoints")) as checkpoints:
@@ -126,11 +128,12 @@ def new_workdir(
 def to_published(
     source: Path, target: Path, step: int | None = None, max_shard_bytes: int = 5 * 10**9, part: str = ""
 ) -> Converted:
-    """Makes `target` a published directory of the workdir `source`.
+    """Makes `target` a published directory from the workdir `source`.
 
     Args:
-      max_shard_bytes: of a file of tensors; a larger checkpoint becomes several files.
-      part: which network of a run that trains several; by default the main one.
+      step: the step of the checkpoint; None for the default one (`load`).
+      max_shard_bytes: the size of a file of tensors; a larger checkpoint becomes several files.
+      part: the network to convert, of a run that trains several; "" for the main one.
 
     Raises:
       UserError: there is no run, no published family can hold its network, it has no such part, or `target` is not
@@ -156,13 +159,14 @@ def to_published(
         if changed := [path for path, value in checkpoint.params.items()
                        if path not in again.params or not np.array_equal(value, again.params[path], equal_nan=True)]:
             raise RunFault(f"{', '.join(changed[:3])} of {source} changed in {target}; nothing is written")
-        proof = certificate.certify(checkpoint, temporary)
-        write_json(temporary / CERTIFICATE, dataclasses.asdict(proof))
-    return Converted(checkpoint, proof, remarks)
+        certified = certificate.certify(checkpoint, temporary)
+        write_json(temporary / CERTIFICATE, dataclasses.asdict(certified))
+    return Converted(checkpoint, certified, remarks)
 
 
 def _checkpoint(run: Run, params: dict[str, np.ndarray], part: str) -> tuple[Published, list[str]]:
-    """Makes (the checkpoint of a run, under the names of the files that it was read from or the library's; remarks)."""
+    """Makes (the published checkpoint of a run, remarks). Its tensors have the names of the files that the run was
+    converted from, or else the library's."""
     config = experiments.model_config(run.experiment, run.tokenizer.size)
     stage = experiments.stage_at(run.experiment, run.step)
     networks = {}
@@ -181,17 +185,17 @@ def _checkpoint(run: Run, params: dict[str, np.ndarray], part: str) -> tuple[Pub
     if task:
         return from_network(config, params, specials, name, task)
     heads, lacking = run.objective.uses.published_heads, sorted(flatten(run.objective.specs).keys() - params)
-    # The parameters of published heads are under the heads' names. Other heads mean something else, whatever they are
-    # called.
-    published = {f"objective/{ours}/": f"objective/{head}/" for head, ours in heads.items()}
-    kept, left_out = {}, []
+    # The parameters of published heads are under the heads' names in `HEADS`. Other heads of the run have no published
+    # counterpart, even under such a name.
+    published = {f"objective/{name_here}/": f"objective/{head}/" for head, name_here in heads.items()}
+    renamed, left_out = {}, []
     for path, value in params.items():
         start = next((start for start in published if path.startswith(start)), "")
         if start or not path.startswith("objective/"):
-            kept[published.get(start, "") + path.removeprefix(start)] = value
+            renamed[published.get(start, "") + path.removeprefix(start)] = value
         else:
             left_out.append(path)
-    checkpoint, remarks = from_network(config, kept, specials, name, published_heads=heads)
+    checkpoint, remarks = from_network(config, renamed, specials, name, published_heads=heads)
     remarks += [f"left out, since no published class has it: {path}" for path in left_out]
     if not checkpoint.heads:
         why = (f"the run has no {lacking[0]}, which the objective {name!r} needs" if lacking else
@@ -205,10 +209,11 @@ def _checkpoint(run: Run, params: dict[str, np.ndarray], part: str) -> tuple[Pub
 
 
 def task_of(stage: StagePlan, params: Mapping[str, np.ndarray]) -> PublishedTask | None:
-    """Describes what a run was fine-tuned for; None if it was pretrained.
+    """Returns the task and head that a run was fine-tuned for; None if no published class has such a head, as for a
+    pretrained run.
 
     Raises:
-      UserError: it reads long texts in a way that no published class for this task does.
+      UserError: the run reads long texts, or has layers below the head, as no published class for this task does.
     """
     task = stage.objective_name
     name = head_of(task, stage.objective)
@@ -222,7 +227,7 @@ def task_of(stage: StagePlan, params: Mapping[str, np.ndarray]) -> PublishedTask
                         "published class does; train one with --config.objective.network=linear and "
                         "--config.objective.pooling=position")
     fields = {key: value for key, value in dataclasses.asdict(stage.objective).items()
-              if key in (*HEAD_FIELDS, *TASK_HEADS[name].kept)}
+              if key in (*HEAD_FIELDS, *TASK_HEADS[name].specific_params)}
     head = f"objective/{task}"
     form = {"dense": f"{head}/dense/kernel" in params,
             "bias": f"{head}/out/bias" in params or f"{head}/out/kernel" not in params}
@@ -230,12 +235,12 @@ def task_of(stage: StagePlan, params: Mapping[str, np.ndarray]) -> PublishedTask
 
 
 def family_of(directory: Path, experiment: Experiment, pad: int | None) -> Family | None:
-    """Finds the family of published checkpoints that the network of a workdir was read as, or would be written as; None
-    if no family can hold it. `pad` is the tokenizer's id of padding."""
+    """Finds the family of published checkpoints that a workdir was converted from, or that its network would be
+    written as; None if no family can hold it. `pad` is the tokenizer's id of padding."""
     if (directory / FOLDER / RECORD).exists():
         return FAMILIES.get(_published_record(directory / FOLDER)["family"])
     objective, network = experiments.resolve_stages(experiment)[-1].objective_name, experiments.model_config(experiment)
-    if getattr(network, "pruned_heads", ""):  # without some heads it cannot be written, and is of the same family
+    if getattr(network, "pruned_heads", ""):  # a pruned network cannot be written, but belongs to the same family
         network = dataclasses.replace(network, pruned_heads="")
     try:
         return choose(network, {}, pad, objective)
@@ -244,7 +249,7 @@ def family_of(directory: Path, experiment: Experiment, pad: int | None) -> Famil
 
 
 def _recorded(directory: Path, config, params: dict[str, np.ndarray]) -> Published:
-    """Makes a checkpoint under the names of the files that it was read from."""
+    """Makes a published checkpoint with the names and dtypes of the files that it was converted from."""
     record = _published_record(directory)
     extra, _ = tensor_files.read(directory / EXTRA)
     try:
@@ -263,12 +268,13 @@ def _published_record(directory: Path) -> PublishedRecord:
 
 
 def _language_model(heads: Iterable[str]) -> str:
-    """Names the objective of the language model among a checkpoint's heads; "" without one."""
+    """Returns the objective of the language model among a checkpoint's heads; "" without one."""
     return next((HEADS[head].objective for head in heads if head in HEADS and HEADS[head].objective), "")
 
 
-def experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer, name: str) -> Experiment:
-    """Makes the experiment of a run that would have trained this checkpoint, as far as it is known."""
+def equivalent_experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer, name: str) -> Experiment:
+    """Makes an experiment, called `name`, that would train this checkpoint, as far as its training is known. Raises
+    UserError if the tokenizer has more ids than the token table has rows."""
     if tokenizer.size > checkpoint.config.vocab:
         raise UserError(f"the tokenizer's files have {tokenizer.size:,} ids, and the token table has "
                         f"{checkpoint.config.vocab:,} rows (vocab_size), so they are of different checkpoints; "
@@ -296,15 +302,14 @@ def experiment(checkpoint: Published, tokenizer: tokenizers.Tokenizer, name: str
     return experiments.parse(config)
 
 
-def arrays(directory: Path, raw: bool = False) -> tuple[dict[str, np.ndarray], str]:
-    """Reads (every array of the checkpoint of a workdir, its best one where `checkpoint.load` says so, or of a
-    published directory, by our path or, without one, by its name; a description for people).
+def read_arrays(directory: Path, raw: bool = False) -> tuple[dict[str, np.ndarray], str]:
+    """Reads (all arrays of a workdir's default checkpoint or of a published directory, a description for people). The
+    arrays are by our path, or by the published name if they have no counterpart in our network.
 
-    Of a run that keeps averaged parameters, these are returned, as when it is loaded, unless its
-    `evaluation.averaged` is false or `raw` is true.
+    A run that keeps averaged parameters gives these, unless its `evaluation.averaged` is false or `raw` is true.
 
     Raises:
-      UserError: there is neither.
+      UserError: the directory is neither a workdir with a checkpoint nor a published checkpoint.
       RunFault: no checkpoint verifies.
     """
     if not is_workdir(directory):
@@ -326,7 +331,7 @@ def arrays(directory: Path, raw: bool = False) -> tuple[dict[str, np.ndarray], s
 def frozen_part(directory: Path, name: str, values: bool) -> frozen.Trained:
     """Reads a published directory as a frozen part; `name` is its path, for people. Raises UserError as `read`."""
     checkpoint, tokenizer = read(directory), tokenizers.load(directory)
-    return frozen.Trained(name, experiment(checkpoint, tokenizer, directory.name), 0, tokenizer,
+    return frozen.Trained(name, equivalent_experiment(checkpoint, tokenizer, directory.name), 0, tokenizer,
                           checkpoint.params if values else None)
 
 

@@ -11,20 +11,20 @@ from lmrep.interop.tensor_files import dtype_and_shape
 class Difference(NamedTuple):
     """The difference of one parameter."""
 
-    path: str  # of the parameter
-    dtype: str  # dtype and shape; both checkpoints' where they differ
-    largest: float  # absolute; NaN where one value is NaN and the other is not
-    relative: float  # norm of the difference over the norm of the first
-    layer: int | None  # of a stacked parameter, the layer with the largest difference
+    path: str
+    dtype: str  # dtype and shape; of both checkpoints if the dtypes differ
+    largest: float  # the largest absolute difference; NaN if one value is NaN and the other is not
+    relative: float  # norm of the difference over norm of the first array
+    layer: int | None  # the layer with the largest difference, if the parameter is stacked
 
 
 class Comparison(NamedTuple):
     """The result of comparing two checkpoints."""
 
     differing: list[Difference]  # the largest first
-    other_shapes: list[str]
-    only: tuple[list[str], list[str]]  # paths in the first or in the second alone
-    equal: int
+    other_shapes: list[str]  # parameters whose shapes differ, for people
+    only: tuple[list[str], list[str]]  # paths that only the first, or only the second checkpoint has
+    equal: int  # the number of equal parameters
 
 
 def compare(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> Comparison:
@@ -44,7 +44,7 @@ def compare(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> Compari
 
 
 def _difference(path: str, x: np.ndarray, y: np.ndarray) -> Difference | None:
-    """Compares two arrays; None where they are equal. Converts one layer at a time, to save memory."""
+    """Compares two arrays; returns None if they are equal. Converts one layer at a time to float64, to save memory."""
     stacked = "/layers/" in path and x.ndim == (3 if path.endswith("/kernel") else 2)  # or shared by all layers
     largest, largest_layer, squared_difference, squared_norm = 0.0, None, 0.0, 0.0
     for layer, (p, q) in enumerate(zip(x, y, strict=True) if stacked else ((x, y),)):

@@ -1,4 +1,4 @@
-"""The heads of published checkpoints: their parameters, their logits, and how a run tries them."""
+"""The heads of published checkpoints: their parameters, their logits, and sample texts for them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -22,10 +22,10 @@ class Head(NamedTuple):
     # (parameters of the network and its heads, hidden states [b, t, d], model) -> logits: of tokens [b, t, v], of each
     # position [b, t], or of pairs [b, 2]
     logits: Callable[[Tree, Array, Model], Array]
-    specs: Callable[[Model], Tree]  # (model) -> its parameters, which lie under "objective" and its name
-    prefix: str  # begins paths that only a checkpoint with this head has. (GPT's head has no parameters.)
+    specs: Callable[[Model], Tree]  # (model) -> specs of its parameters, which are at "objective/NAME"
+    prefix: str  # begins the paths that only a checkpoint with this head has. (GPT's head has no parameters.)
     samples: tuple[str, ...] = ()  # texts for `lmrep predict`
-    objective: str = ""  # that trains it as the head of a language model; "" if it is no such head
+    objective: str = ""  # the objective that trains it, if it is the head of a language model
 
 
 def _mlm_logits(tree: Tree, hidden: Array, model: Model) -> Array:
@@ -74,82 +74,82 @@ FORM = ("context", "dense", "activation", "bias")  # the fields of a task's head
 
 
 class TaskHead(NamedTuple):
-    """The head of a task of `lmrep.tasks.TASKS`, in published checkpoints. Its parameters lie under "objective" and the
-    task's name."""
+    """The head of a task of `lmrep.tasks.TASKS` in published checkpoints. Its parameters are at "objective/TASK"."""
 
     title: str  # of its logits, for people
     pooled: bool  # whether it reads one vector of each sequence, [b, outputs], or all tokens' vectors, [b, t, outputs]
-    outputs: int = 0  # their number; 0 for one per label
+    outputs: int = 0  # the number of outputs; 0 for one per label
     problem_type: str = ""  # in config.json; "" for none
-    grouped: bool = False  # whether the sequences are choices, of which one is chosen
-    windows: bool = False  # whether published code reads long texts in windows, too
-    # fields of the task's config that config.json keeps under `task_specific_params`, since it has no keys of its own
-    # for them, where they are not those of the class
-    kept: tuple[str, ...] = ()
-    task: str = ""  # of `TASKS`; "" for the head's name
-    fields: Mapping[str, Any] = {}  # of the task's config, that the head has
-    part: str = ""  # begins the paths, under the task's, that only this head of the task has
+    grouped: bool = False  # whether the sequences of an example are its choices
+    windows: bool = False  # whether published code also reads long texts in windows
+    # fields of the task's config without a key in config.json, which has them in `task_specific_params` if they differ
+    # from those of the class
+    specific_params: tuple[str, ...] = ()
+    task: str = ""  # the name in `TASKS`; "" if it is the head's name
+    fields: Mapping[str, Any] = {}  # the fields of the task's config that choose this head
+    part: str = ""  # begins the paths, below the task's, that only this head of the task has
 
 
 TASK_HEADS = {
     "classification": TaskHead("class logits", True, problem_type="single_label_classification",
-                               kept=("end_of_text",)),
-    "regression": TaskHead("predicted values", True, 1, problem_type="regression", kept=("end_of_text",)),
+                               specific_params=("end_of_text",)),
+    "regression": TaskHead("predicted values", True, 1, problem_type="regression", specific_params=("end_of_text",)),
     "multilabel": TaskHead("label logits", True, problem_type="multi_label_classification",
-                           kept=("end_of_text", "threshold")),
+                           specific_params=("end_of_text", "threshold")),
     "tagging": TaskHead("tag logits", False, windows=True),
-    "span_extraction": TaskHead("start and end logits", False, 2, windows=True, kept=("unanswerable", "threshold"),
-                                fields={"end": "independent"}, part="out/"),
+    "span_extraction": TaskHead("start and end logits", False, 2, windows=True,
+                                specific_params=("unanswerable", "threshold"), fields={"end": "independent"},
+                                part="out/"),
     "conditioned_ends": TaskHead("start, end and no-answer logits", False, 3, windows=True,
-                                 kept=("unanswerable", "threshold"), task="span_extraction",
+                                 specific_params=("unanswerable", "threshold"), task="span_extraction",
                                  fields={"end": "conditioned"}, part="end/"),
     "multiple_choice": TaskHead("choice logits", True, 1, grouped=True),
 }
 
 
 def task_of(head: str) -> str:
-    """Names the task, in `TASKS`, of a head in `TASK_HEADS`."""
+    """Returns the task in `TASKS` of a head in `TASK_HEADS`."""
     return TASK_HEADS[head].task or head
 
 
 def head_of(task: str, config: Any) -> str | None:
-    """Names the head, in `TASK_HEADS`, of a task with a config; None where no published class has it."""
+    """Returns the head in `TASK_HEADS` of a task with a config; None if no published class has it."""
     return next((name for name, head in TASK_HEADS.items() if task_of(name) == task and all(
         getattr(config, field) == value for field, value in head.fields.items())), None)
 
 
 class PublishedTask(NamedTuple):
-    """What a checkpoint was fine-tuned for."""
+    """The task and the head that a checkpoint was fine-tuned for."""
 
-    name: str  # of `TASK_HEADS`
-    # of the task's config: those of `lmrep.tasks.heads.Head`, and the labels in the order of the outputs
+    name: str  # in `TASK_HEADS`
+    # fields of the task's config: those of `lmrep.tasks.heads.Head`, and the labels in the order of the outputs
     fields: Mapping[str, Any]
 
     @property
     def head(self) -> tasks.Head:
-        """Makes the config of the head."""
+        """The config of the head."""
         known = tasks.Head.__dataclass_fields__
         return tasks.Head(**{name: value for name, value in self.fields.items() if name in known})
 
     @property
     def task(self) -> str:
-        """Names the task, in `TASKS`."""
+        """The name of the task in `TASKS`."""
         return task_of(self.name)
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of the outputs; () for those that have none."""
+        """The names of the outputs; () if they have none."""
         return tuple(self.fields.get("labels", ()))
 
     def specs(self, model: Model) -> Tree:
-        """Specifies the head's parameters."""
+        """Returns the specs of the head's parameters."""
         if self.name == "conditioned_ends":
             return conditioned_ends.specs(model.width, model.head_style.init)
         return tasks.specs(model, TASK_HEADS[self.name].outputs or len(self.labels), self.head)
 
     def logits(self, params: Tree, hidden: Array, mask: Array, model: Model) -> Array:
-        """Computes float32 logits [b, outputs], or [b, t, outputs] of a head for tokens. For conditioned ends
-        they are those of an answer that begins at the last token, and, the same at every token, of no answer.
+        """Computes float32 logits [b, outputs], or [b, t, outputs] of a head for tokens. Conditioned ends have the
+        logits of start, of the end of an answer that begins at the last token, and of no answer, equal at all tokens.
 
         Args:
           hidden: [b, t, d].
@@ -159,8 +159,8 @@ class PublishedTask(NamedTuple):
         if self.name == "conditioned_ends":
             return self._conditioned(params["objective"][self.task], hidden, mask, last, model.head_style.eps)
         if TASK_HEADS[self.name].pooled:
-            at = mask.argmax(-1) if self.head.context == "both" and model.head_style.pooling == "first" else last
-            hidden = hidden[jnp.arange(len(hidden)), at]
+            first = self.head.context == "both" and model.head_style.pooling == "first"
+            hidden = hidden[jnp.arange(len(hidden)), mask.argmax(-1) if first else last]
         return tasks.apply(params["objective"][self.task], hidden, self.head)
 
     @staticmethod

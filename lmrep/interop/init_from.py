@@ -1,4 +1,4 @@
-"""The initial parameters of a run (`init=`): of another run or of a published checkpoint, matched by path.
+"""Initializes the parameters of a run from another run or a published checkpoint (`init=`), matched by path.
 
 Tables over the vocabulary are matched by token, so that a vocabulary may be extended, reduced or reordered. A token
 that the source checkpoint lacks starts as the mean of all rows.
@@ -43,18 +43,18 @@ class SourceCheckpoint(NamedTuple):
     """The checkpoint that a run starts from."""
 
     name: str  # its path, for people
-    tokens: Sequence[str]  # of its tokenizer, by id
+    tokens: Sequence[str]  # the tokens of its tokenizer, by id
     params: dict[str, np.ndarray]  # float32 arrays by path, named as in `Objective.specs`
     network: dict[str, Any]  # the fields of its network's config
-    # the fields of the config of the objective that it was trained with; {} where that is not known
+    # the fields of the config of the objective that it was trained with; {} if that is unknown
     objective: Mapping[str, Any] = {}
 
 
 def load(path: str | os.PathLike) -> SourceCheckpoint:
-    """Reads the parameters of the run in a workdir, at its newest checkpoint, or of a published directory.
+    """Reads the parameters of a run in a workdir, at its default checkpoint, or of a published directory.
 
     Raises:
-      UserError: there is neither, or a value is not finite.
+      UserError: there is no such directory, or a value is not finite.
       RunFault: no checkpoint verifies.
     """
     directory = directory_of(path)
@@ -78,14 +78,14 @@ def load(path: str | os.PathLike) -> SourceCheckpoint:
 
 
 def directory_of(path: str | os.PathLike, field: str = "init") -> Path:
-    """Returns `path`, if it is a workdir or a published directory that can be read, or a local copy of a remote one,
-    without its checkpoints. Raises UserError otherwise; `field` is what messages call it."""
+    """Returns `path` if it is a workdir or a published directory that can be read, or else a local copy of a remote
+    one, without its checkpoints. `field` is its name in messages. Raises UserError if it is neither."""
     if remote.as_url(path):
         try:
             return remote_workdir.local_copy(path, checkpoints=False)
         except UserError as error:
             raise UserError(f"{field} is {os.fspath(path)!r}: {error}") from error
-    path = Path(as_path(path))  # pages read checkpoints before their configs are
+    path = Path(as_path(path))  # pages read checkpoints before their config is parsed
     if not (path / workdir.CONFIG).is_file():
         if path.is_dir() and bilm.find(path):
             raise UserError(f"{field} is {str(path)!r}, which holds ELMo's published files: make a workdir of them by "
@@ -100,8 +100,8 @@ def directory_of(path: str | os.PathLike, field: str = "init") -> Path:
 
 
 def initialized(stage: Stage, experiment: Experiment, tokenizer: Tokenizer) -> Stage:
-    """Gives the first stage the parameters of the checkpoint `experiment.init`, and tables that start from
-    `experiment.init_vectors`."""
+    """Returns the first stage with initial values from the checkpoint `experiment.init` and from the word vectors
+    `experiment.init_vectors`. Raises UserError and RunFault as `source_of`, `match` and `check_network`."""
     specs, values, tokens = flatten(stage.objective.specs), {}, tokenizer.tokens
     if experiment.init:
         source = source_of(experiment)
@@ -124,7 +124,8 @@ def initialized(stage: Stage, experiment: Experiment, tokenizer: Tokenizer) -> S
 
 
 def source_of(experiment: Experiment) -> SourceCheckpoint:
-    """Loads the checkpoint `experiment.init`, with the head of the run's task. Raises as `load` and `for_task`."""
+    """Loads the checkpoint `experiment.init`, with the head of the run's task. Raises UserError and RunFault as `load`
+    and `for_task`."""
     source, task = load(experiment.init), TASKS.get(experiment.objective["name"])
     return for_task(source, task.initial, experiment.objective, experiment.head == "new") if task else source
 
@@ -132,15 +133,15 @@ def source_of(experiment: Experiment) -> SourceCheckpoint:
 def for_task(
     source: SourceCheckpoint, initial: Mapping[str, str], objective: Mapping[str, Any], new_head: bool
 ) -> SourceCheckpoint:
-    """Gives a checkpoint the parameters of a task's head.
+    """Returns a checkpoint with the parameters that a task's head starts from.
 
     Args:
-      initial: new path -> path of a pretraining head that it starts from (`TaskDef.initial`).
+      initial: path of the head -> path of the pretraining head that it starts from (`TaskDef.initial`).
       objective: the fields of the task's config.
-      new_head: take no head.
+      new_head: whether the head starts from random values; only the encoder is kept then.
 
     Raises:
-      UserError: the source has a head for this task whose outputs are other classes, or that computes something else.
+      UserError: the source has a head for this task with other labels, or with another meaning of its parameters.
     """
     if new_head:
         return source._replace(params={path: value for path, value in source.params.items()
@@ -156,17 +157,17 @@ def for_task(
 
 
 def _check_head(source: SourceCheckpoint, objective: Mapping[str, Any]) -> None:
-    """Refuses a head whose outputs, or whose parameters, mean something else in this run."""
-    theirs, ours = (tuple(fields.get("labels", ())) for fields in (source.objective, objective))
-    if theirs != ours:
-        raise UserError(f"init has a head for the labels {', '.join(theirs[:20])}, in this order ({source.name}), "
-                        f"and this run has {', '.join(ours[:20])}; give the head random parameters with "
+    """Refuses a head whose outputs or parameters mean something else in this run."""
+    old_labels, labels = (tuple(fields.get("labels", ())) for fields in (source.objective, objective))
+    if old_labels != labels:
+        raise UserError(f"init has a head for the labels {', '.join(old_labels[:20])}, in this order ({source.name}), "
+                        f"and this run has {', '.join(labels[:20])}; give the head random parameters with "
                         "--config.head=new")
     for name in (*FORM, "end"):
-        theirs, ours = (fields.get(name) for fields in (source.objective, objective))
-        if None not in (theirs, ours) and theirs != ours and (name != "activation" or objective.get("dense")):
-            raise UserError(f"objective.{name} is {ours!r} in this run and {theirs!r} in the head of {source.name}, so "
-                            f"its parameters would mean something else; set --config.objective.{name}={theirs}, or "
+        old, new = (fields.get(name) for fields in (source.objective, objective))
+        if None not in (old, new) and old != new and (name != "activation" or objective.get("dense")):
+            raise UserError(f"objective.{name} is {new!r} in this run and {old!r} in the head of {source.name}, so "
+                            f"its parameters would mean something else; set --config.objective.{name}={old}, or "
                             "give the head random parameters with --config.head=new")
 
 
@@ -174,10 +175,10 @@ class Match(NamedTuple):
     """The parameters that a run takes from a source checkpoint."""
 
     values: dict[str, np.ndarray]  # arrays by path
-    extended: dict[str, int]  # by path, the rows of a table over the vocabulary whose tokens the source lacks
+    extended: dict[str, int]  # path of a table over the vocabulary -> number of tokens that the source lacks
     missing: list[str]  # paths of the run that the source lacks; they are initialized
-    unused: list[str]  # paths of the source that the run does not take
-    origins: Mapping[str, Origin] = {}  # by path, where a value comes from, if not from the same path
+    unused: list[str]  # paths of the source that the run does not use
+    origins: Mapping[str, Origin] = {}  # path of the run -> origin in the source, if it is not the same path
 
 
 def match(
@@ -186,7 +187,9 @@ def match(
     """Matches the parameters of a source checkpoint with the parameters of a run.
 
     Args:
-      mapping: `config.init_mapping`, as `path_mapping.origins` takes it.
+      specs: the specs of the run's parameters.
+      tokens: the tokens of the run's tokenizer, by id.
+      mapping: `config.init_mapping`, as in `path_mapping.origins`.
 
     Raises:
       UserError: nothing matches, or a parameter has another shape; or as `path_mapping.origins`.
@@ -194,7 +197,7 @@ def match(
     specs_by_path = flatten(specs)
     starts = origins(specs_by_path, source.params, mapping)
     values, extended = {}, {}
-    source_rows = None  # for each token of the run its row in the source's table, -1 where it has none
+    source_rows = None  # the row of each token of the run in the source's table, -1 for none; None if all are equal
     if list(tokens) != list(source.tokens):
         rows = {token: i for i, token in enumerate(source.tokens)}
         source_rows = np.array([rows.get(token, -1) for token in tokens])
@@ -223,8 +226,8 @@ def match(
 def _match_vocabulary(
     table: np.ndarray, size: int, axis: int, source_rows: np.ndarray | None, tokens: int
 ) -> tuple[np.ndarray, int]:
-    """Makes (a table with `size` rows along `axis`, the rows of the run's tokens first; the number of tokens without a
-    row in `table`). All other rows are the mean."""
+    """Makes (a table with `size` entries along `axis`, the run's tokens first; the number of tokens that `table`
+    lacks). All other entries are the mean of `table`."""
     table = np.moveaxis(table, axis, 0)
     if source_rows is None:
         source_rows = np.arange(tokens)
@@ -236,11 +239,11 @@ def _match_vocabulary(
 
 
 def fresh_layers(values: Mapping[str, np.ndarray], specs: Tree, layers: int, seed: int) -> dict[str, np.ndarray]:
-    """Puts the random initial values of `seed` into the encoder's top `layers` layers, as Zhang et al. (2021) advise
-    for small data sets.
+    """Replaces the encoder's top `layers` layers by random initial values, as Zhang et al. (2021) advise for small data
+    sets.
 
     Raises:
-      UserError: the layers are not stacked, or there are fewer.
+      UserError: the network has fewer stacked layers.
     """
     stacked = {path: spec for path, spec in flatten(specs).items()
                if path.startswith("encoder/") and spec.axes[:1] == ("layers",)}
@@ -255,24 +258,25 @@ def fresh_layers(values: Mapping[str, np.ndarray], specs: Tree, layers: int, see
 
 
 def check_network(network: Any, source: SourceCheckpoint) -> list[str]:
-    """Lists for people how the network's config differs from the source checkpoint's, apart from sizes.
+    """Describes how a network's config differs from the source checkpoint's, apart from vocabulary and length, in a
+    line; [] if it does not.
 
     Raises:
-      UserError: a field differs that gives every parameter another meaning (`ModelDef.architecture_fields`).
+      UserError: a field of `ModelDef.architecture_fields` differs, so that parameters have another meaning.
     """
     differing = {name: (source.network[name], value) for name, value in dataclasses.asdict(network).items()
                  if name in source.network and source.network[name] != value and name not in ("vocab", "max_length")}
     for name in MODELS[name_of(network)].architecture_fields:
         if name in differing:
-            theirs, ours = differing[name]
-            raise UserError(f"model.{name} is {ours!r} in this run and {theirs!r} in {source.name}, so its parameters "
-                            f"would mean something else; set --config.model.{name}={theirs}")
-    changes = [f"{name} {theirs!r} -> {ours!r}" for name, (theirs, ours) in differing.items()]
+            old, new = differing[name]
+            raise UserError(f"model.{name} is {new!r} in this run and {old!r} in {source.name}, so its parameters "
+                            f"would mean something else; set --config.model.{name}={old}")
+    changes = [f"{name} {old!r} -> {new!r}" for name, (old, new) in differing.items()]
     return [f"  the network differs: {', '.join(changes)}"] if changes else []
 
 
 def describe(parameters: Match, source: SourceCheckpoint) -> str:
-    """Lists for people every parameter that is taken, initialized or unused."""
+    """Lists every parameter that is taken, initialized or unused, for people."""
     def listing(title: str, paths: Sequence[str]) -> list[str]:
         return [f"  {title} ({len(paths)}): {', '.join(paths)}"] if paths else []
 

@@ -1,12 +1,12 @@
-"""`config.init_mapping`: paths of a run -> the paths of a source checkpoint that their parameters start from.
+"""Applies `config.init_mapping`, which maps paths of a run to the paths of a source checkpoint that they start from:
 
     {"encoder/layers": "encoder/layers[0,2,4,7,9,11]"}      layers by number, as of DistilBERT; slices: [0:6], [::2]
     {"encoder": "objective/generator"}                      another subtree
     {"objective/masked/transform": ""}                      random values
 
-A path means all parameters under it; of several that begin a parameter's path the longest counts. Other parameters
-start from those of the same path. Numbers in brackets count along the leading axis of stacked layers, and over
-subtrees that are named by number, as an LSTM's are.
+A path stands for all parameters under it; if several match a parameter, the longest one applies. Other parameters
+start from those of the same path. Numbers in brackets index the leading axis of stacked layers, or subtrees that are
+named by number, as in an LSTM.
 """
 
 import re
@@ -33,11 +33,11 @@ class Origin(NamedTuple):
 
 
 def origins(paths: Collection[str], source: Mapping[str, np.ndarray], mapping: Mapping[str, str]) -> dict[str, Origin]:
-    """Maps the `paths` of a run to their origins; those that the source lacks are left out.
+    """Maps the `paths` of a run to their origins; paths without an origin in the source are left out.
 
     Args:
-      source: arrays by path.
-      mapping: as above.
+      source: the arrays of the source checkpoint by path.
+      mapping: `config.init_mapping`.
 
     Raises:
       UserError: a path of `mapping` has no parameters, or an index is malformed or out of range.
@@ -64,7 +64,8 @@ def origins(paths: Collection[str], source: Mapping[str, np.ndarray], mapping: M
 
 
 def take(value: np.ndarray, origin: Origin, path: str) -> np.ndarray:
-    """Takes the part of a source array that parameter `path` starts from. Raises UserError for an index beyond it."""
+    """Returns the part of a source array that parameter `path` starts from. Raises UserError if the index is out of
+    range."""
     if origin.index is None:
         return value
     if value.ndim == 0 or max(origin.index) >= len(value):
@@ -74,7 +75,7 @@ def take(value: np.ndarray, origin: Origin, path: str) -> np.ndarray:
 
 
 def _parse(target: str, text: str) -> tuple[str, str | None] | None:
-    """Parses (path, index or None) of a source; None for random values."""
+    """Parses the source of a rule to (path, index or None); None for random values."""
     if not text:
         return None
     match = _INDEX.fullmatch(text)
@@ -85,7 +86,7 @@ def _parse(target: str, text: str) -> tuple[str, str | None] | None:
 
 
 def _origin(path: str, target: str, prefix: str, index: str | None, source: Mapping[str, np.ndarray]) -> Origin | None:
-    """Finds the origin of a path under `target`; None where the source has none."""
+    """Finds the origin of a path under `target`; None if the source has none."""
     rest, where = path.removeprefix(target).strip("/"), f"{prefix}[{index}]"
     layers = [name for name in _children(prefix, source) if name.isdecimal()] if index is not None else []
     if layers:
@@ -123,7 +124,7 @@ def _numbers(index: str, count: int, where: str) -> tuple[int, ...]:
 
 
 def _nearest(path: str, paths: Collection[str]) -> str:
-    """Names the existing paths that are nearest to one that does not exist, for people."""
+    """Suggests existing paths for one that does not exist."""
     subtrees = {"/".join(parts[:n]) for parts in (other.split("/") for other in paths)
                 for n in range(1, len(parts) + 1)}
     if near := suggestion(path, {subtree for subtree in subtrees if not is_under(path, subtree)}):

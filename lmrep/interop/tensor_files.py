@@ -1,5 +1,5 @@
-"""Reads safetensors files and JSON that somebody else wrote, by the safetensors library; refuses malformed ones in one
-message."""
+"""Reads and writes safetensors files with the safetensors library, and reads JSON files from others. Malformed files
+raise UserError."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +25,7 @@ DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Reads the JSON object in a small file. Raises UserError where it is missing, too large or malformed."""
+    """Reads the JSON object in a small file. Raises UserError if it is missing, too large or malformed."""
     try:
         size = path.stat().st_size if path.is_file() else -1
         if not 0 <= size <= MAX_JSON:
@@ -43,10 +43,10 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Reads (tensors by name in the order of their bytes, the metadata of the file).
+    """Reads (tensors by name, in the order of their bytes; the metadata of the file).
 
     Raises:
-      UserError: it is not a safetensors file, or has a dtype that NumPy lacks.
+      UserError: the file is no safetensors file, or has a dtype that is not in `DTYPES`.
     """
     if not path.is_file():
         raise UserError(f"{path} is not a file")

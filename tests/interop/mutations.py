@@ -144,7 +144,7 @@ def attempt(number: int, names: tuple[str, ...], place: Path) -> str:
 
     def together() -> None:
         if len(found) == 2:
-            conversion.experiment(found["checkpoint"], found["tokenizer"], "x")
+            conversion.equivalent_experiment(found["checkpoint"], found["tokenizer"], "x")
 
     outcome = "read"
     for part in (tensors, tokenizer, together):

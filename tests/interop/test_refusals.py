@@ -271,7 +271,7 @@ OTHERS = [
      ["characters"]),
     (UserError, lambda directory: match(directory, width=5), (), ["encoder/w", "(5,)", "(3,)", "elsewhere"]),
     (UserError, match, (), ["elsewhere", "encoder/table"]),
-    (UserError, lambda directory: student.pick(2, 3), (), ["layers is 3"]),
+    (UserError, lambda directory: student.pick_layers(2, 3), (), ["layers is 3"]),
     (UserError, lambda directory: origins(["encoder/layers/0/kernel"], NUMBERED, {
         "encoder/layers": "encoder/layers[4]"}), (), ["encoder/layers[4]", "4 layers"]),
     (UserError, lambda directory: checkpoint_config.facts(directory / "none"), (),

@@ -39,7 +39,7 @@ def flags(home, **fields):
 @pytest.mark.parametrize(("depth", "layers", "expected"), [
     (12, 6, [0, 2, 4, 7, 9, 11]), (4, 2, [0, 3]), (2, 1, [0]), (3, 3, [0, 1, 2]), (24, 4, [0, 8, 15, 23])])
 def test_the_layers_of_a_student(depth, layers, expected):
-    assert student.pick(depth, layers) == expected
+    assert student.pick_layers(depth, layers) == expected
 
 
 @pytest.mark.parametrize("source", ["run", pytest.param("published", marks=pytest.mark.slow)])

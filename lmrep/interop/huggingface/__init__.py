@@ -1,6 +1,6 @@
-"""Published checkpoints in the layout of Hugging Face: one file per family, `read` and `write`.
+"""Reads and writes published checkpoints in the layout of Hugging Face, with one file per family.
 
-A new family is a file with a `FAMILY`, and a row here.
+To add a family, add a file with a `FAMILY`, and a row here.
 """
 
 from lmrep.interop.huggingface import albert, bert, distilbert, electra, gpt, gpt2, roberta, t5, xlnet
@@ -9,7 +9,7 @@ from lmrep.interop.huggingface.base import Family
 
 __all__ = ["FAMILIES", "Family"]
 
-# In this order a network of our own is tried as one of them.
+# `write.choose` prefers earlier families.
 FAMILIES: dict[str, Family] = {family.name: family for family in (
     bert.FAMILY, roberta.FAMILY, electra.FAMILY, albert.FAMILY, gpt.FAMILY, gpt2.FAMILY, prelayernorm.FAMILY,
     distilbert.FAMILY, xlnet.FAMILY, t5.FAMILY, *roberta.VARIANTS.values(), t5.MT5,

@@ -33,7 +33,8 @@ CONFIG = ConfigTable(ConfigJson, bert.FIXED | {"share": "all"}, bert.CONFIG.init
 
 
 def config_from(config_json: Mapping[str, Any], path: str, tensors: Mapping | None = None) -> Any:
-    """`Family.config_from`. ALBERT projects embeddings that are as wide as the network, too; our network does not."""
+    """Converts config.json to our config, as `Family.config_from`. Refuses embeddings as wide as the network, which
+    ALBERT still projects, but our network does not."""
     config = CONFIG.read(config_json, path)
     if not config.embedding:
         raise UserError(f"{path} has embedding_size {config.width}, which is its hidden_size; albert still projects "
@@ -42,12 +43,12 @@ def config_from(config_json: Mapping[str, Any], path: str, tensors: Mapping | No
 
 
 def config_to(config: Any) -> Mapping[str, Any]:
-    """`Family.config_to`."""
+    """Converts our config to the keys of config.json, as `Family.config_to`."""
     return CONFIG.write(config, ["embedding"] if config.table_width == config.width else [])
 
 
 def tensors(config: Any) -> Names:
-    """Makes the table of names."""
+    """Returns the table of names, as `Family.tensors`."""
     layer = "encoder.albert_layer_groups.0.albert_layers.0"
     return {
         **bert.EMBEDDINGS,

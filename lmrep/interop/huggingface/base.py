@@ -1,4 +1,4 @@
-"""`Family`, the contract of a family of published checkpoints. The file of a family reads as a table of names."""
+"""`Family`, the contract of a family of published checkpoints. A family's file is mainly its table of tensor names."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -20,25 +20,25 @@ CONFIG = "config.json"
 class Specials(NamedTuple):
     """The special tokens of a family."""
 
-    pad: int | None = 0  # the id of padding, where config.json has none
+    pad: int | None = 0  # the id of padding, if config.json has none
     pads_left: bool = False  # whether padding precedes the tokens
     shifts_positions: bool = False  # whether position 0 is row pad + 1 of the position table
     writes_ends: bool = True  # whether config.json has bos_token_id and eos_token_id
 
 
 class Pretraining(NamedTuple):
-    """How the checkpoints of a family were trained: what a run that is made of one looks like."""
+    """How the checkpoints of a family were trained: the choices of a run that is converted from one."""
 
-    objective: str = "masked"  # of a checkpoint without a language model's head
-    fields: Mapping[str, Any] = {}  # of the objective's config
+    objective: str = "masked"  # the objective of a checkpoint without a language model's head
+    fields: Mapping[str, Any] = {}  # fields of the objective's config
     pairs: str = ""  # `format.pairs` of checkpoints with a sentence-pair head; "" for the format's default
     optimizer: str = "bert"  # a recipe of a row of `OPTIMIZERS`
     preset: str = ""  # the family's name in `lmrep.models.PRESETS`
-    # what a user should know about a checkpoint that has no head that predicts tokens
+    # a remark for users about a checkpoint without a head that predicts tokens
     without_head: str = ("it has no masked-LM head, so `lmrep predict` cannot fill masks; a run with init= initializes "
                          "one")
-    # (config, params, objective config) -> {name: a function that gives (config, params)} of the networks of a run that
-    # trains several; {} of one that has a single network
+    # (config, params, objective config) -> {name: function that returns (config, params)} of the networks of a run that
+    # trains several; {} for a run with a single network
     networks: Callable[..., dict[str, Callable]] = lambda config, params, objective: {}
 
 
@@ -46,69 +46,69 @@ class Pretraining(NamedTuple):
 class Family:
     """A family of published checkpoints."""
 
-    # `model_type` in config.json; "-decoder" follows it for networks that are read from left to right (`is_decoder`) of
-    # a family that reads both sides
+    # `model_type` in config.json; with "-decoder" for left-to-right networks (`is_decoder`) of a family that reads both
+    # sides
     name: str
-    # the base model's attribute in the library's classes with heads. There, it and a dot begin the names of the base
-    # model's tensors.
+    # the attribute of the base model in the library's classes with heads; with a dot, it begins the names of the base
+    # model's tensors there
     prefix: str
-    # (config.json, its path for messages, the tensors by name or None) -> our config. Raises UserError where a value is
-    # out of range, or describes a network that ours cannot be.
+    # (config.json, its path for messages, the tensors by name or None) -> our config. Raises UserError if a value is
+    # out of range, or describes a network that ours cannot represent.
     config_from: Callable[[Mapping[str, Any], str, Mapping | None], Any]
-    # (our config) -> the keys of config.json. Raises Mismatch. None where networks are written as another family's.
+    # (our config) -> the keys of config.json. Raises Mismatch. None if networks are written as another family's.
     config_to: Callable[[Any], Mapping[str, Any]] | None
-    # (our config) -> the table of names: tensor or module in files -> our path, or more. A path that the network lacks
-    # is skipped, and so is a head that none of `heads` has.
+    # (our config) -> the table of names: tensor or module in files -> our path, `Tensor` or `Module`. Paths that the
+    # network lacks, and heads that none of `heads` has, are skipped.
     tensors: Callable[[Any], Names]
-    heads: Sequence[HeadClass]  # the classes of the library; the first that has the heads of a checkpoint is written
-    specials: Specials = Specials()  # its special tokens
-    pretraining: Pretraining = field(default=Pretraining())  # how its checkpoints were trained
+    heads: Sequence[HeadClass]  # the classes of the library; a checkpoint is written as the first with its heads
+    specials: Specials = Specials()
+    pretraining: Pretraining = field(default=Pretraining())
 
     @property
     def described(self) -> str:
-        """Names the family and its file, for messages."""
+        """The family and its file, for messages."""
         return described("checkpoint family", self.name, self.tensors)
 
     # Classes
 
     @property
     def model_type(self) -> str:
-        """`model_type` in config.json."""
+        """The `model_type` in config.json."""
         return self.name.removesuffix("-decoder")
 
     @property
     def causal(self) -> bool:
-        """Tells whether its networks predict from left to right."""
+        """Whether its networks predict from left to right."""
         return any("causal" in head_class.heads for head_class in self.heads)
 
     @property
     def network_name(self) -> str:
-        """Names the network in `lmrep.models.MODELS` that an empty config.json gives."""
+        """The name in `lmrep.models.MODELS` of its networks."""
         return name_of(self.network({}, CONFIG))
 
     @property
     def tasks(self) -> dict[str, HeadClass]:
-        """Maps a task, of `TASK_HEADS`, to the class for it."""
+        """{name in `TASK_HEADS`: the class for it}."""
         return {task: head_class for head_class in self.heads for task in head_class.tasks}
 
     @property
     def pretrained_heads(self) -> list[str]:
-        """Lists the heads, of `HEADS`, of all its classes. Raises UserError for one that `HEADS` lacks."""
+        """The heads in `HEADS` of all its classes. Raises UserError for one that `HEADS` lacks."""
         for head_class in self.heads:
             for head in head_class.heads:
                 choose(HEADS, head, f"{self.described}: a head of {head_class.name}")
         return list(dict.fromkeys(head for head_class in self.heads for head in head_class.heads))
 
     def class_of(self, heads: tuple[str, ...]) -> HeadClass:
-        """Finds the library's class with these heads; or with the first of them; or without heads."""
+        """Finds the library's class with these heads, or else with the first of them, or else without heads."""
         if heads and heads[0] in self.tasks:
             return self.tasks[heads[0]]
         return next(head_class for names in (heads, heads[:1], ()) for head_class in self.heads
                     if head_class.heads == names and not head_class.tasks)
 
     def heads_of(self, config: Any, paths: Iterable[str], classes: Sequence[str] = ()) -> tuple[str, ...]:
-        """Finds the heads of a checkpoint with parameters at these paths. A head without parameters is there unless the
-        `classes` in config.json are the base model."""
+        """Finds the heads of a checkpoint with parameters at these paths. A head without parameters counts as present
+        unless `classes`, the architectures in config.json, are only the base model."""
         paths = set(paths)
         prefixes = {name: f"objective/{task_of(name)}/{head.part}" for name, head in TASK_HEADS.items()} | {
             name: head.prefix for name, head in HEADS.items()}
@@ -118,7 +118,7 @@ class Family:
         return heads or (self.tied_heads(config) if complete else ())
 
     def tied_heads(self, config: Any) -> tuple[str, ...]:
-        """Finds the head that is an output layer alone, which may be the token table."""
+        """Finds the heads that consist of an output layer only, which may be the token table."""
         return tuple(head for head in self.pretrained_heads if {path for path in self.paths(config)
                      if path.startswith(HEADS[head].prefix)} == {f"objective/{head}/output"})
 
@@ -127,8 +127,8 @@ class Family:
     def rows(
         self, config: Any, prefix: str = "", tasks: Iterable[str] = ()
     ) -> Iterator[tuple[list[str], Tensor]]:
-        """Yields (names, tensor) of the base model, with `prefix`, of the heads for pretraining, and of heads for
-        `tasks`."""
+        """Yields (names, tensor) of the base model, whose names begin with `prefix`, of the heads for pretraining, and
+        of the heads for `tasks`."""
         heads = tuple(HEADS[head].prefix for head in self.pretrained_heads)
         with faults_of(self.described, self.tensors):
             table = list(rows(self.tensors(config)))
@@ -141,53 +141,53 @@ class Family:
             yield from rows(self.tasks[task].tensors, f"objective/{task_of(task)}/")
 
     def paths(self, config: Any, task: str = "") -> set[str]:
-        """Collects the paths that have a name in a pretrained checkpoint, or in one for a task."""
+        """Returns our paths that have a name in a pretrained checkpoint, or in a checkpoint for `task`."""
         return {path for _, tensor in self.rows(config, "", [task] if task else []) for path in tensor.paths
                 if not task or path.startswith(("encoder/", POOLER, f"objective/{task_of(task)}/"))}
 
     def optional(self, config: Any) -> set[str]:
-        """Collects the paths of the part of the network that a checkpoint may lack."""
+        """Returns the paths of the parameters that a checkpoint may lack."""
         return {path for _, tensor in self.rows(config) if tensor.optional for path in tensor.paths}
 
     def output(self, config: Any) -> str:
-        """Names the output layer, also in files that repeat the token table there; "" for none."""
+        """Returns the name of the output layer's tensor, which may repeat the token table; "" if there is none."""
         return next((names[0] for names, tensor in self.rows(config) if tensor.paths[0].endswith("/output")), "")
 
     def output_bias(self, config: Any) -> str:
-        """Names the bias of the output layer, which some files repeat under another name."""
+        """Returns the name of the output layer's bias, which some files repeat under another name."""
         return self.output(config).removesuffix("weight") + "bias"
 
     def locations(
         self, prefix: str, config: Any, shapes: Shapes
     ) -> Iterator[tuple[TensorLocation, list[str]]]:
-        """Yields (location, names of its tensor) among parameters of these shapes."""
+        """Yields (location, names of its tensor) of the tensors whose parameters are in `shapes`."""
         for names, tensor in self.rows(config, prefix, self.tasks):
             if shapes.keys() >= set(tensor.paths):
                 for layer in range(shapes[tensor.paths[0]][0]) if "{l}" in names[0] else (None,):
                     yield TensorLocation(tensor, layer), [name.format(l=layer) for name in names]
 
     def prefix_in(self, names: Iterable[str]) -> str:
-        """Finds the prefix of the base model's names in a file."""
+        """Returns the prefix of the base model's names in a file, "" if they have none."""
         start = f"{self.prefix}."
         return start if self.prefix and any(name.startswith(start) for name in names) else ""
 
     def locate(self, names: Iterable[str], config: Any, shapes: Shapes) -> dict[str, TensorLocation]:
-        """Maps `names` to their locations among parameters of these shapes; others are left out."""
+        """Maps names of tensors to their locations among parameters of these shapes; unknown names are left out."""
         names = set(names)
-        known = {name: location for location, others in self.locations(self.prefix_in(names), config, shapes)
-                 for name in others}
+        known = {name: location for location, aliases in self.locations(self.prefix_in(names), config, shapes)
+                 for name in aliases}
         if table := next((location for location in known.values() if location.tensor.paths == (TOKEN,)), None):
             known.setdefault(self.output(config), table)
         return {name: location for name, location in known.items() if name in names}
 
     def check_tensors(self, config: Any, specs: Collection[str], task: str = "") -> None:
-        """Raises UserError where `tensors`, or the class of a task, lacks one of the paths in `specs` that it should
-        have, or has a name or a path twice."""
-        every, tied = list(self.rows(config, "", [task] if task else [])), self.tied_heads(config)
+        """Raises UserError if `tensors`, or the class of a task, lacks a path in `specs` that it needs, or has a name
+        or a path twice."""
+        table, tied = list(self.rows(config, "", [task] if task else [])), self.tied_heads(config)
         needed = ["encoder/", *([f"objective/{task_of(task)}/"] if task else (
             HEADS[head].prefix for head in self.pretrained_heads if head not in tied))]
-        names = Counter(name for names, _ in every for name in names)
-        paths = Counter(path for _, tensor in every for path in tensor.paths)
+        names = Counter(name for names, _ in table for name in names)
+        paths = Counter(path for _, tensor in table for path in tensor.paths)
         problems = [*(f"lacks {path}" for path in specs if path.startswith(tuple(needed)) and path not in paths),
                     *(f"has {name} twice" for name, count in (names | paths).items() if count > 1)]
         if problems:
@@ -196,16 +196,16 @@ class Family:
     # config.json
 
     def pad_id(self, config_json: Mapping[str, Any]) -> int | None:
-        """Finds the id of padding; None for none."""
+        """Returns the id of padding; None if there is none."""
         pad = config_json.get("pad_token_id")
         return self.specials.pad if pad is None else pad
 
     def position_offset(self, pad: int | None) -> int:
-        """Counts the rows of the position table before position 0."""
+        """Returns the number of rows of the position table before position 0."""
         return (self.specials.pad if pad is None else pad) + 1 if self.specials.shifts_positions else 0
 
     def network(self, config_json: Mapping[str, Any], path: str, tensors: Mapping | None = None) -> Any:
-        """Makes our config of the network that a config.json describes. Raises UserError as `config_from`."""
+        """Converts a config.json to our config, with the position offset. Raises UserError as `config_from`."""
         with faults_of(self.described, self.tensors):
             config = self.config_from(config_json, path, tensors)
         if not (offset := self.position_offset(self.pad_id(config_json))):
@@ -215,7 +215,7 @@ class Family:
         return replace(config, position_offset=offset, max_length=config.max_length - offset)
 
     def config_json(self, config: Any, specials: Mapping[str, int]) -> dict[str, Any]:
-        """Makes the config.json of a network, without its class; `specials` are the tokenizer's ids by role. Raises
+        """Converts our config to a config.json, without its class. `specials` are the tokenizer's ids by role. Raises
         Mismatch as `config_to`."""
         if offset := getattr(config, "position_offset", 0):
             config = replace(config, max_length=config.max_length + offset)
@@ -228,10 +228,11 @@ class Family:
                 "dtype": "float32"}
 
     def mismatches(self, config: Any, transformed: bool, task: PublishedTask | None = None) -> list[str]:
-        """Lists why a network cannot be written as one of this family, as "field=value".
+        """Lists the fields, as "field=value", because of which a network cannot be written as one of this family.
 
         Args:
-          transformed: whether it has a language model's head with a transform.
+          transformed: whether the network has a language model's head with a transform.
+          task: the task that it was fine-tuned for, if any.
         """
         head = self.tasks.get(task.name) if task else None
         below = head.network if head else {}
@@ -246,6 +247,6 @@ class Family:
         return [f"{name}={getattr(config, name)}" for name in wrong] + (mismatches(task, head) if task else [])
 
     def base_network(self, config: Any, task: PublishedTask | None) -> Any:
-        """Resets the fields that only the class of a task sets."""
+        """Returns a config with defaults for the fields that only the class of a task sets."""
         below = self.tasks[task.name].network if task and task.name in self.tasks else {}
         return replace(config, **{name: type(config).__dataclass_fields__[name].default for name in below})

@@ -55,7 +55,7 @@ LAYERS = {
 
 
 def tensors(config: Any) -> Names:
-    """Makes the table of names."""
+    """Returns the table of names, as `Family.tensors`."""
     return {
         **EMBEDDINGS, **LAYERS,
         "pooler.dense": linear("objective/pair/pooler"),
@@ -76,11 +76,15 @@ FAMILY = Family(
 
 
 def decoder(family: Family, name: str, always: Mapping[str, str] = {}) -> Family:
-    """Makes the family of networks of `family` read from left to right; `name` is its class with a language model's
-    head."""
+    """Makes the family of left-to-right networks (`is_decoder`) with the layout of `family`.
+
+    Args:
+      name: its class with a language model's head.
+      always: as `HeadClass.always`.
+    """
     def tensors(config: Any) -> Names:  # the masked-LM head predicts the next token
         return {name: tensor._replace(paths=tuple(path.replace("/masked/", "/causal/") for path in tensor.paths),
-                                      also=tuple(others)) for (name, *others), tensor in rows(family.tensors(config))}
+                                      also=tuple(also)) for (name, *also), tensor in rows(family.tensors(config))}
 
     return replace(
         family, name=f"{family.name}-decoder", tensors=tensors,

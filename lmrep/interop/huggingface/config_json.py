@@ -1,5 +1,5 @@
-"""The keys of a config.json: a record says for each key its default in the library, the field of our config that has
-its value, and its other names; `ConfigTable` reads and writes them."""
+"""Reads and writes config.json by a record of its keys, which gives for each key its default in the library, the field
+of our config that has its value, and its other names."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -22,11 +22,11 @@ def key(default: Any, ours: str = "", also: Sequence[str] = (), values: Mapping[
     """Declares a key of a config.json.
 
     Args:
-      default: in the library.
+      default: its default in the library.
       ours: the field of our config that has its value; "" for none.
-      also: other keys that mean the same.
-      values: value of the key -> of our field, where they differ.
-      **bounds: of the value, as of `Bounds`.
+      also: other keys with the same meaning.
+      values: {value of the key: value of our field}, if they differ.
+      **bounds: the fields of `Bounds` that limit its value.
     """
     bounds = Bounds(choices=tuple(values), **bounds) if values else Bounds(**bounds)
     return dataclasses.field(default=default, metadata={
@@ -44,17 +44,17 @@ def rate(default: float, ours: str = "") -> Any:
 
 
 def only(value: Any) -> Any:
-    """Declares a key that supports one value."""
+    """Declares a key that may only have one value."""
     return key(value, choices=(value,))
 
 
 def activation(default: str, names: Mapping[str, str] = ACTIVATIONS) -> Any:
-    """Declares a key for the activation of the feed-forward blocks; `names` are the library's -> ours."""
+    """Declares a key for the activation of the feed-forward blocks; `names` maps the library's names to ours."""
     return key(default, "activation", values=names)
 
 
 class Mismatch(UserError):
-    """A network that a family cannot hold; `fields` of its config do not fit."""
+    """A family cannot hold a network, because of `fields` of its config."""
 
     def __init__(self, fields: Sequence[str]):
         super().__init__(", ".join(fields))
@@ -63,7 +63,7 @@ class Mismatch(UserError):
 
 @dataclass(frozen=True)
 class Keys:
-    """Keys of all families."""
+    """The keys that all families have."""
 
     pad_token_id: int | None = key(None, at_least=0, at_most=MAX_SIZE)
     tie_word_embeddings: bool = key(True, "tied")
@@ -71,22 +71,22 @@ class Keys:
 
 @dataclass(frozen=True)
 class ConfigTable:
-    """The config.json of a family."""
+    """The correspondence of a family's config.json and our config."""
 
-    keys: type  # the record of its keys. A feed-forward width of null is 4 d, as it is without a key for it.
-    # fields of our config that are the same in all its networks, and decide what these compute
+    keys: type  # the record of its keys. A feed-forward width that is null or has no key is 4 d.
+    # fields of our config that are the same for all networks of the family, and decide what these compute
     fixed: Mapping[str, Any]
-    # fields that decide how its weights start, and where dropout acts
+    # fields of our config that only matter in training: initialization, and where dropout acts
     initial: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    network: str = "transformer"  # in `lmrep.models.MODELS`
+    network: str = "transformer"  # a name in `lmrep.models.MODELS`
 
     @property
     def ours(self) -> dict[str, str]:
-        """Maps keys to our fields."""
+        """{key: our field}."""
         return {key.name: key.metadata["ours"] for key in dataclasses.fields(self.keys) if key.metadata["ours"]}
 
     def read(self, config_json: Mapping[str, Any], path: str, tensors: Any = None) -> Any:
-        """Reads a config.json, as `Family.config_from`."""
+        """Converts a config.json to our config, as `Family.config_from`."""
         return self.config(self.values(config_json, path), path)
 
     def values(self, config_json: Mapping[str, Any], path: str) -> Any:
@@ -105,7 +105,7 @@ class ConfigTable:
         return read(self.keys, known, path, suggest=False)
 
     def config(self, values: Any, path: str, **fields: Any) -> Any:
-        """Makes our config of these keys and further `fields`. Raises UserError, which names keys."""
+        """Makes our config from the record of keys and further `fields`. Raises UserError with the names of keys."""
         ours = {key.metadata["ours"]: (key.metadata["values"] or {}).get(value, value)
                 for key in dataclasses.fields(self.keys) if key.metadata["ours"]
                 for value in (getattr(values, key.name),)}
@@ -123,7 +123,8 @@ class ConfigTable:
         return config
 
     def write(self, config: Any, wrong: Sequence[str] = ()) -> dict[str, Any]:
-        """Writes the keys, as `Family.config_to`; `wrong` are further fields that do not fit."""
+        """Converts our config to keys, as `Family.config_to`. `wrong` are fields already known not to fit. Raises
+        Mismatch."""
         ours = self.ours.values()
         wrong = [*(name for name, value in self.fixed.items() if getattr(config, name) != value), *wrong]
         if config.table_width != config.width and "embedding" not in ours:

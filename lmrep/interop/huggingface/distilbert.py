@@ -34,7 +34,7 @@ CONFIG = ConfigTable(ConfigJson, bert.FIXED | {"token_types": 0, "norm_eps": 1e-
 
 
 def tensors(config: Any) -> Names:
-    """Makes the table of names."""
+    """Returns the table of names, as `Family.tensors`."""
     return {
         "embeddings.word_embeddings.weight": "encoder/embedding/token",
         "embeddings.position_embeddings.weight": "encoder/embedding/position",

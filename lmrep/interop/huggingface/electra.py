@@ -1,4 +1,4 @@
-"""ELECTRA (Clark et al., 2020): a directory holds the discriminator or the generator."""
+"""ELECTRA (Clark et al., 2020). A directory holds either the discriminator or the generator."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from lmrep.models import transformer
 from lmrep.objectives import replaced_token
 from lmrep.tasks.heads import Head
 
-GENERATOR = "objective/generator"  # begins the paths of the generator's own parameters, and of its head
+GENERATOR = "objective/generator"  # begins the paths of the generator's separate parameters, and of its head
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ CONFIG = ConfigTable(ConfigJson, bert.FIXED, {"init": "truncated_normal", "proje
 
 
 def tensors(config: Any) -> Names:
-    """Makes the table of names."""
+    """Returns the table of names, as `Family.tensors`."""
     return {
         **bert.EMBEDDINGS,
         "embeddings_project": linear("encoder/project"),
@@ -46,7 +46,7 @@ def tensors(config: Any) -> Names:
 
 
 def networks(config: transformer.Config, params: Params, objective: Any) -> dict[str, Callable]:
-    """Splits a joint run into its two networks, the main one first."""
+    """Splits a run of generator and discriminator into the two, the discriminator first, as `Pretraining.networks`."""
     if not any(path.startswith(GENERATOR) for path in params):
         return {}
     return {

@@ -1,5 +1,5 @@
-"""GPT (Radford et al., 2018), and what GPT-2 shares with it. Kernels of layers are [in, out] in its files;
-those for query, key and value lie side by side."""
+"""GPT (Radford et al., 2018), and the parts that GPT-2 shares. Its files have kernels [in, out], and one kernel for
+query, key and value."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -56,7 +56,7 @@ HEAD = Head(context="left", dropout=0.0, end_of_text=False)
 
 
 def tensors(config: Any) -> Names:
-    """Makes the table of names."""
+    """Returns the table of names, as `Family.tensors`."""
     return {"tokens_embed.weight": "encoder/embedding/token", "positions_embed.weight": "encoder/embedding/position",
             **LAYERS, "lm_head.weight": "objective/causal/output"}
 

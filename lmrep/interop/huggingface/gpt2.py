@@ -26,7 +26,7 @@ CONFIG = ConfigTable(ConfigJson, gpt.FIXED | {"norm": "pre"},
 
 
 def tensors(config: Any) -> Names:
-    """Makes the table of names."""
+    """Returns the table of names, as `Family.tensors`."""
     return {"wte.weight": "encoder/embedding/token", "wpe.weight": "encoder/embedding/position", **gpt.LAYERS,
             "ln_f": norm("encoder/final_norm"), "lm_head.weight": "objective/causal/output"}
 

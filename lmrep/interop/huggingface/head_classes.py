@@ -1,4 +1,4 @@
-"""The classes of the library: the tensors of their heads, and the keys of config.json for tasks."""
+"""The classes of the transformers library: the tensors of their heads, and the keys of config.json for tasks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -16,29 +16,29 @@ MAX_LABELS = 2**20
 
 @dataclass(frozen=True)
 class HeadClass:
-    """A class of the library, for pretraining or for tasks."""
+    """A class of the transformers library, for pretraining or for tasks."""
 
-    name: str  # in the transformers library
-    heads: tuple[str, ...] = ()  # its outputs beside hidden states, of `HEADS`, where it is for pretraining
-    # key of config.json -> the activation of its head's transform, whatever that key says
+    name: str
+    heads: tuple[str, ...] = ()  # for pretraining: its outputs besides hidden states, names in `HEADS`
+    # key of config.json -> the activation that its head's transform has whatever that key says
     always: Mapping[str, str] = field(default_factory=dict)
     prefixed: bool = True  # whether the base model's tensors have the family's prefix
-    tasks: tuple[str, ...] = ()  # of `TASK_HEADS`; then its head is described by what follows
-    tensors: Names = field(default_factory=dict)  # name of a tensor or module -> path under the task's
-    form: Head = Head()  # of its head; dropout rates are those of a config.json without `dropout_keys`
-    # keys of config.json; the first that is there has the dropout rate of the head. The first is written.
+    tasks: tuple[str, ...] = ()  # names in `TASK_HEADS`; the fields below describe the head of these tasks
+    tensors: Names = field(default_factory=dict)  # name of a tensor or module -> path below the task's
+    form: Head = Head()  # the config of its head; dropout rates apply if config.json has none of `dropout_keys`
+    # keys of config.json for the head's dropout rate: the first one present is read, and the first one is written
     dropout_keys: tuple[str, ...] = ()
     requires: Mapping[str, Any] = field(default_factory=dict)  # key of config.json -> the only value that is supported
     # key of config.json -> a field of the task's config that is a number
     sizes: Mapping[str, str] = field(default_factory=dict)
     network: Mapping[str, Any] = field(default_factory=dict)  # fields of our network's config below this head
-    # whether the rate of `dropout_keys` holds before the dense layer, too, even where `form` has rate 0
+    # whether the rate of `dropout_keys` also applies before the dense layer, even if `form` has rate 0 there
     drops_input: bool = False
-    # the id, unless eos_token_id is another, of the token that has to end every text; None for any
+    # the id of the token that must end every text, unless eos_token_id is another; None for any token
     end: int | None = None
 
     def dropout_fields(self, rate: float) -> dict[str, float]:
-        """Gives the head's dropout rates, where its config.json has this one."""
+        """Returns the head's dropout rates for a rate in config.json."""
         before = rate if self.form.input_dropout or self.drops_input else 0.0
         return {"dropout": rate} | ({"input_dropout": before} if self.form.dense else {})
 
@@ -46,7 +46,7 @@ class HeadClass:
 def task_class(
     name: str, tasks: Sequence[str], *layers: str, dropout_keys: Sequence[str] = (), form: Head = Head(), **more: Any
 ) -> HeadClass:
-    """Makes a class for tasks, by the names of its head's dense layer, where it has one, and of its output layer."""
+    """Makes a class for tasks. `layers` are the names of the head's dense layer, if it has one, and output layer."""
     *dense, out = layers
     tensors = {**{name: linear("dense") for name in dense}, out: linear("out", bias=form.bias)}
     return HeadClass(name, tasks=tuple(tasks), tensors=tensors, form=replace(form, dense=bool(dense)),
@@ -61,13 +61,13 @@ def encoder_classes(
     """Makes the classes for tasks of a family that reads both sides.
 
     Args:
-      start: of their names, "Bert".
-      sequence: the names of dense and output layer of its head for classification and regression.
-      choice: the same of its head for multiple choice.
-      form: of the head for classification and regression; the other head has its activation.
+      start: the start of their names, such as "Bert".
+      sequence: the names of the dense and output layers of the head for classification and regression.
+      choice: the same names for multiple choice.
+      form: the config of the head for classification and regression; the head for multiple choice has its activation.
       keys: `HeadClass.dropout_keys`.
-      choice_keys: of multiple choice, where they differ.
-      choice_requires: `HeadClass.requires` of multiple choice.
+      choice_keys: `HeadClass.dropout_keys` for multiple choice, if they differ.
+      choice_requires: `HeadClass.requires` for multiple choice.
     """
     return (
         task_class(f"{start}ForSequenceClassification", SEQUENCE, *sequence, dropout_keys=keys, form=form),
@@ -81,10 +81,14 @@ def encoder_classes(
 
 
 def read_task(classes: Mapping[str, HeadClass], config_json: Mapping[str, Any], path: str) -> PublishedTask | None:
-    """Reads what a checkpoint was fine-tuned for from its config.json; None where it is none of `classes`.
+    """Reads the task that a checkpoint was fine-tuned for from its config.json; None if its class is not in `classes`.
+
+    Args:
+      classes: name in `TASK_HEADS` -> the class for it.
+      path: of config.json, for messages.
 
     Raises:
-      UserError: it is a task of that class that is not supported, or its labels cannot be read.
+      UserError: the class is not supported with these keys, or its labels cannot be read.
     """
     architectures = config_json.get("architectures") or []
     names = [name for name, head_class in classes.items() if head_class.name in architectures]
@@ -109,19 +113,19 @@ def read_task(classes: Mapping[str, HeadClass], config_json: Mapping[str, Any], 
     for key, name in task.sizes.items():
         if config_json.get(key) is not None:
             values[name] = _number(config_json, key, path, "a whole number from 1 on")
-    kept = config_json.get("task_specific_params")
-    kept = kept.get(names[0]) if isinstance(kept, dict) else None
-    if isinstance(kept, dict):
-        values |= {name: kept[name] for name in TASK_HEADS[names[0]].kept if name in kept}
+    params = config_json.get("task_specific_params")
+    params = params.get(names[0]) if isinstance(params, dict) else None
+    if isinstance(params, dict):
+        values |= {name: params[name] for name in TASK_HEADS[names[0]].specific_params if name in params}
     if not TASK_HEADS[names[0]].outputs:
         values["labels"] = labels
-    # The config of the task may lack some of these; the form decides on parameters.
+    # The task's config may lack fields of FORM, which are kept since they decide which parameters the head has.
     known = {*FORM, *(field.name for field in fields(TASKS[task_of(names[0])].objective.config))}
     return PublishedTask(names[0], {name: value for name, value in values.items() if name in known})
 
 
 def _of_problem_type(names: Sequence[str], config_json: Mapping[str, Any], labels: int, path: str) -> list[str]:
-    """Finds which of the tasks of one class config.json means: regression where there is one output."""
+    """Selects the task of a class by `problem_type`, or else by the number of labels: one label means regression."""
     default = "regression" if labels == 1 else "single_label_classification"
     named = config_json.get("problem_type") or default
     fitting = [name for name in names if TASK_HEADS[name].problem_type == named]
@@ -133,7 +137,7 @@ def _of_problem_type(names: Sequence[str], config_json: Mapping[str, Any], label
 
 
 def _labels(config_json: Mapping[str, Any], path: str) -> tuple[str, ...]:
-    """Reads the names of the outputs: as in the library, `id2label`, or LABEL_0, LABEL_1, ..."""
+    """Reads the names of the outputs as the library does: `id2label`, or else LABEL_0, LABEL_1, ..."""
     names = config_json.get("id2label")
     if names is None:
         count = 2 if not config_json.get("num_labels") else _number(config_json, "num_labels", path,
@@ -157,7 +161,7 @@ def _number(config_json: Mapping[str, Any], key: str, path: str, expected: str) 
 
 
 def label_remarks(config_json: Mapping[str, Any], task: PublishedTask | None) -> list[str]:
-    """Warns where config.json contradicts itself on the order of labels, a known cause of wrong results."""
+    """Returns a warning if config.json contradicts itself on the order of labels, a known cause of wrong results."""
     ids = config_json.get("label2id")
     if not task or not task.labels or not isinstance(ids, dict):
         return []
@@ -167,7 +171,7 @@ def label_remarks(config_json: Mapping[str, Any], task: PublishedTask | None) ->
 
 
 def config_json(task: PublishedTask, head_class: HeadClass) -> dict[str, Any]:
-    """Makes the keys of a config.json that describe a task's head."""
+    """Returns the keys of a config.json that describe a task's head."""
     head = TASK_HEADS[task.name]
     keys: dict[str, Any] = {}
     if head.problem_type:
@@ -176,10 +180,10 @@ def config_json(task: PublishedTask, head_class: HeadClass) -> dict[str, Any]:
         labels = task.labels or ("LABEL_0",)
         keys |= {"num_labels": len(labels), "id2label": {str(i): label for i, label in enumerate(labels)},
                  "label2id": {label: i for i, label in enumerate(labels)}}
-    kept = {name: task.fields[name] for name in head.kept if name in task.fields
-            and task.fields[name] != getattr(head_class.form, name, None)}
-    if kept:
-        keys["task_specific_params"] = {task.name: kept}
+    params = {name: task.fields[name] for name in head.specific_params if name in task.fields
+              and task.fields[name] != getattr(head_class.form, name, None)}
+    if params:
+        keys["task_specific_params"] = {task.name: params}
     keys |= {key: task.fields[name] for key, name in head_class.sizes.items() if name in task.fields}
     if head_class.dropout_keys and "dropout" in task.fields:
         keys[head_class.dropout_keys[0]] = task.fields["dropout"]
@@ -187,7 +191,7 @@ def config_json(task: PublishedTask, head_class: HeadClass) -> dict[str, Any]:
 
 
 def mismatches(task: PublishedTask, head_class: HeadClass | None) -> list[str]:
-    """Lists why a class cannot hold a head, as "objective.field=value"."""
+    """Lists the fields, as "objective.field=value", because of which a class cannot hold a head."""
     if head_class is None:
         return [f"no class for {task.name}"]
     form, expected = task.head, head_class.form
@@ -196,7 +200,7 @@ def mismatches(task: PublishedTask, head_class: HeadClass | None) -> list[str]:
 
 
 def head_remarks(task: PublishedTask, head_class: HeadClass, config_json: Mapping[str, Any]) -> list[str]:
-    """Lists the dropout rates of a head that its class does not have; they matter for training alone."""
+    """Lists the dropout rates of a head that its class cannot hold; they only matter in training."""
     rates = head_class.dropout_fields(config_json[head_class.dropout_keys[0]] if head_class.dropout_keys
                                       else head_class.form.dropout)
     return [f"left out, since {head_class.name} has another: objective.{name} {task.fields[name]:g}"

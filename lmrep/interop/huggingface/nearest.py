@@ -1,4 +1,4 @@
-"""Well-known architectures that lmrep does not have: the nearest family that it has, and how they differ from it."""
+"""Suggests the most similar family for well-known architectures that lmrep lacks."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,8 +10,8 @@ _TRANSLATION = "has absolute positions, biases and norms after each block, and w
 _STATES = "is a recurrent state-space model"
 _OTHER_INPUT = "reads images or sound"
 
-# model_type -> (family, how the architecture differs from that family's). "": no family is near. For a name that is
-# not here, the longest entry that begins it counts.
+# model_type -> (most similar family, "" for none; how the architecture differs from it). A name that is missing here
+# has the entry of its longest prefix.
 NEAREST: Mapping[str, tuple[str, str]] = {
     # Encoders.
     "xlm-roberta-xl": ("roberta-prelayernorm", "has no norm on its embeddings"),
@@ -86,8 +86,8 @@ NEAREST: Mapping[str, tuple[str, str]] = {
 
 
 def nearest(name: str, config_json: Mapping[str, Any]) -> str:
-    """Names for people the class that lmrep has that is most like the one of a config.json, with the same head where
-    its family has that, and how their networks differ; `name` is its model_type."""
+    """Describes the class in lmrep that is most similar to that of a config.json, with the same head if its family has
+    it, and how the networks differ. `name` is the model_type."""
     head = next((name.partition("For")[2] for name in config_json.get("architectures") or []), "")
     known = max((start for start in NEAREST if name.startswith(start)), key=len, default=None)
     family, difference = NEAREST[known] if known and name not in FAMILIES else (_guess(name, head, config_json), "")
@@ -95,13 +95,13 @@ def nearest(name: str, config_json: Mapping[str, Any]) -> str:
     if not family:
         return f"it has nothing near{why}"
     classes = [head_class.name for head_class in FAMILIES[family].heads]
-    class_name = next((other for other in classes if head and other.endswith(f"For{head}")),
+    class_name = next((known_class for known_class in classes if head and known_class.endswith(f"For{head}")),
                       FAMILIES[family].class_of(("causal",)).name)
     return f"the nearest that it has is {class_name}{why}"
 
 
 def _guess(name: str, head: str, config_json: Mapping[str, Any]) -> str:
-    """Guesses a family with the same direction; of encoders, one whose name is a part of the name."""
+    """Guesses a family with the same direction; for encoders, the longest one whose name is a part of `name`."""
     if name in FAMILIES:
         return name
     if config_json.get("is_encoder_decoder") or head in ("ConditionalGeneration", "Seq2SeqLM"):

@@ -5,8 +5,8 @@
     vocab.txt ...        the tokenizer's files
 
 `Published` holds everything in such a directory but the tokenizer: tensors with a counterpart among our parameters,
-and others (buffers of positions, for example) in `extra_tensors`, so that writing it gives the same names, dtypes and
-bytes. Nothing is unpickled, and no code that a directory holds or names is run.
+and the others (for example buffers of positions) in `extra_tensors`, so that writing it gives the same names, dtypes
+and bytes. Nothing is unpickled, and no code from a directory is run.
 """
 
 import dataclasses
@@ -37,20 +37,20 @@ FLOATS = ("F32", "F16", "BF16")
 class Published(NamedTuple):
     """A published checkpoint."""
 
-    family: Family  # of `FAMILIES`
+    family: Family
     config_json: dict[str, Any]  # the contents of config.json
-    config: Any  # of our network
+    config: Any  # the config of our network
     params: Mapping[str, np.ndarray] = {}  # float32 arrays by path. Heads that the checkpoint lacks are absent.
     dtypes: Mapping[str, str] = {}  # {name: dtype} of every tensor, in the order of the files
     extra_tensors: Mapping[str, np.ndarray] = {}  # tensors without a counterpart in `params`, by name
-    metadata: Mapping[str, str] = {}  # of the safetensors files
-    task: PublishedTask | None = None  # that it was fine-tuned for; None if it is pretrained
-    # its outputs beside hidden states: "masked", "pair", "discriminator", "causal", or its task
+    metadata: Mapping[str, str] = {}  # the metadata of the safetensors files
+    task: PublishedTask | None = None  # the task that it was fine-tuned for; None for a pretrained one
+    # its outputs besides hidden states: names in `HEADS`, or its name in `TASK_HEADS`
     heads: tuple[str, ...] = ()
 
     @property
     def class_name(self) -> str:
-        """Names the class of the transformers library with these heads."""
+        """The class of the transformers library with these heads."""
         return self.family.class_of(self.heads).name
 
 
@@ -58,8 +58,8 @@ def read(directory: Path) -> Published:
     """Reads the checkpoint in a directory.
 
     Raises:
-      UserError: there is none; its family is unknown; its weights are pickled; its config names code; a file is
-        malformed; a tensor is missing or has another shape or dtype than config.json says.
+      UserError: there is no checkpoint; its family is unknown; its weights are pickled; its config names code to run; a
+        file is malformed; a tensor is missing, or its shape or dtype contradicts config.json.
     """
     describe(directory)  # refuses a config.json before the tensors are read
     tensors, metadata = _tensors(directory)
@@ -85,8 +85,8 @@ def read(directory: Path) -> Published:
 
 
 def describe(directory: Path, tensors: Mapping[str, np.ndarray] | None = None) -> Published:
-    """Reads what config.json says of the checkpoint in a directory, without its parameters; where config.json does not
-    say all, the `tensors` do. Raises UserError as `read`."""
+    """Reads the description of the checkpoint in a directory, without its parameters, from config.json and, where that
+    is ambiguous, from `tensors`. Raises UserError as `read`."""
     config_json, path = _config_json(directory), str(directory / CONFIG)
     family = _family(path, config_json)
     config, task = family.network(config_json, path, tensors), read_task(family.tasks, config_json, path)
@@ -96,7 +96,7 @@ def describe(directory: Path, tensors: Mapping[str, np.ndarray] | None = None) -
 
 
 def read_network(directory: Path) -> dict[str, Any]:
-    """Makes `config.model` of the config.json in a directory. Raises UserError as `read`."""
+    """Converts the config.json in a directory to the fields of `config.model`. Raises UserError as `read`."""
     config = describe(directory).config
     return {"name": models.name_of(config), **dataclasses.asdict(config)}
 
@@ -122,7 +122,7 @@ def _config_json(directory: Path) -> dict[str, Any]:
 
 
 def _family(path: str, config_json: Mapping[str, Any]) -> Family:
-    """Finds the family that a config.json names."""
+    """Finds the family of a config.json by its model_type, architectures and is_decoder."""
     name, classes = config_json.get("model_type"), config_json.get("architectures") or []
     if not isinstance(classes, list) or not all(isinstance(class_name, str) for class_name in classes):
         raise UserError(f"{path} has architectures {str(classes)[:80]}; expected a list of one class, such as "
@@ -157,7 +157,7 @@ def _types() -> str:
 
 
 def _tensors(directory: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Reads (all tensors, the files' metadata) of a directory with one file or several."""
+    """Reads (all tensors, metadata) from the safetensors files of a directory."""
     if (directory / MODEL).exists():
         return tensor_files.read(directory / MODEL)
     if not (directory / INDEX).exists():
@@ -181,7 +181,7 @@ def _tensors(directory: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
 
 
 def _refuse_pickled(directory: Path) -> None:
-    """Says how to make safetensors of pickled weights, where a directory has them."""
+    """Raises UserError if a directory has pickled weights, with code that converts them to safetensors."""
     pickled = sorted(path.name for path in directory.iterdir() if path.name.endswith(PICKLED))
     if not pickled:
         return
@@ -196,8 +196,8 @@ def _refuse_pickled(directory: Path) -> None:
 
 
 def specs(config: Any, task: PublishedTask | None = None) -> dict[str, ParamSpec]:
-    """Maps paths to every parameter that a checkpoint of this network may have: of the encoder, and of all heads for
-    pretraining or of the task's."""
+    """Returns the specs, by path, of all parameters that a checkpoint of this network may have: those of the encoder,
+    and of the task's head, or without a task of all heads for pretraining."""
     model = models.build(config)
     heads = {task.task: task.specs(model)} if task else {
         name: head.specs(model) for name, head in HEADS.items()}
@@ -208,7 +208,8 @@ def assign(
     tensors: Mapping[str, np.ndarray], family: Family, config: Any, directory: Path,
     task: PublishedTask | None = None,
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Makes (float32 parameters by path, the tensors without a counterpart among them).
+    """Converts tensors to (float32 parameters by path, the tensors without a counterpart among them). `directory` is
+    for messages.
 
     Raises:
       UserError: a tensor that the network or a head needs is missing, or has another shape or dtype; tensors that
@@ -249,7 +250,7 @@ def _check_complete(
     locations: Mapping[str, TensorLocation], family: Family, tensors: Mapping[str, np.ndarray], config: Any,
     shapes: Mapping[str, tuple[int, ...]], directory: Path, task: PublishedTask | None,
 ) -> None:
-    """Refuses a network that lacks a tensor, and a head that has only some of its tensors."""
+    """Raises UserError if the network, or a head that is present, lacks a tensor."""
     present = set(locations.values())
     paths = {path for location in present for path in location.tensor.paths}
     heads = (task.task,) if task else family.heads_of(config, paths)

@@ -27,13 +27,13 @@ HEAD_TENSORS = {
 
 
 def tensors(config: Any) -> Names:
-    """Makes the table of names."""
+    """Returns the table of names, as `Family.tensors`."""
     return {**bert.EMBEDDINGS, **bert.LAYERS, **HEAD_TENSORS}
 
 
 def classes(start: str, prefix: str) -> tuple[HeadClass, ...]:
-    """Makes the classes, by the start of their names and the base model's attribute. Multiple choice has a pooler, as
-    BERT does."""
+    """Makes the classes whose names begin with `start`. `prefix` is the attribute of the base model. Multiple choice
+    has a pooler, as in BERT."""
     return (HeadClass(f"{start}Model"), HeadClass(f"{start}ForMaskedLM", ("masked",), always=bert.GELU),
             *encoder_classes(start, ("classifier.dense", "classifier.out_proj"),
                              (f"{prefix}.pooler.dense", "classifier"), Head(input_dropout=0.1),

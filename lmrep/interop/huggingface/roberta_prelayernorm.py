@@ -12,19 +12,19 @@ from lmrep.interop.huggingface.tensors import norm
 
 @dataclass(frozen=True)
 class ConfigJson(bert.ConfigJson):
-    """Its keys -> our fields."""
+    """RoBERTa-PreLayerNorm's keys -> our fields."""
 
     vocab_size: int = size(50265, "vocab")
 
 
-# The names of BERT's norms here, where they precede their blocks.
+# BERT's name of a norm -> the name here, since norms precede their blocks.
 RENAMED = {"encoder.layer.{l}.attention.output.LayerNorm": "encoder.layer.{l}.attention.LayerNorm",
            "encoder.layer.{l}.output.LayerNorm": "encoder.layer.{l}.intermediate.LayerNorm"}
 CONFIG = ConfigTable(ConfigJson, bert.FIXED | {"norm": "pre"}, roberta.CONFIG.initial)
 
 
 def tensors(config: Any) -> Names:
-    """Makes the table of names."""
+    """Returns the table of names, as `Family.tensors`."""
     return {
         **bert.EMBEDDINGS,
         **{RENAMED.get(name, name): module for name, module in bert.LAYERS.items()},

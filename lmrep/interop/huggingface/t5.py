@@ -1,14 +1,14 @@
 """T5 (Raffel et al., 2019) and T5 1.1, which has a gated feed-forward block and an output layer of its own.
 
-`feed_forward_proj` says whether the block is gated. The tensors say whether the output layer is the token table: files
-of T5 1.1 have `tie_word_embeddings` false or, written by version 5 of the library, true with `scale_decoder_outputs`
-false. Tables of the encoder and the decoder, which some files repeat, are the token table. Files of the encoder alone
-(`T5EncoderModel`, `T5ForTokenClassification`) give a network without parameters of its decoder. `T5Model`, which has
-both stacks, is read as the language model whose output layer is the token table. The heads of
-`T5ForSequenceClassification` and `T5ForQuestionAnswering` are on the decoder, which reads the text of the encoder: for
-classes its vector of the last </s>, which ends each text.
+`feed_forward_proj` decides whether the block is gated. The tensors decide whether the output layer is the token table:
+files of T5 1.1 have `tie_word_embeddings` false or, written by version 5 of the library, true with
+`scale_decoder_outputs` false. Tables of the encoder and the decoder, which some files repeat, are the token table.
+Files with only the encoder (`T5EncoderModel`, `T5ForTokenClassification`) give a network without parameters of its
+decoder. `T5Model`, which has both stacks, is read as the language model whose output layer is the token table. The
+heads of `T5ForSequenceClassification` and `T5ForQuestionAnswering` are on the decoder, which reads the same text as the
+encoder. The head for sequences reads the decoder's vector of the last </s>, which ends each text.
 
-mT5 (Xue et al., 2021) is T5 1.1 with other defaults, and its tied output layer is not divided.
+mT5 (Xue et al., 2021) is T5 1.1 with other defaults, and does not scale the input of its tied output layer.
 """
 
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ class ConfigJson(Keys):
     d_kv: int = size(64, "head_width")
     d_ff: int = size(2048, "mlp")
     num_layers: int = size(6, "layers")
-    num_decoder_layers: int | None = size(None)  # as many where it is null
+    num_decoder_layers: int | None = size(None)  # null: num_layers
     num_heads: int = size(8, "heads")
     relative_attention_num_buckets: int = key(32, "buckets", at_least=4, at_most=MAX_SIZE)
     relative_attention_max_distance: int = key(128, "max_distance", at_least=2, at_most=MAX_SIZE)
@@ -52,8 +52,9 @@ class ConfigJson(Keys):
     layer_norm_epsilon: float = key(1e-6, "norm_eps", above=0)
     feed_forward_proj: str = activation("relu", FEED_FORWARD)
     tie_word_embeddings: bool = key(True)
-    scale_decoder_outputs: bool | None = key(None)  # a tied output layer is divided by the root of d; null: if tied
-    is_encoder_decoder: bool = key(True)  # the tensors say so
+    # whether the input of a tied output layer is divided by the square root of d_model; null: if tied
+    scale_decoder_outputs: bool | None = key(None)
+    is_encoder_decoder: bool = key(True)  # not used: the tensors decide
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ CONFIG = ConfigTable(
 
 def config_from(config_json: Mapping[str, Any], path: str, tensors: Mapping[str, np.ndarray] | None = None,
                 table: ConfigTable = CONFIG, scaled: bool | None = None) -> encoder_decoder.Config:
-    """`Family.config_from`, of a table of keys; `scaled`, if it is given, overrides `scale_decoder_outputs`."""
+    """Converts config.json to our config by a table of keys, as `Family.config_from`. `scaled` overrides
+    `scale_decoder_outputs` unless it is None."""
     keys = table.values(config_json, path)
     if scaled is None:
         scaled = keys.tie_word_embeddings if keys.scale_decoder_outputs is None else keys.scale_decoder_outputs
@@ -94,7 +96,7 @@ def config_from(config_json: Mapping[str, Any], path: str, tensors: Mapping[str,
 
 
 def config_to(c: encoder_decoder.Config) -> dict[str, Any]:
-    """`Family.config_to`."""
+    """Converts our config to the keys of config.json, as `Family.config_to`."""
     wrong = [name for name, known in (("tied", ("all", "embeddings")), ("stacks", ("both", "encoder")))
              if getattr(c, name) not in known]
     return CONFIG.write(c, wrong) | {
@@ -105,7 +107,7 @@ def config_to(c: encoder_decoder.Config) -> dict[str, Any]:
 
 
 def stack(name: str, *blocks: tuple[str, str]) -> Names:
-    """Makes the names of a stack, "encoder" or "decoder", by (our name, published name) of its blocks in order."""
+    """Returns the names of a stack, "encoder" or "decoder". `blocks` are (our name, published name), in order."""
     def tensor(path: str, transposed: bool = False) -> Tensor:
         return Tensor((f"encoder/{name}/{path}",), transposed, optional=name == "decoder")
 
@@ -122,7 +124,7 @@ def stack(name: str, *blocks: tuple[str, str]) -> Names:
 
 
 def tensors(config: Any) -> Names:
-    """Makes the table of names."""
+    """Returns the table of names, as `Family.tensors`."""
     attention, mlp = ("attention", "SelfAttention"), ("mlp", "DenseReluDense")
     return {
         TABLES[0]: Tensor(("encoder/embedding/token",), also=TABLES[1:]),
@@ -137,7 +139,7 @@ SAME_TEXT = {"network": {"stacks": encoder_decoder_layers.SAME_TEXT},
 
 
 def classes(start: str) -> tuple[HeadClass, ...]:
-    """Makes the classes, by the start of their names. Those that are a language model have no prefix."""
+    """Makes the classes whose names begin with `start`."""
     no_dropout, keys = Head(dropout=0.0), ["classifier_dropout"]
     return (
         HeadClass(f"{start}ForConditionalGeneration", ("span_corruption",), prefixed=False),

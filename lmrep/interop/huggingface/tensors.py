@@ -1,4 +1,4 @@
-"""The names of published tensors: the rows of a family's table, and the parameters that they map to.
+"""The names of published tensors, as rows of a family's table, and the parameters that they map to.
 
     "encoder.layer.{l}.attention.self.query": linear("encoder/layers/attention/query")
 
@@ -15,55 +15,56 @@ Params = Mapping[str, np.ndarray]  # by path
 Shapes = Mapping[str, tuple[int, ...]]  # by path
 TOKEN = "encoder/embedding/token"
 POSITION, TOKEN_TYPE = "encoder/embedding/position", "encoder/embedding/token_type"
-POOLER = "objective/pair/pooler/"  # base models have it without a head
-# A checkpoint with one of them has a language model's head with a transform.
+POOLER = "objective/pair/pooler/"  # base models have it, although they have no head
+# A checkpoint with one of these has a language model's head with a transform.
 TRANSFORMS = ("objective/masked/transform/kernel", "objective/causal/transform/kernel")
 
 
 class Tensor(NamedTuple):
     """The parameters that a published tensor holds."""
 
-    paths: tuple[str, ...]  # of our parameters; several of them lie side by side along the last axis of the tensor
-    transposed: bool = False  # whether its axes are ours reversed
-    shape: tuple[int, ...] = ()  # its shape, where it splits axes of ours
-    also: tuple[str, ...] = ()  # its other names in published files. The name in the table is the one that is written.
+    paths: tuple[str, ...]  # of our parameters; several are concatenated along the last axis of the tensor
+    transposed: bool = False  # whether its axes are in reverse order
+    shape: tuple[int, ...] = ()  # its shape, if it splits axes of ours
+    also: tuple[str, ...] = ()  # other names in published files; the name in the table is written
     optional: bool = False  # whether a checkpoint may lack it, together with all other optional tensors
 
 
-Module = Mapping[str, Tensor]  # the tensors of a module of PyTorch, by what follows its name
-Names = Mapping[str, str | Tensor | Module]  # name of a tensor or module -> our path, or more
+Module = Mapping[str, Tensor]  # suffix of the name of a PyTorch module -> tensor
+Names = Mapping[str, str | Tensor | Module]  # name of a tensor or module -> our path, `Tensor` or `Module`
 
 
 def linear(*paths: str, bias: bool = True, transposed: bool = True) -> Module:
-    """Names a linear map, whose weight is [out, in] if it is transposed; or several maps of one input."""
+    """Returns the tensors of a linear layer at `paths`, or of several layers with one input. The weight is [out, in] if
+    it is `transposed`."""
     kernel = Tensor(tuple(f"{path}/kernel" for path in paths), transposed)
     return {".weight": kernel} | ({".bias": Tensor(tuple(f"{path}/bias" for path in paths))} if bias else {})
 
 
 def norm(path: str) -> Module:
-    """Names a layer norm; files made from TensorFlow's checkpoints call its parameters gamma and beta."""
+    """Returns the tensors of a layer norm, also called gamma and beta in files made from TensorFlow's checkpoints."""
     return {".weight": Tensor((f"{path}/scale",), also=(".gamma",)),
             ".bias": Tensor((f"{path}/bias",), also=(".beta",))}
 
 
 def rows(table: Names, under: str = "") -> Iterator[tuple[list[str], Tensor]]:
-    """Yields (names, tensor) of every tensor of a table; `under` begins its paths."""
+    """Yields (names, tensor) of every tensor of a table, with `under` before its paths."""
     for name, value in table.items():
         module = value if isinstance(value, Mapping) else {"": value}
         for suffix, tensor in module.items():
             tensor = Tensor((tensor,)) if isinstance(tensor, str) else tensor
-            others = [name * bool(suffix) + other for other in tensor.also]
-            yield [name + suffix, *others], tensor._replace(paths=tuple(under + path for path in tensor.paths))
+            also = [name * bool(suffix) + alias for alias in tensor.also]
+            yield [name + suffix, *also], tensor._replace(paths=tuple(under + path for path in tensor.paths))
 
 
 class TensorLocation(NamedTuple):
-    """Maps a tensor of a file to our parameters; of stacked ones, to one `layer`."""
+    """The place of a published tensor in our parameters."""
 
     tensor: Tensor
-    layer: int | None
+    layer: int | None  # the layer of stacked parameters; None for others
 
     def shape(self, shapes: Shapes) -> tuple[int, ...]:
-        """Computes the tensor's shape from the shapes of our parameters."""
+        """Returns the tensor's shape, given the shapes of our parameters."""
         if self.tensor.shape:
             return self.tensor.shape
         parts = [shapes[path][self.layer is not None :] for path in self.tensor.paths]
@@ -71,13 +72,13 @@ class TensorLocation(NamedTuple):
         return (*before, last if len(parts) == 1 else sum(shape[-1] for shape in parts))
 
     def read(self, params: Params) -> np.ndarray:
-        """Makes the tensor of our parameters; a view where it is part of one of them."""
+        """Returns the tensor's value from our parameters; a view if it is a part of a single parameter."""
         views = self._views(params)
         value = views[0] if len(views) == 1 else np.concatenate(views, axis=-1)
         return value.reshape(self.tensor.shape) if self.tensor.shape else value
 
     def assign(self, value: np.ndarray, params: Params) -> None:
-        """Writes the tensor into our parameters."""
+        """Copies the tensor's value into our parameters, in place."""
         start, views = 0, self._views(params)
         value = value.reshape(views[0].shape) if self.tensor.shape else value
         for view in views:

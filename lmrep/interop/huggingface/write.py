@@ -20,7 +20,7 @@ from lmrep.models import transformer
 
 
 def tensors(checkpoint: Published) -> dict[str, np.ndarray]:
-    """Makes the tensors of a checkpoint's files by name, with their dtypes; views where these are float32."""
+    """Returns the tensors of a checkpoint's files by name, in their dtypes; float32 ones may be views of parameters."""
     shapes = {path: value.shape for path, value in checkpoint.params.items()}
     locations = checkpoint.family.locate(checkpoint.dtypes, checkpoint.config, shapes)
     return {name: checkpoint.extra_tensors[name] if name in checkpoint.extra_tensors
@@ -30,25 +30,25 @@ def tensors(checkpoint: Published) -> dict[str, np.ndarray]:
 
 def write(checkpoint: Published, directory: Path, max_shard_bytes: int) -> list[str]:
     """Writes config.json and the tensors, in files of at most `max_shard_bytes` unless one tensor is larger, and
-    returns the names of these files. Raises OSError."""
+    returns the names of the tensors' files. Raises OSError."""
     write_json(directory / CONFIG, checkpoint.config_json)
-    every = tensors(checkpoint)
+    all_tensors = tensors(checkpoint)
     shards: list[dict[str, np.ndarray]] = [{}]
     free = max_shard_bytes
-    for name, value in every.items():
+    for name, value in all_tensors.items():
         if value.nbytes > free and shards[-1]:
             shards.append({})
             free = max_shard_bytes
         shards[-1][name] = value
         free -= value.nbytes
     if len(shards) == 1:
-        tensor_files.write(directory / MODEL, every, checkpoint.metadata)
+        tensor_files.write(directory / MODEL, all_tensors, checkpoint.metadata)
         return [MODEL]
     files = [f"model-{i:05}-of-{len(shards):05}.safetensors" for i in range(1, len(shards) + 1)]
     for file, shard in zip(files, shards, strict=True):
         tensor_files.write(directory / file, shard, checkpoint.metadata)
     write_json(directory / INDEX, {
-        "metadata": {"total_size": sum(value.nbytes for value in every.values())},
+        "metadata": {"total_size": sum(value.nbytes for value in all_tensors.values())},
         "weight_map": {name: file for file, shard in zip(files, shards, strict=True) for name in shard}})
     return files
 
@@ -59,26 +59,27 @@ def from_network(
 ) -> tuple[Published, list[str]]:
     """Makes (a published checkpoint of our network, remarks for people on what was left out or added).
 
-    Of the families that can hold the network, it takes one of that objective, then one whose positions start at the
-    same row of the table, then the one with names for most of its parameters, then one without token types if it has
-    none, then the first of the table.
+    Among the families that can hold the network, `choose` prefers one with the same objective, then one whose positions
+    start at the same row of the table, then the one with names for most of the parameters, then one without token types
+    if the network has none, then the first in `FAMILIES`.
 
     Args:
+      config: the network's config.
       params: float32 arrays by path.
       specials: the tokenizer's ids of special tokens, by role.
-      objective: that it was trained with; "" where that does not matter.
-      task: that it was fine-tuned for, if it was.
-      published_heads: names in `HEADS` that the objective trains; None for all whose parameters are there. A head is
-        left out if the family or the network has only some of its parameters.
+      objective: the objective that it was trained with; "" if that does not matter.
+      task: the task that it was fine-tuned for, if any.
+      published_heads: the names in `HEADS` that the objective trains; None for all that have parameters. A head is left
+        out if the family or the network has only some of its parameters.
 
     Raises:
       UserError: no family can hold the network.
     """
     family = choose(config, params, specials.get("pad"), objective, task)
-    every = specs(config, task)
-    family.check_tensors(config, every, task.name if task else "")
+    all_specs = specs(config, task)
+    family.check_tensors(config, all_specs, task.name if task else "")
     known = family.paths(config, task.name if task else "")
-    lacking = {path for path in known - params.keys() if path.startswith("objective/") and path in every
+    lacking = {path for path in known - params.keys() if path.startswith("objective/") and path in all_specs
                and not path.startswith(POOLER)}
     partial = {path.split("/")[1] for path in (*params, *lacking) if path.startswith("objective/")
                and (path in lacking or path not in known)}
@@ -116,8 +117,8 @@ def from_network(
 
 
 def _padding(task: PublishedTask, name: str, specials: Mapping[str, int]) -> tuple[int | None, list[str]]:
-    """Chooses (the id of padding of a class that reads from left to right, remarks). A class that reads one vector
-    takes the last token with another id, so that no text may end with padding's."""
+    """Chooses (the id of padding for a left-to-right class, remarks). A class that reads one vector takes the last
+    token with another id, so no text may end with the id of padding."""
     end, pad = specials.get("sep", specials.get("eos")), specials.get("pad")
     if not TASK_HEADS[task.name].pooled:
         return end if pad is None else pad, []
@@ -134,7 +135,8 @@ def _padding(task: PublishedTask, name: str, specials: Mapping[str, int]) -> tup
 def _move_positions(
     params: Params, config: transformer.Config, offset: int
 ) -> tuple[dict[str, np.ndarray], transformer.Config, list[str]]:
-    """Gives the position table `offset` rows before position 0, which are never looked up; and makes remarks."""
+    """Returns (parameters and config with `offset` rows of the position table before position 0, remarks). These rows
+    are never looked up."""
     if config.position_offset == offset:
         return dict(params), config, []
     table, remarks = params[POSITION][config.position_offset :], []
@@ -149,7 +151,8 @@ def _move_positions(
 def choose(
     config: Any, params: Params, pad: int | None, objective: str, task: PublishedTask | None = None
 ) -> Family:
-    """Chooses the family that a network is written as; see `from_network`. Raises UserError."""
+    """Chooses the family that a network is written as, as `from_network` describes. Raises UserError if none can hold
+    it."""
     name = models.name_of(config)
     families = [family for family in FAMILIES.values() if family.config_to and family.network_name == name]
     if not families:

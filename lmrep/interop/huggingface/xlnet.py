@@ -1,7 +1,7 @@
-"""XLNet (Yang et al., 2019). Its projections are [d, h, k], and what is between query and content stream is one vector.
+"""XLNet (Yang et al., 2019). Its files have projections [d, h, k], and one vector, `mask_emb`, for the query stream.
 
-Each layer has its own biases in these files, whatever `untie_r` says. `gelu` is the exact form here, as in the library.
-The code that trained the released weights has the tanh form: `--config.model.activation=gelu_tanh` in a run that starts
+Each layer has separate biases in these files, whatever `untie_r` says. `gelu` is the exact form, as in the library. The
+code that trained the released weights has the tanh form: set `--config.model.activation=gelu_tanh` in a run that starts
 from them.
 """
 
@@ -47,7 +47,7 @@ CONFIG = ConfigTable(
 
 
 def config_from(config_json: Mapping[str, Any], path: str, tensors: Mapping | None = None) -> transformer_xl.Config:
-    """`Family.config_from`."""
+    """Converts config.json to our config, as `Family.config_from`."""
     keys = CONFIG.values(config_json, path)
     if keys.d_head not in (None, keys.d_model // keys.n_head):
         raise UserError(f"config.json has d_head {keys.d_head}; expected d_model / n_head, "
@@ -57,14 +57,14 @@ def config_from(config_json: Mapping[str, Any], path: str, tensors: Mapping | No
 
 
 def config_to(c: transformer_xl.Config) -> dict[str, Any]:
-    """`Family.config_to`."""
+    """Converts our config to the keys of config.json, as `Family.config_to`."""
     return CONFIG.write(c) | {
         "mem_len": c.memory or None, "reuse_len": max(0, c.reuse) or None, "clamp_len": c.clamp or -1,
         "attn_type": "bi", "d_head": c.head_width, "untie_r": True}
 
 
 def tensors(c: transformer_xl.Config) -> Names:
-    """Makes the table of names."""
+    """Returns the table of names, as `Family.tensors`."""
     kernel = partial(Tensor, shape=(c.width, c.heads, c.head_width))
     return {
         "word_embedding.weight": "encoder/embedding/token",
