@@ -35,7 +35,7 @@ from lmrep.training.faults import FaultsConfig
 # Fields that may change when a run is resumed, since they change its numbers by rounding at most.
 RESUMABLE_FIELDS = (
     "name", "frozen.*", "steps", "mesh.*", "execution.remat", "execution.scan", "execution.attention", "checkpoint.*",
-    "evaluation.every", "log.*", "faults.*", "cost.*", "samples", "samples.*", "data.files",
+    "evaluation.every", "evaluation.patience", "log.*", "faults.*", "cost.*", "samples", "samples.*", "data.files",
     "data.damaged_records", "sources.*.name", "sources.*.data.files", "sources.*.data.damaged_records")
 TASK_RESUMABLE_FIELDS = ("epochs", "cache_features", *(
     f"{data}.{split}" for data in ("data", "sources.*.data") for split in ("train", "validation", "test")))

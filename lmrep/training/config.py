@@ -31,6 +31,8 @@ class EvaluationConfig:
                          "labelled examples: once an epoch", at_least=0)
     examples: int = setting(2048, "number of validation examples: the first ones, or, for labelled data, at equal "
                             "distances; 0: all", at_least=0)
+    patience: int = setting(0, "early stopping: training ends after this many validations in a row, of the last stage, "
+                            "whose checkpoint.best is not better than the best before; 0: it does not", at_least=0)
     averaged: bool = setting(True, "if optimizer.ema is set: validate with the averaged parameters, and use them "
                              "when the run is loaded")
     seed: int = setting(0, "the seed of masks, sentence pairs and other random draws of evaluations, independent of "

@@ -83,8 +83,8 @@ class Trainer:
         if unknown.
 
     Raises:
-      UserError: no stage has a metric of the name `checkpoint.best`; a schedule depends on validation, and there is no
-        data for it.
+      UserError: no stage has a metric of the name `checkpoint.best`; a schedule or `evaluation.patience` depends on
+        validation, and there is no data for it.
     """
 
     def __init__(
@@ -98,6 +98,9 @@ class Trainer:
             if stage.validation_rule is not None and stage.validation is None:
                 raise UserError(f"optimizer.schedule of stage {stage.name!r} follows the validation loss, and "
                                 "there is no validation data; give some, or choose another schedule")
+        if config.evaluation.patience and stages[-1].validation is None:
+            raise UserError(f"evaluation.patience is {config.evaluation.patience}, and there is no validation data; "
+                            "give some, or set it to 0")
         self._stages, self._mesh, self._seed, self._config, self._peak_flops = stages, mesh, seed, config, peak_flops
         self._checkpoints, self._metrics, self._progress = outputs.checkpoints, outputs.metrics, outputs.progress
         self._watch, self._cost = outputs.watch or Watch(), outputs.cost
@@ -156,7 +159,7 @@ class Trainer:
         if first == end - stage.steps and self._loop.validated < first:
             state = validate(first, state)
         self._rate_scale = plateau.scale(state.opt_state)
-        if first >= end or plateau.is_over(state.opt_state, stage.validation_rule):
+        if first >= end or self._reason_to_end(index, state):
             return state
         self._watch.mark(f"{COMPILING} stage {stage.name!r}")
         for step, batch in enumerate(self._batches(index, first), first + 1):
@@ -173,8 +176,10 @@ class Trainer:
             stopping = step < self._ends[-1] and should_stop(stop, next(self._stop_checks))
             if step == end or step % self._config.evaluation.every == 0:
                 state = validate(step, state)
-            if over := plateau.is_over(state.opt_state, stage.validation_rule):
-                self._end_early(step, index)
+            if over := self._reason_to_end(index, state):
+                log.info("%s: training ends at step %s of %s", over, f"{step:,}", f"{self._ends[-1]:,}")
+                if step % self._config.log.every and step != self._ends[-1]:
+                    self._log(step, index)  # the metrics since the last line
             if step == end or over or stopping or step % self._config.checkpoint.every == 0 or (
                     self._config.checkpoint.keep_best and self._is_best(step)):
                 self._save(step, state)
@@ -187,13 +192,16 @@ class Trainer:
         self._throughput.clear()
         return state
 
-    def _end_early(self, step: int, index: int) -> None:
-        """Logs that the run ends at `step`, and the metrics since the last line."""
-        final = self._stages[index].validation_rule.final
-        log.info("the learning rate is %.3g of its peak, below optimizer.schedule.final (%.3g): training ends at step "
-                 "%s of %s", self._rate_scale, final, f"{step:,}", f"{self._ends[-1]:,}")
-        if step % self._config.log.every and step != self._ends[-1]:
-            self._log(step, index)
+    def _reason_to_end(self, index: int, state: TrainState) -> str:
+        """Says why training ends before its last step; "" if it goes on."""
+        rule, patience = self._stages[index].validation_rule, self._config.evaluation.patience
+        if plateau.is_over(state.opt_state, rule):
+            return (f"the learning rate is {self._rate_scale:.3g} of its peak, below optimizer.schedule.final "
+                    f"({rule.final:.3g})")
+        if patience and index == len(self._stages) - 1 and self._loop.unimproved >= patience:
+            return (f"{self._config.checkpoint.best} has not improved in {self._loop.unimproved} validations "
+                    f"(evaluation.patience={patience})")
+        return ""
 
     def _batches(self, index: int, first: int) -> Iterator[Batch]:
         """The global batches of a stage after step `first` of the run."""
@@ -321,6 +329,8 @@ class Trainer:
                 raise RunFault(f"checkpoint.best is {best!r}, which validation does not give; it gives "
                                f"{', '.join(values)}")
             self._score = values[best]
+            if index == len(self._stages) - 1:
+                self._loop.count_validation(self._sign, self._score)
         if self._metrics:
             self._metrics.write(step, "validation", values)
         figures = "  ".join(f"{name} {text}" for name, text in format_metrics(values, stage.metrics).items())

@@ -22,6 +22,8 @@ class Saved(TypedDict):
     faults: NotRequired[list[dict[str, Any]]]
     skipped_batches: NotRequired[list[Count]]
     best: NotRequired[float | None]
+    best_validation: NotRequired[float | None]
+    unimproved: NotRequired[Count]
 
 
 @dataclass
@@ -35,12 +37,20 @@ class LoopState:
     validated: int  # the step of the newest validation; -1 before the first
     faults: list[dict[str, Any]]  # faults so far: step, stage, policy
     best: float | None  # the best value of the metric `checkpoint.best` of any checkpoint; None before the first
+    best_validation: float | None  # the best value of that metric in any validation of the last stage
+    unimproved: int  # the number of validations since then, for early stopping
 
     def to_json(self) -> dict[str, Any]:
         """Returns the state as JSON for a checkpoint: `Saved`."""
         return {"sums": self.sums.sums, "tokens": self.tokens, "validated": self.validated,
                 "losses": [*self.losses.history], "faults": self.faults, "skipped_batches": self.skipped_batches,
-                "best": self.best}
+                "best": self.best, "best_validation": self.best_validation, "unimproved": self.unimproved}
+
+    def count_validation(self, sign: int, score: float) -> None:
+        """Counts a validation of the last stage. `sign`: 1 if a higher score is better, -1 if a lower one is."""
+        improved = self.best_validation is None or sign * score > sign * self.best_validation
+        self.unimproved = 0 if improved else self.unimproved + 1
+        self.best_validation = score if improved else self.best_validation
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any], config: FaultsConfig, stages: int) -> "LoopState":
@@ -50,7 +60,7 @@ class LoopState:
         skipped = list(fields.get("skipped_batches", ()))
         return cls(Losses(config, fields.get("losses", ())), skipped + [0] * (stages - len(skipped)),
                    MetricSums(fields["sums"]), fields["tokens"], fields["validated"], list(fields.get("faults", ())),
-                   fields.get("best"))
+                   fields.get("best"), fields.get("best_validation"), fields.get("unimproved", 0))
 
 
 class Rates(NamedTuple):

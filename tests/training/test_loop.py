@@ -54,12 +54,14 @@ class Recorder:
         return [step for step, written, _ in self.lines if written == split]
 
 
-def run(workdir, *stages, recorder=None, resumed=None, save=100, validate=100, log_every=50, peak_flops=None):
+def run(workdir, *stages, recorder=None, resumed=None, save=100, validate=100, patience=0, log_every=50,
+        peak_flops=None):
     """Runs on one device and returns the recorder."""
     recorder = recorder or Recorder()
     checkpoints = Checkpoints(workdir, keep=99)
     config = TrainerConfig(
-        CheckpointConfig(every=save, keep=99), EvaluationConfig(every=validate), LogConfig(log_every))
+        CheckpointConfig(every=save, keep=99), EvaluationConfig(every=validate, patience=patience),
+        LogConfig(log_every))
     outputs = RunOutputs(checkpoints, recorder.metrics, recorder.progress)
     try:
         Trainer(stages, make_mesh(1, 1, 1), 0, outputs, config, peak_flops).run(resumed)
