@@ -152,18 +152,18 @@ def bytes_needed(characters: int, vocabulary_size: int) -> int:
 
 def _open(directory: pathlib.Path, content: str, damaged_records: int) -> Prepared:
     try:
-        facts = json_files.read(Numbers, directory / "statistics.json") or {}
-        text = facts.pop("text", {})
+        totals = json_files.read(Numbers, directory / "statistics.json") or {}
+        text = totals.pop("text", {})
         tokenizer = tokenizers.load(directory / "tokenizer").with_counts(np.load(directory / "counts.npy"))
         fingerprints = {split: hashlib.sha256(f"{content} {tokenizer.fingerprint} {split}".encode()).hexdigest()
-                        for split in facts}
+                        for split in totals}
         stores = {split: token_store.Store(directory / split, split, tokenizer.vocabulary, split_fingerprint,
                                            damaged_records=damaged_records)
                   for split, split_fingerprint in fingerprints.items()}
     except (OSError, ValueError, KeyError, UserError) as error:
         raise UserError(f"the token store {directory} cannot be opened: {error}; delete that directory, and the next "
                         "run builds it again") from error
-    return Prepared(tokenizer, stores, facts, directory, text)
+    return Prepared(tokenizer, stores, totals, directory, text)
 
 
 def remove_damaged(directory: pathlib.Path) -> None:
@@ -216,10 +216,10 @@ def _build(directory: pathlib.Path, content: str, corpus: corpora.Corpus, survey
         tokenizer = tokenizers.load(partial / "tokenizer")
         parts = [partial / "parts" / f"{number:05}" for number in range(part_of(survey)[-1] + 1)]
         _tokenize(parts, corpus, survey, tokenizer, keep_whitespace, lines, progress)
-        facts = statistics.total(
+        totals = statistics.total(
             item for part in parts for item in json_files.read(Numbers, part / "tallies.json").items())
-        statistics.check(facts, config, progress)
-        _finish(partial / "done", parts, facts, survey, tokenizer)
+        statistics.check(totals, config, progress)
+        _finish(partial / "done", parts, totals, survey, tokenizer)
         (partial / "done").rename(directory)
     except UserError:
         if all(part.exists() for part in parts):  # none is tokenized yet, or all are and cannot be used
@@ -251,23 +251,23 @@ def _file_size_limit(error: Exception, directory: pathlib.Path) -> str:
     return ""
 
 
-def _finish(done: pathlib.Path, parts: list[pathlib.Path], facts: dict[str, dict[str, float]], survey: CorpusScan,
+def _finish(done: pathlib.Path, parts: list[pathlib.Path], totals: dict[str, dict[str, float]], survey: CorpusScan,
             tokenizer: tokenizers.Tokenizer) -> None:
     """Fills the folder from the parts, whose records it moves, and seals it. It may be repeated after an
     interruption."""
     done.mkdir(exist_ok=True)
     (done / MANIFEST).unlink(missing_ok=True)
-    for split in facts:
+    for split in totals:
         token_store.join([part / split for part in parts], done / split, split, tokenizer.size)
     np.save(done / "counts.npy", sum(np.load(part / "counts.npy") for part in parts))
-    write_facts(done, facts, survey.text, tokenizer)
+    write_statistics(done, totals, survey.text, tokenizer)
     seal(done, {"layout": LAYOUT})
 
 
-def write_facts(done: pathlib.Path, facts: dict[str, dict[str, float]], text: dict[str, int],
-                tokenizer: tokenizers.Tokenizer) -> None:
+def write_statistics(done: pathlib.Path, totals: dict[str, dict[str, float]], text: dict[str, int],
+                     tokenizer: tokenizers.Tokenizer) -> None:
     """Writes the statistics and the tokenizer. `text` has the counts of anomalies from the scan."""
-    content = json.dumps({**facts, "text": text}, indent=2)
+    content = json.dumps({**totals, "text": text}, indent=2)
     (done / "statistics.json").write_text(content + "\n", encoding="utf8")
     tokenizer.save(done / "tokenizer")
 

@@ -18,7 +18,7 @@ from lmrep.data import corpora
 CHANGED = "the corpus changed while it was read; run again when its files no longer change"
 TRAINING_SAMPLE = 10**8  # characters of train splits for training a tokenizer, at most
 
-Progress = Callable[[str], None]
+Progress = Callable[[str], None]  # called with lines for people
 
 
 class CorpusScan(NamedTuple):

@@ -61,7 +61,7 @@ def build(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | pa
         with remote.user_errors(target.path):
             if target.read(MANIFEST) is None:
                 build_here(Folder(target.path + SUFFIX), target)
-            facts = target.read("statistics.json")
+            saved = target.read("statistics.json")
     else:
         directory = pathlib.Path(data_dir).absolute() / name
         if find_damage(directory):
@@ -72,10 +72,10 @@ def build(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | pa
                     build_here(work, work / "done")
                     pathlib.Path(work.path, "done").rename(directory)
                     work.remove()
-        facts, target = (directory / "statistics.json").read_bytes(), Folder(str(directory))
-    splits = json.loads(facts)
-    splits.pop("text", None)
-    return target.path, splits
+        saved, target = (directory / "statistics.json").read_bytes(), Folder(str(directory))
+    totals = json.loads(saved)
+    totals.pop("text", None)
+    return target.path, totals
 
 
 def prepare_corpus(data: corpora.Config, runner: Runner) -> None:
@@ -111,32 +111,32 @@ def _build(work: Folder, done: Folder, content: str, corpus: corpora.Corpus, dat
     tokenizer = pipelines.tokenizer(survey, config, keep_whitespace, loaded)
     tokenized = pipelines.tokenize(survey, tokenizer, keep_whitespace, data.sentences == "line")
     splits = prepare.splits_of(survey)
-    facts = statistics.total(
+    totals = statistics.total(
         (split, block.tally) for split in splits for block in tokenized if block.split == split)
     try:
-        statistics.check(facts, config, progress)
+        statistics.check(totals, config, progress)
     except UserError:
         work.remove()
         raise
     files = pipelines.write(done, splits, tokenized, tokenizer.size)
-    _finish(done, work, files, tokenized, facts, survey, tokenizer)
+    _finish(done, work, files, tokenized, totals, survey, tokenizer)
     if work.path != done.path.removesuffix("/done"):
         work.remove()
 
 
-def _finish(done: Folder, work: Folder, files: list[File], tokenized: list[Tokens], facts: dict[str, dict[str, float]],
+def _finish(done: Folder, work: Folder, files: list[File], tokenized: list[Tokens], totals: dict[str, dict[str, float]],
             survey: CorpusScan, tokenizer: tokenizers.Tokenizer) -> None:
     """Writes the small files of the store, and then its manifest."""
     parts = int(prepare.part_of(survey)[-1]) + 1
     with work.temporary() as temporary:
-        for split in facts:
+        for split in totals:
             (temporary / split).mkdir()
             tokens = workers.tokens_of_parts((block for block in tokenized if block.split == split), parts)
             shards = [records for records in token_store.records_of_parts(tokens) if records]
             size = sum(file.size for file in files if file.name.startswith(f"{split}/tokens-"))
             token_store.write_info(temporary / split, split, tokenizer.size, shards, size)
         np.save(temporary / "counts.npy", np.frombuffer(work.read("counts"), np.int64))
-        prepare.write_facts(temporary, facts, survey.text, tokenizer)
+        prepare.write_statistics(temporary, totals, survey.text, tokenizer)
         hashes = file_hashes(temporary) | {file.name: [file.size, file.sha256] for file in files}
         for path in [path for path in temporary.rglob("*") if path.is_file()]:
             done.put(path, str(path.relative_to(temporary)))

@@ -63,15 +63,15 @@ class Folder:
         """Creates or replaces a file with a local one, which is moved if it is in `temporary`. Returns its size and
         SHA-256."""
         with open(source, "rb") as file:
-            facts = source.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()
+            size, sha256 = source.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()
         if self._store:
             self._store.upload(source, name)
-            return facts
+            return size, sha256
         target = Path(self.path, name)
         target.parent.mkdir(parents=True, exist_ok=True)
         sync(source)
         os.replace(source, target)
-        return facts
+        return size, sha256
 
     def save(self, name: str, **arrays: np.ndarray) -> None:
         """Writes arrays, which `arrays` reads."""
