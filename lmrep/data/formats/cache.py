@@ -26,7 +26,7 @@ def cached(build: Callable[[], Iterable[Spans]], fingerprint: str, cache_dir: st
         is built in memory.
 
     Raises:
-      Broken: the arrays of a chunk do not fit each other.
+      Broken: a chunk is not `Spans`, or its arrays do not fit each other.
       RunFault: the table cannot be written, or is damaged again each time.
     """
     if cache_dir is None:

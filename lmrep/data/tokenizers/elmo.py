@@ -124,7 +124,7 @@ class ElmoText(Elmo):
 
 
 def train(cls: type[Elmo], vocab_size: int, lowercase: bool, texts: Callable[[], Iterator[str]]) -> Elmo:
-    """Makes a vocabulary of the special tokens, ids 0 to 2, and the most frequent words, in that order."""
+    """Makes the tokenizer of the special tokens, ids 0 to 2, and the most frequent words, by falling frequency."""
     return cls(most_frequent(map(cls._split, texts()), SPECIALS, vocab_size))
 
 

@@ -115,9 +115,10 @@ class Pieces(Tokenizer):
         return self.tokens[token].replace(SPACE, " ")
 
     def starts_word(self, piece: str) -> bool:
-        """Tells whether a piece starts a word: whether it begins with "▁" or is a special token other than <unk>. For
-        XLNet, also <unk>, names in angle brackets and punctuation marks. For ALBERT, which masks complete words, and
-        for models trained here, also these, and pieces with a character other than these marks and English letters."""
+        """Tells whether a piece starts a word: whether it begins with "▁", or is a special or added token other than
+        <unk>. For XLNet, also <unk>, names in angle brackets and punctuation marks. For ALBERT, which masks complete
+        words, and for models trained here, also these, and pieces with a character other than these marks and English
+        letters."""
         if piece.startswith(SPACE) or (piece in self.atomic and piece != self.specials.get("unk")):
             return True
         if self.specials == XLNET_SPECIALS:

@@ -75,7 +75,7 @@ def _normalizer(lowercase: bool) -> normalizers.Normalizer:
 
 
 def train(vocab_size: int, lowercase: bool, texts: Callable[[], Iterator[str]]) -> Words:
-    """Makes a vocabulary of the special tokens, ids 0 to 4, and the most frequent words, in that order."""
+    """Makes the tokenizer of the special tokens, ids 0 to 4, and the most frequent words, by falling frequency."""
     normalizer = _normalizer(lowercase)
     return Words(most_frequent((normalizer.normalize_str(text).split() for text in texts()), SPECIALS, vocab_size),
                  lowercase)
