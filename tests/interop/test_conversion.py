@@ -45,7 +45,7 @@ def test_published_directory_becomes_a_workdir(converted):
     assert result.code == 0 and not result.err
     run, expected = lmrep.load(workdir), read(directory)
     assert run.step == 0 and lmrep.experiment.config.model_config(run.experiment) == expected.config
-    assert same(conversion.arrays(workdir)[0], expected.params | expected.extra_tensors)
+    assert same(conversion.read_arrays(workdir)[0], expected.params | expected.extra_tensors)
     proof = json.loads((workdir / "certificate.json").read_text())
     assert proof["against"].startswith("itself written and read again") and set(proof["differences"].values()) == {0}
     assert "largest difference from itself written and read again (transformers is not installed)" in result.out
@@ -336,7 +336,7 @@ def test_the_objective_decides_which_heads_are_written(
 @pytest.mark.parametrize("converted", ["bert_tanh"], indirect=True)
 def test_extra_tensors_are_compared(converted):
     directory, workdir, _ = converted
-    assert set(conversion.arrays(workdir)[0]) == set(conversion.arrays(directory)[0])
+    assert set(conversion.read_arrays(workdir)[0]) == set(conversion.read_arrays(directory)[0])
     assert tensor_files.read(workdir / "interop" / "extra_tensors.safetensors")[0].keys() == read(
         directory).extra_tensors.keys()
 

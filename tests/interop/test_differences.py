@@ -49,21 +49,21 @@ def test_shared_layer_is_not_compared_as_stacked_layers(tmp_path):
 def test_run_with_averages_is_compared_by_its_averages(tmp_path):
     """As in loading, unless the config or the command selects otherwise."""
     workdir = given.workdir(tmp_path)
-    raw = conversion.arrays(workdir)[0]
+    raw = conversion.read_arrays(workdir)[0]
     averages = {path: value + 1 for path, value in raw.items()}
     with contextlib.closing(Checkpoints(workdir / "checkpoints")) as checkpoints:
         checkpoints.save(5, {"params": unflatten(raw), "opt_state": {"average": unflatten(averages)}}, {})
         checkpoints.wait()
     loaded = {path: np.asarray(value) for path, value in flatten(lmrep.load(workdir).params).items()}
-    found, which = conversion.arrays(workdir)
+    found, which = conversion.read_arrays(workdir)
     assert same(found, averages) and same(found, loaded) and which == "step 5, averages (optimizer.ema)"
-    found, which = conversion.arrays(workdir, raw=True)
+    found, which = conversion.read_arrays(workdir, raw=True)
     assert same(found, raw) and which == "step 5"
     record = json.loads((workdir / "config.json").read_text())
     shutil.copytree(workdir, tmp_path / "plain")
     record["config"]["evaluation"]["averaged"] = False
     (tmp_path / "plain" / "config.json").write_text(json.dumps(record))
-    assert same(conversion.arrays(tmp_path / "plain")[0], raw)
+    assert same(conversion.read_arrays(tmp_path / "plain")[0], raw)
     result = small.command("diff", workdir, tmp_path / "plain")
     assert result.out.startswith(f"{workdir} (step 5, averages (optimizer.ema))\n{tmp_path / 'plain'} (step 5)\n")
     assert f"0 of {len(raw)} common parameters are equal" in result.out
@@ -72,16 +72,16 @@ def test_run_with_averages_is_compared_by_its_averages(tmp_path):
 
 def test_run_that_loads_its_best_checkpoint_is_compared_by_it(tmp_path):
     workdir = given.workdir(tmp_path)
-    raw = conversion.arrays(workdir)[0]
+    raw = conversion.read_arrays(workdir)[0]
     with contextlib.closing(Checkpoints(workdir / "checkpoints", best="min")) as checkpoints:
         for step, loss in ((5, 0.1), (6, 0.2)):
             checkpoints.save(step, {"params": unflatten({path: x + step for path, x in raw.items()})}, {}, loss)
         checkpoints.wait()
-    assert conversion.arrays(workdir)[1] == "step 6"
+    assert conversion.read_arrays(workdir)[1] == "step 6"
     record = json.loads((workdir / "config.json").read_text())
     record["config"]["checkpoint"]["load"] = "best"
     (workdir / "config.json").write_text(json.dumps(record))
-    found, which = conversion.arrays(workdir)
+    found, which = conversion.read_arrays(workdir)
     assert which == "step 5" and lmrep.load(workdir).step == 5
     assert same(found, {path: x + 5 for path, x in raw.items()})
 
