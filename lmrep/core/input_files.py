@@ -123,7 +123,12 @@ def open_input(path: str | os.PathLike, store: Any = None, pipes: bool = False) 
                     raise UserError(f"{shown} is not an intact {expected} file (its first bytes are not those of "
                                     f"{expected}); copy it again, or rename it if it is decompressed already")
                 return stream
-            stream = _content(stream, kind, shown)
+            if kind == "zip" and not stream.seekable():
+                raise UserError(f"{shown} is a zip archive inside another form of compression; unpack it")
+            with _errors(shown, kind):
+                content, name = FORMS[kind].open(stream, shown)
+            stream = io.BufferedReader(
+                _Layer(content, shown, name or _without_suffix(stream.name), kind, stream), BUFFER)
         raise UserError(f"{shown} is compressed more than {MAX_LAYERS} times; unpack it")
     except BaseException:
         stream.close()
@@ -207,15 +212,6 @@ def _without_suffix(name: str) -> str:
     replacement = next((form.suffixes[suffix.lower()] for form in FORMS.values() if suffix.lower() in form.suffixes),
                        None)
     return name if replacement is None else base + replacement
-
-
-def _content(stream: io.BufferedReader, kind: str, path: str) -> io.BufferedReader:
-    """Opens the content of a stream of this form."""
-    if kind == "zip" and not stream.seekable():
-        raise UserError(f"{path} is a zip archive inside another form of compression; unpack it")
-    with _errors(path, kind):
-        content, name = FORMS[kind].open(stream, path)
-    return io.BufferedReader(_Layer(content, path, name or _without_suffix(stream.name), kind, stream), BUFFER)
 
 
 class _Layer(io.RawIOBase):

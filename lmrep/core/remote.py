@@ -241,16 +241,14 @@ class Store:
         try:
             write(path)
         except FileNotFoundError as error:
-            if self._has_buckets():  # makedirs would create the bucket
+            protocols = self._system.protocol
+            if not BUCKETS.isdisjoint([protocols] if isinstance(protocols, str) else protocols):
+                # makedirs would create the bucket
                 bucket = path.strip("/").partition("/")[0]
                 raise NoBucket(f"{self.url} cannot be written: there is no bucket {bucket!r} that these credentials "
                                "can see; check its name, or create it") from error
             self._system.makedirs(posixpath.dirname(path), exist_ok=True)
             write(path)
-
-    def _has_buckets(self) -> bool:
-        protocols = self._system.protocol
-        return not BUCKETS.isdisjoint([protocols] if isinstance(protocols, str) else protocols)
 
     def _path(self, name: str) -> str:
         return f"{self._top}/{name}" if name else self._top

@@ -184,12 +184,12 @@ def training(url: str, every: float = EVERY) -> Iterator[RemoteRun]:
     index, failure, stop = jax.process_index(), None, threading.Event()
     local = training_dir(url, index)
     with contextlib.ExitStack() as stack:
-        store = agreed(lambda: _prepared(url, local, stack))
+        store = agreed(lambda: _lock_and_open(url, local, stack))
         lease, identity = Lease(store), None
         if index == 0:
             stack.callback(lease.release)  # also where `take` fails
         while identity is None:
-            identity = by_first_process(lambda: _taken(lease))
+            identity = by_first_process(lambda: _take(lease))
         lease = Lease(store, identity) if index else lease
         agreed(lambda: _download_run(store, local, index))
         logs = Logs(store, local, lease)
@@ -212,7 +212,7 @@ def training(url: str, every: float = EVERY) -> Iterator[RemoteRun]:
                 logs.finish(failure)
 
 
-def _prepared(url: str, local: Path, stack: contextlib.ExitStack) -> Store:
+def _lock_and_open(url: str, local: Path, stack: contextlib.ExitStack) -> Store:
     """Locks the local directory until `stack` closes, and opens the store at `url`."""
     try:
         stack.enter_context(workdir.lock(local.parent))
@@ -221,7 +221,7 @@ def _prepared(url: str, local: Path, stack: contextlib.ExitStack) -> Store:
     return open_store(url)
 
 
-def _taken(lease: Lease) -> str | None:
+def _take(lease: Lease) -> str | None:
     with remote.user_errors(lease.url):
         return lease.take()
 

@@ -38,27 +38,24 @@ def _documents(read: Callable[[files.CorpusFile, Config, Counter[str]], Iterator
 def _jsonl(source: files.CorpusFile, config: Config, tally: Counter[str]) -> Iterator[str]:
     """Yields the texts of one file. Raises UserError if the corpus has more than `damaged_lines` damaged lines."""
     keys = config.text_field.split(".")
-    for number, line in enumerate(_lines(source), 1):
-        location = f"{source.path}, line {number}"
-        if number == 1 and line.startswith(b"\xef\xbb\xbf"):
-            line = line[3:]
-            tally["byte_order_marks"] += 1
-        if line.isspace() or not line:
-            tally["blank_lines"] += 1
-            continue
-        text, problem = _field(cleaning.decode(line, config.undecodable, location, tally), keys)
-        if not problem:
-            yield from cleaning.field_documents(text, config.undecodable, location, tally)
-            continue
-        tally["damaged_lines"] += 1
-        if tally["damaged_lines"] > config.damaged_lines:
-            raise UserError(f"{location} {problem}; correct it, set --config.data.text_field to the field with the "
-                            "text, or skip such lines with --config.data.damaged_lines, up to that number")
-
-
-def _lines(source: files.CorpusFile) -> Iterator[bytes]:
     with files.opened(source) as file:
-        yield from input_files.lines(file, source.path, MAX_LINE, "JSONL, which is one JSON object a line")
+        lines = input_files.lines(file, source.path, MAX_LINE, "JSONL, which is one JSON object a line")
+        for number, line in enumerate(lines, 1):
+            location = f"{source.path}, line {number}"
+            if number == 1 and line.startswith(b"\xef\xbb\xbf"):
+                line = line[3:]
+                tally["byte_order_marks"] += 1
+            if line.isspace() or not line:
+                tally["blank_lines"] += 1
+                continue
+            text, problem = _field(cleaning.decode(line, config.undecodable, location, tally), keys)
+            if not problem:
+                yield from cleaning.field_documents(text, config.undecodable, location, tally)
+                continue
+            tally["damaged_lines"] += 1
+            if tally["damaged_lines"] > config.damaged_lines:
+                raise UserError(f"{location} {problem}; correct it, set --config.data.text_field to the field with the "
+                                "text, or skip such lines with --config.data.damaged_lines, up to that number")
 
 
 def _field(line: str, keys: list[str]) -> tuple[str, str]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from lmrep.core.errors import UserError
+from lmrep.core.messages import counted
 from lmrep.data.corpora.base import CORPORA, Config
 
 VERSION = "splits-2"  # change it when a change of the code moves documents
@@ -36,8 +37,8 @@ def assign(positions: np.ndarray, config: Config) -> np.ndarray:
     least = (fractions > 0).astype(int)
     if len(distinct) <= least.sum():
         copies = "" if len(distinct) == len(positions) else f", {len(distinct)} of them distinct"
-        raise UserError(f"{_number(len(positions))}{copies}: too few for the splits; {_more(config)}, or set "
-                        "--config.data.validation=0 and --config.data.test=0")
+        raise UserError(f"the corpus has {counted(len(positions), 'document')}{copies}: too few for the splits; "
+                        f"{_more(config)}, or set --config.data.validation=0 and --config.data.test=0")
     limits = [int(fraction * 2**64) for fraction in np.cumsum(fractions)]
     ends = np.searchsorted(distinct, np.array(limits, np.uint64))
     ends[0] = max(ends[0], least[0])
@@ -53,15 +54,12 @@ def imbalanced(sizes: Mapping[str, int], documents: int, config: Config) -> str:
     held_out = total - sizes.get("train", 0)
     if held_out <= (2 * fraction + 0.05) * total:
         return ""
-    return (f"{held_out / total:.0%} of the text is held out instead of {fraction:.0%}: {_number(documents)}, and none "
-            f"is divided between splits; {_more(config)}")
-
-
-def _number(documents: int) -> str:
-    return f"the corpus has {documents:,} document{'' if documents == 1 else 's'}"
+    return (f"{held_out / total:.0%} of the text is held out instead of {fraction:.0%}: the corpus has "
+            f"{counted(documents, 'document')}, and none is divided between splits; {_more(config)}")
 
 
 def _more(config: Config) -> str:
+    """Advises how to get more documents."""
     if CORPORA[config.corpus].has_units and config.documents != "line":
         return "--config.data.documents=blank_line or =line makes a document of each paragraph or line"
     return "give it more documents"

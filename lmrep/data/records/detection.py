@@ -37,7 +37,8 @@ def detect(path: Path, config: Config, needed: Collection[str] = ()) -> str:
     for name in names:
         if READERS[name].detects and READERS[name].detects(beginning):
             return name
-    lines = _lines(beginning)
+    whole = beginning if len(beginning) < files.BEGINNING // 4 else beginning.rpartition("\n")[0]  # the last may be cut
+    lines = [line for line in whole.split("\n") if line.strip()][:LINES]
     if by_suffix:
         no_table = delimited and not config.columns and not any("\t" in line for line in lines[:1])
         return "label_text" if no_table and _text_alone(needed) and has_labels(lines) \
@@ -48,12 +49,6 @@ def detect(path: Path, config: Config, needed: Collection[str] = ()) -> str:
 def _text_alone(needed: Collection[str]) -> bool:
     """Returns whether lines of a label and a text have all needed fields."""
     return {*needed} <= {"text", "label"}
-
-
-def _lines(beginning: str) -> list[str]:
-    """Returns the first lines, without blank lines and a last line that may be cut."""
-    whole = beginning if len(beginning) < files.BEGINNING // 4 else beginning.rpartition("\n")[0]
-    return [line for line in whole.split("\n") if line.strip()][:LINES]
 
 
 def _guess(path: Path, lines: list[str], config: Config, needed: Collection[str]) -> str:
