@@ -118,6 +118,14 @@ def sync(path: str | os.PathLike) -> None:
         os.close(descriptor)
 
 
+def remove(path: Path) -> None:
+    """Removes a file or a directory, if it exists. A symbolic link is removed, but not its target."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 @contextlib.contextmanager
 def atomic_directory(target: Path, keep_existing: bool = False) -> Iterator[Path]:
     """Makes a new directory beside `target`, which is renamed to it when the block ends, or removed if the block fails.

@@ -145,7 +145,7 @@ class Checkpoints:
             for leftover in sorted(self.directory.glob(f"{UNFINISHED}*")):
                 self._complete_or_remove(leftover)
             for leftover in self.directory.glob(f"{REMOVED}*"):
-                _remove(leftover)
+                files.remove(leftover)
             filled, empty = self._directories()
             for step in empty if filled else ():
                 (self.directory / str(step)).rmdir()
@@ -161,7 +161,7 @@ class Checkpoints:
                 self._rename_to_final(int(step))
                 log.info("checkpoint %s was complete, but not renamed before its run was killed; it is now", step)
                 return
-        _remove(leftover)
+        files.remove(leftover)
         log.info("removed %s, left by a save that was killed", leftover)
 
     def drop_after(self, step: int | None) -> None:
@@ -207,12 +207,12 @@ class Checkpoints:
         self._unfinished(step).rename(final)
         files.sync(self.directory)
         with contextlib.suppress(OSError):
-            _remove(self.directory / f"{REMOVED}{step}")
+            files.remove(self.directory / f"{REMOVED}{step}")
 
     def _set_aside(self, step: int) -> Path:
         """Renames a checkpoint, so that readers do not see it half deleted, and returns the new path."""
         removed = self.directory / f"{REMOVED}{step}"
-        _remove(removed)
+        files.remove(removed)
         return (self.directory / str(step)).rename(removed)
 
     def _delete_old(self, step: int) -> None:
@@ -228,7 +228,7 @@ class Checkpoints:
 
     def _drop_unfinished(self, step: int) -> None:
         for leftover in (self._unfinished(step), *self.directory.glob(f"{UNFINISHED}{step}.*")):
-            _remove(leftover)
+            files.remove(leftover)
 
     def _failure(self, step: int, needed: int, error: Exception) -> RunFault:
         """Removes the remains of a failed save, and returns the error to raise."""
@@ -393,12 +393,3 @@ class Checkpoints:
 
 def _is_step(name: str) -> bool:
     return name.isdecimal() and name == str(int(name))
-
-
-def _remove(path: Path) -> None:
-    """Removes a file or a directory, if it exists."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-

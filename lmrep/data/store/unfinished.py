@@ -1,11 +1,10 @@
 """The folder of an unfinished build. Complete pieces are sealed; a later build keeps those that are intact."""
 
 import contextlib
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from lmrep.core.files import Damaged, atomic_directory, remove_leftovers, seal, verified
+from lmrep.core.files import Damaged, atomic_directory, remove, remove_leftovers, seal, verified
 
 KEY = "key.json"
 
@@ -31,14 +30,6 @@ def resume(folder: Path, key: str, progress: Callable[[str], None]) -> None:
             for path in (*pieces[min(number, 1) if joining else number:], folder / "done"):
                 remove(path)
             return
-
-
-def remove(path: Path) -> None:
-    """Removes a folder or a file, if it exists."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
