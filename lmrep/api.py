@@ -44,7 +44,7 @@ from lmrep.inference.run import Run
 from lmrep.interop import checkpoint_config, init_from
 from lmrep.layers import attention_backends
 from lmrep.objectives.base import FrozenParts
-from lmrep.planning import energy, flops, run_cost
+from lmrep.planning import accelerators, energy, flops, run_cost
 from lmrep.storage import provenance, remote_workdir, trial, workdir
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.tasks import TASKS
@@ -195,7 +195,8 @@ def _train(
                 progress = stack.enter_context(Profile(progress, directory / "profile", profile, resumed or 0))
         _announce(data, stages, parts, sizes, resumed)
         mesh = make_mesh(*sizes)
-        if (peak := flops.peak(mesh.devices.flat[0])) and all(stage.batch_struct for stage in stages):
+        peak = accelerators.known(mesh.devices.flat[0].device_kind).flops
+        if peak and all(stage.batch_struct for stage in stages):
             stages = [dataclasses.replace(stage, flops=flops.of_train_step(
                 stage.objective, stage.optimizer, stage.batch_struct, stage.microbatches)) for stage in stages]
         meter = stack.enter_context(energy.Meter(energy.find(mesh.local_devices)))

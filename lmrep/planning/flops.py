@@ -11,14 +11,8 @@ from jax.extend import core as jex
 from lmrep.core.sharding import without_mesh
 from lmrep.layers import attention_backends
 from lmrep.objectives.base import Objective
-from lmrep.planning import accelerators
 from lmrep.training.state import create
 from lmrep.training.step import train_step
-
-
-def peak(device: jax.Device) -> float | None:
-    """Returns the device's peak in bfloat16, in floating-point operations per second; None if unknown, as for CPUs."""
-    return accelerators.known(device.device_kind).flops
 
 
 def count(f: Callable, *args) -> int:

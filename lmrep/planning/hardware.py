@@ -18,7 +18,7 @@ from lmrep.core.errors import UserError
 from lmrep.core.host import available_memory
 from lmrep.core.messages import install_hint
 from lmrep.core.sharding import slice_of
-from lmrep.planning.flops import peak
+from lmrep.planning import accelerators
 
 GB = 2**30
 
@@ -118,7 +118,8 @@ def here(used: int) -> Hardware:
     memory = (devices[0].memory_stats() or {}).get("bytes_limit", 0)
     if devices[0].platform == "cpu":
         memory = (available_memory() or 0) / used
-    chip = Chip(devices[0].device_kind, memory, peak(devices[0]) or math.inf, math.inf, math.inf, math.inf, 0, 1)
+    kind = devices[0].device_kind
+    chip = Chip(kind, memory, accelerators.known(kind).flops or math.inf, math.inf, math.inf, math.inf, 0, 1)
     return Hardware("here", chip, devices)
 
 

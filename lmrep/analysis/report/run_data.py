@@ -8,7 +8,6 @@ from datetime import datetime
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -33,7 +32,7 @@ from lmrep.experiment.config import Experiment, StagePlan, stage_at
 from lmrep.experiment.record import ALL_FORMATS
 from lmrep.models.base import Model
 from lmrep.objectives.base import Objective
-from lmrep.planning import flops, run_cost
+from lmrep.planning import accelerators, flops, run_cost
 from lmrep.planning import table as plans
 from lmrep.planning.run_cost import Cost
 from lmrep.planning.table import PlanRecord
@@ -321,7 +320,7 @@ def speed(run: RunData) -> Speed:
 
     rates = [line["steps_per_second"] * (run.flops_at(line["step"]) - run.flops_at(line["step"] - 1))
              for line in run.timing if "steps_per_second" in line] if run.network and run.network.flops else []
-    peak = flops.peak(SimpleNamespace(device_kind=run.devices["kind"])) if run.devices else None
+    peak = accelerators.known(run.devices["kind"]).flops if run.devices else None
     memory = {name: max(values(name)) for name in ("device_peak_bytes", "host_peak_bytes") if values(name)}
     return Speed(median(values("tokens_per_second")), median(values("steps_per_second")), median(rates),
                  peak and peak * run.devices["count"], memory)
