@@ -42,8 +42,9 @@ class OptimizerConfig:
     decay_skip: tuple[str, ...] = setting((), "patterns of parameters without weight decay and lamb's trust ratio")
     gradient_scale: float = setting(1.0, "factor of the gradient, before it is clipped", above=0)
     clip: float = setting(1.0, "largest global norm of the gradient; 0: no limit", at_least=0)
-    multipliers: dict[str, float] = setting({}, "pattern -> factor of the learning rate; the factors of all matching "
-                                            "patterns are multiplied; 0: parameter and moments do not change",
+    multipliers: dict[str, float] = setting({}, "pattern -> factor of the learning rate; 0 freezes the parameters: "
+                                            "neither they nor their moments change; the factors of all matching "
+                                            "patterns are multiplied",
                                             at_least=0)
     layer_decay: float = setting(1.0, "factor of the learning rate for each level below the head: of n layers, layer i "
                                  "learns at rate * layer_decay^(n + 1 - i), i from 0, and the embeddings at rate * "

@@ -1,11 +1,13 @@
 """Classification of texts and of pairs of texts (Devlin et al., 2019, section 4.1)."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from lmrep.config.record import setting
@@ -43,6 +45,10 @@ class Classes:
     metrics: tuple[str, ...] = setting(("accuracy",), "what is measured on validation data, beside accuracy",
                                        choices=METRICS)
     positive: str = setting("", "f1: the positive class; empty: the second of two")
+    balanced: bool = setting(False, "weights each class's loss by the inverse of its frequency in the training data: "
+                             "n / (classes * n of the class), as scikit-learn's balanced; sets class_weights")
+    class_weights: tuple[float, ...] = setting((), "the factor of the loss of each class's examples, in the order of "
+                                               "labels; none: 1", above=0)
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,18 @@ def resolve(c: Classes, records: Sequence[Record]) -> Config:
     if "f1" in c.metrics and (c.positive not in labels if c.positive else len(labels) > 2):
         raise UserError(f"config.objective.positive is {c.positive!r}, and the labels are {values.listed(labels)}; "
                         "set it to the one that F1 is measured for, or measure macro_f1")
-    return replace(c, labels=labels)
+    weights = c.class_weights
+    if c.balanced and not weights:
+        counts = Counter(record.fields["label"] for record in records)
+        missing = [label for label in labels if not counts[label]]
+        if missing:
+            raise UserError(f"config.objective.balanced weights classes by their frequencies, and the training data "
+                            f"has no example of {values.short(missing[0])}; set class_weights instead")
+        weights = tuple(counts.total() / (len(labels) * counts[label]) for label in labels)
+    if weights and len(weights) != len(labels):
+        raise UserError(f"config.objective.class_weights has {len(weights)} values, and there are {len(labels)} "
+                        f"labels: {values.listed(labels)}; give one for each, in this order")
+    return replace(c, labels=labels, class_weights=weights)
 
 
 def label_order(label: str) -> tuple:
@@ -103,8 +120,11 @@ def prepare(keys: Keys, batch: Batch) -> Batch:
 def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, net: Network, logits: Logits = networks.outputs
 ) -> tuple[Array, tuple[Metrics, Carry]]:
-    """Computes the mean cross-entropy of the classes."""
+    """Computes the mean cross-entropy of the classes, each example's times the weight of its class."""
     y, carry = logits(params, batch, net, key, carry)
+    if net.c.class_weights:
+        factors = jnp.asarray(net.c.class_weights, jnp.float32)[jnp.maximum(batch["label"], 0)]
+        batch = batch | {"weights": batch["weights"] * factors}
     value, metrics = networks.cross_entropy(params, batch, net, y, batch["label"], ("units", "log_probabilities"))
     return value, (metrics, carry)
 

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 from sklearn.metrics import f1_score
+from sklearn.utils.class_weight import compute_class_weight
 
 from lmrep.core.errors import UserError
 from lmrep.data import loader
@@ -90,6 +91,40 @@ def test_training_pairs_are_read_in_both_orders(tmp_path):
     train.write_text(train.read_text().splitlines()[1] + "\n" + '{"text": "cat", "label": "pos"}\n')
     with pytest.raises(UserError, match=r"format.both_orders is True, and .*line 1 has no second text"):
         prepare_examples(experiment, experiment.tokenizer)
+
+
+# Class weights
+
+
+def test_balanced_weights_are_those_of_scikit_learn():
+    labels = [*"aaaabbc"]
+    records = tiny.as_records([{"text": "cat", "label": label} for label in labels])
+    resolved = classification.resolve(classification.Config(balanced=True), records)
+    expected = compute_class_weight("balanced", classes=np.array(resolved.labels), y=np.array(labels))
+    np.testing.assert_allclose(resolved.class_weights, expected)
+    assert classification.resolve(resolved, records) == resolved  # as a resumed run does
+
+
+@pytest.mark.parametrize(("fields", "message"), [
+    ({"class_weights": (1.0, 2.0)}, "class_weights has 2 values, and there are 3 labels"),
+    ({"balanced": True, "labels": (*CLASSES, "none")}, "no example of 'none'; set class_weights")])
+def test_weights_belong_to_the_labels(fields, message):
+    with pytest.raises(UserError, match=message):
+        classification.resolve(classification.Config(**fields), tiny.as_records(examples(9)))
+
+
+def test_the_loss_of_each_example_is_multiplied_by_the_weight_of_its_class(task):
+    """The probabilities do not depend on the weights."""
+    weights = (0.5, 2.0, 4.0)
+    weighted = tiny.Tiny("classification", examples(21), class_weights=weights)
+    store = task.examples()
+    batch = store.gather(np.r_[np.arange(21), -1], store.batch_length(np.arange(21)))
+    logs = np.stack(task.outputs(store).arrays["log_probabilities"])
+    labels = [CLASSES.index(record.fields["label"]) for record in task.records]
+    losses = -logs[np.arange(21), labels]
+    np.testing.assert_allclose(task.loss(batch)[0], losses.mean(), rtol=1e-5)
+    np.testing.assert_allclose(weighted.loss(batch)[0], (losses * np.take(weights, labels)).mean(), rtol=1e-5)
+    assert weighted.score().metrics == task.score().metrics
 
 
 # Long texts
