@@ -115,12 +115,13 @@ def check_backend() -> None:
     try:
         platform = jax.default_backend()
     except (RuntimeError, AssertionError) as error:
-        platform, why = "", str(error).partition(" (set JAX_PLATFORMS")[0]
+        platform, reason = "", str(error).partition(" (set JAX_PLATFORMS")[0]
     else:
-        why = f"it would compute on the {platform}"
+        reason = f"it would compute on the {platform}"
     if not platform or (wanted and GPU_PLATFORMS.get(wanted, wanted) != platform):
         setting = f"JAX_PLATFORMS is {platforms}, and JAX sees" if wanted else "JAX finds"
-        raise UserError(f"{setting} no such device{f': {why}' if why else ''}; {INSTALLED}, or set JAX_PLATFORMS=cpu")
+        raise UserError(f"{setting} no such device{f': {reason}' if reason else ''}; {INSTALLED}, or set "
+                        "JAX_PLATFORMS=cpu")
     if accelerator := unused_accelerator():
         log.warning("this machine seems to have accelerators (%s), and JAX computes on the CPU; %s, or set "
                     "JAX_PLATFORMS=cpu to train there on purpose", accelerator, INSTALLED)

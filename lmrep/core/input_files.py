@@ -114,22 +114,22 @@ def open_input(path: str | os.PathLike, store: Any = None, pipes: bool = False) 
     """
     stream = open_bytes(path, store, pipes)
     try:
-        shown = stream.name
+        file_name = stream.name
         for _ in range(MAX_LAYERS):
             head = stream.peek(HEAD)[:HEAD]
-            check_head(head, shown, stream.name)
+            check_head(head, file_name, stream.name)
             if (kind := _form_of_bytes(head)) is None:
                 if head and (expected := _form_of_name(stream.name)):
-                    raise UserError(f"{shown} is not an intact {expected} file (its first bytes are not those of "
+                    raise UserError(f"{file_name} is not an intact {expected} file (its first bytes are not those of "
                                     f"{expected}); copy it again, or rename it if it is decompressed already")
                 return stream
             if kind == "zip" and not stream.seekable():
-                raise UserError(f"{shown} is a zip archive inside another form of compression; unpack it")
-            with _errors(shown, kind):
-                content, name = FORMS[kind].open(stream, shown)
+                raise UserError(f"{file_name} is a zip archive inside another form of compression; unpack it")
+            with _errors(file_name, kind):
+                content, name = FORMS[kind].open(stream, file_name)
             stream = io.BufferedReader(
-                _Layer(content, shown, name or _without_suffix(stream.name), kind, stream), BUFFER)
-        raise UserError(f"{shown} is compressed more than {MAX_LAYERS} times; unpack it")
+                _Layer(content, file_name, name or _without_suffix(stream.name), kind, stream), BUFFER)
+        raise UserError(f"{file_name} is compressed more than {MAX_LAYERS} times; unpack it")
     except BaseException:
         stream.close()
         raise

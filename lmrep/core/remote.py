@@ -108,12 +108,12 @@ def persistent(url: str, action: Callable[[], Any], patience: float | None = Non
         except Exception as error:
             if not _of_store(error):
                 raise
-            why, limit = describe(error), min(patience, DENIED_PATIENCE) if _denied(error) else patience
+            reason, limit = describe(error), min(patience, DENIED_PATIENCE) if _denied(error) else patience
             if time.monotonic() + PAUSE > began + limit:
-                raise Refused(why) from error
-            if why != reported:
-                log.warning("%s refuses: %s; trying again every %g s for at most %g s", url, why, PAUSE, limit)
-            reported = why
+                raise Refused(reason) from error
+            if reason != reported:
+                log.warning("%s refuses: %s; trying again every %g s for at most %g s", url, reason, PAUSE, limit)
+            reported = reason
             time.sleep(PAUSE)
 
 

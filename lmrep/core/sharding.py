@@ -67,11 +67,12 @@ def make_mesh(data: int = 1, fsdp: int = 1, tensor: int = 1, sequence: int = 1, 
     if data % len(slices):
         raise UserError(f"mesh.data is {data}, and the devices are in {len(slices)} slices; make it a multiple of "
                         f"{len(slices)}, so that only gradients are sent between slices")
-    arranged = [jax.make_mesh((data // len(slices), fsdp, sequence, tensor), ("data", "fsdp", SEQUENCE, "tensor"),
-                              devices=[device for device in devices if slice_of(device) == index]).devices
-                for index in slices]
+    slice_devices = [
+        jax.make_mesh((data // len(slices), fsdp, sequence, tensor), ("data", "fsdp", SEQUENCE, "tensor"),
+                      devices=[device for device in devices if slice_of(device) == index]).devices
+        for index in slices]
     sizes = (data, fsdp, tensor) if sequence == 1 else (data, fsdp, tensor, sequence)
-    return Mesh(np.concatenate(arranged).swapaxes(2, 3).reshape(sizes), axis_names(sizes),
+    return Mesh(np.concatenate(slice_devices).swapaxes(2, 3).reshape(sizes), axis_names(sizes),
                 axis_types=(AxisType.Auto,) * len(sizes))
 
 

@@ -126,11 +126,11 @@ class Watch:
     def _receive(self, reports: dict[int, dict[str, Any]]) -> None:
         now, peers = time.monotonic(), dict(self._peers)
         for index, report in reports.items():
-            before = peers.get(index)
-            if before and before.report["number"] == report["number"]:
+            previous = peers.get(index)
+            if previous and previous.report["number"] == report["number"]:
                 continue
-            progressed = not before or before.report["progress"] != report["progress"]
-            peers[index] = Peer(report, now, now if progressed else before.progressed_at)
+            progressed = not previous or previous.report["progress"] != report["progress"]
+            peers[index] = Peer(report, now, now if progressed else previous.progressed_at)
         self._peers, self._store_answered = peers, now
 
     def _check(self) -> None:

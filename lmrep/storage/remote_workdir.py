@@ -264,10 +264,10 @@ class Logs:
                     os.kill(os.getpid(), signal.SIGTERM)  # JAX lets all processes stop after the same step
                 return
             except Exception as error:
-                if (why := remote.describe(error)) != reported:
+                if (reason := remote.describe(error)) != reported:
                     log.warning("%s could not be brought up to date: %s; trying again every %g s",
-                                self._store.url, why, every)
-                reported = why
+                                self._store.url, reason, every)
+                reported = reason
 
     def push(self) -> None:
         """Uploads the files that have changed. Raises the errors of the store, and RunFault if another run has taken
@@ -289,8 +289,8 @@ class Logs:
         except Exception as error:
             if isinstance(error, LeaseLost) and str(error) in str(failure):
                 return  # reported already
-            lacking = ", ".join([name for name, _, _ in self._changed()][:8])
-            text = (f"{self._store.url} lacks the last changes of {lacking}: {remote.describe(error)}. They are in "
+            names = ", ".join([name for name, _, _ in self._changed()][:8])
+            text = (f"{self._store.url} lacks the last changes of {names}: {remote.describe(error)}. They are in "
                     f"{self._local}; the same command continues from the last checkpoint in the store")
         if failure is None or isinstance(failure, RunFault | Stopped):
             raise RunFault(f"{failure}. And {text}" if failure else text) from failure

@@ -66,9 +66,9 @@ def _remote(pattern: str, example: str) -> list[CorpusFile]:
                 for name, info in matches]
 
 
-def _no_match(pattern: str, where: str, within: str, why: str) -> str:
+def _no_match(pattern: str, where: str, within: str, reason: str) -> str:
     """Makes the message for a glob without matches; `within` is the glob to suggest for a folder, or empty."""
-    return f"data.files {pattern!r} matches no file{where}; {f'it is a folder; try {within!r}' if within else why}"
+    return f"data.files {pattern!r} matches no file{where}; {f'it is a folder; try {within!r}' if within else reason}"
 
 
 def opened(source: CorpusFile) -> BinaryIO:

@@ -32,19 +32,19 @@ def assign(positions: np.ndarray, config: Config) -> np.ndarray:
     if config.test + config.validation >= 1:
         raise UserError(f"data.validation {config.validation:g} and data.test {config.test:g} leave nothing to train "
                         "on; expected a sum below 1")
-    distinct, which = np.unique(positions, return_inverse=True)
+    distinct, indices = np.unique(positions, return_inverse=True)
     fractions = np.array([config.test, config.validation], float)
-    least = (fractions > 0).astype(int)
-    if len(distinct) <= least.sum():
+    minimum = (fractions > 0).astype(int)
+    if len(distinct) <= minimum.sum():
         copies = "" if len(distinct) == len(positions) else f", {len(distinct)} of them distinct"
         raise UserError(f"the corpus has {counted(len(positions), 'document')}{copies}: too few for the splits; "
                         f"{_more(config)}, or set --config.data.validation=0 and --config.data.test=0")
     limits = [int(fraction * 2**64) for fraction in np.cumsum(fractions)]
     ends = np.searchsorted(distinct, np.array(limits, np.uint64))
-    ends[0] = max(ends[0], least[0])
-    ends[1] = min(max(ends[1], ends[0] + least[1]), len(distinct) - 1)
-    ends[0] = min(ends[0], ends[1] - least[1])
-    return np.searchsorted(ends, which, side="right").astype(np.int8)
+    ends[0] = max(ends[0], minimum[0])
+    ends[1] = min(max(ends[1], ends[0] + minimum[1]), len(distinct) - 1)
+    ends[0] = min(ends[0], ends[1] - minimum[1])
+    return np.searchsorted(ends, indices, side="right").astype(np.int8)
 
 
 def imbalanced(sizes: Mapping[str, int], documents: int, config: Config) -> str:

@@ -29,8 +29,8 @@ def open_corpus(config: Config) -> Corpus:
 
     def fingerprint() -> str:
         splits = {name: (info.shard_lengths, info.num_bytes) for name, info in sorted(builder.info.splits.items())}
-        facts = [builder.info.full_name, splits, config.tfds_split, config.text_feature]
-        return hashlib.sha256(repr(facts).encode()).hexdigest()
+        content = [builder.info.full_name, splits, config.tfds_split, config.text_feature]
+        return hashlib.sha256(repr(content).encode()).hexdigest()
 
     directory = str(builder.data_path)
     sizes = [instruction.take for instruction in builder.info.splits[config.tfds_split].file_instructions]

@@ -57,11 +57,11 @@ def read(job: Job, split_lines: Callable[[Job], Lines]) -> Iterator[Record | Use
         else:
             widths.setdefault(len(cells), [0, number])[0] += 1
             yield _record(layout, cells, f"{job.path}, line {number}")
-    usual = max(widths, key=lambda width: widths[width][0], default=0)
-    if others := [value for width, value in widths.items() if width != usual]:
+    usual_width = max(widths, key=lambda width: widths[width][0], default=0)
+    if others := [value for width, value in widths.items() if width != usual_width]:
         log.warning("%s: %s of %s rows have other numbers of cells than %d, the first in line %d; columns are given by "
                     "number, and other cells are not read", job.path, f"{sum(count for count, _ in others):,}",
-                    f"{sum(count for count, _ in widths.values()):,}", usual, min(number for _, number in others))
+                    f"{sum(count for count, _ in widths.values()):,}", usual_width, min(number for _, number in others))
 
 
 def _record(layout: Layout, cells: list[str], where: str) -> Record | UserError:

@@ -56,10 +56,10 @@ def _guess(path: Path, lines: list[str], config: Config, needed: Collection[str]
     widths = {len(line.split()) for line in lines if not line.startswith(("#", "-DOCSTART-"))}
     if "words" in needed and len(widths) == 1 and 2 <= max(widths) <= 12:
         return "columns"
-    named = {spec for field in needed for spec in config.columns.get(field, field).split(",")} or {*FIELDS}
-    heads = {mark: {cell.strip() for cell in (lines or [""])[0].split(mark)} for mark in "\t,;|"}
-    if header := next((mark for mark, cells in heads.items() if len(cells) > 1 and (
-            named <= cells if needed else named & cells)), ""):
+    column_names = {spec for field in needed for spec in config.columns.get(field, field).split(",")} or {*FIELDS}
+    first_cells = {mark: {cell.strip() for cell in (lines or [""])[0].split(mark)} for mark in "\t,;|"}
+    if header := next((mark for mark, cells in first_cells.items() if len(cells) > 1 and (
+            column_names <= cells if needed else column_names & cells)), ""):
         return "tsv" if header == "\t" else "csv"
     widths = {line.count("\t") for line in lines}
     tabs = bool(widths) and 0 not in widths and (len(widths) == 1 or bool(config.columns))

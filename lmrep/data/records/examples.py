@@ -125,8 +125,8 @@ class Examples(Dataset):
 
     def evaluation_numbers(self, positions: np.ndarray, batch_size: int, count: int) -> np.ndarray:
         """Returns the first `count` sequences, sorted by length; -1 after the last."""
-        shown = positions < count
-        return np.where(shown, self._by_length(count)[np.where(shown, positions, 0)], -1)
+        valid = positions < count
+        return np.where(valid, self._by_length(count)[np.where(valid, positions, 0)], -1)
 
     @functools.lru_cache(maxsize=2)  # noqa: B019 - as above
     def _by_length(self, count: int) -> np.ndarray:

@@ -86,8 +86,8 @@ def _comments(job: Job, split: Callable[[str], list[str]]) -> Callable[[str, boo
     cells = [split(line) for block in blocks for line in block if not line.startswith(("#", "-DOCSTART-"))]
     width = Counter(map(len, cells)).most_common(1)[0][0] if cells else 0
     above = [block[0] for block in blocks if block[0].startswith(("# ", "#\t"))]
-    always = len(above) == len(blocks) > 1 and not {split(line)[-1] for line in above} & {row[-1] for row in cells}
-    return lambda text, first: first and text.startswith("#") and (always or len(split(text)) != width)
+    above_all = len(above) == len(blocks) > 1 and not {split(line)[-1] for line in above} & {row[-1] for row in cells}
+    return lambda text, first: first and text.startswith("#") and (above_all or len(split(text)) != width)
 
 
 def read_conllu(job: Job) -> Iterator[Record | UserError]:

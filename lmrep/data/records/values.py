@@ -64,9 +64,9 @@ def missing_column(
     needed = "" if field == name else f" for the field {field!r}"
     example = field if field in names else next((other for other in names if other not in FIELDS), "name")
     example = example if len(example) <= 80 else "name"
-    alike = [*itertools.islice((other for other in names if len(other) <= 80), 200)]
+    short_names = [*itertools.islice((other for other in names if len(other) <= 80), 200)]
     return UserError(f"{where} has no {short(name)}{needed}; it has the {what} {listed(names) or 'none'}: set "
-                     f"config.data.columns, such as {{{field!r}: {example!r}}}{advice}{suggestion(name, alike)}")
+                     f"config.data.columns, such as {{{field!r}: {example!r}}}{advice}{suggestion(name, short_names)}")
 
 
 def _follow(value: Any, path: str) -> Any:
