@@ -1,1 +1,1 @@
-"""Parameters, sharding, precision, random keys, files and errors, which all other packages use."""
+"""Parameters, sharding, random keys, files, remote stores and errors, which all other packages use."""

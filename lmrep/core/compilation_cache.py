@@ -65,7 +65,7 @@ def enable(several_processes: bool = False) -> Path | None:
 
 
 def disable() -> None:
-    """Makes JAX compile everything anew, whatever the environment says."""
+    """Makes JAX compile without a persistent cache, even if the environment enables it."""
     os.environ[ENABLED] = "false"
     if "jax" in sys.modules:
         import jax

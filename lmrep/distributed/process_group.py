@@ -340,7 +340,7 @@ def gather_texts(text: str) -> list[str]:
 
 
 def leave(code: int) -> None:
-    """Ends this process, one of several, after a failure, with exit code `code`.
+    """Ends this process of a run of several with exit code `code`, after a failure.
 
     If all processes fail alike, each calls it and returns its exit code. A process that failed alone leaves after
     `LEAVE_SECONDS`; JAX or a broken connection ends the others.

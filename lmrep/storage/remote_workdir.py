@@ -152,7 +152,7 @@ def merge_lines(url: str, path: Path) -> None:
 
 
 def upload(url: str, path: Path) -> None:
-    """Uploads one file to the top directory of the run at `url`. Logs a warning if that fails."""
+    """Uploads one file to the directory of the run at `url`. Logs a warning if that fails."""
     try:
         open_store(url).write(path.name, path.read_bytes())
     except Exception as error:

@@ -23,7 +23,7 @@ METADATA = 1_000  # bytes, at least, that Orbax writes for each array: its shape
 
 
 def check_name(directory: Path) -> None:
-    """Checks a path that TensorStore, which writes the arrays of checkpoints, would take for another one.
+    """Checks that TensorStore, which writes the arrays of checkpoints, reads the path of `directory` as it is meant.
 
     Raises:
       UserError: the path has a backslash, a part such as `gs:`, or bytes that are not UTF-8.

@@ -64,7 +64,7 @@ class CostConfig:
 
 @dataclass(frozen=True)
 class TrainerConfig:
-    """When to save, validate and log, and what to do about faults."""
+    """When to save, validate and log, and how to treat faults."""
 
     checkpoint: CheckpointConfig = CheckpointConfig()
     evaluation: EvaluationConfig = EvaluationConfig()

@@ -20,7 +20,7 @@ class Profile:
     The loop calls `update` when a step's metrics are read, which is when the step has ended.
 
     Args:
-      progress: the progress line, which gets all calls.
+      progress: the progress line that `show` and `update` call.
       directory: the directory of traces, which have separate subdirectories.
       steps: the number of steps to trace.
       resumed: the last step before this process started.

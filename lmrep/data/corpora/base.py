@@ -65,7 +65,7 @@ class Corpus:
     empty_message: str  # the message of the error if there are no documents
 
     def documents(self, tally: Counter[str] | None = None) -> Iterator[str]:
-        """Yields the texts in a fixed order, without blank ones; line breaks are `\n`.
+        """Yields the texts in a fixed order, without blank ones; line breaks are line feeds.
 
         `tally` is updated with the counters of the package's docstring, which are complete at the end of the stream.
         Raises UserError if there are no documents, or one cannot be read.

@@ -192,8 +192,8 @@ def _separator(job: Job) -> str:
 
 
 def find_separator(beginning: str) -> str:
-    """Detects the separator of a CSV file: the one with which the most of its first lines have as many cells as line 1,
-    two or more; of equal ones the first of `SEPARATORS`."""
+    """Detects the separator of a CSV file: the one that gives the largest share of its first lines as many cells as
+    line 1, at least two; of equal ones the first of `SEPARATORS`."""
     lines = [f"{line}\n" for line in beginning.split("\n")]
 
     def agreement(separator: str) -> float:

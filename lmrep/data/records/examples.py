@@ -167,7 +167,7 @@ class Examples(Dataset):
             line, shape = sequence * self.group + slot, (len(numbers), self.group, length)
         segment = np.ones_like(slot) if self.group else slot + 1
         sizes = units.lengths[unit]
-        begin, inside, target = _arranged(sizes, line, length)
+        begin, inside, target = _token_positions(sizes, line, length)
         source = np.repeat(units.offsets[unit], sizes) + inside
 
         def tokenwise(values: np.ndarray, padding: int = 0) -> np.ndarray:
@@ -200,7 +200,7 @@ class Examples(Dataset):
         """Makes `source` of a batch: arranges the source texts of `unit`, int64[n], in an array [b, s], each in its
         `line` and with its `segment`."""
         sizes = source.lengths[unit]
-        _, inside, target = _arranged(sizes, line, shape[1])
+        _, inside, target = _token_positions(sizes, line, shape[1])
 
         def tokenwise(values: np.ndarray, padding: int = 0) -> np.ndarray:
             array = np.full(shape, padding, np.int32)
@@ -216,9 +216,9 @@ class Examples(Dataset):
         return {"examples": self.examples, "tokens_per_example": tokens, "padding": 1 - tokens / self.length}
 
 
-def _arranged(sizes: np.ndarray, line: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Arranges texts of `sizes` int64[n] one after another in the lines of an array [lines, length]; `line` int64[n]
-    ascends.
+def _token_positions(sizes: np.ndarray, line: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Computes the positions of texts of `sizes` int64[n], in order, in the lines of an array [lines, length]; `line`
+    int64[n] ascends.
 
     Returns:
       (the position of each text's first token in its line int64[n], the position of each token in its text, the index
