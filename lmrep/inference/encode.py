@@ -7,9 +7,9 @@ vectors equal those of each text alone, up to rounding.
 
 import bisect
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +28,8 @@ MIN_LENGTH = 64  # tokens of a packed sequence
 MIN_INPUT_LENGTH = 16  # of `padded_batch`
 BATCH = {"cpu": 1024}  # tokens in a batch, by backend: on a CPU, larger ones do not fit its caches
 BATCH_ELSEWHERE = 8192
+
+T = TypeVar("T")
 
 
 def states(
@@ -160,7 +162,30 @@ def windows(
     return spans
 
 
-# Packing and computing
+# Batches
+
+
+def batch_tokens() -> int:
+    """Returns the number of tokens of a batch that suits the backend."""
+    return BATCH.get(jax.default_backend(), BATCH_ELSEWHERE)
+
+
+def batch_size(length: int, tokens: int, multiple: int = 1) -> int:
+    """Returns the number of sequences of `length` tokens in a batch of about `tokens` tokens: a multiple of `multiple`,
+    and at least one."""
+    return -(-max(1, tokens // length) // multiple) * multiple
+
+
+def one_behind(items: Iterable[T]) -> Iterator[T]:
+    """Yields items after the next one is made, so that a device computes one batch while the host reads the previous
+    one."""
+    previous = None
+    for item in items:
+        if previous is not None:
+            yield previous
+        previous = item
+    if previous is not None:
+        yield previous
 
 
 def padded_length(length: int, least: int = 1, most: int = 0) -> int:
@@ -195,8 +220,7 @@ def batches(sequences: Sequence[tuple[int, list[int]]], tokens: int) -> Iterator
     (length, indices of the texts of each sequence)."""
     while sequences:
         length = sequences[0][0]
-        batch_size = max(1, tokens // length)
-        batch = [members for size, members in sequences[:batch_size] if size == length]
+        batch = [members for size, members in sequences[:batch_size(length, tokens)] if size == length]
         yield length, batch
         sequences = sequences[len(batch):]
 
@@ -216,7 +240,7 @@ def compute(
       tokens: the tokens of a batch; None for a number that suits the backend.
       packed: whether texts may share a sequence, which needs a model that masks segments.
     """
-    tokens = tokens or BATCH.get(jax.default_backend(), BATCH_ELSEWHERE)
+    tokens = tokens or batch_tokens()
     lengths = {window.text: window.position + window.stop - window.start for window in windows}
     unfinished: dict[int, tuple[np.ndarray, int]] = {}  # texts of several windows -> vectors so far, their number
 
@@ -241,22 +265,15 @@ def compute(
                         unfinished[window.text] = full, done
                 begin = end
 
-    pending = None
-    for length, batch in batches(pack([len(window.ids) for window in windows], max_length, packed), tokens):
-        texts = [[windows[i].ids for i in members] for members in batch]
-        outputs = run(make_batch(texts, length, _batch_size(len(batch), max(1, tokens // length)), pad))
-        if pending:  # the previous batch is read while this one is computed
-            yield from split(*pending)
-        pending = batch, outputs
-    if pending:
-        yield from split(*pending)
+    def computed() -> Iterator[tuple[list[list[int]], tuple[Array, Array | None]]]:
+        for length, batch in batches(pack([len(window.ids) for window in windows], max_length, packed), tokens):
+            size = batch_size(length, tokens)
+            while size // 4 >= len(batch):  # few shapes are compiled
+                size //= 4
+            yield batch, run(make_batch([[windows[i].ids for i in members] for members in batch], length, size, pad))
 
-
-def _batch_size(needed: int, full: int) -> int:
-    """Divides `full` by 4 as long as the result holds `needed` sequences, so that few shapes are compiled."""
-    while full // 4 >= needed:
-        full //= 4
-    return full
+    for item in one_behind(computed()):
+        yield from split(*item)
 
 
 def padded_batch(

@@ -35,7 +35,7 @@ from lmrep.experiment import config as experiments
 from lmrep.experiment.config import own_tokenizer, stage_at
 from lmrep.inference import pairs as minimal_pairs
 from lmrep.inference import perplexity as sliding
-from lmrep.inference.encode import BATCH, BATCH_ELSEWHERE
+from lmrep.inference.encode import batch_tokens
 from lmrep.inference.evaluate_task import evaluate_records, finite_or_text
 from lmrep.inference.load import load, with_teachers
 from lmrep.inference.perplexity import Perplexity
@@ -315,7 +315,7 @@ def perplexity(run: Run, texts: Iterable[str], length: int, stride: int, charact
     unknown = run.tokenizer.vocabulary.unknown
     keep = keeps_whitespace(run.experiment.tokenizer)
     mesh = make_mesh(data=jax.device_count())
-    tokens = BATCH.get(jax.default_backend(), BATCH_ELSEWHERE) * mesh.size
+    tokens = batch_tokens() * mesh.size
     params = jax.device_put(objective_params(run, run.objective), shardings(specs_of(run.objective), mesh))
     sum_nll = jax.jit(partial(sliding.sum_nll, objective=run.objective, model=run.model))
 

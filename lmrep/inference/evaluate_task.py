@@ -21,7 +21,7 @@ from lmrep.data.records import Record
 from lmrep.data.records.examples import Examples
 from lmrep.experiment import build, task_data
 from lmrep.experiment.config import Experiment, stage_at
-from lmrep.inference.encode import BATCH, BATCH_ELSEWHERE
+from lmrep.inference.encode import batch_size, batch_tokens
 from lmrep.metrics.bootstrap import bootstrap
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.tasks import TASKS, frozen_features
@@ -61,7 +61,7 @@ def predict_records(
         examples = task_data.tokenize_records(run.experiment, run.model, run.tokenizer, records, name)
     examples = build.add_columns(examples, stage, run.frozen)
     # A few texts are not worth a copy of the parameters for each device.
-    devices = jax.local_device_count() if examples.lengths.sum() > _batch_tokens() else 1
+    devices = jax.local_device_count() if examples.lengths.sum() > batch_tokens() else 1
     outputs, pending, predict = [], [], _predictor(run, devices)
     for batch in batches(examples, devices):
         units = {name: batch[name] for name in ("unit", "first", "last")}
@@ -97,19 +97,15 @@ def with_tuned(experiment: Experiment, directory: Path, step: int) -> Experiment
     return dataclasses.replace(experiment, objective=experiment.objective | values)
 
 
-def _batch_tokens() -> int:
-    return BATCH.get(jax.default_backend(), BATCH_ELSEWHERE)
-
-
 def batches(examples: Examples, devices: int = 1) -> Iterator[dict[str, np.ndarray]]:
     """Yields all sequences in batches, sorted by length. A batch has about as many tokens as suit the backend, and a
     multiple of `devices` sequences, filled up with empty ones."""
-    tokens = devices * _batch_tokens()
+    tokens = devices * batch_tokens()
     order = np.argsort(examples.lengths, kind="stable")
     while len(order):
         length = examples.bucket(examples.lengths[order[0]])
         fitting = int(np.searchsorted(examples.lengths[order], length, "right"))
-        size = max(1, tokens // (length * max(1, examples.group)))
+        size = batch_size(length * max(1, examples.group), tokens)
         while size // 4 >= fitting:  # few shapes are compiled
             size //= 4
         size = -(-size // devices) * devices

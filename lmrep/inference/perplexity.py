@@ -10,7 +10,7 @@ import numpy as np
 
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
-from lmrep.inference.encode import MIN_LENGTH, make_batch, padded_length
+from lmrep.inference.encode import MIN_LENGTH, batch_size, make_batch, one_behind, padded_length
 from lmrep.layers import lm_head
 from lmrep.models.base import Context, Model, model_inputs
 from lmrep.objectives.base import Objective
@@ -78,15 +78,10 @@ def sliding_window_nll(
       tokens: the approximate number of tokens of a batch, padding included.
       multiple: the batch size is a multiple of this.
     """
-    pending = None
-    for members, length, batch_size in _group_windows(texts, window, stride, tokens, multiple):
-        batch = _batch(members, length, batch_size, pad)
-        nll = run(batch)
-        if pending:  # the previous batch is read while this one is computed
-            yield float(pending[0]), pending[1]
-        pending = nll, int(batch["weights"].sum())
-    if pending:
-        yield float(pending[0]), pending[1]
+    batches = (_batch(members, length, size, pad) for members, length, size in _group_windows(
+        texts, window, stride, tokens, multiple))
+    for nll, count in one_behind((run(batch), int(batch["weights"].sum())) for batch in batches):
+        yield float(nll), count
 
 
 def _group_windows(
@@ -100,20 +95,16 @@ def _group_windows(
             length = padded_length(end - start, MIN_LENGTH, window)
             members = waiting.setdefault(length, [])
             members.append((np.array(text[start:end]), first - start))  # a copy, so that a long text can be freed
-            if len(members) == (batch_size := _batch_size(length, tokens, multiple)):
-                yield waiting.pop(length), length, batch_size
+            if len(members) == (size := batch_size(length, tokens, multiple)):
+                yield waiting.pop(length), length, size
     for length, members in waiting.items():
-        yield members, length, _batch_size(length, tokens, multiple)
+        yield members, length, batch_size(length, tokens, multiple)
 
 
-def _batch_size(length: int, tokens: int, multiple: int) -> int:
-    return -(-max(1, tokens // length) // multiple) * multiple
-
-
-def _batch(members: Sequence[tuple[np.ndarray, int]], length: int, batch_size: int, pad: int) -> dict[str, np.ndarray]:
+def _batch(members: Sequence[tuple[np.ndarray, int]], length: int, size: int, pad: int) -> dict[str, np.ndarray]:
     """Makes a batch of windows, with weight 1 where the next token is predicted."""
-    batch = make_batch([[ids] for ids, _ in members], length, batch_size, pad)
-    weights = np.zeros((batch_size, length), np.float32)
+    batch = make_batch([[ids] for ids, _ in members], length, size, pad)
+    weights = np.zeros((size, length), np.float32)
     for row, (ids, first) in enumerate(members):
         weights[row, first - 1 : len(ids) - 1] = 1
     return batch | {"targets": np.pad(batch["tokens"][:, 1:], ((0, 0), (0, 1))), "weights": weights}

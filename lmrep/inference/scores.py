@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lmrep.core.params import Array
+from lmrep.inference.encode import batch_size, one_behind
 from lmrep.objectives.scoring import Scoring, Views
 
 VIEW_TOKENS = 2**22  # the approximate number of tokens of the views that are made at once
@@ -52,16 +53,13 @@ def score_texts(
     # Texts of one length have the same number of views.
     total = sum(len(members) * _make_views(texts, members[:1], scoring).tokens.size
                 for members in _by_length(texts).values())
-    done, pending = 0, None
-    for views, batch_size in _batches(_views(texts, scoring), tokens, multiple, max_padding):
-        scores = compute(_batch(views, batch_size, pad))
-        if pending:  # the previous batch is read while this one is computed
-            add(*pending)
-            done += int((pending[0].tokens != NONE).sum())
+    done = 0
+    for views, scores in one_behind((views, compute(_batch(views, size, pad))) for views, size in _batches(
+            _views(texts, scoring), tokens, multiple, max_padding)):
+        add(views, scores)
+        done += int((views.tokens != NONE).sum())
+        if done < total:
             report(done, total)
-        pending = views, scores
-    if pending:
-        add(*pending)
     return Scores(sums, counts)
 
 
@@ -99,7 +97,7 @@ def _batches(groups: Iterator[Views], tokens: int, multiple: int, max_padding: i
         if waiting is not None:
             steps = max(1, group.tokens.shape[1] - waiting.tokens.shape[1])
             if (waiting.tokens == NONE).sum() + steps * len(waiting.text) > max_padding:
-                size = _batch_size(waiting, tokens, multiple)
+                size = batch_size(waiting.tokens.shape[1], tokens, multiple)
                 full = len(waiting.text) // size * size
                 for start in range(0, full, size):
                     yield _take(waiting, slice(start, start + size)), size
@@ -107,13 +105,9 @@ def _batches(groups: Iterator[Views], tokens: int, multiple: int, max_padding: i
             group = _join(waiting, group)
         waiting = group
     if waiting is not None:
-        size = _batch_size(waiting, tokens, multiple)
+        size = batch_size(waiting.tokens.shape[1], tokens, multiple)
         for start in range(0, len(waiting.text), size):
             yield _take(waiting, slice(start, start + size)), size
-
-
-def _batch_size(views: Views, tokens: int, multiple: int) -> int:
-    return -(-max(1, tokens // views.tokens.shape[1]) // multiple) * multiple
 
 
 def _take(views: Views, which: slice) -> Views:
@@ -131,10 +125,10 @@ def _join(shorter: Views, longer: Views) -> Views:
     return Views(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def _batch(views: Views, batch_size: int, padding: int) -> dict[str, np.ndarray]:
+def _batch(views: Views, size: int, padding: int) -> dict[str, np.ndarray]:
     """Makes a batch of views for `Scoring.log_probabilities`; further examples are padding."""
     tokens, predicted, targets = (
-        np.pad(x, ((0, batch_size - len(x)), (0, 0)), constant_values=NONE) for x in views[1:])
+        np.pad(x, ((0, size - len(x)), (0, 0)), constant_values=NONE) for x in views[1:])
     return {"tokens": np.where(tokens == NONE, np.int32(padding), tokens),
             "segment_ids": (tokens != NONE).astype(np.int32),
             "predicted": predicted.clip(0), "targets": targets.clip(0)}

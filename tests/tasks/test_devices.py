@@ -9,7 +9,7 @@ import pytest
 import lmrep
 from lmrep.core.errors import UserError
 from lmrep.distributed import process_group
-from lmrep.inference import evaluate_task
+from lmrep.inference import encode, evaluate_task
 from lmrep.storage.checkpoints import Checkpoints
 from tests import forked, runs, small
 from tests.tasks import tiny
@@ -89,7 +89,7 @@ def test_predictions_on_all_devices_are_those_of_one(monkeypatch):
     predictor = evaluate_task._predictor
     monkeypatch.setattr(evaluate_task, "_predictor", lambda run, count: devices.append(count) or predictor(run, count))
     expected = run.predict(texts)
-    monkeypatch.setitem(evaluate_task.BATCH, "cpu", 16)
+    monkeypatch.setitem(encode.BATCH, "cpu", 16)
     found = run.predict(texts)
     assert devices == [1, 8]
     for one, other in zip(found, expected, strict=True):
