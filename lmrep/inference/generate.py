@@ -103,18 +103,18 @@ def generate(
     """
     example_keys = jax.vmap(partial(jax.random.fold_in, key))(start + jnp.arange(prompt.shape[0]))
 
-    def choose(hidden: Array, number: Array) -> Array:
+    def sample(hidden: Array, number: Array) -> Array:
         logits = objective.uses.next_token.logits(params, hidden)[:, 0].at[:, list(banned_token_ids)].set(-jnp.inf)
         return draw(example_keys, number, logits, sampling)
 
     def step(state: tuple[Array, Tree], number: Array) -> tuple[tuple[Array, Tree], Array]:
         token, cache = state
         hidden, cache = model.state.decode(params["encoder"], token[:, None], cache, **objective.uses.next_token.decode)
-        next_token = choose(hidden, number)
+        next_token = sample(hidden, number)
         return (next_token, cache), next_token
 
     cache = model.state.cache(params["encoder"], prompt.shape[0], capacity)
     hidden, cache = model.state.decode(params["encoder"], prompt, cache, size, **objective.uses.next_token.decode)
-    first = choose(jax.lax.dynamic_slice_in_dim(hidden, size - 1, 1, axis=1), jnp.int32(0))
+    first = sample(jax.lax.dynamic_slice_in_dim(hidden, size - 1, 1, axis=1), jnp.int32(0))
     _, others = jax.lax.scan(step, (first, cache), jnp.arange(1, tokens))
     return jnp.concatenate([first[:, None], others.T], axis=1)

@@ -120,7 +120,7 @@ def evaluate(run: Run, pairs: Sequence[Pair], pll: str = "", end_mark: bool = Fa
         `end_mark` is set, and no token ends a document of this run.
       RunFault: a score is not finite.
     """
-    name = choose(run, pll)
+    name = scoring_name(run, pll)
     scoring = in_float32(run).uses.scorings[name]
     if end_mark and around_document(run, end_mark) == around_document(run):
         raise UserError(f"end_mark is set, and {run.directory} scores no token after a sentence; leave it out")
@@ -155,7 +155,7 @@ def in_float32(run: Run) -> Objective:
     return build.objective(stage_at(experiment, run.step), model, run.tokenizer.vocabulary, run.frozen)
 
 
-def choose(run: Run, pll: str) -> str:
+def scoring_name(run: Run, pll: str) -> str:
     """Returns the name of the scoring that `pll` means in `evaluate`. Raises UserError if the run does not have it."""
     known = run.objective.uses.scorings
     if not known:

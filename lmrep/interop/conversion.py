@@ -35,7 +35,7 @@ from lmrep.interop.heads import HEADS, TASK_HEADS, PublishedTask, head_of
 from lmrep.interop.huggingface import FAMILIES, Family
 from lmrep.interop.huggingface.head_classes import label_remarks, read_task
 from lmrep.interop.huggingface.read import Published, read
-from lmrep.interop.huggingface.write import choose, from_network, tensors, write
+from lmrep.interop.huggingface.write import choose_family, from_network, tensors, write
 from lmrep.models.base import Context
 from lmrep.storage import averaging, workdir
 from lmrep.storage.checkpoints import Checkpoints
@@ -181,7 +181,7 @@ def _checkpoint(run: Run, params: dict[str, np.ndarray], part: str) -> tuple[Pub
         return _recorded(run.directory / FOLDER, config, params), []
     if networks:
         config, params = networks[part or next(iter(networks))]()
-    task, specials, name = task_of(stage, params), run.tokenizer.vocabulary.specials, stage.objective_name
+    task, specials, name = _published_task(stage, params), run.tokenizer.vocabulary.specials, stage.objective_name
     if task:
         return from_network(config, params, specials, name, task)
     heads, lacking = run.objective.uses.published_heads, sorted(flatten(run.objective.specs).keys() - params)
@@ -208,7 +208,7 @@ def _checkpoint(run: Run, params: dict[str, np.ndarray], part: str) -> tuple[Pub
     return checkpoint, remarks
 
 
-def task_of(stage: StagePlan, params: Mapping[str, np.ndarray]) -> PublishedTask | None:
+def _published_task(stage: StagePlan, params: Mapping[str, np.ndarray]) -> PublishedTask | None:
     """Returns the task and head that a run was fine-tuned for; None if no published class has such a head, as for a
     pretrained run.
 
@@ -243,7 +243,7 @@ def family_of(directory: Path, experiment: Experiment, pad: int | None) -> Famil
     if getattr(network, "pruned_heads", ""):  # a pruned network cannot be written, but belongs to the same family
         network = dataclasses.replace(network, pruned_heads="")
     try:
-        return choose(network, {}, pad, objective)
+        return choose_family(network, {}, pad, objective)
     except UserError:
         return None
 

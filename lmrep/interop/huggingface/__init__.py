@@ -9,7 +9,7 @@ from lmrep.interop.huggingface.base import Family
 
 __all__ = ["FAMILIES", "Family"]
 
-# `write.choose` prefers earlier families.
+# `write.choose_family` prefers earlier families.
 FAMILIES: dict[str, Family] = {family.name: family for family in (
     bert.FAMILY, roberta.FAMILY, electra.FAMILY, albert.FAMILY, gpt.FAMILY, gpt2.FAMILY, prelayernorm.FAMILY,
     distilbert.FAMILY, xlnet.FAMILY, t5.FAMILY, *roberta.VARIANTS.values(), t5.MT5,

@@ -57,11 +57,8 @@ def from_network(
     config: Any, params: Params, specials: Mapping[str, int], objective: str = "", task: PublishedTask | None = None,
     published_heads: Collection[str] | None = None,
 ) -> tuple[Published, list[str]]:
-    """Makes (a published checkpoint of our network, remarks for people on what was left out or added).
-
-    Among the families that can hold the network, `choose` prefers one with the same objective, then one whose positions
-    start at the same row of the table, then the one with names for most of the parameters, then one without token types
-    if the network has none, then the first in `FAMILIES`.
+    """Makes (a published checkpoint of our network, remarks for people on what was left out or added). Its family is
+    that of `choose_family`.
 
     Args:
       config: the network's config.
@@ -75,7 +72,7 @@ def from_network(
     Raises:
       UserError: no family can hold the network.
     """
-    family = choose(config, params, specials.get("pad"), objective, task)
+    family = choose_family(config, params, specials.get("pad"), objective, task)
     all_specs = specs(config, task)
     family.check_tensors(config, all_specs, task.name if task else "")
     known = family.paths(config, task.name if task else "")
@@ -148,11 +145,16 @@ def _move_positions(
     return {**params, POSITION: table}, dataclasses.replace(config, position_offset=offset), remarks
 
 
-def choose(
+def choose_family(
     config: Any, params: Params, pad: int | None, objective: str, task: PublishedTask | None = None
 ) -> Family:
-    """Chooses the family that a network is written as, as `from_network` describes. Raises UserError if none can hold
-    it."""
+    """Chooses the family that a network is written as. Among those that can hold it, prefers one with the same
+    objective, then one whose positions start at the same row of the table, then the one with names for most of the
+    parameters, then one without token types if the network has none, then the first in `FAMILIES`.
+
+    Raises:
+      UserError: no family can hold the network.
+    """
     name = models.name_of(config)
     families = [family for family in FAMILIES.values() if family.config_to and family.network_name == name]
     if not families:
