@@ -54,7 +54,7 @@ def test_gather_matches_examples_built_token_by_token(name, seed, random_store):
 def test_spans_shifted_by_one_token_are_rejected(random_store):
     plan = make("packed", random_store(0, 5))
     shifted = Spans(plan.spans.offsets, plan.spans.starts + 1, plan.spans.lengths - 1, {})
-    wrong = Plan(plan.store, shifted, plan.layout, plan.length, "")
+    wrong = Plan(plan.store, plan.layout, plan.length, "", shifted)
     assert (wrong.gather(np.arange(2))["tokens"] != plan.gather(np.arange(2))["tokens"]).any()
 
 

@@ -43,7 +43,7 @@ FORMATS: dict[str, FormatDef] = component_table(FormatDef, {
 def plan(
     name: str, config: Any, store: Store, length: int, seed: int, cache_dir: str | os.PathLike | None = None,
     progress: Progress | None = None,
-) -> Plan | sentence_stream.SentenceStreamPlan | stream_pair.StreamPairPlan:
+) -> Dataset:
     """Makes the examples of a split in a format.
 
     Args:

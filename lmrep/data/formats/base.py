@@ -5,6 +5,7 @@ twice, and `plans.Plan` gathers a batch from the spans without a Python loop ove
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from lmrep.core.errors import UserError
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.characters import LENGTH
 from lmrep.data.dataset import Dataset
+from lmrep.data.store.token_store import Store
 
 if TYPE_CHECKING:
     import jax
@@ -152,6 +154,27 @@ class Spans(NamedTuple):
     starts: np.ndarray  # int64[s], the first token of each span
     lengths: np.ndarray  # int32[s], the number of tokens of each span
     columns: dict[str, np.ndarray]  # further fields of a batch by name, with one value per row (`pair_label`)
+
+
+@dataclass(frozen=True, eq=False)
+class StorePlan(Dataset):
+    """Base class of the examples of a split of a store."""
+
+    store: Store = field(repr=False)  # holds the tokens
+    layout: Layout  # the special tokens of an example, and which spans attend to each other
+    length: int  # tokens per example, padding included
+    fingerprint: str  # of the store, the format, its config, the length and the seed
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self.store.vocabulary
+
+    def checked(self, numbers: np.ndarray) -> np.ndarray:
+        """Returns numbers of examples as int64. Raises IndexError if one is outside of [-1, examples)."""
+        numbers = np.asarray(numbers, np.int64)
+        if numbers.size and not -1 <= numbers.min() <= numbers.max() < self.examples:
+            raise IndexError(f"examples {numbers.min()} to {numbers.max()} of a plan that has {self.examples}")
+        return numbers
 
 
 PLAN_ARGUMENTS = ("config", "store", "length", "seed", "layout", "fingerprint", "cache_dir", "progress")

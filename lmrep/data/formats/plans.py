@@ -8,26 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from lmrep.core.vocabulary import Vocabulary
-from lmrep.data.dataset import Batch, Dataset
-from lmrep.data.formats.base import Layout, Progress, Spans, ranges
+from lmrep.data.dataset import Batch
+from lmrep.data.formats.base import Layout, Progress, Spans, StorePlan, ranges
 from lmrep.data.formats.cache import cached
 from lmrep.data.order import contiguous_numbers, example_numbers
 from lmrep.data.store.token_store import Store
 
 
 @dataclass(frozen=True, eq=False)
-class Plan(Dataset):
+class Plan(StorePlan):
     """The examples of a split.
 
     The table of spans is repeated `repeats` times: example e shows row e mod n, so that the repetitions differ only in
     the example's number and in what is derived from it (static masks)."""
 
-    store: Store = field(repr=False)  # holds the tokens
     spans: Spans = field(repr=False)  # a table of n rows, each of at most `length` tokens with its special tokens
-    layout: Layout  # the special tokens of an example, and which spans attend to each other
-    length: int  # tokens per example, padding included
-    fingerprint: str  # of the store, the format, its config, the length and the seed
     repeats: int = 1
     contiguous: bool = False  # whether examples are shown in the order of the corpus; see `FormatDef`
 
@@ -49,14 +44,8 @@ class Plan(Dataset):
     def continues(self, previous: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         return (previous >= 0) & (numbers >= 0) & (previous % self.rows + 1 == numbers % self.rows)
 
-    @property
-    def vocabulary(self) -> Vocabulary:
-        return self.store.vocabulary
-
     def gather(self, numbers: np.ndarray, length: int = 0) -> Batch:
-        numbers = np.asarray(numbers, np.int64)
-        if numbers.size and not -1 <= numbers.min() <= numbers.max() < self.examples:
-            raise IndexError(f"examples {numbers.min()} to {numbers.max()} of a plan that has {self.examples}")
+        numbers = self.checked(numbers)
         (offsets, starts, lengths, columns), (lead, tail, pad, spans_per_segment, *_) = self.spans, self.layout
         filled = numbers >= 0
         rows = numbers % self.rows
@@ -143,7 +132,7 @@ def table(
         cache_dir: str | os.PathLike | None = None, progress: Progress | None = None,
     ) -> Plan:
         rows = cached(partial(spans, config, store, length, seed, layout, progress), fingerprint, cache_dir)
-        return Plan(store, rows, layout, length, fingerprint, 1 if all_passes else config.duplicates,
+        return Plan(store, layout, length, fingerprint, rows, 1 if all_passes else config.duplicates,
                     contiguous(config))
 
     return plan

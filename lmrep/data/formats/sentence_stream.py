@@ -29,9 +29,8 @@ import numpy as np
 
 from lmrep.config.record import setting
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.data.dataset import Batch, Dataset
-from lmrep.data.formats.base import BACKWARD, TEXT_FIELDS, FormatDef, Layout, make_layout
-from lmrep.data.store.token_store import Store
+from lmrep.data.dataset import Batch
+from lmrep.data.formats.base import BACKWARD, TEXT_FIELDS, FormatDef, Layout, StorePlan, make_layout
 
 PASSES = 3  # the examples of a batch are from two passes or, where the readers move on, three
 STREAM_FIELDS = ("tokens", "segment_ids", "following", "reset")
@@ -54,16 +53,12 @@ class Pass(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class SentenceStreamPlan(Dataset):
-    """The examples of a split.
+class SentenceStreamPlan(StorePlan):
+    """The examples of a split. The `lead` and `tail` of the layout are the marks.
 
     Examples below `examples` are the corpus in its own order, repeated `duplicates` times. The examples of training
     follow: number `examples` + k is the k-th example of the endless streams of shuffled passes."""
 
-    store: Store = field(repr=False)  # holds the tokens
-    layout: Layout  # `lead` and `tail` are the marks
-    length: int  # tokens per example
-    fingerprint: str  # of the store, the format, its config, the length and the seed
     config: SentenceStream  # of the format
     seed: int  # decides the orders of the sentences
     contiguous = True
@@ -88,10 +83,6 @@ class SentenceStreamPlan(Dataset):
     @property
     def evaluation_examples(self) -> int:
         return self.rows
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        return self.store.vocabulary
 
     def numbers(self, positions: np.ndarray, batch_size: int, seed: int) -> np.ndarray:
         """Returns the examples at some positions of a training run. The plan's seed decides the order, not `seed`."""

@@ -20,7 +20,7 @@ example, at the end of the stream, are left out, as there.
 """
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,8 +28,8 @@ import numpy as np
 from lmrep.config.record import setting
 from lmrep.core.errors import UserError
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.data.dataset import Batch, Dataset
-from lmrep.data.formats.base import PAIR_FIELDS, FormatDef, Layout, make_layout
+from lmrep.data.dataset import Batch
+from lmrep.data.formats.base import PAIR_FIELDS, FormatDef, Layout, StorePlan, make_layout
 from lmrep.data.order import contiguous_numbers, example_numbers, uniform
 from lmrep.data.store.token_store import Store
 
@@ -59,16 +59,12 @@ class Pairs(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class StreamPairPlan(Dataset):
+class StreamPairPlan(StorePlan):
     """The examples of a split.
 
     Examples 0 to `rows` - 1 are the windows of the stream, in its order; then come the windows of the reversed stream,
     if half of a batch reads it, and then the repetitions of both."""
 
-    store: Store = field(repr=False)  # holds the tokens
-    layout: Layout  # the special tokens
-    length: int  # tokens per example
-    fingerprint: str  # of the store, the format, its config, the length and the seed
     config: StreamPair  # of the format
     seed: int  # decides the texts
 
@@ -121,10 +117,6 @@ class StreamPairPlan(Dataset):
     def evaluation_examples(self) -> int:
         return self.rows
 
-    @property
-    def vocabulary(self) -> Vocabulary:
-        return self.store.vocabulary
-
     def numbers(self, positions: np.ndarray, batch_size: int, seed: int) -> np.ndarray:
         if not self.contiguous:
             return example_numbers(self.examples, seed, positions)
@@ -145,9 +137,7 @@ class StreamPairPlan(Dataset):
         return (previous >= 0) & (numbers == previous + 1) & (numbers % self.rows != 0)
 
     def gather(self, numbers: np.ndarray, length: int = 0) -> Batch:
-        numbers = np.asarray(numbers, np.int64)
-        if numbers.size and not -1 <= numbers.min() <= numbers.max() < self.examples:
-            raise IndexError(f"examples {numbers.min()} to {numbers.max()} of a plan that has {self.examples}")
+        numbers = self.checked(numbers)
         filled, backward = numbers >= 0, self._backward(numbers)
         pairs = self.pairs(numbers)
         at = np.arange(self.length)
