@@ -19,6 +19,7 @@ from lmrep.core.params import Array, Initializer, Tree
 from lmrep.data.formats.base import Field
 from lmrep.layers import linear, norm
 from lmrep.objectives.base import Batch
+from lmrep.tasks import heads
 
 EXCLUDED = -1e30  # a logit where no answer may begin or end; finite, so that empty units have finite gradients
 WEIGHT = 0.5  # weight of the classifier's loss
@@ -67,9 +68,8 @@ def no_answer_logits(head: Tree, summary: Array, null: Array) -> Array:
 
 def _masks(batch: Batch) -> tuple[Array, Array]:
     """Returns (the tokens of each unit's context, these and the token of no answer), bool[b, n, t] each."""
-    t, n = batch["tokens"].shape[1], batch["unit"].shape[1]
-    in_unit = batch["segment_ids"][:, None] == 1 + jnp.arange(n)[:, None]
-    at = jnp.arange(t) - batch["first"][..., None]
+    in_unit = heads.unit_tokens(batch, batch["unit"].shape[1])
+    at = jnp.arange(batch["tokens"].shape[1]) - batch["first"][..., None]
     context = in_unit & (at >= batch["context_first"][..., None]) & (at < batch["context_end"][..., None])
     return context, context | (in_unit & (at == batch["null"][..., None]))
 

@@ -1,4 +1,4 @@
-"""A teacher in fine-tuning: beside its labels, a task learns the distributions that a run of the same task predicts
+"""Distillation in fine-tuning: beside its labels, a task learns the distributions that a run of the same task predicts
 (Sanh et al., 2019, section 4: DistilBERT on SQuAD, taught by a BERT that was fine-tuned on it).
 
     loss = alpha_task * loss + alpha_ce * T^2 KL(teacher / T || student / T)
@@ -22,15 +22,15 @@ from lmrep.objectives.base import Batch, FrozenPart, FrozenParts, Metrics
 from lmrep.objectives.outputs import sums
 from lmrep.objectives.teaching import TEACHER
 
-# The constant distribution has equal probabilities of all that is possible: classes, choices, or words of the context.
+# The constant distribution is uniform over what is possible: classes, choices, or words of the context.
 METRICS: Mapping[str, Metric] = teaching.DIVERGENCE
-POSSIBLE = -1e29  # above the logits of what is not
+POSSIBLE = -1e29  # logits of what is impossible are below
 SAME = ("labels", "context", "end_of_text", "pieces")  # fields that student and teacher must agree on
 
 
 @dataclass(frozen=True)
 class Config:
-    """The weights of a teacher and of the labels beside it."""
+    """The weights of the losses of a teacher and of the labels."""
 
     alpha_ce: float = setting(0.0, "weight of the divergence from frozen.teacher, a fine-tuned run of this task, times "
                               "T^2; 0: there is no teacher (DistilBERT on SQuAD: 0.5)", at_least=0)
@@ -40,15 +40,15 @@ class Config:
 
 
 def parts(c: Config) -> tuple[str, ...]:
-    """The frozen parts that training needs."""
+    """Names the frozen parts that training needs."""
     return (TEACHER,) if c.alpha_ce else ()
 
 
 def teacher(name: str, c: Any, frozen: FrozenParts) -> FrozenPart | None:
-    """The teacher, if there is one.
+    """Returns the teacher; None if there is none.
 
     Args:
-      name: of the task.
+      name: the task's.
       c: its config, with the field `teacher`; `labels` may be empty before the data are read.
       frozen: the frozen parts.
 
@@ -63,11 +63,11 @@ def teacher(name: str, c: Any, frozen: FrozenParts) -> FrozenPart | None:
         raise UserError(f"{where} was trained with objective {part.objective.name!r}, and this run is of the task "
                         f"{name}; give a run of this task")
     for field in SAME:
-        theirs, ours = (getattr(config, field, None) for config in (part.config, c))
-        if theirs != ours and (ours or field != "labels"):
-            raise UserError(f"{where} has objective.{field} {_text(theirs)}, and this run {_text(ours)}, so that their "
-                            f"predictions do not correspond; set --config.objective.{field}={_text(theirs)}, or give "
-                            "another teacher")
+        teachers, students = (getattr(config, field, None) for config in (part.config, c))
+        if teachers != students and (students or field != "labels"):
+            raise UserError(f"{where} has objective.{field} {_text(teachers)}, and this run {_text(students)}, so that "
+                            f"their predictions do not correspond; set --config.objective.{field}={_text(teachers)}, "
+                            "or give another teacher")
     return part
 
 
@@ -76,27 +76,27 @@ def _text(value: Any) -> str:
 
 
 def add(
-    c: Config, part: FrozenPart | None, params: Tree, batch: Batch, loss: tuple[Array, Metrics], ours: Array,
+    c: Config, part: FrozenPart | None, params: Tree, batch: Batch, loss: tuple[Array, Metrics], student: Array,
     weights: Array, read: Callable[[dict[str, dict[str, Array]]], Array],
 ) -> tuple[Array, Metrics]:
-    """The loss and the metrics of a task, with its teacher's.
+    """Adds the divergence from a teacher to the loss and the metrics of a task.
 
     Args:
-      c: the weights.
-      part: the teacher, which predicts without dropout and gets no gradient; None: nothing changes.
-      params: as `Objective.loss` takes them.
+      c: the weights of the losses.
+      part: the teacher, which predicts without dropout and gets no gradient; None: nothing is added.
+      params: the arguments of `Objective.loss`.
       batch: prepared.
       loss: (the loss of the labels, metrics).
-      ours: float32 [..., k], logits of the student.
+      student: float32 [..., k], logits of the student.
       weights: float32 [...], which add to 1.
-      read: what the teacher's `Objective.predict` returns -> its logits or log-probabilities [..., k].
+      read: result of the teacher's `Objective.predict` -> its logits or log probabilities [..., k].
     """
     if part is None:
         return loss
-    theirs = read(part.objective.predict(jax.lax.stop_gradient(params["frozen"][TEACHER]), batch))
-    equal = jax.lax.stop_gradient(jnp.where(ours > POSSIBLE, 0.0, ours))
-    divergence, constant = (teaching.divergence(jax.lax.stop_gradient(theirs), logits, c.temperature)
-                            for logits in (ours, equal))
+    teacher = read(part.objective.predict(jax.lax.stop_gradient(params["frozen"][TEACHER]), batch))
+    equal = jax.lax.stop_gradient(jnp.where(student > POSSIBLE, 0.0, student))
+    divergence, constant = (teaching.divergence(jax.lax.stop_gradient(teacher), logits, c.temperature)
+                            for logits in (student, equal))
     total, metrics = loss
     return (c.alpha_task * total + c.alpha_ce * (divergence * weights).sum(),
             metrics | sums(weights > 0, distillation_loss=divergence, constant_distillation_loss=constant))

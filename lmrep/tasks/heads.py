@@ -37,7 +37,7 @@ class Head:
                                 "there is none (GPT-2), the last token of the text does")
 
 
-# What differs from the defaults in published systems, by family of presets.
+# family of presets -> the fields that its published systems set to other values than the defaults
 PUBLISHED = {
     "roberta": {"input_dropout": 0.1},
     "electra": {"input_dropout": 0.1, "activation": "gelu"},
@@ -48,13 +48,14 @@ PUBLISHED = {
 
 
 def published(config: type, family: str) -> dict[str, Any]:
-    """The fields that systems of a family of presets set of a task's config, of the class `config`; {} for none."""
+    """Returns the fields that published systems of a family of presets set in a task's config, of the class `config`;
+    {} if there are none."""
     names = getattr(config, "published", ())
     return {name: value for name, value in PUBLISHED.get(family, {}).items() if name in names}
 
 
 def specs(model: Model, outputs: int, c: Head, width: int = 0) -> Tree:
-    """The parameters of a head with that many outputs, on vectors of the network's width, or `width`."""
+    """Declares the parameters of a head with so many outputs, on vectors of the network's width, or `width`."""
     width = width or model.width
     init = truncated_normal(c.init_stddev) if c.init_stddev else model.head_style.init
     out = linear.specs(width, outputs, (None, None), init)
@@ -65,7 +66,7 @@ def specs(model: Model, outputs: int, c: Head, width: int = 0) -> Tree:
 
 
 def apply(params: Tree, x: Array, c: Head, key: Array | None = None) -> Array:
-    """x [..., d] -> float32 [..., outputs]; `key` is for dropout, None for none."""
+    """Applies a head: x [..., d] -> float32 [..., outputs]; `key` is for dropout, None for none."""
     keys = prng.split(key, 2)
     if c.dense:
         x = ACTIVATIONS[c.activation](linear.apply(params["dense"], dropout.apply(keys[0], x, c.input_dropout)))
@@ -75,26 +76,26 @@ def apply(params: Tree, x: Array, c: Head, key: Array | None = None) -> Array:
 
 
 def cross_entropy(y: Array, target: Array, weights: Array, metric: str = "accuracy") -> tuple[Array, Metrics]:
-    """The mean cross-entropy of classes, and the sums of the metric that counts right ones.
+    """Computes the mean cross-entropy of classes, and the metric that counts right classes.
 
     Args:
       y: float32 [..., classes], logits.
       target: i32[...], the right class; anything where the weight is 0.
       weights: float32 [...], which add to 1.
-      metric: its name.
+      metric: the name of the metric.
     """
     nll = optax.softmax_cross_entropy_with_integer_labels(y, jnp.maximum(target, 0))
     return (nll * weights).sum(), sums(weights > 0, **{metric: y.argmax(-1) == target})
 
 
 def positions(batch: Batch, model: Model, c: Head) -> Array:
-    """i32[b, n], the position that stands for each unit."""
+    """Returns the position whose vector represents each unit, i32[b, n]."""
     return batch["first"] if c.context == "both" and model.head_style.pooling == "first" else batch["last"]
 
 
 def ungrouped(batch: Batch) -> Batch:
-    """The tokenwise fields [b, k, t, ...] of grouped units as [b * k, t, ...], each unit by itself; other
-    batches as they are."""
+    """Reshapes the tokenwise fields [b, k, t, ...] of grouped units to [b * k, t, ...]. Returns other batches as they
+    are."""
     shape = batch["tokens"].shape
     if len(shape) == 2:
         return batch
@@ -102,11 +103,11 @@ def ungrouped(batch: Batch) -> Batch:
 
 
 def unit_tokens(batch: Batch, slots: int) -> Array:
-    """bool [b, slots, t], the tokens of each unit of a batch [b, t]."""
+    """Tells which tokens of a batch [b, t] belong to each of its `slots` units, bool [b, slots, t]."""
     return batch["segment_ids"][:, None] == jnp.arange(1, slots + 1)[:, None]
 
 
 def mean(x: Array, mask: Array) -> Array:
-    """The means [b, n, d] of x [b, t, d] where the mask, bool [b, n, t], is set; 0 where it is set nowhere."""
+    """Computes the means [b, n, d] of x [b, t, d] over the tokens of `mask` bool [b, n, t]; 0 without tokens."""
     total = jnp.einsum("bnt,btd->bnd", mask.astype(x.dtype), x, preferred_element_type=jnp.float32)
     return (total / jnp.maximum(mask.sum(-1, keepdims=True), 1)).astype(x.dtype)

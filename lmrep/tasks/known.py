@@ -1,4 +1,4 @@
-"""Known data sets: where their published files have what, how they are measured, and what was published.
+"""Known data sets: the layout of their published files, their metrics, and published results.
 
 A page of experiments/tasks names one; reports show the published figures beside a run's.
 """
@@ -14,20 +14,20 @@ class KnownSet(NamedTuple):
     task: str  # a name in `lmrep.tasks.TASKS`
     files: Mapping[str, str]  # split -> file in the folder of the published set
     data: Mapping[str, Any]  # further fields of `config.data` for these files
-    tfds: Mapping[str, Any] | None = None  # fields of `config.data` for its form in TFDS; None where it is not there
+    tfds: Mapping[str, Any] | None = None  # fields of `config.data` for the set in TFDS; None if TFDS lacks it
     objective: Mapping[str, Any] = {}  # fields of the task
-    best: str = ""  # the metric by which checkpoints are compared; "" for the task's
-    length: int = 128  # tokens of a text, or pair, at most
+    best: str = ""  # the metric by which checkpoints are compared; "": the task's
+    length: int = 128  # the most tokens of a text or pair
     # the name of a test file, without its suffix -> the file in which the benchmark wants its predictions
     submissions: Mapping[str, str] = {}
     fields: Mapping[str, Any] = {}  # other fields of the config, by dotted path
     labels: tuple[str, ...] = ()  # words for the classes that the files call 0, 1, ..
     text: Mapping[str, Any] = {}  # fields of the task text_to_text that differ from `as_text.FORMS`
-    # (files, data) of another form in which the set was published, where a folder has its training file
+    # (files, data) of another published form, which is read if a folder has its training file
     original: tuple[Mapping[str, str], Mapping[str, Any]] | None = None
 
     def form(self, folder: str) -> tuple[Mapping[str, str], Mapping[str, Any]]:
-        """(files, data) of the form that the files of a folder have."""
+        """Returns (files, data) of the form in which a folder has the set."""
         if self.original and os.path.isfile(os.path.join(folder, self.original[0]["train"])):
             return self.original
         return self.files, self.data
@@ -45,8 +45,8 @@ def _glue(
     submissions: Mapping[str, str] = {}, original: tuple[Mapping[str, str], Mapping[str, Any]] | None = None,
     **fields: Any,
 ) -> KnownSet:
-    """A set of GLUE. In TFDS the classes "0" and "1" of the files are `labels`, and the names of the validation and the
-    test split end with `tfds_suffix`."""
+    """Returns a set of GLUE. In TFDS the classes "0" and "1" of the files are `labels`, and the names of the validation
+    and the test split end with `tfds_suffix`."""
     objective = {} if task == "regression" else {"metrics": metrics}
     return KnownSet(
         task, files, {"columns": dict(columns), **data},
@@ -57,7 +57,7 @@ def _glue(
         {**objective, **fields}, metrics[0], submissions=submissions, labels=labels, original=original)
 
 
-OVERLAP = {"format.stride": 64}  # of windows of long sentences
+OVERLAP = {"format.stride": 64}  # for windows of long sentences
 
 QUESTION = {"template": "question: {question} context: {context}"}  # without a prefix, as T5's
 
@@ -174,7 +174,8 @@ _OTHERS = {
 
 
 def published(name: str) -> dict[str, float]:
-    """{system: figure in percent} of the development set of a known set; {} where none is recorded."""
+    """Returns {system: published figure in percent} of a set, on its development set unless the name of a system says
+    test; {} if none is recorded."""
     if name in _NAMES:
         return {system: row[_NAMES.index(name)] for system, row in _PUBLISHED.items() if _NAMES.index(name) < len(row)}
     return dict(_OTHERS.get(name, {}))

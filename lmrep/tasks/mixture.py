@@ -1,4 +1,4 @@
-"""A task on a mixture of data sets, each with a config of its own: its prefix, its metrics (Raffel et al., 2019)."""
+"""A task on a mixture of data sets, which have their own prefixes and metrics (Raffel et al., 2019)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -16,21 +16,22 @@ SCORE = "score"
 
 
 def mixed(task: TaskDef, configs: Mapping[str, Any]) -> TaskDef:
-    """The task on records of several sources, each of which is checked, scored and compared with its source's config.
+    """Returns the task on records of several sources, which are checked, scored and compared with the config of their
+    source.
 
-    Metrics are of each source, `sst2/accuracy`; of metrics that all sources have, the mean over the sources; and
-    `score`, the mean over the sources of each one's first metric, from 0 to 100.
+    Metrics are those of each source, `sst2/accuracy`; the mean over the sources of metrics that all of them have; and
+    `score`, the mean over the sources of their first metrics, from 0 to 100.
 
     Args:
       task: the task; its `templates` have `source_fields`.
-      configs: of the sources, by name; records of no source have the run's config.
+      configs: source -> its config; records without a source have the run's config.
     """
     def config_of(record: Record, base: Any) -> Any:
         return config_of_source(configs, record.source, base)
 
     def resolve(base: Any, records: Sequence[Record]) -> Any:
-        for source, chosen in _by_source(records).items():
-            task.resolve(config_of_source(configs, source, base), [records[i] for i in chosen])
+        for source, numbers in _by_source(records).items():
+            task.resolve(config_of_source(configs, source, base), [records[i] for i in numbers])
         return base
 
     def check(base: Any, record: Record) -> None:
@@ -45,25 +46,27 @@ def mixed(task: TaskDef, configs: Mapping[str, Any]) -> TaskDef:
     def score(base: Any, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
         predictions: list = [None] * len(records)
         results = {}
-        for source, chosen in _by_source(records).items():
-            of_source = np.flatnonzero(np.isin(units.example, chosen))
+        for source, numbers in _by_source(records).items():
+            of_source = np.flatnonzero(np.isin(units.example, numbers))
             arrays = {name: [values[i] for i in of_source] for name, values in outputs.arrays.items()}
-            results[source] = task.score(config_of_source(configs, source, base), [records[i] for i in chosen],
+            results[source] = task.score(config_of_source(configs, source, base), [records[i] for i in numbers],
                                          take(units, of_source), Outputs(arrays))
-            for i, prediction in zip(chosen, results[source].predictions, strict=True):
+            for i, prediction in zip(numbers, results[source].predictions, strict=True):
                 predictions[i] = prediction
         return Result(_metrics(results, configs), predictions, sources=results)
 
     def submission(base: Any, records: Sequence[Record], result: Result) -> dict[str, str]:
-        return {f"{source}-{file}": text for source, chosen in _by_source(records).items()
-                for file, text in task.submission(config_of_source(configs, source, base), [records[i] for i in chosen],
-                                                  result.sources[source]).items()}
+        return {f"{source}-{file}": text for source, numbers in _by_source(records).items()
+                for file, text in task.submission(
+                    config_of_source(configs, source, base), [records[i] for i in numbers],
+                    result.sources[source]).items()}
 
     metrics = {SCORE: Metric("Score, the mean over sources", "score", True, ".2f", headline=True)}
     metrics |= {name: metric._replace(headline=False) for name, metric in task.objective.metrics.items()}
     for source, config in configs.items():
         for name, metric in task.objective.metrics.items():
-            baseline = "".join(f"{metric.baseline.removesuffix(one)}{source}/{one}" for one in baseline_names(metric))
+            baseline = "".join(f"{metric.baseline.removesuffix(other)}{source}/{other}"
+                               for other in baseline_names(metric))
             metrics[f"{source}/{name}"] = metric._replace(
                 title=f"{source}: {metric.title}", headline=name in config.metrics, perplexity=False, baseline=baseline)
     return task._replace(
@@ -74,12 +77,12 @@ def mixed(task: TaskDef, configs: Mapping[str, Any]) -> TaskDef:
 
 
 def config_of_source(configs: Mapping[str, Any], source: str, base: Any) -> Any:
-    """The config of a source, or `base` for the name "". Raises UserError where there is no such source."""
+    """Returns the config of a source, or `base` for the name "". Raises UserError if there is no such source."""
     return choose(configs, source, "the source") if source else base
 
 
 def _by_source(records: Sequence[Record]) -> dict[str, list[int]]:
-    """{source: the numbers of its records}"""
+    """Returns {source: the numbers of its records}."""
     numbers: dict[str, list[int]] = {}
     for i, record in enumerate(records):
         numbers.setdefault(record.source, []).append(i)
@@ -87,7 +90,7 @@ def _by_source(records: Sequence[Record]) -> dict[str, list[int]]:
 
 
 def _metrics(results: Mapping[str, Result], configs: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics of the sources whose examples have targets, and their means."""
+    """Returns the metrics of the sources whose examples have targets, and their means."""
     measured = {source: result.metrics for source, result in results.items() if source and result.metrics}
     if not measured:
         return {}

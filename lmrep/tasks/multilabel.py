@@ -38,7 +38,7 @@ class Config(networks.TextConfig):
 
 
 def resolve(c: Config, records: Sequence[Record]) -> Config:
-    """With the labels of the training data, and no others, in an order that does not depend on its order."""
+    """Sets `labels` to those of the training data, sorted. Raises UserError if they do not fit the config."""
     unseen.check(c.labels, records, _describe, _labels)
     labels = c.labels or tuple(sorted({label for record in records for label in _labels(record)}, key=label_order))
     if not labels:
@@ -56,7 +56,7 @@ def _describe(record: Record, i: int) -> str:
 
 
 def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[Units, int]:
-    """A unit for each text or pair, several for texts that are read in windows."""
+    """Makes a unit of each text or pair, several of a text that is read in windows."""
     unseen.report(c.labels, records, _describe, _labels)
     labels = np.array([[label in record.fields["labels"] if "labels" in record.fields else -1 for label in c.labels]
                        for record in records], np.int32)
@@ -64,26 +64,26 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
 
 
 def prepare(keys: Keys, batch: Batch) -> Batch:
-    """With `weights` f32[b, n], which add to 1 over the units that have labels."""
+    """Adds `weights` f32[b, n], which add to 1 over the units that have labels."""
     return batch | {"weights": normalize_weights((batch["unit"] >= 0) & (batch["labels"] >= 0).all(-1))}
 
 
 def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, net: Network
 ) -> tuple[Array, tuple[Metrics, Carry]]:
-    """The mean binary cross-entropy over labels, then over texts."""
+    """Computes the mean binary cross-entropy over labels, then over texts."""
     y, carry = networks.outputs(params, batch, net, key, carry)
     nll = optax.sigmoid_binary_cross_entropy(y, jnp.maximum(batch["labels"], 0)).mean(-1)
     return (nll * batch["weights"]).sum(), ({}, carry)
 
 
 def predict(params: Tree, batch: Batch, *, net: Network) -> dict[str, dict[str, Array]]:
-    """`logits` float32 [b, n, labels]."""
+    """Computes `logits` float32 [b, n, labels]."""
     return {"units": {"logits": networks.outputs(params, batch, net)[0]}}
 
 
 def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
-    """The labels of each text that are more probable than the threshold, by the mean of its windows' logits."""
+    """Predicts the labels of each text whose probability, by the mean logit over windows, is above the threshold."""
     y = mean_by_example(np.stack(outputs.arrays["logits"]).astype(np.float64), units.example, len(records))
     probabilities = np.exp(-np.logaddexp(0, -y))
     chosen = [[c.labels[i] for i in np.flatnonzero(row > c.threshold)] for row in probabilities]
@@ -102,14 +102,14 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
 
 
 def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str, str]:
-    """A line of labels between commas for each text."""
+    """Writes a line for each text: its id, a tab, and its labels between commas."""
     return {"predictions.tsv": "".join(
         f"{record.id}\t{','.join(prediction['labels'])}\n"
         for record, prediction in zip(records, result.predictions, strict=True))}
 
 
 def compare(c: Config, record: Record, prediction: Mapping[str, Any]) -> Comparison:
-    """Two sets of labels, by the negative logarithm of the probability of the right one."""
+    """Compares two sets of labels, by the negative logarithm of the probability of the right one."""
     right = {*record.fields["labels"]}
     loss = -sum(np.log(max(p if label in right else 1 - p, sys.float_info.min))
                 for label, p in prediction["probabilities"].items())
@@ -117,7 +117,7 @@ def compare(c: Config, record: Record, prediction: Mapping[str, Any]) -> Compari
 
 
 def shown(labels: Sequence[str]) -> str:
-    """Labels for people."""
+    """Shows labels for people."""
     return ", ".join(labels) or "no label"
 
 

@@ -21,9 +21,9 @@ from lmrep.tasks.base import Outputs, Reads, Result, TaskDef, TextEncoder, figur
 from lmrep.tasks.capability import Predict
 from lmrep.tasks.networks import Network
 
-# In place of a choice that an example lacks.
+# An empty unit, in place of a choice that an example lacks.
 EMPTY = EncodedUnit(np.zeros(0, np.int32), np.zeros(0, np.int8), 0, 0, np.zeros(0, np.int32))
-MASKED = -1e30  # its logit
+MASKED = -1e30  # the logit of an empty unit
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,14 @@ class Config(networks.TextConfig):
 
 
 def check(c: Config, record: Record) -> None:
-    """Refuses an example with a single choice. (Readers check that the label is the number of a choice.)"""
+    """Raises UserError for an example with a single choice. (Readers check that labels are numbers of choices.)"""
     if len(record.fields["choices"]) < 2:
         raise UserError(f"{record.where} has the only choice {record.fields['choices'][0]!r}; expected two or more")
 
 
 def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[Units, int]:
-    """For each example k units, where k is the largest number of choices: a pair of the text and each of its choices,
-    and empty ones. The column `choice` is 1 for a choice and 0 for an empty unit."""
+    """Makes k units of each example, k the largest number of choices: the text with each of its choices, and empty
+    units. The column `choice` is 1 for a choice and 0 for an empty unit. Raises UserError for `long=windows`."""
     if encoder.format.long == "windows":
         raise UserError("config.format.long is windows, and a choice is scored once, together with its text; expected "
                         "refuse or truncate")
@@ -58,8 +58,8 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
 
 
 def prepare(keys: Keys, batch: Batch) -> Batch:
-    """With `target` i32[b], the right choice or -1, and `weights` f32[b], which add to 1 over the examples that have
-    one."""
+    """Adds `target` i32[b], the right choice or -1, and `weights` f32[b], which add to 1 over the examples that have
+    a right choice."""
     target = batch["label"][:, 0]
     return batch | {"target": target, "weights": normalize_weights((batch["unit"][:, 0] >= 0) & (target >= 0))}
 
@@ -67,7 +67,7 @@ def prepare(keys: Keys, batch: Batch) -> Batch:
 def logits(
     params: Tree, batch: Batch, net: Network, key: Array | None = None, carry: Carry | None = None
 ) -> tuple[Array, Carry | None]:
-    """(float32 [b, k], `MASKED` for empty units; the carry after the batch)."""
+    """Computes (logits float32 [b, k], `MASKED` for empty units; the carry after the batch)."""
     y, carry = networks.outputs(params, batch, net, key, carry)
     return jnp.where(batch["choice"] == 1, y[..., 0], MASKED), carry
 
@@ -75,19 +75,19 @@ def logits(
 def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, net: Network
 ) -> tuple[Array, tuple[Metrics, Carry]]:
-    """The mean cross-entropy of the right choice."""
+    """Computes the mean cross-entropy of the right choice."""
     y, carry = logits(params, batch, net, key, carry)
     value, metrics = networks.cross_entropy(params, batch, net, y, batch["target"], ("units", "log_probability"))
     return value, (metrics, carry)
 
 
 def predict(params: Tree, batch: Batch, *, net: Network) -> dict[str, dict[str, Array]]:
-    """`log_probability` float32 [b, k]."""
+    """Computes `log_probability` float32 [b, k]."""
     return {"units": {"log_probability": jax.nn.log_softmax(logits(params, batch, net)[0])}}
 
 
 def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
-    """The most probable choice of each example, counted from 0."""
+    """Predicts the most probable choice of each example, counted from 0."""
     table = np.reshape(outputs.arrays["log_probability"], (len(records), -1)).astype(np.float64)
     chosen = table.argmax(-1).tolist()
     predictions: list[dict[str, Any]] = [
@@ -103,13 +103,13 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
 
 
 def from_text(texts: tuple[str, ...]) -> dict[str, Any]:
-    """The fields of an example: the text and its choices, or one text with tabs between them."""
+    """Returns the fields of an example, given the text and its choices, or one text with tabs between them."""
     text, *choices = texts[0].split("\t") if len(texts) == 1 else texts
     return {"text": text, "choices": choices} if choices else {"text": text}
 
 
 def show(prediction: dict[str, Any]) -> str:
-    """The number of the choice with its probability."""
+    """Shows the number of the choice with its probability."""
     return f"{prediction['choice']}\t{prediction['probabilities'][prediction['choice']]:.1%}"
 
 

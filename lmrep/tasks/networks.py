@@ -1,8 +1,8 @@
-"""The networks of tasks: what is between the vectors of tokens and the output layer.
+"""The networks of tasks, between the vectors of tokens and the output layer.
 
-The vectors are those of `config.model`, which is trained, beside those of a frozen encoder (`features`), word vectors
-and characters. A network of bidirectional LSTM layers reads them, with one time step for each token, or in taggers for
-each word. A text is then represented by one vector, as `pooling` says.
+The vectors come from `config.model`, which is trained, a frozen encoder (`features`), word vectors and characters, side
+by side. Bidirectional LSTM layers may read them, with one time step for each token, or in taggers for each word. A text
+is then represented by one vector, as `pooling` says.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,8 +38,8 @@ from lmrep.objectives.uses import NetworkUse, Uses
 from lmrep.tasks import auxiliary, bcn, distillation, frozen_features, heads, word_features
 
 BCN = "bcn"
-FIELDS = {BCN: {"pooling": "position", "dense": False, "dropout": 0.0},  # of a task, that go with its network
-          "nearest": {"features": {"layers": "last"}}}
+# network -> the fields of a task's config that go with it
+FIELDS = {BCN: {"pooling": "position", "dense": False, "dropout": 0.0}, "nearest": {"features": {"layers": "last"}}}
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class BiLstm:
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """What a task reads beside the encoder that is trained, the network above both, and a teacher: the base of the
-    config of a task on the vectors of positions (`token_vectors`), which also has `context`, as `heads.Head` has it."""
+    """The base of the config of a task on the vectors of tokens (`token_vectors`): further inputs, the network and a
+    teacher. Such a config also needs the field `context` of `heads.Head`."""
 
     # the fields of `heads.PUBLISHED` that published systems set for this task, too
     published: ClassVar[tuple[str, ...]] = tuple(heads.Head.__dataclass_fields__)
@@ -70,9 +70,8 @@ class TaskConfig:
 
 @dataclass(frozen=True)
 class TextConfig(TaskConfig, heads.Head):
-    """The base of the config of a task on one vector of each text (`unit_vectors`), with a head, pooling and a language
-    model of the texts. A config that inherits it takes `features=`, `vectors=`, `network=` and `model=none` in config
-    files, and `--config.objective.pooling`."""
+    """The base of the config of a task on one vector of each text (`unit_vectors`): a head, pooling, and a language
+    model of the texts. In config files it enables `features=`, `vectors=`, `network=` and `model=none`."""
 
     pooling: str = setting("position", "the vector that stands for a text: that at the first position, or at the last "
                            "where the network reads from left to right; the mean or the maximum over its tokens; or a "
@@ -82,32 +81,33 @@ class TextConfig(TaskConfig, heads.Head):
 
 
 class Network(NamedTuple):
-    """The network of a task, with what it reads."""
+    """The network of a task, with its inputs and its teacher."""
 
-    c: Any  # its config
+    c: Any  # the task's config
     model: Model  # the encoder that is trained
-    name: str  # of the task; parameters lie under objective/NAME
-    features: FrozenPart | None = None  # the frozen encoder; None where there is none
-    words: FrozenPart | None = None  # the word vectors; None where there are none
-    teacher: FrozenPart | None = None  # None where there is none
+    name: str  # the task's; parameters lie under objective/NAME
+    features: FrozenPart | None = None  # the frozen encoder, if there is one
+    words: FrozenPart | None = None  # the word vectors, if there are any
+    teacher: FrozenPart | None = None  # the teacher, if there is one
 
 
 def parts(c: TaskConfig) -> tuple[str, ...]:
-    """The frozen parts that a task reads, with its teacher."""
+    """Names the frozen parts that a task reads, with its teacher."""
     return (*inputs(c), *distillation.parts(c.teacher))
 
 
 def inputs(c: TaskConfig) -> tuple[str, ...]:
-    """The frozen parts whose vectors a task reads."""
-    return (*[frozen_features.NAME][: bool(c.features.layers)], *[word_features.NAME][: bool(c.words.lookup)])
+    """Names the frozen parts whose vectors a task reads."""
+    settings = {frozen_features.NAME: c.features.layers, word_features.NAME: c.words.lookup}
+    return tuple(name for name, value in settings.items() if value)
 
 
 def bind(c: Any, model: Model, name: str, frozen: FrozenParts) -> Network:
-    """The network of task `name` with the config `c`.
+    """Builds the network of task `name` with the config `c`.
 
     Raises:
-      UserError: the network reads texts in another way; a frozen part is missing, or is of the wrong type; there is
-        nothing to read.
+      UserError: the network reads texts in another way; a frozen part is missing, or is of the wrong type; fields of
+        the config contradict each other; there is nothing to read.
     """
     check_context(model, c.context, "this task")
     for part in inputs(c):
@@ -141,7 +141,7 @@ def bind(c: Any, model: Model, name: str, frozen: FrozenParts) -> Network:
 
 
 def is_head_alone(c: Any) -> bool:
-    """Whether the config of a task has an encoder that is trained, a head, and nothing else."""
+    """Tells whether a task has an encoder that is trained, a head, and nothing else."""
     if not hasattr(c, "network"):
         return True
     pooling = getattr(c, "pooling", "position")
@@ -149,24 +149,24 @@ def is_head_alone(c: Any) -> bool:
 
 
 def has_bilstm(c: TaskConfig) -> bool:
-    """Whether there are LSTM layers."""
+    """Tells whether a task has LSTM layers."""
     return c.network.startswith("bilstm")
 
 
 def input_width(net: Network) -> int:
-    """The width of the vectors that the network reads."""
+    """Returns the width of the vectors that the network reads."""
     return net.model.width + word_features.width(net.c, net.words) + _features_width(net, "input")
 
 
-def _features_width(net: Network, place: str) -> int:
-    """The width of the frozen encoder's vectors at a place; 0 where there are none."""
-    if net.features is None or place not in frozen_features.PLACES[net.c.features.placement]:
+def _features_width(net: Network, position: str) -> int:
+    """Returns the width of the frozen encoder's vectors at a position; 0 if there are none."""
+    if net.features is None or position not in frozen_features.POSITIONS[net.c.features.placement]:
         return 0
     return frozen_features.width(net.c.features, net.features)
 
 
 def output_width(net: Network) -> int:
-    """The width of the vectors that the head reads."""
+    """Returns the width of the vectors that the head reads."""
     c = net.c
     if c.network == BCN:
         return bcn.output_width(c.bcn)
@@ -174,7 +174,7 @@ def output_width(net: Network) -> int:
 
 
 def specs(net: Network) -> Tree:
-    """The parameters of a network; {} for none."""
+    """Declares the parameters of a network; {} for none."""
     c, tree = net.c, {}
     if has_bilstm(c):
         tree["bilstm"] = recurrent.bidirectional_specs(input_width(net), c.bilstm.width, c.bilstm.layers,
@@ -193,22 +193,22 @@ def objective(
     net: Network, outputs: int, prepare: Callable[[Keys, Batch], Batch], loss: Callable[..., Any],
     predict: Callable[..., Any], *, vectors: int = 1, head: heads.Head | None = None
 ) -> Objective:
-    """The objective of a task: the parameters of the encoder, of the network above it under `network`, and of a head.
+    """Builds the objective of a task, with the parameters of the encoder, of the network above it, and of a head.
 
     Args:
-      net: what `bind` returns.
-      outputs: of the head.
-      prepare: as `Objective.prepare`.
-      loss: (params, batch, key, carry, net=) -> as `Objective.loss`, without the language model's.
-      predict: (params, batch, net=) -> as `Objective.predict`.
-      vectors: how many the head reads side by side.
+      net: the result of `bind`.
+      outputs: the number of outputs of the head.
+      prepare: `Objective.prepare`.
+      loss: `Objective.loss` with a further argument `net`, without the loss of the language model.
+      predict: `Objective.predict` with a further argument `net`.
+      vectors: the number of vectors that the head reads side by side.
       head: its config; None: `net.c`.
     """
     c, network, frozen = net.c, specs(net), (net.features, None if net.c.words.trained else net.words, net.teacher)
     head_specs = heads.specs(net.model, outputs, head or c, vectors * output_width(net))
     penalty = None
     if c.features.l2 and "mix" in network:
-        penalty = lambda params: frozen_features.penalty(c.features, own_params(params, net)["mix"])  # noqa: E731
+        penalty = lambda params: frozen_features.penalty(c.features, network_params(params, net)["mix"])  # noqa: E731
     built = Objective(
         name=net.name,
         specs={"encoder": net.model.specs, "objective": {net.name: head_specs | (
@@ -224,7 +224,8 @@ def builder(
     name: str, outputs: Callable[[Any], int], prepare: Callable[[Keys, Batch], Batch], loss: Callable[..., Any],
     predict: Callable[..., Any], *, vectors: int = 1
 ) -> Callable[..., Objective]:
-    """`ObjectiveDef.build` of task `name`: `objective` with as many outputs as `outputs` gives for the config."""
+    """Returns `ObjectiveDef.build` of task `name`, which calls `objective` with `outputs(config)` outputs. The other
+    arguments are those of `objective`."""
     def build(c: Any, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
         return objective(bind(c, model, name, frozen), outputs(c), prepare, loss, predict, vectors=vectors)
 
@@ -235,10 +236,10 @@ def definition(
     config: type, build: Callable[..., Objective], metrics: Mapping[str, Metric], capabilities: Sequence[Capability],
     *, check: Callable[[Any], None] = lambda c: None, teachable: bool = False,
 ) -> ObjectiveDef:
-    """The row of the objective of a task whose config inherits `TaskConfig`.
+    """Returns the row of the objective of a task whose config inherits `TaskConfig`.
 
     Args:
-      config, build, metrics, capabilities, check: as of `ObjectiveDef`.
+      config, build, metrics, capabilities, check: fields of `ObjectiveDef`.
       teachable: whether the loss may follow a teacher (`cross_entropy`).
     """
     def check_config(c: Any) -> None:
@@ -247,15 +248,15 @@ def definition(
                             "single distribution that could be learned from a teacher; set it to 0")
         check(c)
 
-    beside = {**(auxiliary.METRICS if "auxiliary" in config.__dataclass_fields__ else {}),
-              **(distillation.METRICS if teachable else {})}
+    added = {**(auxiliary.METRICS if "auxiliary" in config.__dataclass_fields__ else {}),
+             **(distillation.METRICS if teachable else {})}
     return ObjectiveDef(
-        config, build, {**beside, **metrics}, check=check_config, conditions_on=lambda c: Context(c.context),
+        config, build, {**added, **metrics}, check=check_config, conditions_on=lambda c: Context(c.context),
         parts=parts, teachers=(TEACHER,) if teachable else (), capabilities=tuple(capabilities))
 
 
-def own_params(params: Tree, net: Network) -> Tree:
-    """The parameters of the network; {} for none."""
+def network_params(params: Tree, net: Network) -> Tree:
+    """Returns the parameters of the network; {} for none."""
     return params["objective"][net.name].get("network", {})
 
 
@@ -263,17 +264,17 @@ def token_vectors(
     params: Tree, batch: Batch, net: Network, key: Array | None = None,
     words: tuple[Callable[[Array], Array], Array] | None = None,
 ) -> Array:
-    """The vectors [b, t, d] of tokens that the head reads.
+    """Computes the vectors [b, t, d] of tokens that the head reads.
 
     Args:
-      params: as `Objective.loss` takes them.
-      batch: has the axes [b, t].
+      params: the arguments of `Objective.loss`.
+      batch: of the axes [b, t].
       net: the network.
       key: for dropout, None for none.
-      words: (x [b, t, d] -> [b, t, d], bool[b, t]): makes vectors of words of those of tokens, and the tokens at which
-        they are; the LSTM layers read these alone. None: all tokens are read.
+      words: (a function from vectors of tokens to vectors of words, [b, t, d] -> [b, t, d]; the tokens that have them,
+        bool[b, t]). The LSTM layers read these tokens alone. None: they read all tokens.
     """
-    c, weights, real = net.c, own_params(params, net), batch["segment_ids"] > 0
+    c, weights, real = net.c, network_params(params, net), batch["segment_ids"] > 0
     combine, read = words or (lambda x: x, real)
     keys = prng.split(None if key is None else jax.random.fold_in(key, 1), 5)
     encoder = params.get("encoder", {})  # a loaded run of the network "none" has none
@@ -281,39 +282,39 @@ def token_vectors(
     layers = net.features and frozen_features.encode(
         c.features, net.features, params["frozen"][net.features.name]["encoder"], batch)
 
-    def placed(place: str, key: Array | None) -> list[Array]:
-        """The features, where they belong there."""
-        if not _features_width(net, place):
+    def features_at(position: str, key: Array | None) -> list[Array]:
+        """Computes the features at a position, in a list; [] if there are none."""
+        if not _features_width(net, position):
             return []
-        vectors = frozen_features.apply(c.features, weights.get("mix", {}), place, layers, real, key)
+        vectors = frozen_features.apply(c.features, weights.get("mix", {}), position, layers, real, key)
         return [combine(vectors.astype(x.dtype))]
 
-    beside = [vectors.astype(x.dtype) for vectors in word_features.apply(
+    of_words = [vectors.astype(x.dtype) for vectors in word_features.apply(
         c, weights, params.get("frozen", {}).get(word_features.NAME), batch, keys[4])]
-    x = _joined([combine(x), *beside, *placed("input", keys[0])])
+    x = _concatenated([combine(x), *of_words, *features_at("input", keys[0])])
     if has_bilstm(c):
         x = recurrent.bidirectional(weights["bilstm"], x, jnp.where(read, batch["segment_ids"], 0), keys[1],
-                                    c.bilstm.dropout, next(iter(placed("between", keys[0])), None))
+                                    c.bilstm.dropout, next(iter(features_at("between", keys[0])), None))
         x = dropout.apply(keys[2], x, c.bilstm.dropout)
-    return _joined([x, *placed("output", keys[3])])
+    return _concatenated([x, *features_at("output", keys[3])])
 
 
-def _joined(x: Sequence[Array]) -> Array:
+def _concatenated(x: Sequence[Array]) -> Array:
     return x[0] if len(x) == 1 else jnp.concatenate(x, -1)
 
 
 def unit_vectors(
     params: Tree, batch: Batch, net: Network, key: Array | None = None, carry: Carry | None = None
 ) -> tuple[Array, Carry | None]:
-    """The vector [b, n, d] of each unit that the head reads, and the carry after the batch.
+    """Computes the vector [b, n, d] of each unit that the head reads, and the carry after the batch.
 
     Args:
-      params, net, key: as of `token_vectors`.
-      batch: also one of grouped units, [b, k, t].
-      carry: in training, with the running statistics of the network; None: as in `params`.
+      params, net, key: as in `token_vectors`.
+      batch: of the axes [b, t], or [b, k, t] for grouped units.
+      carry: in training, with the running statistics of the network; None: they are in `params`.
 
     Raises:
-      UserError: the network has running statistics, and there are none.
+      UserError: the running statistics of the network are missing.
     """
     c, model = net.c, net.model
     if c.network == BCN:
@@ -323,8 +324,8 @@ def unit_vectors(
                             "teacher have none; use a checkpoint of the run itself")
         keys = prng.split(key, 2)
         texts = bcn.Texts(batch["segment_ids"], batch["token_type_ids"] == 1, batch["unit"] >= 0)
-        y, shared = bcn.apply(own_params(params, net)["bcn"], c.bcn, token_vectors(params, batch, net, keys[0]), texts,
-                              shared, keys[1])
+        x = token_vectors(params, batch, net, keys[0])
+        y, shared = bcn.apply(network_params(params, net)["bcn"], c.bcn, x, texts, shared, keys[1])
         return y, carry and carry._replace(shared=shared)
     flat = heads.ungrouped(batch)
     if not is_head_alone(c):
@@ -338,7 +339,7 @@ def unit_vectors(
 def outputs(
     params: Tree, batch: Batch, net: Network, key: Array | None = None, carry: Carry | None = None
 ) -> tuple[Array, Carry | None]:
-    """The outputs float32 [b, n, outputs] of the head on `unit_vectors`, and the carry after the batch."""
+    """Computes the outputs float32 [b, n, outputs] of the head on `unit_vectors`, and the carry after the batch."""
     keys = prng.split(key, 2)
     x, carry = unit_vectors(params, batch, net, keys[0], carry)
     return heads.apply(params["objective"][net.name], x, net.c, keys[1]), carry
@@ -347,14 +348,14 @@ def outputs(
 def cross_entropy(
     params: Tree, batch: Batch, net: Network, y: Array, target: Array, read: tuple[str, str], metric: str = "accuracy"
 ) -> tuple[Array, Metrics]:
-    """The mean cross-entropy of classes, with the divergence from a teacher, and their metrics.
+    """Computes the mean cross-entropy of classes, with the divergence from a teacher, and their metrics.
 
     Args:
-      params, net: as of `token_vectors`.
+      params, net: as in `token_vectors`.
       batch: prepared, with `weights` float32 [...], which add to 1.
       y: float32 [..., classes], logits.
       target: i32[...], the right class; anything where the weight is 0.
-      read: where `predict` has the log-probabilities: ("units", name).
+      read: the keys of the log probabilities in the result of `predict`: ("units", name).
       metric: the name of the metric that counts right classes.
     """
     labelled = heads.cross_entropy(y, target, batch["weights"], metric)
@@ -363,15 +364,15 @@ def cross_entropy(
 
 
 def pool(params: Tree, x: Array, batch: Batch, net: Network) -> Array:
-    """The vector [b, n, d] of each unit, of the vectors x of its tokens; [b, t, d], or [b * k, t, d] of grouped
-    units."""
+    """Pools the vectors x of tokens, [b, t, d], or [b * k, t, d] for grouped units, to a vector [b, n, d] of each
+    unit."""
     c, shape = net.c, batch["first"].shape
     if c.pooling == "position":
         y = jnp.take_along_axis(x, heads.positions(batch, net.model, c).reshape(len(x), -1)[..., None], axis=1)
         return y.reshape(*shape, -1)
     mask = heads.unit_tokens(heads.ungrouped(batch), 1 if len(x) != shape[0] else shape[1])
     if c.pooling == "attention":
-        y = attention_pooling.apply(own_params(params, net)["pooling"], x, mask)
+        y = attention_pooling.apply(network_params(params, net)["pooling"], x, mask)
     elif c.pooling == "mean":
         y = heads.mean(x, mask)
     else:

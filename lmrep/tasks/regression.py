@@ -36,7 +36,7 @@ from lmrep.tasks.capability import Predict
 from lmrep.tasks.networks import Network
 
 METRICS = ("pearson", "spearman")
-LARGEST = 1e15  # of labels: the sum of many squared errors is finite in float32
+LARGEST = 1e15  # largest label: the sum of many squared errors is finite in float32
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Config(networks.TextConfig):
 
 
 def number(record: Record) -> float:
-    """The label of a record; NaN where it has none. Raises UserError where it is no number, or too large for squared
+    """Returns the label of a record; NaN if it has none. Raises UserError if it is no number, or too large for squared
     errors in float32."""
     label = record.fields.get("label")
     if label is None:
@@ -61,12 +61,12 @@ def number(record: Record) -> float:
 
 
 def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[Units, int]:
-    """A unit for each text or pair, several for texts that are read in windows."""
+    """Makes a unit of each text or pair, several of a text that is read in windows."""
     return encoder.units(records, {"label": np.array([number(record) for record in records], np.float32)})
 
 
 def prepare(keys: Keys, batch: Batch) -> Batch:
-    """With `weights` f32[b, n], which add to 1 over the units that have a label; other labels become 0."""
+    """Adds `weights` f32[b, n], which add to 1 over the units that have a label, and sets missing labels to 0."""
     known = (batch["unit"] >= 0) & jnp.isfinite(batch["label"])
     return batch | {"weights": normalize_weights(known), "label": jnp.where(known, batch["label"], 0.0)}
 
@@ -74,18 +74,18 @@ def prepare(keys: Keys, batch: Batch) -> Batch:
 def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, net: Network
 ) -> tuple[Array, tuple[Metrics, Carry]]:
-    """The mean squared error."""
+    """Computes the mean squared error."""
     y, carry = networks.outputs(params, batch, net, key, carry)
     return (jnp.square(y[..., 0] - batch["label"]) * batch["weights"]).sum(), ({}, carry)
 
 
 def predict(params: Tree, batch: Batch, *, net: Network) -> dict[str, dict[str, Array]]:
-    """`value` float32 [b, n]."""
+    """Computes `value` float32 [b, n]."""
     return {"units": {"value": networks.outputs(params, batch, net)[0][..., 0]}}
 
 
 def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
-    """The number of each text, the mean of its windows'."""
+    """Predicts a number for each text, the mean over its windows."""
     values = mean_by_example(np.stack(outputs.arrays["value"]), units.example, len(records)).tolist()
     predictions: list[dict[str, Any]] = [{"value": value} for value in values]
     gold = [number(record) for record in records]
@@ -98,7 +98,7 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
 
 
 def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str, str]:
-    """As GLUE takes them."""
+    """Makes the file that GLUE's server takes, with numbers from `minimum` to `maximum`."""
     values = np.array([prediction["value"] for prediction in result.predictions])
     if c.minimum is not None or c.maximum is not None:
         values = np.clip(values, c.minimum, c.maximum)
@@ -106,7 +106,7 @@ def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str
 
 
 def compare(c: Config, record: Record, prediction: Mapping[str, Any]) -> Comparison:
-    """Two numbers, by their squared difference."""
+    """Compares two numbers, by their squared difference."""
     gold, value = number(record), prediction["value"]
     return Comparison(f"{gold:.4g}", f"{value:.4g}", (value - gold) ** 2)
 

@@ -1,9 +1,9 @@
 """Extractive question answering: answers are spans of a context, as in SQuAD (Rajpurkar et al., 2016; 2018).
 
 A unit is a question with a window of its context; windows overlap (`format.stride`). The head scores every token as the
-first and as the last of the answer (Devlin et al., 2019, sections 4.2 and 4.3). That there is no answer in a unit is an
-answer too: [CLS], or the last token of a network that reads from left to right. With `end=conditioned` the head is that
-of `conditioned_ends`.
+first and as the last of the answer (Devlin et al., 2019, sections 4.2 and 4.3). A unit without an answer has one at the
+token of no answer: [CLS], or the last token of a network that reads from left to right. With `end=conditioned` the head
+is that of `conditioned_ends`.
 """
 
 import json
@@ -39,7 +39,7 @@ HEAD = heads.Head(dense=False, dropout=0.0)  # a linear layer, as *ForQuestionAn
 
 @dataclass(frozen=True)
 class Config(networks.TaskConfig):
-    """Extractive question answering."""
+    """An extractive question answerer."""
 
     published: ClassVar[tuple[str, ...]] = ("context",)
 
@@ -58,14 +58,14 @@ class Config(networks.TaskConfig):
 
 
 def check_config(c: Config) -> None:
-    """Refuses a teacher of ends that depend on starts."""
+    """Raises UserError for a teacher with end=conditioned."""
     if c.end == "conditioned" and c.teacher.alpha_ce:
         raise UserError(f"config.objective.teacher.alpha_ce is {c.teacher.alpha_ce:g}, and with end=conditioned the "
                         "scores of ends depend on the start, so that a teacher has none to learn from; set it to 0")
 
 
 def check(c: Config, record: Record) -> None:
-    """Refuses a question without answers where every question must have one."""
+    """Raises UserError for a question without answers if every question must have one."""
     if record.fields.get("answers") == [] and not c.unanswerable:
         raise UserError(f"{record.where} has no answer; set --config.objective.unanswerable=true for data as SQuAD "
                         "2.0, or correct it")
@@ -75,7 +75,7 @@ def check(c: Config, record: Record) -> None:
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
-    """The scores of every token."""
+    """Score every token as the first and as the last one of the answer."""
     net = networks.bind(c, model, NAME, frozen)
     objective = networks.objective(net, 2, prepare, loss, predict, head=HEAD)
     if c.end == "conditioned":
@@ -85,20 +85,20 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
 
 
 def prepare(keys: Keys, batch: Batch) -> Batch:
-    """With `weights` f32[b, n], which add to 1 over the units that have targets."""
+    """Adds `weights` f32[b, n], which add to 1 over the units that have targets."""
     return batch | {"weights": normalize_weights((batch["unit"] >= 0) & (batch["start"] >= 0))}
 
 
 def logits(params: Tree, batch: Batch, key: Array | None = None, *, net: Network) -> Array:
-    """float32 [b, t, 2]: of each token as the first, and as the last one of the answer."""
+    """Computes the logits float32 [b, t, 2] of each token as the first, and as the last one of the answer."""
     return heads.apply(params["objective"][NAME], networks.token_vectors(params, batch, net, key), HEAD)
 
 
 def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, net: Network
 ) -> tuple[Array, tuple[Metrics, Carry]]:
-    """The mean of the cross-entropies of start and end over the positions of each unit; with end=conditioned, as
-    `conditioned_ends.losses`."""
+    """Computes the mean of the cross-entropies of start and end over the positions of each unit; with end=conditioned,
+    the mean of `conditioned_ends.losses`."""
     c = net.c
     if c.end == "conditioned":
         x = networks.token_vectors(params, batch, net, key)
@@ -113,30 +113,29 @@ def loss(
         target = jnp.take_along_axis(y[..., i], position, axis=1)
         nll += (jax.nn.logsumexp(scores[:, :, i], -1) - target) / 2
         correct &= scores[:, :, i].argmax(-1) == position
-    own = (nll * batch["weights"]).sum(), sums(batch["weights"] > 0, span_accuracy=correct)
+    labelled = (nll * batch["weights"]).sum(), sums(batch["weights"] > 0, span_accuracy=correct)
     total, metrics = distillation.add(
-        c.teacher, net.teacher, params, batch, own, scores, jnp.repeat(batch["weights"][..., None] / 2, 2, -1),
-        lambda found: of_units(jnp.stack([found["tokens"]["start"], found["tokens"]["end"]], -1), batch))
+        c.teacher, net.teacher, params, batch, labelled, scores, jnp.repeat(batch["weights"][..., None] / 2, 2, -1),
+        lambda outputs: of_units(jnp.stack([outputs["tokens"]["start"], outputs["tokens"]["end"]], -1), batch))
     return total, (metrics, carry)
 
 
 def of_units(y: Array, batch: Batch) -> Array:
-    """The logits [b, t, 2] at each unit's own positions, [b, n, 2, t]; elsewhere finite, so that empty units have
-    finite gradients."""
-    segments = 1 + jnp.arange(batch["unit"].shape[1])
-    own = batch["segment_ids"][:, None] == segments[None, :, None]  # [b, n, t]
-    return jnp.where(own[:, :, None], y.swapaxes(1, 2)[:, None], -1e30)
+    """Returns the logits [b, t, 2] for each unit, [b, n, 2, t], with -1e30 at positions of other units. This is finite,
+    so that empty units have finite gradients."""
+    in_unit = heads.unit_tokens(batch, batch["unit"].shape[1])
+    return jnp.where(in_unit[:, :, None], y.swapaxes(1, 2)[:, None], -1e30)
 
 
 def predict(params: Tree, batch: Batch, *, net: Network) -> dict[str, dict[str, Array]]:
-    """`start` and `end` float32 [b, t]: the logits. With end=conditioned, the figures of units that
-    `conditioned_ends.predict` gives, and their `loss` [b, n], of those that have targets."""
+    """Computes the logits `start` and `end` float32 [b, t]. With end=conditioned, computes `conditioned_ends.predict`
+    for each unit, and its `loss` [b, n], which is valid for units that have targets."""
     c = net.c
     if c.end == "conditioned":
         head, x, eps = params["objective"][NAME], networks.token_vectors(params, batch, net), net.model.head_style.eps
-        found = conditioned_ends.predict(head, x, batch, eps, c.beams, c.max_answer_tokens)
+        scores = conditioned_ends.predict(head, x, batch, eps, c.beams, c.max_answer_tokens)
         loss, _ = conditioned_ends.losses(head, x, batch, eps, c.unanswerable)
-        return {"units": found | {"loss": loss}, "tokens": {}}
+        return {"units": scores | {"loss": loss}, "tokens": {}}
     y = logits(params, batch, net=net)
     return {"tokens": {"start": y[..., 0], "end": y[..., 1]}}
 
@@ -145,19 +144,19 @@ def predict(params: Tree, batch: Batch, *, net: Network) -> dict[str, dict[str, 
 
 
 def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
-    """The best span of each question over its windows, or no answer.
+    """Finds the best span of each question over its windows, or no answer.
 
-    A prediction has `answer`, a span of the context or ""; `start` and `end`, the characters of the best span, also
-    where the answer is ""; its `score`, the sum of its logits (of log probabilities, with end=conditioned);
-    `probability` of the answer, among the n best ones and
-    none; and, where questions may be unanswerable, `null_score`, the smallest over the windows of the sum of the logits
-    of no answer. No answer is predicted where null_score - score is above the threshold.
+    A prediction has `answer`, a span of the context or ""; `start` and `end`, the characters of the best span, even if
+    the answer is ""; its `score`, the sum of its logits (of log probabilities, with end=conditioned); the `probability`
+    of the answer among the n best ones and no answer; and, if questions may be unanswerable, `null_score`, the smallest
+    sum of the logits of no answer over the windows. No answer is predicted if null_score - score is above the
+    threshold.
     """
     for record in records:
         check(c, record)
-    found, spans, nulls = _search(c, len(records), units, outputs)
-    texts = [record.fields["context"][a:b] for record, (a, b) in zip(records, spans, strict=True)]
-    odds = nulls - np.array([best.scores[0] for best in found])
+    spans, characters, nulls = _search(c, len(records), units, outputs)
+    texts = [record.fields["context"][a:b] for record, (a, b) in zip(records, characters, strict=True)]
+    odds = nulls - np.array([best.scores[0] for best in spans])
     gold = [[text for text, _ in record.fields["answers"]] if "answers" in record.fields else None
             for record in records]
     metrics, threshold = {}, c.threshold or 0.0
@@ -166,7 +165,7 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
         metrics["loss"] = (float(np.mean(outputs.arrays["loss"], dtype=np.float64)) if c.end == "conditioned"
                            else _mean_loss(units, outputs))
     predictions = []
-    for i, (best, (start, end)) in enumerate(zip(found, spans, strict=True)):
+    for i, (best, (start, end)) in enumerate(zip(spans, characters, strict=True)):
         refused = c.unanswerable and odds[i] > threshold
         candidates = np.append(best.scores, nulls[i]) if c.unanswerable else best.scores
         chosen = nulls[i] if refused else best.scores[0]
@@ -177,14 +176,14 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
     if not metrics:
         return Result({}, predictions)
     options = {name: {"version": _version(c)} for name in ("exact_match", "answer_f1")}
-    return Result(metrics, predictions, gold, [each["answer"] for each in predictions], options)
+    return Result(metrics, predictions, gold, [prediction["answer"] for prediction in predictions], options)
 
 
 def _search(
     c: Config, count: int, units: Units, outputs: Outputs
 ) -> tuple[list[answers.Spans], list[tuple[int, int]], np.ndarray]:
-    """The n best spans of each question; the characters [start, end) of the best; and float64 [count], the score of no
-    answer: of every question, whichever window its answer is in."""
+    """Returns the n best spans of each question; the characters [start, end) of the best; and float64 [count], the
+    score of no answer."""
     conditioned, arrays = c.end == "conditioned", outputs.arrays
     scores = [] if conditioned else [arrays["start"], arrays["end"]]
     details, null = units.details, units.columns["null"]
@@ -193,7 +192,7 @@ def _search(
     at_null = np.array(arrays["no_answer"] if conditioned else
                        [sum(float(y[u][at]) for y in scores) for u, at in enumerate(null)], np.float64)
     firsts = np.searchsorted(units.example, np.arange(count + 1))
-    found, characters = [], []
+    spans, characters = [], []
     for members in map(range, firsts[:-1], firsts[1:]):
         context = details["context"][members[0]]
         offsets = details["offsets"][slice(*details["bounds"][context : context + 2])]
@@ -201,26 +200,26 @@ def _search(
         if conditioned:
             first, start, end = (np.stack([arrays[name][u] for u in members])
                                  for name in ("start", "start_score", "end_score"))
-            best = answers.of_starts(first - shift[members[0] : members[-1] + 1, None], start, end, windows,
-                                           usable, c.n_best)
+            best = answers.of_starts(first - shift[members[0] : members[-1] + 1, None], start, end, windows, usable,
+                                     c.n_best)
         else:
-            own = [slice(*(ranges[u] + shift[u])) for u in members]
-            start, end = ([y[u][part] for u, part in zip(members, own, strict=True)] for y in scores)
+            contexts = [slice(*(ranges[u] + shift[u])) for u in members]
+            start, end = ([y[u][part] for u, part in zip(members, contexts, strict=True)] for y in scores)
             best = answers.search(start, end, windows, usable, c.max_answer_tokens, c.n_best)
-        found.append(best)
+        spans.append(best)
         characters.append((int(offsets[best.first[0], 0]), int(offsets[best.last[0], 1])))
     nulls = np.minimum.reduceat(at_null, firsts[:-1])
     if conditioned:  # the classifier's logit compares no answer with the best one
-        nulls += [best.scores[0] for best in found]
-    return found, characters, nulls
+        nulls += [best.scores[0] for best in spans]
+    return spans, characters, nulls
 
 
 def _metrics(
     c: Config, gold: Sequence[Sequence[str]], texts: Sequence[str], odds: np.ndarray
 ) -> tuple[dict[str, float], float]:
-    """Exact match and F1 as the script of SQuAD 1.1 or 2.0 computes them, as fractions, and the threshold: that of the
-    config, or the one with the best F1 on these very questions. `texts` are the best spans, `odds` [n] the scores of no
-    answer minus theirs."""
+    """Computes exact match and F1 as the script of SQuAD 1.1 or 2.0, as fractions, and the threshold: the config's, or
+    the one with the best F1 on these very questions. `texts` are the best spans, `odds` [n] the scores of no answer
+    minus the scores of these spans."""
     raw = _scores(c, gold, texts)
     if not c.unanswerable:
         return {name: float(values.mean()) for name, values in raw.items()}, 0.0
@@ -243,18 +242,18 @@ def _metrics(
 
 
 def _version(c: Config) -> str:
-    """The version of SQuAD whose script computes the metrics."""
+    """Returns the version of SQuAD whose script defines the metrics."""
     return "2.0" if c.unanswerable else "1.1"
 
 
 def _scores(c: Config, gold: Sequence[Sequence[str]], texts: Sequence[str]) -> dict[str, np.ndarray]:
-    """What an answer to each question scores, float64 [n]."""
+    """Scores an answer to each question, float64 [n]."""
     version = _version(c)
     return {"exact_match": qa.exact_scores(gold, texts, version), "answer_f1": qa.f1_scores(gold, texts, version)}
 
 
 def _mean_loss(units: Units, outputs: Outputs) -> float:
-    """What `loss` is for all units together."""
+    """Computes the mean loss of all units together."""
     total = 0.0
     for name in ("start", "end"):
         scores, targets = outputs.arrays[name], units.columns[name]
@@ -263,8 +262,8 @@ def _mean_loss(units: Units, outputs: Outputs) -> float:
 
 
 def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str, str]:
-    """The files that the scripts of SQuAD read: predictions.json, {id: answer}; and null_odds.json, {id: score of no
-    answer - score of the best answer}, where questions may be unanswerable.
+    """Makes the files that the scripts of SQuAD read: predictions.json, {id: answer}; and null_odds.json, {id: score of
+    no answer - score of the best answer}, if questions may be unanswerable.
 
     Raises:
       UserError: two questions have the same id.
@@ -275,16 +274,17 @@ def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str
             raise UserError(f"{record.where} and {ids[record.id]} have the same id, {record.id!r}; the files have one "
                             "answer for each id: correct it")
         ids[record.id] = record.where
-    predicted = {key: each["answer"] for key, each in zip(ids, result.predictions, strict=True)}
+    predicted = {key: prediction["answer"] for key, prediction in zip(ids, result.predictions, strict=True)}
     files = {"predictions.json": json.dumps(predicted, ensure_ascii=False, indent=1) + "\n"}
     if c.unanswerable:
-        odds = {key: each["null_score"] - each["score"] for key, each in zip(ids, result.predictions, strict=True)}
+        odds = {key: prediction["null_score"] - prediction["score"]
+                for key, prediction in zip(ids, result.predictions, strict=True)}
         files["null_odds.json"] = json.dumps(odds, indent=1) + "\n"
     return files
 
 
 def compare(c: Config, record: Record, prediction: Mapping[str, Any]) -> Comparison:
-    """The gold answers beside the predicted one, by 1 - F1, times the probability of the prediction."""
+    """Compares the gold answers with the predicted one, by 1 - F1, times the probability of the prediction."""
     right = [text for text, _ in record.fields["answers"]]
     f1 = float(_scores(c, [right], [prediction["answer"]])["answer_f1"][0])
     gold = " / ".join(dict.fromkeys(right)) or "(no answer)"
@@ -292,12 +292,12 @@ def compare(c: Config, record: Record, prediction: Mapping[str, Any]) -> Compari
 
 
 def show(prediction: dict[str, Any]) -> str:
-    """The answer with its probability."""
+    """Shows the answer with its probability."""
     return f"{prediction['answer'] or '(no answer)'}\t{prediction['probability']:.1%}"
 
 
 def from_text(texts: tuple[str, ...]) -> dict[str, str]:
-    """A question and a context, or one text with a tab between them."""
+    """Returns the fields of an example, given a question and a context, or one text with a tab between them."""
     return dict(zip(("question", "context"), texts[0].split("\t", 1) if len(texts) == 1 else texts, strict=False))
 
 

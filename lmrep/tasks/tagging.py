@@ -42,7 +42,7 @@ from lmrep.tasks.words import representatives, windows, word_ids, word_means
 STRICT_METRICS = ("entity_f1", "entity_precision", "entity_recall")
 ENTITY_METRICS = (*STRICT_METRICS, "conll_f1")
 METRICS = (*ENTITY_METRICS, "token_accuracy")
-TINY = 1e-30  # of a probability, for its logarithm
+TINY = 1e-30  # the smallest probability whose logarithm is taken
 
 log = logging.getLogger(__name__)
 
@@ -76,12 +76,12 @@ class Config(networks.TaskConfig, heads.Head):
 
 
 def has_crf(c: Config) -> bool:
-    """Whether a CRF scores sequences of tags."""
+    """Tells whether a CRF scores sequences of tags."""
     return c.network.endswith("crf")
 
 
 def check_config(c: Config) -> None:
-    """Refuses fields that do not fit each other."""
+    """Raises UserError for fields that do not fit each other."""
     if c.scheme == "none" and c.repair:
         raise UserError("config.objective.repair converts tags of entities to the scheme, and the scheme is none; set "
                         "it to False")
@@ -102,7 +102,7 @@ def check_config(c: Config) -> None:
 
 
 def resolve(c: Config, records: Sequence[Record]) -> Config:
-    """With the scheme and the tags of the training data, and no others."""
+    """Sets `scheme`, `labels` and `metrics` by the training data. Raises UserError if it does not fit the config."""
     if c.scheme == "auto":
         c = replace(c, scheme=schemes.detect(records) if records else schemes.of_labels(c.labels))
         check_config(c)
@@ -120,7 +120,7 @@ def resolve(c: Config, records: Sequence[Record]) -> Config:
 
 
 def tags_of(c: Config, record: Record) -> Sequence[str]:
-    """The tags of a record, () for none, in the scheme: entities are those that `conlleval` reads."""
+    """Returns the tags of a record, converted to the scheme as `schemes.convert` does; () if it has none."""
     tags = record.fields.get("tags", ())
     return tags if c.scheme == "none" else schemes.convert(c.scheme, tags)
 
@@ -129,20 +129,23 @@ def _describe(record: Record, i: int) -> str:
     return schemes.describe(record, i, record.fields["tags"][i])
 
 
-# Words as tokens
+# Tokenizing words
 
 
 def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[Units, int]:
-    """A unit for each sentence, or several windows, which begin and end with words, for a long one.
+    """Makes a unit of each sentence, several of a long one: windows, which begin and end with whole words.
 
     A word is tokenized by itself, as with Hugging Face's `is_split_into_words=True`: with the space before it where
     tokens record that (byte-level BPE, for which Hugging Face wants add_prefix_space=True, and SentencePiece), also at
     the beginning of a sentence. A word without any token, such as a control character, is the unknown token.
 
-    Each word has its tag in one window alone, that in which it has the most context. The column `word` has the index
-    of a token's word in its sentence, `tag` the number of its tag at the token that stands for the word; both are -1
-    elsewhere. `representative` is 1 at a token that stands for a word of the window, also for one that has its tag in
-    another window, 2 at the token of the sentence's last word, 0 at other tokens of words, and -1 elsewhere.
+    A word has its tag in one window alone, in which it has the most context. In that window, the column `word` is the
+    index of a token's word in its sentence, and `tag` the number of the word's tag, at the token that represents it;
+    both are -1 elsewhere. In all windows, `representative` is 1 at a token that represents a word, 2 if it is the last
+    word of the sentence, 0 at other tokens of words, and -1 elsewhere.
+
+    Raises:
+      UserError: `long` is truncate, or refuse and a sentence is too long.
     """
     if encoder.format.long == "truncate":
         raise UserError("config.format.long is truncate, and the words after the cut would have no tag, although each "
@@ -175,9 +178,9 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
             owners.append(number)
             columns["word"].append(word)
             columns["tag"].append(np.where(representatives(word, c.pieces), tags[word], -1))
-            every = np.pad(np.repeat(np.arange(start, end), sizes[start:end]), around, constant_values=-1)
-            marks = representatives(every, c.pieces) * np.where(every == len(words) - 1, 2, 1)
-            columns["representative"].append(np.where(every >= 0, marks, -1))
+            in_window = np.pad(np.repeat(np.arange(start, end), sizes[start:end]), around, constant_values=-1)
+            marks = representatives(in_window, c.pieces) * np.where(in_window == len(words) - 1, 2, 1)
+            columns["representative"].append(np.where(in_window >= 0, marks, -1))
     return collect(units, owners, token_columns=columns, distinct=distinct), long
 
 
@@ -185,7 +188,7 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
-    """A classifier of words."""
+    """Classify words."""
     tags = len(c.labels) or 2
     objective = networks.objective(networks.bind(c, model, "tagging", frozen), tags, prepare, loss, predict)
     if has_crf(c):
@@ -194,12 +197,12 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
 
 
 def prepare(keys: Keys, batch: Batch) -> Batch:
-    """With `weights` f32[b, t], which add to 1 over the words."""
+    """Adds `weights` f32[b, t], which add to 1 over the words."""
     return batch | {"weights": normalize_weights(batch["tag"] >= 0)}
 
 
 def logits(params: Tree, batch: Batch, net: Network, key: Array | None = None) -> Array:
-    """float32 [b, t, tags]; of use at the tokens that stand for words."""
+    """Computes logits float32 [b, t, tags], which are valid at the tokens that represent words."""
     c, keys = net.c, prng.split(key, 2)
     read, within = batch["representative"] > 0, batch["representative"] >= 0
 
@@ -215,7 +218,7 @@ def logits(params: Tree, batch: Batch, net: Network, key: Array | None = None) -
 def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, net: Network
 ) -> tuple[Array, tuple[Metrics, Carry]]:
-    """The mean cross-entropy of words; with a CRF the negative log-likelihood of sequences of tags per word."""
+    """Computes the mean cross-entropy of words; with a CRF the negative log-likelihood of the tags per word."""
     y = logits(params, batch, net, key)
     if has_crf(net.c):
         scores, chains = crf_of(params, batch, net.c)
@@ -228,8 +231,8 @@ def loss(
 
 
 def predict(params: Tree, batch: Batch, *, net: Network) -> dict[str, dict[str, Array]]:
-    """`log_probabilities` float32 [b, t, tags]; with a CRF, also the most probable sequences `best` i32[b, t] and what
-    each word adds to the `log_likelihood` of its sentence's tags, float32 [b, t]."""
+    """Computes `log_probabilities` float32 [b, t, tags]; with a CRF, also the most probable sequences `best` i32[b, t],
+    and the part of each word in the `log_likelihood` of its sentence's tags, float32 [b, t]."""
     y = logits(params, batch, net)
     if has_crf(net.c):
         scores, chains = crf_of(params, batch, net.c)
@@ -240,8 +243,8 @@ def predict(params: Tree, batch: Batch, *, net: Network) -> dict[str, dict[str, 
 
 
 def crf_of(params: Tree, batch: Batch, c: Config) -> tuple[Tree, crf.Chains]:
-    """The scores of the CRF, and its chains: the tagged words of each sentence, or of each window of a long one. Scores
-    of the first and the last tag are those of the sentence's first and last word."""
+    """Returns the scores of the CRF, and its chains: the tagged words of each sentence, or of each window of a long
+    one. The scores of the first and the last tag count at the first and last word of the sentence alone."""
     allowed = schemes.allowed(c.scheme, c.labels) if c.labels else None  # none before the data are read
     tagged = (batch["representative"] > 0) & (batch["word"] >= 0)
     chains = crf.Chains(jnp.where(tagged, batch["segment_ids"], 0), tagged & (batch["word"] == 0),
@@ -253,9 +256,9 @@ def crf_of(params: Tree, batch: Batch, c: Config) -> tuple[Tree, crf.Chains]:
 
 
 def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
-    """A tag for each word of each sentence, and the metrics of all words."""
+    """Predicts a tag for each word of each sentence, and measures all words."""
     def by_word(name: str, *shape: int) -> list[np.ndarray]:
-        """An output for each word of each sentence."""
+        """Returns an output for each word, [words, *shape] for each sentence."""
         values = [np.zeros((len(record.fields["words"]), *shape), outputs.arrays[name][0].dtype) for record in records]
         for unit, example in enumerate(units.example):
             word = units.columns["word"][units.offsets[unit]:units.offsets[unit + 1]]
@@ -265,17 +268,17 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
 
     scores = by_word("log_probabilities", len(c.labels))
     if has_crf(c):
-        chosen = by_word("best")
+        sequences = by_word("best")
     else:
-        chosen = [schemes.best_sequence(scored, c.labels, c.scheme) if c.decoding == "viterbi" else scored.argmax(-1)
-                  for scored in scores]
-    predicted = [[c.labels[i] for i in scored] for scored in chosen]
+        sequences = [schemes.best_sequence(scored, c.labels, c.scheme) if c.decoding == "viterbi" else scored.argmax(-1)
+                     for scored in scores]
+    predicted = [[c.labels[i] for i in sequence] for sequence in sequences]
     predictions: list[dict[str, Any]] = [
         {"tags": tags, "probabilities": np.exp(np.take_along_axis(scored, best[:, None], 1)[:, 0]).tolist()}
         | ({} if c.scheme == "none" else {"entities": [
             {"type": type_, "text": " ".join(record.fields["words"][first:end]), "words": [first, end]}
             for type_, first, end in schemes.entities(tags)]})
-        for record, tags, scored, best in zip(records, predicted, scores, chosen, strict=True)]
+        for record, tags, scored, best in zip(records, predicted, scores, sequences, strict=True)]
     if not all("tags" in record.fields for record in records):
         return Result({}, predictions)
     gold, options = [tags_of(c, record) for record in records], {name: {"scheme": c.scheme} for name in STRICT_METRICS}
@@ -298,8 +301,8 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
 
 
 def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str, str]:
-    """The columns that `conlleval` reads: word, tag where there is one, and predicted tag, with spaces between them (in
-    a word, an underscore), and a blank line after each sentence."""
+    """Writes the columns that `conlleval` reads: word, tag if there is one, and predicted tag, with spaces between them
+    (underscores in words), and a blank line after each sentence."""
     sentences = []
     for record, prediction in zip(records, result.predictions, strict=True):
         words = ["_".join(word.split()) for word in record.fields["words"]]
@@ -309,7 +312,7 @@ def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str
 
 
 def compare(c: Config, record: Record, prediction: Mapping[str, Any]) -> Comparison:
-    """The words whose tags differ with both tags, by the sum of the probabilities of the wrong ones."""
+    """Compares the tags of the words whose tags differ, by the sum of the probabilities of the wrong ones."""
     pairs = [*zip(tags_of(c, record), prediction["tags"], strict=True)]
     wrong = [i for i, (gold, predicted) in enumerate(pairs) if gold != predicted]
     gold, predicted = (", ".join(f"{record.fields['words'][i]} {pairs[i][side]}" for i in wrong) for side in (0, 1))

@@ -1,5 +1,5 @@
-"""Target words: a word of a text that is classified with the context around it. Its tokens, what is kept of a long
-text, and its vector."""
+"""Target words: words that are classified in the context of their texts. Their units, which keep the context around
+the word in a long text, and their vectors."""
 
 import logging
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class Text(NamedTuple):
     Attributes:
       ids: int32 [t].
       start, end: the word's tokens.
-      words: int32 [t], the number of each token's word (`TextEncoder.words`); None where they are not needed.
+      words: int32 [t], the number of each token's word (`TextEncoder.words`); None if the task does not need it.
     """
 
     ids: np.ndarray
@@ -43,20 +43,20 @@ class Text(NamedTuple):
 def encode(
     records: Sequence[Record], encoder: TextEncoder, columns: dict[str, Any]
 ) -> tuple[Units, int]:
-    """A unit for each text with its target word, or pair of them. Of a long one the context around the word is kept,
-    as much on both sides, whether `format.long` is "truncate" or "windows"; of a pair, tokens of the longer text are
-    removed first.
+    """Makes a unit of each text with its target word, or pair of such texts. A long text is cut to the context around
+    the word, equal on both sides, whether `format.long` is "truncate" or "windows"; in a pair, the longer text is cut
+    first.
 
     Args:
       records: with `text` and `span`, pairs also with `text2` and `span2`.
-      encoder: how texts become units.
-      columns: as of `collect`, for each unit.
+      encoder: makes units of texts.
+      columns: name -> a value for each unit.
 
     Returns:
       (units with the token column `target_word`, the number of records that were too long for one unit).
 
     Raises:
-      UserError: a text is not Unicode, has no tokens, or is too long where `format.long` is "refuse".
+      UserError: a text is not Unicode, has no tokens, or is too long and `format.long` is "refuse".
     """
     units, marks, long, empty = [], [], 0, []
     for record in records:
@@ -92,30 +92,30 @@ def encode(
 def _text(record: Record, field: str, span: str, encoder: TextEncoder) -> Text:
     text, (start, end) = record.fields[field], record.fields[span]
     ids, offsets = tokens_of(text, encoder.tokenizer, record.where)
-    found = answer_tokens(offsets, text[start:end], start)
-    first = int(np.searchsorted(offsets[:, 0], start)) if found is None else found[0]
-    return Text(ids, first, first if found is None else found[1] + 1,
+    word = answer_tokens(offsets, text[start:end], start)
+    first = int(np.searchsorted(offsets[:, 0], start)) if word is None else word[0]
+    return Text(ids, first, first if word is None else word[1] + 1,
                 None if encoder.distinct is None else encoder.words(text))
 
 
 def _around(text: Text, size: int) -> slice:
-    """`size` tokens of the text, with the word in their middle as far as there are so many on both sides."""
+    """Returns the slice of `size` tokens of the text with the word in its middle, as far as the text allows."""
     start = min(max((text.start + text.end - size) // 2, 0), len(text.ids) - size)
     return slice(start, start + size)
 
 
 def vectors(x: Array, batch: Batch, number: int) -> Array:
-    """The mean [b, n, d] of the vectors x [b, t, d] of the tokens of each unit's target word, of the first text (1) or
-    of the second (2)."""
-    own = heads.unit_tokens(batch, batch["unit"].shape[1])
-    return heads.mean(x, own & (batch[COLUMN] == number)[:, None])
+    """Computes the mean [b, n, d] of the vectors x [b, t, d] over the tokens of each unit's target word in text
+    `number`, 1 or 2."""
+    in_unit = heads.unit_tokens(batch, batch["unit"].shape[1])
+    return heads.mean(x, in_unit & (batch[COLUMN] == number)[:, None])
 
 
 def marked(record: Record) -> dict[str, str]:
-    """The texts of a record, with brackets around their target words, for people."""
-    found = {}
+    """Returns the texts of a record by field, with brackets around their target words, for people."""
+    texts = {}
     for span, field in SPANS.items():
         if span in record.fields:
             (start, end), text = record.fields[span], record.fields[field]
-            found[field] = f"{text[:start]}[{text[start:end]}]{text[end:]}"
-    return found
+            texts[field] = f"{text[:start]}[{text[start:end]}]{text[end:]}"
+    return texts

@@ -1,4 +1,4 @@
-"""Templates: texts that are made of the fields of labelled examples, such as "question: {question} context: {context}"
+"""Templates, which make texts of the fields of labelled examples, such as "question: {question} context: {context}"
 (Raffel et al., 2019, appendix D)."""
 
 import string
@@ -10,17 +10,16 @@ from lmrep.data.records import FIELDS, TARGETS, Record
 from lmrep.data.records.values import SPANS
 
 INPUTS = tuple(name for name in FIELDS if name not in (*TARGETS, *SPANS))
-LISTS = ("words", "choices")  # fields that are lists of texts
 
 
 def fields(template: str) -> tuple[str, ...]:
-    """The names between braces, in order, each once. Raises ValueError where the braces do not fit."""
+    """Returns the names between braces, in order, without repetitions. Raises ValueError if braces are unbalanced."""
     names = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
     return tuple(dict.fromkeys(names))
 
 
 def check(setting: str, template: str, known: Collection[str], example: str) -> None:
-    """Raises UserError for the value of a setting that has no fields, or others than the `known` ones."""
+    """Raises UserError if the template, the value of `setting`, has no fields, or others than `known`."""
     try:
         names = fields(template)
         if names and {*names} <= {*known}:
@@ -34,21 +33,21 @@ def check(setting: str, template: str, known: Collection[str], example: str) -> 
 
 
 def render(template: str, record: Record, setting: str) -> str:
-    """The template with the fields of a record. Raises UserError for a field that it lacks."""
+    """Fills a template with the fields of a record. Raises UserError for a field that the record lacks."""
     require(template, record.fields, record.where, setting)
     return template.format_map({name: text(record.fields, name) for name in fields(template)})
 
 
-def require(template: str, found: Collection[str], where: str, setting: str) -> None:
-    """Raises UserError for a field of the template that is not among those that `where` has."""
-    if missing := [name for name in fields(template) if name not in found]:
+def require(template: str, names: Collection[str], where: str, setting: str) -> None:
+    """Raises UserError for a field of the template that is not among `names`, the fields of the example `where`."""
+    if missing := [name for name in fields(template) if name not in names]:
         raise UserError(f"{where} has no {missing[0]}, which {setting} reads ({template!r}); it has "
-                        f"{', '.join(found) or 'nothing'}")
+                        f"{', '.join(names) or 'nothing'}")
 
 
 def text(values: Mapping[str, Any], name: str) -> str:
-    """A field as text: words and tags between spaces, the first one of several answers and "" for none, choices as
-    "choice1: a choice2: b", and the label of these as "choice2"."""
+    """Converts a field to text: words and tags with spaces between them, the first of several answers and "" for none,
+    choices as "choice1: a choice2: b", and the label of choices as "choice2"."""
     value = values[name]
     if name == "answers":
         return value[0][0] if value else ""
@@ -60,14 +59,16 @@ def text(values: Mapping[str, Any], name: str) -> str:
 
 
 def from_texts(template: str, texts: Sequence[str]) -> dict[str, Any]:
-    """The fields of a template from texts in their order; choices take all that are left. Raises ValueError, with what
-    was expected, where there are more texts than fields."""
-    names, found = [name for name in fields(template) if name in INPUTS], {}
+    """Assigns texts to the fields of a template, in order; choices take all that are left. Raises ValueError, which
+    says what was expected, if there are more texts than fields."""
+    names, values = [name for name in fields(template) if name in INPUTS], {}
     rest = list(texts)
     for name in names:
-        if rest:
-            own, rest = (rest, []) if name == "choices" else (rest[:1], rest[1:])
-            found[name] = own if name == "choices" else own[0].split() if name in LISTS else own[0]
+        if rest and name == "choices":
+            values[name], rest = rest, []
+        elif rest:
+            value, *rest = rest
+            values[name] = value.split() if name == "words" else value
     if rest:
         raise ValueError(f"at most {len(names)}: {', '.join(names)}")
-    return found
+    return values

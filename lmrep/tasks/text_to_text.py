@@ -1,5 +1,5 @@
-"""Texts from texts: translation (Vaswani et al., 2017), and any task as text to text (Raffel et al., 2019), whose
-classes are words, whose numbers are rounded, and whose answers, choices and tags are texts.
+"""Generation of texts from texts: translation (Vaswani et al., 2017), and any task as text to text (Raffel et al.,
+2019), with classes as words, rounded numbers, and answers, choices and tags as texts.
 
 A network of context "source" reads the text in its encoder and generates the target from left to right. Examples may be
 packed in training: pairs of one sequence do not attend to each other.
@@ -41,7 +41,7 @@ from lmrep.tasks.capability import GenerateTarget
 from lmrep.tasks.text_metrics import TEXT_METRICS, gold_of
 
 METRICS = tuple(TEXT_METRICS)
-CHECKED = 100  # distinct targets
+CHECKED = 100  # distinct targets that are decoded again to check the tokenizer
 NAME = "text_to_text"
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class Config:
 
 
 def check_config(c: Config) -> None:
-    """Raises UserError for a template that is none, or f1 without a class."""
+    """Raises UserError for an invalid template, or for fields that do not fit each other."""
     text_templates.check("config.objective.template", c.template, text_templates.INPUTS, "summarize: {text}")
     text_templates.check("config.objective.target", c.target, RECORD_FIELDS, "{target}")
     decoding.check(c.search)
@@ -103,8 +103,8 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
 
 
 def special_ids(vocabulary: Vocabulary) -> dict[str, int]:
-    """`start` precedes targets (as in T5, padding), `end` ends texts, and `pad` follows them. Raises UserError for a
-    tokenizer without a token that can end a text."""
+    """Returns the ids of `start`, which precedes targets (as in T5, padding), `end`, which ends texts, and `pad`, which
+    follows them. Raises UserError for a tokenizer without a token that can end a text."""
     known = vocabulary.specials
     end = next((known[role] for role in ("eos", "sep") if role in known), None)
     if end is None:
@@ -118,7 +118,7 @@ def special_ids(vocabulary: Vocabulary) -> dict[str, int]:
 
 
 def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[Units, int]:
-    """A unit for each record: the target's tokens, or its end alone where there is none, and the source's tokens."""
+    """Makes a unit of each record: the target's tokens, or an end alone if it has none, and the source's tokens."""
     if c.denoise:
         return denoising.encode(records, encoder, c.max_target)
     end = special_ids(encoder.tokenizer.vocabulary)["end"]
@@ -127,9 +127,9 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
     names = [record.where for record in records]
     sources = encoder.ids([_source(c, record) for record in records], names)
     known = [i for i, record in enumerate(records) if "target" in record.fields]
-    found = encoder.ids([target(c, records[i]) for i in known], [names[i] for i in known])
+    known_ids = encoder.ids([target(c, records[i]) for i in known], [names[i] for i in known])
     targets = [np.empty(0, np.int32)] * len(records)
-    for i, ids in zip(known, found, strict=True):
+    for i, ids in zip(known, known_ids, strict=True):
         targets[i] = ids
     long = [i for i in range(len(records)) if len(sources[i]) >= encoder.length or len(targets[i]) >= c.max_target]
     if long and encoder.format.long != "truncate":
@@ -138,7 +138,7 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
             f"{len(targets[long[0]]) + 1:,}, with their ends; config.length is {encoder.length:,} and "
             f"config.objective.max_target {c.max_target:,}: raise them, or set --config.format.long=truncate")
     _check_template(c, records)
-    _check_decoding(c, [target(c, records[i]) for i in known], found, encoder)
+    _check_decoding(c, [target(c, records[i]) for i in known], known_ids, encoder)
     targets, sources = ([np.append(ids[: most - 1], end) for ids in texts]
                         for texts, most in ((targets, c.max_target), (sources, encoder.length)))
     return denoising.pair_units(targets, sources, ["target" in record.fields for record in records],
@@ -146,7 +146,7 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
 
 
 def _check_template(c: Config, records: Sequence[Record]) -> None:
-    """Warns of pairs of texts of which the template reads one."""
+    """Warns of pairs of texts if the template does not read the second one."""
     if "text2" not in text_templates.fields(c.template) and (
             pairs := [record for record in records if "text2" in record.fields]):
         log.warning("%s of %s examples have text2, such as %s, and config.objective.template is %r, which does not "
@@ -155,10 +155,10 @@ def _check_template(c: Config, records: Sequence[Record]) -> None:
 
 
 def _check_decoding(c: Config, targets: Sequence[str], ids: Sequence[np.ndarray], encoder: TextEncoder) -> None:
-    """Warns of a tokenizer that does not give targets back, where these are compared with what is generated."""
+    """Warns of a tokenizer that changes targets, if a metric compares whole texts with them."""
     exact = [name for name in c.metrics if name not in text_metrics.SIMILARITY]
     known = dict(islice(dict(zip(targets, ids, strict=True)).items(), CHECKED)) if exact else {}
-    decoded = {text: encoder.tokenizer.decode(own.tolist()).strip() for text, own in known.items()}
+    decoded = {text: encoder.tokenizer.decode(tokens.tolist()).strip() for text, tokens in known.items()}
     if changed := [text for text, other in decoded.items() if other != text.strip()]:
         log.warning("%s of %s targets are other texts after the tokenizer %s, as %r, which it decodes as %r, so that "
                     "%s cannot find them right; choose one that keeps texts, such as "
@@ -172,13 +172,13 @@ def _source(c: Config, record: Record) -> str:
 
 
 def reads(c: Config) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The fields of records that the two templates read."""
+    """Returns the fields of records that the two templates read: (inputs, targets)."""
     return text_templates.fields(c.template), () if c.denoise else text_templates.fields(c.target)
 
 
 def convert(c: Config, record: Record) -> Record:
-    """The record with the field `target`, the text that `config.target` makes of it; without it where that has no
-    targets."""
+    """Adds the field `target`, the text that `config.target` makes of a record; removes it if the record lacks a field
+    of this template."""
     names = text_templates.fields(c.target)
     if not all(name in record.fields for name in names):
         return record._replace(fields={name: value for name, value in record.fields.items() if name != "target"})
@@ -190,12 +190,13 @@ def convert(c: Config, record: Record) -> Record:
 
 
 def _scheme(c: Config) -> str:
-    """The scheme in which tags are generated and measured; "" where they are not read as entities."""
+    """Returns the scheme in which tags are generated and measured; "" if they are not read as entities."""
     return c.scheme if "entity_f1" in c.metrics else ""
 
 
 def resolve(c: Config, records: Sequence[Record]) -> Config:
-    """The config; refuses training data whose targets are no tags of entities where these are measured."""
+    """Returns the config. Raises UserError for training data whose targets are no tags of entities, if entities are
+    measured."""
     for record in records if _scheme(c) else ():
         schemes.check(record, text_metrics.tags_of(record), "leave entity_f1 out of config.objective.metrics")
     return c
@@ -207,7 +208,7 @@ def check(c: Config, record: Record) -> None:
 
 
 def target(c: Config, record: Record) -> str:
-    """The text that is to be generated for a record."""
+    """Returns the text that is to be generated for a record."""
     text = record.fields["target"]
     if "tags" not in record.fields and (scheme := _scheme(c)):
         return " ".join(schemes.convert(scheme, text.split()))
@@ -219,12 +220,12 @@ def target(c: Config, record: Record) -> str:
 
 
 def texts(c: Config, record: Record) -> tuple[str, ...]:
-    """What the encoder reads of a record, its prefix too, and the target."""
+    """Returns the text that the encoder reads, with its prefix, and the target, if there is one."""
     return _source(c, record), *([target(c, record)] if "target" in record.fields else [])
 
 
 def unlabelled(c: Config) -> Callable[[Sequence[Record], TextEncoder], list[Record]] | None:
-    """Makes pairs of texts without targets, where the config says so."""
+    """Returns the function that makes pairs of texts without targets; None for other data."""
     return partial(denoising.examples, max_target=c.max_target) if c.denoise else None
 
 
@@ -232,8 +233,8 @@ def unlabelled(c: Config) -> Callable[[Sequence[Record], TextEncoder], list[Reco
 
 
 def prepare(keys: Keys, batch: Batch, *, start: int) -> Batch:
-    """`tokens` i32[b, t] become the inputs of the decoder: `start`, then the target without its last token, in each
-    segment. Adds `targets` i32[b, t] and `weights` float32 [b, t], which add to 1."""
+    """Replaces `tokens` i32[b, t] by the inputs of the decoder: in each segment `start`, then the target without its
+    last token. Adds `targets` i32[b, t] and `weights` float32 [b, t], which add to 1."""
     targets, segments = batch["tokens"], batch["segment_ids"]
     inputs = jnp.where(batch["positions"] == 0, start, jnp.roll(targets, 1, axis=1))
     known = jnp.take_along_axis(batch["known"], jnp.maximum(segments - 1, 0), axis=1) > 0
@@ -241,14 +242,14 @@ def prepare(keys: Keys, batch: Batch, *, start: int) -> Batch:
 
 
 def hidden(params: Tree, batch: Batch, model: Model, key: Array | None = None) -> Array:
-    """The decoder's output [b, t, d]."""
+    """Computes the decoder's output [b, t, d]."""
     return model.encode(params["encoder"], model_inputs(model, batch, conditions_on=Context.SOURCE), key).hidden
 
 
 def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model
 ) -> tuple[Array, tuple[Metrics, Carry]]:
-    """The mean cross-entropy of the targets' tokens, with label smoothing and the z-loss."""
+    """Computes the mean cross-entropy of the targets' tokens, with label smoothing and the z-loss."""
     total, nll, correct = smoothed_cross_entropy(
         model, params["encoder"], _head(params), hidden(params, batch, model, key), batch["targets"], batch["weights"],
         key, label_smoothing=c.label_smoothing, z_loss=c.z_loss)
@@ -265,13 +266,14 @@ def _head(params: Tree) -> Tree:
 def predict(
     params: Tree, batch: Batch, *, c: Config, model: Model, size: int, start: int, end: int, pad: int
 ) -> dict[str, dict[str, Array]]:
-    """Of batches that are not packed, for each source the tokens of its k texts, `generated` i32[b, 1, k, max_target],
-    with their log probabilities over the penalty, `score` float32 [b, 1, k]; and of its target's tokens, given those
-    before them, `nll` and `correct` float32 [b, t]. Ids from `size` on, rows of a padded table, are not generated."""
-    layer, own = output_layer(model), prepare(None, batch, start=start)
-    ones = jnp.ones(own["targets"].shape, jnp.float32)
+    """Generates k texts for each source of a batch that is not packed: their tokens `generated` i32[b, 1, k,
+    max_target], and `score` float32 [b, 1, k], their log probabilities over the length penalty. Computes `nll` and
+    `correct` float32 [b, t] of the target's tokens, given the tokens before them. Ids from `size` on, rows of a padded
+    table, are not generated."""
+    layer, prepared = output_layer(model), prepare(None, batch, start=start)
+    ones = jnp.ones(prepared["targets"].shape, jnp.float32)
     _, nll, correct = layer.cross_entropy(
-        params["encoder"], _head(params), hidden(params, own, model), own["targets"], ones)
+        params["encoder"], _head(params), hidden(params, prepared, model), prepared["targets"], ones)
     source = model_inputs(model, batch, conditions_on=Context.SOURCE).source
 
     def decode(tokens: Array, cache: Tree) -> tuple[Array, Tree]:
@@ -279,64 +281,65 @@ def predict(
         logits = layer.logits(params["encoder"], _head(params), output)
         return jnp.where(jnp.arange(logits.shape[-1]) < size, logits, -jnp.inf), cache  # ids without a token
 
-    found = decoding.generate(
+    generated = decoding.generate(
         decode, lambda number: model.state.cache(params["encoder"], number, c.max_target, source=source),
         len(batch["tokens"]), c.max_target, c.search, start=start, end=end, pad=pad, examples=batch["unit"][:, 0],
         skip=batch["generated"][:, 0] != 1)
     shape = (len(batch["tokens"]), 1, c.search.samples)
-    return {"units": {"generated": found.tokens.reshape(*shape, -1), "score": found.scores.reshape(shape)},
+    return {"units": {"generated": generated.tokens.reshape(*shape, -1), "score": generated.scores.reshape(shape)},
             "tokens": {"nll": nll, "correct": correct.astype(jnp.float32)}}
 
 
 def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
-    """The generated texts, and the metrics of those whose targets are known."""
+    """Predicts the generated texts, and measures them if all targets are known."""
     if c.denoise and units.columns["known"].all():
         return denoising.score(outputs)
     special = units.tokens[-1]  # every target ends with it
-    drawn = [[units.source.decode([*takewhile(lambda i: i != special, ids)]).strip() for ids in own.tolist()]
-             for own in outputs.arrays["generated"]]
-    texts = [own[0] for own in drawn]
+    generated = [[units.source.decode([*takewhile(lambda i: i != special, ids)]).strip() for ids in samples.tolist()]
+                 for samples in outputs.arrays["generated"]]
+    texts = [samples[0] for samples in generated]
     predictions: list[dict[str, Any]] = [
-        {"text": own[0], "score": scores[0]} | ({"texts": own, "scores": scores} if len(own) > 1 else {})
-        for own, scores in zip(drawn, (own.tolist() for own in outputs.arrays["score"]), strict=True)]
+        {"text": samples[0], "score": scores[0]} | ({"texts": samples, "scores": scores} if len(samples) > 1 else {})
+        for samples, scores in zip(generated, (scores.tolist() for scores in outputs.arrays["score"]), strict=True)]
     if not units.columns["known"].all():
         return Result({}, predictions)
     gold = [gold_of(record, target(c, record), _scheme(c)) for record in records]
     nll, correct = (np.concatenate(outputs.arrays[name]) for name in ("nll", "correct"))
     metrics = {"loss": float(nll.mean()), "lm_loss": float(nll.mean()), "lm_accuracy": float(correct.mean())}
     if "accuracy" in c.metrics:
-        metrics["majority_accuracy"] = max(Counter(each.text for each in gold).values()) / len(gold)
+        metrics["majority_accuracy"] = max(Counter(example.text for example in gold).values()) / len(gold)
     elif "token_accuracy" in c.metrics:
-        tags = Counter(tag for each in gold for tag in each.tags)
+        tags = Counter(tag for example in gold for tag in example.tags)
         metrics["majority_accuracy"] = max(tags.values()) / tags.total()
     if "answer_f1" in c.metrics:
-        metrics["always_empty_f1"] = sum(not each.answers for each in gold) / len(gold)
+        metrics["always_empty_f1"] = sum(not example.answers for example in gold) / len(gold)
     options = text_metrics.options(gold, c.positive, c.scheme)
     return Result(metrics | figures(c.metrics, gold, texts, options, TEXT_METRICS), predictions, gold, texts, options,
                   TEXT_METRICS)
 
 
 def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str, str]:
-    """The texts, one on each line; answers to questions by their ids, as the scripts of SQuAD read them; and
-    sacreBLEU's signature where BLEU was measured."""
+    """Writes the texts, one on each line, with sacreBLEU's signature if BLEU was measured; or answers to questions by
+    their ids, as the scripts of SQuAD read them."""
     if c.denoise:
         return {}
     if c.target == "{answers}":
-        found = {record.id: each["text"] for record, each in zip(records, result.predictions, strict=True)}
-        return {"predictions.json": json.dumps(found, ensure_ascii=False, indent=1) + "\n"}
+        by_id = {record.id: prediction["text"] for record, prediction in zip(records, result.predictions, strict=True)}
+        return {"predictions.json": json.dumps(by_id, ensure_ascii=False, indent=1) + "\n"}
     lines = "".join(f"{' '.join(prediction['text'].split())}\n" for prediction in result.predictions)
     return {"predictions.txt": lines} | (
         {"sacrebleu.txt": f"BLEU {result.metrics['bleu']:.2f} {signature()}\n"} if "bleu" in result.metrics else {})
 
 
 def compare(c: Config, record: Record, prediction: Mapping[str, Any]) -> Comparison:
-    """Two texts, by 1 - the sentence's chrF (as a fraction), the smallest of several right answers."""
+    """Compares two texts, by 1 - the sentence's chrF (as a fraction), the smallest over several right answers."""
     right = gold_of(record, target(c, record), _scheme(c)).answers or ("",)
     gold = " / ".join(dict.fromkeys(right)) or "(no answer)"
     if c.denoise:  # nothing is generated
         return Comparison(gold, "", 0.0)
     text = prediction["text"]
-    similarity = 1.0 if text in right else max(TASK_METRICS["chrf"].function([one], [text]) for one in right) / 100
+    chrf = TASK_METRICS["chrf"].function
+    similarity = 1.0 if text in right else max(chrf([answer], [text]) for answer in right) / 100
     return Comparison(gold, text or "(no text)", 1 - similarity)
 
 

@@ -21,15 +21,15 @@ from lmrep.objectives.base import Batch, FrozenPart, FrozenParts
 
 log = logging.getLogger(__name__)
 
-NAME = "words"  # in config.frozen
-LOOKUPS = {  # word -> what is looked up, in order
+NAME = "words"  # the name in config.frozen
+LOOKUPS = {  # word -> the forms that are looked up, in order
     "exact": lambda word: (word,), "lower": lambda word: (word.lower(),), "both": lambda word: (word, word.lower())}
-UNKNOWN, SPECIAL = -1, -2  # in place of a row of the word vectors
+UNKNOWN, SPECIAL = -1, -2  # values of `vector` for tokens without a row of the word vectors
 
 
 @dataclass(frozen=True)
 class WordVectors:
-    """Word vectors, config.frozen.words: a text file as GloVe's."""
+    """How the word vectors of config.frozen.words, a text file like GloVe's, are read."""
 
     lookup: str = setting("", "none: no word vectors; exact: the vector of the word as it is written; lower: that of "
                           "the word in lower case; both: the first, or else the second. All unknown words share one "
@@ -39,7 +39,7 @@ class WordVectors:
 
 @dataclass(frozen=True)
 class Characters:
-    """A convolution over the characters of a word (Ma and Hovy, 2016), which are the bytes of its UTF-8."""
+    """A convolution over the characters of a word (Ma and Hovy, 2016), which are its UTF-8 bytes."""
 
     filters: int = setting(0, "width of the result; 0: no characters (Ma and Hovy: 30)", at_least=0)
     width: int = setting(30, "of the characters' vectors", at_least=1)
@@ -49,7 +49,7 @@ class Characters:
 
 
 def fields(c: Any) -> dict[str, Field]:
-    """The fields that `columns` adds to batches; {} for a task that reads no words."""
+    """Returns the fields that `columns` adds to batches; {} for a task that reads no words."""
     if not hasattr(c, "words"):
         return {}
     vector = {"vector": Field("bt", np.int32, "row of the word's vector; -1 for unknown words, -2 for special tokens")}
@@ -58,12 +58,12 @@ def fields(c: Any) -> dict[str, Field]:
 
 
 def columns(c: Any, units: Units, frozen: FrozenParts) -> Units:
-    """The units with the columns that these vectors need: `vector` int32[n], the row of each token's word in the word
-    vectors, `UNKNOWN` or `SPECIAL`; `word_bytes` int32[n, y], the bytes of the word plus 1, and 0 after them.
+    """Adds the columns `vector` int32[n], the row of each token's word in the word vectors, `UNKNOWN` or `SPECIAL`, and
+    `word_bytes` int32[n, y], the bytes of the word plus 1, and 0 after them, to units, if the task reads them.
 
     Args:
       c: the config.
-      units: with the details `distinct`, the different words, and `number` [n], of each token's word, or -1.
+      units: with the details `distinct`, the different words, and `number` [n], the word of each token, or -1.
       frozen: the word vectors.
     """
     if not fields(c):
@@ -87,12 +87,12 @@ def columns(c: Any, units: Units, frozen: FrozenParts) -> Units:
 
 
 def width(c: Any, part: FrozenPart | None) -> int:
-    """d, of the vectors that `apply` returns; `part` has the word vectors, if there are any."""
+    """Returns the width of all vectors of `apply` together; `part` has the word vectors, if there are any."""
     return c.characters.filters + (part.specs["vectors"].shape[1] if part else 0)
 
 
 def specs(c: Any, part: FrozenPart | None) -> Tree:
-    """The parameters: `words`, of word vectors, and `characters`."""
+    """Declares the parameters `words`, of the word vectors, and `characters`, if the task reads them."""
     tree: dict[str, Any] = {}
     if part is not None:
         spec = part.specs["vectors"]
@@ -106,12 +106,12 @@ def specs(c: Any, part: FrozenPart | None) -> Tree:
 
 
 def apply(c: Any, params: Tree, frozen: Tree | None, batch: Batch, key: Array | None = None) -> list[Array]:
-    """The word vector and the character features [b, t, d] of each token's word, where the task reads them.
+    """Returns the word vectors and the character features [b, t, d] of tokens' words, as far as the task reads them.
 
     Args:
       c: the config.
-      params: as `specs`.
-      frozen: `vectors` [v, d], where they are not trained.
+      params: laid out as `specs`.
+      frozen: `vectors` [v, d], if they are not trained.
       batch: has `fields`.
       key: for dropout, None for none.
     """

@@ -21,15 +21,15 @@ from lmrep.tasks.base import Reads, Result, TaskDef, TextEncoder
 from lmrep.tasks.capability import PredictWord
 from lmrep.tasks.networks import Network
 
-# SuperGLUE's files: its names of our fields, and our spans, of its fields in characters.
+# SuperGLUE's names of fields -> ours; our spans -> its fields for their first character and the one after the last
 NAMES = {"sentence1": "text", "sentence2": "text2", "word": "lemma", "idx": "id"}
 SPANS = {"span": ("start1", "end1"), "span2": ("start2", "end2")}
 
 
 @dataclass(frozen=True)
 class Config(classification.Classes, networks.TextConfig):
-    """A classifier on the vectors of a pair of texts and of the target word in both: the means over its tokens.
-    By default a linear layer, as SuperGLUE's BERT baseline (Wang et al., 2019, section 4.1)."""
+    """A classifier on the vector of a pair of texts and of the target word in both, the mean over the word's tokens. By
+    default it is a linear layer, as in SuperGLUE's BERT baseline (Wang et al., 2019, section 4.1)."""
 
     published: ClassVar[tuple[str, ...]] = ("context", "end_of_text")
 
@@ -37,14 +37,14 @@ class Config(classification.Classes, networks.TextConfig):
 
 
 def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[Units, int]:
-    """A unit for each pair."""
+    """Makes a unit of each pair."""
     return target_words.encode(records, encoder, {"label": classification.class_numbers(c, records)})
 
 
 def logits(
     params: Tree, batch: Batch, net: Network, key: Array | None = None, carry: Carry | None = None
 ) -> tuple[Array, Carry | None]:
-    """As `networks.outputs`, float32 [b, n, classes]."""
+    """Computes (logits float32 [b, n, classes], the carry after the batch)."""
     keys = prng.split(key, 2)
     x = networks.token_vectors(params, batch, net, keys[0])
     words = [target_words.vectors(x, batch, number) for number in (1, 2)]
@@ -53,7 +53,7 @@ def logits(
 
 
 def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str, str]:
-    """A label a line, T or F, as WiC takes them; for labels true and false, SuperGLUE's JSON Lines."""
+    """Writes a label a line, T or F, as WiC takes them; for labels true and false, SuperGLUE's JSON Lines."""
     labels = [prediction["label"] for prediction in result.predictions]
     if {*c.labels} != {"true", "false"}:
         return {"predictions.txt": "".join(f"{label}\n" for label in labels)}
@@ -63,7 +63,7 @@ def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str
 
 
 def renamed(example: Mapping[str, Any]) -> dict[str, Any]:
-    """An example with our names in place of the names in SuperGLUE's files."""
+    """Replaces the names of SuperGLUE's files by ours in an example."""
     spans = {ours: [example[start], example[end]] for ours, (start, end) in SPANS.items()
              if {start, end} <= example.keys()}
     return {NAMES.get(name, name): value for name, value in example.items()} | spans

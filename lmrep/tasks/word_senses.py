@@ -40,7 +40,7 @@ from lmrep.tasks.networks import Network
 NAME, NEAREST = "word_senses", "nearest"
 METRICS = ("sense_f1", "sense_precision", "sense_recall")
 MASKED, EMPTY = -1e9, -1e30  # logits of a candidate without a mean vector, and where there is no candidate
-SCALE = 10.0  # initial one of cosines
+SCALE = 10.0  # initial factor of cosines
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Config(networks.TaskConfig, heads.Head):
 
 
 def resolve(c: Config, records: Sequence[Record]) -> Config:
-    """With the senses of the training data, and the candidates of its words."""
+    """Sets `labels` and `candidates` by the training data. Raises UserError if it does not fit the config."""
     for record in records:
         check(c, record)
     unseen.check(c.labels, records, _describe, _senses)
@@ -84,8 +84,9 @@ def _describe(record: Record, i: int) -> str:
 
 
 def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[Units, int]:
-    """A unit for each word, with the columns `candidates`, the numbers of its senses, the most frequent one first, and
-    `right`, 1 for those that are right and 0 for others; -1 where there is none, or it is not known."""
+    """Makes a unit of each word, with the columns `candidates`, the numbers of its senses, the most frequent one first,
+    and `right`, 1 for right and 0 for wrong candidates. They are -1 after the last candidate; `right` is -1 if it is
+    not known."""
     unseen.report(c.labels, records, _describe, _senses)
     inventory = inventory_of(c.candidates, c.labels)
     candidates, right = np.full((2, len(records), inventory.most), -1, np.int32)
@@ -106,12 +107,12 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
 
 
 def name_of(record: Record) -> str:
-    """lemma#pos of a record's word, with underscores for white space."""
+    """Returns lemma#pos of a record's word, with underscores for white space."""
     return "_".join(f"{record.fields['lemma']}#{record.fields.get('pos', '')}".split())
 
 
 def check(c: Any, record: Record) -> None:
-    """Refuses a record without a lemma, or with a sense that has white space."""
+    """Raises UserError for a record without a lemma, or with a sense that has white space."""
     if not record.fields["lemma"].strip():
         raise UserError(f"{record.where} has an empty lemma; expected the dictionary form of the word")
     for sense in record.fields.get("senses", ()):
@@ -120,8 +121,8 @@ def check(c: Any, record: Record) -> None:
 
 
 def lines(records: Iterable[Record]) -> tuple[str, ...]:
-    """A line for each lemma and part of speech of training data: lemma#pos and its senses with spaces between them, the
-    most frequent one first. Of a lemma's parts of speech the most frequent one is first."""
+    """Makes a line for each lemma and part of speech of training data: lemma#pos and its senses, the most frequent one
+    first, with spaces between them. A lemma's most frequent part of speech comes first."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for record in records:
         counts[name_of(record)].update(record.fields["senses"])
@@ -134,14 +135,15 @@ def lines(records: Iterable[Record]) -> tuple[str, ...]:
 
 
 class Inventory(NamedTuple):
-    """The candidates of words."""
+    """The candidate senses of words."""
 
     senses: dict[str, list[int]]  # lemma#pos -> the numbers of its senses among the labels, the most frequent one first
     lemmas: dict[str, list[int]]  # lemma -> its senses as any part of speech, in the same order
 
     def candidates(self, record: Record) -> list[int]:
-        """The senses of a record's word: those of its lemma as its part of speech; of a lemma that the training data
-        lacks as that, its first sense alone; without a part of speech, all of the lemma. [] for an unknown lemma."""
+        """Returns the senses of a record's word: those of its lemma as its part of speech. If the training data lacks
+        this part of speech, the first sense of the lemma; if the record has none, all senses; [] for an unknown lemma.
+        """
         name = name_of(record)
         if name in self.senses:
             return self.senses[name]
@@ -150,17 +152,17 @@ class Inventory(NamedTuple):
 
     @property
     def most(self) -> int:
-        """The largest number of candidates of a word; 1 at least."""
+        """Returns the largest number of candidates of a word, at least 1."""
         return max(map(len, (*self.senses.values(), *self.lemmas.values())), default=1)
 
 
 def inventory_of(lines: Sequence[str], labels: Sequence[str]) -> Inventory:
-    """The candidates that `lines` lists; senses that are none of the labels are left out."""
+    """Reads the candidates from `lines`, without senses that are not among the labels."""
     numbers, senses, lemmas = {label: i for i, label in enumerate(labels)}, {}, {}
-    for name, *found in map(str.split, lines):
-        senses[name] = [numbers[sense] for sense in found if sense in numbers]
-        own = lemmas.setdefault(name.rpartition("#")[0], [])
-        own += [number for number in senses[name] if number not in own]
+    for name, *line_senses in map(str.split, lines):
+        senses[name] = [numbers[sense] for sense in line_senses if sense in numbers]
+        lemma_senses = lemmas.setdefault(name.rpartition("#")[0], [])
+        lemma_senses += [number for number in senses[name] if number not in lemma_senses]
     return Inventory(senses, lemmas)
 
 
@@ -168,7 +170,7 @@ def inventory_of(lines: Sequence[str], labels: Sequence[str]) -> Inventory:
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
-    """A classifier of words, or the mean vectors of senses."""
+    """Classify words by a head, or by the nearest mean vector of a sense."""
     if c.network == NEAREST:
         if model.width:
             raise UserError("config.objective.network is nearest, whose vectors are those of a frozen encoder, and "
@@ -191,23 +193,23 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
 
 
 def means(count: int, width: int) -> Tree:
-    """The sums of the vectors of each sense, float32 [senses, d], and the numbers of its examples, before the first
-    batch."""
+    """Returns the `sums` of the vectors of each sense, float32 [senses, d], and the `counts` of its examples, float32
+    [senses], before the first batch: 0."""
     return {"sums": jnp.zeros((count, width)), "counts": jnp.zeros(count)}
 
 
 def prepare(keys: Keys, batch: Batch) -> Batch:
-    """With `weights` f32[b, n], which add to 1 over the words that have a right sense among their candidates."""
+    """Adds `weights` f32[b, n], which add to 1 over the words that have a right sense among their candidates."""
     return batch | {"weights": normalize_weights((batch["unit"] >= 0) & (batch["right"] == 1).any(-1))}
 
 
 def word_vectors(params: Tree, batch: Batch, net: Network, key: Array | None = None) -> Array:
-    """[b, n, d]."""
+    """Computes the vectors of the target words, [b, n, d]."""
     return target_words.vectors(networks.token_vectors(params, batch, net, key), batch, 1)
 
 
 def logits(params: Tree, batch: Batch, net: Network, key: Array | None = None) -> Array:
-    """float32 [b, n, k], of the candidates."""
+    """Computes the logits of the candidates, float32 [b, n, k]."""
     keys = prng.split(key, 2)
     y = heads.apply(params["objective"][NAME], word_vectors(params, batch, net, keys[0]), net.c, keys[1])
     candidates = batch["candidates"]
@@ -215,8 +217,8 @@ def logits(params: Tree, batch: Batch, net: Network, key: Array | None = None) -
 
 
 def cosines(x: Array, batch: Batch, shared: Tree, scale: Array) -> Array:
-    """float32 [b, n, k]: the cosines of the vectors x [b, n, d] and the means of their candidates, times SCALE exp(s);
-    `MASKED` for a candidate without examples."""
+    """Computes the cosines of the vectors x [b, n, d] with the means of their candidates, times SCALE exp(`scale`),
+    float32 [b, n, k]; `MASKED` for a candidate without examples."""
     candidates = batch["candidates"]
     chosen = jnp.maximum(candidates, 0)
     x, mean = (y / jnp.maximum(jnp.linalg.norm(y, axis=-1, keepdims=True), 1e-9)
@@ -228,7 +230,7 @@ def cosines(x: Array, batch: Batch, shared: Tree, scale: Array) -> Array:
 def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, net: Network
 ) -> tuple[Array, tuple[Metrics, Carry]]:
-    """The mean negative log-probability of the right senses together, among the candidates."""
+    """Computes the mean negative log probability of the right senses together, among the candidates."""
     y = logits(params, batch, net, key)
     return (nll(y, batch) * batch["weights"]).sum(), ({}, carry)
 
@@ -236,8 +238,8 @@ def loss(
 def nearest_loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, net: Network
 ) -> tuple[Array, tuple[Metrics, Carry]]:
-    """As `loss`, by the means of the batches before, of which the words that have a right sense with a mean count; and
-    the carry with the vectors of this batch. The loss fits the scale of the cosines alone."""
+    """Computes the loss by the means of earlier batches, over the words that have a right sense with a mean, and adds
+    the vectors of this batch to the carry. The loss trains the scale of the cosines alone."""
     x, shared = word_vectors(params, batch, net), carry.shared
     y = cosines(x, batch, shared, params["objective"][NAME]["scale"])
     right = (batch["right"] == 1) & (batch["unit"] >= 0)[..., None]
@@ -250,12 +252,12 @@ def nearest_loss(
 
 
 def nll(y: Array, batch: Batch) -> Array:
-    """float32 [b, n], finite where no sense is right."""
+    """Computes the negative log probability of the right senses, float32 [b, n]; finite if no sense is right."""
     return jax.nn.logsumexp(y, -1) - jax.nn.logsumexp(jnp.where(batch["right"] == 1, y, EMPTY), -1)
 
 
 def predict(params: Tree, batch: Batch, *, net: Network) -> dict[str, dict[str, Array]]:
-    """`log_probabilities` float32 [b, n, k], of the candidates."""
+    """Computes `log_probabilities` float32 [b, n, k] of the candidates."""
     if net.c.network != NEAREST:
         y = logits(params, batch, net)
     elif "shared" in params:
@@ -270,7 +272,7 @@ def predict(params: Tree, batch: Batch, *, net: Network) -> dict[str, dict[str, 
 
 
 def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
-    """The most probable candidate of each word, and no answer for a word without candidates."""
+    """Predicts the most probable candidate of each word, and no answer for a word without candidates."""
     table = np.stack(outputs.arrays["log_probabilities"]).astype(np.float64)
     candidates = units.columns["candidates"]
     senses = [[c.labels[number] for number in numbers[numbers >= 0]] for numbers in candidates]
@@ -291,21 +293,21 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
 
 
 def submission(c: Config, records: Sequence[Record], result: Result) -> dict[str, str]:
-    """A key file, as the scorer of Raganato et al. reads it: a line of id and sense for each word with an answer."""
+    """Writes a key file for the scorer of Raganato et al.: a line of id and sense for each word with an answer."""
     return {"predictions.txt": "".join(
         f"{record.id} {prediction['sense']}\n" for record, prediction in zip(records, result.predictions, strict=True)
         if prediction["sense"])}
 
 
 def compare(c: Config, record: Record, prediction: Mapping[str, Any]) -> Comparison:
-    """The right senses beside the answer, by the negative logarithm of the probability of the right ones."""
+    """Compares the right senses with the answer, by the negative logarithm of the probability of the right ones."""
     probability = sum(prediction["probabilities"].get(sense, 0.0) for sense in record.fields["senses"])
     return Comparison(" ".join(record.fields["senses"]), show(prediction),
                       float(-np.log(min(1.0, max(probability, sys.float_info.min)))))
 
 
 def show(prediction: Mapping[str, Any]) -> str:
-    """The sense with its probability."""
+    """Shows the sense with its probability."""
     sense = prediction["sense"]
     return f"{sense} ({prediction['probabilities'][sense]:.1%})" if sense else "no answer"
 

@@ -1,4 +1,4 @@
-"""Words of texts: where they are, their ids, the windows of long sentences, and vectors of words."""
+"""Words of texts: their spans, their ids, windows of long sentences, and vectors of words."""
 
 import itertools
 import re
@@ -18,8 +18,8 @@ Span = tuple[int, int]
 
 
 def spans(text: str, tokenizer: Tokenizer) -> list[Span]:
-    """The characters [start, end) of each word of a text: what white space separates, split where the tokenizer splits
-    words, such as at punctuation; and punctuation at the ends of a word that the tokenizer leaves whole."""
+    """Splits a text into words, characters [start, end): at white space, where the tokenizer splits words, such as at
+    punctuation, and between a word and the punctuation at its ends."""
     encoding = tokenizer.encode(text)
     starts = {span[0] for (before, word), span in zip(
         itertools.pairwise([None, *encoding.words]), encoding.offsets, strict=True) if word != before}
@@ -32,13 +32,13 @@ def spans(text: str, tokenizer: Tokenizer) -> list[Span]:
 
 
 def white_space_spans(text: str) -> Iterator[Span]:
-    """The characters [start, end) of what white space separates."""
+    """Splits a text at white space into characters [start, end)."""
     return (match.span() for match in re.finditer(r"\S+", text))
 
 
 def _without_edges(text: str, start: int, end: int) -> list[Span]:
-    """A word, without the punctuation marks at its ends, which are words of their own; one without letters and digits
-    stays whole."""
+    """Splits the punctuation marks at the ends of a word from it, one by one. A word without letters and digits stays
+    whole."""
     inner = [i for i in range(start, end) if not unicodedata.category(text[i]).startswith("P")]
     if not any(text[i].isalnum() for i in inner):
         return [(start, end)]
@@ -47,7 +47,7 @@ def _without_edges(text: str, start: int, end: int) -> list[Span]:
 
 
 def word_ids(records: Sequence[Record], encoder: TextEncoder) -> dict[str, np.ndarray]:
-    """The ids of each word, one at least."""
+    """Returns {word: its ids, at least one}. Raises UserError for a word without ids if there is no unknown token."""
     where: dict[str, str] = {}
     for record in records:
         for word in record.fields["words"]:
@@ -66,17 +66,17 @@ def word_ids(records: Sequence[Record], encoder: TextEncoder) -> dict[str, np.nd
 def windows(
     sizes: np.ndarray, capacity: int, stride: int, left: bool = False
 ) -> list[tuple[int, int, np.ndarray]]:
-    """The windows of a sentence.
+    """Splits a sentence into overlapping windows of whole words.
 
     Args:
-      sizes: [w], tokens of each word, at most `capacity`.
-      capacity: tokens of a window at most.
-      stride: tokens between the starts of windows, which are starts of words.
-      left: whether context is that on the left alone.
+      sizes: [w], the number of tokens of each word, at most `capacity`.
+      capacity: the most tokens of a window.
+      stride: tokens between the starts of windows, rounded down to starts of words.
+      left: whether only context on the left counts.
 
     Returns:
-      (first word, word after the last, bool mask of the words that have the most context there) for each window. Of
-      two windows a word has the most context in that with more tokens on its shorter side. Each word is chosen once.
+      (first word, word after the last, bool mask of the words that have most context in this window) for each window.
+      The context of a word is the number of tokens on its shorter side. Each word is in one mask alone.
     """
     ends = np.cumsum(sizes)
     starts = ends - sizes
@@ -97,15 +97,17 @@ def windows(
 
 
 def representatives(word: np.ndarray, pieces: str) -> np.ndarray:
-    """bool [t], the tokens that stand for their words: each first one, or each last one; `word` [t] as in `encode`."""
+    """Tells which tokens represent their words, bool [t]: the first of each word, or with `pieces="last"` the last.
+    `word` [t] is the index of each token's word; -1 for none."""
     padded = np.pad(word, 1, constant_values=-1)
     return (word >= 0) & (word != (padded[2:] if pieces == "last" else padded[:-2]))
 
 
 def word_means(x: Array, word: Array, segment_ids: Array) -> Array:
-    """x [b, t, d] -> [b, t, d]: at each token of a word the mean of x over the word's tokens, and 0 elsewhere.
+    """Computes at each token of a word the mean of x [b, t, d] over the word's tokens, and 0 elsewhere: [b, t, d].
 
-    A product with the matrix of which tokens belong together, which is exact in any order, unlike sums by index.
+    It multiplies by the matrix of tokens that belong together, so that the order of sums does not matter, unlike with
+    sums by index.
     """
     def equal(ids: Array) -> Array:
         return ids[:, :, None] == ids[:, None, :]
