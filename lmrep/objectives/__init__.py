@@ -1,4 +1,4 @@
-"""What a network is trained to predict: one file per objective, looked up by name in `OBJECTIVES`."""
+"""Training objectives: one file per objective, looked up by name in `OBJECTIVES`."""
 
 from lmrep.core.components import component_table
 from lmrep.objectives import (

@@ -18,16 +18,16 @@ from lmrep.models.base import Context, Model
 from lmrep.objectives.uses import Uses
 
 Names = Sequence[str | None] | None
-Batch = dict[str, Any]  # arrays [b, ...] by name, and a second text as a batch; those under "shared" have no batch axis
+Batch = dict[str, Any]  # arrays [b, ...] by name, and a second text as a batch; arrays in "shared" have no batch axis
 Metrics = dict[str, tuple[Array, Array]]  # name -> (sum, count), so that any grouping adds up
-BATCH_FIELDS = ("tokens", "segment_ids", "example")  # those that every format has
+BATCH_FIELDS = ("tokens", "segment_ids", "example")  # the fields that every format has
 
 
 class Keys(NamedTuple):
     """Random keys for one batch's `prepare`, and the step, for what changes during training."""
 
-    per_example: Array  # key[b]: what belongs to an example is drawn from its own
-    shared: Array  # key[]: for draws that the batch shares, as the negatives of a sampled softmax
+    per_example: Array  # key[b], a key for each example's draws
+    shared: Array  # key[], for draws that the batch shares, such as the negatives of a sampled softmax
     step: Array | int = 0  # i32[], the updates before this one; 0 on validation and for static objectives
 
 
@@ -37,35 +37,34 @@ class EvaluationKeys(Keys):
 
 
 class Carry(NamedTuple):
-    """What an objective carries from one step to the next."""
+    """State that an objective carries from one step to the next."""
 
-    per_example: Tree = ()  # leaves lead with the batch axis: recurrent states, memories
-    shared: Tree = ()  # leaves that have none: running statistics; threaded through microbatches in their order
+    per_example: Tree = ()  # arrays [b, ...]: recurrent states, memories
+    shared: Tree = ()  # arrays without a batch axis: running statistics; threaded through microbatches in their order
 
 
 class Objective(NamedTuple):
-    """What a network is trained to predict, as pure functions with the config bound.
+    """A training objective as pure functions, with the config bound.
 
     Attributes:
-      name: of `OBJECTIVES`.
+      name: its name in `OBJECTIVES`.
       specs: {"encoder": ..., "objective": ...}, trees of `ParamSpec`.
       prepare: (Keys, batch) -> the batch with inputs, targets and weights. Its field `weights`, if it has one, is above
-        0 where the first term of the loss counts: masked tokens, labelled texts. A draw that all examples share lies
-        under `batch["shared"]`, whose leaves are never split into microbatches.
+        0 where the first term of the loss counts: masked tokens, labelled texts. Draws that all examples share are in
+        `batch["shared"]`, whose arrays are never split into microbatches.
       loss: (params, batch, key, carry) -> (a plain sum over examples, (metrics, carry)); `key` is for dropout, None for
         none.
       frozen: specs of parameters that get no gradient and no optimizer state (a teacher, a language model under a
         tagger); `loss`, `predict` and `penalty` find them under params["frozen"].
-      carry: batch_size -> the state that the first step starts from.
+      carry: batch_size -> the carry before the first step.
       penalty: params -> a term added to the loss once a step.
-      predict: (params, batch without targets, ...) -> arrays of predictions, as its capability reads them. Where the
-        carry has running statistics, the run's `carry.shared` is under params["shared"].
-      terms: the metrics that `loss` is the weighted sum of, with their weights: {"mlm_loss": 1.0, "pair_loss": 1.0}.
+      predict: (params, batch without targets, ...) -> arrays of predictions, for its capability. If the carry has
+        running statistics, the run's `carry.shared` is in params["shared"].
+      terms: {"mlm_loss": 1.0, "pair_loss": 1.0}: the metrics, with their weights, whose weighted sum is `loss`.
         Evaluation sums their means, so that its loss does not depend on the batch size. A batch in which one of them
-        counts nothing has no targets, and is an error. {}: `loss` is the mean over examples of something that each
-        example has by itself.
+        counts nothing has no targets, and is an error. {}: `loss` is a mean over examples.
       static: whether `prepare` depends on the example's number alone (BERT's static masks).
-      uses: what is asked of a trained model.
+      uses: the functions that inference, reports, conversion and planning need.
     """
 
     name: str
@@ -85,14 +84,14 @@ class FrozenPart(NamedTuple):
     """Parameters that an objective reads and no optimizer changes: `config.frozen`."""
 
     name: str  # in `config.frozen`; an objective finds the parameters under params["frozen"][name]
-    source: str  # where they come from, for people
+    source: str  # the run or file that they come from, for people
     specs: Tree  # of the parameters, {"encoder": ..., "objective": ...} of a model; {"vectors": [v, d]} of word vectors
-    tokens: Sequence[str]  # of its tokenizer, by id; the words of word vectors
+    tokens: Sequence[str]  # the tokens of its tokenizer, by id; the words of word vectors
     model: Model | None = None  # None for word vectors
-    objective: Objective | None = None  # that the model was trained with; None for word vectors
-    config: Any = None  # of that objective
+    objective: Objective | None = None  # the objective that the model was trained with; None for word vectors
+    config: Any = None  # the config of that objective
     values: Mapping[str, np.ndarray] = {}  # float32 arrays by path; {} where only shapes are needed
-    fingerprint: str = ""  # of network and values; "" without values
+    fingerprint: str = ""  # identifies network and values; "" without values
 
 
 FrozenParts = Mapping[str, FrozenPart]
@@ -109,8 +108,8 @@ class Capability(Protocol):
       name: for configs and reports, "fill_mask".
       summary: what it does, for help texts: "fills in masked words".
       example: a suitable text.
-      options: a frozen record of the options of `predict`.
-      sample_options: those that a trained run is tried with at its end.
+      options: the frozen record of the options of `predict`.
+      sample_options: the options for samples at the end of training.
 
     Prompts are strings, or of the types in the optional attribute `types`. `prompt_from` is optional: without it, a run
     is tried with `example`.
@@ -123,7 +122,7 @@ class Capability(Protocol):
     sample_options: Any
 
     def accepts(self, text: str) -> bool:
-        """Tells whether a text is a prompt for it, by its form alone."""
+        """Tells by its form alone whether a text is a prompt for this capability."""
 
     def check(self, texts: Sequence[str], tokenizer: Any, max_length: int, names: Names = None) -> None:
         """Raises UserError for unsuitable texts; `names` are what messages call them."""
@@ -155,23 +154,23 @@ class ObjectiveDef(NamedTuple):
     # (config, model, vocabulary) -> Objective; with a fourth argument, `frozen={}`, if there are `parts`: each
     # `FrozenPart` by name. A run that is loaded for predictions may have no `teachers`.
     build: Callable[..., Objective]
-    # every metric that its `loss` returns on validation data, and those that are `optional`
+    # every metric that its `loss` returns on validation data, with the optional ones
     metrics: Mapping[str, Metric]
-    # config -> None; raises UserError where its fields do not fit each other
+    # config -> None; raises UserError if its fields do not fit each other
     check: Callable[[Any], None] = lambda config: None
     # config -> the batch fields that it needs of a format
     batch_fields: Callable[[Any], tuple[str, ...]] = lambda config: BATCH_FIELDS
     # config -> what training conditions on, which must be in `Model.conditions_on`
     conditions_on: Callable[[Any], Context] = lambda config: Context.BOTH
-    # what a model trained with it can predict; a text is given to the first that accepts it
+    # the predictions that a trained model can make; a text is given to the first that accepts it
     capabilities: tuple[Capability, ...] = ()
-    # fields of the config that add losses or weigh them, and leave examples and targets of other metrics as they are.
-    # Reports compare runs that differ in these.
+    # fields of the config that add losses or weigh them, and do not change examples and targets of other metrics.
+    # Reports compare runs that differ in these fields.
     loss_fields: tuple[str, ...] = ()
-    # fields of the config that may differ when a run is evaluated: how texts are searched
+    # fields of the config that may differ when a run is evaluated, such as how texts are searched
     evaluation_fields: tuple[str, ...] = ()
     # config -> the names of the frozen parts that it reads, which `config.frozen` must have
     parts: Callable[[Any], tuple[str, ...]] = lambda config: ()
-    # of these, the ones that only the loss reads, given the same tokens as the network: they must have been trained
-    # with the tokens of this run's tokenizer, and predictions need none of them
+    # the parts among these that only the loss reads, from the same tokens as the network: they must have been trained
+    # with the tokens of this run's tokenizer, and predictions do not need them
     teachers: tuple[str, ...] = ()

@@ -3,9 +3,8 @@
 
 The two directions read two streams of sentences (format `sentence_stream`), and the state of each is carried from batch
 to batch, with gradients truncated at the start of each example. A stream marks the begin of each sentence: <S> in the
-forward direction, </S> in the backward one. Where the next sentence begins, the mark of the end is predicted instead,
-so that </S> is never read and <S> never predicted in the forward direction, and the other way round in the backward
-one.
+forward direction, </S> in the backward one. At the start of the next sentence the other mark is predicted, so that the
+forward direction never reads </S> and never predicts <S>, and the backward direction the other way round.
 
 Training uses a sampled softmax, evaluation the full one. Both directions share one draw of negatives; the released code
 draws them for each direction.
@@ -32,7 +31,7 @@ from lmrep.metrics import accuracy_metric, loss_metric
 from lmrep.models.base import DIRECTIONS, Context, Model, check_context, model_inputs
 from lmrep.objectives import scoring
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
-from lmrep.objectives.causal import restart
+from lmrep.objectives.causal import initial_carry, next_carry, restart
 from lmrep.objectives.outputs import normalize_weights, output_specs, output_table, sums
 from lmrep.objectives.scoring import Scoring, Views
 from lmrep.objectives.uses import NetworkUse, Uses
@@ -57,8 +56,8 @@ class Marks(NamedTuple):
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
-    """Predict each word from those before it and, if the network has a backward direction, from those after it. Raises
-    UserError if the network's directions do not each read their own side, or a tied table would not be shared."""
+    """Predict each word from the words before it and, if the network has a backward direction, from those after it.
+    Raises UserError if a direction reads both sides, or a tied table would not be shared."""
     check_context(model, Context.EACH_SIDE, "objective 'bidirectional'")
     names = model.output.names
     if not c.shared and model.output.table is not None and len(names) > 1:
@@ -72,7 +71,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         specs={"encoder": model.specs, "objective": {"bidirectional": specs(c, model)}},
         prepare=partial(prepare, c=c, marks=marks, model=model),
         loss=partial(loss, model=model, most_frequent=int(np.argmax(vocabulary.counts))),
-        carry=lambda batch_size: Carry(model.state.carry(batch_size)) if model.state.carry else Carry(),
+        carry=partial(initial_carry, model=model),
         terms={f"{name}_loss": 1 / len(names) for name in names},
         uses=Uses(
             Context.EACH_SIDE,
@@ -144,9 +143,8 @@ def loss(
         total += more
         by_direction = zip(*(jnp.split(values, len(group), 1) for values in per_word), strict=True)
         losses |= dict(zip(group, by_direction, strict=True))
-    if state is not None:
-        carry = carry._replace(per_example=jax.lax.stop_gradient(encoded.carry))
-    return total, (_metrics(losses, targets, weights, drawn is not None, most_frequent), carry)
+    metrics = _metrics(losses, targets, weights, drawn is not None, most_frequent)
+    return total, (metrics, next_carry(carry, state, encoded))
 
 
 def _metrics(
@@ -173,7 +171,7 @@ def _heads(params: Tree, names: tuple[str, ...]) -> list[tuple[tuple[str, ...], 
 
 
 def initial_state(batch: Batch, carry: Carry, model: Model) -> Tree | None:
-    """Returns the state that each direction of each example continues from, as `causal.initial_state`."""
+    """Returns the state that each direction of each example continues from, by name, as `causal.initial_state`."""
     if "reset" not in batch or not jax.tree.leaves(carry.per_example):
         return None
     initial = model.state.carry(batch["reset"].shape[0])

@@ -1,4 +1,4 @@
-"""Causal language modelling: each token is predicted from those before it (Radford et al., 2018, 2019).
+"""Causal language modelling: each token is predicted from the tokens before it (Radford et al., 2018, 2019).
 
 Any network that can be conditioned on the left context will do: with GPT-2 it is the paper's model, with BERT the "no
 NSP & LTR" ablation of Devlin et al. (2019, section 5.1), with an LSTM the model of Zaremba et al. (2014).
@@ -23,7 +23,7 @@ from lmrep.models.base import Context, Encoded, Model, check_context, model_inpu
 from lmrep.objectives import mlm_head, scoring
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
 from lmrep.objectives.capabilities import GenerateText
-from lmrep.objectives.outputs import normalize_weights, output_layer, sums
+from lmrep.objectives.outputs import head_params, normalize_weights, output_layer, sums
 from lmrep.objectives.scoring import Scoring
 from lmrep.objectives.uses import HeldOut, NetworkUse, NextToken, Uses
 
@@ -41,7 +41,7 @@ class Config:
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
-    """Predict each token from those before it."""
+    """Predict each token from the tokens before it."""
     check_context(model, Context.LEFT, "objective 'causal'")
     head = specs(c, model)
     return Objective(
@@ -50,7 +50,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         specs={"encoder": model.specs, **({"objective": {"causal": head}} if head else {})},
         prepare=partial(prepare, c=c),
         loss=partial(loss, c=c, model=model, most_frequent=int(np.argmax(vocabulary.counts))),
-        carry=lambda batch_size: Carry(model.state.carry(batch_size)) if model.state.carry else Carry(),
+        carry=partial(initial_carry, model=model),
         terms={"lm_loss": 1.0},
         uses=Uses(
             Context.LEFT,
@@ -66,7 +66,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
 
 
 def specs(c: Config, model: Model) -> Tree:
-    """Declares the head: a projection where the table's width is not the network's, a table where none is tied."""
+    """Declares the head: a projection if the table's width is not the network's, and a table if none is tied."""
     e, init, output = model.output.width, model.head_style.init, output_layer(model).specs
     if c.head == "transform":
         return lm_head.specs(model.width, e, model.vocab_size, init) | output
@@ -98,16 +98,24 @@ def loss(
     encoded = encode(params, batch, model, c, key, state)
     hidden = before_table(params, encoded.hidden, model, c)
     total, nll, correct = output_layer(model).cross_entropy(
-        params["encoder"], _head(params), hidden, batch["targets"], batch["weights"], key)
-    if state is not None:
-        carry = carry._replace(per_example=jax.lax.stop_gradient(encoded.carry))
+        params["encoder"], head_params(params, "causal"), hidden, batch["targets"], batch["weights"], key)
     return total, (sums(batch["weights"] > 0, lm_loss=nll, lm_accuracy=correct,
-                        most_frequent_accuracy=batch["targets"] == most_frequent), carry)
+                        most_frequent_accuracy=batch["targets"] == most_frequent), next_carry(carry, state, encoded))
+
+
+def initial_carry(batch_size: int, *, model: Model) -> Carry:
+    """Returns the carry before the first batch: the initial states of the network, if it has any."""
+    return Carry(model.state.carry(batch_size)) if model.state.carry else Carry()
+
+
+def next_carry(carry: Carry, state: Tree | None, encoded: Encoded) -> Carry:
+    """Replaces the states in the carry by those after the batch, without a gradient, if it continued a `state`."""
+    return carry if state is None else carry._replace(per_example=jax.lax.stop_gradient(encoded.carry))
 
 
 def initial_state(batch: Batch, carry: Carry, model: Model) -> Tree | None:
     """Returns the state that each example continues from, without a gradient: the previous batch's, or the initial one
-    where `reset` i32[b] is 1. None where the examples of a format do not continue each other, or no state is given."""
+    where `reset` i32[b] is 1. None if the examples of the format do not continue each other, or the carry is empty."""
     if "reset" not in batch or not jax.tree.leaves(carry.per_example):
         return None
     return restart(batch["reset"], carry.per_example, model.state.carry(len(batch["reset"])))
@@ -124,7 +132,7 @@ def restart(reset: Array, state: Tree, initial: Tree) -> Tree:
 def encode(
     params: Tree, batch: Batch, model: Model, c: Config, key: Array | None = None, state: Tree = None
 ) -> Encoded:
-    """Computes the network's output for a batch, from `state` on where one is given."""
+    """Computes the network's output for a batch, continuing from `state` if it is not None."""
     segment_ids = batch["segment_ids"]
     visible = jnp.minimum(segment_ids, 1) if c.across else segment_ids
     inputs = model_inputs(model, batch, conditions_on=Context.LEFT, segment_ids=visible, positions=not c.across,
@@ -133,8 +141,8 @@ def encode(
 
 
 def before_table(params: Tree, hidden: Array, model: Model, c: Config) -> Array:
-    """Computes what is multiplied with the output table [..., e], given the last layer's output [..., d]."""
-    head = _head(params)
+    """Computes the vectors [..., e] that the output table multiplies, given the last layer's output [..., d]."""
+    head = head_params(params, "causal")
     if c.head == "transform":
         return mlm_head.transform(head, hidden, model)
     return linear.apply(head["project"], hidden) if "project" in head else hidden
@@ -142,25 +150,22 @@ def before_table(params: Tree, hidden: Array, model: Model, c: Config) -> Array:
 
 def next_token_logits(params: Tree, hidden: Array, *, model: Model, c: Config) -> Array:
     """Computes logits float32 [b, t, v] of the last layer's output [b, t, d]."""
-    return output_layer(model).logits(params["encoder"], _head(params), before_table(params, hidden, model, c))
+    x = before_table(params, hidden, model, c)
+    return output_layer(model).logits(params["encoder"], head_params(params, "causal"), x)
 
 
 def next_token_nll(params: Tree, hidden: Array, targets: Array, *, model: Model, c: Config) -> Array:
     """Computes -log probability of the `targets` i32[b, t] given the last layer's output [b, t, d], float32 [b, t]."""
     x = before_table(params, hidden, model, c)
-    return output_layer(model).cross_entropy(params["encoder"], _head(params), x, targets, jnp.ones(targets.shape))[1]
+    return output_layer(model).cross_entropy(
+        params["encoder"], head_params(params, "causal"), x, targets, jnp.ones(targets.shape))[1]
 
 
 def log_probabilities(params: Tree, batch: Batch, *, model: Model, c: Config) -> Array:
     """Computes the log probability float32 [b, m] of `targets` i32[b, m], each after a `predicted` position."""
     hidden = jnp.take_along_axis(encode(params, batch, model, c).hidden, batch["predicted"][..., None], axis=1)
     return output_layer(model).log_probabilities(
-        params["encoder"], _head(params), before_table(params, hidden, model, c), batch["targets"])
-
-
-def _head(params: Tree) -> Tree:
-    """Returns the head's parameters; {} where it has none, and the tree no `objective`."""
-    return params.get("objective", {}).get("causal", {})
+        params["encoder"], head_params(params, "causal"), before_table(params, hidden, model, c), batch["targets"])
 
 
 def held_out(batch: Batch) -> HeldOut:

@@ -13,7 +13,7 @@ from lmrep.core.vocabulary import Vocabulary
 from lmrep.models.base import Context, Model
 from lmrep.objectives import causal, teaching
 from lmrep.objectives.base import Batch, Carry, FrozenPart, FrozenParts, Keys, Objective, ObjectiveDef
-from lmrep.objectives.outputs import check_table, normalize_weights, output_table
+from lmrep.objectives.outputs import check_table, head_params, normalize_weights, output_table
 from lmrep.objectives.teaching import TEACHER
 
 STUDENT = causal.Config()
@@ -27,7 +27,7 @@ class Config(teaching.Config):
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = {}) -> Objective:  # noqa: B006
-    """Predict each next token, and what a teacher predicts."""
+    """Predict each next token, and the distribution of a teacher."""
     check_table(model)
     part = teaching.teacher(c, model, frozen, _has_table_logits,
                             "a causal language model (for a masked one choose objective=distillation)")
@@ -65,8 +65,8 @@ def encode(params: Tree, batch: Batch, model: Model, key: Array | None) -> Array
 def logits(
     params: Tree, batch: Batch, hidden: Array, model: Model, key: Array | None, form: causal.Config = STUDENT
 ) -> teaching.Logits:
-    """Returns the logits of the next tokens, of a head as `form` says."""
-    head = params.get("objective", {}).get("causal", {})
+    """Returns the logits of the next tokens, by a head with the config `form`."""
+    head = head_params(params, "causal")
     return teaching.Logits(causal.before_table(params, hidden, model, form), output_table(model, params, head, key),
                            head.get("bias"))
 

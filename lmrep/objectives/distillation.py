@@ -37,16 +37,16 @@ class Config(teaching.Config):
                         "do not depend on the others, as always on validation", choices=("sequence", "batch"))
     smoothing: float = setting(0.7, "a token is chosen with a probability proportional to max(count, 1)^-smoothing; 0: "
                                "all tokens with the same one", at_least=0)
-    mask: float = setting(0.8, "fraction of those replaced by [MASK]", at_least=0, at_most=1)
-    keep: float = setting(0.1, "fraction of those left unchanged", at_least=0, at_most=1)
-    random: float = setting(0.1, "fraction of those replaced by a random token, of the full vocabulary", at_least=0,
-                            at_most=1)
+    mask: float = setting(0.8, "fraction of the chosen tokens replaced by [MASK]", at_least=0, at_most=1)
+    keep: float = setting(0.1, "fraction of the chosen tokens left unchanged", at_least=0, at_most=1)
+    random: float = setting(0.1, "fraction of the chosen tokens replaced by a random token, of the full vocabulary",
+                            at_least=0, at_most=1)
     alpha_mlm: float = setting(2.0, "weight of the masked-LM loss", at_least=0)
     restrict_ce_to_mask: bool = setting(False, "whether alpha_ce and alpha_mse act on masked tokens alone")
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = {}) -> Objective:  # noqa: B006
-    """Predict masked tokens, and what a teacher predicts."""
+    """Predict masked tokens, and the distribution of a teacher."""
     masking.check(c)
     masking.check_mask_token("distillation", vocabulary)
     part = teaching.teacher(c, model, frozen, lambda part: "masked" in part.specs.get("objective", {}),
@@ -111,12 +111,12 @@ def mask_batch(
 
 
 def _rank(scores: Array) -> Array:
-    """Ranks `scores` [n, k], i32: 0 for the largest of its line, 1 for the next."""
+    """Ranks `scores` [n, k] in each row, i32[n, k]: 0 for the largest, 1 for the next."""
     return jnp.argsort(jnp.argsort(-scores, axis=-1), axis=-1).astype(jnp.int32)
 
 
 def _everywhere(c: Config) -> bool:
-    """Tells whether logits are needed everywhere: for the teacher, or since a sequence may have many masks."""
+    """Tells whether logits are needed at all positions: for the teacher, or because a sequence may have many masks."""
     return c.draw == "batch" or bool((c.alpha_ce or c.alpha_mse) and not c.restrict_ce_to_mask)
 
 

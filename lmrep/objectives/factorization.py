@@ -1,11 +1,10 @@
-"""Which tokens of an example are predicted, and in which order: XLNet's partial prediction (Yang et al., 2019, sections
-2.3 and 2.4), as released.
+"""Targets and orders of XLNet's partial prediction (Yang et al., 2019, sections 2.3 and 2.4), as released.
 
 An example has two parts, which are permuted apart: the first `reuse` tokens, whose states a memory keeps, and the rest.
-The first part never sees the second; the second sees all of the first. In each part, spans are chosen until 1 / K of
-its tokens are. The chosen tokens and the functional ones (<sep>, <cls>) have a random place in the order; a functional
-token is seen, and never predicted, so that there may be fewer targets than chosen tokens. All others are given: every
-position sees them, and they see only one another.
+The first part never sees the second; the second sees all of the first. In each part, spans are chosen until they have
+1 / K of its tokens. The chosen tokens and the functional ones (<sep>, <cls>) have random ranks in the order; functional
+tokens are seen and never predicted, so that there may be fewer targets than chosen tokens. All other tokens are given:
+every position sees them, and they see only one another.
 """
 
 import math
@@ -65,9 +64,9 @@ def sample(
         if not length:
             continue
         picked = _choose(tokens[part], real[part], reversed, goal, draws[:3, part], c, vocabulary)
-        placed, most = _places(draws[3, part], c, length)
-        # A given token is below all places of its part, and above what the part before may see.
-        revealed.append(floor + jnp.where(picked | functional[part], placed, -1))
+        ranks, most = _ranks(draws[3, part], c, length)
+        # A given token is below all ranks of its part, and above what the part before may see.
+        revealed.append(floor + jnp.where(picked | functional[part], ranks, -1))
         chosen.append(picked)
         floor += most + 1
     chosen, revealed = jnp.concatenate(chosen), jnp.concatenate(revealed)
@@ -87,8 +86,8 @@ def _goals(real: Array, first: int, c: Config) -> tuple[Array, Array]:
     return total - second, second
 
 
-def _places(bits: Array, c: Config, length: int) -> tuple[Array, int]:
-    """The place of each position of a part in its order, i32[length], and a number above all places."""
+def _ranks(bits: Array, c: Config, length: int) -> tuple[Array, int]:
+    """Draws the rank of each position of a part in its order, i32[length]. Returns it with a number above all ranks."""
     block = min(c.block or length, length)
     rank = jnp.argsort(jnp.argsort(bits[:block])).astype(jnp.int32)
     at = np.arange(length, dtype=np.int32)
@@ -126,18 +125,18 @@ def _spans(starts: Array, real: Array, goal: Array, draws: Array, c: Config) -> 
     sizes = jnp.asarray([math.floor(n * (c.context or c.k)) for n in range(c.max_span + 1)], jnp.int32)
 
     def add(carry: tuple[Array, Array, Array], bits: Array) -> tuple[tuple[Array, Array, Array], tuple[Array, Array]]:
-        position, left, going = carry
-        n = jnp.minimum(1 + sample_index(bits[0], 1 / np.arange(1, c.max_span + 1)), left)
+        position, remaining, going = carry
+        n = jnp.minimum(1 + sample_index(bits[0], 1 / np.arange(1, c.max_span + 1)), remaining)
         around = sizes[n]
         before = jnp.minimum((uniform(bits[1]) * around).astype(jnp.int32), around - 1)
         begin = next_start[jnp.minimum(position + before, t)]
         end = begin + n
         if c.span_unit == "words":
             end = start_of_word[jnp.minimum(word[begin] + n, t + c.max_span)]
-        going &= (left > 0) & (begin < t) & (end < end_of_text)
-        end = jnp.minimum(end, begin + left)
+        going &= (remaining > 0) & (begin < t) & (end < end_of_text)
+        end = jnp.minimum(end, begin + remaining)
         span = jnp.where(going, begin, t), jnp.where(going, end, t)
-        return (end + around - before, left - jnp.where(going, end - begin, 0), going), span
+        return (end + around - before, remaining - jnp.where(going, end - begin, 0), going), span
 
     start = jnp.int32(0), goal.astype(jnp.int32), jnp.bool_(True)
     _, (begins, ends) = jax.lax.scan(add, start, draws.T)
@@ -145,11 +144,11 @@ def _spans(starts: Array, real: Array, goal: Array, draws: Array, c: Config) -> 
 
 
 def left_to_right(tokens: Array) -> Factorization:
-    """Predicts every token of i32[b, t] from those before it."""
+    """Returns the order in which every token of i32[b, t] is predicted from the tokens before it."""
     order = jnp.broadcast_to(jnp.arange(tokens.shape[1], dtype=jnp.int32), tokens.shape)
     return Factorization(order, order)
 
 
 def all_but(hidden: Array) -> Factorization:
-    """Predicts the tokens at `hidden` bool[b, t] from all others, and not from one another."""
+    """Returns the order in which the tokens at `hidden` bool[b, t] are predicted from all other tokens alone."""
     return Factorization(jnp.where(hidden, 0, -1), jnp.zeros(hidden.shape, jnp.int32))

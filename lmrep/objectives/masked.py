@@ -20,7 +20,7 @@ from lmrep.models.base import Model
 from lmrep.objectives import masking, mlm_head, sentence_pair
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
 from lmrep.objectives.capabilities import FillMask
-from lmrep.objectives.causal import initial_state
+from lmrep.objectives.causal import initial_carry, initial_state, next_carry
 from lmrep.objectives.outputs import normalize_weights, sums
 from lmrep.objectives.uses import NetworkUse
 
@@ -43,7 +43,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         specs={"encoder": model.specs, "objective": specs},
         prepare=partial(prepare, c=c, vocabulary=vocabulary),
         loss=partial(loss, c=c, model=model, most_frequent=int(np.argmax(vocabulary.counts))),
-        carry=lambda batch_size: Carry(model.state.carry(batch_size)) if model.state.carry else Carry(),
+        carry=partial(initial_carry, model=model),
         predict=partial(mlm_head.predict, model=model, size=vocabulary.size),
         terms={"mlm_loss": 1.0} | ({"pair_loss": 1.0} if c.sentence_pair else {}),
         static=c.masking == "static",
@@ -75,9 +75,7 @@ def loss(
     if c.sentence_pair:
         pair_total, pair_metrics = sentence_pair.loss(params["objective"]["pair"], first, batch)
         total, metrics = total + pair_total, metrics | pair_metrics
-    if state is not None:
-        carry = carry._replace(per_example=jax.lax.stop_gradient(encoded.carry))
-    return total, (metrics, carry)
+    return total, (metrics, next_carry(carry, state, encoded))
 
 
 DEFINITION = ObjectiveDef(

@@ -1,8 +1,7 @@
-"""Which tokens of an example are masked, and what replaces them: the rules of BERT, RoBERTa and ALBERT, and the
-sampling functions that objectives share.
+"""Masking of tokens by the rules of BERT, RoBERTa and ALBERT, and the sampling functions that objectives share.
 
-The rule is `mask_example`. Published rules differ in how many tokens are predicted, whether special tokens may be among
-them, whether single tokens, words or n-grams are masked, and what replaces them: the fields of `Config`.
+`mask_example` masks an example. Published rules differ in how many tokens are predicted, whether special tokens may be
+predicted, whether single tokens, words or n-grams are masked, and what replaces them: the fields of `Config`.
 """
 
 import math
@@ -25,9 +24,9 @@ class Config:
     """How tokens are chosen and what replaces them."""
 
     rate: float = setting(0.15, "fraction of an example's tokens that is predicted", above=0, at_most=1)
-    mask: float = setting(0.8, "fraction of those replaced by [MASK]", at_least=0, at_most=1)
-    keep: float = setting(0.1, "fraction of those left unchanged", at_least=0, at_most=1)
-    random: float = setting(0.1, "fraction of those replaced by a random token", at_least=0, at_most=1)
+    mask: float = setting(0.8, "fraction of the chosen tokens replaced by [MASK]", at_least=0, at_most=1)
+    keep: float = setting(0.1, "fraction of the chosen tokens left unchanged", at_least=0, at_most=1)
+    random: float = setting(0.1, "fraction of the chosen tokens replaced by a random token", at_least=0, at_most=1)
     masking: str = setting("dynamic", "new masks at every step, or masks that the number of the example determines, "
                            "`format.duplicates` of each", choices=("dynamic", "static"))
     count: str = setting("round", "BERT: max(1, round(rate * n)) of an example's n tokens; "
@@ -42,14 +41,14 @@ class Config:
 
 
 def check(c: Config) -> None:
-    """Raises UserError where fields do not fit each other."""
+    """Raises UserError if fields do not fit each other."""
     if not math.isclose(c.mask + c.keep + c.random, 1, abs_tol=1e-6):
         raise UserError(f"objective.mask + keep + random is {c.mask + c.keep + c.random:g}; they are fractions of the "
                         "chosen tokens and must add to 1, for example 0.8 + 0.1 + 0.1")
 
 
 def check_mask_token(objective: str, vocabulary: Vocabulary) -> None:
-    """Raises UserError where there is no mask token."""
+    """Raises UserError if there is no mask token."""
     if "mask" not in vocabulary.specials:
         raise UserError(f"objective={objective} needs a [MASK] token, which this tokenizer lacks; "
                         f"it has {', '.join(vocabulary.specials)}")
@@ -185,9 +184,9 @@ def _choose_runs(
         first, length, totals, along = word
         n = ((runs < length) & (number + totals <= count)).sum()  # the number of words that fit
         run = (runs < n) & along
-        there = jax.lax.dynamic_slice(taken, (first,), (max_ngram,))
-        n = jnp.where((there & run).any() | (totals[0] == 0), 0, n)
-        taken = jax.lax.dynamic_update_slice(taken, there | (run & (n > 0)), (first,))
+        earlier = jax.lax.dynamic_slice(taken, (first,), (max_ngram,))
+        n = jnp.where((earlier & run).any() | (totals[0] == 0), 0, n)
+        taken = jax.lax.dynamic_update_slice(taken, earlier | (run & (n > 0)), (first,))
         return (number + jnp.where(n > 0, totals[n - 1], 0), taken), None
 
     start = jnp.int32(0), jnp.zeros(t + max_ngram, bool)
@@ -196,7 +195,7 @@ def _choose_runs(
 
 
 def pair_label(batch: Batch, example: int) -> str:
-    """Shows the label of the sentence pair at index `example`; "" where it is not predicted."""
+    """Shows the label of the sentence pair at index `example`; "" if it is not predicted."""
     return f"[pair label {int(batch['pair_label'][example])}] " if "pair_weights" in batch else ""
 
 

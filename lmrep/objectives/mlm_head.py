@@ -33,7 +33,7 @@ def specs(model: Model) -> Tree:
 def uses(
     model: Model, vocabulary: Vocabulary, networks: tuple[NetworkUse, ...], describe: Callable = masking.describe
 ) -> Uses:
-    """Makes `Objective.uses` of a masked language model."""
+    """Returns `Objective.uses` of a masked language model."""
     return Uses(
         scorings=scoring.pseudo_log_likelihoods(vocabulary, partial(log_probabilities, model=model)),
         held_out=masking.held_out, describe=describe, networks=networks,
@@ -72,7 +72,7 @@ def log_probabilities(params: Tree, batch: Batch, *, model: Model) -> Array:
 
 
 def top_k(probabilities: Array, size: int, k: int) -> dict[str, Array]:
-    """Finds the k most probable tokens of the first `size`. (A table with more has them in its softmax.)"""
+    """Finds the k most probable tokens among the first `size`. (The softmax covers further rows of a table.)"""
     best, words = jax.lax.top_k(probabilities[..., :size], k)
     return {"words": words, "probabilities": best}
 
@@ -80,9 +80,9 @@ def top_k(probabilities: Array, size: int, k: int) -> dict[str, Array]:
 def encode_predicted(
     params: Tree, batch: Batch, tokens: Array, model: Model, key: Array | None, state: Tree = None
 ) -> tuple[Array, Encoded]:
-    """Computes the last layer's output at the position that stands for each example [b, d], and as `Encoded.hidden` at
-    the predicted ones [b, m, d]. With the `state` of a network with memory, the positions that it remembers do not see
-    the others, which the next example may predict."""
+    """Computes the last layer's output at the position that represents each example [b, d] and, as `Encoded.hidden`, at
+    the predicted positions [b, m, d]. With the `state` of a network with memory, the positions that it remembers do not
+    see the others, which the next example may predict."""
     at = jnp.concatenate([sentence_pair.position(model, batch["segment_ids"])[:, None], batch["predicted"]], 1)
     mask, (b, t) = None, tokens.shape
     if state is not None and (known := model.state.carried(t)) < t:

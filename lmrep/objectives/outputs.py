@@ -1,4 +1,4 @@
-"""The weights, sums and output tables of losses."""
+"""The weights, metrics and output tables of losses."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,29 +14,29 @@ from lmrep.layers import lm_head
 from lmrep.models.base import Encoded, Inputs, Model, NetworkLoss, OutputLayer
 from lmrep.objectives.base import Batch, Carry, Metrics, Objective
 
-NETWORK = "network_"  # precedes the names of the losses that a network adds, in metrics
+NETWORK = "network_"  # prefix of the metrics of losses that a network adds
 
 
 def normalize_weights(mask: Array) -> Array:
-    """Divides weights, bool or float [...], by the whole array's total, so that they add to 1: float32 [...]. All zero
-    where nothing is to be predicted."""
+    """Divides weights, bool or float [...], by their total, so that they add to 1: float32 [...]. If all are 0, they
+    stay 0."""
     mask = mask.astype(jnp.float32)
     return mask / jnp.maximum(mask.sum(), 1.0)
 
 
 def sums(mask: Array, **values: Array) -> Metrics:
-    """Makes metrics: the sum of each of `values` (float or bool) where `mask` holds, and the count of positions."""
+    """Returns metrics: the sum of each of `values` (float or bool) where `mask` holds, and the count of positions."""
     count = mask.sum()
     return {name: ((value * mask).sum(), count) for name, value in values.items()}
 
 
 def with_network_losses(make: Callable[[Model], Objective], model: Model, microbatches: int) -> Objective:
-    """Makes the objective that `make` builds on a network, whose loss in training has the terms of the network too.
+    """Builds an objective by `make`, and adds the losses of the network to its loss in training.
 
-    A term is the mean over a microbatch (`Encoded.losses` of every call of `encode` with a key), and microbatches count
-    the same. It is measured under its name after `NETWORK`. Frozen networks and generators add none.
+    Such a loss is the mean over a microbatch (`Encoded.losses` of every call of `encode` with a key), and microbatches
+    count the same. It is measured as `NETWORK` plus its name. Frozen networks and generators add none.
     """
-    terms: list[tuple[str, NetworkLoss]] = []  # of the loss that is being traced
+    terms: list[tuple[str, NetworkLoss]] = []  # the losses of the call that is being traced
 
     def encode(params: Tree, inputs: Inputs, key: Array | None = None, **options: Any) -> Encoded:
         encoded = model.encode(params, inputs, key, **options)
@@ -61,7 +61,7 @@ def with_network_losses(make: Callable[[Model], Objective], model: Model, microb
 
 
 def checked_loss(returned: Any) -> tuple[Array, tuple[Metrics, Carry]]:
-    """Returns what an objective's `loss` returned. Raises Broken where it is something else."""
+    """Returns the result of an objective's `loss`. Raises Broken if it is not (loss, (metrics, carry))."""
     try:
         total, (metrics, carry) = returned
         return total, ({name: (total, count) for name, (total, count) in metrics.items()}, carry)
@@ -70,9 +70,14 @@ def checked_loss(returned: Any) -> tuple[Array, tuple[Metrics, Carry]]:
                      "(sum, count)}") from None
 
 
+def head_params(params: Tree, name: str) -> Tree:
+    """Returns the parameters of head `name`; {} if it has none, and the tree may have no `objective`."""
+    return params.get("objective", {}).get(name, {})
+
+
 def output_specs(model: Model) -> Tree:
-    """Declares the parameters of an output table that the network does not tie: {} where it does. Raises UserError if
-    the network has an output layer that is not one table."""
+    """Declares the parameters of an output table; {} if the network ties one. Raises UserError if the network has an
+    output layer that is not one table."""
     check_table(model)
     if model.output.table is not None:
         return {}
@@ -86,7 +91,7 @@ def output_table(model: Model, params: Tree, head: Tree, key: Array | None = Non
 
 
 def check_table(model: Model) -> None:
-    """Raises UserError where the network's output layer is not one table."""
+    """Raises UserError if the network's output layer is not one table."""
     if model.output.layer is not None:
         raise UserError(f"the output layer of the network {model.name!r} is an adaptive softmax, and this objective "
                         "needs one table; set --config.model.cutoffs='()', or choose objective=causal")

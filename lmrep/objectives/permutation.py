@@ -1,5 +1,5 @@
-"""Permutation language modelling (Yang et al., 2019): each chosen token is predicted from those before it in a random
-order of the text.
+"""Permutation language modelling (Yang et al., 2019): each chosen token is predicted from the tokens before it in a
+random order of the text.
 
 `factorization` draws the targets and the order of an example from its key. The query stream of a network with two
 streams (`Inputs.factorization`) gives the output at the positions that are predicted; a softmax over the tied table
@@ -24,7 +24,7 @@ from lmrep.models.base import Context, Encoded, Factorization, Model, check_cont
 from lmrep.objectives import factorization, scoring, sentence_pair
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
 from lmrep.objectives.capabilities import FillMask, GenerateText
-from lmrep.objectives.causal import initial_state
+from lmrep.objectives.causal import initial_carry, initial_state, next_carry
 from lmrep.objectives.masking import check_mask_token, pair_label
 from lmrep.objectives.mlm_head import top_k
 from lmrep.objectives.outputs import normalize_weights, output_layer, sums
@@ -42,31 +42,31 @@ class Config(factorization.Config):
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
-    """Predict some tokens, each from those before it in a random order. Raises UserError if the network has no query
-    stream, the tokenizer no mask token, which names the words to fill in, or the first part of an example is not what
-    the network remembers."""
+    """Predict some tokens from the tokens before them in a random order. Raises UserError if the network has no query
+    stream, or the tokenizer no mask token, which marks words to fill in."""
     check_context(model, Context.ORDER, "objective 'permutation'")
     check_mask_token("permutation", vocabulary)
     head = {"permutation": output_layer(model).specs | {"bias": ParamSpec((model.vocab_size,), ("vocab",), zeros)}}
     mask = vocabulary.specials["mask"]
     # the masks are predicted from all other tokens, and not from one another
     orders = factorization.left_to_right, lambda tokens: factorization.all_but(tokens == mask)
-    given = [partial(text_inputs, order=order, model=model, cls=vocabulary.specials.get("cls", -1)) for order in orders]
-    left_to_right, masks = (partial(log_probabilities, given=inputs, model=model) for inputs in given)
+    inputs = [partial(text_inputs, order=order, model=model, cls=vocabulary.specials.get("cls", -1))
+              for order in orders]
+    left_to_right, masks = (partial(log_probabilities, make_inputs=make, model=model) for make in inputs)
     return Objective(
         name="permutation",
         specs={"encoder": model.specs,
                "objective": head | ({"pair": sentence_pair.specs(model)} if c.sentence_pair else {})},
         prepare=partial(prepare, c=c, model=model, vocabulary=vocabulary),
         loss=partial(loss, c=c, model=model, most_frequent=int(np.argmax(vocabulary.counts))),
-        carry=lambda batch_size: Carry(model.state.carry(batch_size)) if model.state.carry else Carry(),
-        predict=partial(predict, given=given[1], model=model, size=vocabulary.size),
+        carry=partial(initial_carry, model=model),
+        predict=partial(predict, make_inputs=inputs[1], model=model, size=vocabulary.size),
         terms={"permutation_loss": 1.0} | ({"pair_loss": 1.0} if c.sentence_pair else {}),
         uses=Uses(
             next_token=NextToken(partial(token_logits, model=model), decode={"query": True}),
             scorings=scoring.pseudo_log_likelihoods(vocabulary, masks, "permutation") | {
                 "log_probability": Scoring("log probability of the sentence, from left to right",
-                                           scoring.own_token_views, left_to_right, ("permutation",))},
+                                           scoring.token_views, left_to_right, ("permutation",))},
             describe=partial(describe, functional=[vocabulary.specials[role] for role in factorization.FUNCTIONAL
                                                    if role in vocabulary.specials]),
             networks=(NetworkUse(model.sizes),),
@@ -108,9 +108,7 @@ def loss(
         summary = jnp.take_along_axis(encoded.layers[-1], at[:, None, None], axis=1)[:, 0]
         pair_total, pair_metrics = sentence_pair.loss(params["objective"]["pair"], summary, batch)
         total, metrics = total + pair_total, metrics | pair_metrics
-    if state is not None:
-        carry = carry._replace(per_example=jax.lax.stop_gradient(encoded.carry))
-    return total, (metrics, carry)
+    return total, (metrics, next_carry(carry, state, encoded))
 
 
 def encode(
@@ -130,9 +128,11 @@ def text_inputs(batch: Batch, *, order: Callable, model: Model, cls: int) -> tup
     return batch, order(batch["tokens"])
 
 
-def predict(params: Tree, batch: Batch, *, given: Callable, model: Model, size: int, k: int = 5) -> dict[str, Array]:
+def predict(
+    params: Tree, batch: Batch, *, make_inputs: Callable, model: Model, size: int, k: int = 5
+) -> dict[str, Array]:
     """Finds the k most probable tokens at `predicted` i32[b, m]: `words` i32[b, m, k], `probabilities` [b, m, k]."""
-    logits = token_logits(params, encode(params, *given(batch), model).hidden, model=model)
+    logits = token_logits(params, encode(params, *make_inputs(batch), model).hidden, model=model)
     return top_k(jax.nn.softmax(logits), size, k)
 
 
@@ -141,9 +141,9 @@ def token_logits(params: Tree, hidden: Array, *, model: Model) -> Array:
     return output_layer(model).logits(params["encoder"], params["objective"]["permutation"], hidden)
 
 
-def log_probabilities(params: Tree, batch: Batch, *, given: Callable, model: Model) -> Array:
+def log_probabilities(params: Tree, batch: Batch, *, make_inputs: Callable, model: Model) -> Array:
     """Computes the log probability float32 [b, m] of `targets` i32[b, m] at the positions `predicted`."""
-    hidden = encode(params, *given(batch), model).hidden
+    hidden = encode(params, *make_inputs(batch), model).hidden
     return output_layer(model).log_probabilities(
         params["encoder"], params["objective"]["permutation"], hidden, batch["targets"])
 

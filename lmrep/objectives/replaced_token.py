@@ -32,9 +32,9 @@ from lmrep.objectives.scoring import Scoring
 from lmrep.objectives.uses import NetworkUse, Uses
 
 VARIANTS = ("electra", "electra_15", "replace_mlm", "all_tokens_mlm")
-DETECTING = VARIANTS[:2]  # those whose encoder detects replaced tokens; the others predict tokens
+DETECTING = VARIANTS[:2]  # variants whose encoder detects replaced tokens; the others predict tokens
 HEADS = dict(zip(VARIANTS, (("discriminator",), ("discriminator",), ("masked",), ("masked", "copy")), strict=True))
-PREDICTS = {"replace_mlm": "masked", "all_tokens_mlm": "tokens"}  # of the encoder, for `NetworkUse`
+PREDICTS = {"replace_mlm": "masked", "all_tokens_mlm": "tokens"}  # `NetworkUse.predicts` of the encoder
 SHARED = {"all": r"embedding(_norm)?/.+", "tokens": "embedding/token", "none": ""}  # patterns of paths
 
 
@@ -49,22 +49,23 @@ class Config:
     tie: str = setting("all", "what it shares with the encoder: all tables with their norm, the token table, none",
                        choices=tuple(SHARED))
     rate: float = setting(0.15, "fraction of an example's tokens that is masked (large: 0.25)", above=0, at_most=1)
-    mask: float = setting(0.85, "fraction of those replaced by [MASK]", at_least=0, at_most=1)
-    keep: float = setting(0.15, "fraction of those left unchanged", at_least=0, at_most=1)
-    random: float = setting(0.0, "fraction of those replaced by a random token", at_least=0, at_most=1)
+    mask: float = setting(0.85, "fraction of the chosen tokens replaced by [MASK]", at_least=0, at_most=1)
+    keep: float = setting(0.15, "fraction of the chosen tokens left unchanged", at_least=0, at_most=1)
+    random: float = setting(0.0, "fraction of the chosen tokens replaced by a random token", at_least=0, at_most=1)
     with_replacement: bool = setting(True, "whether a position may be drawn twice, as in the released code")
-    temperature: float = setting(1.0, "of sampling from the generator", above=0)
-    generator_weight: float = setting(1.0, "of the generator's loss", at_least=0)
-    weight: float = setting(50.0, "of the detection loss; other variants have 1", at_least=0)
+    temperature: float = setting(1.0, "temperature of sampling from the generator", above=0)
+    generator_weight: float = setting(1.0, "weight of the generator's loss", at_least=0)
+    weight: float = setting(50.0, "weight of the detection loss; other variants have 1", at_least=0)
 
 
 def check(c: Config) -> None:
-    """Raises UserError where fields do not fit each other."""
+    """Raises UserError if fields do not fit each other."""
     masking.check(_rule(c))
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
-    """Builds generator and encoder."""
+    """Detect tokens that a generator replaced, or predict tokens. Raises UserError if the network cannot make a
+    generator whose shared tables have its shapes."""
     check(c)
     masking.check_mask_token("replaced_token", vocabulary)
     if model.make_generator is None:
@@ -88,7 +89,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         uses=Uses(
             scorings={"original_log_probability": Scoring(
                 "sum of the log probabilities that each token is original; lmrep's own score, not a published one",
-                scoring.own_token_views, partial(log_probabilities, c=c, model=model), HEADS[c.variant])},
+                scoring.token_views, partial(log_probabilities, c=c, model=model), HEADS[c.variant])},
             held_out=masking.held_out,
             replaced=partial(replace_tokens, c=c, generator=generator),
             describe=masking.describe,
@@ -99,7 +100,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
 
 
 def specs(c: Config, model: Model, generator: Model) -> Tree:
-    """Declares the parameters of the generator that it does not share, its head, and the encoder's head."""
+    """Declares the parameters of the generator that are not shared, its head, and the encoder's head."""
     init = model.head_style.init
     separate = {path: spec for path, spec in flatten(generator.specs).items() if not _shares(path, c)}
     tree = {"generator": unflatten(separate), "generator_head": mlm_head.specs(generator)}
@@ -114,7 +115,7 @@ def specs(c: Config, model: Model, generator: Model) -> Tree:
 
 
 def generator_params(params: Tree, c: Config) -> Tree:
-    """Returns the generator's parameters, with those that it shares."""
+    """Returns all parameters of the generator, with the shared ones."""
     shared = {path: value for path, value in flatten(params["encoder"]).items() if _shares(path, c)}
     return unflatten(flatten(params["objective"]["generator"]) | shared)
 

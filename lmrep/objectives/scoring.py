@@ -11,7 +11,7 @@ from lmrep.core.vocabulary import Vocabulary
 
 
 class Views(NamedTuple):
-    """What a network reads to score texts of one length: a text as it is, or several versions with masked tokens."""
+    """The inputs of a network that scores texts of one length: a text as it is, or several versions with masks."""
 
     text: np.ndarray  # int[k], the index of the text that each view belongs to
     tokens: np.ndarray  # int32[k, t]
@@ -20,17 +20,17 @@ class Views(NamedTuple):
 
 
 class Scoring(NamedTuple):
-    """How well a model accepts a text: a sum of log probabilities, in nats, over the targets of all views of the text.
-    Minimal pairs are decided by it."""
+    """A score of how well a model accepts a text: the sum of log probabilities, in nats, over the targets of all views.
+    It decides minimal pairs."""
 
-    summary: str  # what it is, for tables and reports
+    summary: str  # a description for tables and reports
     # (ids int32[n, t] of n texts with special tokens, words int32[n, t]) -> Views, in NumPy. `words` numbers the words
     # of each text; it is negative for the special tokens around it.
     views: Callable[[np.ndarray, np.ndarray], Views]
     # (params, batch) -> float32 [b, m], of `batch["targets"]` i32[b, m] at the positions `batch["predicted"]` i32[b,
     # m], given `batch["tokens"]` i32[b, t] with their `segment_ids`
     log_probabilities: Callable[[Tree, dict[str, Array]], Array]
-    # the names of the parameters that it needs under `objective/`; a converted checkpoint may lack them
+    # the names of the heads that it needs, under `objective/`; a converted checkpoint may lack them
     heads: tuple[str, ...] = ()
 
 
@@ -52,8 +52,8 @@ def pseudo_log_likelihoods(
 
 
 def masked_views(ids: np.ndarray, words: np.ndarray, *, mask: int, word_l2r: bool) -> Views:
-    """Makes a view for each token of a text but special ones, in which it is masked and, if `word_l2r`, the later
-    tokens of its word are too."""
+    """Makes a view for each token of a text but special ones, with this token masked and, if `word_l2r`, the later
+    tokens of its word too."""
     text, position = np.nonzero(words >= 0)
     tokens, at = ids[text], np.arange(ids.shape[1])
     hidden = at == position[:, None]
@@ -70,7 +70,7 @@ def next_token_views(ids: np.ndarray, words: np.ndarray) -> Views:
     return Views(np.arange(n), ids, predicted, ids[:, 1:])
 
 
-def own_token_views(ids: np.ndarray, words: np.ndarray) -> Views:
-    """Makes a single view of each text, in which each token but special ones is judged at its own position."""
+def token_views(ids: np.ndarray, words: np.ndarray) -> Views:
+    """Makes a single view of each text, whose tokens but special ones are judged at their positions."""
     positions = np.flatnonzero(words[0] >= 0).astype(np.int32)  # the same in all texts of one length
     return Views(np.arange(len(ids)), ids, np.broadcast_to(positions, (len(ids), len(positions))), ids[:, positions])

@@ -19,7 +19,7 @@ METRICS = optional({
 
 
 def batch_fields(c) -> tuple[str, ...]:
-    """Names the batch fields that an objective with the field `sentence_pair` needs."""
+    """Names the batch fields that an objective needs whose config has the field `sentence_pair`."""
     return (*BATCH_FIELDS, "pair_label") if c.sentence_pair else BATCH_FIELDS
 
 
@@ -32,7 +32,7 @@ def specs(model: Model) -> Tree:
 
 
 def position(model: Model, segment_ids: Array) -> Array:
-    """Finds the position i32[b] whose vector stands for each example with `segment_ids` i32[b, t]: the first, or the
+    """Returns the position i32[b] whose vector represents each example with `segment_ids` i32[b, t]: the first, or the
     last that is not padding (`HeadStyle.pooling`)."""
     if model.head_style.pooling == "first":
         return jnp.zeros(len(segment_ids), jnp.int32)
@@ -40,7 +40,7 @@ def position(model: Model, segment_ids: Array) -> Array:
 
 
 def weights(batch: Batch) -> Batch:
-    """Makes `pair_weights` float32 [b]: the same for all examples but empty ones, which have 0."""
+    """Returns `pair_weights` float32 [b], equal for all examples but empty ones, which have 0."""
     return {"pair_weights": normalize_weights(batch["segment_ids"][:, 0] > 0)}
 
 

@@ -1,5 +1,5 @@
-"""Spans of whole words, predicted from their own states and, token by token, from the two states around them: the
-boundary objective (Joshi et al., 2019).
+"""SpanBERT's objectives (Joshi et al., 2019): spans of whole words are predicted from their states and, token by token,
+from the two states around them.
 
 The masking rule is `mask_example`; `boundary=False` leaves it with masked language modelling alone, as in the paper's
 ablation of masks. A *text* is a run of tokens of one packed segment without a special one among them.
@@ -44,7 +44,7 @@ class Config:
     replace: str = setting("span", "whether the replacement is chosen for each span or for each token",
                            choices=("span", "token"))
     boundary: bool = setting(True, "whether tokens are also predicted from the states around their span")
-    weight: float = setting(1.0, "of that loss", at_least=0)
+    weight: float = setting(1.0, "weight of the boundary loss", at_least=0)
     max_targets: int = setting(20, "first tokens of a span that are predicted so; rows of the position table "
                                "(released: 15)", at_least=1)
     position_width: int = setting(200, "width of that table", at_least=1)
@@ -104,10 +104,10 @@ def prepare(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> B
 def mask_example(key: Array, tokens: Array, segment_ids: Array, *, c: Config, vocabulary: Vocabulary) -> Batch:
     """Masks one example i32[t] by the rule of Joshi et al. (2019, section 3.1). Returns `inputs` i32[t]; `predicted`
     i32[m], positions from left to right; `targets` i32[m], their tokens; `target_mask` bool[m], which of the m are
-    used; `needed` i32[n], the positions whose states are needed; and `own` i32[m], the index of each predicted position
-    in `needed`. With c.boundary also `left` and `right` i32[m], the indices in `needed` of the positions around the
-    span; `span_position` i32[m], the position in the span, from 0; and `bounded` bool[m], which of the m are predicted
-    from the boundary."""
+    used; `needed` i32[n], the positions whose states are needed; and `slot` i32[m], the index in `needed` of each
+    predicted position. With c.boundary also `left` and `right` i32[m], the indices in `needed` of the positions around
+    the span; `span_position` i32[m], the position in the span, from 0; and `bounded` bool[m], which of the m are
+    predicted from the boundary."""
     t, m = tokens.shape[0], predictions(c, tokens.shape[0])
     draws = jax.random.bits(key, (4, t))
     maskable = (segment_ids > 0) & ~masking.one_of(tokens, vocabulary.specials, ("cls", "sep", "bos", "eos", "pad"))
@@ -140,7 +140,7 @@ def mask_example(key: Array, tokens: Array, segment_ids: Array, *, c: Config, vo
     number = min(t, m * (3 if c.boundary else 1) + c.sentence_pair)  # spans are not adjacent, but may have one token
     slot = (jnp.cumsum(needed) - 1).clip(0, number - 1)
     fields = {"inputs": inputs, "predicted": predicted, "targets": targets, "target_mask": target_mask,
-             "needed": _first(needed, number), "own": slot[predicted]}
+             "needed": _first(needed, number), "slot": slot[predicted]}
     if not c.boundary:
         return fields
     first, last = start[predicted], end[predicted]
@@ -212,10 +212,10 @@ def _after(x: Array) -> Array:
 def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, most_frequent: int
 ) -> tuple[Array, tuple[Metrics, Carry]]:
-    """Computes the mean cross-entropy of the masked tokens given their own states, plus `weight` times the one given
-    the states around their spans, plus the loss of the pairs' labels with `sentence_pair`."""
+    """Computes the mean cross-entropy of the masked tokens given their states, plus `weight` times the one given the
+    states around their spans, plus the loss of the pairs' labels with `sentence_pair`."""
     hidden = mlm_head.encode(params, batch, batch["inputs"], model, key, batch["needed"])
-    total, metrics = mlm_head.loss_and_metrics(params, _states(hidden, batch["own"]), batch, model, key)
+    total, metrics = mlm_head.loss_and_metrics(params, _states(hidden, batch["slot"]), batch, model, key)
     metrics |= sums(batch["weights"] > 0, most_frequent_accuracy=batch["targets"] == most_frequent)
     if c.boundary:
         x = by_boundary(params["objective"]["boundary"], hidden, batch, model)

@@ -1,9 +1,9 @@
 """T5's denoising (Raffel et al., 2019, section 3.1.4 and tables 3 to 7): the source is a text with spans replaced by
-sentinels, and the target has each sentinel with the tokens that it stands for.
+sentinels, and the target has each sentinel and the tokens that it replaces.
 
-The row of a format is one text, whatever documents it has, as in the released code: set `length=568` and
-`format=stream`, and sources have 512 tokens and targets 114. All is drawn on the device, from the example's key, and
-shapes are static: source and target are as long as the longest that a row can give.
+A row of a format is one text, whatever documents it has, as in the released code: with `length=568` and
+`format=stream`, sources have 512 tokens and targets 114. All is drawn on the device, from the example's key, and shapes
+are static: source and target have the greatest length that a row can need.
 """
 
 import math
@@ -26,18 +26,25 @@ from lmrep.models.base import Context, Inputs, Model, check_context, model_input
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
 from lmrep.objectives.capabilities import FillSpans
 from lmrep.objectives.masking import uniform
-from lmrep.objectives.outputs import normalize_weights, output_layer, output_specs, smoothed_cross_entropy, sums
+from lmrep.objectives.outputs import (
+    head_params,
+    normalize_weights,
+    output_layer,
+    output_specs,
+    smoothed_cross_entropy,
+    sums,
+)
 from lmrep.objectives.uses import NetworkUse, NextToken, TextPairs, Uses
 
 VARIANTS = ("replace_spans", "drop_tokens", "mask", "bert", "deshuffling", "prefix")
-WHOLE = ("mask", "bert", "deshuffling")  # whose target is the text
-RANDOM_FRACTION = 0.1  # of noise, the tokens that the variant bert replaces by random ones
-FIRST_RANDOM = 3  # the smallest id of these, after pad, eos and unk; sentinels are among them, as in the released code
+WHOLE = ("mask", "bert", "deshuffling")  # variants whose target is the text
+RANDOM_FRACTION = 0.1  # fraction of the noise that the variant bert replaces by random tokens
+FIRST_RANDOM = 3  # the smallest random id, after pad, eos and unk; sentinels may be drawn, as in the released code
 
 
 @dataclass(frozen=True)
 class Config:
-    """What is corrupted, and what the target is."""
+    """How a text is corrupted, and what is predicted."""
 
     variant: str = setting("replace_spans", "source and target: spans of noise as sentinels, and these with their "
                            "tokens (T5); without the noise, and the noise; noise as the first sentinel, and the text "
@@ -57,13 +64,13 @@ class Ids(NamedTuple):
     """The special tokens."""
 
     sentinels: np.ndarray  # i32[n], in the order in which spans get them
-    start: int  # what the decoder reads first
+    start: int  # the token that the decoder reads first
     end: int
-    size: int  # ids of the vocabulary
+    size: int  # the number of ids of the vocabulary
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
-    """Generate what a text was before it was corrupted."""
+    """Generate the tokens that were removed from a text, or the text itself."""
     check_context(model, Context.SOURCE, "objective 'span_corruption'")
     ids, head = special_ids(vocabulary, "objective=span_corruption"), output_specs(model)
     return Objective(
@@ -85,7 +92,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
 
 
 def special_ids(vocabulary: Vocabulary, name: str) -> Ids:
-    """Returns the special tokens of a tokenizer. Raises UserError where it lacks one; `name` needs them."""
+    """Returns the special tokens of a tokenizer. Raises UserError, which begins with `name`, if it lacks one."""
     special = vocabulary.specials
     if "eos" not in special or not len(vocabulary.sentinels):
         raise UserError(f"{name} needs sentinels, <extra_id_0> and so on, and an end of text, which this tokenizer "
@@ -257,15 +264,15 @@ def loss(
     """Computes the mean cross-entropy of the targets and, in training, z-loss."""
     hidden = model.encode(params["encoder"], model_inputs(model, pair(batch), conditions_on=Context.SOURCE), key).hidden
     total, nll, correct = smoothed_cross_entropy(
-        model, params["encoder"], _head(params), hidden, batch["targets"], batch["weights"], key,
-        z_loss=0.0 if key is None else c.z_loss)
+        model, params["encoder"], head_params(params, "span_corruption"), hidden, batch["targets"], batch["weights"],
+        key, z_loss=0.0 if key is None else c.z_loss)
     return total, (sums(batch["weights"] > 0, denoising_loss=nll, denoising_accuracy=correct,
                         most_frequent_accuracy=batch["targets"] == most_frequent), carry)
 
 
 def next_token_logits(params: Tree, hidden: Array, *, model: Model) -> Array:
     """Computes logits float32 [b, t, v] of the decoder's output [b, t, d]."""
-    return output_layer(model).logits(params["encoder"], _head(params), hidden)
+    return output_layer(model).logits(params["encoder"], head_params(params, "span_corruption"), hidden)
 
 
 def predict(params: Tree, batch: Batch, *, model: Model, ids: Ids, k: int = 50) -> dict[str, Array]:
@@ -283,11 +290,6 @@ def predict(params: Tree, batch: Batch, *, model: Model, ids: Ids, k: int = 50) 
         decode, lambda number: model.state.cache(encoder, number, k, source=source), b, k, decoding.Search(),
         start=ids.start, end=ids.end, pad=ids.start)
     return {"generated": generated.tokens}
-
-
-def _head(params: Tree) -> Tree:
-    """Returns the output table; {} where it is tied."""
-    return params.get("objective", {}).get("span_corruption", {})
 
 
 def describe(batch: Batch, tokenizer) -> list[str]:

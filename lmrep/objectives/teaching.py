@@ -66,8 +66,8 @@ def parts(c: Config) -> tuple[str, ...]:
 def teacher(
     c: Config, model: Model, frozen: FrozenParts, has_logits: Callable[[FrozenPart], bool], expected: str
 ) -> FrozenPart | None:
-    """Returns the teacher, if there is one. `has_logits` tells whether a part gives the logits that the student learns;
-    messages call such a part `expected`. Raises UserError where it cannot teach this student."""
+    """Returns the teacher; None if there is none. `has_logits` tells whether a part gives the logits that the student
+    learns; messages call such a part `expected`. Raises UserError if it cannot teach this student."""
     part = frozen.get(TEACHER)
     if part is None:
         return None
@@ -114,9 +114,9 @@ def compare(
         correct = jax.lax.stop_gradient(target_logits >= logits.max(-1)).astype(jnp.float32)
         if y is None:
             return jnp.stack([nll, correct, *[jnp.zeros_like(nll)] * 4], -1)
-        theirs = jax.lax.stop_gradient(teacher.at(y))
-        return jnp.stack([nll, correct, divergence(theirs, logits, temperature), jnp.square(logits - theirs).sum(-1),
-                          divergence(theirs, constant, temperature), jnp.square(theirs).sum(-1)], -1)
+        taught = jax.lax.stop_gradient(teacher.at(y))
+        return jnp.stack([nll, correct, divergence(taught, logits, temperature), jnp.square(logits - taught).sum(-1),
+                          divergence(taught, constant, temperature), jnp.square(taught).sum(-1)], -1)
 
     arrays = [student.x, targets] + ([] if teacher is None else [jax.lax.stop_gradient(teacher.x)])
     losses = lm_head.map_chunks(of_chunk, student.table.shape[0], *arrays)
@@ -127,12 +127,12 @@ def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, part: FrozenPart | None,
     counts: np.ndarray, name: str, weight: float, encode: Callable, logits: Callable, teacher_logits: Callable,
 ) -> tuple[Array, tuple[Metrics, Carry]]:
-    """Computes the student's own loss, times `weight`, and, with a teacher, the losses that it gives, beside the losses
-    of constant students. The metrics of its own loss are `{name}_loss` and `{name}_accuracy`.
+    """Computes the student's loss on the targets, times `weight`, plus the losses on the teacher's outputs, if there is
+    a teacher, and measures constant students. The metrics of the targets are `{name}_loss` and `{name}_accuracy`.
 
     Args:
-      batch: has `targets` and their `weights` [b, m], `teacher_weights` [b, m] of what the teacher's logits give, and
-        `token_weights` [b, t] of the cosine.
+      batch: has `targets` and their `weights` [b, m], `teacher_weights` [b, m] for the losses on the teacher's logits,
+        and `token_weights` [b, t] for the cosine.
       encode: (params, batch, model, key) -> the last hidden states [b, t, d].
       logits, teacher_logits: (params, batch, hidden, model, key) -> the `Logits` at the targets.
     """
@@ -149,15 +149,15 @@ def loss(
                    most_frequent_accuracy=batch["targets"] == np.argmax(counts))
     if part is None:
         return total, (metrics, carry)
-    weights, token_weights, of_logits = batch["teacher_weights"], batch["token_weights"], 0.0
+    weights, token_weights, logits_loss = batch["teacher_weights"], batch["token_weights"], 0.0
     if c.alpha_ce:
-        of_logits += c.alpha_ce * (losses.divergence * weights).sum()
+        logits_loss += c.alpha_ce * (losses.divergence * weights).sum()
         metrics |= sums(weights > 0, distillation_loss=losses.divergence,
                         constant_distillation_loss=losses.constant_divergence)
     if c.alpha_mse:
-        of_logits += c.alpha_mse * (losses.squared * weights).sum()
+        logits_loss += c.alpha_mse * (losses.squared * weights).sum()
         metrics |= sums(weights > 0, mse_loss=losses.squared, constant_mse_loss=losses.constant_squared)
-    total += of_logits
+    total += logits_loss
     if c.alpha_cos:
         distance = cosine_distance(states, hidden)
         total += c.alpha_cos * (distance * token_weights).sum()
@@ -168,8 +168,8 @@ def loss(
 def divergence(teacher: Array, student: Array, temperature: float) -> Array:
     """Computes T^2 KL(softmax(teacher / T) || softmax(student / T)) of logits [..., v], float32 [...]; the logits of a
     constant student are [v]."""
-    theirs, ours = (jax.nn.log_softmax(logits / temperature, axis=-1) for logits in (teacher, student))
-    return temperature**2 * (jnp.exp(theirs) * (theirs - ours)).sum(-1)
+    p, q = (jax.nn.log_softmax(logits / temperature, axis=-1) for logits in (teacher, student))
+    return temperature**2 * (jnp.exp(p) * (p - q)).sum(-1)
 
 
 def cosine_distance(teacher: Array, student: Array) -> Array:
@@ -180,6 +180,6 @@ def cosine_distance(teacher: Array, student: Array) -> Array:
 
 
 def terms(c: Config, part: FrozenPart | None, **student: float) -> Mapping[str, float]:
-    """Makes `Objective.terms`: the weights of the student's own losses and, with a teacher, of the teacher's losses."""
+    """Returns `Objective.terms`: the weights of the `student` losses and, with a teacher, of the teacher's losses."""
     weights = {"distillation_loss": c.alpha_ce, "cosine_loss": c.alpha_cos, "mse_loss": c.alpha_mse} if part else {}
     return {name: weight for name, weight in {**student, **weights}.items() if weight or name in student}

@@ -1,4 +1,4 @@
-"""What a trained model is asked: by inference, reports, conversion and planning."""
+"""Functions of an objective that inference, reports, conversion and planning use."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -21,26 +21,26 @@ class NextToken(NamedTuple):
 
 
 class HeldOut(NamedTuple):
-    """What a network reads and predicts of a prepared batch."""
+    """The inputs and the targets of a network in a prepared batch."""
 
-    tokens: Array  # i32[b, t], its inputs
-    positions: Array  # i32[b, m]
-    targets: Array  # i32[b, m], the tokens that are predicted there; -1 where none is
+    tokens: Array  # i32[b, t], the inputs
+    positions: Array  # i32[b, m], the predicted positions
+    targets: Array  # i32[b, m], the tokens at these positions; -1 if a position is not used
 
 
 class NetworkUse(NamedTuple):
     """A network that a training step runs, forward and backward, for published formulas of compute."""
 
-    sizes: Sizes | None  # of the network; None where it states none
+    sizes: Sizes | None  # the network's sizes; None if it states none
     # "masked" (the tokens at masked positions), "tokens" (those at all positions), "binary" (a label at all positions),
     # or "other": something that ELECTRA's script does not count
     predicts: str = "other"
 
 
 class TextPairs(NamedTuple):
-    """How an objective that is conditioned on a source gives it, and a target, to a network."""
+    """How an objective that is conditioned on a source passes it, and a target, to a network."""
 
-    start: int  # the token that the decoder reads before the target's
+    start: int  # the token that the decoder reads before the target
     end: int  # the token that ends sources and targets
     # prepared batch -> the batch that the network reads (`model_inputs`): `tokens` and `segment_ids` of the decoder,
     # `source`; and `targets` i32[b, t], the token after each
@@ -50,11 +50,11 @@ class TextPairs(NamedTuple):
 
 
 class Uses(NamedTuple):
-    """What inference, reports, conversion and planning ask an objective. Training reads none of it."""
+    """What inference, reports, conversion and planning need of an objective. Training reads none of it."""
 
     conditions_on: Context = Context.BOTH  # what each position of an encoded text is conditioned on
     next_token: NextToken | None = None  # continues texts. None: the objective does not predict a text token by token.
-    # how it scores texts, by name, the default first; {} if it cannot. Names are those of the literature ("pll").
+    # its scores of texts, by name, the default first; {} if it has none. Names are those of the literature ("pll").
     scorings: Mapping[str, Scoring] = {}
     # prepared batch -> the tokens that the network reads and those that it predicts, for reports
     held_out: Callable[[dict[str, Array]], HeldOut] | None = None
@@ -63,9 +63,9 @@ class Uses(NamedTuple):
     replaced: Callable[[Tree, dict[str, Array]], tuple[Array, Array]] | None = None
     # (prepared batch, tokenizer) -> a text for each example
     describe: Callable[[dict[str, Array], Any], list[str]] | None = None
-    # those that a training step runs. (): published formulas of compute do not apply.
+    # the networks that a training step runs. (): published formulas of compute do not apply.
     networks: tuple[NetworkUse, ...] = ()
-    text_pairs: TextPairs | None = None  # of an objective that is conditioned on a source
-    # the heads of published checkpoints (`lmrep.interop.heads.HEADS`) that mean the same as its own -> where their
-    # parameters lie under "objective". {}: a run is written as its encoder alone.
+    text_pairs: TextPairs | None = None  # for an objective that is conditioned on a source
+    # head of published checkpoints (`lmrep.interop.heads.HEADS`) that equals one of this objective -> the name of its
+    # parameters under "objective". {}: a run is written as its encoder alone.
     published_heads: Mapping[str, str] = {}

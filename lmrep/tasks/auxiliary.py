@@ -12,7 +12,7 @@ from lmrep.metrics import loss_metric
 from lmrep.models.base import Model
 from lmrep.objectives import causal
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective
-from lmrep.objectives.outputs import output_layer, sums
+from lmrep.objectives.outputs import head_params, output_layer, sums
 from lmrep.tasks import heads
 
 LANGUAGE_MODEL = causal.Config()
@@ -40,7 +40,7 @@ def with_language_model(objective: Objective, c: Any, model: Model) -> Objective
         encoder_key = prng.split(key, 2)[0]  # as the tasks split it: the same dropout
         hidden = causal.encode(params, flat, model, LANGUAGE_MODEL, encoder_key).hidden
         auxiliary, nll, _ = output_layer(model).cross_entropy(
-            params["encoder"], params["objective"].get("causal", {}),
+            params["encoder"], head_params(params, "causal"),
             causal.before_table(params, hidden, model, LANGUAGE_MODEL), flat["lm_targets"], flat["lm_weights"],
             encoder_key)
         return total + c.auxiliary * auxiliary, (metrics | sums(flat["lm_weights"] > 0, lm_loss=nll), carry)

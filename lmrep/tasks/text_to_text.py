@@ -33,7 +33,14 @@ from lmrep.metrics.translation import signature
 from lmrep.models import decoding
 from lmrep.models.base import Context, Model, check_context, model_inputs
 from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, Objective, ObjectiveDef
-from lmrep.objectives.outputs import normalize_weights, output_layer, output_specs, smoothed_cross_entropy, sums
+from lmrep.objectives.outputs import (
+    head_params,
+    normalize_weights,
+    output_layer,
+    output_specs,
+    smoothed_cross_entropy,
+    sums,
+)
 from lmrep.objectives.uses import NetworkUse, TextPairs, Uses
 from lmrep.tasks import denoising, schemes, text_metrics, text_templates
 from lmrep.tasks.base import Comparison, Outputs, Reads, Result, TaskDef, Templates, TextEncoder, figures
@@ -251,13 +258,9 @@ def loss(
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """Computes the mean cross-entropy of the targets' tokens, with label smoothing and the z-loss."""
     total, nll, correct = smoothed_cross_entropy(
-        model, params["encoder"], _head(params), hidden(params, batch, model, key), batch["targets"], batch["weights"],
-        key, label_smoothing=c.label_smoothing, z_loss=c.z_loss)
+        model, params["encoder"], head_params(params, NAME), hidden(params, batch, model, key), batch["targets"],
+        batch["weights"], key, label_smoothing=c.label_smoothing, z_loss=c.z_loss)
     return total, (sums(batch["weights"] > 0, lm_loss=nll, lm_accuracy=correct), carry)
-
-
-def _head(params: Tree) -> Tree:
-    return params.get("objective", {}).get(NAME, {})
 
 
 # Predictions
@@ -273,12 +276,12 @@ def predict(
     layer, prepared = output_layer(model), prepare(None, batch, start=start)
     ones = jnp.ones(prepared["targets"].shape, jnp.float32)
     _, nll, correct = layer.cross_entropy(
-        params["encoder"], _head(params), hidden(params, prepared, model), prepared["targets"], ones)
+        params["encoder"], head_params(params, NAME), hidden(params, prepared, model), prepared["targets"], ones)
     source = model_inputs(model, batch, conditions_on=Context.SOURCE).source
 
     def decode(tokens: Array, cache: Tree) -> tuple[Array, Tree]:
         output, cache = model.state.decode(params["encoder"], tokens, cache)
-        logits = layer.logits(params["encoder"], _head(params), output)
+        logits = layer.logits(params["encoder"], head_params(params, NAME), output)
         return jnp.where(jnp.arange(logits.shape[-1]) < size, logits, -jnp.inf), cache  # ids without a token
 
     generated = decoding.generate(

@@ -182,7 +182,7 @@ def test_each_view_is_in_one_batch(max_padding, tokens, multiple):
 
     views = partial(scoring.masked_views, mask=3, word_l2r=False)
     for make, kept in ((views, slice(1, -1)), (scoring.next_token_views, slice(1, None)),
-                       (scoring.own_token_views, slice(1, -1))):
+                       (scoring.token_views, slice(1, -1))):
         found = score_texts(compute, texts, Scoring("", make, None), pad=7, tokens=tokens, multiple=multiple,
                             max_padding=max_padding, report=lambda done, total: reported.append(done / total))
         np.testing.assert_array_equal(found.sums, [text.ids[kept].sum() for text in texts])

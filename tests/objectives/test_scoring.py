@@ -29,6 +29,6 @@ def test_views_of_several_texts_name_theirs():
 def test_tokens_are_predicted_before_them_at_them_and_from_both_sides():
     tokens = IDS.tolist()
     assert as_lists(scoring.next_token_views(IDS, WORDS)) == [[0], tokens, [[0, 1, 2, 3]], [[7, 8, 9, SEP]]]
-    assert as_lists(scoring.own_token_views(IDS, WORDS)) == [[0], tokens, [[1, 2, 3]], [[7, 8, 9]]]
+    assert as_lists(scoring.token_views(IDS, WORDS)) == [[0], tokens, [[1, 2, 3]], [[7, 8, 9]]]
     both = [[0, 1, 1, 2, 2, 3, 3, 4]], [[7, CLS, 8, 7, 9, 8, SEP, 9]]
     assert as_lists(bidirectional.views(IDS, WORDS)) == [[0], tokens, *both]

@@ -243,7 +243,7 @@ def test_a_span_inside_its_text_is_predicted_from_its_neighbours(fields):
             if inside:
                 expected |= {i: (first - 1, last + 1, i - first) for i in range(first, min(last + 1, first + most))}
         order = prepared["predicted"][b][prepared["weights"][b] > 0].tolist()
-        assert order == list(chosen) == needed[prepared["own"][b]][:len(chosen)].tolist()
+        assert order == list(chosen) == needed[prepared["slot"][b]][:len(chosen)].tolist()
         assert len(set(needed)) == len(needed)
         bounded = prepared["boundary_weights"][b] > 0
         assert set(prepared["predicted"][b][bounded]) == set(expected)
