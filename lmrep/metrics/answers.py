@@ -65,10 +65,7 @@ def f1_scores(gold: Sequence[Sequence[str]], predicted: Sequence[str], version: 
 def _best(score: Callable[[str, str], float], gold: Sequence[Sequence[str]], predicted: Sequence[str],
           version: str) -> np.ndarray:
     inputs.check_lengths(gold, predicted)
-    usable = _with_words if version == "2.0" else list
-    return np.asarray([max(score(answer, prediction) for answer in usable(answers))
+    if version == "2.0":
+        gold = [[answer for answer in answers if normalize_answer(answer)] or [""] for answers in gold]
+    return np.asarray([max(score(answer, prediction) for answer in answers)
                        for answers, prediction in zip(gold, predicted, strict=True)], np.float64)
-
-
-def _with_words(answers: Sequence[str]) -> list[str]:
-    return [answer for answer in answers if normalize_answer(answer)] or [""]

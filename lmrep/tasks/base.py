@@ -101,14 +101,9 @@ def compare(config: Any, record: Record, prediction: Mapping[str, Any]) -> Compa
     if isinstance(probabilities, Sequence) and gold.isdecimal() and int(gold) < len(probabilities):
         probabilities = {str(i): p for i, p in enumerate(probabilities)}
     if isinstance(probabilities, Mapping) and {gold, predicted} <= probabilities.keys():
-        return compare_probabilities(gold, predicted, probabilities)
+        return Comparison(f"{gold} ({probabilities[gold]:.1%})", f"{predicted} ({probabilities[predicted]:.1%})",
+                          -math.log(max(probabilities[gold], sys.float_info.min)), [(gold, predicted)])
     return Comparison(gold, predicted, float(gold not in ("", predicted)))
-
-
-def compare_probabilities(gold: str, predicted: str, probabilities: Mapping[str, float]) -> Comparison:
-    """Compares a class with the predicted one, by the negative logarithm of its probability."""
-    return Comparison(f"{gold} ({probabilities[gold]:.1%})", f"{predicted} ({probabilities[predicted]:.1%})",
-                      -math.log(max(probabilities[gold], sys.float_info.min)), [(gold, predicted)])
 
 
 class TextEncoder(NamedTuple):

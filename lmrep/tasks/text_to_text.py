@@ -209,11 +209,6 @@ def resolve(c: Config, records: Sequence[Record]) -> Config:
     return c
 
 
-def check(c: Config, record: Record) -> None:
-    """Refuses a target that a metric cannot measure."""
-    text_metrics.check(record, c.metrics)
-
-
 def target(c: Config, record: Record) -> str:
     """Returns the text that is to be generated for a record."""
     text = record.fields["target"]
@@ -362,7 +357,7 @@ DEFINITION = TaskDef(
             "generate_target", "generates a text from a text, such as its translation", (),
             lambda prediction: prediction["text"], text_templates.INPUTS),)),
     Reads(("text",), ("target",), tuple(name for name in text_templates.INPUTS if name != "text")),
-    resolve=resolve, check=check, encode=encode, score=score, best="",
+    resolve=resolve, check=lambda c, record: text_metrics.check(record, c.metrics), encode=encode, score=score, best="",
     columns=lambda c: {
         "known": Field("bn", np.int32, "whether the target is known; -1 for empty sequences"),
         "generated": Field("bn", np.int32, "whether a text is generated for it; -1 for empty sequences"),
