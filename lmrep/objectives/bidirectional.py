@@ -56,8 +56,9 @@ class Marks(NamedTuple):
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
-    """Predict each word from the words before it and, if the network has a backward direction, from those after it.
-    Raises UserError if a direction reads both sides, or a tied table would not be shared."""
+    """Builds the objective, which predicts each word from the words before it and, if the network has a backward
+    direction, from the words after it. Raises UserError if a direction reads both sides, or a tied table would not be
+    shared."""
     check_context(model, Context.EACH_SIDE, "objective 'bidirectional'")
     names = model.output.names
     if not c.shared and model.output.table is not None and len(names) > 1:

@@ -55,7 +55,7 @@ class FillMask:
         self._head, self._description = head, description
 
     def accepts(self, text: str) -> bool:
-        """Tells whether the text has a mask, by any tokenizer's name of it."""
+        """Tells whether the text has a mask, as any tokenizer writes it."""
         return MASK.search(text) is not None
 
     def prompt_from(self, sentence: str, mask: str, others: Sequence[str]) -> str | None:
@@ -236,8 +236,8 @@ def split_spans(tokens: Sequence[int], tokenizer: Tokenizer) -> dict[str, str]:
 
 
 class ReplacedToken(NamedTuple):
-    """How likely one token of a text was replaced: the characters [start, end) of the text, which are `word`, and the
-    probability. Bytes of one character are tokens with the same; white space alone has no characters."""
+    """The probability that a token of a text was replaced. The token is `word`, the characters [start, end). Tokens
+    that are bytes of one character have the same range; a token of white space has an empty one."""
 
     word: str
     start: int

@@ -41,7 +41,7 @@ class Config:
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
-    """Predict each token from the tokens before it."""
+    """Builds the objective, which predicts each token from the tokens before it."""
     check_context(model, Context.LEFT, "objective 'causal'")
     head = specs(c, model)
     return Objective(

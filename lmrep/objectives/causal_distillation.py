@@ -27,7 +27,7 @@ class Config(teaching.Config):
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = {}) -> Objective:  # noqa: B006
-    """Predict each next token, and the distribution of a teacher."""
+    """Builds the objective, which predicts each next token, and the distribution of a teacher."""
     check_table(model)
     part = teaching.teacher(c, model, frozen, _has_table_logits,
                             "a causal language model (for a masked one choose objective=distillation)")

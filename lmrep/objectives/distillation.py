@@ -46,7 +46,7 @@ class Config(teaching.Config):
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = {}) -> Objective:  # noqa: B006
-    """Predict masked tokens, and the distribution of a teacher."""
+    """Builds the objective, which predicts masked tokens, and the distribution of a teacher."""
     masking.check(c)
     masking.check_mask_token("distillation", vocabulary)
     part = teaching.teacher(c, model, frozen, lambda part: "masked" in part.specs.get("objective", {}),

@@ -26,7 +26,7 @@ FUNCTIONAL = ("sep", "cls")
 
 @dataclass(frozen=True)
 class Config:
-    """How targets and orders are drawn."""
+    """The settings of targets and orders."""
 
     k: float = setting(6.0, "K: one of so many tokens is predicted", at_least=1)
     spans: bool = setting(True, "whether spans are predicted; otherwise independent tokens")

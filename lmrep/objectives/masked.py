@@ -27,14 +27,14 @@ from lmrep.objectives.uses import NetworkUse
 
 @dataclass(frozen=True)
 class Config(masking.Config):
-    """How tokens are chosen, and what else is predicted."""
+    """The settings of the masks, and of the sentence-pair objective."""
 
     sentence_pair: bool = setting(False, "whether the label of a sentence pair is predicted too (NSP or SOP, by the "
                                   "format)")
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
-    """Predict the masked tokens from both sides."""
+    """Builds the objective, which predicts masked tokens from both sides."""
     masking.check(c)
     masking.check_mask_token("masked", vocabulary)
     specs = {"masked": mlm_head.specs(model)} | ({"pair": sentence_pair.specs(model)} if c.sentence_pair else {})
@@ -54,7 +54,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
 def prepare(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> Batch:
     """Adds `inputs` i32[b, t] and `predicted`, `targets`, `weights` [b, m] (and `pair_weights` [b]).
 
-    `predicted` are positions, of which those beyond the example's number of targets have weight 0.
+    `predicted` are positions; positions beyond the example's number of targets have weight 0.
     """
     inputs, predicted, targets, target_mask = jax.vmap(partial(masking.mask_example, c=c, vocabulary=vocabulary))(
         keys.per_example, batch["tokens"], batch["segment_ids"])

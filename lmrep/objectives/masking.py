@@ -21,7 +21,7 @@ from lmrep.objectives.uses import HeldOut
 
 @dataclass(frozen=True)
 class Config:
-    """How tokens are chosen and what replaces them."""
+    """The choice of tokens and of their replacements."""
 
     rate: float = setting(0.15, "fraction of an example's tokens that is predicted", above=0, at_most=1)
     mask: float = setting(0.8, "fraction of the chosen tokens replaced by [MASK]", at_least=0, at_most=1)
@@ -115,7 +115,7 @@ def num_predictions(fraction: Array, n: Array, length: int, c: Config) -> Array:
 
 
 def one_of(tokens: Array, specials: dict[str, int], roles: tuple[str, ...]) -> Array:
-    """Tells (bool like `tokens`) whether each token is one of the special tokens of these roles."""
+    """Tells which tokens are special tokens of these roles, bool like `tokens`."""
     ids = sorted({specials[role] for role in roles if role in specials})
     return (tokens[..., None] == jnp.asarray(ids, tokens.dtype)).any(-1)
 

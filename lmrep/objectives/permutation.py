@@ -36,14 +36,14 @@ TERMS, SHOWN = 6, 4  # targets that `describe` shows, and names in one condition
 
 @dataclass(frozen=True)
 class Config(factorization.Config):
-    """How targets and orders are drawn, and what else is predicted."""
+    """The settings of targets and orders, and of the sentence-pair objective."""
 
     sentence_pair: bool = setting(False, "whether the label of a sentence pair is predicted too (next sentence)")
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
-    """Predict some tokens from the tokens before them in a random order. Raises UserError if the network has no query
-    stream, or the tokenizer no mask token, which marks words to fill in."""
+    """Builds the objective, which predicts some tokens from the tokens before them in a random order. Raises UserError
+    if the network has no query stream, or the tokenizer no mask token, which marks words to fill in."""
     check_context(model, Context.ORDER, "objective 'permutation'")
     check_mask_token("permutation", vocabulary)
     head = {"permutation": output_layer(model).specs | {"bias": ParamSpec((model.vocab_size,), ("vocab",), zeros)}}
@@ -149,9 +149,9 @@ def log_probabilities(params: Tree, batch: Batch, *, make_inputs: Callable, mode
 
 
 def describe(batch: Batch, tokenizer, *, functional: Sequence[int]) -> list[str]:
-    """Shows each example as text, its targets in braces with their numbers in the order, each of which sees all before
-    it; then what the first of them are predicted from, beside the tokens that are given to all (or to those of the
-    first part, with their number), and what BERT would predict them from, whose targets are independent."""
+    """Shows each example as text, with targets in braces and their numbers in the order. Further lines show the tokens
+    that XLNet predicts the first targets from, with the given tokens (their number, if a target does not see all), and
+    the tokens that BERT would predict them from, whose targets are independent."""
     return [_describe({name: np.asarray(batch[name][i]) for name in
                        ("tokens", "segment_ids", "revealed", "sees", "predicted", "weights")},
                       tokenizer, functional, pair_label(batch, i) + "[reversed] " * bool(

@@ -64,8 +64,8 @@ def check(c: Config) -> None:
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
-    """Detect tokens that a generator replaced, or predict tokens. Raises UserError if the network cannot make a
-    generator whose shared tables have its shapes."""
+    """Builds the objective, which detects tokens that a generator replaced, or predicts tokens. Raises UserError if the
+    network cannot make a generator whose shared tables have its shapes."""
     check(c)
     masking.check_mask_token("replaced_token", vocabulary)
     if model.make_generator is None:

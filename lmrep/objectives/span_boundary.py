@@ -29,7 +29,7 @@ from lmrep.objectives.uses import NetworkUse
 
 @dataclass(frozen=True)
 class Config:
-    """How spans are chosen, what replaces them, and how they are predicted."""
+    """The settings of spans, their replacements and their predictions."""
 
     rate: float = setting(0.15, "fraction of an example's tokens that is predicted", above=0, at_most=1)
     count: str = setting("ceil", "SpanBERT: ceil(rate * n) of an example's n tokens that are not special; BERT: "
@@ -53,7 +53,7 @@ class Config:
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
-    """Predict spans from both sides, and from their boundaries."""
+    """Builds the objective, which predicts spans from both sides, and from their boundaries."""
     masking.check(c)
     masking.check_mask_token("span_boundary", vocabulary)
     heads, terms = {"masked": mlm_head.specs(model)}, {"mlm_loss": 1.0}

@@ -44,7 +44,7 @@ FIRST_RANDOM = 3  # the smallest random id, after pad, eos and unk; sentinels ma
 
 @dataclass(frozen=True)
 class Config:
-    """How a text is corrupted, and what is predicted."""
+    """The settings of sources and targets, and of the loss."""
 
     variant: str = setting("replace_spans", "source and target: spans of noise as sentinels, and these with their "
                            "tokens (T5); without the noise, and the noise; noise as the first sentinel, and the text "
@@ -70,7 +70,7 @@ class Ids(NamedTuple):
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
-    """Generate the tokens that were removed from a text, or the text itself."""
+    """Builds the objective, which generates the tokens that were removed from a text, or the text itself."""
     check_context(model, Context.SOURCE, "objective 'span_corruption'")
     ids, head = special_ids(vocabulary, "objective=span_corruption"), output_specs(model)
     return Objective(

@@ -47,7 +47,7 @@ class Config:
 
 
 class Logits(NamedTuple):
-    """What gives logits: x [b, m, e] times the table [v, e], plus a bias."""
+    """Logits as a product: x [b, m, e] times the table [v, e], plus a bias."""
 
     x: Array
     table: Array

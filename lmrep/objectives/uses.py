@@ -10,7 +10,7 @@ from lmrep.objectives.scoring import Scoring
 
 
 class NextToken(NamedTuple):
-    """How the token after a text is predicted: for generation, and for perplexity with a stride."""
+    """Functions that predict the token after a text, for generation, and for perplexity with a stride."""
 
     # (params, hidden [b, t, d]) -> float32 [b, t, v], of the token that follows each
     logits: Callable[[Tree, Array], Array]
@@ -38,7 +38,7 @@ class NetworkUse(NamedTuple):
 
 
 class TextPairs(NamedTuple):
-    """How an objective that is conditioned on a source passes it, and a target, to a network."""
+    """The source and the target that a conditioned objective passes to a network."""
 
     start: int  # the token that the decoder reads before the target
     end: int  # the token that ends sources and targets
@@ -50,7 +50,7 @@ class TextPairs(NamedTuple):
 
 
 class Uses(NamedTuple):
-    """What inference, reports, conversion and planning need of an objective. Training reads none of it."""
+    """The parts of an objective that inference, reports, conversion and planning read; training does not."""
 
     conditions_on: Context = Context.BOTH  # what each position of an encoded text is conditioned on
     next_token: NextToken | None = None  # continues texts. None: the objective does not predict a text token by token.

@@ -56,7 +56,7 @@ class PolynomialConfig(DecayConfig):
 
 
 class Rule(NamedTuple):
-    """How validations change the learning rate."""
+    """The effect of validations on the learning rate."""
 
     factor: float  # the rate is multiplied by it where the loss is not below the lowest so far
     final: float  # training ends when the rate is below this fraction of its peak; 0: it does not

@@ -21,7 +21,7 @@ from lmrep.objectives.base import ObjectiveDef
 
 @dataclass(frozen=True)
 class Format:
-    """How labelled examples become sequences."""
+    """Settings of the sequences that labelled examples become."""
 
     long: str = setting("auto", "what is done with texts longer than config.length. auto, in every config file: "
                         "truncate, as published code does, but windows for tagging and span_extraction, where each "

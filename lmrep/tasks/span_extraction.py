@@ -75,7 +75,7 @@ def check(c: Config, record: Record) -> None:
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
-    """Score every token as the first and as the last one of the answer."""
+    """Builds the objective, which scores every token as the first and as the last one of the answer."""
     net = networks.bind(c, model, NAME, frozen)
     objective = networks.objective(net, 2, prepare, loss, predict, head=HEAD)
     if c.end == "conditioned":

@@ -188,7 +188,7 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
-    """Classify words."""
+    """Builds the objective, which classifies words."""
     tags = len(c.labels) or 2
     objective = networks.objective(networks.bind(c, model, "tagging", frozen), tags, prepare, loss, predict)
     if has_crf(c):

@@ -94,7 +94,8 @@ def check_config(c: Config) -> None:
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
-    """Generate the target given the source."""
+    """Builds the objective, which generates the target given the source. Raises UserError if the network or the
+    tokenizer does not suit it."""
     check_context(model, Context.SOURCE, "this task")
     if 0 < model.max_length < c.max_target:
         raise UserError(f"config.objective.max_target is {c.max_target}, and the network has {model.max_length} "

@@ -29,7 +29,7 @@ UNKNOWN, SPECIAL = -1, -2  # values of `vector` for tokens without a row of the 
 
 @dataclass(frozen=True)
 class WordVectors:
-    """How the word vectors of config.frozen.words, a text file like GloVe's, are read."""
+    """The lookup of word vectors in config.frozen.words, a text file like GloVe's."""
 
     lookup: str = setting("", "none: no word vectors; exact: the vector of the word as it is written; lower: that of "
                           "the word in lower case; both: the first, or else the second. All unknown words share one "

@@ -170,7 +170,8 @@ def inventory_of(lines: Sequence[str], labels: Sequence[str]) -> Inventory:
 
 
 def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
-    """Classify words by a head, or by the nearest mean vector of a sense."""
+    """Builds the objective, which classifies words by a head, or by the nearest mean vector of a sense. Raises
+    UserError if `network=nearest` does not fit the other settings."""
     if c.network == NEAREST:
         if model.width:
             raise UserError("config.objective.network is nearest, whose vectors are those of a frozen encoder, and "
