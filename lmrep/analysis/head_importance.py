@@ -1,5 +1,4 @@
-"""How much attention heads matter: their importance by gradients, and scores of a run with gated heads (Michel et al.,
-2019)."""
+"""Measures attention heads: importance by gradients, and scores of a run with gated heads (Michel et al., 2019)."""
 
 import dataclasses
 import math
@@ -126,14 +125,13 @@ def _gated_pretraining(
 
 
 def gated_objective(make: Callable[[Model], Objective], model: Model) -> Objective:
-    """Makes the objective `make(model)`, whose `loss` and `predict` read the gates of heads, [l, h], at
-    params["gates"]."""
+    """Makes the objective `make(model)`, whose `loss` and `predict` read the gates [l, h] at params["gates"]."""
     plain = make(model)
 
     def with_gates_of(name: str) -> Callable:
         def function(params: Tree, *arguments: Any, **options: Any) -> Any:
-            others = {key: value for key, value in params.items() if key != GATES}
-            return getattr(make(with_gates(model, params[GATES])), name)(others, *arguments, **options)
+            ungated = {key: value for key, value in params.items() if key != GATES}
+            return getattr(make(with_gates(model, params[GATES])), name)(ungated, *arguments, **options)
         return function
 
     return plain._replace(loss=with_gates_of("loss"), predict=with_gates_of("predict") if plain.predict else None)
@@ -189,8 +187,7 @@ def importance_step(make: Callable[[Model], Objective], model: Model, seed: int)
 
 
 def _recording(model: Model, some: list[bool]) -> Model:
-    """Returns `model` with an `encode` that appends to `some` whether it computes the last layer only at positions
-    `at`."""
+    """Returns `model` whose `encode` appends to `some` whether the last layer is computed only at positions `at`."""
     def encode(
         params: Tree, inputs: Inputs, key: Array | None = None, *, at: Array | None = None, **options: Any
     ) -> Encoded:

@@ -117,16 +117,16 @@ def lowest(
       at_least: a layer with fewer heads keeps all.
       removed: heads that were removed before; they come first.
     """
-    chosen, remaining = list(removed), [len(heads) for heads in kept]
-    for layer, _ in chosen:
+    selected, remaining = list(removed), [len(heads) for heads in kept]
+    for layer, _ in selected:
         remaining[layer] -= 1
-    for head in sorted(set(all_heads(kept)) - set(chosen), key=lambda head: (importance[head], head)):
-        if len(chosen) >= count:
+    for head in sorted(set(all_heads(kept)) - set(selected), key=lambda head: (importance[head], head)):
+        if len(selected) >= count:
             break
         if remaining[head[0]] > at_least:
-            chosen.append(head)
+            selected.append(head)
             remaining[head[0]] -= 1
-    return chosen
+    return selected
 
 
 def removals(

@@ -92,8 +92,8 @@ def neighbours(
     Raises:
       UserError: not exactly one word is marked, or it has no tokens; `layers` are several.
     """
-    query, chosen = parse(marked), run.layers(layers)
-    if chosen.join == "stack" and len(chosen.numbers) > 1:
+    query, choice = parse(marked), run.layers(layers)
+    if choice.join == "stack" and len(choice.numbers) > 1:
         raise UserError(f"layers is {layers!r}, which are several layers; give one, or combine them: "
                         "sum:1,2 or concat:1,2")
     [encoded] = run.encode([query.text], layers)
@@ -104,7 +104,7 @@ def neighbours(
     nearest, table = _Nearest(query, vector, k), _Table(len(vector))
     for texts in lines:
         tokenized = [run.tokenize(text) for text in texts]
-        for i, hidden, _ in run.vectors(tokenized, chosen, long="windows"):
+        for i, hidden, _ in run.vectors(tokenized, choice, long="windows"):
             spans, vectors = _words(tokenized[i], encode.by_word(hidden, tokenized[i].words)[0])
             nearest.add(tokenized[i].text, spans, vectors)
             table.add([_key(run, tokenized[i].text[a:b]) for a, b in spans], vectors)

@@ -215,8 +215,8 @@ def vectors(params: Tree, model: Model, c: Any, examples: Examples) -> Vectors:
         row, column = np.nonzero(labels >= 0)
         x = np.asarray(encode(params, batch))[:, row, column]
         parts.append((x, labels[row, column], batch["unit"][row, 0], column - tagging * batch["first"][row, 0]))
-    x, *others = zip(*parts, strict=True)
-    return Vectors(np.concatenate(x, 1), *map(np.concatenate, others))
+    x, *columns = zip(*parts, strict=True)
+    return Vectors(np.concatenate(x, 1), *map(np.concatenate, columns))
 
 
 def fit(x: np.ndarray, y: np.ndarray, classes: int, seed: int = 0) -> Callable[[np.ndarray], np.ndarray]:
@@ -250,9 +250,9 @@ def fit(x: np.ndarray, y: np.ndarray, classes: int, seed: int = 0) -> Callable[[
 
     @jax.jit
     def train(x: Array, y: Array) -> Tree:
-        def step(state: tuple[Tree, Any], chosen: Array) -> tuple[tuple[Tree, Any], None]:
+        def step(state: tuple[Tree, Any], batch: Array) -> tuple[tuple[Tree, Any], None]:
             params, moments = state
-            updates, moments = optimizer.update(jax.grad(loss)(params, x[:, chosen], y[chosen]), moments)
+            updates, moments = optimizer.update(jax.grad(loss)(params, x[:, batch], y[batch]), moments)
             return (optax.apply_updates(params, updates), moments), None
 
         params = {"kernel": jnp.zeros((k, d, classes)), "bias": jnp.zeros((k, 1, classes))}
@@ -312,14 +312,12 @@ def store(result: Mapping[str, Any], path: Path) -> None:
 
 
 def stored(path: Path) -> list[Any]:
-    """Reads a file that `store` wrote, without checking its results; [] where there is no file. Raises UserError if the
-    file is damaged."""
+    """Reads probes.json without checking its results; [] where there is no file. Raises UserError if it is damaged."""
     return (json_files.read(ProbesFile, path) or {"probes": []})["probes"]
 
 
 def read(path: Path, notes: list[str] | None = None) -> list[ProbeRecord]:
-    """Reads the intact results in a file that `store` wrote; [] where there is no file. Adds to `notes` what is
-    damaged."""
+    """Reads the intact results in probes.json; [] where there is no file. Adds to `notes` what is damaged."""
     intact, damaged = [], []
     try:
         for number, record in enumerate(stored(path)):

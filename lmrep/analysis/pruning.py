@@ -40,7 +40,7 @@ def least_important(
     data_dir: str | Path | None = None,
 ) -> dict[int, list[int]]:
     """Returns the floor(fraction * heads) least important heads of a run as {layer: heads}. Where layers share
-    parameters, they are the same heads in all layers, chosen by the sum of their importance over layers.
+    parameters, they are the same heads in all layers, selected by the sum of their importance over layers.
 
     Args:
       examples: number of training examples that importance is computed on; 0: all.
@@ -54,13 +54,13 @@ def least_important(
     kept = run.model.heads.kept()
     importance = gated.importance(heads.gates_without((), kept, run.model.heads.number))
     if _network(run).share in ("attention", "all"):
-        chosen = heads.lowest(importance.sum(0, keepdims=True), kept[:1], int(len(kept[0]) * fraction), at_least)
-        chosen = [(layer, head) for layer in range(len(kept)) for _, head in chosen]
+        selected = heads.lowest(importance.sum(0, keepdims=True), kept[:1], int(len(kept[0]) * fraction), at_least)
+        selected = [(layer, head) for layer in range(len(kept)) for _, head in selected]
     else:
-        chosen = heads.lowest(importance, kept, int(sum(map(len, kept)) * fraction), at_least)
-    if not chosen:
+        selected = heads.lowest(importance, kept, int(sum(map(len, kept)) * fraction), at_least)
+    if not selected:
         raise UserError(f"{fraction:g} of the {sum(map(len, kept))} heads removes no head; give a larger --fraction")
-    return {layer: sorted(head for its_layer, head in chosen if its_layer == layer) for layer in range(len(kept))}
+    return {layer: sorted(head for its_layer, head in selected if its_layer == layer) for layer in range(len(kept))}
 
 
 def prune(run: Run, target: Path, removed: Mapping[int, Sequence[int]]) -> Pruned:

@@ -205,8 +205,7 @@ def incomparable(plan: Plan) -> list[str]:
 
 
 def table(summaries: Sequence[Summary], metric: Metric) -> str:
-    """Formats a table with a line for each setting. Marks the best setting, or the leading one and those within its
-    noise."""
+    """Formats a line for each setting. Marks the best one, or the leading one and those within its noise."""
     leader = leading(summaries, metric)
     near = within_noise(leader, summaries) if leader else []
     marks = {id(leader): "leads" if near else "best", **{id(summary): "within the noise" for summary in near}}

@@ -113,7 +113,7 @@ def _print(values: Mapping[str, Any], intervals: Mapping[str, Any]) -> None:
         form = "," if isinstance(value, int) else known[name].format if name in known else ".6g"
         low, high = intervals.get(name, (None, None))
         interval = "" if low is None else f"   95 % interval {low:{form}} to {high:{form}}"
-        shown = ""
+        details = ""
         if name in known and known[name].perplexity:
-            shown = f"   perplexity {math.exp(min(value, 700)):,.1f}, {value / math.log(2):.3f} bits per token"
-        print(f"{name:{width}}  {value:{form}}{interval}{shown}", flush=True)
+            details = f"   perplexity {math.exp(min(value, 700)):,.1f}, {value / math.log(2):.3f} bits per token"
+        print(f"{name:{width}}  {value:{form}}{interval}{details}", flush=True)

@@ -272,13 +272,13 @@ lmrep help COMMAND describes a command; lmrep --version prints the version."""
 
 def description(name: str, about: str, flags: Mapping[str, Flag]) -> str:
     """Returns the help of a command: what it does, the flags that it takes, and an example."""
-    command, shown = COMMANDS[name], list(flags.items())
+    command, rows = COMMANDS[name], list(flags.items())
     if "config" in flags:
         field = Flag(None, "a field of the config; lmrep fields lists them")
-        shown.insert(len(command.common), ("config.FIELD", field))
-    width = max((len(flag.spelling(key)) for key, flag in shown), default=0)
+        rows.insert(len(command.common), ("config.FIELD", field))
+    width = max((len(flag.spelling(key)) for key, flag in rows), default=0)
     lines = [f"  {flag.spelling(key):{width}}  {flag.help}"
-             + (f" (default: {flag.default})" if flag.default not in (None, "") else "") for key, flag in shown]
+             + (f" (default: {flag.default})" if flag.default not in (None, "") else "") for key, flag in rows]
     usage = " ".join(filter(None, ["Usage: lmrep", name, "[flags]" if lines else "", command.words]))
     listed = "\n\nFlags:\n" + "\n".join(lines) if lines else ""
     return f"{inspect.cleandoc(about)}\n\n{usage}{listed}\n\nExample:\n  {command.example}"

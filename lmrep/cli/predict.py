@@ -127,8 +127,7 @@ def _predictions(
 
 
 def _prompt(trained, record: dict, name: str | None) -> Any:
-    """Returns the input of `Run.predict` for a record: its text; for a task, a tuple if the text has tabs, or all
-    fields."""
+    """Returns the input of `Run.predict`: a text; for a task, also a tuple, if the text has tabs, or all fields."""
     text = record.get("text")
     if trained.capabilities and dict in getattr(trained.capabilities[0], "types", ()):
         if len(record) > 1 or not isinstance(text, str):

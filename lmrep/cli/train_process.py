@@ -30,8 +30,7 @@ class StopSweep(Exception):
 
 @contextlib.contextmanager
 def claimed(log: Path) -> Iterator[BinaryIO | None]:
-    """Opens the log file of a run for appending and locks it. The context gives the file; None if another process has
-    it.
+    """Opens and locks the log file of a run for appending. The context gives the file; None if it is locked already.
 
     The training process inherits the lock, so that a run is claimed until both have ended.
     """

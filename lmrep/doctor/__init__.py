@@ -96,7 +96,7 @@ def _check_labelled(checks: "_Checks", files: str) -> None:
     if prepared := checks.values.get("examples"):  # its experiment has what the training data decides
         checks.values |= {"config": prepared.experiment, "store": prepared}
     if files:
-        checks("evaluation", partial(labelled.other, files), "config", "examples")
+        checks("evaluation", partial(labelled.evaluation_files, files), "config", "examples")
     checks("tokenizer", text.tokenizer, "config", "store")
     checks("network", machine.network, "config", "tokenizer", "mesh?")
 

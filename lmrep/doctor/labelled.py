@@ -13,8 +13,7 @@ from lmrep.inference.evaluate_task import read_files
 
 
 def examples(experiment: Experiment) -> Result:
-    """Checks that every split can be read, has the fields of the task, and can be tokenized. The value is the
-    `Data`."""
+    """Checks that every split can be read and tokenized, and has the fields of the task. The value is the `Data`."""
     for data in data_of(experiment).values():
         tfds.check_present(data)
     prepared = build.prepare(experiment, Path())  # nothing is stored
@@ -28,7 +27,7 @@ def examples(experiment: Experiment) -> Result:
     return Result(text, prepared, OK)
 
 
-def other(files: str, experiment: Experiment, prepared: Data) -> Result:
+def evaluation_files(files: str, experiment: Experiment, prepared: Data) -> Result:
     """Checks that files for `lmrep evaluate` can be read, and have the fields of the task."""
     task, config = task_of(experiment), resolve_stages(prepared.experiment)[0].objective
     records = read_files(experiment, files)

@@ -140,19 +140,19 @@ def checkpoints(directory: Path, experiment: Experiment, stages: list[StageShape
     number = config.keep + config.keep_best + 1  # one is being saved while the others exist
     existing = sum(path.stat().st_size for path in (directory / "checkpoints").rglob("*") if path.is_file())
     needed = max(size, number * size - existing)
-    what = f"up to {number} checkpoints of {byte_size(size)} need"
-    return disk_space(what, directory, needed, None, "--workdir, or lower checkpoint.keep and checkpoint.keep_best")
+    subject = f"up to {number} checkpoints of {byte_size(size)} need"
+    return disk_space(subject, directory, needed, None, "--workdir, or lower checkpoint.keep and checkpoint.keep_best")
 
 
-def disk_space(what: str, directory: Path, needed: int, taken: Taken | None, alternatives: str) -> Result:
+def disk_space(subject: str, directory: Path, needed: int, taken: Taken | None, alternatives: str) -> Result:
     """Checks that the disk of `directory` has `needed` bytes free beside those that are `taken`. The value is a Taken.
 
     Args:
-      what: what needs the space, with its verb, for the message.
+      subject: what needs the space, with its verb, for the message.
       alternatives: what the user may change instead.
     """
     free, system = trial.space(directory)
-    line = f"{what} {byte_size(needed)} more in {directory}, where {byte_size(free)} are free"
+    line = f"{subject} {byte_size(needed)} more in {directory}, where {byte_size(free)} are free"
     if taken and taken.system == system:
         free -= taken.bytes
         line += f", of which checkpoints will take {byte_size(taken.bytes)}"

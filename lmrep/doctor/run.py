@@ -53,8 +53,7 @@ def writable(directory: Path) -> Result:
 
 
 def store(url: str) -> Result:
-    """Checks that the remote workdir can be reached, and that no other run holds it. The value is the list of the steps
-    of its checkpoints."""
+    """Checks that the remote workdir can be reached, and no run holds it. The value is the steps of its checkpoints."""
     with remote.user_errors(url):
         remote_store = remote_workdir.open_store(url)
         content = lease.read(remote_store)

@@ -42,8 +42,7 @@ SPAN_BYTES = 20  # of a plan's table, for each sentence: `formats.base.Spans`
 
 
 def sources(experiment: Experiment | None) -> list[tuple[str, corpora.Config | None]]:
-    """Returns (suffix of the names of checks, config of the corpus) for each source of a mixture, or for the only
-    corpus."""
+    """Returns (suffix of the names of checks, config) of each corpus of a mixture, or of the only corpus."""
     if experiment is None:
         return [("", None)]
     return [(f" {source.name}" * bool(source.name), source.data) for source in experiment.data_sets()]
@@ -59,15 +58,14 @@ class Sample(NamedTuple):
 
 
 def corpus(data: corpora.Config) -> Result:
-    """Checks that the corpus opens, and that its first documents, and the first of each file, are text. The value is a
-    Sample."""
+    """Checks that the corpus opens, and its first documents and the first of each file are text. Gives a Sample."""
     corpora.check_present(data)  # opening one that is not there would download it
     opened, tally = corpora.open_corpus(data), Counter()
-    stream, texts, held = opened.documents(tally), [], 0
+    stream, texts, length = opened.documents(tally), [], 0
     for text in stream:
         texts.append(text)
-        held += len(text)
-        if len(texts) == DOCUMENTS or held >= CHARACTERS:
+        length += len(text)
+        if len(texts) == DOCUMENTS or length >= CHARACTERS:
             break
     complete = next(stream, None) is None
     paths = [] if complete or not corpora.CORPORA[data.corpus].example else files.find(data.files, data.corpus, "*")
@@ -79,8 +77,8 @@ def corpus(data: corpora.Config) -> Result:
     lines, remark = data.sentences == "line", f"; sentences: {described}{remark}"
     mark = WARNING if tally["replaced_characters"] or tally["damaged_lines"] else OK
     if complete:
-        return Result(f"{opened.description}: {len(texts):,} documents, {held:,} characters{remark}",
-                      Sample(texts, True, held, lines), mark)
+        return Result(f"{opened.description}: {len(texts):,} documents, {length:,} characters{remark}",
+                      Sample(texts, True, length, lines), mark)
     sizes = [source.size if source.store else os.path.getsize(source.path) for source in paths]
     characters = sum(size * (EXPANSION if os.path.splitext(source.path)[1] in (*COMPRESSED, ".parquet") else 1)
                      for source, size in zip(paths, sizes, strict=True))
@@ -142,7 +140,7 @@ def stores(data_dir: Path, experiment: Experiment, *_: Sample) -> Result:
 
 def epochs(experiment: Experiment, data: Data | None, *samples: Sample) -> Result:
     """Checks that the run does not read its text more than `MAX_EPOCHS` times."""
-    shown = sum(stage.steps * stage.batch_size * stage.length for stage in experiments.resolve_stages(experiment))
+    tokens_read = sum(stage.steps * stage.batch_size * stage.length for stage in experiments.resolve_stages(experiment))
     if data:
         about, tokens = "", data.corpus.statistics["train"]["tokens"]
     elif any(sample.characters is None for sample in samples):
@@ -151,9 +149,9 @@ def epochs(experiment: Experiment, data: Data | None, *samples: Sample) -> Resul
         about, tokens = "about ", sum(
             sample.characters * (1 - part.data.validation - part.data.test) / CHARACTERS_PER_TOKEN
             for sample, part in zip(samples, experiment.data_sets(), strict=True))
-    passes = shown / max(1, tokens)
-    text = (f"{experiment.steps:,} steps read {shown:,} tokens: {about}{passes:,.1f} times the {about}{tokens:,.0f} of "
-            "the train split")
+    passes = tokens_read / max(1, tokens)
+    text = (f"{experiment.steps:,} steps read {tokens_read:,} tokens: {about}{passes:,.1f} times the "
+            f"{about}{tokens:,.0f} of the train split")
     if passes > MAX_EPOCHS:
         return Result(f"{text}; a network learns such a text by heart: give more text, or lower steps", mark=WARNING)
     return Result(text)

@@ -76,8 +76,7 @@ def check(c: Clusters, names: str = "config.model.cutoffs") -> None:
 
 
 def embedding_specs(c: Clusters, init: Initializer = normal(), project_init: Initializer = normal(0.01)) -> Tree:
-    """Returns the specs `token` [v, e] and, where e is not d, `project` [e, d]; with div > 1 these for each cluster, by
-    its number, under `clusters`."""
+    """Returns the specs `token` [v, e] and, if e is not d, `project` [e, d]; with div > 1, in `clusters` by number."""
     def cluster(vocab: int, e: int) -> Tree:
         project = {"project": ParamSpec((e, c.width), PROJECTION, project_init)} if c.projects else {}
         return {"token": ParamSpec((vocab, e), TABLE, init)} | project
@@ -177,8 +176,7 @@ def cross_entropy(
 
 
 def log_probabilities(embedding: Tree, head: Tree, x: Array, targets: Array, c: Clusters) -> Array:
-    """Returns log p(target) float32 [b, m], without a gradient, at positions with the output x [b, m, d] of the
-    network."""
+    """Returns log p(target) float32 [b, m], without a gradient, given the network's output x [b, m, d]."""
     return -cross_entropy(embedding, head, x, targets, jnp.ones(targets.shape, jnp.float32), c)[1]
 
 

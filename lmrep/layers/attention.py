@@ -174,8 +174,7 @@ def _attention(
     query: Array, kv: KVCache, mask: Array, rate: float = 0.0, key: Array | None = None, bias: Array | None = None,
     scaled: bool = True, same_along: tuple[int, ...] = (),
 ) -> tuple[Array, Array]:
-    """Computes query [b, t, h, k] -> (weighted sums of the values [b, t, h, k], the weights [b, h, t, s] before
-    dropout)."""
+    """Computes query [b, t, h, k] -> (weighted sums of values [b, t, h, k], weights [b, h, t, s] before dropout)."""
     # Positions stay before heads in memory. With heads first XLA's CPU backend is a little faster, but sometimes gave
     # wrong values on busy processors.
     query = query * query.shape[-1] ** -0.5 if scaled else query

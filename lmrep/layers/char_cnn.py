@@ -12,8 +12,7 @@ TABLE = BYTES + 1  # byte values + 1, and 0 for padding
 
 
 def specs(d: int, filters: int, window: int) -> Tree:
-    """Returns the specs of a table of `TABLE` characters of width d, and a kernel [window, d, filters] with its
-    bias."""
+    """Returns the specs of a table [`TABLE`, d] of characters, and a kernel [window, d, filters] with its bias."""
     return {"embedding": ParamSpec((TABLE, d), (None, None), uniform((3 / d) ** 0.5)),
             "kernel": ParamSpec((window, d, filters), (None, None, None), uniform((3 / (window * d)) ** 0.5)),
             "bias": ParamSpec((filters,), (None,), zeros)}

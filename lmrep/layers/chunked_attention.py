@@ -29,7 +29,7 @@ def block_size(sequences: int, heads: int) -> int:
 
 
 def attend(mask: AttentionMask, block: int = 0) -> Attend:
-    """Computes attention under `mask`, in blocks of at most `block` queries and keys (0: `block_size`). Gives no
+    """Computes attention under `mask` in blocks of at most `block` queries and keys (0: `block_size`), without
     probabilities."""
     def run(query: Array, kv: KVCache, *, at: Array | None = None, rate: float = 0.0, key: Array | None = None):
         length = mask.segment_ids.shape[1]

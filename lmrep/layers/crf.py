@@ -81,8 +81,7 @@ def _before(tags: Array, number: Array) -> tuple[Array, Array]:
 
 
 def log_partition(scores: Tree, emissions: Array, chains: Chains) -> Array:
-    """Returns the logarithm of the sum over all sequences of exp(score), as float32 [b, t]: what each position adds to
-    it in its chain."""
+    """Returns the log of the sum over sequences of exp(score), float32 [b, t]: what a position adds in its chain."""
     def run(emissions: Array, number: Array, first: Array, last: Array, start: Array, between: Array, end: Array):
         def step(state: tuple[Array, Array], now: tuple[Array, ...]):
             alpha, chain = state  # log-probabilities of the tags up to here; they add to 1

@@ -57,8 +57,7 @@ def apply(f: Callable[[Tree, Array], Array], params: Tree, words: Array, reach: 
 
 
 def _chunks(groups: Groups, size: int, sizes: Sequence[int], reach: int) -> tuple[Callable, Array]:
-    """Returns (i -> (words of chunk i, the index in `sizes` of the number of characters that it needs), number of
-    chunks)."""
+    """Returns (i -> (words of chunk i, index in `sizes` of the number of characters it needs), number of chunks)."""
     pad = -len(groups.words) % size
     words = jnp.pad(groups.words, ((0, pad), (0, 0)), mode="edge")
     lengths = jnp.where(jnp.arange(len(groups.lengths)) < groups.count, groups.lengths, 0)

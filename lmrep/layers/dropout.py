@@ -19,8 +19,7 @@ def apply(key: Array | None, x: Array, rate: float, same_along: tuple[int, ...] 
 
 
 def apply_to_rows(key: Array | None, x: Array, ids: Array, rate: float) -> Array:
-    """Computes `apply(key, table, rate)[ids]` of the rows x = table[ids], without computing it for the full table [v,
-    d]."""
+    """Computes `apply(key, table, rate)[ids]` of the rows x = table[ids], without doing so for the table [v, d]."""
     if key is None or rate == 0:
         return x
     first = ids[..., None].astype(jnp.uint32) * np.uint32(x.shape[-1])
@@ -30,8 +29,7 @@ def apply_to_rows(key: Array | None, x: Array, ids: Array, rate: float) -> Array
 def apply_to_block(
     key: Array | None, x: Array, rate: float, shape: tuple[int, ...], start: tuple[int | Array, ...]
 ) -> Array:
-    """Returns what `apply(key, array, rate)` makes of a block x of an array of `shape`, whose first element has the
-    index `start` there."""
+    """Returns what `apply(key, array, rate)` makes of a block x from index `start` on of an array of `shape`."""
     if key is None or rate == 0:
         return x
     return _dropped(x, _hash(key, _number(x.shape, shape, start)), rate)
@@ -69,8 +67,7 @@ def _hash(key: Array, number: Array) -> Array:
 
 
 def mix(x: Array) -> Array:
-    """Applies a 32-bit permutation in which each input bit flips each output bit about half of the time ("lowbias32" of
-    C. Wellons)."""
+    """Permutes 32-bit numbers; each input bit flips each output bit about half of the time (Wellons's "lowbias32")."""
     x = (x ^ (x >> 16)) * np.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * np.uint32(0x846CA68B)
     return x ^ (x >> 16)

@@ -18,8 +18,7 @@ EXACT = jax.lax.Precision.HIGHEST  # for sums written as products, which acceler
 
 
 def specs(d: int, e: int, vocab: int, init: Initializer = normal()) -> Tree:
-    """Returns the specs of BERT's masked-LM head (Devlin et al., 2019): a dense layer from width d to the table's width
-    e, a norm, and the output bias."""
+    """Returns the specs of BERT's masked-LM head (Devlin et al., 2019): a dense layer d -> e, a norm, a bias [v]."""
     return {
         "transform": linear.specs(d, e, ("embed", None), init),
         "norm": norm.specs(e),
@@ -33,8 +32,7 @@ def transform(params: Tree, hidden: Array, *, activation: str, eps: float) -> Ar
 
 
 def logits(params: Tree, table: Array, x: Array) -> Array:
-    """Returns the output x [b, m, e] of `transform` times the output table [v, e], plus the bias if there is one ->
-    logits float32 [b, m, v]."""
+    """Returns logits float32 [b, m, v]: the output x [b, m, e] of `transform` times the table [v, e], plus a bias."""
     return _logits(_gathered_table(table), params.get("bias"), x)
 
 
@@ -45,8 +43,7 @@ def _logits(table: Array, bias: Array | None, x: Array) -> Array:
 
 
 def log_probabilities(params: Tree, table: Array, x: Array, targets: Array) -> Array:
-    """Returns log softmax(logits)[target], float32 [b, m], of `targets` i32[b, m], with the other arguments of
-    `logits`.
+    """Returns log softmax(logits)[target], float32 [b, m], of `targets` i32[b, m]; other arguments as in `logits`.
 
     The negative of `cross_entropy`, which costs more since it prepares for the gradient. Positions are processed in
     chunks where the logits would be large.
@@ -87,8 +84,7 @@ def _map_cross_entropy(
 def chunked_cross_entropy(
     table: Array, x: Array, targets: Array, weights: Array, bias: Array | None = None, z_loss: float = 0.0
 ) -> tuple[Array, Array, Array]:
-    """Returns the weighted sum of the cross-entropies of `targets` i32[b, t] at all positions, without their logits at
-    once.
+    """Returns the weighted sum of the cross-entropies of `targets` i32[b, t], without all logits at once.
 
     Positions are processed in up to `MAX_CHUNKS` chunks, and the gradient of a chunk is computed together with its
     logits, which are never recomputed. No array is larger than [b, t / MAX_CHUNKS, v] or, if that is more, than 2 *
@@ -114,8 +110,7 @@ MAX_CHUNKS, CHUNK_LOGITS = 32, 2**24  # chunks of a batch at most, logits of a c
 
 
 def _num_chunks(b: int, t: int, v: int) -> int:
-    """Returns the number of chunks, which split along t so that examples stay on their devices; none is padding
-    alone."""
+    """Returns the number of chunks along t (so examples stay on their devices); none has only padding."""
     size = max(1, -(-t // max(1, min(MAX_CHUNKS, b * t * v // CHUNK_LOGITS))))
     return max(1, -(-t // size))
 

@@ -42,8 +42,7 @@ def initial_state(batch_size: int, width: int, cell: str = "lstm") -> Tree:
 
 
 def segment_starts(segment_ids: Array) -> Array:
-    """Returns bool[b, t], where a segment begins after another one. `segment_ids` i32[b, t]; positions with 0 are
-    skipped, also within a segment."""
+    """Returns bool[b, t], where a segment begins after another. Positions are skipped where `segment_ids` are 0."""
     position = jnp.where(segment_ids > 0, jnp.arange(segment_ids.shape[1]), -1)
     last = jnp.pad(jax.lax.cummax(position, axis=1)[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
     before = jnp.take_along_axis(segment_ids, jnp.maximum(last, 0), 1)
@@ -54,8 +53,7 @@ def apply(
     projection: Tree, kernel: Array, x: Array, state: Tree, *, cell: str = "lstm", real: Array, starts: Array,
     all_states: bool = False,
 ) -> tuple[Array, Tree]:
-    """Applies one layer to x [b, t, d_in] from left to right. Returns (output [b, t, d], the state after the last
-    position).
+    """Applies one layer to x [b, t, d_in] from left to right. Returns (output [b, t, d], the last state).
 
     Args:
       projection: the parameters `input`, gathered along `embed`.

@@ -42,8 +42,7 @@ def bias_specs(d: int, heads: int, init: Initializer = normal(), *, segments: bo
 
 
 def sinusoids(distances: Array | np.ndarray, d: int) -> Array:
-    """Returns float32 [n, d]: the sines of distances [n], in d / 2 frequencies from 1 to 1 / 10000, and then the
-    cosines."""
+    """Returns float32 [n, d]: sines of distances [n] in d / 2 frequencies from 1 to 1 / 10000, then the cosines."""
     frequencies = 10000.0 ** -(np.arange(0, d, 2) / d)
     angles = distances[:, None] * frequencies
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1).astype(jnp.float32)

@@ -50,8 +50,7 @@ def apply(params: Tree, t: int, s: int, buckets: Buckets) -> Array:
 
 
 def apply_at(params: Tree, start: Array, t: int, s: int, buckets: Buckets) -> Array:
-    """Returns the bias float32 [h, t, s] of t queries at positions from `start` i32[] on, below s, and s keys from 0
-    on."""
+    """Returns the bias float32 [h, t, s] of t queries from position `start` i32[] on, below s, and s keys from 0 on."""
     by_distance = params["table"][buckets.of(np.arange(-s, s))].T
     distances = start + jnp.arange(t)[:, None] - jnp.arange(s)
     return by_distance[:, distances + s]

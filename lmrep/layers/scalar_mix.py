@@ -35,8 +35,7 @@ def apply(params: Tree, layers: Sequence[Array], mask: Array | None = None, norm
 
 
 def normalize(x: Array, mask: Array) -> Array:
-    """Normalizes x [b, t, d] to mean 0 and variance 1 over the elements of the positions where `mask` bool[b, t]
-    holds."""
+    """Normalizes x [b, t, d] to mean 0 and variance 1 over the elements where `mask` bool[b, t] holds."""
     x, selected = x.astype(jnp.float32), mask[..., None]
     count = jnp.maximum(mask.sum() * x.shape[-1], 1)
     mean = jnp.where(selected, x, 0).sum() / count

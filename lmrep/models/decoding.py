@@ -106,8 +106,7 @@ def filter_logits(logits: Array, sampling: Sampling) -> Array:
 
 
 def draw(keys: Array, number: Array, logits: Array, sampling: Sampling) -> Array:
-    """Draws the next token i32[b] of each text from its logits float32 [b, v] by its key and by `number` i32[], that
-    of the token in the text."""
+    """Draws the next token i32[b] of each text from logits float32 [b, v] by its key and its `number` i32[]."""
     if sampling.temperature == 0:
         return logits.argmax(-1).astype(jnp.int32)
     keys = jax.vmap(lambda key: jax.random.fold_in(key, number))(keys)
@@ -268,8 +267,7 @@ def top_k(x: Array, k: int) -> tuple[Array, Array]:
 
 
 def _best(k: int, *groups: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Returns the k entries with the largest scores of groups (scores [b, m], others [b, m, ...]), the first of equal
-    ones."""
+    """Returns the k entries with the largest scores in groups (scores [b, m], others [b, m, ...]), first of ties."""
     joined = [jnp.concatenate(parts, 1) for parts in zip(*groups, strict=True)]
     _, order = jax.lax.top_k(joined[0], k)
     return tuple(jnp.take_along_axis(x, order.reshape(*order.shape, *[1] * (x.ndim - 2)), 1) for x in joined)

@@ -64,8 +64,7 @@ def build(c: Config, execution: stack.Execution = stack.Execution(), name: str =
 
 
 def sizes(c: Config) -> Sizes:
-    """Returns the numbers of published formulas. Keys and values of the attention to the source are made of its
-    tokens."""
+    """Returns the numbers of published formulas. Keys and values of the cross-attention are made of source tokens."""
     inner = c.heads * c.k
     projection, block = c.width * inner, (3 if c.gated else 2) * c.width * c.mlp
     encoder, decoder = c.layers, c.depth.get(DECODER, 0)

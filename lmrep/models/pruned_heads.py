@@ -53,8 +53,7 @@ def kept(text: str, layers: int, heads: int) -> tuple[tuple[int, ...], ...]:
 
 
 def counts(text: str, layers: int, heads: int) -> Counter[int]:
-    """Returns {number of heads: number of layers that keep as many}, without a list of all layers. Raises UserError
-    like `parse`."""
+    """Returns {number of heads: number of layers that keep as many}, without a list of layers. Raises like `parse`."""
     pruned = parse(text, layers, heads)
     return +Counter({heads: layers - len(pruned)}) + Counter(heads - len(removed) for removed in pruned.values())
 

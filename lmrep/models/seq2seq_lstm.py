@@ -172,8 +172,7 @@ def _read(params: Tree, inputs: Inputs, key: Array | None, c: Config, execution:
 
 
 def _last_states(source: _Source, segments: Array) -> dict[str, Tree]:
-    """Returns by layer the encoder's states [b, n, d] after its last positions of the segments i32[b, n], from both
-    sides."""
+    """Returns by layer the encoder's states [b, n, d], of both directions, at the ends of the segments i32[b, n]."""
     same = source.segment_ids[:, None, :] == segments[:, :, None]  # [b, n, s]
     places = jnp.arange(same.shape[-1])
     at = {"forward": jnp.where(same, places, 0).max(-1), "backward": jnp.where(same, places, places[-1]).min(-1)}
@@ -269,8 +268,7 @@ def decode(
     params: Tree, tokens: Array, cache: Cache, length: Array | None = None, *, c: Config,
     execution: Execution = Execution(),
 ) -> tuple[Array, Cache]:
-    """Returns the decoder's output [b, t, d] at the next tokens i32[b, t], and the cache after the first `length` of
-    them, by default all."""
+    """Returns the decoder's output [b, t, d] at the tokens i32[b, t], and the cache after `length` of them or all."""
     b, t = tokens.shape
     real = jnp.broadcast_to(jnp.arange(t) < (t if length is None else length), (b, t))
     unused = jax.tree.map(lambda x: jnp.broadcast_to(x[:, None], (b, t, c.width)), cache.state)

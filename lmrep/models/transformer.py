@@ -278,8 +278,7 @@ def _with_heads(x: Array, heads: int) -> Array:
 
 
 def output_embedding(params: Tree, key: Array | None = None, *, c: Config) -> Array:
-    """Returns the token table [v, e], with the dropout that `encode` uses with this key if dropout acts on the
-    tables."""
+    """Returns the token table [v, e], with the dropout of `encode` with this key if dropout acts on the tables."""
     embedding_key, _ = prng.split(key, 2)
     table = params["embedding"]["token"]
     return embedding.dropped_table(table, embedding_key, c.dropout) if c.table_dropout else table
@@ -322,8 +321,7 @@ def decode(
 
 
 def _embed(params: Tree, inputs: Inputs, key: Array | None, c: Config) -> Array:
-    """Embeds tokens as float32 [b, t, d]. Norm and dropout act at the tables' width, before the projection (Lan et al.,
-    2019)."""
+    """Embeds tokens as float32 [b, t, d]. Norm and dropout act before the projection (Lan et al., 2019)."""
     tables = gather_params(params["embedding"], specs(c)["embedding"]) | {"token": params["embedding"]["token"]}
     positions = inputs.positions
     if positions is None:
@@ -344,8 +342,7 @@ def _layer(
     p: Tree, x: Array, attend: Callable[[Array], tuple[Array, Any]], c: Config,
     keys: Sequence[Array | None] = (None,) * 3, at: Array | None = None,
 ) -> tuple[Array, Any]:
-    """Applies one layer: x [b, s, d] -> (x [b, t, d], what `attend` returns beside the output), at the t positions `at`
-    or all."""
+    """Applies one layer, at positions `at` or all: x [b, s, d] -> (x [b, t, d], second result of `attend`)."""
     attention_key, inner_key, mlp_key = keys
     add = partial(residual.apply, pre=c.norm == "pre", eps=c.norm_eps, rate=c.dropout)
     x, collected = add(p["attention_norm"], x, attend, key=attention_key, at=at)

@@ -174,8 +174,7 @@ def encode(
 
 
 def _checked_mask(inputs: Inputs, c: Config) -> AttentionMask:
-    """Returns the mask of the example, without its memory. Raises ValueError for inputs that the network does not
-    take."""
+    """Returns the mask of the example, without its memory. Raises ValueError for unsupported inputs."""
     check_inputs(inputs, input_fields(c))
     if 0 < c.max_length < (t := inputs.tokens.shape[1]):
         raise ValueError(f"got {t} tokens; the model takes {c.max_length} at most")

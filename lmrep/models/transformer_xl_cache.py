@@ -40,8 +40,7 @@ def _scanned(execution: stack.Execution) -> stack.Execution:
 
 
 def _distances(t: int, m: int, c: Config) -> int:
-    """Returns the number of distances that t tokens need with a cache of m: to all keys, -1, and one more for the query
-    stream."""
+    """Returns the number of distances of t tokens with a cache of m: to all keys, -1, and one for the query stream."""
     return t + m + (1 if c.causal else 2)
 
 

@@ -169,9 +169,9 @@ def table(
         lines.append("")
     if all(stage.steps is not None for stage in stages):
         tokens = sum(stage.steps * stage.tokens for stage in stages)
-        shown = "; ".join(f"{CONVENTIONS[key]} {value:.6e}" for key, value in totals(stages).items()
+        sums = "; ".join(f"{CONVENTIONS[key]} {value:.6e}" for key, value in totals(stages).items()
                           if value is not None)
-        lines.append(f"All {sum(stage.steps for stage in stages):,} steps, {tokens:,} tokens with padding: {shown} "
+        lines.append(f"All {sum(stage.steps for stage in stages):,} steps, {tokens:,} tokens with padding: {sums} "
                      "FLOPs.")
     if done:
         lines.append(f"Done by the run in its workdir, to step {done[0]:,}: {done[1]:.6e} FLOPs, exact.")

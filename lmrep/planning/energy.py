@@ -154,8 +154,7 @@ class Meter:
             self.joules()
 
     def joules(self) -> dict[str, float]:
-        """Returns the energy since the start by component, in joules. A component whose counter fails is missing from
-        then on."""
+        """Returns joules since the start by component. A component whose counter fails is missing from then on."""
         with self._lock:
             totals = {}
             for name, counters in list(self._counters.items()):

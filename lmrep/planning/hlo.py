@@ -121,8 +121,7 @@ class Program:
                    for operation in self.computations[name].values())
 
     def _trips(self, loop: Operation) -> int:
-        """Returns the number of iterations of a loop: the compiler's, or the constant that the counter is compared
-        with."""
+        """Returns the number of iterations of a loop: the compiler's, or the constant that bounds the counter."""
         if known := _TRIPS.search(loop.attributes):
             return int(known[1])
         condition = re.search(r"condition=%?([\w.\-]+)", loop.attributes)[1]
@@ -175,8 +174,7 @@ class Program:
 
     def traffic(self) -> float:
         """Returns the bytes that one device reads from and writes to its main memory: operands and results of each
-        operation; of an array that is only sliced or updated, the slice. Arrays in other memory spaces of a TPU do not
-        count."""
+        operation; of an array that is only sliced or updated, the slice. Other memory spaces of a TPU do not count."""
         return float(sum(self._traffic(name, operation) * count for name, operation, count in self.operations()
                          if operation.opcode not in FREE and not operation.opcode.endswith("-done")))
 
@@ -228,8 +226,7 @@ class Program:
         return total
 
     def _bytes_written(self, computation: str, name: str) -> int:
-        """Returns the bytes of a result of a fused computation; for an array that is updated in place, of the
-        update."""
+        """Returns the bytes of a result of a fused computation; for an update in place, of the update."""
         operation = (body := self.computations[computation])[name]
         if operation.opcode == "parameter" or _is_passed_on(computation, operation):
             return 0

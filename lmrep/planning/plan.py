@@ -129,8 +129,7 @@ class StepPlan(NamedTuple):
                    (self.network, "communication"))[1]
 
     def utilisation(self, peak: float) -> float:
-        """Returns the upper bound of the fraction of the chips' peak that the step's products use, recomputation
-        included."""
+        """Returns the largest possible fraction of the chips' peak that products use, with recomputation."""
         return self.flops / math.prod(self.mesh.values()) / peak / self.seconds
 
     @property
@@ -238,10 +237,10 @@ def _memory(shapes: StageShapes, batch: Tree, compiled: Compiled, available: int
     parameters, inputs = _on_chip(trainable(shapes.state.params)), _on_chip(batch)
     frozen = _on_chip(shapes.state.params) - parameters
     optimizer = _on_chip((shapes.state.opt_state, shapes.state.carry))
-    held, temporary = parameters + frozen + optimizer + inputs, compiled.temporary
-    total = held + temporary + compiled.code
+    arguments, temporary = parameters + frozen + optimizer + inputs, compiled.temporary
+    total = arguments + temporary + compiled.code
     if compiled.program is None:
-        temporary, total = max(compiled.required - held, 0), max(compiled.required, held, available + 1)
+        temporary, total = max(compiled.required - arguments, 0), max(compiled.required, arguments, available + 1)
     saved = min(compiled.program.saved_bytes(), temporary) if compiled.program else 0
     return Memory(parameters, frozen, optimizer, inputs, saved, temporary - saved, compiled.code, total, available)
 

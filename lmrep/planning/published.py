@@ -1,5 +1,4 @@
-"""Published training compute of language models by ELECTRA's script (Clark et al., 2020), and the same by
-`conventions`."""
+"""Training compute of language models, published by ELECTRA's script (Clark et al., 2020) and by `conventions`."""
 
 from dataclasses import replace
 from typing import NamedTuple

@@ -1,5 +1,4 @@
-"""The cost of training: operations by three conventions, time, energy and CO2, and charts of validation metrics against
-operations."""
+"""The cost of training: operations, time, energy and CO2, and charts of validation metrics against operations."""
 
 from collections.abc import Sequence
 

@@ -33,8 +33,7 @@ def declared(run: RunData) -> dict[str, Metric]:
 
 
 def headlines(run: RunData) -> dict[str, Metric]:
-    """Returns the validation metrics by which a run is judged: headlines, losses of tokens, and metrics with a
-    baseline."""
+    """Returns the validation metrics that judge a run: headlines, losses of tokens, and metrics with a baseline."""
     return {name: metric for name, metric in declared(run).items()
             if name not in COMMON and (metric.headline or is_token_loss(metric) or metric.baseline)
             and run.last("validation", name) is not None}
@@ -169,8 +168,8 @@ def _compared(groups: Sequence[Group]) -> list[tuple[str, Metric]]:
 
 def _value(run: RunData, name: str, metric: Metric) -> float | None:
     """Returns the validation value of a metric; None for a run without it, or with another metric of that name."""
-    other = declared(run).get(name)
-    same = other is not None and other._replace(headline=metric.headline, baseline=metric.baseline) == metric
+    known = declared(run).get(name)
+    same = known is not None and known._replace(headline=metric.headline, baseline=metric.baseline) == metric
     return run.last("validation", name) if same else None
 
 

@@ -43,15 +43,15 @@ def render(runs: Sequence[RunData]) -> str:
         objectives_change=any(len({repr(stage.objective) for stage in run.stages}) > 1 for run in runs),
         flops_known=any(run.flops_at(0) is not None for run in runs),
         comparison=_comparison(runs), differences=_differences(runs), charts=metrics.charts(runs),
-        attention=[(f"{run.label}: " if len(runs) > 1 else "") + shown.title
-                   for run in runs for shown in run.predictions.attention],
+        attention=[(f"{run.label}: " if len(runs) > 1 else "") + attention.title
+                   for run in runs for attention in run.predictions.attention],
         samples=_samples(runs), pairs=minimal_pairs.tables(runs), speed=tables.by_run([_speed(run) for run in runs]),
         compute=compute.rows(runs), compute_charts=compute.charts(runs), css=assets.read("page.css"),
         script=assets.read("page.js"), version=metadata.version("lmrep"),
         written=time.strftime("%Y-%m-%d %H:%M %Z"), figures={
             "runs": [{"label": run.label, **run_data.curves(run, max(60, 1800 // len(runs)))} for run in runs],
-            "attention": [{"title": shown.title, "maps": [map_._asdict() for map_ in shown.maps]}
-                          for run in runs for shown in run.predictions.attention]})
+            "attention": [{"title": attention.title, "maps": [map_._asdict() for map_ in attention.maps]}
+                          for run in runs for attention in run.predictions.attention]})
 
 
 def merged(runs: Sequence[RunData], section: Callable[[RunData], str]) -> list[tuple[str, str]]:
@@ -100,12 +100,12 @@ def _comparison(runs: Sequence[RunData]) -> dict[str, Any] | None:
         return None
     groups = metrics.group_by_seed(runs)
     columns = metrics.comparison(groups)
-    others: dict[str, Callable[[RunData], str]] = {
+    figures: dict[str, Callable[[RunData], str]] = {
         "Steps": lambda run: f"{run.step:,}", "Tokens": lambda run: _optional(run.tokens, prose.number),
         "Operations": lambda run: _optional(run.flops_at(run.step), prose.number),
         "Parameters": lambda run: _optional(run.network and run.network.parameters, prose.number),
         "Time": lambda run: _optional(run_data.seconds(run), prose.duration)}
-    for name, show in others.items():
+    for name, show in figures.items():
         cells = [metrics.Cell(", ".join(dict.fromkeys(show(run) for run in group.runs))) for group in groups]
         if any(cell.text for cell in cells):
             columns[name] = cells

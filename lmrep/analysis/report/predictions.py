@@ -45,8 +45,7 @@ Runs = Sequence[Run | None]  # the untrained and the trained run; None for one t
 
 
 def predict(data: RunData, attention_bytes: int) -> Predictions:
-    """Computes the predictions of a run's network, untrained and trained. Attention probabilities take at most
-    `attention_bytes` on the page."""
+    """Computes predictions of a run's network, untrained and trained. Attention takes at most `attention_bytes`."""
     if data.network is None:
         return Predictions()
     notes, now = [], None
@@ -64,8 +63,8 @@ def predict(data: RunData, attention_bytes: int) -> Predictions:
     held_out = _held_out(data, runs, batch, notes) if batch else {}
     samples = _samples(data, runs, notes)
     complete = now is not None and P.flatten(specs_of(now.objective)).keys() <= P.flatten(now.params).keys()
-    shown = _attention(data, now, batch, attention_bytes) if now else ()
-    return Predictions(now and now.step, samples, held_out, shown, tuple(notes), complete)
+    attentions = _attention(data, now, batch, attention_bytes) if now else ()
+    return Predictions(now and now.step, samples, held_out, attentions, tuple(notes), complete)
 
 
 def _attention(data: RunData, run: Run, batch: dict[str, np.ndarray] | None, max_bytes: int) -> Sequence[Attention]:
@@ -184,8 +183,7 @@ def _sample(view: str, show: Callable[[str, Any, Tokenizer], Any]) -> Callable[.
 
 
 def _held_out(data: RunData, runs: Runs, batch: dict[str, np.ndarray], notes: list[str]) -> dict[str, Any]:
-    """Returns {macro: its content} for validation examples: predictions, or descriptions of the examples where no
-    prediction can be shown."""
+    """Returns {macro: its content} for validation examples: predictions, or else descriptions of the examples."""
     run, contents = _newest(runs), {}
     for capability in run.capabilities:
         for view, predictions in RENDERERS.get(capability.name, Renderer()).held_out.items():

@@ -204,13 +204,13 @@ def _sentence(run: RunData, name: str, metric: Metric) -> str:
         return format(x, metric.format) + (f" (perplexity {perplexity(x)})" if is_token_loss(metric) else "")
 
     first, measured = run.comparable[0], run.validation[-1]["step"]
-    others = []
+    references = []
     if judgement := judged(run).get(name):
-        others.append(f"{value(judgement.trivial)} for {judgement.against}")
+        references.append(f"{value(judgement.trivial)} for {judgement.against}")
     if isinstance(first.get(name), int | float) and measured > first["step"]:
-        others.append(f"{value(first[name])} {_when(first['step'])}")
+        references.append(f"{value(first[name])} {_when(first['step'])}")
     when = "" if measured == run.step else f" at step {measured:,}"
-    against = f", against {' and '.join(others)}" if others else ""
+    against = f", against {' and '.join(references)}" if references else ""
     return f"{metric.title}{when}: {value(run.last('validation', name))}{against}."
 
 
@@ -352,8 +352,7 @@ def _from_the_beginning(starts: Sequence[list[str]]) -> list[str]:
 
 
 def again(run: RunData, flag: str) -> str:
-    """Returns the command that made the run with one flag changed and another workdir; the flag alone if the command is
-    not known."""
+    """Returns the command that made the run with one flag and the workdir changed; if unknown, only the flag."""
     words = shlex.split(command(run) or "")
     workdirs = [i for i, word in enumerate(words) if word == "--workdir" or word.startswith("--workdir=")]
     if words[:2] != ["lmrep", "train"] or not workdirs:

@@ -1,5 +1,4 @@
-"""Compares a run with the closest published recipe. The recipes of pretraining are the configs of the package's
-pages."""
+"""Compares a run with the closest published recipe. Recipes of pretraining are the configs of the package's pages."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -89,13 +88,13 @@ def compare(run: RunData) -> Comparison | None:
 def _compare_fine_tuning(run: RunData) -> Comparison:
     experiment, meaning = run.experiment, meanings(run.experiment)
     train = run.results.splits.get("train", {})
-    sequences, shown = train.get("sequences"), train.get("sequences_per_step", experiment.batch_size)
+    sequences, per_step = train.get("sequences"), train.get("sequences_per_step", experiment.batch_size)
     values = flatten_config(checks.completed(experiment)) | {
-        "epochs": sequences and experiment.steps * shown / sequences}
+        "epochs": sequences and experiment.steps * per_step / sequences}
 
     def same(field: str, value: Any) -> bool:
         if field == "epochs":  # full steps do not give a whole number of epochs
-            return values[field] is None or abs(values[field] - value) <= shown / sequences
+            return values[field] is None or abs(values[field] - value) <= per_step / sequences
         return _same(values[field], value)
 
     settings = {name: _fine_tuning_recipe(name, run.stage.objective_name, experiment.name)
@@ -155,8 +154,7 @@ def published(name: str) -> Mapping[str, Any]:
 
 
 def closest(network: Any, objective: str, lowercase: bool = True) -> list[str]:
-    """Returns the presets of the same type of network that differ least: first in options and objective, then in case,
-    then in size."""
+    """Returns the presets of this type of network that differ least: in options and objective, then case, then size."""
     def distance(name: str) -> tuple[int, bool, float]:
         pairs = [(getattr(network, field.name), getattr(PRESETS[name].config, field.name)) for field in fields(network)]
         options = sum(bool(a) != bool(b) if type(a) is int else a != b for a, b in pairs if not isinstance(a, float))

@@ -1,5 +1,4 @@
-"""Replaced-token probabilities (Clark et al., 2020) of sample texts, and of validation text in which the objective
-replaced tokens."""
+"""Replaced-token probabilities (Clark et al., 2020) of sample texts and of corrupted validation text."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -72,22 +71,22 @@ def held_out(runs: Sequence[Run | None], batch: Mapping[str, np.ndarray]) -> Rep
     run = next(run for run in reversed(runs) if run)
     if run.objective.uses.replaced is None:
         return None
-    shown, judged = jax.device_get(jax.jit(run.objective.uses.replaced)(run.params, batch))
-    inputs = {name: value for name, value in batch.items() if name in FIELDS} | {"tokens": shown}
+    corrupted, judged = jax.device_get(jax.jit(run.objective.uses.replaced)(run.params, batch))
+    inputs = {name: value for name, value in batch.items() if name in FIELDS} | {"tokens": corrupted}
     probabilities = [run and run.predict_batch(inputs)["replaced"] for run in runs]
-    replaced = (shown != batch["tokens"]) & (batch["segment_ids"] > 0)
+    replaced = (corrupted != batch["tokens"]) & (batch["segment_ids"] > 0)
     examples = np.flatnonzero(replaced.any(1))
     if not len(examples):
         return None
     spread = examples[np.unique(np.linspace(0, len(examples) - 1, MAX_SHOWN).astype(int))]
-    texts = [_excerpt(batch, shown, replaced, probabilities, int(i), run.tokenizer) for i in spread]
+    texts = [_excerpt(batch, corrupted, replaced, probabilities, int(i), run.tokenizer) for i in spread]
     groups = judged & replaced, judged & ~replaced
     counts = [None if p is None else tuple(int(((p > 0.5) & group).sum()) for group in groups) for p in probabilities]
-    return Replaced(texts, len(shown), *(int(group.sum()) for group in groups), *counts)
+    return Replaced(texts, len(corrupted), *(int(group.sum()) for group in groups), *counts)
 
 
 def _excerpt(
-    batch: Mapping[str, np.ndarray], shown: np.ndarray, replaced: np.ndarray, probabilities: Sequence[Any], i: int,
+    batch: Mapping[str, np.ndarray], corrupted: np.ndarray, replaced: np.ndarray, probabilities: Sequence[Any], i: int,
     tokenizer: Tokenizer,
 ) -> tuple[ShadedText | None, ShadedText | None]:
     """Returns the tokens around the middle one of example `i`'s replaced tokens, within its packed segment."""
@@ -96,10 +95,11 @@ def _excerpt(
     segment = text_positions(batch["tokens"][i], batch["segment_ids"][i], middle, replaced[i], tokenizer)
     window = segment[abs(segment - middle) <= CONTEXT]
     words = []
-    for t, (gap, word) in zip(window, spaced(shown[i, window].tolist(), tokenizer), strict=True):
+    for t, (gap, word) in zip(window, spaced(corrupted[i, window].tolist(), tokenizer), strict=True):
         original = None
         if replaced[i, t]:  # as in the vocabulary, since they may join the token before differently
-            word, original = (tokenizer.id_to_token(int(ids[i, t])).strip() or "␣" for ids in (shown, batch["tokens"]))
+            word, original = (tokenizer.id_to_token(int(ids[i, t])).strip() or "␣"
+                              for ids in (corrupted, batch["tokens"]))
         words.append((gap, word or "␣", original))
     words[0] = ("… " if window[0] > segment[0] else "", *words[0][1:])
     end = " …" if window[-1] < segment[-1] else ""
@@ -111,8 +111,7 @@ def _excerpt(
 def text_positions(
     tokens: np.ndarray, segment_ids: np.ndarray, position: int, keep: np.ndarray, tokenizer: Tokenizer
 ) -> np.ndarray:
-    """Returns the positions [n] of the packed segment at `position`, without [CLS] and [SEP] where `keep` bool[t] is
-    False."""
+    """Returns the positions [n] of the packed segment at `position`, without [CLS] and [SEP] unless `keep` bool[t]."""
     ends = [i for role, i in tokenizer.vocabulary.specials.items() if role in ("cls", "sep")]
     return np.flatnonzero((segment_ids == segment_ids[position]) & (keep | ~np.isin(tokens, ends)))
 

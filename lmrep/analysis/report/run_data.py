@@ -280,8 +280,7 @@ def unigram_loss(run: RunData) -> float | None:
 
 
 def seconds(run: RunData) -> float | None:
-    """Returns the training time: the sum, over starts, of the time to the last step logged before the next start. None
-    where no time was logged."""
+    """Sums the time of all starts, each to the last step logged before the next one; None if no time was logged."""
     begins = [_epoch(start["time"]) for start in run.starts]
     times = [line["time"] for line in run.timing if "time" in line]
     total = None

@@ -109,8 +109,7 @@ def examples(run: RunData) -> list[tuple[str, ...]]:
 
 
 def labels(splits: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Returns the head and the rows of a table of the most frequent labels, with a column for each split that has
-    labels."""
+    """Returns the head and the rows of a table of the most frequent labels, with a column for each labelled split."""
     totals = {split: total for split, statistics in splits.items() if (total := sum(statistics["labels"].values()))}
     names = list(dict.fromkeys(label for statistics in splits.values() for label in statistics["labels"]))
     return ["label", *totals], [
