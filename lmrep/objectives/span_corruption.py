@@ -212,7 +212,7 @@ def _with_sentinels(tokens: Array, chosen: Array, real: Array, ids: Ids) -> tupl
 
 
 def _limit(noise: Array, real: Array, length: int, c: Config, sentinels: int) -> Array:
-    """Limits the noise, from the left, to what a target of that length, and so many sentinels, can hold."""
+    """Limits the noise, from the left, to what fits a target of `length` tokens and so many `sentinels`."""
     if c.variant == "drop_tokens":
         return noise & (jnp.cumsum(noise) < length)
     runs = _starts(real & ~noise, real)
@@ -223,12 +223,13 @@ def _limit(noise: Array, real: Array, length: int, c: Config, sentinels: int) ->
 
 
 def _pack(
-    tokens: Array, kept: Array, length: int, n: Array, ids: Ids, closing: Array | None = None
+    tokens: Array, mask: Array, length: int, n: Array, ids: Ids, closing: Array | None = None
 ) -> tuple[Array, Array]:
-    """Packs the kept tokens, `closing` unless it is -1, and the end: (i32[length], their number; 0 of an empty row)."""
+    """Packs the tokens where `mask` holds, `closing` unless it is -1, and the end. Returns (i32[length], the number of
+    tokens, 0 for an empty row)."""
     out = jnp.full(length, ids.start, jnp.int32)
-    out = out.at[jnp.where(kept, jnp.cumsum(kept) - 1, length)].set(tokens, mode="drop")
-    count = kept.sum()
+    out = out.at[jnp.where(mask, jnp.cumsum(mask) - 1, length)].set(tokens, mode="drop")
+    count = mask.sum()
     if closing is not None:
         out = out.at[jnp.where(closing >= 0, count, length)].set(closing, mode="drop")
         count += closing >= 0

@@ -24,14 +24,7 @@ from lmrep.layers import crf
 from lmrep.metrics import Metric, accuracy_metric
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.models.base import Model
-from lmrep.objectives.base import (
-    Batch,
-    Carry,
-    FrozenParts,
-    Keys,
-    Metrics,
-    Objective,
-)
+from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, Objective
 from lmrep.objectives.outputs import normalize_weights, sums
 from lmrep.tasks import heads, networks, schemes, unseen
 from lmrep.tasks.base import Comparison, Outputs, Reads, Result, TaskDef, TextEncoder, figures
