@@ -99,7 +99,7 @@ FAULTS = (
           "self._slot[evicted[evicted >= 0]] = -1", "self._slot[evicted[evicted > 0]] = -1",
           ("tests/data/test_store.py",)),
     Fault("the document at a boundary is in the earlier split", "lmrep/data/corpora/splits.py",
-          'np.searchsorted(ends, which, side="right")', 'np.searchsorted(ends, which, side="left")',
+          'np.searchsorted(ends, indices, side="right")', 'np.searchsorted(ends, indices, side="left")',
           ("tests/data/test_corpora.py",)),
     # core
     Fault("the content of sealed files is not compared", "lmrep/core/files.py",
@@ -123,10 +123,10 @@ FAULTS = (
           "list(range(process.index * size, (process.index + 1) * size))",
           ("tests/distributed/test_process_group.py",)),
     Fault("a process that stands still counts as one in progress", "lmrep/distributed/watchdog.py",
-          "now if progressed else before.progressed_at", "now"),
+          "now if progressed else previous.progressed_at", "now"),
     # doctor
     Fault("the checkpoint that is being saved takes no space", "lmrep/doctor/machine.py",
-          "number = keeping.keep + keeping.keep_best + 1", "number = keeping.keep + keeping.keep_best"),
+          "number = config.keep + config.keep_best + 1", "number = config.keep + config.keep_best"),
     Fault("damaged checkpoints are no warning", "lmrep/doctor/run.py",
           "WARNING if damaged else OK)", "OK)"),
     # experiment
@@ -154,7 +154,8 @@ FAULTS = (
           "list(tokens) != list(source.tokens)", "len(tokens) != len(source.tokens)",
           ("tests/interop/test_init_from.py",)),
     Fault("a head is taken for the same labels in another order", "lmrep/interop/init_from.py",
-          'theirs, ours = (tuple(fields.get("labels", ()))', 'theirs, ours = (set(fields.get("labels", ()))',
+          'old_labels, labels = (tuple(fields.get("labels", ()))',
+          'old_labels, labels = (set(fields.get("labels", ()))',
           ("tests/interop/test_init_from.py", "tests/tasks/test_classification.py")),
     # metrics
     Fault("macro-F1 ignores classes that are predicted and not gold", "lmrep/metrics/classification.py",
@@ -168,7 +169,7 @@ FAULTS = (
           ("tests/metrics", "tests/cli/test_train.py", "tests/analysis/test_report.py")),
     # planning
     Fault("the CPUs of a host count once for each of its processes", "lmrep/planning/run_cost.py",
-          'members = hosts if name == "accelerators" else list({each["host"]: each for each in hosts}.values())',
+          'members = hosts if name == "accelerators" else list({host["host"]: host for host in hosts}.values())',
           "members = hosts",
           ("tests/planning/test_run_cost.py",)),
     Fault("an energy counter that starts again loses what it had counted", "lmrep/planning/energy.py",
@@ -176,8 +177,8 @@ FAULTS = (
           ("tests/planning/test_energy.py",)),
     # storage
     Fault("the best checkpoint is one of the newest", "lmrep/storage/checkpoints.py",
-          "kept = steps[-self._keep :] + self._by_score(steps)[: self._keep_best]",
-          "kept = steps[-self._keep :] + self._by_score(steps[-self._keep :])[: self._keep_best]",
+          "retained = steps[-self._keep :] + self._by_score(steps)[: self._keep_best]",
+          "retained = steps[-self._keep :] + self._by_score(steps[-self._keep :])[: self._keep_best]",
           ("tests/storage/test_checkpoints.py",)),
     Fault("the copy of an earlier checkpoint passes for a later one", "lmrep/storage/manifests.py",
           'if manifest["step"] != step:', 'if manifest["step"] > step:',
@@ -221,7 +222,7 @@ FAULTS = (
           ("tests/optimizers/test_optimizers.py", "tests/optimizers/test_equations.py")),
     # analysis
     Fault("pruning leaves a layer with one head less than it must keep", "lmrep/analysis/heads.py",
-          "if left[head[0]] > at_least:", "if left[head[0]] >= at_least:",
+          "if remaining[head[0]] > at_least:", "if remaining[head[0]] >= at_least:",
           ("tests/analysis/test_heads.py",)),
     Fault("a marked word has one character of what follows it", "lmrep/analysis/neighbours.py",
           "start, end - 2)", "start, end - 1)",
