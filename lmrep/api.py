@@ -231,7 +231,7 @@ def _finish(directory: Path, url: str | None, data_dir: Path, data: Data) -> Out
 
 
 def _load_config(config: Mapping[str, Any] | str | os.PathLike, overrides: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The config that `train` was given, with the overrides; a config that is given stays as it is."""
+    """Loads the config that `train` was given, with the overrides. A mapping is not changed."""
     pairs = [(path, value if isinstance(value, str) else repr(value)) for path, value in overrides.items()]
     if isinstance(config, str | os.PathLike):
         file, _, argument = as_path(config).partition(":")
@@ -277,7 +277,7 @@ def _predict_splits(run: Run, data: Data) -> dict[str, Any] | None:
 
 
 def _example(data: Data) -> str:
-    """A validation example that is a single short text; "" without one."""
+    """Finds a validation example that is a single short text; "" without one."""
     task = TASKS[data.experiment.objective["name"]]
     read = {*task.reads.inputs}
     texts = (record.fields["text"] for record in data.records["validation"]
@@ -299,7 +299,7 @@ def _report(directory: Path, data_dir: Path) -> None:
 
 
 def _outcome(directory: Path, experiment: Experiment) -> Outcome:
-    """The last validation of the run in `directory`, and the first that compares with it, from its metrics.jsonl."""
+    """Reads the last validation of a run, and the first that compares with it, from metrics.jsonl."""
     validations = by_first_process(lambda: logs.validations(directory))
     compared = build.comparable(validations, experiments.resolve_stages(experiment))
     before, after = ({k: v for k, v in line.items() if k not in ("step", "split")}

@@ -31,7 +31,7 @@ class Flag(NamedTuple):
         return self.type or (str if self.default is None else type(self.default))
 
     def spelling(self, name: str) -> str:
-        """How help shows it: --name=TEXT, --name=N, --[no]name."""
+        """Returns the flag as help shows it: --name=TEXT, --name=N, --[no]name."""
         if self.value_type is bool:
             return f"--[no]{name}"
         kinds = {str: "TEXT", int: "N", float: "X", as_path: "PATH", as_paths: "PATHS"}
@@ -115,7 +115,7 @@ class Arguments:
         return apply_overrides(config, self.overrides)
 
     def required_workdir(self) -> str:
-        """`workdir`. Raises UserError where it is missing."""
+        """Returns `workdir`. Raises UserError if it is missing."""
         if not self.workdir:
             raise UserError(f"lmrep {self.command} needs the directory of a run, for example "
                             "--workdir=runs/quickstart")
@@ -172,7 +172,7 @@ def parse(command: str, words: Sequence[str], flags: Mapping[str, Flag]) -> Argu
 
 
 def _value(text: str, flag: Flag, name: str) -> Any:
-    """`text` as a value of a flag."""
+    """Parses the value of a flag."""
     value_type, bounds = flag.value_type, flag.bounds
     if value_type is int and bounds.at_most is None:
         bounds = dataclasses.replace(bounds, at_most=LARGEST)

@@ -41,7 +41,7 @@ FLAGS = {
 
 
 def run(arguments: Arguments) -> int:
-    """The command."""
+    """Runs the command."""
     workdir, flags = arguments.required_workdir(), arguments.flags
     process_group.start()
     check_backend()
@@ -70,7 +70,7 @@ def run(arguments: Arguments) -> int:
 
 
 def _page(workdir: str) -> Path:
-    """The report of a run, which is on this machine where its workdir is remote."""
+    """Returns the path of a run's report, which is on this machine if its workdir is remote."""
     from lmrep.storage import remote_workdir
 
     url = remote.as_url(workdir)
@@ -78,7 +78,7 @@ def _page(workdir: str) -> Path:
 
 
 def summary(outcome: Any, metrics: Mapping[str, Metric]) -> str:
-    """What the model learned: the last validation, and the first that compares with it, by the objective's metrics."""
+    """Says what the model learned: the last validation, and the first that compares with it, by the metrics."""
     before, after = outcome.before, outcome.after
     first = f"at step {outcome.before_step:,}" if outcome.before_step else "before training"
     lines = [f"\nTrained to step {outcome.steps:,}."]
@@ -133,12 +133,12 @@ def summary(outcome: Any, metrics: Mapping[str, Metric]) -> str:
 
 
 def perplexity(loss: float) -> str:
-    """exp(loss)."""
+    """Formats the perplexity, exp(loss)."""
     return f"{math.exp(min(loss, 700)):,.1f}"
 
 
 def samples(run, texts: Sequence[str]) -> str:
-    """The model's predictions for sample texts, by capability."""
+    """Formats the model's predictions for sample texts, by capability."""
     lines = []
     for capability in run.capabilities:
         fitting = [text for text in texts if run.capability_of(text) is capability]

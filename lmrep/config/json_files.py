@@ -15,7 +15,7 @@ LIMITS = {int: 2**63, float: 1e300}
 TEXTS = ("nan", "inf", "-inf")  # numbers that JSON lacks, as lmrep writes them; `float` converts them
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a finite number that NumPy takes, and of which sums are finite."""
+    """Tells whether a value is a finite number that NumPy takes, and whose sums are finite."""
     return type(value) in LIMITS and abs(value) < LIMITS[type(value)]
 
 
@@ -33,14 +33,14 @@ class Lines(NamedTuple):
 
     @property
     def note(self) -> str:
-        """How many lines are damaged, and the first; "" where none is."""
+        """Says how many lines are damaged, and which is the first; "" if none is."""
         total = len(self.records) + len(self.damaged)
         return f"{len(self.damaged):,} of {total:,} lines are damaged and left out: {self.damaged[0]}" if (
             self.damaged) else ""
 
 
 def read(type_: Callable[..., T], path: Path, advice: str = "restore it, or remove it") -> T | None:
-    """The value in a JSON file; None where there is no such file.
+    """Reads the value in a JSON file; None if there is no such file.
 
     Args:
       type_: of the value.
@@ -59,7 +59,7 @@ def read(type_: Callable[..., T], path: Path, advice: str = "restore it, or remo
 
 
 def read_lines(type_: Callable[..., T], path: Path) -> Lines | None:
-    """The values of a file of one JSON object per line; None where there is no such file.
+    """Reads a file with one JSON object per line; None if there is no such file.
 
     Raises:
       UserError: it cannot be read. Damaged lines are no error.
@@ -76,7 +76,7 @@ def read_lines(type_: Callable[..., T], path: Path) -> Lines | None:
 
 
 def parse(type_: Callable[..., T], text: str | bytes) -> T:
-    """The value of a JSON text. Raises UserError, with a message that continues the name of the text."""
+    """Parses a JSON text. Raises UserError, with a message that continues the name of the text."""
     try:
         value = loads(text)
     except InvalidJSON as error:
@@ -88,7 +88,7 @@ def parse(type_: Callable[..., T], text: str | bytes) -> T:
 
 
 def numbers(*others: str, measured: bool = True) -> Callable[[dict[str, Any]], str]:
-    """A check of a record: all its values, except in the fields `others`, are numbers: finite, or `Measured` ones."""
+    """Makes a check of a record: all values but those of the fields `others` are numbers, finite or `Measured`."""
     def check(record: dict[str, Any]) -> str:
         return next((f"a number as {name!r}" for name, value in record.items()
                      if not (name in others or is_number(value) or (measured and value in TEXTS))), "")

@@ -32,7 +32,7 @@ SIGNATURE = '`def get_config(argument=""):`'
 
 
 def load(file: str | Path, argument: str = "") -> ml_collections.ConfigDict:
-    """The config of a config file.
+    """Loads the config of a config file.
 
     Args:
       file: a Python file that defines `get_config`. It is executed.
@@ -85,7 +85,7 @@ def _check_choices(get_config: Callable, argument: str, declared: Mapping[str, t
 
 
 def load_sweep(file: str | Path, argument: str = "") -> Any:
-    """What `get_sweep(argument)` of a config file returns: the settings that its paper searched.
+    """Returns `get_sweep(argument)` of a config file: the settings that its paper searched.
 
     Raises:
       UserError: the file cannot be executed, or defines no such function.
@@ -169,7 +169,7 @@ def parse_argument(argument: str, **defaults: Any) -> SimpleNamespace:
 
 
 def _listing(declared: Mapping[str, tuple[Any, Sequence[Any]]]) -> str:
-    """A line for each choice of an experiment with its values, wrapped."""
+    """Lists each choice of an experiment with its values, wrapped."""
     width, lines = max(map(len, declared)), []
     for name, (default, choices) in declared.items():
         values = ", ".join(str(value) for value in choices if value != "") or "any"
@@ -179,7 +179,7 @@ def _listing(declared: Mapping[str, tuple[Any, Sequence[Any]]]) -> str:
 
 
 def _function(file: Path, name: str, expected: str) -> Callable[[str], Any]:
-    """The function `name` of a config file, of one argument."""
+    """Loads the function `name` of a config file, which takes one argument."""
     function = _guarded(file, lambda: getattr(load_module(file), name, None))
     if not callable(function):
         raise UserError(f"{file} defines no function {name}; {expected}")
@@ -193,7 +193,7 @@ def _function(file: Path, name: str, expected: str) -> Callable[[str], Any]:
 
 
 def load_module(file: Path) -> ModuleType:
-    """The module of a config file, which is executed."""
+    """Executes a config file, and returns its module."""
     if not file.exists():
         similar = suggestion(file.name, [f.name for f in file.parent.glob("*.py") if f.name != "setup.py"])
         raise UserError(f"there is no config file {file}{similar or '; `lmrep pages` lists those of the package'}")
@@ -211,7 +211,7 @@ def load_module(file: Path) -> ModuleType:
 
 
 def _guarded(file: Path, action: Callable[[], Any]) -> Any:
-    """The result of `action()`. Errors of the config file become one line with the line number."""
+    """Returns `action()`. Errors of the config file become one line with the line number."""
     try:
         return action()
     except Broken as error:
@@ -228,7 +228,7 @@ def _guarded(file: Path, action: Callable[[], Any]) -> Any:
 
 
 def _parsed(text: str, present: Any, where: str) -> Any:
-    """`text` parsed as the type of `present`."""
+    """Parses `text` as the type of `present`."""
     if isinstance(present, Mapping | ml_collections.ConfigDict):
         return _table(text, present, where)
     if isinstance(present, str):
@@ -239,7 +239,7 @@ def _parsed(text: str, present: Any, where: str) -> Any:
 
 
 def _typed(value: Any, present: Any, text: str, where: str) -> Any:
-    """`value` converted to the type of `present` without loss."""
+    """Converts `value` to the type of `present` without loss."""
     if present is None:
         return value
     if isinstance(present, str):
@@ -252,7 +252,7 @@ def _typed(value: Any, present: Any, text: str, where: str) -> Any:
 
 
 def _items(text: str, present: Sequence[Any], where: str) -> Iterable[Any]:
-    """The entries of "a,b", "(a, b)" or "[a, b]", parsed as the type of the first present entry."""
+    """Parses the entries of "a,b", "(a, b)" or "[a, b]" as the type of the first present entry."""
     first = present[0] if present else None
     if not text.strip("()[] "):
         return []
@@ -269,7 +269,7 @@ def _items(text: str, present: Sequence[Any], where: str) -> Iterable[Any]:
 
 
 def _table(text: str, present: Mapping, where: str) -> Mapping:
-    """A dict literal, for an empty dict, which has no fields to set one by one."""
+    """Parses a dict literal, for an empty dict, which has no fields to set one by one."""
     if len(present):
         raise UserError(f"{where} cannot be set as a whole; set its fields, as --{where}.{next(iter(present))}=..., "
                         "or make a choice after the colon, as --config=FILE.py:name=value")
@@ -283,7 +283,7 @@ def _table(text: str, present: Mapping, where: str) -> Mapping:
 
 
 def _literal(text: str) -> Any:
-    """The value of `text` as a Python literal (true, false and none in any case), or else `text` itself."""
+    """Parses `text` as a Python literal (true, false and none in any case), or else returns `text`."""
     words = {"true": True, "false": False, "none": None}
     if text.lower() in words:
         return words[text.lower()]

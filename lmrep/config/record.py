@@ -45,7 +45,7 @@ class Bounds:
     path: Callable[[str], str] | None = None
 
     def broken_by(self, value: Any, suggest: bool = True) -> str:
-        """What was expected in place of `value`, or "" if it is valid, or None, where its type allows that."""
+        """Says what was expected in place of `value`; "" if it is valid, or None and its type allows that."""
         if isinstance(value, tuple | dict):
             entries = value.values() if isinstance(value, dict) else value
             return next(filter(None, map(self.broken_by, entries)), "")
@@ -63,7 +63,7 @@ class Bounds:
 
 
 def setting(default: Any, help: str, **bounds) -> Any:
-    """A field of a record: its default, its meaning, and its `Bounds` as keywords."""
+    """Declares a field of a record: its default, its meaning, and its `Bounds` as keywords."""
     metadata = {"bounds": Bounds(help, **bounds)}
     if isinstance(default, dict | list) or dataclasses.is_dataclass(default):
         return dataclasses.field(default_factory=lambda: default, metadata=metadata)
@@ -113,7 +113,7 @@ def _as_path(as_path: Callable[[str], str], value: Any, where: str) -> Any:
 
 @functools.cache
 def _fields(cls: type) -> tuple[dict[str, Any], frozenset[str], dict[str, Bounds]]:
-    """(types, names of those without a default, bounds) of the fields of a record."""
+    """Returns (types, names of fields without a default, bounds) of the fields of a record."""
     types_ = typing.get_type_hints(cls, include_extras=True)
     if dataclasses.is_dataclass(cls):
         fields = dataclasses.fields(cls)
@@ -128,7 +128,7 @@ def _fields(cls: type) -> tuple[dict[str, Any], frozenset[str], dict[str, Bounds
 
 
 def optional(cls: type, name: str, *bases: type) -> type:
-    """A record with the fields of `cls` and `bases`. A field of `cls` may be None, its default: it is not given."""
+    """Makes a record with the fields of `cls` and `bases`. The fields of `cls` are None, not given, by default."""
     types_ = typing.get_type_hints(cls)
     return dataclasses.make_dataclass(name, [
         (field.name, types_[field.name] | None, dataclasses.field(default=None, metadata=field.metadata))
@@ -136,8 +136,8 @@ def optional(cls: type, name: str, *bases: type) -> type:
 
 
 def flatten_config(value: Any, path: str = "", *, list_items: bool = False) -> dict[str, Any]:
-    """{dotted path: value} of a nested config. A list of plain values is one value, unless `list_items` is true; the
-    items of other lists are named by index. A tuple equals a list."""
+    """Flattens a nested config to {dotted path: value}. A list of plain values is one value, unless `list_items` is
+    true; the items of other lists are named by index. A tuple equals a list."""
     if dataclasses.is_dataclass(value):
         value = dataclasses.asdict(value)
     if isinstance(value, Mapping) and value:
@@ -153,20 +153,20 @@ def flatten_config(value: Any, path: str = "", *, list_items: bool = False) -> d
 
 
 def suggestion(word: Any, known: Iterable[Any]) -> str:
-    """"; did you mean 'x'?" with the known name closest to `word`, or "" if none is close."""
+    """Returns "; did you mean 'x'?" with the known name closest to `word`, or "" if none is close."""
     close = difflib.get_close_matches(str(word), [str(k) for k in known], n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def choose(table: Mapping[str, Any], name: str, what: str) -> Any:
-    """`table[name]`. Raises UserError with the choices if there is no such entry; `what` names the setting."""
+    """Returns `table[name]`. Raises UserError with the choices if there is no such entry; `what` names the setting."""
     if not isinstance(name, str) or name not in table:
         raise UserError(f"{what} is {shown(name)}; expected one of {', '.join(sorted(table))}{suggestion(name, table)}")
     return table[name]
 
 
 def convert(type_: Any, value: Any, where: str) -> Any:
-    """`value` converted to a type, or an annotation of one, without loss. Raises UserError if that is impossible.
+    """Converts `value` to a type, or an annotation of one, without loss. Raises UserError if that is impossible.
 
     In `Annotated[T, check, ...]`, a check is a `Bounds`, or a function of the value that returns what was expected, or
     "" for a valid value.
@@ -208,7 +208,7 @@ def convert(type_: Any, value: Any, where: str) -> Any:
 
 
 def _convert_to_one_of(alternatives: Sequence[Any], value: Any, where: str) -> Any:
-    """`value` converted to the first type that it can be converted to."""
+    """Converts `value` to the first type that it can be converted to."""
     if value is None and type(None) in alternatives:
         return None
     alternatives = [one for one in alternatives if one is not type(None)]
@@ -222,7 +222,7 @@ def _convert_to_one_of(alternatives: Sequence[Any], value: Any, where: str) -> A
 
 
 def _name(type_: Any) -> str:
-    """A type in a message."""
+    """Names a type in a message."""
     origin, arguments = typing.get_origin(type_), typing.get_args(type_)
     if origin is typing.Literal:
         return " or ".join(map(repr, arguments))

@@ -46,14 +46,14 @@ log = logging.getLogger(__name__)
 
 
 def imbalanced_splits(data: Data) -> str:
-    """A warning if far more of the text is held out than the config says; otherwise ""."""
+    """Returns a warning if far more of the text is held out than the config says; otherwise ""."""
     facts = data.corpus.statistics
     return corpora.imbalanced({split: each["tokens"] for split, each in facts.items()},
                               sum(each["documents"] for each in facts.values()), data.experiment.data)
 
 
 def unused_rows(config: Any, size: int) -> str:
-    """A warning if the model's table has far more rows than the tokenizer has ids; otherwise ""."""
+    """Returns a warning if the model's table has far more rows than the tokenizer has ids; otherwise ""."""
     if config.vocab < 2 * size:
         return ""
     return (f"the model's table has {config.vocab:,} rows, and the tokenizer {size:,} ids: the rest is unused"
@@ -61,7 +61,7 @@ def unused_rows(config: Any, size: int) -> str:
 
 
 def warnings(data: Data) -> list[str]:
-    """What in the data looks like a mistake, for people."""
+    """Returns messages about what looks like a mistake in the data."""
     lines = [unused_rows(experiments.model_config(data.experiment), data.tokenizer.size)]
     if data.corpus:
         lines.append(imbalanced_splits(data))
@@ -71,7 +71,7 @@ def warnings(data: Data) -> list[str]:
 def objective(
     stage: StagePlan, network: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})
 ) -> Objective:
-    """The objective of a stage, with the frozen parts that it reads."""
+    """Builds the objective of a stage, with the frozen parts that it reads."""
     definition = ALL_OBJECTIVES[stage.objective_name]
     what = described("objective", stage.objective_name, definition.config)
     with faults_of(what, definition.config):
@@ -91,7 +91,7 @@ def objective(
 def prepare(
     experiment: Experiment, data_dir: Path, progress: Progress | None = None, tokenizer: tokenizers.Config | None = None
 ) -> Data:
-    """The experiment's text or labelled examples, tokenized by its tokenizer or by `tokenizer`.
+    """Reads the experiment's text or labelled examples, tokenized by its tokenizer or by `tokenizer`.
 
     Raises:
       UserError: they cannot be read, or the objective cannot use them.
@@ -113,7 +113,7 @@ class NotBuilt(Exception):
 
 
 def existing(experiment: Experiment, data_dir: Path) -> Data:
-    """As `prepare`, but builds nothing. Raises NotBuilt."""
+    """Reads data that is prepared already, as `prepare` does, and builds nothing. Raises NotBuilt."""
     def refuse(line: str) -> None:  # called before anything is built
         raise NotBuilt(line)
 
@@ -121,7 +121,7 @@ def existing(experiment: Experiment, data_dir: Path) -> Data:
 
 
 def plan(stage: StagePlan, store: Store | Sources, seed: int, data_dir: Path) -> Dataset:
-    """The examples of one split in a stage's format."""
+    """Makes the examples of one split in a stage's format."""
     if isinstance(store, Sources):
         return Mixture(tuple(plan(stage, each, seed, data_dir) for each in store.stores), store)
     reporter = ProgressReporter(log.info)
@@ -134,7 +134,7 @@ def plan(stage: StagePlan, store: Store | Sources, seed: int, data_dir: Path) ->
 
 
 def evaluation_plan(stage: StagePlan, store: Store | Sources, seed: int, data_dir: Path) -> Dataset:
-    """As `plan`, with each text once, whatever `duplicates` is."""
+    """Makes the examples of one split as `plan` does, with each text once, whatever `duplicates` is."""
     once = dataclasses.replace(stage.format, duplicates=1)
     return plan(dataclasses.replace(stage, format=once), store, seed, data_dir)
 
@@ -146,8 +146,8 @@ def epochs(stage: StagePlan, plan: Dataset, steps: int) -> float:
 
 
 def comparable(lines: Sequence[dict], stages: Sequence[StagePlan]) -> list[dict]:
-    """Of validation lines of metrics.jsonl, by step, those that measured what the last one did: its stage's objective
-    on the same examples, which stages of another format or length do not have."""
+    """Selects the validation lines of metrics.jsonl that can be compared with the last one: their stages have the same
+    objective, format and length as its stage."""
     def measured(stage: StagePlan) -> tuple:
         form = {name: value for name, value in dataclasses.asdict(stage.format).items() if name != "duplicates"}
         return stage.objective_name, stage.objective, stage.format_name, form, stage.length
@@ -162,7 +162,7 @@ def comparable(lines: Sequence[dict], stages: Sequence[StagePlan]) -> list[dict]
 
 
 def stages(data: Data, data_dir: Path, frozen: FrozenParts = MappingProxyType({})) -> list[Stage]:
-    """All stages, as the trainer takes them, with their frozen parts (`experiment.frozen.load`).
+    """Builds the stages of a run, with their frozen parts (`experiment.frozen.load`).
 
     Raises:
       UserError: the config does not fit the data, or stages do not fit each other.
@@ -179,7 +179,7 @@ def stages(data: Data, data_dir: Path, frozen: FrozenParts = MappingProxyType({}
 def _stage(
     data: Data, stage: StagePlan, schedule_steps: int, network: Model, data_dir: Path, frozen: FrozenParts
 ) -> Stage:
-    """One stage; `stage` belongs to the experiment that the data completed."""
+    """Builds one stage; `stage` is of the experiment that the data completed."""
     experiment, vocabulary = data.experiment, data.tokenizer.vocabulary
     metrics = COMMON | task_data.metrics(experiment, stage.objective_name)
     built = objective(stage, network, vocabulary, frozen)
@@ -220,7 +220,7 @@ def _stage(
 def datasets(
     data: Data, stage: StagePlan, data_dir: Path, frozen: FrozenParts
 ) -> tuple[Dataset, Dataset | None]:
-    """The examples of a stage for training and for validation; None without any."""
+    """Returns the examples of a stage for training and for validation; None without validation data."""
     experiment, held_out = data.experiment, data.splits.get("validation")
     if data.records:
         return add_columns(data.splits["train"], stage, frozen), held_out and add_columns(held_out, stage, frozen)
@@ -245,12 +245,12 @@ def check_pairs(stage: StagePlan, train: Dataset) -> None:
 
 
 def frozen_values(built: Objective, frozen: FrozenParts) -> dict[str, np.ndarray]:
-    """The values of an objective's frozen parameters, by path."""
+    """Returns the values of an objective's frozen parameters, by path."""
     return {f"{FROZEN}/{name}/{path}": value for name in built.frozen for path, value in frozen[name].values.items()}
 
 
 def add_columns(examples: Examples, stage: StagePlan, frozen: FrozenParts) -> Examples:
-    """The examples of a task with the columns that need its frozen parts."""
+    """Adds the columns that a task computes from its frozen parts to its examples."""
     units = word_features.columns(stage.objective, examples.units, frozen)
     return examples if units is examples.units else dataclasses.replace(examples, units=units)
 
@@ -258,7 +258,7 @@ def add_columns(examples: Examples, stage: StagePlan, frozen: FrozenParts) -> Ex
 def _batches(
     train: Dataset, stage: StagePlan, experiment: Experiment, indices: np.ndarray, first: int, last: int
 ) -> Iterator[HostBatch]:
-    """The batches of steps [first, last), or the first `overfit` batches repeated."""
+    """Reads the batches of steps [first, last), or repeats the first `overfit` batches."""
     data, fsdp, *_ = experiment.mesh.sizes(jax.device_count())
     read = partial(loader.batches, train, batch_size=stage.batch_size, indices=indices, seed=experiment.seed,
                    multiple=data * fsdp * stage.microbatches)

@@ -55,7 +55,7 @@ def default_config(
     preset: str = "bert_tiny", objective: str = "masked", format: str = "packed", optimizer: str = "bert",
     layout: str = "data",
 ) -> ml_collections.ConfigDict:
-    """A config with every field spelled out, for files to change and flags to override.
+    """Makes a config with all fields, which config files change and flags override.
 
     Args:
       preset: a name in `lmrep.models.PRESETS`, or a network of `MODELS` with its defaults.
@@ -88,7 +88,7 @@ def default_config(
 
 
 def parse(config: Mapping[str, Any]) -> Experiment:
-    """The checked record of an experiment config (an ml_collections ConfigDict or any mapping).
+    """Parses an experiment's config (an ml_collections ConfigDict or any mapping) to a checked record.
 
     Raises:
       UserError: a field is unknown, of the wrong type or out of range, or fields do not fit each other.
@@ -124,12 +124,12 @@ def parse(config: Mapping[str, Any]) -> Experiment:
 
 
 def model_def(fields: Mapping[str, Any]) -> ModelDef:
-    """The entry of `MODELS` that `name` of the fields `config.model` names, by default "transformer"."""
+    """Looks up the row of `MODELS` for the fields of `config.model`; without a `name`: "transformer"."""
     return choose(MODELS, fields.get("name", "transformer"), "config.model.name")
 
 
 def model_config(experiment: Experiment, vocab_size: int = 0) -> Any:
-    """The network's record. A `vocab` of 0 becomes the tokenizer's size, once that is known."""
+    """Returns the config of the network. A `vocab` of 0 becomes the tokenizer's size, once that is known."""
     fields = {name: value for name, value in experiment.model.items() if name != "name"}
     config = read(model_def(experiment.model).config, fields, "config.model")
     return dataclasses.replace(config, vocab=vocab_size) if vocab_size and not config.vocab else config
@@ -167,8 +167,8 @@ def check_vocabulary(config: Any, size: int) -> None:
 
 
 def attention_choice(experiment: Experiment, stage: StagePlan, platform: str | None = None) -> Choice | None:
-    """The implementation of attention of a stage, or None for a network without attention. The platform is not checked
-    where it is None, and `auto` is then xla.
+    """Chooses the implementation of attention for a stage; None for a network without attention. Without a platform,
+    none is checked, and `auto` is xla.
 
     Raises:
       UserError: `execution.attention` names one that does not honour what the stage needs.
@@ -204,8 +204,8 @@ def check_memory(network: Model, stages: Sequence[StagePlan], probabilities: boo
 
 
 def resolve_stages(experiment: Experiment) -> list[StagePlan]:
-    """The stages with every field resolved; their steps add to the experiment's. (A task whose number of steps is not
-    known before its data are read has UNKNOWN_STEPS.)"""
+    """Resolves the fields of all stages. Their steps add up to the experiment's, which are UNKNOWN_STEPS for a task
+    whose data have not been read."""
     stages, steps = experiment.stages or (StageConfig(),), experiment.steps or UNKNOWN_STEPS
     ends = [round(steps * sum(s.fraction for s in stages[: i + 1])) for i in range(len(stages))]
     if len(stages) > 1 and not math.isclose(sum(s.fraction for s in stages), 1, abs_tol=1e-6):
@@ -221,7 +221,7 @@ def resolve_stages(experiment: Experiment) -> list[StagePlan]:
 
 
 def capabilities(experiment: Experiment) -> tuple[Capability, ...]:
-    """What the trained model can do."""
+    """Returns what the trained model can do."""
     return ALL_OBJECTIVES[resolve_stages(experiment)[-1].objective_name].capabilities
 
 
@@ -251,7 +251,7 @@ def _plan(experiment: Experiment, stage: StageConfig, i: int, steps: int) -> Sta
 
 
 def _choice(table: Mapping[str, Any], base: dict, changed: dict, where: str) -> tuple[str, Any]:
-    """(name, record) of a section of the config that is an entry of a table."""
+    """Reads a section of the config that names a row of a table: (name, record)."""
     fields = base | changed if changed.get("name", base.get("name")) == base.get("name") else dict(changed)
     name = fields.pop("name", None)
     return name, read(choose(table, name, f"{where}.name").config, fields, where)
@@ -319,7 +319,7 @@ def _check_characters(tokenizer: tokenizers.Config, stage: StagePlan, network: M
 
 
 def check_mesh(experiment: Experiment, devices: int) -> tuple[int, ...]:
-    """The sizes of the mesh on that many devices, as `MeshConfig.sizes` gives them.
+    """Checks the mesh on a number of devices, and returns its sizes as `MeshConfig.sizes` does.
 
     Raises:
       UserError: the mesh does not fit the devices, the batch or the network.
@@ -349,21 +349,21 @@ def check_mesh(experiment: Experiment, devices: int) -> tuple[int, ...]:
 
 
 def stage_at(experiment: Experiment, step: int) -> StagePlan:
-    """The stage that made checkpoint `step`."""
+    """Returns the stage that made checkpoint `step`."""
     stages = resolve_stages(experiment)
     return stages[locate_stage(stages, max(step - 1, 0))[0]]
 
 
 def own_tokenizer(directory: str | os.PathLike, experiment: Experiment) -> tokenizers.Config:
-    """The tokenizer's config for a run in `directory`: a vocabulary that was loaded comes from the run's own copy."""
+    """Returns the config of a run's tokenizer. A vocabulary that was loaded is read from the copy in `directory`."""
     if not experiment.tokenizer.vocab_file:
         return experiment.tokenizer
     return dataclasses.replace(experiment.tokenizer, vocab_file=str(Path(directory) / "tokenizer"))
 
 
 def read_run(directory: str | os.PathLike) -> tuple[Experiment, RunRecord]:
-    """(the experiment of the run in a workdir, its config.json). Raises UserError, with the file, where there is none,
-    or where its config is not valid in this version."""
+    """Reads the experiment of the run in a workdir, and its config.json. Raises UserError, with the file, if there is
+    none or its config is not valid in this version."""
     record = read_config(directory)
     try:
         return parse(record["config"]), record

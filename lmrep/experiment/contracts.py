@@ -48,8 +48,8 @@ def check_network(name: str, row: ModelDef) -> None:
 
 
 def build_network(name: str, config: Any, execution: Execution, title: str) -> Model:
-    """The network `name` of `MODELS` with a config, called `title` in messages. Raises UserError where its row refuses
-    the config, or its code fails."""
+    """Builds the network `name` of `MODELS` from its config; messages call it `title`. Raises UserError if the row
+    refuses the config, or its code fails."""
     row = MODELS[name]
     what = described("network", name, row.config)
     check_build(what, row.build, ("config", "execution", "name"))
@@ -85,9 +85,9 @@ def check_format(stage: StagePlan) -> None:
 
 
 def checked_task(name: str, row: TaskDef) -> TaskDef:
-    """The row of a task, whose functions are checked where they are called. Raises UserError where it names fields of
-    records, or metrics, that do not exist, and later where a function fails, its columns are not those of its units, or
-    `resolve` or `score` returns something else than its row says."""
+    """Checks the row of a task, and returns it with functions that are checked when called. Raises UserError if it
+    names fields of records, or metrics, that do not exist, and later if a function fails, its columns are not those of
+    its units, or `resolve` or `score` returns something else than its row says."""
     what, config, metrics = described("task", name, row.objective.config), row.objective.config, row.objective.metrics
     _check_names(what, "it reads the field", (*row.reads.inputs, *row.reads.targets, *row.reads.texts), RECORD_FIELDS)
     _check_names(what, "it compares checkpoints by", filter(None, [row.best]), metrics)
@@ -145,8 +145,8 @@ def checked_task(name: str, row: TaskDef) -> TaskDef:
 
 
 def checked_predict(objective: Objective, name: str) -> Objective:
-    """The objective of the task `name`, whose `predict` is checked where it is traced: it gives values of units and of
-    tokens."""
+    """Returns the objective of the task `name` with a `predict` that is checked when it is traced: it returns values of
+    units and of tokens."""
     config = TASKS[name].objective.config
     what = described("task", name, config)
 
@@ -189,8 +189,8 @@ def _check_specs(what: str, specs: Tree) -> None:
 
 
 def checked_network(model: Model, name: str, row: ModelDef) -> Model:
-    """`model`, of the row `name`, whose `encode` is checked where it is traced: it returns `Encoded`, with states at
-    the positions that were asked for."""
+    """Returns `model`, of the row `name`, with an `encode` that is checked when traced: it returns `Encoded`, with
+    states at the positions that were asked for."""
     what = described("network", name, row.config)
 
     def encode(
@@ -262,7 +262,7 @@ def check_objective(
 def _traced(
     objective: Objective, batch: Mapping[str, jax.ShapeDtypeStruct], training: bool, what: str
 ) -> tuple[Metrics, Batch]:
-    """(the metrics of `loss`, the prepared batch), as shapes."""
+    """Traces `loss`: (its metrics, the prepared batch), as shapes."""
     examples = len(batch["tokens"])
 
     def step(params: Tree, batch: Batch):

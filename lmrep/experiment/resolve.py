@@ -34,7 +34,7 @@ class CheckpointFacts(NamedTuple):
 def resolve(
     config: Mapping[str, Any], overrides: Sequence[tuple[str, str]] = (), facts: CheckpointFacts | None = None
 ) -> ml_collections.ConfigDict:
-    """The config of a page with network, tokenizer and head of a checkpoint, and then the overrides.
+    """Adds the network, tokenizer and head of a checkpoint to the config of a page, and then the overrides.
 
     Args:
       config: what `get_config` returned.
@@ -57,8 +57,8 @@ def resolve(
 
 
 def apply_overrides(config: Mapping[str, Any], overrides: Sequence[tuple[str, str]]) -> ml_collections.ConfigDict:
-    """A copy of a config with the overrides, in order, but those first that choose an optimizer or a schedule, whose
-    settings the others change. Raises UserError for an invalid override."""
+    """Returns a copy of a config with the overrides, in order. Those that choose an optimizer or a schedule come first,
+    since other overrides change its settings. Raises UserError for an invalid override."""
     config = ml_collections.ConfigDict(config).lock()
     _fit_optimizer(config)
     for path, text in sorted(overrides, key=lambda pair: pair[0] not in CHOICES):
@@ -83,9 +83,10 @@ def _fit_optimizer(config: ml_collections.ConfigDict) -> None:
 def with_checkpoint(
     config: Mapping[str, Any], facts: CheckpointFacts, new_head: bool | None = None
 ) -> ml_collections.ConfigDict:
-    """The config of a run that starts from a checkpoint, with its network and tokenizer. With `config.init_mapping`,
-    which may take parameters from another network, the network stays as it is. A task gets the head of the checkpoint,
-    with its labels, if that was trained for the same task, and otherwise the head of its published system.
+    """Returns the config of a run that starts from a checkpoint, with the checkpoint's network and tokenizer.
+
+    With `config.init_mapping`, which may take parameters from another network, the network stays as it is. A task gets
+    the head and labels of a checkpoint of the same task, and otherwise the head of its published system.
 
     Args:
       config: of an experiment.
@@ -113,8 +114,8 @@ def with_checkpoint(
 
 
 def with_features(config: Mapping[str, Any], facts: CheckpointFacts) -> ml_collections.ConfigDict:
-    """The config of a task that reads the vectors of a frozen encoder, with its tokenizer. Where nothing else is
-    encoded (the network "none"), texts have its token types and its largest length."""
+    """Returns the config of a task that reads the vectors of a frozen encoder, with the encoder's tokenizer. If nothing
+    else is encoded (the network "none"), texts have its token types and its largest length."""
     config = _copy(config)
     config.tokenizer.update(facts.tokenizer)
     if config.model.name != "none":
@@ -126,7 +127,7 @@ def with_features(config: Mapping[str, Any], facts: CheckpointFacts) -> ml_colle
 
 
 def with_model_fields(experiment: Experiment, fields: Mapping[str, Any]) -> Experiment:
-    """The experiment with other `evaluation_fields` of its network. Raises UserError for others."""
+    """Changes `evaluation_fields` of an experiment's network. Raises UserError for other fields."""
     definition, name = model_def(experiment.model), experiment.model.get("name", "transformer")
     if refused := sorted(fields.keys() - set(definition.evaluation_fields)):
         known = ", ".join(definition.evaluation_fields)
@@ -138,8 +139,8 @@ def with_model_fields(experiment: Experiment, fields: Mapping[str, Any]) -> Expe
 
 
 def with_objective_fields(experiment: Experiment, fields: Mapping[str, Any]) -> Experiment:
-    """The experiment with other `evaluation_fields` of its objective; a record's fields are merged with the run's.
-    Raises UserError for others."""
+    """Changes `evaluation_fields` of an experiment's objective; those of a nested record are merged with the run's.
+    Raises UserError for other fields."""
     name = experiment.objective["name"]
     definition = ALL_OBJECTIVES[name]
     if refused := sorted(fields.keys() - set(definition.evaluation_fields)):
@@ -160,15 +161,15 @@ def _copy(config: Mapping[str, Any]) -> ml_collections.ConfigDict:
 
 
 def _shortened(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
-    """The config with texts that the network has positions for."""
+    """Limits the length of texts to the positions of the network, in place."""
     if 0 < config.model.get("max_length", 0) < config.length:
         config.length = config.model.max_length
     return config
 
 
 def _head_fields(config: ml_collections.ConfigDict, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of these fields of a head that the task has. A head with a network of its own keeps that network, its
-    pooling and its frozen features."""
+    """Selects the fields of a head that the task has. A head with a network keeps that network, its pooling and its
+    frozen features."""
     kept = networks.FIELDS.get(config.objective.get("network", ""), {})
     kept = {"network", *({"pooling", "features"} & kept.keys())} if kept else ()
     return {name: value for name, value in fields.items() if name in config.objective and name not in kept}

@@ -35,7 +35,7 @@ class StageShapes(NamedTuple):
 
 
 def without_data(experiment: Experiment, vocabulary: Vocabulary | None, mesh: Mesh | AbstractMesh) -> list[StageShapes]:
-    """The stages on a mesh.
+    """Builds the stages of an experiment on a mesh.
 
     Args:
       experiment: of any kind.
@@ -92,9 +92,9 @@ def check_contracts(experiment: Experiment) -> None:
 
 
 def batch(one: StageShapes, mesh: Mesh) -> dict[str, Any]:
-    """The global batch of a stage, laid out on the mesh. One of a task has texts of the full length, one in each
-    sequence or `CHOICES` in each example, as many as its format allows; of a source and a target each has its own
-    length, unless they are packed."""
+    """Returns the shapes of a stage's global batch, laid out on the mesh. The batch of a task has as many texts of the
+    full length as its format allows, one in each sequence, or `CHOICES` in each example. Source and target each have
+    their own length, unless they are packed."""
     plan, form, columns = one.plan, ALL_FORMATS[one.plan.format_name], {}
     length = source_length = plan.length
     task = TASKS.get(plan.objective_name)
@@ -116,8 +116,8 @@ def batch(one: StageShapes, mesh: Mesh) -> dict[str, Any]:
 
 
 def untrained_vocabulary(experiment: Experiment, size: int = 0) -> Vocabulary:
-    """What is known of a vocabulary before it is trained: its special tokens, and its `size`, by default the maximal
-    one."""
+    """Makes a vocabulary that has not been trained: its special tokens, and its `size`, by default the largest that it
+    may have."""
     if not size:
         size = tokenizers.size(experiment.tokenizer)
         size = min(size, experiments.model_config(experiment, size).vocab)

@@ -44,10 +44,10 @@ class CostCounter(Protocol):
     """Counts what a run costs. All processes call it in the same order."""
 
     def count(self, stage: Stage, batch: Batch) -> None:
-        """A step of a stage was started on a global batch."""
+        """Counts a step of a stage that was started on a global batch."""
 
     def write(self, step: int) -> None:
-        """All steps up to checkpoint `step` have ended."""
+        """Writes the cost of the steps up to checkpoint `step`, which have all ended."""
 
 
 class RunOutputs(NamedTuple):
@@ -204,7 +204,7 @@ class Trainer:
         return ""
 
     def _batches(self, index: int, first: int) -> Iterator[Batch]:
-        """The global batches of a stage after step `first` of the run."""
+        """Reads the global batches of a stage after step `first` of the run."""
         stage, sharding = self._stages[index], batch_sharding(self._mesh)
         indices, skipped = local_indices(sharding, stage.batch_size), self._loop.skipped_batches[index]
         begin = self._ends[index] - stage.steps
@@ -212,7 +212,7 @@ class Trainer:
             yield to_global(batch, indices, sharding, stage.batch_size)
 
     def _compile(self, index: int) -> tuple[Callable, Evaluator | None]:
-        """The step and the evaluator of a stage, compiled once."""
+        """Returns the step and the evaluator of a stage, which are compiled once."""
         if index not in self._compiled:
             stage, evaluator = self._stages[index], None
             self._show_compiling()
@@ -229,7 +229,7 @@ class Trainer:
     # Where training starts
 
     def _load(self, step: int | None) -> tuple[int, TrainState]:
-        """(stage, state) of checkpoint `step`, or of the start where that is None."""
+        """Loads (stage, state) of checkpoint `step`; None: of the start."""
         if step is None:
             self._loop = LoopState.from_json({}, self._config.faults, len(self._stages))
             return 0, self._start(self._stages[0], None)
@@ -242,7 +242,7 @@ class Trainer:
         return index, state
 
     def _rewind(self, rewind: Rewind) -> tuple[int, TrainState]:
-        """As `_load`, after a fault. The record of faults and skipped batches stays."""
+        """Loads a checkpoint after a fault. The record of faults and skipped batches stays."""
         faults, skipped = self._loop.faults, self._loop.skipped_batches
         self._pending.clear()
         self._throughput.clear()
@@ -258,7 +258,7 @@ class Trainer:
         return index, state
 
     def _start(self, stage: Stage, previous: TrainState | None) -> TrainState:
-        """As `start_state`, after a line that says that a step is compiled."""
+        """Calls `start_state`, after a line that says that a step is compiled."""
         self._show_compiling()
         return start_state(stage, previous, self._mesh, self._seed)
 
@@ -310,7 +310,7 @@ class Trainer:
                 self._metrics.timing(step, "train", rates._asdict() | peak_memory())
 
     def _validate(self, index: int, evaluator: Evaluator | None, step: int, state: TrainState) -> TrainState:
-        """The state, with what validation does to the learning rate."""
+        """Validates, and returns the state, whose learning rate the schedule may have changed."""
         self._read_metrics()
         self._loop.validated, self._score = step, None
         if evaluator is None:
@@ -356,7 +356,7 @@ class Trainer:
         self._checkpoints.save(step, states.saved(state), self._loop.to_json(), score)
 
     def _is_best(self, step: int) -> bool:
-        """Whether step `step` has validated better than every checkpoint so far."""
+        """Tells whether step `step` has validated better than every checkpoint so far."""
         if self._loop.validated != step or self._score is None:
             return False
         return self._loop.best is None or self._sign * self._score > self._sign * self._loop.best
@@ -392,8 +392,8 @@ class Trainer:
             raise Rewind(target, index)
 
     def _last_checkpoint(self, step: int) -> int | None:
-        """The newest valid checkpoint before `step`, at the regular cadence if there is one: a run that was stopped in
-        between, and saved there, goes back to the same step as one that was not."""
+        """Returns the newest valid checkpoint before `step`, at the regular cadence if there is one. A run that was
+        stopped in between, and saved there, goes back to the same step as one that was not."""
         self._checkpoints.wait()
         every = self._config.checkpoint.every
         regular = self._checkpoints.newest(lambda s: s < step and (s % every == 0 or s in self._ends))

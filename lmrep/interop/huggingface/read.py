@@ -103,7 +103,7 @@ def read_network(directory: Path) -> dict[str, Any]:
 
 def _config_json(directory: Path) -> dict[str, Any]:
     if not directory.is_dir():
-        raise UserError(f"there is no directory {directory}; give that of a published checkpoint")
+        raise UserError(f"there is no directory {directory}; give the directory of a published checkpoint")
     config_json = tensor_files.read_json(directory / CONFIG)
     configs = {directory / CONFIG: config_json}
     if (other := directory / "tokenizer_config.json").exists():
