@@ -6,6 +6,8 @@
 A value in brackets or quotes may have commas: optimizer.betas=(0.9,0.98),(0.9,0.999). A field that begins with a colon
 is a choice of the config file, as in --grid=':size=tiny,mini'. --grid=bert, bert_small, roberta or electra is the
 grid that the paper searched when fine-tuning, and --grid=paper what get_sweep of the config file returns.
+--grid=auto searches the learning rate: a ninth, a third, 1, 3 and 9 times the config's, and then, as long as the best
+is the highest or the lowest, three times or a third of it, up to nine rates.
 --list=FILE reads one setting per line, as "optimizer.learning_rate=1e-4 batch_size=16". Without either, the config
 itself is trained with every seed. All configs are checked before the first run starts.
 
@@ -37,7 +39,8 @@ from lmrep.core.paths import as_path
 from lmrep.distributed import process_group
 
 FLAGS = {
-    "grid": Flag(None, "FIELD=VALUE,VALUE;FIELD=VALUE,...: every combination; or the name of a published grid", str),
+    "grid": Flag(None, "FIELD=VALUE,VALUE;FIELD=VALUE,...: every combination; the name of a published grid; or auto: "
+                 "learning rates around the config's", str),
     "list": Flag(None, "a file with one setting per line: FIELD=VALUE FIELD=VALUE ...", as_path),
     "seeds": Flag(None, "the seeds of every setting, as 0-4 or 0,1,7 (default: that of the config)", str),
     "task": Flag(0, "this process takes the runs I, I + N, I + 2N, ... of --tasks=N", bounds=at_least(0)),
@@ -66,7 +69,7 @@ def run(arguments: Arguments) -> int:
 
     from lmrep.analysis import sweep as analysis
     from lmrep.cli.sweep_runs import train
-    from lmrep.experiment import checks, sweep
+    from lmrep.experiment import checks, settings, sweep
     from lmrep.storage.workdir import CONFIG, LOCK, exclusive
 
     if not flags.show:
@@ -81,17 +84,28 @@ def run(arguments: Arguments) -> int:
     if metric not in plan.metrics:
         raise UserError(f"--metric is {metric!r}; expected one of {', '.join(plan.metrics)}"
                         f"{suggestion(metric, plan.metrics)}")
-    if not flags.show:
-        with exclusive(directory / LOCK, LOCK_SECONDS):  # other tasks write the plan too
-            if previous := sweep.read(directory):
-                plan = sweep.extend(previous, plan)
-            sweep.write(directory, plan)
-    runs = plan.runs()
-    if not flags.show:
-        train(directory, plan, runs[flags.task :: flags.tasks], flags.retry)
     best = {"auto": None, "last": False, "best": True}[flags.validation]
-    results = [analysis.result(directory, plan, run, metric, best) for run in runs]
-    summaries = analysis.summarize(plan, results)
+    while True:
+        if not flags.show:
+            with exclusive(directory / LOCK, LOCK_SECONDS):  # other tasks write the plan too
+                if previous := sweep.read(directory):
+                    plan = sweep.extend(previous, plan)
+                sweep.write(directory, plan)
+        runs = plan.runs()
+        if not flags.show:
+            train(directory, plan, runs[flags.task :: flags.tasks], flags.retry)
+        results = [analysis.result(directory, plan, run, metric, best) for run in runs]
+        summaries = analysis.summarize(plan, results)
+        leader = analysis.leading(summaries, plan.metrics[metric])
+        searching = flags.grid == settings.AUTO and flags.tasks == 1 and not flags.show and leader and not (
+            {analysis.RUNNING, analysis.UNFINISHED} & {result.state for result in results})
+        rate = settings.next_rate(plan.settings, leader.setting) if searching else None
+        if rate is None:
+            break
+        print(f"the best learning rate so far is the highest or the lowest: trying {rate} too", file=sys.stderr,
+              flush=True)
+        plan = _make(plan.file, plan.argument, plan.overrides, [
+            *(setting.fields for setting in plan.settings), ((settings.RATE, rate),)], plan.seeds, plan.data_dir)
     print(_results(directory, plan, summaries, metric), flush=True)
     analysis.write(directory, summaries, metric, plan.metrics[metric])
     if flags.show:
@@ -131,6 +145,11 @@ def _plan(arguments: Arguments, previous: Any) -> Any:
         fields = settings.read_list(flags.list)
     elif flags.grid == PAPER:
         fields = settings.from_grid(load_sweep(page_files.find(file), argument), file)
+    elif flags.grid == settings.AUTO:
+        earlier = [setting.fields for setting in previous.settings] if previous else []
+        rate = load_config(file, argument, overrides).optimizer.learning_rate
+        fields = earlier + [setting for setting in settings.rates_around(rate) if setting not in earlier]
+        overrides = tuple(pair for pair in overrides if pair[0] != settings.RATE)
     elif flags.grid in GRIDS:
         fields = settings.from_grid(GRIDS[flags.grid], flags.grid)
     elif flags.grid is not None:
@@ -142,8 +161,15 @@ def _plan(arguments: Arguments, previous: Any) -> Any:
     else:
         raise UserError("lmrep sweep needs settings or seeds: --grid='FIELD=VALUE,VALUE;FIELD=VALUE,...', --list=FILE "
                         "or --seeds=0-4")
-    data_dir = flags.data_dir or (previous.data_dir if previous else "")
-    return sweep.make(partial(load_config, file), file, argument, overrides, fields, seeds, data_dir)
+    return _make(file, argument, overrides, fields, seeds, flags.data_dir or (previous.data_dir if previous else ""))
+
+
+def _make(file: str, *options: Any) -> Any:
+    """Makes a plan of a config file; `options` are the other arguments of `sweep.make`."""
+    from lmrep.experiment import sweep
+    from lmrep.interop.checkpoint_config import load_config
+
+    return sweep.make(partial(load_config, file), file, *options)
 
 
 def _results(directory: Path, plan: Any, summaries: Sequence[Any], name: str) -> str:

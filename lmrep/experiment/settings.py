@@ -13,6 +13,8 @@ from lmrep.core.errors import UserError
 from lmrep.core.messages import shown
 from lmrep.experiment.fine_tuning import GRIDS
 
+AUTO, RATE = "auto", "optimizer.learning_rate"  # the grid that searches this field
+MAX_RATES = 9  # that the search tries
 MAX_RUNS = 10_000
 MAX_SEED = 2**32 - 1
 BRACKETS = {"(": ")", "[": "]", "{": "}"}
@@ -31,8 +33,8 @@ def parse_grid(text: str) -> list[Fields]:
     """
     axes: dict[str, list[str]] = {}
     if text.strip() and "=" not in text:
-        raise UserError(f"--grid is {text!r}; expected FIELD=VALUE,VALUE;FIELD=VALUE,..., paper, or one of "
-                        f"{', '.join(GRIDS)}{suggestion(text, GRIDS)}")
+        raise UserError(f"--grid is {text!r}; expected FIELD=VALUE,VALUE;FIELD=VALUE,..., auto, paper, or one "
+                        f"of {', '.join(GRIDS)}{suggestion(text, GRIDS)}")
     for part in filter(str.strip, _split(text, ";")):
         path, equals, values = part.partition("=")
         path = _path(path, f"the grid has {part.strip()!r}") if equals else ""
@@ -46,6 +48,29 @@ def parse_grid(text: str) -> list[Fields]:
         raise UserError("the grid is empty; expected FIELD=VALUE,VALUE;FIELD=VALUE,... such as "
                         "--grid='optimizer.learning_rate=1e-4,3e-4;batch_size=16,32'")
     return _product(axes)
+
+
+def rates_around(rate: float) -> list[Fields]:
+    """Makes settings of five learning rates, each three times the one before; the third is `rate`."""
+    return [((RATE, f"{rate * 3.0**power:.3g}"),) for power in range(-2, 3)]
+
+
+def next_rate(settings: Sequence[Any], best: Any) -> str | None:
+    """Chooses the next learning rate of a search.
+
+    Args:
+      settings: those that were tried, each with its `fields`.
+      best: the best of them.
+
+    Returns:
+      Three times the rate of `best` if that is the highest, a third of it if it is the lowest, as text. None if `best`
+      lies between others, or `MAX_RATES` were tried.
+    """
+    rates = [float(value) for setting in settings for path, value in setting.fields if path == RATE]
+    rate = float(dict(best.fields).get(RATE, 0))
+    if len(rates) >= MAX_RATES or not rate or min(rates) < rate < max(rates):
+        return None
+    return f"{rate * 3 if rate == max(rates) else rate / 3:.3g}"
 
 
 def read_list(file: str | Path) -> list[Fields]:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -320,6 +321,18 @@ def test_published_grid_and_choices_of_the_file(home):
     assert "settings differ in format.duplicates" in result.out or "settings differ in format." in result.out
 
 
+def test_the_search_of_the_learning_rate_goes_on_until_the_best_is_between_others(home):
+    """The loss is the rate: the lowest rate is always the best, and nine are tried."""
+    result = run_sweep(home, "--grid=auto", f"--config.{RATE}=0.3")
+    assert result.code == 0, result
+    tried = [float(call.split("=")[1].split()[0]) for call in calls(home)]
+    assert tried == [0.0333, 0.1, 0.3, 0.9, 2.7, 0.0111, 0.0037, 0.00123, 0.00041]
+    assert result.err.count("the best learning rate so far") == 4
+    assert run_sweep(home, "--grid=auto", f"--config.{RATE}=0.3").code == 0 and len(calls(home)) == 9
+    searched = [SimpleNamespace(fields=((RATE, rate),)) for rate in ("1e-3", "3e-3", "9e-3")]
+    assert [settings.next_rate(searched, best) for best in searched] == ["0.000333", None, "0.027"]
+
+
 def test_task_has_the_grid_of_a_paper_and_is_compared_at_its_best_validation(home):
     result = small.command("sweep", "--config=tasks/classify.py:size=tiny", f"--workdir={home}/sweep", "--noreport",
                            "--grid=electra", "--seeds=5", "--config.data.train=x.tsv", "--config.checkpoint.best=loss")
@@ -350,7 +363,7 @@ def test_training_data_decides_the_metric_of_tags(home):
     (["--grid=batch_size=4,0"], "setting batch_size=0: config.batch_size is 0; expected at least 1"),
     ([f"--grid={RATE}=1e-3,0.001"], "settings learning_rate=1e-3 and learning_rate=0.001 are the same config"),
     (["--grid=batch_size=4;batch_size=8"], "the grid gives batch_size twice"),
-    (["--grid=batch_size"], "expected FIELD=VALUE,VALUE;FIELD=VALUE,..., paper, or one of bert,"),
+    (["--grid=batch_size"], "expected FIELD=VALUE,VALUE;FIELD=VALUE,..., auto, paper, or one of bert,"),
     (["--grid=batch_size=4;length"], "the grid has 'length'; expected FIELD=VALUE"),
     (["--grid=optimizer.betas=(0.9,0.98"], "where ) is missing"),
     (["--grid=seed=1,2"], "seeds are given by --seeds"),
