@@ -139,12 +139,24 @@ def test_ranks_of_open_mpi_join_at_the_address_that_jax_detects(address):
 
 
 @pytest.mark.slow
-def test_processes_of_torchrun_join_beside_its_own_port(address):
-    host, _, port = address.rpartition(":")
-    common = {"WORLD_SIZE": "2", "MASTER_ADDR": host, "MASTER_PORT": str(int(port) - 1), "TORCHELASTIC_RUN_ID": "none"}
-    with socket.create_server((host, int(port) - 1)):  # torchrun's
+def test_processes_of_torchrun_join_beside_its_own_port():
+    with listen_below_a_free_port() as torchrun:
+        host, port = torchrun.getsockname()
+        common = {"WORLD_SIZE": "2", "MASTER_ADDR": host, "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "none"}
         assert join(*(common | {"RANK": str(rank)} for rank in range(2))) == [
             (0, "0 2\n", ""), (0, "1 2\n", "")]
+
+
+def listen_below_a_free_port():
+    """Listens at a port, as torchrun does, whose successor is free."""
+    for _ in range(20):
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            try:
+                return socket.create_server(("localhost", free.getsockname()[1] - 1))
+            except OSError:  # another process has it
+                continue
+    raise AssertionError("no two free ports in a row")
 
 
 @pytest.mark.slow

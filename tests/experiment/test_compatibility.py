@@ -170,14 +170,15 @@ def triples():
 
 
 def make_batch(fields, characters, seed):
-    """A batch of `fields` with packed segments and padding."""
+    """A batch of `fields` with packed segments, two token types in each, and padding."""
     rng, b, t = np.random.default_rng(seed), 8, compatibility.LENGTH
     segments = np.ones((b, t), np.int32)
     segments[:, t // 2 :] += 1
     segments[::3, t - 5 :] = 0
     tokens = np.where(segments > 0, rng.integers(6, V, (b, t)), 0).astype(np.int32)
     batch = {"tokens": tokens, "segment_ids": segments, "positions": np.tile(np.arange(t, dtype=np.int32), (b, 1)),
-             "token_type_ids": np.zeros((b, t), np.int32), "example": np.arange(b, dtype=np.int32),
+             "token_type_ids": np.tile(np.arange(t, dtype=np.int32) // 4 % 2, (b, 1)),
+             "example": np.arange(b, dtype=np.int32),
              "pair_label": np.arange(b, dtype=np.int32) % 2, "reset": np.zeros(b, np.int32),
              "reversed": np.arange(b, dtype=np.int32) % 2, "following": np.full(b, -1, np.int32),
              "characters": np.where(segments[..., None] > 0, rng.integers(1, 262, (b, t, 50)), 0).astype(np.int32)}

@@ -204,7 +204,7 @@ def test_scores_of_sentences():
            "token_type_ids": np.where(text == CLS, 2, 0)}
     _, (metrics, _) = left_to_right(model, objective, params, raw)
     order = factorization.left_to_right(jnp.asarray(text))
-    given = jax.jit(partial(permutation.log_probabilities, given=lambda batch: (batch, order), model=model))
+    given = jax.jit(partial(permutation.log_probabilities, make_inputs=lambda batch: (batch, order), model=model))
     first = given(params, raw | {"predicted": np.array([[0, T - 2, T - 1]]), "targets": text[:, [0, T - 2, T - 1]]})
     expected = -float(metrics["permutation_loss"][0]) + float(first[0, 0] - first[0, 1] - first[0, 2])
     assert float(found.sum()) == pytest.approx(expected, rel=1e-5)
