@@ -84,7 +84,7 @@ def run(arguments: Arguments) -> int:
     if metric not in plan.metrics:
         raise UserError(f"--metric is {metric!r}; expected one of {', '.join(plan.metrics)}"
                         f"{suggestion(metric, plan.metrics)}")
-    best = {"auto": None, "last": False, "best": True}[flags.validation]
+    best, retry = {"auto": None, "last": False, "best": True}[flags.validation], flags.retry
     while True:
         if not flags.show:
             with exclusive(directory / LOCK, LOCK_SECONDS):  # other tasks write the plan too
@@ -93,17 +93,19 @@ def run(arguments: Arguments) -> int:
                 sweep.write(directory, plan)
         runs = plan.runs()
         if not flags.show:
-            train(directory, plan, runs[flags.task :: flags.tasks], flags.retry)
+            train(directory, plan, runs[flags.task :: flags.tasks], retry)
         results = [analysis.result(directory, plan, run, metric, best) for run in runs]
         summaries = analysis.summarize(plan, results)
         leader = analysis.leading(summaries, plan.metrics[metric])
         searching = flags.grid == settings.AUTO and flags.tasks == 1 and not flags.show and leader and not (
             {analysis.RUNNING, analysis.UNFINISHED} & {result.state for result in results})
-        rate = settings.next_rate(plan.settings, leader.setting) if searching else None
+        rate = settings.next_rate(plan.settings, [
+            summary.setting for summary in summaries if summary.mean == leader.mean]) if searching else None
         if rate is None:
             break
         print(f"the best learning rate so far is the highest or the lowest: trying {rate} too", file=sys.stderr,
               flush=True)
+        retry = False
         plan = _make(plan.file, plan.argument, plan.overrides, [
             *(setting.fields for setting in plan.settings), ((settings.RATE, rate),)], plan.seeds, plan.data_dir)
     print(_results(directory, plan, summaries, metric), flush=True)

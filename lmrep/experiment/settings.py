@@ -55,22 +55,22 @@ def rates_around(rate: float) -> list[Fields]:
     return [((RATE, f"{rate * 3.0**power:.3g}"),) for power in range(-2, 3)]
 
 
-def next_rate(settings: Sequence[Any], best: Any) -> str | None:
+def next_rate(settings: Sequence[Any], best: Sequence[Any]) -> str | None:
     """Chooses the next learning rate of a search.
 
     Args:
       settings: those that were tried, each with its `fields`.
-      best: the best of them.
+      best: the best of them, several where they are equal.
 
     Returns:
-      Three times the rate of `best` if that is the highest, a third of it if it is the lowest, as text. None if `best`
-      lies between others, or `MAX_RATES` were tried.
+      Three times the best rate if that is the highest, a third of it if it is the lowest, as text. None if one of the
+      best lies between others, or `MAX_RATES` were tried.
     """
     rates = [float(value) for setting in settings for path, value in setting.fields if path == RATE]
-    rate = float(dict(best.fields).get(RATE, 0))
-    if len(rates) >= MAX_RATES or not rate or min(rates) < rate < max(rates):
+    equal = [float(dict(setting.fields).get(RATE, 0)) for setting in best]
+    if len(rates) >= MAX_RATES or any(not rate or min(rates) < rate < max(rates) for rate in equal):
         return None
-    return f"{rate * 3 if rate == max(rates) else rate / 3:.3g}"
+    return f"{equal[0] * 3 if equal[0] == max(rates) else equal[0] / 3:.3g}"
 
 
 def read_list(file: str | Path) -> list[Fields]:

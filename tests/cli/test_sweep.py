@@ -330,7 +330,8 @@ def test_the_search_of_the_learning_rate_goes_on_until_the_best_is_between_other
     assert result.err.count("the best learning rate so far") == 4
     assert run_sweep(home, "--grid=auto", f"--config.{RATE}=0.3").code == 0 and len(calls(home)) == 9
     searched = [SimpleNamespace(fields=((RATE, rate),)) for rate in ("1e-3", "3e-3", "9e-3")]
-    assert [settings.next_rate(searched, best) for best in searched] == ["0.000333", None, "0.027"]
+    assert [settings.next_rate(searched, [best]) for best in searched] == ["0.000333", None, "0.027"]
+    assert settings.next_rate(searched, searched[:2]) is None  # equal to one between others
 
 
 def test_task_has_the_grid_of_a_paper_and_is_compared_at_its_best_validation(home):
