@@ -32,10 +32,10 @@ from lmrep.core.sharding import describe_sizes, make_mesh
 from lmrep.distributed.agreement import by_first_process
 from lmrep.distributed.process_group import agreed, agreement
 from lmrep.distributed.watchdog import Watch
-from lmrep.experiment import build, checks, frozen, inspection, resolve, shapes, sweep
+from lmrep.experiment import budget, build, checks, frozen, inspection, resolve, shapes, small_networks, sweep
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, own_tokenizer
-from lmrep.experiment.record import Data
+from lmrep.experiment.record import UNKNOWN_STEPS, Data
 from lmrep.experiment.task_data import STATISTICS
 from lmrep.inference import evaluate_task, feature_cache, prompts
 from lmrep.inference.evaluate import evaluate, other_corpus
@@ -126,6 +126,7 @@ def train(
             Path(as_path(directory)), Checkpoints)
         checkpoints = open_checkpoints(directory / "checkpoints", experiment.checkpoint.keep,
                                        experiment.checkpoint.keep_best, checks.best_direction(experiment))
+        experiment = budget.with_record(experiment, directory, checkpoints.steps())
         with agreement():  # what can be refused is refused before the first write, by all processes or none
             prepared = _prepare(experiment, directory, data_dir, checkpoints.steps(), local=not url)
         checks.check_same_record(prepared.record)
@@ -160,6 +161,10 @@ def _prepare(experiment: Experiment, directory: Path, data_dir: Path, steps: Seq
     parts = frozen.load(experiment, data.tokenizer.tokens)
     data = feature_cache.cached(dataclasses.replace(data, experiment=experiment), parts, data_dir)
     stages = build.stages(data, data_dir, parts)
+    if experiment.steps == UNKNOWN_STEPS:
+        experiment = budget.with_steps(experiment, stages[0])
+        data = dataclasses.replace(data, experiment=experiment)
+        stages = build.stages(data, data_dir, parts)
     checks.check_samples(experiment, data.tokenizer)
     if not steps:
         stages[0] = init_from.initialized(stages[0], experiment, data.tokenizer)
@@ -237,7 +242,8 @@ def _load_config(config: Mapping[str, Any] | str | os.PathLike, overrides: Mappi
         file, _, argument = as_path(config).partition(":")
         return checkpoint_config.load_config(file, argument, pairs)
     if pairs:
-        config = resolve.apply_overrides(ml_collections.ConfigDict(config).copy_and_resolve_references(), pairs)
+        config = ml_collections.ConfigDict(config).copy_and_resolve_references()
+        config = (resolve.resolve if "budget" in overrides else resolve.apply_overrides)(config, pairs)
     return config
 
 
@@ -347,6 +353,8 @@ def _announce(
     names = " then ".join(dict.fromkeys(stage.objective.name for stage in stages))
     log.info("%s: %s parameters, objective %s, mesh %s on %s", experiment.name,
              f"{count(stages[0].objective.specs):,}", names, describe_sizes(sizes), jax.devices()[0].device_kind)
+    if chosen := small_networks.describe(experiment):
+        log.info("%s", chosen)
     plans = experiments.resolve_stages(experiment)
     choices = {plan.name: experiments.attention_choice(experiment, plan, jax.default_backend()) for plan in plans}
     if all(choices.values()):

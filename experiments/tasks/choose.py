@@ -11,8 +11,9 @@ with its text as a pair, so that a step computes batch_size times as many sequen
 Cost: three epochs of a pretrained network; `size=tiny` without `init` trains a small network from nothing, which takes
 some minutes on two cores. Expected with BERT large on SWAG: accuracy 86.3 on the test set (Devlin et al., 2019).
 
-By default (recipe=bert): 3 epochs, batches of 32, Adam at 3e-5 after a warm-up over a tenth of the steps, then linear
-to 0; sequences of 128 tokens.
+recipe=bert, and the default for networks wider than 512: 3 epochs, batches of 32, Adam at 3e-5 after a warm-up over a
+tenth of the steps, then linear to 0; sequences of 128 tokens. Narrower networks get higher rates and more epochs by
+default (recipe=auto).
 """
 
 from lmrep.experiment.fine_tuning import compose_task

@@ -7,8 +7,9 @@
 (--config.data.held_out). Tags that only test.txt has count as errors. Cost: 7,936 sentences. Expected: F1 of 96.8 with
 ELECTRA base (the README of google-research/electra).
 
-By default (recipe=bert): 3 epochs, batches of 32, Adam at 3e-5 after a warm-up over a tenth of the steps, then linear
-to 0; sequences of 128 tokens.
+recipe=bert, and the default for networks wider than 512: 3 epochs, batches of 32, Adam at 3e-5 after a warm-up over a
+tenth of the steps, then linear to 0; sequences of 128 tokens. Narrower networks get higher rates and more epochs by
+default (recipe=auto).
 """
 
 from lmrep.experiment.fine_tuning import compose_known

@@ -7,8 +7,9 @@ no entity of their type begin one, and are counted. Choose a cased network. Cost
 eng.testb: F1 of 92.4 with BERT base, 92.8 with BERT large (Devlin et al., 2019), which read the document around each
 sentence; this file gives sentences alone.
 
-By default (recipe=bert): 3 epochs, batches of 32, Adam at 3e-5 after a warm-up over a tenth of the steps, then linear
-to 0; sequences of 128 tokens.
+recipe=bert, and the default for networks wider than 512: 3 epochs, batches of 32, Adam at 3e-5 after a warm-up over a
+tenth of the steps, then linear to 0; sequences of 128 tokens. Narrower networks get higher rates and more epochs by
+default (recipe=auto).
 """
 
 from lmrep.experiment.fine_tuning import compose_known

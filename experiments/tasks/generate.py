@@ -20,8 +20,9 @@ search; other settings are as in `classify.py`.
 Cost: that of `classify.py`, and of the search at each validation. Expected: GLUE's average of the paper's baseline, of
 base size, is 83.3 (its table 5).
 
-By default (recipe=bert): 3 epochs, batches of 32, Adam at 3e-5 after a warm-up over a tenth of the steps, then linear
-to 0; sequences of 128 tokens.
+recipe=bert, and the default for networks wider than 512: 3 epochs, batches of 32, Adam at 3e-5 after a warm-up over a
+tenth of the steps, then linear to 0; sequences of 128 tokens. Narrower networks get higher rates and more epochs by
+default (recipe=auto).
 """
 
 from lmrep.experiment.fine_tuning import compose_task

@@ -8,8 +8,9 @@ diagnostic set by --files=glue/diagnostic/diagnostic.tsv; in TFDS, by --files=tf
 `data` is the folder of the published files, or tfds. Cost: 393,000 pairs, an hour or more on a GPU. Expected:
 accuracy of 86.7 with BERT base on dev (Sanh et al., 2019).
 
-By default (recipe=bert): 3 epochs, batches of 32, Adam at 3e-5 after a warm-up over a tenth of the steps, then linear
-to 0; sequences of 128 tokens.
+recipe=bert, and the default for networks wider than 512: 3 epochs, batches of 32, Adam at 3e-5 after a warm-up over a
+tenth of the steps, then linear to 0; sequences of 128 tokens. Narrower networks get higher rates and more epochs by
+default (recipe=auto).
 """
 
 from lmrep.experiment.fine_tuning import compose_known

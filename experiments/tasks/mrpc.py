@@ -5,8 +5,9 @@
 `data` is the folder of the published files, or tfds. Cost: 3,668 pairs, minutes on a GPU. Expected: 88.6 with BERT
 base on dev (Sanh et al., 2019).
 
-By default (recipe=bert): 3 epochs, batches of 32, Adam at 3e-5 after a warm-up over a tenth of the steps, then linear
-to 0; sequences of 128 tokens.
+recipe=bert, and the default for networks wider than 512: 3 epochs, batches of 32, Adam at 3e-5 after a warm-up over a
+tenth of the steps, then linear to 0; sequences of 128 tokens. Narrower networks get higher rates and more epochs by
+default (recipe=auto).
 """
 
 from lmrep.experiment.fine_tuning import compose_known

@@ -10,8 +10,9 @@ here. The loss is the mean binary cross-entropy, as of Hugging Face's `problem_t
 Cost: three epochs of a pretrained network; `size=tiny` without `init` trains a small network from nothing, which takes
 some minutes on two cores. Expected: figures above those of the same labels for every text, which are printed beside.
 
-By default (recipe=bert): 3 epochs, batches of 32, Adam at 3e-5 after a warm-up over a tenth of the steps, then linear
-to 0; sequences of 128 tokens.
+recipe=bert, and the default for networks wider than 512: 3 epochs, batches of 32, Adam at 3e-5 after a warm-up over a
+tenth of the steps, then linear to 0; sequences of 128 tokens. Narrower networks get higher rates and more epochs by
+default (recipe=auto).
 """
 
 from lmrep.experiment.fine_tuning import compose_task

@@ -33,8 +33,9 @@ and greedy search; the settings are as in `classify.py`, with packed sequences o
 paper's GLUE average of its baseline, of base size and fine-tuned on each task alone, is 83.3 (its table 5).
 Cost: in the paper, 2^18 steps of fine-tuning.
 
-By default (recipe=bert): 3 epochs, batches of 32, Adam at 3e-5 after a warm-up over a tenth of the steps, then linear
-to 0; sequences of 256 tokens.
+recipe=bert, and the default for networks wider than 512: 3 epochs, batches of 32, Adam at 3e-5 after a warm-up over a
+tenth of the steps, then linear to 0; sequences of 256 tokens. Narrower networks get higher rates and more epochs by
+default (recipe=auto).
 """
 
 import os

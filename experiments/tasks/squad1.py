@@ -9,8 +9,9 @@ and a text. `lmrep evaluate` writes predictions/validation.json as the official 
 Cost: 87,599 questions. Expected on dev: F1 of 88.5 with BERT base, 90.9 with BERT large (Devlin et al., 2019). A small
 network from nothing (`size=tiny`) learns little.
 
-By default (recipe=bert): 3 epochs, batches of 32, Adam at 5e-5 after a warm-up over a tenth of the steps, then linear
-to 0; sequences of 384 tokens.
+recipe=bert, and the default for networks wider than 512: 3 epochs, batches of 32, Adam at 5e-5 after a warm-up over a
+tenth of the steps, then linear to 0; sequences of 384 tokens. Narrower networks get higher rates and more epochs by
+default (recipe=auto).
 """
 
 from lmrep.experiment.fine_tuning import compose_known

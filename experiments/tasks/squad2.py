@@ -12,8 +12,9 @@ validation-null_odds.json as the official script reads them.
 Cost: 130,319 questions. Expected on dev: F1 of 76.3 and exact match of 73.7 with BERT base (Yang et al., 2019); no
 answer to any question has 50.1. A small network from nothing (`size=tiny`) learns little.
 
-By default (recipe=bert): 2 epochs, batches of 48, Adam at 5e-5 after a warm-up over a tenth of the steps, then linear
-to 0; sequences of 384 tokens.
+recipe=bert, and the default for networks wider than 512: 2 epochs, batches of 48, Adam at 5e-5 after a warm-up over a
+tenth of the steps, then linear to 0; sequences of 384 tokens. Narrower networks get higher rates and more epochs by
+default (recipe=auto).
 """
 
 from lmrep.experiment.fine_tuning import compose_known

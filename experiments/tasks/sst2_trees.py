@@ -6,8 +6,9 @@ evaluated on sentences; neutral ones are left out. Accuracy.
 `data` is the folder of the published files. Cost: 77,616 phrases. Expected: about the accuracy of sst2.py, whose
 phrases come from the same trees.
 
-By default (recipe=bert): 3 epochs, batches of 32, Adam at 3e-5 after a warm-up over a tenth of the steps, then linear
-to 0; sequences of 128 tokens.
+recipe=bert, and the default for networks wider than 512: 3 epochs, batches of 32, Adam at 3e-5 after a warm-up over a
+tenth of the steps, then linear to 0; sequences of 128 tokens. Narrower networks get higher rates and more epochs by
+default (recipe=auto).
 """
 
 from lmrep.experiment.fine_tuning import compose_known

@@ -18,8 +18,9 @@ Cost: three epochs of a pretrained network; `size=tiny` without `init` trains a 
 some minutes on two cores. Expected with cased BERT base on CoNLL-2003: F1 of 92.4 on eng.testb (Devlin et al., 2019,
 with the document around each sentence as context, which this file does not give).
 
-By default (recipe=bert): 3 epochs, batches of 32, Adam at 3e-5 after a warm-up over a tenth of the steps, then linear
-to 0; sequences of 128 tokens.
+recipe=bert, and the default for networks wider than 512: 3 epochs, batches of 32, Adam at 3e-5 after a warm-up over a
+tenth of the steps, then linear to 0; sequences of 128 tokens. Narrower networks get higher rates and more epochs by
+default (recipe=auto).
 """
 
 from lmrep.experiment.fine_tuning import compose_task

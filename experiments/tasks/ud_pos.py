@@ -6,8 +6,9 @@
 accuracy of 88 on its validation set with `size=tiny` and no `init`; a figure of a pretrained network is not recorded
 here.
 
-By default (recipe=bert): 3 epochs, batches of 32, Adam at 3e-5 after a warm-up over a tenth of the steps, then linear
-to 0; sequences of 128 tokens.
+recipe=bert, and the default for networks wider than 512: 3 epochs, batches of 32, Adam at 3e-5 after a warm-up over a
+tenth of the steps, then linear to 0; sequences of 128 tokens. Narrower networks get higher rates and more epochs by
+default (recipe=auto).
 """
 
 from lmrep.experiment.fine_tuning import compose_known

@@ -10,8 +10,9 @@ SuperGLUE's BERT baseline (Wang et al., 2019, section 4.1). Predictions are line
 Cost: 5,428 short pairs. Expected: accuracy of about 69.5 on the test set with BERT large (Wang et al., 2019); half of
 the examples are of each class. It has not been run with this file.
 
-By default (recipe=bert): 3 epochs, batches of 32, Adam at 3e-5 after a warm-up over a tenth of the steps, then linear
-to 0; sequences of 128 tokens.
+recipe=bert, and the default for networks wider than 512: 3 epochs, batches of 32, Adam at 3e-5 after a warm-up over a
+tenth of the steps, then linear to 0; sequences of 128 tokens. Narrower networks get higher rates and more epochs by
+default (recipe=auto).
 """
 
 from lmrep.experiment.fine_tuning import compose_known

@@ -6,8 +6,9 @@ training set with other labels, so that most models end below the majority class
 `data` is the folder of the published files, or tfds. Cost: 635 pairs, a minute on a GPU. Expected: accuracy of 53.5
 with BERT base on dev (Sanh et al., 2019).
 
-By default (recipe=bert): 3 epochs, batches of 32, Adam at 3e-5 after a warm-up over a tenth of the steps, then linear
-to 0; sequences of 128 tokens.
+recipe=bert, and the default for networks wider than 512: 3 epochs, batches of 32, Adam at 3e-5 after a warm-up over a
+tenth of the steps, then linear to 0; sequences of 128 tokens. Narrower networks get higher rates and more epochs by
+default (recipe=auto).
 """
 
 from lmrep.experiment.fine_tuning import compose_known

@@ -5,8 +5,9 @@
 `data` is the folder of the published files. Choose a cased network. Cost: 3,394 tweets. Expected: F1 of 41.86 on the
 test set for the best system of the shared task (Derczynski et al., 2017).
 
-By default (recipe=bert): 3 epochs, batches of 32, Adam at 3e-5 after a warm-up over a tenth of the steps, then linear
-to 0; sequences of 128 tokens.
+recipe=bert, and the default for networks wider than 512: 3 epochs, batches of 32, Adam at 3e-5 after a warm-up over a
+tenth of the steps, then linear to 0; sequences of 128 tokens. Narrower networks get higher rates and more epochs by
+default (recipe=auto).
 """
 
 from lmrep.experiment.fine_tuning import compose_known

@@ -1,5 +1,6 @@
 """Progress of long work: a line every few seconds, with the time left."""
 
+import re
 import time
 from collections.abc import Callable
 from typing import TextIO
@@ -7,6 +8,8 @@ from typing import TextIO
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
+
+from lmrep.core.errors import UserError
 
 
 class ProgressReporter:
@@ -45,6 +48,15 @@ def duration(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def parse_duration(text: str, what: str) -> float:
+    """Parses "20m", "1h30m" or "90s" to seconds. Raises UserError, which names `what`, for anything else, or 0."""
+    match = re.fullmatch(r"(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?", text)
+    hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0)
+    if not (total := 3600 * hours + 60 * minutes + seconds):
+        raise UserError(f"{what} is {text!r}; expected a time such as 20m, 1h30m or 90s")
+    return float(total)
 
 
 class Screen(Console):

@@ -24,6 +24,7 @@ from lmrep.experiment import contracts
 from lmrep.experiment.record import (
     ALL_FORMATS,
     ALL_OBJECTIVES,
+    UNKNOWN_STEPS,
     Experiment,
     StageConfig,
     StagePlan,
@@ -47,7 +48,6 @@ def host_memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-UNKNOWN_STEPS = 2**31 - 1
 BEYOND = 1000  # sizes above this multiple of the machine's memory are mistakes
 
 

@@ -13,6 +13,7 @@ from lmrep.config.record import choose, read
 from lmrep.core.errors import UserError
 from lmrep.data.tokenizers import TOKENIZERS
 from lmrep.experiment.config import default_config
+from lmrep.experiment.record import AUTO
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS, PRESETS
 from lmrep.models.base import Context, Model
@@ -159,7 +160,7 @@ def compose_task(
         size: base; or tiny, a small network with random parameters, for two cores.
         model: a preset or a network, with random parameters; none: no network below the layers that read frozen
           vectors, words or characters.
-        recipe: a name in `RECIPES`.
+        recipe: a name in `RECIPES`; auto: that of BERT, with other numbers for narrow networks (`small_networks`).
         head: auto, or new.
         network: what is between the encoder and the head: linear (nothing) or bilstm; for taggers also crf or
           bilstm_crf, for classifiers also bcn.
@@ -200,8 +201,8 @@ def compose_task(
             config.data[name] = value
         config.checkpoint.best = form.objective["metrics"][0]
     # The numbers of the paper, then of the page.
-    recipe = "features" if chosen.model == "none" else chosen.recipe
-    config.update_from_flattened_dict(recipe_fields(recipe, known))
+    config.recipe = "features" if chosen.model == "none" else chosen.recipe
+    config.update_from_flattened_dict(recipe_fields("bert" if config.recipe == AUTO else config.recipe, known))
     for section, fields in sections.items():
         config.update({section: fields})
     if not chosen.init:
@@ -218,7 +219,7 @@ def _chosen(argument: str, task: str, known: str, network: str) -> SimpleNamespa
     choices = field.metadata["bounds"].choices if field else ("linear",)
     chosen = loading.parse_argument(
         argument, init="", size=("base", ("base", "tiny")), model=("", ("", *PRESETS, *MODELS)),
-        recipe=("bert", tuple(RECIPES)), head=("auto", ("auto", "new")),
+        recipe=(AUTO, (AUTO, *RECIPES)), head=("auto", ("auto", "new")),
         network=(network, choices), features="", vectors="", as_text=False, mesh="data",
         **{"data": ""} if known else {})
     chosen.data = vars(chosen).get("data", "")

@@ -13,6 +13,7 @@ import ml_collections
 from lmrep.config.record import read, setting
 from lmrep.core.errors import UserError
 from lmrep.core.paths import as_path
+from lmrep.core.progress import parse_duration
 from lmrep.core.sharding import axis_names
 from lmrep.data import corpora, records, tokenizers
 from lmrep.data.formats import FORMATS
@@ -32,12 +33,15 @@ from lmrep.tasks.base import FORMAT
 from lmrep.training.config import CheckpointConfig, CostConfig, EvaluationConfig, LogConfig
 from lmrep.training.faults import FaultsConfig
 
+AUTO = "auto"  # the recipe of a task whose numbers `small_networks` chooses
+UNKNOWN_STEPS = 2**31 - 1  # of a run whose data or speed decides them, before it starts
+
 # Fields that may change when a run is resumed, since they change its numbers by rounding at most.
 RESUMABLE_FIELDS = (
     "name", "frozen.*", "steps", "mesh.*", "execution.remat", "execution.scan", "execution.attention", "checkpoint.*",
     "evaluation.every", "evaluation.patience", "log.*", "faults.*", "cost.*", "samples", "samples.*", "data.files",
     "data.damaged_records", "sources.*.name", "sources.*.data.files", "sources.*.data.damaged_records")
-TASK_RESUMABLE_FIELDS = ("epochs", "cache_features", *(
+TASK_RESUMABLE_FIELDS = ("epochs", "recipe", "cache_features", *(
     f"{data}.{split}" for data in ("data", "sources.*.data") for split in ("train", "validation", "test")))
 
 
@@ -148,7 +152,10 @@ class Experiment:
     frozen: dict[str, str] = setting({}, "name -> a workdir, a published directory or a file of word vectors, whose "
                                      "parameters the objective reads and no update changes; {'teacher': 'runs/bert'}",
                                      path=as_path)
-    steps: int = setting(1000, "updates", at_least=1, at_most=2**31 - 1)
+    steps: int = setting(1000, "updates", at_least=1, at_most=UNKNOWN_STEPS)
+    budget: str = setting("", "the time that pretraining may take, such as 20m or 1h30m: steps, and for a network of "
+                          "width 512 or less batch size, learning rate and dropout, are chosen for it when the run "
+                          "starts; empty: `steps`")
     batch_size: int = setting(256, "examples in a step, over all devices", at_least=1)
     microbatches: int = setting(1, "microbatches that gradients are accumulated over", at_least=1)
     length: int = setting(128, "tokens in a sequence", at_least=4)
@@ -191,6 +198,11 @@ class Experiment:
         for data in (self.data, *(data_set.data for data_set in self.data_sets())):
             if (held_out := data.validation + data.test) >= 1:
                 raise UserError(f"data.validation + data.test is {held_out:g}; leave documents for training")
+        if self.budget:
+            parse_duration(self.budget, "config.budget")
+            if len(self.stages) > 1:
+                raise UserError(f"config.budget is {self.budget}, and there are {len(self.stages)} stages; it is for "
+                                "runs of one stage: give steps in its place")
         for name in ("checkpoint", "evaluation"):
             if not getattr(self, name).every:
                 raise UserError(f"{name}.every is 0, once an epoch, which only labelled examples have; expected at "
@@ -207,8 +219,11 @@ class TaskExperiment(Experiment):
     resumable: ClassVar[tuple[str, ...]] = (*RESUMABLE_FIELDS, *TASK_RESUMABLE_FIELDS)
     evaluated_split: ClassVar[str] = "validation"
 
-    steps: int = setting(0, "updates; 0: those of `epochs`", at_least=0, at_most=2**31 - 1)
-    epochs: float = setting(3.0, "passes over the training examples, where steps is 0", above=0)
+    steps: int = setting(0, "updates; 0: those of `epochs`", at_least=0, at_most=UNKNOWN_STEPS)
+    epochs: float = setting(3.0, "passes over the training examples, where steps is 0; 0: chosen by their number",
+                            at_least=0)
+    recipe: str = setting("", "the page's choice of learning rate, batch size and epochs; auto: they are chosen for "
+                          "the width of the network and the number of examples")
     batch_size: int = setting(32, "examples in a step, over all devices", at_least=1)
     objective: dict[str, Any] = setting({"name": "classification"}, "the task")
     format: dict[str, Any] = setting({"name": "examples"}, "how examples become sequences")
@@ -240,6 +255,8 @@ class TaskExperiment(Experiment):
             name = "stages" if self.stages else "overfit"
             raise UserError(f"config.{name} is set, and a task has one stage, and no overfit; remove it")
         self._check_sources()
+        if self.budget:
+            raise UserError(f"config.budget is {self.budget}, which is for pretraining; give a task epochs or steps")
         if limit := self.format.get("batch_tokens", 0):
             if limit < self.length:
                 raise UserError(f"config.format.batch_tokens is {limit:,}, and one sequence may have {self.length:,} "

@@ -13,7 +13,7 @@ import ml_collections
 from lmrep import optimizers
 from lmrep.config.loading import override
 from lmrep.core.errors import UserError
-from lmrep.experiment import fine_tuning
+from lmrep.experiment import fine_tuning, small_networks
 from lmrep.experiment.config import build_model, model_def, resolve_stages
 from lmrep.experiment.record import ALL_OBJECTIVES, Experiment
 from lmrep.tasks import TASKS, networks
@@ -53,7 +53,16 @@ def resolve(
             config = _shortened(config)
     elif facts:
         config = with_features(config, facts)
-    return apply_overrides(config, [pair for pair in overrides if pair not in first])
+    overrides = [pair for pair in overrides if pair not in first]
+    applied = apply_overrides(config, overrides)
+    if applied.get("budget") and "steps" in dict(overrides):
+        raise UserError(f"config.budget is {applied.budget} and config.steps {applied.steps:,}; give the time or the "
+                        "number of steps, and leave out the other")
+    given = [path for path, _ in overrides]
+    applied.update_from_flattened_dict({
+        path: value for path, value in small_networks.fields(applied).items()
+        if not any(path == other or path.startswith(f"{other}.") for other in given)})
+    return applied
 
 
 def apply_overrides(config: Mapping[str, Any], overrides: Sequence[tuple[str, str]]) -> ml_collections.ConfigDict:

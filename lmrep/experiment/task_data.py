@@ -20,7 +20,7 @@ from lmrep.data.records.mixture import MixedExamples, mix
 from lmrep.data.records.values import listed
 from lmrep.data.tokenizers import Tokenizer
 from lmrep.experiment import config as experiments
-from lmrep.experiment import contracts
+from lmrep.experiment import contracts, small_networks
 from lmrep.experiment.config import Experiment, StagePlan
 from lmrep.experiment.record import ALL_OBJECTIVES, Data
 from lmrep.metrics import Metric
@@ -232,11 +232,12 @@ def _changed(config: Any) -> dict[str, Any]:
 def _with_steps(experiment: Experiment, train: Examples) -> Experiment:
     """Returns the experiment with its number of steps, and with intervals of 0, an epoch, converted to steps."""
     epoch = train.steps_per_epoch(experiment.batch_size)
-    steps = experiment.steps or max(1, round(experiment.epochs * epoch))
+    epochs = experiment.epochs or small_networks.epochs(epoch)
+    steps = experiment.steps or max(1, round(epochs * epoch))
     evaluation = dataclasses.replace(experiment.evaluation, every=experiment.evaluation.every or min(epoch, steps))
     # Only a checkpoint at a validation can be the best one.
     checkpoint = dataclasses.replace(experiment.checkpoint, every=experiment.checkpoint.every or evaluation.every)
-    return dataclasses.replace(experiment, steps=steps, evaluation=evaluation, checkpoint=checkpoint)
+    return dataclasses.replace(experiment, steps=steps, epochs=epochs, evaluation=evaluation, checkpoint=checkpoint)
 
 
 # Data sets and their mixtures

@@ -24,6 +24,7 @@ from lmrep.config.record import flatten_config
 from lmrep.core.errors import UserError
 from lmrep.core.messages import byte_size
 from lmrep.core.sharding import describe_sizes
+from lmrep.experiment import small_networks
 from lmrep.metrics import is_token_loss
 
 MAX_VALIDATIONS = 40  # lines of the table of validation metrics
@@ -39,7 +40,7 @@ def render(runs: Sequence[RunData]) -> str:
             judgement.against for run in runs for judgement in prose.judged(run).values()
             if judgement.metric.baseline)),
         page={function.__name__: function for function in (tiles, validations, headings, fields, differing)},
-        tables=tables, recipes=recipes, plan_page=plan_page,
+        tables=tables, recipes=recipes, plan_page=plan_page, chosen_numbers=small_networks.describe,
         objectives_change=any(len({repr(stage.objective) for stage in run.stages}) > 1 for run in runs),
         flops_known=any(run.flops_at(0) is not None for run in runs),
         comparison=_comparison(runs), differences=_differences(runs), charts=metrics.charts(runs),

@@ -1,0 +1,112 @@
+"""Chooses the numbers of a run for the size of its network and the amount of its data: `recipe=auto` of tasks, and
+`budget` of pretraining.
+
+Papers state numbers for networks of a width of 768 and more. Narrower networks need higher learning rates, and small
+data sets more passes. The rows were chosen by `experiments/benchmarks/recipes.py`, which trains a grid of settings on
+several data sets and networks; docs/results/recipes.md has its table.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import ml_collections
+
+from lmrep.config.record import read
+from lmrep.experiment.config import model_def
+from lmrep.experiment.record import AUTO, UNKNOWN_STEPS, Experiment
+from lmrep.layers.stack import Execution
+from lmrep.models import MODELS
+from lmrep.optimizers import OPTIMIZERS
+from lmrep.tasks import TASKS
+
+UPDATES = 1500  # of fine-tuning at least, in as many epochs as that takes
+EPOCHS = (3, 30)  # at least and at most
+RATE = 0.4  # of masks: more targets a batch (Wettig et al., 2023)
+LENGTH = 128  # tokens of a sequence in pretraining, at most
+
+
+class Numbers(NamedTuple):
+    """What networks up to a width are trained with."""
+
+    width: int
+    pretraining_rate: float
+    pretraining_batch: int
+    task_rate: float  # from pretrained parameters
+    scratch_rate: float  # of a task, from random parameters
+    task_batch: int = 16
+
+
+# Wider networks have the numbers of papers.
+TABLE = (
+    Numbers(128, 4e-3, 16, 1e-3, 1e-3),
+    Numbers(256, 2e-3, 16, 5e-4, 1e-3),
+    Numbers(512, 1e-3, 32, 2e-4, 5e-4),
+)
+
+
+def numbers_for(model: Mapping[str, Any]) -> Numbers | None:
+    """Returns the row of `TABLE` for the network of `config.model`; None for a wider one."""
+    name, fields = model.get("name", "transformer"), {key: value for key, value in model.items() if key != "name"}
+    network = MODELS[name].build(read(MODELS[name].config, fields, "config.model"), Execution(), name)
+    return next((row for row in TABLE if network.width <= row.width), None)
+
+
+def fields(config: ml_collections.ConfigDict) -> Mapping[str, Any]:
+    """Returns {dotted path: value} of the numbers for the network of a config that asks for them: of a task with recipe
+    "auto", or of a run with a `budget`. {} for any other config."""
+    if config.objective.name in TASKS:
+        row = numbers_for(config.model.to_dict()) if config.get("recipe") == AUTO else None
+        return _task_fields(config, row) if row else {}
+    return _budget_fields(config, numbers_for(config.model.to_dict())) if config.get("budget") else {}
+
+
+def _task_fields(config: ml_collections.ConfigDict, row: Numbers) -> Mapping[str, Any]:
+    return {"optimizer.learning_rate": row.task_rate if config.init else row.scratch_rate,
+            "batch_size": row.task_batch, "epochs": 0.0}  # as often as `epochs` says
+
+
+def _budget_fields(config: ml_collections.ConfigDict, row: Numbers | None) -> Mapping[str, Any]:
+    # As many steps as the measured speed allows.
+    values = {"steps": UNKNOWN_STEPS, "evaluation.every": UNKNOWN_STEPS, "checkpoint.every": UNKNOWN_STEPS,
+              "optimizer.schedule.warmup": 0, "optimizer.schedule.warmup_fraction": 0.1}
+    if not any(stage.get("objective") for stage in config.stages):  # which differ in their length
+        values["stages"] = ()
+    if row is None:
+        return values
+    values |= {"batch_size": row.pretraining_batch, "length": min(config.length, LENGTH),
+               "optimizer.learning_rate": OPTIMIZERS[config.optimizer.name].tiny_rate}
+    if config.optimizer.name == "adamw":
+        values |= {"optimizer.learning_rate": row.pretraining_rate, "optimizer.betas": (0.9, 0.98),
+                   "optimizer.bias_correction": True}
+    if config.objective.name == "masked":
+        values["objective.rate"] = RATE
+    for name in model_def(config.model.to_dict()).dropout_fields:
+        if type(config.model[name]) is float:
+            values[f"model.{name}"] = 0.0
+    if "init_stddev" in config.model and not config.init:  # 0.02 is for a width of 768: attention stays flat for long
+        values["model.init_stddev"] = 1 / math.sqrt(config.model.width)
+    return values
+
+
+def epochs(steps: int) -> float:
+    """Returns how often a task reads its training examples, where an epoch has `steps` updates: as often as `UPDATES`
+    take, within the bounds `EPOCHS`."""
+    return float(min(max(math.ceil(UPDATES / steps), EPOCHS[0]), EPOCHS[1]))
+
+
+def describe(experiment: Experiment) -> str:
+    """Says which numbers of a run were chosen for it, and by what; "" if its page or flags state them all."""
+    task = experiment.labelled
+    if not (experiment.recipe == AUTO if task else experiment.budget):
+        return ""
+    row = numbers_for(experiment.model)
+    if task and not row:
+        return "recipe=auto: that of BERT, for a network wider than 512"
+    rate, steps = f"learning rate {experiment.optimizer.learning_rate:g}", f"{experiment.steps:,} steps"
+    size = f"a network of width {row.width} or less" if row else "the numbers of the config file"
+    if not task:
+        return f"budget {experiment.budget}: {steps} of {experiment.batch_size} sequences, {rate}, for {size}"
+    start = "starts from pretrained parameters" if experiment.init else "starts from random parameters"
+    return (f"recipe=auto: {rate}, batches of {experiment.batch_size}, {experiment.epochs:g} epochs ({steps}), for "
+            f"{size} that {start}")
