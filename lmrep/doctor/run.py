@@ -31,7 +31,11 @@ def config(config_dict: Mapping[str, Any]) -> Result:
     experiment = experiments.parse(config_dict)
 
     def duration(steps: int) -> str:
-        return f"{experiment.epochs:g} epochs" if steps == experiments.UNKNOWN_STEPS else f"{steps:,} steps"
+        if steps < experiments.UNKNOWN_STEPS:
+            return f"{steps:,} steps"
+        if not experiment.labelled:
+            return f"as many steps as {experiment.budget} allow"
+        return f"{experiment.epochs:g} epochs" if experiment.epochs else "epochs by the number of examples"
 
     stages = ", then ".join(f"{stage.objective_name} on {stage.format_name} sequences of {stage.length} tokens, batch "
                           f"size {stage.batch_size}, {duration(stage.steps)}"

@@ -25,7 +25,7 @@ from lmrep.data.tokenizers import keeps_whitespace
 from lmrep.experiment import build, frozen
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, StagePlan
-from lmrep.experiment.record import Data
+from lmrep.experiment.record import UNKNOWN_STEPS, Data
 from lmrep.objectives.base import Objective
 from lmrep.tasks import TASKS
 from lmrep.training.step import prepare_keys
@@ -63,7 +63,7 @@ def _text(data: Data, data_dir: Path, split: str, examples: int) -> list[str]:
         plan = build.plan(stage, prepared.stores[split], experiment.seed, data_dir)
         sections.append(_stage(stage, plan))
         passes += build.epochs(stage, plan, stage.steps)
-        if isinstance(plan, Mixture):
+        if isinstance(plan, Mixture) and stage.steps < UNKNOWN_STEPS:
             sections.append(_sources(plan, stage.steps * stage.batch_size))
         objective = build.objective(stage, model, prepared.tokenizer.vocabulary, parts)
         sections += _examples(experiment, stage, plan, objective, prepared, examples)
@@ -76,8 +76,10 @@ def _stage(stage: StagePlan, plan: Dataset) -> str:
     """Describes a stage: its size, its epochs, and the statistics of its examples."""
     statistics = "  ".join(f"{name} {value:,.4g}" if isinstance(value, float) else f"{name} {value:,}"
                            for name, value in plan.statistics().items())
+    steps = (f"{stage.steps:,} steps are {build.epochs(stage, plan, stage.steps):,.2f} epochs"
+             if stage.steps < UNKNOWN_STEPS else "config.budget decides the steps when the run starts")
     return (f"Stage {stage.name}: {stage.format_name} examples of {stage.length} tokens, {stage.batch_size} in a "
-            f"batch; {stage.steps:,} steps are {build.epochs(stage, plan, stage.steps):,.2f} epochs\n  {statistics}")
+            f"batch; {steps}\n  {statistics}")
 
 
 def _examples(
