@@ -77,6 +77,7 @@ setup(
         "gcs": ["gcsfs>=2024.12"],  # workdirs and data in gs://
         "s3": ["s3fs>=2024.12"],
         "plan": ["jax[tpu]>=0.10"],  # libtpu compiles for TPUs on machines without one
+        "plan_gpu": ["jax[cuda12-local]>=0.10", "nvidia-cuda-nvcc-cu12"],  # JAX's CUDA plugin, without CUDA's libraries
         "elmo": ["h5py>=3.10"],  # the published weights
         "rouge": ["rouge-score>=0.1.2"],  # lmrep score --metric=rouge
         "beam": ["apache-beam>=2.77,<3"],  # lmrep prepare --beam_runner

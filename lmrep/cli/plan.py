@@ -3,6 +3,7 @@ by kind, the FLOPs, the bytes of collectives, the lower bound of the step time, 
 price of the whole run.
 
     lmrep plan --config=experiments/bert.py:size=large,mesh=fsdp --topology=v5e:16x16
+    lmrep plan --config=experiments/bert.py:size=large,mesh=fsdp --topology=h100:4x8
     lmrep plan --config=experiments/quickstart.py --topology=cpu:8
     lmrep plan --config=experiments/bert.py:size=large,mesh=fsdp --topology=v5e:2x2,v5e:4x4,v5e:8x8
 
@@ -10,7 +11,8 @@ Several topologies are compared in one table, in Markdown. --search tries meshes
 accumulation (microbatches), and ranks what fits. A run that does not fit makes the command look for a change that
 does, and exit with 2. The fields of config.cost hold the price of a chip-hour, the power of a chip, the PUE and the
 CO2 of the grid. With --workdir the plan is kept in its plan.json and shown in plan.html and in the report. TPU
-topologies need libtpu: pip install -e '.[plan]'.
+topologies need libtpu: pip install -e '.[plan]'. For GPUs the step is compiled by JAX's CUDA plugin
+(pip install -e '.[plan_gpu]'), or, where it is not installed, for devices of the CPU: memory is an estimate then.
 
 Step times follow the roofline model: no step is faster than the longest of its matrix products, its memory traffic and
 its communication at the chip's peak rates, and real steps are slower. The rates of CPU devices are measured now; their
@@ -28,8 +30,9 @@ from lmrep.core.messages import aligned
 from lmrep.core.paths import as_path
 
 FLAGS = {
-    "topology": Flag("", "v5e:16x16, v5p:4x4x4, v6e:8x8: a TPU slice by its chips; cpu:8: devices of this CPU; "
-                         "several, separated by commas, are compared"),
+    "topology": Flag("", "v5e:16x16, v5p:4x4x4, v6e:8x8: a TPU slice by its chips; h100:8, h100:4x8: the GPUs of a "
+                         "host, or of 4 hosts (h100, h200, a100-40gb, a100-80gb, l40s, rtx4090); cpu:8: devices of "
+                         "this CPU; several, separated by commas, are compared"),
     "slices": Flag(1, "how many such slices, joined by the slow network", bounds=at_least(1, 1024)),
     "search": Flag(False, "try meshes, recomputation and accumulation"),
     "candidates": Flag(12, "how many settings --search compiles at most", bounds=at_least(1, 1000)),
@@ -42,7 +45,7 @@ def run(arguments: Arguments) -> int:
     """Runs the command and returns its exit code."""
     flags = arguments.flags
     if not flags.topology:
-        raise UserError("lmrep plan needs the hardware: --topology=v5e:16x16, or --topology=cpu:8")
+        raise UserError("lmrep plan needs the hardware: --topology=v5e:16x16, --topology=h100:8 or --topology=cpu:8")
     config, choices = arguments.load_config(), []
 
     from lmrep.analysis.report import plan_page
@@ -59,7 +62,9 @@ def run(arguments: Arguments) -> int:
     if "," in flags.topology:
         if flags.search or arguments.workdir or flags.output:
             raise UserError("several topologies are compared in a table; --search, --workdir and --output take one")
-        topologies = [hardware.find(name, flags.slices) for name in flags.topology.split(",")]
+        topologies = hardware.find_all(flags.topology.split(","), flags.slices)
+        for note in dict.fromkeys(topology.note for topology in topologies if topology.note):
+            _say(f"{note}\n")
         print(table.markdown(table.SCALING), table.markdown(["---"] * len(table.SCALING)), sep="\n", flush=True)
         for topology in topologies:
             for line in table.scaling(topology, plan.plan(experiment, topology)):

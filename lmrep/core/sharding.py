@@ -83,7 +83,8 @@ def abstract_mesh(sizes: Sequence[int]) -> AbstractMesh:
 
 def slice_of(device: jax.Device) -> int:
     """Returns the number of the TPU slice of a device; 0 for other devices."""
-    return getattr(device, "slice_index", 0) or 0
+    # On GPUs the attribute numbers hosts, over which parameters may be sharded.
+    return 0 if getattr(device, "platform", "") == "gpu" else getattr(device, "slice_index", 0) or 0
 
 
 @contextlib.contextmanager

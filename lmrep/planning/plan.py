@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 
 from lmrep.core.messages import byte_size
 from lmrep.core.params import Tree, flatten
-from lmrep.core.sharding import make_mesh, slice_of, use_mesh
+from lmrep.core.sharding import make_mesh, use_mesh
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.experiment import config as experiments
 from lmrep.experiment import shapes
@@ -73,7 +73,7 @@ class Transfer(NamedTuple):
     bytes: float  # bytes that each chip sends in a step
     largest: int  # bytes of the largest array
     seconds: float  # lower bound of the time in a step
-    slices: bool  # whether they cross between slices
+    slices: bool  # whether they cross between slices, or hosts of GPUs
 
 
 class StepPlan(NamedTuple):
@@ -90,7 +90,7 @@ class StepPlan(NamedTuple):
       traffic: bytes that one chip reads from and writes to its memory.
       transfers: collectives by kind and axes.
       compute, bandwidth, network: lower bounds of the time of matrix products, of memory traffic and of communication,
-        in seconds. The networks within slices and between them are used at the same time.
+        in seconds. The networks within slices or hosts and between them are used at the same time.
       warnings: what is wasteful or will fail, and what to change.
       compile_seconds: time that compiling took here.
     """
@@ -277,7 +277,7 @@ def _transfers(
     """Groups collectives by kind and axes, the slowest first."""
     groups: dict[tuple, list[Collective]] = {}
     for collective in collectives:
-        crossing = len({slice_of(order[i]) for i in collective.groups[0]}) > 1
+        crossing = len({hardware.part_of(order[i]) for i in collective.groups[0]}) > 1
         groups.setdefault((collective.opcode, axes_of(collective.groups, mesh), crossing), []).append(collective)
     transfers = [Transfer(opcode, axes, sum(c.times for c in group), sum(c.sent for c in group),
                           max(c.bytes for c in group),

@@ -1,6 +1,7 @@
 """Formats plans as text, and as the JSON that the report shows."""
 
 import math
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -47,7 +48,7 @@ def rows(plans: Sequence[StepPlan], hardware: Hardware) -> list[tuple[str, ...]]
         def sent(plan: StepPlan, kind=(opcode, axes, slices)) -> str:
             transfer = next((t for t in plan.transfers if (t.opcode, t.axes, t.slices) == kind), None)
             return f"{byte_size(transfer.bytes)} in {transfer.count:,}" if transfer else ""
-        row(f"{opcode} over {' x '.join(axes)}{', between slices' if slices else ''}", sent)
+        row(f"{opcode} over {' x '.join(axes)}{f', between {hardware.parts}' if slices else ''}", sent)
     for name, field in TIMES.items():
         row(f"  time at peak: {name}", lambda p, field=field: duration(getattr(p, field)))
     row("step time, at least", lambda p: f"{duration(p.seconds)} ({p.limit})")
@@ -59,6 +60,7 @@ def title(plans: Sequence[StepPlan], hardware: Hardware) -> str:
     """Describes the hardware and the mesh."""
     shape = plans[0].mesh
     slices = f", {hardware.slices} slices" if hardware.slices > 1 else ""
+    slices += f", {hardware.hosts} hosts" if hardware.hosts > 1 else ""
     used, chips = math.prod(shape.values()), len(hardware.devices)
     return (f"{chips:,} x {hardware.chip.title} ({hardware.name}{slices}), mesh {' x '.join(shape)} = "
             f"{' x '.join(map(str, shape.values()))}"
@@ -73,7 +75,8 @@ def warnings(plans: Sequence[StepPlan]) -> list[str]:
 
 def text(plans: Sequence[StepPlan], hardware: Hardware, cost: PlannedCost | None) -> str:
     """Formats a plan: a table with a column for each stage, the cost of the run, and warnings."""
-    return "\n".join([title(plans, hardware), "", aligned(rows(plans, hardware)), "", summary(plans, cost),
+    note = textwrap.wrap(hardware.note, 100)
+    return "\n".join([title(plans, hardware), *note, "", aligned(rows(plans, hardware)), "", summary(plans, cost),
                       *(f"warning: {warning}" for warning in warnings(plans))])
 
 
@@ -185,7 +188,7 @@ def record(
         "title": title(plans, hardware), "summary": summary(plans, cost),
         "warnings": warnings(plans), "table": rows(plans, hardware),
         "hardware": {"name": hardware.name, "devices": len(hardware.devices), "slices": hardware.slices,
-                     "chip": hardware.chip._asdict()},
+                     "hosts": hardware.hosts, "note": hardware.note, "chip": hardware.chip._asdict()},
         "stages": stages, "cost": cost and cost._asdict(),
         "search": ranking([(choice.flags, choice.plans) for choice in choices]) if choices else [],
         "config": dict(config)}

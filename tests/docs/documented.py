@@ -34,6 +34,38 @@ def blocks(*languages: str) -> list[Block]:
     return found
 
 
+class Table(NamedTuple):
+    """A table of a page: the number of its first line, the cells of its rows without the head, and the text that
+    follows up to an empty line."""
+
+    page: str
+    line: int
+    rows: list[list[str]]
+    below: str
+
+    @property
+    def name(self) -> str:
+        """Where it is."""
+        return f"{self.page}:{self.line}"
+
+    @property
+    def measured(self) -> bool:
+        """Whether most rows have a cell that begins with a number, beside the first one."""
+        return 2 * sum(any(re.match(r"[+-]?[\d.]*\d", cell) for cell in row[1:]) for row in self.rows) > len(self.rows)
+
+
+def tables() -> list[Table]:
+    """The tables of the pages, in their order."""
+    found = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf8")
+        for match in re.finditer(r"^\|.*\|\n\|[ |-]+\|\n((?:\|.*\n)+)(?:\n((?:.+\n)*))?", text, re.MULTILINE):
+            rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in match[1].splitlines()]
+            line = text[: match.start()].count("\n") + 1
+            found.append(Table(str(page.relative_to(ROOT)), line, rows, match[2] or ""))
+    return found
+
+
 def commands() -> list[tuple[Block, str]]:
     """(block, command) of every line of a shell block; a continued line is one command."""
     return [(block, line.strip()) for block in blocks("sh") for line in re.sub(r"\\\n\s*", "", block.text).splitlines()

@@ -1,5 +1,6 @@
 """Plans of steps on devices of the CPU, and what is made of them."""
 
+import html
 import json
 import math
 
@@ -14,7 +15,7 @@ from lmrep.core.messages import aligned
 from lmrep.core.sharding import make_mesh
 from lmrep.experiment import config as experiments
 from lmrep.experiment import shapes, task_data
-from lmrep.planning import flops, hardware, plan, search, table
+from lmrep.planning import cuda, flops, hardware, plan, search, table
 from lmrep.training.config import CostConfig
 from tests import small
 from tests.tasks import tiny
@@ -202,6 +203,32 @@ def test_the_command_compares_topologies(capsys, monkeypatch):
     assert (one[0], one[1], four[0], four[1]) == ("1", "1 x 1 x 1", "4", "1 x 4 x 1")
     state = head.index("of it state")
     assert float(four[state].split()[0]) < 0.4 * float(one[state].split()[0]) and one[state][-2:] == four[state][-2:]
+
+
+def test_the_command_plans_for_gpus(tmp_path, capsys, monkeypatch):
+    """A step that does not fit makes it exit with 2, and a setting that fits is found."""
+    monkeypatch.setattr(cuda, "devices", lambda *_: (_ for _ in ()).throw(NotImplementedError()))
+    words = ["plan", "--config=experiments/gpt2.py:size=tiny,mesh=fsdp", "--topology=h100:2x2", "--config.stages=()",
+             f"--output={tmp_path / 'plan.json'}"]
+    assert main.main(words) == 0
+    printed, kept = capsys.readouterr().out, json.loads((tmp_path / "plan.json").read_text())
+    assert "4 x NVIDIA H100 SXM (h100:2x2, 2 hosts)" in printed and "compiled for devices of the CPU" in printed
+    assert "all-gather over fsdp, between hosts" in printed and "kg of CO2" in printed
+    assert "CPU" in kept["hardware"]["note"] and kept["hardware"]["hosts"] == 2
+    assert kept["hardware"]["note"] in html.unescape((tmp_path / "plan.html").read_text())
+    [stage] = kept["stages"]
+    assert stage["compute"] == stage["executed"] / 989e12 and stage["bandwidth"] == stage["traffic"] / 3.35e12
+    # Both GPUs of a host carry the ring between hosts.
+    assert stage["network"] == pytest.approx(sum(each["bytes"] for each in stage["transfers"]) / 100e9)
+
+
+@pytest.mark.slow
+def test_a_run_that_does_not_fit_a_gpu_exits_with_2(capsys, monkeypatch):
+    monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", "0.0001")
+    monkeypatch.setattr(cuda, "devices", lambda *_: (_ for _ in ()).throw(NotImplementedError()))
+    words = ["plan", "--config=experiments/gpt2.py:size=tiny", "--topology=rtx4090:1", "--config.stages=()"]
+    assert main.main(words) == 2
+    assert "NO FIT" in capsys.readouterr().out
 
 
 def test_the_plan_in_a_workdir_is_a_section_of_the_report(tmp_path, sharded):

@@ -18,6 +18,8 @@ BERT = "--config=experiments/bert.py:size=tiny"
     (("plan", BERT, "--topology=cpu:1,cpu:4", "--search"), ["--search"]),
     (("plan", BERT, "--topology=cpu:1", "--slices=2"), ["--slices", "cpu:1"]),
     (("plan", BERT, "--topology=v5e:2by2"), ["--topology", "'v5e:2by2'"]),
+    (("plan", BERT, "--topology=h100:2x2x2"), ["--topology", "'h100:2x2x2'", "h100:4x8"]),
+    (("plan", BERT, "--topology=h100:8", "--slices=2"), ["--slices", "h100:4x8"]),
 ])
 def test_flags(words, named):
     answer = small.command(*words)
@@ -25,7 +27,9 @@ def test_flags(words, named):
 
 
 @pytest.mark.parametrize(("name", "named"), [
-    ("v9:2x2", "'v9:2x2'"), ("v5e", "'v5e'"), ("cpu:0", "'cpu:0'"), ("cpu:99", "XLA_FLAGS")])
+    ("v9:2x2", "'v9:2x2'"), ("v5e", "'v5e'"), ("cpu:0", "'cpu:0'"), ("cpu:99", "XLA_FLAGS"), ("h100", "'h100'"),
+    ("h100:0", "number of GPUs of a host"), ("h100:0x8", "'h100:0x8'"), ("h10:8", "h200, .*did you mean 'h100'"),
+    ("a100:8", "did you mean 'a100-80gb'"), (":8", "expected one of v5e")])
 def test_hardware_that_does_not_exist(name, named, monkeypatch):
     monkeypatch.setattr(hardware, "_measure", lambda: (1e12, 1e11))
     with pytest.raises(UserError, match=named):

@@ -20,7 +20,8 @@ def section(record: PlanRecord) -> dict[str, Any]:
     memory = max(max(stage["memory"]["needed"], stage["memory"]["available"]) for stage in stages) or 1
     time = max(stage["seconds"] for stage in stages) or 1
     return {
-        "title": record["title"], "summary": record["summary"], "warnings": record["warnings"],
+        "title": record["title"], "note": record.get("hardware", {}).get("note", ""),
+        "summary": record["summary"], "warnings": record["warnings"],
         "head": record["table"][0], "rows": record["table"][1:], "search": record["search"],
         "memory": [(stage["stage"], [(name, stage["memory"][field] / memory, byte_size(stage["memory"][field]))
                                      for field, name in MEMORY.items() if stage["memory"].get(field, 0) or
