@@ -225,6 +225,7 @@ def test_the_command_plans_for_gpus(tmp_path, capsys, monkeypatch):
 @pytest.mark.slow
 def test_a_run_that_does_not_fit_a_gpu_exits_with_2(capsys, monkeypatch):
     monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", "0.0001")
+    monkeypatch.setattr(search, "first_that_fits", lambda *_, **__: None)
     monkeypatch.setattr(cuda, "devices", lambda *_: (_ for _ in ()).throw(NotImplementedError()))
     words = ["plan", "--config=experiments/gpt2.py:size=tiny", "--topology=rtx4090:1", "--config.stages=()"]
     assert main.main(words) == 2
