@@ -5,7 +5,7 @@
     lmrep.evaluate("runs/mine", split="test")
     lmrep.load("runs/mine").fill_masks(["The [MASK] of a list is an integer."])
 
-`train`, `evaluate` and `load` do what the commands of the same names do; `help(lmrep.train)` describes the first.
+Functions do what the commands of the same names do; `load` and `save` read and write a run. See `help(lmrep.train)`.
 Wrong input raises `UserError`, and what stops a run raises `RunFault`.
 """
 
@@ -13,19 +13,20 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lmrep.api import evaluate, load, train
+    from lmrep.api import convert, embed, evaluate, inspect, load, report, save, train
     from lmrep.core.errors import RunFault, UserError
+    from lmrep.sweeps.sweep import sweep
 
 __version__ = "0.1.0"
-_MODULES = {"evaluate": "lmrep.api", "load": "lmrep.api", "train": "lmrep.api", "RunFault": "lmrep.core.errors",
-            "UserError": "lmrep.core.errors"}
-__all__ = ["RunFault", "UserError", "evaluate", "load", "train"]
+_MODULES = {"RunFault": "lmrep.core.errors", "UserError": "lmrep.core.errors", "sweep": "lmrep.sweeps.sweep"}
+__all__ = ["RunFault", "UserError", "convert", "embed", "evaluate", "inspect", "load", "report", "save",
+           "sweep", "train"]
 
 
 def __getattr__(name: str):
     # Imported on first use, so that `lmrep --help` does not wait for JAX.
-    if name in _MODULES:
-        return getattr(importlib.import_module(_MODULES[name]), name)
+    if name in __all__:
+        return getattr(importlib.import_module(_MODULES.get(name, "lmrep.api")), name)
     raise AttributeError(f"module 'lmrep' has no attribute {name!r}")
 
 

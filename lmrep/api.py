@@ -15,33 +15,38 @@ import dataclasses
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import ml_collections
 
+from lmrep.commands import embed, inspect, report
 from lmrep.core import remote
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.files import write_json
 from lmrep.core.host import check_address_space, check_backend, default_data_dir
 from lmrep.core.params import count
 from lmrep.core.paths import as_path
+from lmrep.core.remote_cache import local_data_dir
 from lmrep.core.sharding import describe_sizes, make_mesh
+from lmrep.data import in_memory
 from lmrep.distributed.agreement import by_first_process
 from lmrep.distributed.process_group import agreed, agreement
 from lmrep.distributed.watchdog import Watch
-from lmrep.experiment import budget, build, checks, frozen, inspection, resolve, shapes, small_networks, sweep
+from lmrep.experiment import budget, build, checks, frozen, inspection, shapes, small_networks, task_data
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, own_tokenizer
 from lmrep.experiment.record import UNKNOWN_STEPS, Data
+from lmrep.experiment.sweep import FILE as SWEEP
 from lmrep.experiment.task_data import STATISTICS
 from lmrep.inference import evaluate_task, feature_cache, prompts
 from lmrep.inference.evaluate import evaluate, other_corpus
 from lmrep.inference.load import load
 from lmrep.inference.run import Run
 from lmrep.interop import checkpoint_config, init_from
+from lmrep.interop.convert import convert
+from lmrep.interop.save import save
 from lmrep.layers import attention_backends
 from lmrep.objectives.base import FrozenParts
 from lmrep.planning import accelerators, energy, flops, run_cost
@@ -55,7 +60,7 @@ from lmrep.training.loop import RunOutputs, Trainer
 from lmrep.training.profiling import Profile
 from lmrep.training.stages import Stage
 
-__all__ = ["Outcome", "evaluate", "load", "other_corpus", "train"]
+__all__ = ["Outcome", "convert", "embed", "evaluate", "inspect", "load", "other_corpus", "report", "save", "train"]
 
 SHORT = 100  # characters of a text that fits in a command
 
@@ -93,7 +98,8 @@ class Outcome(NamedTuple):
 
 def train(
     config: Mapping[str, Any] | str | os.PathLike, directory: str | os.PathLike, *,
-    data_dir: str | os.PathLike | None = None, command: Sequence[str] = (), profile: int = 0, **overrides: Any,
+    data: Mapping[str, Iterable] | None = None, data_dir: str | os.PathLike | None = None,
+    command: Sequence[str] = (), profile: int = 0, **overrides: Any,
 ) -> Outcome:
     """Trains an experiment in `directory`, or resumes the run that is there.
 
@@ -102,6 +108,10 @@ def train(
         "experiments/bert.py:size=tiny", or "bert" for the one that comes with the package.
       directory: the workdir: config.json, tokenizer/, metrics.jsonl, timing.jsonl, cost.jsonl, tensorboard/,
         checkpoints/, report.html. It may be in a remote store (gs://bucket/runs/x).
+      data: examples or texts in memory, in place of the config's files: {"train": records, "validation": records,
+        "test": records}. For a task, records are dicts with the fields that `data.columns` names, a `datasets.Dataset`
+        or a pandas data frame; for pretraining, {"train": texts}: strings, or dicts with `data.text_field`, a document
+        each. They are written once, as JSON Lines, to `data_dir`/records.
       data_dir: the directory of token stores; by default $LMREP_DATA_DIR or ~/.cache/lmrep.
       command: the command line, for provenance.jsonl.
       profile: how many steps to trace, into `directory`/profile; 0: none.
@@ -115,12 +125,14 @@ def train(
     """
     check_address_space()
     check_backend()
-    experiment = experiments.parse(_load_config(config, overrides))
+    experiment = experiments.parse(checkpoint_config.config_of(config, overrides))
     sizes = experiments.check_mesh(experiment, jax.device_count())  # before anything is downloaded
     checks.check_processes(sizes, jax.device_count(), jax.process_count())
 
     # A local copy of a workdir in a remote store is trained.
     url, data_dir = remote.as_url(as_path(directory)), Path((data_dir and as_path(data_dir)) or default_data_dir())
+    if data is not None:
+        experiment = _with_data(experiment, data, local_data_dir(data_dir))
     with remote_workdir.training(url) if url else contextlib.nullcontext() as there:
         directory, open_checkpoints = (there.directory, there.checkpoints) if url else (
             Path(as_path(directory)), Checkpoints)
@@ -132,6 +144,18 @@ def train(
         checks.check_same_record(prepared.record)
         reached = _train(prepared, directory, checkpoints, sizes, command, profile, local=not url)
         return _finish(directory, url, data_dir, prepared.data)._replace(steps=reached)
+
+
+def _with_data(experiment: Experiment, data: Mapping[str, Iterable], data_dir: Path) -> Experiment:
+    """Returns an experiment that reads examples or texts given in memory, which are written to the data directory."""
+    if experiment.sources:
+        raise UserError("data is given, and config.sources names the files of a mixture; leave one out")
+    if experiment.labelled:
+        needed = task_data.task_of(experiment).needed(task_data.config_of(experiment))
+        config = in_memory.store_records(data, experiment.data, needed, data_dir)
+    else:
+        config = in_memory.store_texts(data, experiment.data, data_dir)
+    return dataclasses.replace(experiment, data=config)
 
 
 class _Prepared(NamedTuple):
@@ -235,18 +259,6 @@ def _finish(directory: Path, url: str | None, data_dir: Path, data: Data) -> Out
         unigram_loss=data.tokenizer.vocabulary.unigram_loss)
 
 
-def _load_config(config: Mapping[str, Any] | str | os.PathLike, overrides: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Loads the config that `train` was given, with the overrides. A mapping is not changed."""
-    pairs = [(path, value if isinstance(value, str) else repr(value)) for path, value in overrides.items()]
-    if isinstance(config, str | os.PathLike):
-        file, _, argument = as_path(config).partition(":")
-        return checkpoint_config.load_config(file, argument, pairs)
-    if pairs:
-        config = ml_collections.ConfigDict(config).copy_and_resolve_references()
-        config = (resolve.resolve if "budget" in overrides else resolve.apply_overrides)(config, pairs)
-    return config
-
-
 def _check_directory(directory: Path, experiment: Experiment, steps: Sequence[int], trying: bool) -> None:
     """Refuses a workdir that the run cannot use, before the data is prepared, which may take an hour. Where `trying`,
     a new run writes a checkpoint and deletes it."""
@@ -255,7 +267,7 @@ def _check_directory(directory: Path, experiment: Experiment, steps: Sequence[in
         trial.try_checkpoint(directory)
     checks.check_same_config(directory, steps, experiment)
     checks.check_writable(directory)
-    if (directory / sweep.FILE).exists():
+    if (directory / SWEEP).exists():
         raise UserError(f"{directory} holds a sweep, not a run; give another --workdir")
 
 

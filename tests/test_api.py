@@ -3,6 +3,7 @@
 import json
 import shutil
 from importlib import resources
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -15,7 +16,8 @@ from lmrep.core.params import flatten
 from lmrep.layers.attention import AttentionMask
 from lmrep.models.base import Inputs
 from lmrep.storage.checkpoints import Checkpoints
-from tests import small
+from tests import runs, small
+from tests.tasks import tiny
 
 STEPS = 60
 
@@ -139,6 +141,44 @@ def test_package_exports_its_interface():
     assert not [name for name in dir(lmrep) if not name.startswith("_") and name not in lmrep.__all__]
     assert "Trains an experiment" in lmrep.train.__doc__
     assert (resources.files(lmrep) / "py.typed").is_file()
+
+
+# Data in memory
+
+
+def test_records_in_memory_are_trained_on_and_resumed_as_their_files_are(tmp_path):
+    home = runs.folder("classification")
+    data = {"train": runs.labelled_texts(120, 0), "validation": runs.labelled_texts(44, 1)}
+    page = tiny.config("classification", "", epochs=3.0, checkpoint__every=0, evaluation__every=4, checkpoint__keep=2)
+
+    def train(data):
+        return lmrep.train(page, tmp_path / "run", data=data, data_dir=tmp_path / "data")
+
+    outcome = train({split: iter(rows) for split, rows in data.items()})
+    assert (tmp_path / "run/metrics.jsonl").read_bytes() == (home / "run/metrics.jsonl").read_bytes()
+    before = Checkpoints(tmp_path / "run/checkpoints").steps()
+    assert train(data) == outcome and Checkpoints(tmp_path / "run/checkpoints").steps() == before
+    assert lmrep.evaluate(tmp_path / "run")["accuracy"] == outcome.after["accuracy"]  # reads the stored file
+    with pytest.raises(UserError, match=r"data\.train: .* -> .*, with other examples"):
+        train({**data, "train": data["train"][1:]})
+    with pytest.raises(UserError, match=r"config\.sources names the files of a mixture; leave one out"):
+        api._with_data(SimpleNamespace(sources=["a"]), data, tmp_path)
+
+
+# Functions of commands
+
+
+def test_inspection_of_a_run_and_of_its_config_are_the_same(home, run):
+    shown = lmrep.inspect(home / "run", examples=2, data_dir=home / "data")
+    assert "Stage main: packed examples of 32 tokens" in shown
+    assert lmrep.inspect(config(home), examples=2, data_dir=home / "data") == shown
+    with pytest.raises(UserError, match=r"steps is given, and the config of the run in .* is used unchanged"):
+        lmrep.inspect(home / "run", steps=3)
+
+
+def test_sweeps_need_a_config_file(home, tmp_path):
+    with pytest.raises(UserError, match="config is a config in memory, and the runs of a sweep are processes"):
+        lmrep.sweep(config(home), tmp_path / "sweep", grid={"batch_size": [8, 16]})
 
 
 # Evaluation

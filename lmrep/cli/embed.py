@@ -4,11 +4,12 @@
 text, such as [MASK], are read as these tokens. With --pretokenized, each line is words separated by spaces, and has one
 vector for each of them, as with --words; names of special tokens are words like others.
 
+With --pool=mean, each line has one vector, the mean over its tokens (max: the largest values; cls: that of [CLS]), and
+the output is one array, float32 [lines, width], in a .npy file; row i, from 0, is the vector of line i.
+
 --layers is last, all (the embedding output and every layer), or numbers such as 4 or 3,4, where negative numbers count
 from the last layer; sum:9,10,11,12 and concat:9,10,11,12 combine layers. The text may be larger than memory. More than
 about a million lines become several files, vectors-00001-of-00003.safetensors and so on."""
-
-from pathlib import Path
 
 from lmrep.cli.arguments import STEP, Arguments, Flag, at_least
 from lmrep.cli.progress import line_progress
@@ -17,10 +18,11 @@ from lmrep.core.paths import as_path
 
 FLAGS = {
     "input": Flag(None, "a UTF-8 text file", as_path),
-    "output": Flag(None, "the .safetensors file to write", as_path),
+    "output": Flag(None, "the .safetensors file to write, or with --pool the .npy file", as_path),
     "layers": Flag("last", "the layers: last, all, 4, 3,4, -1, sum:3,4, concat:3,4"),
     "words": Flag(False, "one vector per word instead of one per token"),
     "pooling": Flag("mean", "with --words, how the vectors of a word's tokens are combined: mean, first, last"),
+    "pool": Flag("", "one vector per line: mean, max or cls of its tokens; the output is a .npy file"),
     "pretokenized": Flag(False, "lines are words separated by spaces, taken as they are; one vector per word"),
     "streams": Flag(0, "of a network with a state, such as ELMo's: deal lines to this many streams, each of which "
                        "carries its state from line to line; 0: each line is read by itself",
@@ -38,15 +40,12 @@ def run(arguments: Arguments) -> int:
             raise UserError(f"lmrep embed needs --{name}, for example --input=texts.txt --output=vectors.safetensors")
 
     from lmrep import api
-    from lmrep.inference import export
 
-    words = flags.pooling if flags.words or flags.pretokenized else ""
-    export.check(Path(flags.output), words, flags.long)
-    trained = api.load(workdir, arguments.step)
+    words = flags.pooling if flags.words or (flags.pretokenized and not flags.pool) else ""
     with line_progress() as progress:
-        files = export.embed(trained, flags.input, flags.output, layers=flags.layers,
-                             words=words, long=flags.long,
-                             pretokenized=flags.pretokenized, streams=flags.streams, progress=progress)
+        files = api.embed(workdir, flags.input, flags.output, layers=flags.layers, words=words, pool=flags.pool,
+                          long=flags.long, pretokenized=flags.pretokenized, streams=flags.streams, step=arguments.step,
+                          progress=progress)
     for path in files:
         print(path)
     return 0

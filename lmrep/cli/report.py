@@ -19,15 +19,7 @@ def run(arguments: Arguments) -> int:
         raise UserError("lmrep report needs at least one workdir: lmrep report runs/quickstart")
 
     from lmrep import api
-    from lmrep.analysis import report
-    from lmrep.core import remote
-    from lmrep.storage import remote_workdir
 
     show_messages()
-    flags = arguments.flags
-    path = report.write([remote_workdir.local_copy(directory) for directory in directories], flags.output or None,
-                        data_dir=flags.data_dir or api.default_data_dir())
-    if len(directories) == 1 and not flags.output and (url := remote.as_url(directories[0])):
-        remote_workdir.upload(url, path)
-    print(path)
+    print(api.report(directories, arguments.flags.output or None, data_dir=arguments.flags.data_dir or None))
     return 0

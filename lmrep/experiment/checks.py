@@ -220,7 +220,8 @@ def check_resumable(directory: Path, steps: Sequence[int], record: dict, experim
         return  # nothing is lost by starting anew
     previous = read_config(directory)
     if "train" not in previous["data"] or "mean_of" in previous:
-        what = "holds the mean of another run's checkpoints" if "mean_of" in previous else "was converted"
+        what = ("holds the mean of another run's checkpoints" if "mean_of" in previous else
+                "holds the parameters of another training loop" if "saved" in previous else "was converted")
         raise UserError(f"{directory} {what} and was not trained; give another --workdir, and start from this one with "
                         f":init={directory}")
     if "rules" in record["data"]:

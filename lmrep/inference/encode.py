@@ -9,7 +9,7 @@ import bisect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ import numpy as np
 
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
+from lmrep.data.prompts import text_list
 from lmrep.data.tokenized_text import TokenizedText, word_boundaries
 from lmrep.models.base import Context, Model, model_inputs
 from lmrep.models.layer_choice import Layers, combine, outputs
@@ -66,24 +67,66 @@ class EncodedText(TokenizedText):
     attention: np.ndarray | None = None
 
     def pool(self, method: str = "mean") -> np.ndarray:
-        """Pools the tokens' vectors to one vector for the text, f32[n, d].
-
-        Args:
-          method: "mean" or "max" over all tokens, special ones included (Reimers and Gurevych, 2019), or "cls", the
-            vector of [CLS].
-
-        Raises:
-          UserError: the method is unknown, or "cls" for a model without [CLS].
-        """
-        check_choice("pooling", method, POOLINGS)
-        if method == "cls" and (not self.words or self.words[0] is not None):
-            raise UserError("pooling is 'cls', and this model's texts do not begin with [CLS]; use mean or max")
-        return self.hidden[:, 0] if method == "cls" else getattr(self.hidden, method)(1)
+        """Pools the tokens' vectors to one vector for the text, f32[n, d], as `pool_tokens`."""
+        return pool_tokens(self.hidden, self.words, method)
 
     def by_word(self, method: str = "mean") -> np.ndarray:
         """Returns one vector per word, f32[n, w, d]: the mean over its tokens, or the vector of its "first" or "last"
         token. Raises UserError for another method."""
         return by_word(self.hidden, self.words, method)
+
+
+def pool_tokens(hidden: np.ndarray, words: Sequence[int | None], method: str = "mean") -> np.ndarray:
+    """Pools token vectors [n, t, d] to one vector for the text, [n, d]; zeros for a text without tokens.
+
+    Args:
+      words: the index of each token's word; None for a special token.
+      method: "mean" or "max" over all tokens, special ones included (Reimers and Gurevych, 2019), or "cls", the vector
+        of [CLS].
+
+    Raises:
+      UserError: the method is unknown, or "cls" for a model without [CLS].
+    """
+    check_choice("pooling", method, POOLINGS)
+    if method == "cls" and (not words or words[0] is not None):
+        raise UserError("pooling is 'cls', and this model's texts do not begin with [CLS]; use mean or max")
+    if not hidden.shape[1]:
+        return np.zeros((hidden.shape[0], hidden.shape[2]), hidden.dtype)
+    return hidden[:, 0] if method == "cls" else getattr(hidden, method)(1)
+
+
+def check_one_layer(layers: Layers) -> None:
+    """Raises UserError if the layers give more than one vector for each token."""
+    if layers.join == "stack" and len(layers.numbers) > 1:
+        numbers = ",".join(map(str, layers.numbers))
+        raise UserError(f"layers are {numbers}, and a text has one pooled vector; give one layer, such as last, or "
+                        f"combine them: sum:{numbers} or concat:{numbers}")
+
+
+def embed(
+    run: Any, texts: Sequence[str], pool: str = "mean", layers: str | int | Sequence[int] = "last", long: str = "refuse"
+) -> np.ndarray:
+    """Computes a vector for each text, f32[texts, d].
+
+    Args:
+      run: the trained run.
+      texts: any number.
+      pool: how the vectors of a text's tokens are combined: "mean", "max" or "cls", as in `pool_tokens`.
+      layers: as in `Run.encode`: one layer, or several combined, such as "sum:9,10" or "concat:9,10".
+      long: as in `Run.encode`.
+
+    Raises:
+      UserError: as `Run.encode` and `pool_tokens`, or `layers` are several.
+    """
+    check_choice("pooling", pool, POOLINGS)
+    chosen = run.layers(layers)
+    check_one_layer(chosen)
+    tokenized = [run.tokenize(text) for text in text_list(texts, "embed")]
+    width = run.model.width * (len(chosen.numbers) if chosen.join == "concat" else 1)
+    vectors = np.empty((len(tokenized), width), np.float32)
+    for i, hidden, _ in run.vectors(tokenized, chosen, long):
+        [vectors[i]] = pool_tokens(hidden, tokenized[i].words, pool)
+    return vectors
 
 
 def by_word(hidden: np.ndarray, words: Sequence[int | None], method: str = "mean") -> np.ndarray:

@@ -47,7 +47,7 @@ class Run:
         text, *_ = run.encode(["Return the value of the key.", "A list."], layers="all")
         text.hidden                             # f32[l + 1, t, d]: the embedding output and every layer
         list(zip(text.tokens, text.offsets, text.words))
-        text.pool("mean")[-1]                   # f32[d], a vector for the sentence
+        run.embed(["A list.", "A set."])        # f32[2, d], a vector for each text
         text.by_word("first")[-1]               # f32[w, d], a vector for each word
         run.predict(["Return the [MASK] of the key."])
 
@@ -84,6 +84,8 @@ class Run:
 
     # Vectors
 
+    embed = encode.embed  # before the method that has the module's name
+
     def encode(
         self, texts: Sequence[str], layers: str | int | Sequence[int] = "last", attention: bool = False,
         long: str = "refuse", pretokenized: bool = False, streams: int = 0,
@@ -114,9 +116,8 @@ class Run:
         if streams and attention:
             raise UserError("attention is not returned of streams; leave one of them out")
         if attention and "self" not in self.model.heads.attention:
-            raise UserError(f"the network {self.model.name!r} has no self-attention; leave attention out"
-                            + " (Run.attention returns that of a source and a target)" * bool(
-                                self.model.heads.attention))
+            raise UserError(f"the network {self.model.name!r} has no self-attention; leave attention out" + " (Run."
+                            "attention returns that of a source and a target)" * bool(self.model.heads.attention))
         tokenized, limit = [self.tokenize(text, None, pretokenized) for text in texts], self.model.max_length
         if attention and (too_long := [text for text in tokenized if limit and len(text.ids) > limit]):
             raise UserError(f"{too_long[0].text[:60]!r}... has {len(too_long[0].ids):,} tokens; attention is returned "
@@ -254,11 +255,8 @@ class Run:
         return ALL_OBJECTIVES[self.objective.name].capabilities
 
     def capability_of(self, text: str) -> Capability:
-        """Returns the capability for a text: the first that accepts it, or else the last.
-
-        Raises:
-          UserError: the objective has none.
-        """
+        """Returns the capability for a text: the first that accepts it, or else the last. Raises UserError if the
+        objective has none."""
         if not self.capabilities:
             raise UserError(f"{self.directory} was trained with objective {self.objective.name!r}, which predicts "
                             "nothing from texts; use its vectors with lmrep embed")
@@ -386,7 +384,8 @@ class Run:
     @functools.cached_property
     def converted(self) -> bool:
         """Whether the run was converted from a published checkpoint, not trained."""
-        return "train" not in read_config(self.directory)["data"]
+        record = read_config(self.directory)
+        return "train" not in record["data"] and "saved" not in record
 
     @functools.cached_property
     def start_token(self) -> int | None:

@@ -2,8 +2,9 @@
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import ml_collections
@@ -41,6 +42,21 @@ def load_config(
     config = resolve.resolve(config, overrides, facts(source, task, field) if source else None)
     for name, path in config.get("frozen", {}).items():  # a run may be resumed from another directory
         config.frozen[name] = remote.as_url(path) or (str(Path(as_path(path)).absolute()) if path else "")
+    return config
+
+
+def config_of(
+    config: Mapping[str, Any] | str | os.PathLike, overrides: Mapping[str, Any] = MappingProxyType({})
+) -> Mapping[str, Any]:
+    """Loads a config as functions take it: a config file with its choices after a colon, or a config, which is not
+    changed; with the overrides, {path: value}. Raises UserError as `load_config`."""
+    pairs = [(path, value if isinstance(value, str) else repr(value)) for path, value in overrides.items()]
+    if isinstance(config, str | os.PathLike):
+        file, _, argument = as_path(config).partition(":")
+        return load_config(file, argument, pairs)
+    if pairs:
+        config = ml_collections.ConfigDict(config).copy_and_resolve_references()
+        config = (resolve.resolve if "budget" in overrides else resolve.apply_overrides)(config, pairs)
     return config
 
 

@@ -29,7 +29,7 @@ from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, StagePlan
 from lmrep.inference.load import load
 from lmrep.inference.run import Run
-from lmrep.interop import certificate, tensor_files
+from lmrep.interop import certificate, sentence_transformers, tensor_files
 from lmrep.interop.certificate import Certificate
 from lmrep.interop.heads import HEADS, TASK_HEADS, PublishedTask, head_of
 from lmrep.interop.huggingface import FAMILIES, Family
@@ -110,23 +110,24 @@ def to_workdir(source: Path, target: Path) -> Converted:
 
 @contextlib.contextmanager
 def new_workdir(
-    source: Path, target: Path, experiment: Experiment, tokenizer: tokenizers.Tokenizer,
-    params: Mapping[str, np.ndarray],
+    source: Path | None, target: Path, experiment: Experiment, tokenizer: tokenizers.Tokenizer,
+    params: Mapping[str, np.ndarray], step: int = 0,
 ) -> Iterator[Path]:
-    """Yields a temporary directory that becomes the workdir `target`, with a checkpoint of `params` at step 0. `source`
-    is recorded in its config.json."""
+    """Yields a temporary directory that becomes the workdir `target`, with a checkpoint of `params` at `step`. The
+    `source` that was converted is recorded in its config.json; None for parameters of another training loop."""
     with workdir.new_directory(target) as temporary:
         tokenizer.save(temporary / "tokenizer")
         with contextlib.closing(Checkpoints(temporary / "checkpoints")) as checkpoints:
-            checkpoints.save(0, {"params": unflatten(dict(params))}, {"stage": 0})
+            checkpoints.save(step, {"params": unflatten(dict(params))}, {"stage": 0})
         workdir.write_config(temporary, {
             "config": dataclasses.asdict(experiment), "data": {"tokenizer": tokenizer.fingerprint},
-            "source": str(source.absolute())})
+            **({"source": str(source.absolute())} if source else {"saved": True})})
         yield temporary
 
 
 def to_published(
-    source: Path, target: Path, step: int | None = None, max_shard_bytes: int = 5 * 10**9, part: str = ""
+    source: Path, target: Path, step: int | None = None, max_shard_bytes: int = 5 * 10**9, part: str = "",
+    pooling: str = "",
 ) -> Converted:
     """Makes `target` a published directory from the workdir `source`.
 
@@ -134,6 +135,7 @@ def to_published(
       step: the step of the checkpoint; None for the default one (`load`).
       max_shard_bytes: the size of a file of tensors; a larger checkpoint becomes several files.
       part: the network to convert, of a run that trains several; "" for the main one.
+      pooling: "mean", "max" or "cls", for the sentence-transformers library; "" writes nothing for it.
 
     Raises:
       UserError: there is no run, no published family can hold its network, it has no such part, or `target` is not
@@ -150,6 +152,8 @@ def to_published(
     with workdir.new_directory(target) as temporary:
         write(checkpoint, temporary, max_shard_bytes)
         run.tokenizer.save(temporary)
+        if pooling:
+            remarks += sentence_transformers.write(run, pooling, temporary)
         try:
             again = read(temporary)
         except UserError as error:

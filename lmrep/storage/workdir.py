@@ -180,6 +180,7 @@ class RunRecord(TypedDict):
     config: Config
     data: Fingerprints
     source: NotRequired[Any]
+    saved: NotRequired[bool]  # whether `lmrep.save` wrote it
 
 
 def check_not_published(directory: str | os.PathLike) -> None:

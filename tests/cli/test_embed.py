@@ -10,6 +10,7 @@ import safetensors
 from safetensors.numpy import load_file
 
 import lmrep
+from lmrep.core.errors import UserError
 from lmrep.inference import export
 from tests import given, small
 
@@ -76,6 +77,24 @@ def test_pretokenized_lines_have_one_vector_for_each_word(home, run, tmp_path):
         np.testing.assert_allclose(found[str(i)], expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("pool", ["mean", "max", "cls"])
+def test_pooled_lines_are_the_rows_of_one_array(home, run, tmp_path, pool):
+    output = tmp_path / "v.npy"
+    assert embed(home, output, f"--pool={pool}").out == f"{output}\n"
+    found, vectors = np.load(output, mmap_mode="r"), run.embed(LINES, pool)
+    assert found.dtype == vectors.dtype == np.float32 and found.shape == vectors.shape == (len(LINES), 32)
+    expected = np.stack([text.pool(pool)[-1] for text in run.encode(LINES)])
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
+    assert [path.name for path in tmp_path.iterdir()] == ["v.npy"]
+
+
+def test_pooled_layers_are_combined(run):
+    assert run.embed(LINES[:2], layers="concat:1,2").shape == (2, 64) and run.embed([]).shape == (0, 32)
+    with pytest.raises(UserError, match="layers are 0,1,2,3, and a text has one pooled vector; give one layer"):
+        run.embed(LINES, layers="all")
+
+
 def test_large_input_is_written_as_several_files(home, run, tmp_path, monkeypatch):
     """Each file has as many lines as fit in the header."""
     many = tmp_path / "many.txt"
@@ -134,6 +153,10 @@ def test_long_lines_are_split_into_windows_on_request(home, run, tmp_path):
     (b"Old.\n", ["--layers=4"], "layers is '4', and there is no layer 4"),
     (b"Old.\n", ["--long=cut"], "long is 'cut'; expected one of refuse, windows"),
     (b"Old.\n", ["--words", "--pooling=max"], "words is 'max'; expected one of mean, first, last"),
+    (b"Old.\n", ["--pool=mean"], "v.safetensors; vectors are written as one NumPy array, so give a name that ends in "
+                                  ".npy"),
+    (b"Old.\n", ["--pool=first"], "pool is 'first'; expected one of mean, cls, max"),
+    (b"Old.\n", ["--pool=max", "--words"], "pool gives one vector a line, and words one a word; leave one of them out"),
     (b"Old.\n", ["--output={there}"], "{there} exists; remove it, or give another --output"),
     (b"Old.\n", ["--output={source}/v.safetensors"], "there is no directory {source}"),
     (b"Old.\n", ["--output={source}.npz"], "the output is {source}.npz; vectors are written as safetensors, so give"),

@@ -13,11 +13,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from lmrep.cli import sweep as sweep_command
-from lmrep.cli import train_process
 from lmrep.core.errors import UserError
 from lmrep.experiment import settings, sweep
 from lmrep.storage import workdir
+from lmrep.sweeps import process
+from lmrep.sweeps import sweep as sweeps
 from tests import small
 
 RATE = "optimizer.learning_rate"
@@ -53,7 +53,7 @@ def home(tmp_path, monkeypatch):
     file = small.experiment_file(tmp_path, tmp_path / "texts")
     file.write_text(file.read_text() + "\n\ndef get_sweep(argument):\n    return {'optimizer.learning_rate': [1, 2], "
                     "'batch_size': (4, 8) if 'pair' in argument else (2,)}\n")
-    monkeypatch.setattr(train_process, "COMMAND", (sys.executable, "-c", STUB))
+    monkeypatch.setattr(process, "COMMAND", (sys.executable, "-c", STUB))
     return tmp_path
 
 
@@ -179,7 +179,7 @@ def test_tasks_divide_the_runs(home):
 def test_runs_of_other_processes_are_left_to_them(home):
     flags = (f"--grid={RATE}=1,2,3", "--seeds=0")
     one, two = (home / "sweep" / f"learning_rate={rate}" / "seed=0" for rate in (1, 2))
-    with workdir.lock(one), train_process.claimed(two.with_name("seed=0.log")):
+    with workdir.lock(one), process.claimed(two.with_name("seed=0.log")):
         result = run_sweep(home, *flags)
     assert calls(home) == ["learning_rate=3 0"]
     assert result.out.count("another process has it") == 2 and "running: 1 of 3 runs" in result.out
@@ -298,7 +298,7 @@ def test_workdir_of_a_run_is_refused(small_home):
 
 
 def test_workdir_of_a_run_that_starts_is_refused_and_its_lock_kept(home, monkeypatch):
-    monkeypatch.setattr(sweep_command, "LOCK_SECONDS", 0.2)
+    monkeypatch.setattr(sweeps, "LOCK_SECONDS", 0.2)
     with workdir.lock(home / "sweep"):
         content = (home / "sweep/.lock").read_text()
         result = run_sweep(home, "--seeds=0")

@@ -36,10 +36,7 @@ def read(config: Config, split: str, needed: Collection[str] = ()) -> list[Recor
         raise UserError(f"there are no {split} files: set config.data.{split} to a path or a glob")
     if config.held_out and split != "test":
         return _hold_out(config, split, needed)
-    explicit = (split == "test" and config.test_columns) or config.columns
-    for field in (*explicit, *needed):
-        if field != "id":
-            choose(FIELDS, field, "a field of columns")
+    explicit = columns_of(config, split, needed)
     records, labels, damaged, replaced, count = [], set(), [], [], -1
     for count, item in enumerate(_items(config, split, pattern, explicit, needed)):
         if not isinstance(item, UserError):
@@ -65,6 +62,16 @@ def read(config: Config, split: str, needed: Collection[str] = ()) -> list[Recor
     if not records:
         raise UserError(f"{pattern} has no examples" + f": all {count + 1} are left out" * (count >= 0))
     return records
+
+
+def columns_of(config: Config, split: str, needed: Collection[str]) -> Mapping[str, str]:
+    """Returns the columns that the config gives for a split. Raises UserError for a field, there or in `needed`, that
+    does not exist."""
+    explicit = (split == "test" and config.test_columns) or config.columns
+    for field in (*explicit, *needed):
+        if field != "id":
+            choose(FIELDS, field, "a field of columns")
+    return explicit
 
 
 def files_of(config: Config, split: str) -> str:

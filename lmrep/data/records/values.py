@@ -13,7 +13,7 @@ from lmrep.core.text_files import parse_number
 from lmrep.data.corpora.cleaning import SURROGATE
 from lmrep.data.records.base import FIELDS, TARGETS, Job, Record
 
-CORRECT = "correct the file, or leave such examples out with --config.data.damaged_examples, up to that number"
+CORRECT = "correct it, or leave such examples out with --config.data.damaged_examples, up to that number"
 SPANS = {"span": "text", "span2": "text2"}  # field of a word's span -> field of its text
 SEVERAL = ("choices", "labels", *SPANS)  # fields that may have several columns
 TEXTS = ("text", "text2", "question", "context", "target")
@@ -30,10 +30,10 @@ def from_object(value: Any, job: Job, where: str) -> Record | UserError:
         return UserError(f"{where} is {type_name(value)}; expected an object with named fields")
     fields = {}
     for field, path in job.columns.items():
-        content = _follow(value, path)
+        content = follow(value, path)
         if content is None and field in SEVERAL and "," in path:
             names = path.split(",")
-            content = [_follow(value, name) for name in names]
+            content = [follow(value, name) for name in names]
             content = None if None in content else from_columns(field, names, content)
         if content is None:
             if job.optional(field):
@@ -69,7 +69,7 @@ def missing_column(
                      f"config.data.columns, such as {{{field!r}: {example!r}}}{advice}{suggestion(name, short_names)}")
 
 
-def _follow(value: Any, path: str) -> Any:
+def follow(value: Any, path: str) -> Any:
     """Returns the value at a dotted path; None if it does not exist."""
     if isinstance(value, Mapping) and path in value:  # a name with dots in it
         return value[path]

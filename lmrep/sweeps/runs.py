@@ -6,12 +6,12 @@ from pathlib import Path
 from textwrap import shorten
 
 from lmrep.analysis.sweep import FAILED, FINISHED, Ending, Result, ending_file, log_file, result
-from lmrep.cli import train_process
 from lmrep.core.errors import Stopped
 from lmrep.core.files import write_json
 from lmrep.core.progress import StatusLine, duration
 from lmrep.experiment.sweep import Plan, Run, command
 from lmrep.storage.workdir import holder
+from lmrep.sweeps import process
 
 
 def train(directory: Path, plan: Plan, runs: Sequence[Run], retry: bool = False) -> None:
@@ -42,26 +42,26 @@ def train(directory: Path, plan: Plan, runs: Sequence[Run], retry: bool = False)
                 time_left = f"; about {duration(remaining)} left" if number < len(todo) else ""
                 print(f"{where}: {describe(directory, plan, trained)}{time_left}", flush=True)
     except (KeyboardInterrupt, SystemExit) as stop:  # between two runs
-        code = train_process.INTERRUPTED if isinstance(stop, KeyboardInterrupt) else train_process.TERMINATED
+        code = process.INTERRUPTED if isinstance(stop, KeyboardInterrupt) else process.TERMINATED
         raise _stopped(directory, plan, runs, code) from None
-    except train_process.StopSweep as stop:
+    except process.StopSweep as stop:
         raise _stopped(directory, plan, runs, stop.exit_code) from None
 
 
 
 def _train(directory: Path, plan: Plan, run: Run, show: Callable[[str], None]) -> Result | None:
     """Trains a run and returns its result; None if another process is training it."""
-    with train_process.claimed(log_file(directory, run)) as log:
+    with process.claimed(log_file(directory, run)) as log:
         if log is None or holder(directory / run.name):
             return None
         before = result(directory, plan, run)
         if before.state == FINISHED:  # meanwhile, by another process
             return before._replace(ending=before.ending or Ending(0, 0.0))
         ending_file(directory, run).unlink(missing_ok=True)
-        ending, stop = train_process.train(plan.flags(run), directory / run.name, log, show)
+        ending, stop = process.train(plan.flags(run), directory / run.name, log, show)
         write_json(ending_file(directory, run), ending._asdict())
         if stop:
-            raise train_process.StopSweep(stop)
+            raise process.StopSweep(stop)
         return result(directory, plan, run)
 
 

@@ -1,0 +1,91 @@
+"""Converts a published directory to a workdir, or a workdir to a published directory, of Hugging Face or of ELMo."""
+
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from lmrep.core.errors import UserError
+from lmrep.core.input_files import check_plain
+from lmrep.core.paths import as_path
+from lmrep.inference import encode
+from lmrep.interop import bilm, conversion
+from lmrep.storage import remote_workdir
+
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+MEGABYTE = 10**6
+
+
+class Conversion(NamedTuple):
+    """The result of `convert`."""
+
+    directory: Path  # the new directory
+    name: str  # the class of the published checkpoint, such as BertForMaskedLM, or ELMo
+    parameters: int  # how many
+    remarks: list[str]  # what was kept beside the parameters, left out or added; the certificate
+
+
+def convert(
+    source: str | os.PathLike, target: str | os.PathLike, *, to: str = "workdir", part: str = "",
+    step: int | None = None, shard_mb: int = 5000, sentence_transformers: str = "",
+) -> Conversion:
+    """Makes a workdir of a published directory, or a published directory of a workdir, as `lmrep convert` does.
+
+    Args:
+      source: the published directory, or the workdir.
+      target: the new directory; it must not exist, or be empty.
+      to: what `target` becomes: "workdir", "huggingface" or "bilm", ELMo's files.
+      part: the network to write, of a run that trains two; "" for the main one.
+      step: the step of the checkpoint; None for the default one.
+      shard_mb: the largest size of a file of tensors, in megabytes.
+      sentence_transformers: "mean", "max" or "cls": the pooling by which the sentence-transformers library loads the
+        directory too; "" for transformers alone.
+
+    Raises:
+      UserError: there is nothing to convert in `source`, nothing published can hold it, or `target` is not empty.
+      RunFault: the outputs of both differ, a checkpoint is damaged, or the disk is full; nothing is written.
+    """
+    for name, value in (("part", part), ("sentence_transformers", sentence_transformers)):
+        if value and to != "huggingface":
+            raise UserError(f"--{name} is {value!r}; it needs --to=huggingface"
+                            + " and a run that has two networks" * (name == "part"))
+    if sentence_transformers:
+        encode.check_choice("sentence_transformers", sentence_transformers, encode.POOLINGS)
+    given, target = as_path(source), Path(as_path(target))
+    source = remote_workdir.local_copy(given, step)
+    is_elmo = bilm.is_published(source)
+    if not is_elmo:
+        _check_source(source, given, to)
+    if (not is_elmo and conversion.is_workdir(source)) != (to != "workdir"):
+        raise UserError(f"{source} is a workdir already; to write a published directory, add --to=huggingface or "
+                        "--to=bilm" if to == "workdir" else
+                        f"{source} is a published directory already; to convert it to a workdir, leave --to out")
+    if is_elmo or to == "bilm":
+        name = "ELMo"
+        params, remarks = bilm.to_workdir(source, target) if is_elmo else bilm.to_published(source, target, step)
+    else:
+        converted = (conversion.to_workdir(source, target) if to == "workdir" else conversion.to_published(
+            source, target, step, shard_mb * MEGABYTE, part, sentence_transformers))
+        name, params = converted.checkpoint.class_name, converted.checkpoint.params
+        remarks = [*converted.remarks, str(converted.certificate)]
+    return Conversion(target, name, sum(value.size for value in params.values()), [*remarks])
+
+
+def _check_source(source: Path, name: str, to: str) -> None:
+    """Raises UserError if `source` is no directory to convert. `name` is the path as the user gave it."""
+    if (source / "config.json").is_file():
+        return
+    if source.is_file():
+        check_plain(source)
+    if to != "workdir":
+        raise UserError(f"there is no run in {source}: it has no config.json; give the workdir of a run, as "
+                        "lmrep train made it" if source.is_dir() else
+                        f"there is no run {source}: no such directory; give the workdir of a run")
+    if source.is_dir():
+        raise UserError(f"{source} has no config.json; give the directory of a published checkpoint")
+    if HUB_NAME.fullmatch(name):
+        local = name.rpartition("/")[2]
+        raise UserError(f"there is no directory {name}; if that is a model of the Hugging Face Hub, download it first: "
+                        f"hf download {name} --local-dir {local}   (pip install huggingface_hub), then "
+                        f"lmrep convert {local} TARGET")
+    raise UserError(f"there is no directory {source}; give the directory of a published checkpoint")
