@@ -39,7 +39,6 @@ from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, own_tokenizer
 from lmrep.experiment.record import UNKNOWN_STEPS, Data
 from lmrep.experiment.sweep import FILE as SWEEP
-from lmrep.experiment.task_data import STATISTICS
 from lmrep.inference import evaluate_task, feature_cache, prompts
 from lmrep.inference.evaluate import evaluate, other_corpus
 from lmrep.inference.load import load
@@ -48,6 +47,7 @@ from lmrep.interop import checkpoint_config, init_from
 from lmrep.interop.convert import convert
 from lmrep.interop.save import save
 from lmrep.layers import attention_backends
+from lmrep.metrics import verdict
 from lmrep.objectives.base import FrozenParts
 from lmrep.planning import accelerators, energy, flops, run_cost
 from lmrep.storage import provenance, remote_workdir, trial, workdir
@@ -80,8 +80,9 @@ class Outcome(NamedTuple):
       before_step: of `before`.
       best_step: of the checkpoint that `after` is of, for a task; 0: the last.
       intervals: bootstrap 95 % intervals of `after`, for a task.
-      unigram_loss: of predicting tokens by their frequency in the training split, in nats.
       splits: those that the run's data have.
+      comparison: what the run is compared with, and the run as the last row.
+      verdict: what it loses to, why, and what to change; "" if it loses to nothing.
     """
 
     steps: int
@@ -90,10 +91,11 @@ class Outcome(NamedTuple):
     prompts: tuple[str, ...] = ()
     example: str = ""
     before_step: int = 0
-    unigram_loss: float | None = None
     best_step: int = 0
     splits: tuple[str, ...] = ()
     intervals: dict[str, list[float]] = {}  # noqa: RUF012
+    comparison: tuple[verdict.Row, ...] = ()
+    verdict: str = ""
 
 
 def train(
@@ -143,7 +145,7 @@ def train(
             prepared = _prepare(experiment, directory, data_dir, checkpoints.steps(), local=not url)
         checks.check_same_record(prepared.record)
         reached = _train(prepared, directory, checkpoints, sizes, command, profile, local=not url)
-        return _finish(directory, url, data_dir, prepared.data)._replace(steps=reached)
+        return _finish(directory, url, data_dir, prepared.data, reached)
 
 
 def _with_data(experiment: Experiment, data: Mapping[str, Iterable], data_dir: Path) -> Experiment:
@@ -238,25 +240,26 @@ def _train(
         return int(trainer.run(resumed).step)
 
 
-def _finish(directory: Path, url: str | None, data_dir: Path, data: Data) -> Outcome:
-    """Writes the predictions for labelled examples and the report of a run that has ended."""
+def _finish(directory: Path, url: str | None, data_dir: Path, data: Data, reached: int) -> Outcome:
+    """Writes the predictions for labelled examples, results.json and the report of a run that has ended at step
+    `reached`."""
     if jax.process_index() == 0 and (spent := run_cost.read(directory)):
         log.info("cost: %s", run_cost.sentence(spent))
-    experiment, best = data.experiment, None
+    experiment, run = data.experiment, None
     if data.records:
         run = agreed(lambda: load(url or directory))  # all processes read a checkpoint together
         run = dataclasses.replace(run, directory=directory)  # where it writes
-        best = by_first_process(lambda: _predict_splits(run, data))
+    outcome = _outcome(directory, experiment)._replace(steps=reached)
+    fields = by_first_process(lambda: _results(directory, run, data, outcome))
+    outcome = outcome._replace(**fields | {"comparison": tuple(map(verdict.Row._make, fields["comparison"]))})
     if experiment.log.report:
         _report(directory, data_dir)
-    outcome = _outcome(directory, experiment)
     if data.records:
-        return outcome._replace(splits=tuple(data.splits), **(best or {}))
+        return outcome._replace(splits=tuple(data.splits))
     texts = prompts.sample_prompts(experiment.samples, experiments.capabilities(experiment), data.corpus,
                                    experiments.build_model(experiment).max_length)
     return outcome._replace(
-        prompts=tuple(texts), splits=tuple(name for name, store in data.splits.items() if store.tokens),
-        unigram_loss=data.tokenizer.vocabulary.unigram_loss)
+        prompts=tuple(texts), splits=tuple(name for name, store in data.splits.items() if store.tokens))
 
 
 def _check_directory(directory: Path, experiment: Experiment, steps: Sequence[int], trying: bool) -> None:
@@ -276,22 +279,41 @@ def _checkpoint_size(stage: Stage) -> int:
     return trial.checkpoint_size(states.saved(states.shapes(stage.objective, stage.optimizer, stage.batch_size)))
 
 
-def _predict_splits(run: Run, data: Data) -> dict[str, Any] | None:
-    """Writes the predictions of the best checkpoint for the splits that were not trained on, and their metrics.
+def _results(directory: Path, run: Run | None, data: Data, outcome: Outcome) -> dict[str, Any]:
+    """Compares a run, and writes results.json. Of a task, also writes the predictions of the best checkpoint, `run`,
+    for the splits that were not trained on.
+
+    Args:
+      outcome: has what was validated in training.
 
     Returns:
-      Fields of `Outcome`: what it reaches on the validation split; None without one.
+      Fields of `Outcome`, as JSON.
     """
-    results = {}
-    for split, examples in data.splits.items():
+    experiment, fields, results, bag = data.experiment, {}, {}, None
+    for split, examples in data.splits.items() if run else ():
         if split != "train":
             results[split] = evaluate_task.predict_records(run, data.records[split], split, examples)
             evaluate_task.write(run, split, data.records[split], results[split])
-    intervals = evaluate_task.write_results(run, results)
-    if "validation" not in results:
-        return None
-    return {"after": results["validation"].metrics, "best_step": run.step, "intervals": intervals["validation"],
-            "example": _example(data)}
+    if "validation" in results:
+        fields = {"after": results["validation"].metrics, "best_step": run.step, "example": _example(data),
+                  "intervals": evaluate_task.intervals(results["validation"])}
+        bag = evaluate_task.compare_with_bag_of_words(directory, data)
+        outcome = outcome._replace(**fields)
+    metrics = task_data.metrics(experiment, experiments.resolve_stages(experiment)[-1].objective_name)
+    rows = verdict.comparison(
+        metrics, outcome.before, outcome.after, before_step=outcome.before_step,
+        step=outcome.best_step or outcome.steps, intervals=outcome.intervals, bag=bag,
+        unigram_loss=None if run else data.tokenizer.vocabulary.unigram_loss)
+    evaluate_task.write_results(directory, rows, run, results)
+    text = verdict.sentence(metrics, rows, outcome.intervals)
+    if text:
+        train, validation = logs.lines(directory, "train"), logs.validations(directory)
+        compared = build.comparable(validation, experiments.resolve_stages(experiment))
+        train = [line for line in train if line["step"] > compared[0]["step"]]
+        text += "\n" + verdict.advice(
+            train, compared, labelled=bool(run), pretrained=bool(experiment.init or experiment.frozen),
+            **({"examples": len(data.records["train"])} if run else {"tokens": data.splits["train"].tokens}))
+    return {**fields, "comparison": rows, "verdict": text}
 
 
 def _example(data: Data) -> str:
@@ -340,9 +362,9 @@ def _writers(experiment: Experiment, directory: Path) -> list:
 def _write_record(directory: Path, record: dict, data: Data, command: Sequence[str]) -> None:
     """Writes config.json, the statistics of labelled examples, the tokenizer and a line of provenance.jsonl."""
     workdir.write_config(directory, record)
+    evaluate_task.keep_bag_of_words(directory)
     if data.records:
-        write_json(directory / STATISTICS, inspection.label_statistics(data))
-        (directory / evaluate_task.RESULTS).unlink(missing_ok=True)  # it is written at the end
+        write_json(directory / task_data.STATISTICS, inspection.label_statistics(data))
     try:
         data.tokenizer.save(directory / "tokenizer")
     except OSError as error:

@@ -74,7 +74,7 @@ def test_the_outcome_compares_validations_of_one_length(home, tmp_path):
 def test_workdir_contains_the_documented_files(home, outcome):
     names = {path.name for path in (home / "run").iterdir() if not path.name.startswith(".")}
     assert names == {"config.json", "metrics.jsonl", "timing.jsonl", "provenance.jsonl", "cost.jsonl", "tokenizer",
-                     "checkpoints"}
+                     "checkpoints", "results.json"}
     assert Checkpoints(home / "run/checkpoints").steps()[-1] == STEPS
     [entry] = [json.loads(line) for line in (home / "run/provenance.jsonl").open()]
     assert entry["command"] == "python mine.py" and entry["config"]["optimizer"]["learning_rate"] == 1e-2

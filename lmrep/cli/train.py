@@ -8,10 +8,9 @@ Processes started together by srun, mpirun, torchrun, a Kubernetes Job or on the
 Elsewhere set JAX_COORDINATOR_ADDRESS=HOST:PORT, JAX_NUM_PROCESSES and JAX_PROCESS_ID; see launch/README.md. Process 0
 prints; errors are printed by the process that raises them."""
 
-import math
 import shlex
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +20,14 @@ from lmrep.core.errors import UserError
 from lmrep.core.host import check_backend
 from lmrep.core.messages import show_messages
 from lmrep.distributed import process_group
-from lmrep.metrics import (
-    COMMON,
-    UNIGRAM_LOSS,
-    Metric,
-    advice,
-    baseline,
-    baseline_title,
-    beats,
-    is_token_loss,
-    judged,
-)
+from lmrep.metrics import Metric, verdict
 
 FLAGS = {
     "data_dir": DATA_DIR,
     "profile": Flag(0, "the number of steps to trace into WORKDIR/profile, after a few warm-up steps",
                     bounds=at_least(0)),
 }
+COLUMNS = 4  # of figures, beside each other
 
 
 def run(arguments: Arguments) -> int:
@@ -78,63 +68,28 @@ def _page(workdir: str) -> Path:
 
 
 def summary(outcome: Any, metrics: Mapping[str, Metric]) -> str:
-    """Says what the model learned: the last validation, and the first that compares with it, by the metrics."""
-    before, after = outcome.before, outcome.after
-    first = f"at step {outcome.before_step:,}" if outcome.before_step else "before training"
+    """Says what the model learned: a table of what it is compared with, and what it loses to."""
     lines = [f"\nTrained to step {outcome.steps:,}."]
     if outcome.best_step:
         lines.append(f"The best checkpoint is that of step {outcome.best_step:,}.")
-
-    def change(name: str, show: Callable[[float], str]) -> str:
-        now = show(after[name])
-        return f"{show(before[name])} {first}, now {now}" if name in before else now
-
-    def interval(name: str, metric: Metric) -> str:
-        low, high = outcome.intervals.get(name, (None, None))
-        return "" if low is None else f"   95 % interval {low:{metric.format}} to {high:{metric.format}}"
-
-    def line(what: str, value: float, metric: Metric) -> str:
-        return f"  {what:42} {value:>8{metric.format}}"
-
-    def known(name: str) -> float | None:
-        return outcome.unigram_loss or None if name == UNIGRAM_LOSS else after.get(name)
-
-    judgements = judged(metrics, known)
-    perplexities = [name for name, metric in metrics.items() if name in after and metric.perplexity]
-    for name, metric in metrics.items():
-        if name not in after:
-            continue
-        trivial = baseline(metric, known)
-        if metric.perplexity:
-            which = f" ({metric.title.removesuffix(' loss').lower()})" if len(perplexities) > 1 else ""
-            lines.append(f"Perplexity of held-out text{which}: {change(name, perplexity)}"
-                         + (f" ({baseline_title(metric, metrics).lower()}: {perplexity(trivial)})" if trivial else ""))
-        elif trivial is not None and not is_token_loss(metric):
-            now = after[name]
-            ratio = f"   {now / trivial:.1f} times the baseline" if trivial > 0 and metric.higher_is_better else ""
-            lines += [f"{metric.title} on held-out text:", line(baseline_title(metric, metrics), trivial, metric)]
-            lines += [line(f"this model {first}", before[name], metric)] if name in before else []
-            lines.append(line("this model now", now, metric) + (interval(name, metric) or ratio))
-            if not judgements[name].better:
-                lines.append("  This run failed by this figure: it is no better than the baseline.")
-        elif metric.headline or metric.unit == "fraction" or name in outcome.intervals:
-            text = change(name, lambda value, form=metric.format: format(value, form))
-            lines.append(f"{metric.title} on held-out text: {text}{interval(name, metric)}")
-    if worse := [one for one in judgements.values() if not one.better]:
-        losses = [str(one) for one in worse if is_token_loss(one.metric)]
-        lines += [f"This run is no better than a trivial predictor by {' and '.join(losses)}."] if losses else []
-        lines.append(advice(before.get("loss"), after.get("loss")))
-    below = [f"{metric.title.lower()} ({before[name]:{metric.format}} {first}, now {after[name]:{metric.format}})"
-             for name, metric in {**COMMON, **(metrics if outcome.best_step else {})}.items()  # those of tasks
-             if metric.headline and name in before and name in after and beats(metric, before[name], after[name])]
-    if below:
-        lines.append(f"This run ended below its start by {' and '.join(below)}.")
-    return "\n".join(lines)
+    if cells := verdict.table(metrics, outcome.comparison, outcome.intervals):
+        lines += ["On held-out text:", *aligned(cells)]
+    return "\n".join([*lines, *filter(None, [outcome.verdict])])
 
 
-def perplexity(loss: float) -> str:
-    """Formats the perplexity, exp(loss)."""
-    return f"{math.exp(min(loss, 700)):,.1f}"
+def aligned(cells: Sequence[Sequence[str]]) -> list[str]:
+    """Formats a table, whose first row is its head, in blocks of at most `COLUMNS` columns of figures."""
+    lines, (head, *rows) = [], cells
+    for first in range(1, len(head), COLUMNS):
+        columns = [0, *range(first, min(first + COLUMNS, len(head)))]
+        titles = [textwrap.wrap(head[i], 20) for i in columns]
+        height = max(map(len, titles))
+        block = [*zip(*([""] * (height - len(title)) + title for title in titles), strict=True),
+                 *([row[i] for i in columns] for row in rows)]
+        widths = [max(map(len, column)) for column in zip(*block, strict=True)]
+        lines += [f"  {row[0]:{widths[0]}}" + "".join(
+            f"  {cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)) for row in block]
+    return [line.rstrip() for line in lines]
 
 
 def samples(run, texts: Sequence[str]) -> str:

@@ -18,13 +18,14 @@ import difflib
 import functools
 import math
 import operator
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from lmrep.core.errors import UserError
+from lmrep.core.errors import Broken, UserError
 from lmrep.core.messages import shown
 
 Record = TypeVar("Record")
@@ -62,8 +63,13 @@ class Bounds:
         return ""
 
 
-def setting(default: Any, help: str, **bounds) -> Any:
-    """Declares a field of a record: its default, its meaning, and its `Bounds` as keywords."""
+def setting(default: Any, help: str = "", **bounds) -> Any:
+    """Declares a field of a record: its default, its meaning, and its `Bounds` as keywords. Raises Broken, which names
+    the file and line of the call, if the meaning is missing."""
+    if not help:
+        caller = sys._getframe(1)
+        raise Broken(f"{caller.f_code.co_filename}, line {caller.f_lineno}: setting({shown(default)}) does not say "
+                     "what the field means; expected a text after the default; correct this component")
     metadata = {"bounds": Bounds(help, **bounds)}
     if isinstance(default, dict | list) or dataclasses.is_dataclass(default):
         return dataclasses.field(default_factory=lambda: default, metadata=metadata)

@@ -121,6 +121,9 @@ def checked_task(name: str, row: TaskDef) -> TaskDef:
             raise UserError(f"{what}: score gives {len(result.predictions):,} predictions for {len(records):,} "
                             "records; correct this component")
         _check_names(what, "score measures", result.metrics, {*metrics, "loss"})
+        if result.metrics and row.best and row.best not in result.metrics:
+            raise UserError(f"{what}: its row compares checkpoints by {row.best!r}, which score does not measure; it "
+                            f"measures {', '.join(result.metrics)}; correct this component")
         return result
 
     def guarded(function: Callable) -> Callable:

@@ -20,17 +20,19 @@ from lmrep.data import records as labelled_data
 from lmrep.data.records import Record
 from lmrep.data.records.examples import Examples
 from lmrep.experiment import build, task_data
-from lmrep.experiment.config import Experiment, stage_at
+from lmrep.experiment.config import Experiment, resolve_stages, stage_at
+from lmrep.experiment.record import Data
 from lmrep.inference.encode import batch_size, batch_tokens
+from lmrep.metrics import verdict
 from lmrep.metrics.bootstrap import bootstrap
 from lmrep.metrics.tasks import TASK_METRICS
-from lmrep.tasks import TASKS, frozen_features
+from lmrep.tasks import TASKS, bag_of_words, frozen_features
 from lmrep.tasks.base import Result, collate
 from lmrep.tasks.known import KNOWN
 from lmrep.training.metrics_log import validations
 
 FOLDER = "predictions"  # of the workdir
-RESULTS = "results.json"  # of the workdir: the metrics of the best checkpoint on splits that were not trained on
+RESULTS = "results.json"  # of the workdir: what a run is compared with, and the metrics of a task's best checkpoint
 
 TFDS = "tfds:"  # begins the name of a TFDS data set and split, given in place of files
 IN_FLIGHT = 4  # batches that the devices may be ahead of the host
@@ -242,18 +244,66 @@ def finite_or_text(values: Mapping[str, float]) -> dict[str, float | str]:
     return {name: value if math.isfinite(value) else str(value) for name, value in values.items()}
 
 
-def write_results(run: Any, results: Mapping[str, Result]) -> dict[str, dict[str, list[float]]]:
-    """Writes results.json: the metrics of a run on each split of `results`, and the weights that it learned for mixing
-    frozen layers. Returns {split: intervals}, as `intervals` does."""
-    by_split = {split: intervals(result) for split, result in results.items()}
+def comparison_rows(directory: Path) -> list[verdict.Row]:
+    """Reads the rows of `lmrep.metrics.verdict.comparison` in results.json; [] where there are none, or it is
+    damaged."""
+    try:
+        content = json.loads((directory / RESULTS).read_bytes())
+        return [verdict.Row(row["kind"], row["title"], {name: float(value) for name, value in row["metrics"].items()})
+                for row in content["comparison"]]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
+
+
+def comparison_record(rows: Sequence[verdict.Row]) -> list[dict[str, Any]]:
+    """Converts the rows of a comparison to JSON."""
+    return [{"kind": row.kind, "title": row.title, "metrics": finite_or_text(row.metrics)} for row in rows]
+
+
+def keep_bag_of_words(directory: Path) -> None:
+    """Removes results.json, which is written at the end, except for the row of the bag of words."""
+    if row := bag_of_words_row(directory):
+        write_results(directory, [row], None, {})
+    else:
+        (directory / RESULTS).unlink(missing_ok=True)
+
+
+def bag_of_words_row(directory: Path) -> verdict.Row | None:
+    """Reads the row of the bag of words in results.json; None where there is none."""
+    return next((row for row in comparison_rows(directory) if row.kind == verdict.BAG_OF_WORDS), None)
+
+
+def compare_with_bag_of_words(directory: Path, data: Data) -> verdict.Row | None:
+    """Returns the row of the bag of words in results.json or, the first time, computes it. None for tasks without one,
+    and where it fails, which is a warning."""
+    name = data.experiment.objective["name"]
+    if row := bag_of_words_row(directory):
+        return row
+    if name not in bag_of_words.TASK_NAMES or data.experiment.sources or "validation" not in data.records:
+        return None
+    try:
+        result, texts = bag_of_words.evaluate(
+            name, resolve_stages(data.experiment)[0].objective, data.records["train"], data.records["validation"])
+    except Exception as error:  # the run is complete without it
+        log.warning("the bag of words, which the run is compared with, could not be computed: %s", error)
+        return None
+    some = f" (of {texts:,} training texts)" if texts < len(data.records["train"]) else ""
+    return verdict.Row(verdict.BAG_OF_WORDS, f"a bag of words{some}", result.metrics) if result.metrics else None
+
+
+def write_results(directory: Path, rows: Sequence[verdict.Row], run: Any, results: Mapping[str, Result]) -> None:
+    """Writes results.json: what a run is compared with and, for a task, the metrics of the loaded `run` on each split
+    of `results` and the weights that it learned for mixing frozen layers."""
     evaluations = [{"step": run.step, "split": split, "examples": len(result.predictions),
                     "metrics": finite_or_text(result.metrics), "intervals": {
-                        name: bounds for name, bounds in by_split[split].items() if all(map(math.isfinite, bounds))}}
+                        name: bounds for name, bounds in intervals(result).items() if all(map(math.isfinite, bounds))}}
                    for split, result in results.items() if result.metrics]
-    c = stage_at(run.experiment, run.step).objective
-    mixes = frozen_features.mixes(run.params, c, run.objective.name, run.frozen)
-    write_json(run.directory / RESULTS, {"evaluations": evaluations, **({"mixes": mixes} if mixes else {})})
-    return by_split
+    mixes = []
+    if run is not None:
+        c = stage_at(run.experiment, run.step).objective
+        mixes = frozen_features.mixes(run.params, c, run.objective.name, run.frozen)
+    write_json(directory / RESULTS, {"evaluations": evaluations, **({"mixes": mixes} if mixes else {}),
+                                     "comparison": comparison_record(rows)})
 
 
 def write(run: Any, name: str, records: Sequence[Record], result: Result) -> list[Path]:

@@ -8,7 +8,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-UNIGRAM_LOSS = "unigram_loss"
+UNIGRAM_LOSS, MOST_FREQUENT = "unigram_loss", "most_frequent_accuracy"  # of predicting tokens by their frequency
+CORRELATION = "correlation"  # a unit
 COMPLEMENT, MAJORITY, ENTROPY = "1 - ", "majority of ", "entropy of "
 NO_BASELINE = "none"
 
@@ -19,7 +20,8 @@ class Metric(NamedTuple):
     `baseline` names the metric whose value a trivial predictor reaches: "name", or "1 - name" for its complement. If
     that metric is the fraction p of one of two classes, "majority of name" is max(p, 1 - p), the accuracy of a constant
     prediction, and "entropy of name" its loss in nats. UNIGRAM_LOSS, which is no metric, is the entropy of the training
-    text's token frequencies. NO_BASELINE states that there is none; a comment says why.
+    text's token frequencies. NO_BASELINE states that there is none; a comment says why. A correlation needs none: that
+    of a constant prediction is 0.
     """
 
     title: str  # for people
@@ -84,6 +86,8 @@ def baseline(metric: Metric, value: Callable[[str], float | None]) -> float | No
     """
     if is_token_loss(metric):
         return value(UNIGRAM_LOSS)
+    if metric.unit == CORRELATION:
+        return 0.0
     names = baseline_names(metric)
     trivial = value(names[0]) if names else None
     if trivial is None or not math.isfinite(trivial):
@@ -103,19 +107,16 @@ def beats(metric: Metric, value: float, trivial: float) -> bool:
 
 
 def baseline_title(metric: Metric, known: Mapping[str, Metric]) -> str:
-    """Describes the trivial predictor of a metric; `known` has the metrics by name."""
-    if is_token_loss(metric):
-        return "Predicting by token frequency"
-    if metric.baseline.startswith((MAJORITY, ENTROPY)):
-        return "A constant prediction"
+    """Names the trivial predictor of a metric; `known` has the metrics by name."""
+    if is_token_loss(metric) or metric.baseline == MOST_FREQUENT:
+        return "token frequencies (unigram)"
+    if metric.unit == CORRELATION or metric.baseline.startswith((MAJORITY, ENTROPY)):
+        return "a constant prediction"
     name = metric.baseline.removeprefix(COMPLEMENT)
     title = known.get(name, Metric(name)).title
-    return f"Chance ({COMPLEMENT}{title.lower()})" if metric.baseline.startswith(COMPLEMENT) else title
-
-
-# Judging whether a run learned
-
-RISE, FALL = 0.02, 0.05  # relative changes of a loss: one that rose by more than RISE, or fell by less than FALL
+    if metric.baseline.startswith(COMPLEMENT):
+        return f"chance ({COMPLEMENT}{title.lower()})"
+    return title.partition(" of ")[2] or title.lower()  # "Accuracy of the most frequent class"
 
 
 class Judgement(NamedTuple):
@@ -142,18 +143,5 @@ def judged(metrics: Mapping[str, Metric], value: Callable[[str], float | None]) 
     for name, metric in metrics.items():
         now, trivial = value(name), baseline(metric, value)
         if now is not None and trivial is not None:
-            judgements[name] = Judgement(metric, now, trivial, baseline_title(metric, metrics).lower())
+            judgements[name] = Judgement(metric, now, trivial, baseline_title(metric, metrics))
     return judgements
-
-
-def advice(first: float | None, last: float | None) -> str:
-    """Says what to change in a run that is no better than a trivial predictor, given its first and last loss."""
-    if first is None or last is None or not math.isfinite(first):
-        return "Train longer, and compare learning rates."
-    change = f"from {first:.4g} to {last:.4g}"
-    if not last <= first * (1 + RISE):
-        return f"The loss rose {change}: lower optimizer.learning_rate, or lengthen its warm-up."
-    if last > first * (1 - FALL):
-        return (f"The loss hardly fell, {change}: train longer or raise optimizer.learning_rate; a narrow network also "
-                "needs larger initial weights (about 1 / sqrt(width)).")
-    return f"The loss fell {change}: train longer."

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lmrep.metrics import (
+    CORRELATION,
     Metric,
     accuracy_metric,
     answers,
@@ -51,7 +52,7 @@ def _fraction(title: str, unit: str) -> Metric:
 
 
 def _correlation(title: str) -> Metric:
-    return Metric(title, "correlation", True, ".4f")
+    return Metric(title, CORRELATION, True, ".4f")
 
 
 def _precision_recall_f1(prefix: str, titles: Sequence[str], statistics: Statistics) -> dict[str, TaskMetric]:

@@ -293,12 +293,17 @@ class Progress:
 
 
 def validations(workdir: Path) -> list[Line]:
-    """Reads the validation lines of metrics.jsonl; skips damaged lines with a warning. Non-finite numbers are strings,
+    """Reads the validation lines of metrics.jsonl, as `lines` does."""
+    return lines(workdir, "validation")
+
+
+def lines(workdir: Path, split: str) -> list[Line]:
+    """Reads the lines of a split in metrics.jsonl; skips damaged lines with a warning. Non-finite numbers are strings,
     such as "nan". Raises UserError if the file cannot be read."""
-    lines = read_lines(MetricsLine, workdir / METRICS) or Lines([], [])
-    if lines.damaged:
-        log.warning("%s: %s", workdir / METRICS, lines.note)
-    return [line for line in lines.records if line["split"] == "validation"]
+    content = read_lines(MetricsLine, workdir / METRICS) or Lines([], [])
+    if content.damaged:
+        log.warning("%s: %s", workdir / METRICS, content.note)
+    return [line for line in content.records if line["split"] == split]
 
 
 def _record(step: int, split: str, values: Mapping[str, float]) -> dict:

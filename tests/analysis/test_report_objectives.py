@@ -122,7 +122,7 @@ def test_language_model_is_evaluated_by_its_perplexity(causal):
     text = prose.verdict(causal).text
     for expected in (f"{last['lm_accuracy']:.2%}", f"(perplexity {prose.perplexity(last['lm_loss'])})",
                      f"(perplexity {prose.perplexity(first['lm_loss'])}) before training",
-                     f"(perplexity {baseline}) for predicting by token frequency"):
+                     f"(perplexity {baseline}) for token frequencies (unigram)"):
         assert expected in text
     assert "the objective causal" in prose.subject(causal)
 

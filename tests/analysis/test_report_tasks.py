@@ -14,6 +14,7 @@ from lmrep.analysis.report.results import Confusion
 from lmrep.data.records import Record
 from lmrep.experiment import config as experiments
 from lmrep.experiment.fine_tuning import compose_known
+from lmrep.metrics.verdict import BAG_OF_WORDS, Row
 from lmrep.tasks import TASKS
 from lmrep.tasks.known import published
 from lmrep.tasks.tagging import Config as TaggingConfig
@@ -107,7 +108,7 @@ def test_verdict_compares_with_the_baseline(data, accuracy, interval, mark, text
     line = {"step": 8, "loss": 0.5, "accuracy": accuracy, "majority_accuracy": 0.525}
     evaluation = {"step": 8, "split": "validation", "examples": 40, "metrics": line,
                   "intervals": {"accuracy": interval} if interval else {}}
-    results = dataclasses.replace(data.results, evaluations=[evaluation])
+    results = dataclasses.replace(data.results, evaluations=[evaluation], bag=None)
     run = dataclasses.replace(data, validation=[line], results=results)
     verdict = prose.verdict(run)
     assert verdict.mark == mark and text in verdict.headline and "52.50%" in verdict.text
@@ -115,6 +116,18 @@ def test_verdict_compares_with_the_baseline(data, accuracy, interval, mark, text
     assert ("recipe=mosbach" in advice) == (mark == "bad")
     unfinished = prose.verdict(dataclasses.replace(run, step=4))
     assert "failed" not in unfinished.headline and unfinished.mark == mark
+
+
+def test_a_run_below_a_bag_of_words_says_so_and_the_page_has_both(data, html, workdir):
+    bag = Row(BAG_OF_WORDS, "a bag of words", {"accuracy": 0.9})
+    line = {"step": 8, "loss": 0.5, "accuracy": 0.8, "majority_accuracy": 0.525}
+    run = dataclasses.replace(data, validation=[line], results=dataclasses.replace(data.results, bag=bag))
+    assert prose.verdict(run)[:2] == ("bad", "This run is no better than a bag of words (by accuracy).")
+    assert page.comparison(run)[1:4] == [["the most frequent class", "52.50%"], ["a bag of words", "90.00%"],
+                                         ["this model at step 8", "80.00%"]]
+    rows = json.loads((workdir / "results.json").read_text())["comparison"]
+    assert page.comparison(data)[1:-1] == [[row["title"], f"{row['metrics']['accuracy']:.2%}"] for row in rows]
+    assert all(row["title"] in html.text for row in rows)
 
 
 def test_a_run_that_ends_below_its_start_says_so(data):

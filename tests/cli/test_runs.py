@@ -268,8 +268,8 @@ def test_loss_that_is_not_finite_exits_3(home, tmp_path, compilations):
 
 def test_training_prints_results_and_next_commands(home):
     printed = (home / "printed").read_text()
-    for text in ("Trained to step 12.", "Accuracy of the most frequent token", "this model before training",
-                 "this model now", "The [MASK] cat sees the old dog.", "\nNext:\n", f"--workdir={home}/run",
+    for text in ("Trained to step 12.", "token frequencies (unigram)", "this model before training",
+                 "this model at step 12", "The [MASK] cat sees the old dog.", "\nNext:\n", f"--workdir={home}/run",
                  f"lmrep report {home}/run;"):  # which this run did not write
         assert text in printed
 

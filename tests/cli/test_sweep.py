@@ -163,7 +163,7 @@ def test_refused_runs_are_tried_again_and_all_failures_are_an_error(home):
 def test_run_at_the_baseline_counts_as_failed(home):
     result = run_sweep(home, f"--grid={RATE}=0.2,0.3", "--seeds=0")
     assert [one["at_baseline"] for one in results(home)["settings"]] == [1, 0] and result.code == 0
-    reason = "mlm_accuracy 20.00% is no better than 20.00% (accuracy of the most frequent token)"
+    reason = "mlm_accuracy 20.00% is no better than 20.00% (token frequencies (unigram))"
     assert f"\nfailed: learning_rate=0.2/seed=0: {reason}\n" in result.out
 
 

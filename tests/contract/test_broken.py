@@ -9,6 +9,7 @@ import optax
 import pytest
 
 import lmrep
+from lmrep.config.record import setting
 from lmrep.core.components import component_table
 from lmrep.core.errors import Broken, UserError
 from lmrep.core.params import ParamSpec
@@ -23,6 +24,7 @@ from lmrep.models.base import Encoded, ModelDef, NetworkLoss
 from lmrep.objectives import OBJECTIVES
 from lmrep.optimizers import OPTIMIZERS, SCHEDULES
 from lmrep.tasks import TASKS
+from lmrep.tasks.base import Result
 from tests import small
 from tests.contract import characters, convolution, endings, muon, skip, test_plugins, topics
 from tests.tasks import tiny
@@ -276,6 +278,19 @@ def test_an_error_in_a_function_of_a_task_names_the_task_and_its_file(name):
     called = getattr(checked.templates if inner else checked, name)
     with pytest.raises(UserError, match=r"^task 'topics' \(.*topics\.py\): KeyError: 'label' \(line .*correct this"):
         called(None, None)
+
+
+def test_a_task_whose_score_lacks_the_metric_of_checkpoints_is_named():
+    checked = contracts.checked_task("topics", topics.DEFINITION._replace(
+        score=lambda c, records, units, outputs: Result({"loss": 1.0}, [])))
+    with pytest.raises(UserError, match=r"^task 'topics' \(.*topics\.py\): .*checkpoints by 'micro_f1', which score "
+                                        "does not measure; it measures loss; correct this component"):
+        checked.score(topics.Config(), [], None, None)
+
+
+def test_a_setting_without_a_meaning_names_its_file():
+    with pytest.raises(Broken, match=rf"^{__file__}, line \d+: setting\(4\) does not say what the field means"):
+        setting(4, at_least=0)
 
 
 def test_a_task_whose_resolve_returns_no_config_is_named():

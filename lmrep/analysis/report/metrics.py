@@ -2,7 +2,7 @@
 
 import fnmatch
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from lmrep import metrics as definitions
@@ -10,10 +10,10 @@ from lmrep.analysis.report.run_data import RunData, unigram_loss
 from lmrep.config.record import flatten_config
 from lmrep.experiment import task_data
 from lmrep.experiment.record import ALL_OBJECTIVES, RESUMABLE_FIELDS
-from lmrep.metrics import COMMON, UNIGRAM_LOSS, Metric, baseline_names, is_token_loss
+from lmrep.metrics import COMMON, UNIGRAM_LOSS, Judgement, Metric, baseline_names, is_token_loss, verdict
+from lmrep.metrics.verdict import Row
 
 TIMING = {"tokens_per_second": Metric("Tokens per second", "tokens/s", True)}
-CORRELATION = "correlation"  # a unit
 NOT_METRICS = frozenset({"step", "split", "time", "tokens"})
 # Settings that can change validation examples, their targets or their tokens.
 VALIDATION_SETTINGS = ("evaluation.examples", "evaluation.seed", "length", "objective.*", "format.*", "data.*",
@@ -39,19 +39,47 @@ def headlines(run: RunData) -> dict[str, Metric]:
             and run.last("validation", name) is not None}
 
 
-def baseline(run: RunData, metric: Metric) -> float | None:
-    """Returns the score of a trivial predictor on validation data; None where it is not known."""
-    if metric.unit == CORRELATION:
-        return 0.0
-    return definitions.baseline(
-        metric, lambda name: unigram_loss(run) if name == UNIGRAM_LOSS else run.last("validation", name))
+def known(run: RunData) -> Callable[[str], float | None]:
+    """Returns the function name -> validation value of a metric, or UNIGRAM_LOSS; None where it is not known."""
+    return lambda name: unigram_loss(run) if name == UNIGRAM_LOSS else run.last("validation", name)
 
 
-def baseline_title(run: RunData, metric: Metric) -> str:
-    """Returns the name of the trivial predictor."""
-    if metric.unit == CORRELATION:
-        return "predictions that do not depend on the text"
-    return definitions.baseline_title(metric, declared(run)).lower()
+def judged(run: RunData) -> dict[str, Judgement]:
+    """Compares validation metrics with their baselines, {name: judgement}."""
+    return definitions.judged(declared(run), known(run))
+
+
+def interval(run: RunData, name: str) -> Sequence[float] | None:
+    """Returns the 95 % interval of a validation metric; None where it was not computed."""
+    return run.results and run.results.interval(run.judged.get("step", 0), name)
+
+
+def intervals(run: RunData) -> dict[str, Sequence[float]]:
+    """Returns the 95 % intervals of the validation metrics that have one."""
+    return {name: ends for name in declared(run) if (ends := interval(run, name))}
+
+
+def compared(run: RunData) -> list[Row]:
+    """Returns what a run is compared with, and the run as the last row; [] where nothing was validated."""
+    if not run.validation:
+        return []
+    metrics, first = declared(run), run.comparable[0]
+    metrics = {name: metric for name, metric in metrics.items() if name not in COMMON | TIMING}
+    after = {name: value for name in (*metrics, "loss") if (value := run.last("validation", name)) is not None}
+    return verdict.comparison(
+        metrics, first if first["step"] < run.judged["step"] else {}, after, before_step=first["step"],
+        step=run.judged["step"], unigram_loss=unigram_loss(run), intervals=intervals(run),
+        bag=run.results and run.results.bag)
+
+
+def advice(run: RunData) -> str:
+    """Says why a run loses to a row of its comparison, and what to change."""
+    first = run.comparable[0]["step"] if run.validation else 0
+    examples = run.results.splits.get("train", {}).get("examples", 0) if run.results else 0
+    tokens = run.prepared.stores["train"].tokens if run.prepared else 0
+    return verdict.advice(
+        [line for line in run.train if line["step"] > first], run.comparable, examples=examples, tokens=tokens,
+        pretrained=bool(run.experiment.init or run.experiment.frozen), labelled=run.results is not None)
 
 
 # Charts

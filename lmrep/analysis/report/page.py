@@ -25,7 +25,7 @@ from lmrep.core.errors import UserError
 from lmrep.core.messages import byte_size
 from lmrep.core.sharding import describe_sizes
 from lmrep.experiment import small_networks
-from lmrep.metrics import is_token_loss
+from lmrep.metrics import is_token_loss, verdict
 
 MAX_VALIDATIONS = 40  # lines of the table of validation metrics
 MAX_ITEMS = 40  # of a list that is the value of a field
@@ -37,9 +37,10 @@ def render(runs: Sequence[RunData]) -> str:
     return assets.environment().get_template("page.html.j2").render(
         runs=runs, labels=[run.label for run in runs], several=len(runs) > 1, merged=merged,
         labelled=labelled, all_labelled=len(labelled) == len(runs), baselines=" or ".join(dict.fromkeys(
-            judgement.against for run in runs for judgement in prose.judged(run).values()
+            judgement.against for run in runs for judgement in metrics.judged(run).values()
             if judgement.metric.baseline)),
-        page={function.__name__: function for function in (tiles, validations, headings, fields, differing)},
+        page={function.__name__: function for function in (
+            tiles, comparison, validations, headings, fields, differing)},
         tables=tables, recipes=recipes, plan_page=plan_page, chosen_numbers=small_networks.describe,
         objectives_change=any(len({repr(stage.objective) for stage in run.stages}) > 1 for run in runs),
         flops_known=any(run.flops_at(0) is not None for run in runs),
@@ -75,12 +76,12 @@ def _optional(value: float | None, show: str | Callable[[float], str]) -> str:
 
 def tiles(run: RunData) -> list[tuple[str, str, str]]:
     """Returns (name, value, note) of the most important figures."""
-    figures = []
+    figures, judged = [], metrics.judged(run)
     for name, metric in metrics.headlines(run).items():
-        base = metrics.baseline(run, metric)
+        base = judged[name].trivial if name in judged else None
         show = prose.perplexity if is_token_loss(metric) else metric.format
         title = metric.title.removesuffix(" loss") + " perplexity" if is_token_loss(metric) else metric.title
-        interval = prose.interval(run, name)
+        interval = metrics.interval(run, name)
         notes = [*([f"95%: {prose.between(interval, metric)}"] if interval else []),
                  *([f"baseline: {_optional(base, show)}"] if base is not None else [])]
         figures.append((title, _optional(run.last("validation", name), show), ", ".join(notes)))
@@ -93,6 +94,11 @@ def tiles(run: RunData) -> list[tuple[str, str, str]]:
         figures.append(("Steps", f"{run.step:,}", f"of {run.experiment.steps:,} planned"))
     figures.append(("Time", _optional(run_data.seconds(run), prose.duration), prose.device_hours(run)))
     return [figure for figure in figures if figure[1]]
+
+
+def comparison(run: RunData) -> list[list[str]]:
+    """Returns the table of what a run is compared with, its head first; [] where nothing was validated."""
+    return verdict.table(metrics.declared(run), metrics.compared(run), metrics.intervals(run))
 
 
 def _comparison(runs: Sequence[RunData]) -> dict[str, Any] | None:

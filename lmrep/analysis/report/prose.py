@@ -7,14 +7,15 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from lmrep.analysis.report import run_data
-from lmrep.analysis.report.metrics import baseline, baseline_title, declared, headlines
+from lmrep.analysis.report.metrics import advice, compared, declared, headlines, interval, intervals, judged
 from lmrep.analysis.report.recipes import compare, corpus
 from lmrep.analysis.report.run_data import RunData
 from lmrep.experiment.config import model_def
 from lmrep.experiment.record import ALL_OBJECTIVES
 from lmrep.experiment.task_data import data_of
 from lmrep.inference import prompts
-from lmrep.metrics import COMMON, Judgement, Metric, advice, baseline_names, beats, is_token_loss
+from lmrep.metrics import COMMON, Judgement, Metric, baseline_names, beats, is_token_loss
+from lmrep.metrics.verdict import BAG_OF_WORDS, lost, sentence
 
 # Factors between a metric and its baseline: of accuracies or error rates, and of perplexities.
 GOOD = 2.0  # from here on, training worked
@@ -30,21 +31,6 @@ class Verdict(NamedTuple):
     mark: str  # "good", "some", "bad" or "unknown"
     headline: str
     text: str = ""
-
-
-def judged(run: RunData) -> dict[str, Judgement]:
-    """Compares validation metrics with their baselines, {name: judgement}."""
-    judgements = {}
-    for name, metric in declared(run).items():
-        value, base = run.last("validation", name), baseline(run, metric)
-        if name not in COMMON and value is not None and base is not None:
-            judgements[name] = Judgement(metric, value, base, baseline_title(run, metric))
-    return judgements
-
-
-def interval(run: RunData, name: str) -> Sequence[float] | None:
-    """Returns the 95 % interval of a validation metric; None where it was not computed."""
-    return run.results and run.results.interval(run.judged.get("step", 0), name)
 
 
 def subject(run: RunData) -> str:
@@ -184,6 +170,8 @@ def _task_verdict(run: RunData) -> Verdict:
     if worse:
         return Verdict("some", f"The model is better than its baseline by {len(decisive) - worse} of {len(decisive)} "
                        "metrics.", text)
+    if any(row.kind == BAG_OF_WORDS for row, _ in lost(declared(run), compared(run))):
+        return Verdict("bad", sentence(declared(run), compared(run), intervals(run)), text)
     ends = {name: interval(run, name) for name in decisive}
     clear = {name: beats(judgement.metric, ends[name][not judgement.metric.higher_is_better], judgement.trivial)
              for name, judgement in decisive.items() if ends[name]}
@@ -258,9 +246,8 @@ def next_steps(run: RunData) -> list[tuple[str, str]]:
 
 def _task_advice(run: RunData, ended: bool) -> list[tuple[str, str]]:
     if ended and verdict(run).mark == "bad":
-        losses = [line["loss"] for line in run.validation if isinstance(line.get("loss"), int | float)]
-        text = advice(*(losses[0], losses[-1]) if len(losses) > 1 else (None, None))
-        return [(f"{text} On small data sets, try other seeds and recipe=mosbach, which trains for 20 epochs.", "")]
+        return [(f"{advice(run)} On small data sets, try other seeds and recipe=mosbach, which trains for 20 epochs.",
+                 "")]
     if ended and len(run.validation) > 2 and run.judged == run.validation[-1]:
         return [(f"{declared(run)[run.experiment.checkpoint.best].title} was best at the last step: train longer, "
                  "in another workdir, with a larger --config.epochs.", "")]
@@ -290,7 +277,7 @@ def _pretraining_advice(run: RunData, ended: bool) -> list[tuple[str, str]]:
                       f"{losses[-1][1]:.3f}. Train longer, in another workdir, since the learning-rate schedule covers "
                       "all steps:", again(run, f"--config.steps={2 * run.experiment.steps}")))
     if ended and verdict(run).mark == "bad":
-        steps.append((advice(losses[0][1] if len(losses) > 1 else None, losses[-1][1] if losses else None), ""))
+        steps.append((advice(run), ""))
     # The total loss may be weighted, so a loss of tokens is preferred.
     name = next((name for name, metric in headlines(run).items() if is_token_loss(metric)), "loss")
     validation, end = run.last("validation", name), run.validation[-1]["step"] if run.validation else run.step

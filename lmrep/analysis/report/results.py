@@ -1,7 +1,7 @@
 """The results of a run on labelled examples, from its workdir: evaluations, a confusion table, the worst examples.
 
     data.json                     statistics of the examples
-    results.json, eval.jsonl      metrics and intervals, from the end of training and from `lmrep evaluate`
+    results.json, eval.jsonl      metrics and intervals, from the end of training and from `lmrep evaluate`, a baseline
     predictions/validation.jsonl  validation examples with their predictions
 """
 
@@ -23,7 +23,8 @@ from lmrep.data.records import SPLITS, Record
 from lmrep.data.records.values import SPANS
 from lmrep.experiment.config import Experiment, resolve_stages
 from lmrep.experiment.task_data import STATISTICS, task_of
-from lmrep.inference.evaluate_task import FOLDER, RESULTS
+from lmrep.inference.evaluate_task import FOLDER, RESULTS, bag_of_words_row
+from lmrep.metrics.verdict import Row
 from lmrep.tasks.base import Comparison
 from lmrep.tasks.target_words import marked
 
@@ -78,6 +79,7 @@ class ResultsFile(TypedDict, total=False):
 
     evaluations: list[Evaluation]
     mixes: list[Mix]
+    comparison: list[Any]
 
 
 class Example(NamedTuple):
@@ -113,6 +115,7 @@ class Results:
     texts: Sequence[tuple[str, str]] = ()  # (source or "", text) of the first examples that are a single text
     records: Sequence[Record] = ()  # the first examples
     mixes: Sequence[Mapping[str, Any]] = ()  # a `Mix` for each learned mix of frozen layers
+    bag: Row | None = None  # the bag of words that the run is compared with
 
     def interval(self, step: int, metric: str) -> Sequence[float] | None:
         """Returns the 95 % interval of a metric of the checkpoint `step` on all validation data."""
@@ -129,7 +132,7 @@ def read(
     ended, mixes = _evaluations(written.get("evaluations", [])), written.get("mixes", [])
     best_step = next((evaluation["step"] for evaluation in ended if _is_validation(evaluation)), None)
     known = _evaluations([*ended, *evaluations])
-    compared, damaged = [], 0
+    bag, compared, damaged = bag_of_words_row(directory), [], 0
     for prediction in _compared(directory / FOLDER / "validation.jsonl", experiment):
         if prediction is None:
             damaged += 1
@@ -141,7 +144,7 @@ def read(
     step = next((evaluation["step"] for evaluation in known
                  if _is_validation(evaluation) and evaluation["examples"] == count), None)
     if not compared:
-        return Results(splits, known, best_step, mixes=mixes)
+        return Results(splits, known, best_step, mixes=mixes, bag=bag)
     wrong = [(texts, comparison) for _, texts, comparison in compared if comparison.loss > 0]
     worst = heapq.nlargest(WORST, wrong, key=lambda pair: pair[1].loss)
     counts = Counter(pair for _, _, comparison in compared for pair in comparison.classes)
@@ -153,7 +156,7 @@ def read(
     return Results(splits, known, best_step, count, step, confusion,
                        [Example(texts, _shortened(comparison.gold), _shortened(comparison.predicted))
                         for texts, comparison in worst],
-                       singles, [record for record, _, _ in compared[:RECORDS]], mixes)
+                       singles, [record for record, _, _ in compared[:RECORDS]], mixes, bag)
 
 
 def intact(read_file: Callable[[Path], Any], path: Path, notes: list[str]) -> Any:
