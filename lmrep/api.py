@@ -289,14 +289,15 @@ def _results(directory: Path, run: Run | None, data: Data, outcome: Outcome) -> 
     Returns:
       Fields of `Outcome`, as JSON.
     """
-    experiment, fields, results, bag = data.experiment, {}, {}, None
+    experiment, fields, results, intervals, bag = data.experiment, {}, {}, {}, None
     for split, examples in data.splits.items() if run else ():
         if split != "train":
             results[split] = evaluate_task.predict_records(run, data.records[split], split, examples)
             evaluate_task.write(run, split, data.records[split], results[split])
+            intervals[split] = evaluate_task.intervals(results[split])
     if "validation" in results:
         fields = {"after": results["validation"].metrics, "best_step": run.step, "example": _example(data),
-                  "intervals": evaluate_task.intervals(results["validation"])}
+                  "intervals": intervals["validation"]}
         bag = evaluate_task.compare_with_bag_of_words(directory, data)
         outcome = outcome._replace(**fields)
     metrics = task_data.metrics(experiment, experiments.resolve_stages(experiment)[-1].objective_name)
@@ -304,12 +305,12 @@ def _results(directory: Path, run: Run | None, data: Data, outcome: Outcome) -> 
         metrics, outcome.before, outcome.after, before_step=outcome.before_step,
         step=outcome.best_step or outcome.steps, intervals=outcome.intervals, bag=bag,
         unigram_loss=None if run else data.tokenizer.vocabulary.unigram_loss)
-    evaluate_task.write_results(directory, rows, run, results)
+    evaluate_task.write_results(directory, rows, run, results, intervals)
     text = verdict.sentence(metrics, rows, outcome.intervals)
     if text:
         train, validation = logs.lines(directory, "train"), logs.validations(directory)
         compared = build.comparable(validation, experiments.resolve_stages(experiment))
-        train = [line for line in train if line["step"] > compared[0]["step"]]
+        train = [line for line in train if not compared or line["step"] > compared[0]["step"]]
         text += "\n" + verdict.advice(
             train, compared, labelled=bool(run), pretrained=bool(experiment.init or experiment.frozen),
             **({"examples": len(data.records["train"])} if run else {"tokens": data.splits["train"].tokens}))

@@ -263,7 +263,7 @@ def comparison_record(rows: Sequence[verdict.Row]) -> list[dict[str, Any]]:
 def keep_bag_of_words(directory: Path) -> None:
     """Removes results.json, which is written at the end, except for the row of the bag of words."""
     if row := bag_of_words_row(directory):
-        write_results(directory, [row], None, {})
+        write_results(directory, [row])
     else:
         (directory / RESULTS).unlink(missing_ok=True)
 
@@ -291,12 +291,15 @@ def compare_with_bag_of_words(directory: Path, data: Data) -> verdict.Row | None
     return verdict.Row(verdict.BAG_OF_WORDS, f"a bag of words{some}", result.metrics) if result.metrics else None
 
 
-def write_results(directory: Path, rows: Sequence[verdict.Row], run: Any, results: Mapping[str, Result]) -> None:
+def write_results(
+    directory: Path, rows: Sequence[verdict.Row], run: Any = None, results: Mapping[str, Result] = {},
+    bounds: Mapping[str, Mapping[str, list[float]]] = {},
+) -> None:
     """Writes results.json: what a run is compared with and, for a task, the metrics of the loaded `run` on each split
-    of `results` and the weights that it learned for mixing frozen layers."""
+    of `results`, their intervals in `bounds`, and the weights that it learned for mixing frozen layers."""
     evaluations = [{"step": run.step, "split": split, "examples": len(result.predictions),
                     "metrics": finite_or_text(result.metrics), "intervals": {
-                        name: bounds for name, bounds in intervals(result).items() if all(map(math.isfinite, bounds))}}
+                        name: ends for name, ends in bounds[split].items() if all(map(math.isfinite, ends))}}
                    for split, result in results.items() if result.metrics]
     mixes = []
     if run is not None:

@@ -22,7 +22,7 @@ TRIVIAL, BAG_OF_WORDS, START, RUN = "trivial", "bag_of_words", "start", "run"  #
 
 # Changes of a loss, relative to its first value
 FALL = 0.05  # a smaller fall is none
-EXPLODED = 3.0  # a factor by which a first training loss exceeds that before training only if it diverged
+EXPLODED = 3.0  # a loss that exceeds that before training by this factor, and ends no lower than it, diverged
 RISE = 0.2  # a training loss that rose by more, or as much above its lowest value, diverged
 GAP = 0.2  # a training loss that is by this fraction below the validation loss overfits
 IMPROVING = 0.02  # a larger fall over the last quarter of training has not ended
@@ -199,10 +199,12 @@ def _divergence(training: Sequence[float], held_out: Sequence[float], norms: Seq
             return f"the training loss rose from {min(means):.4g} to {means[-1]:.4g}"
         if max(means) > means[0] + 2 * RISE * abs(training[0]):
             return f"the training loss rose from {training[0]:.4g} to {max(means):.4g} before it fell"
-        # It may rise before the first line of the log. The validation loss lacks an auxiliary loss, which falls slowly.
-        unimproved = len(held_out) > 1 and held_out[-1] > held_out[0] * (1 - FALL)
-        if unimproved and training[0] > EXPLODED * max(held_out[0], means[-1]):
-            return f"the loss rose from {held_out[0]:.4g} to {training[0]:.4g} in the first steps"
+    if len(held_out) > 1:  # the training loss may have risen before the first line of the log
+        start, ends = held_out[0], [held_out[-1], *training[-1:]]
+        # An auxiliary loss is in the training loss alone, and falls slowly.
+        peaks = [*held_out, *(loss for loss in training[:1] if loss > EXPLODED * training[-1])]
+        if min(ends) > start * (1 - FALL) and max(peaks) > EXPLODED * start:
+            return f"the loss was {start:.4g} before training, and rose to {max(peaks):.4g}"
     return ""
 
 

@@ -85,8 +85,10 @@ FALLEN = (0.7, 0.5, 0.35, 0.3, 0.3, 0.3, 0.3, 0.3)
     ((0.7, "nan"), (0.7,), {}, (AWAY, "Lower")), ((0.7, 0.6), (0.7, "inf"), {}, (AWAY, "Lower")),
     ((0.7, 0.5, 0.3, 0.7, 0.7), (0.7, 0.3, 0.7), {}, (AWAY, "from 0.3 to 0.7", "Lower")),
     ((0.7, 9.0, 2.0, 0.7, 0.7), (0.7, 0.7), {}, (AWAY, "from 0.7 to 9", "Lower")),
-    ((9.0, 0.8, 0.7, 0.7), (0.7, 0.7), {}, (AWAY, "from 0.7 to 9 in the first steps", "Lower")),
-    ((4.2, 4.0, 3.9), (0.7, 0.7), {}, ("The loss fell",)),  # with an auxiliary loss
+    ((9.0, 0.8, 0.7, 0.7), (0.7, 0.7), {}, (AWAY, "0.7 before training, and rose to 9", "Lower")),
+    ((10.9, 6.5, 5.4, 7.4, 9.1, 3.9), (0.69, 4.0, 22.0, 1.2), {}, (AWAY, "rose to 22", "Lower")),
+    ((0.7, 0.3, 0.1, 0.01), (0.7, 0.5, 1.5, 2.5), {"examples": 5000}, (OVER,)),
+    ((4.2, 4.0, 3.9), (0.7, 0.69), {}, ("The loss fell",)),  # with an auxiliary loss
     (FALLEN, (0.7, 0.3), {"examples": 300}, ("300 examples are few", "init=", "bag of words")),
     (FALLEN, (0.7, 0.3), {"examples": 5000, "pretrained": True}, ("pretrained for longer", "bag of words")),
     (FALLEN, (0.7, 0.3), {"tokens": 5000, "labelled": False}, ("5,000 tokens are little text",)),
