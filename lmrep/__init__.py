@@ -13,13 +13,15 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from lmrep.analysis.publish import push
     from lmrep.api import convert, embed, evaluate, inspect, load, report, save, train
     from lmrep.core.errors import RunFault, UserError
     from lmrep.sweeps.sweep import sweep
 
 __version__ = "0.1.0"
-_MODULES = {"RunFault": "lmrep.core.errors", "UserError": "lmrep.core.errors", "sweep": "lmrep.sweeps.sweep"}
-__all__ = ["RunFault", "UserError", "convert", "embed", "evaluate", "inspect", "load", "report", "save",
+_MODULES = {"RunFault": "lmrep.core.errors", "UserError": "lmrep.core.errors", "push": "lmrep.analysis.publish",
+            "sweep": "lmrep.sweeps.sweep"}
+__all__ = ["RunFault", "UserError", "convert", "embed", "evaluate", "inspect", "load", "push", "report", "save",
            "sweep", "train"]
 
 

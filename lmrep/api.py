@@ -127,7 +127,7 @@ def train(
     """
     check_address_space()
     check_backend()
-    experiment = experiments.parse(checkpoint_config.config_of(config, overrides))
+    experiment = experiments.parse(checkpoint_config.config_of(config, overrides, directory))
     sizes = experiments.check_mesh(experiment, jax.device_count())  # before anything is downloaded
     checks.check_processes(sizes, jax.device_count(), jax.process_count())
 

@@ -68,6 +68,18 @@ def shared_runs(tmp_path_factory):
     runs.base = runs.workers_folder(tmp_path_factory.getbasetemp())
 
 
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """An empty Hugging Face Hub of this process, and an empty cache."""
+    pytest.importorskip("huggingface_hub", reason="the extra hub is not installed")
+    from tests.hub_stand_in import Hub
+
+    server = Hub(tmp_path / "hf")
+    server.patch(monkeypatch)
+    yield server
+    server.stop()
+
+
 @pytest.fixture(scope="module")
 def small_home(tmp_path_factory) -> Path:
     """A folder of the module's own with the corpus in `texts`, the config file `small.py` and a run of it in `run`

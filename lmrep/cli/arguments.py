@@ -95,7 +95,7 @@ class Arguments:
         if self.config_file is not None:
             from lmrep.interop.checkpoint_config import load_config
 
-            return load_config(self.config_file, self.config_argument, self.overrides)
+            return load_config(self.config_file, self.config_argument, self.overrides, self.workdir)
         if not self.workdir:
             raise UserError(f"lmrep {self.command} needs an experiment, for example "
                             "--config=experiments/quickstart.py")

@@ -6,7 +6,7 @@ with --to=huggingface or --to=bilm, converts a workdir to such a directory.
     lmrep convert WORKDIR TARGET --to=huggingface --sentence_transformers=mean
     lmrep convert WORKDIR TARGET --to=bilm
 
-Download a checkpoint first: hf download bert-base-uncased --local-dir bert-base-uncased
+SOURCE may be a model of the Hugging Face Hub: hf://google-bert/bert-base-uncased, with @REVISION if wanted.
 
 The largest difference between the outputs of both networks on random ids is printed, and stored as certificate.json.
 The reference is the transformers library, where it is installed; otherwise the certificate compares the network with

@@ -101,6 +101,9 @@ COMMANDS = {
     "convert": Command(
         "convert a published checkpoint to a workdir, or a workdir to a Hugging Face directory",
         "lmrep convert bert-base-uncased/ runs/bert_base", (), "SOURCE TARGET"),
+    "push": Command(
+        "publish a run on the Hugging Face Hub, with a model card",
+        "lmrep push --workdir=runs/sst2 --repo=OWNER/NAME"),
     "average": Command(
         "average the last checkpoints of a run into a new workdir",
         "lmrep average runs/quickstart runs/averaged --last=3", (), "WORKDIR TARGET"),

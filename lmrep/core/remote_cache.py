@@ -9,7 +9,7 @@ import posixpath
 from collections.abc import Callable
 from pathlib import Path
 
-from lmrep.core import remote, sealed_cache
+from lmrep.core import hub, remote, sealed_cache
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.files import MANIFEST, Damaged, atomic_directory, digest, verified
 from lmrep.core.host import default_data_dir
@@ -24,7 +24,8 @@ def local(path: str | os.PathLike, what: str) -> Path:
 
     The copy is in $LMREP_DATA_DIR/downloads (or ~/.cache/lmrep/downloads), in a folder whose name depends on the names,
     sizes and checksums that the store gives. If they have not changed, nothing is downloaded. Every size is compared
-    after the download, and every MD5 that the store gives (Google Cloud Storage does).
+    after the download, and every MD5 that the store gives (Google Cloud Storage does). Files of the Hugging Face Hub
+    are in its cache (`hub.local`).
 
     Args:
       path: a local path or a URL.
@@ -37,6 +38,8 @@ def local(path: str | os.PathLike, what: str) -> Path:
     url = remote.as_url(path)
     if not url:
         return Path(path)
+    if hub.is_address(url):
+        return Path(hub.local(url, what))
     store = remote.Store(url, what, "gs://bucket/models/bert")
     with remote.user_errors(url):
         files = store.details()

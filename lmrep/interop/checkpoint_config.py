@@ -10,7 +10,7 @@ from typing import Any
 import ml_collections
 
 from lmrep.config import loading
-from lmrep.core import remote
+from lmrep.core import hub, remote
 from lmrep.core.paths import as_path
 from lmrep.data import tokenizers
 from lmrep.experiment import config as experiments
@@ -24,12 +24,14 @@ from lmrep.tasks import TASKS, heads
 
 
 def load_config(
-    file: str | os.PathLike, argument: str = "", overrides: Sequence[tuple[str, str]] = ()
+    file: str | os.PathLike, argument: str = "", overrides: Sequence[tuple[str, str]] = (),
+    workdir: str | os.PathLike | None = None,
 ) -> ml_collections.ConfigDict:
     """Loads the config of a config file, or of one that comes with the package, with the overrides.
 
     Where `get_config` sets `init`, the config takes network and tokenizer of that checkpoint, and its head if both are
     of one task, before the overrides; where it sets `frozen["features"]` of a task instead, the tokenizer of that one.
+    An address of the Hugging Face Hub without a revision is that of the run in `workdir`, if it has a commit there.
 
     Raises:
       UserError: as `lmrep.config.loading.load`, `facts` and `lmrep.experiment.resolve.resolve`.
@@ -39,6 +41,8 @@ def load_config(
     source, field = config.get("init"), "init"
     if task and not source:
         source, field = config.get("frozen", {}).get("features"), "features"
+    if source and hub.is_address(source):
+        source = hub.pinned(source, field, hub.recorded(workdir))
     config = resolve.resolve(config, overrides, facts(source, task, field) if source else None)
     for name, path in config.get("frozen", {}).items():  # a run may be resumed from another directory
         config.frozen[name] = remote.as_url(path) or (str(Path(as_path(path)).absolute()) if path else "")
@@ -46,18 +50,21 @@ def load_config(
 
 
 def config_of(
-    config: Mapping[str, Any] | str | os.PathLike, overrides: Mapping[str, Any] = MappingProxyType({})
+    config: Mapping[str, Any] | str | os.PathLike, overrides: Mapping[str, Any] = MappingProxyType({}),
+    workdir: str | os.PathLike | None = None,
 ) -> Mapping[str, Any]:
     """Loads a config as functions take it: a config file with its choices after a colon, or a config, which is not
-    changed; with the overrides, {path: value}. Raises UserError as `load_config`."""
+    changed; with the overrides, {path: value}. For the run in `workdir`, addresses of the Hugging Face Hub get the
+    commits that it has, or else the present ones. Raises UserError as `load_config`."""
     pairs = [(path, value if isinstance(value, str) else repr(value)) for path, value in overrides.items()]
     if isinstance(config, str | os.PathLike):
         file, _, argument = as_path(config).partition(":")
-        return load_config(file, argument, pairs)
-    if pairs:
+        config = load_config(file, argument, pairs, workdir)
+    elif pairs:
         config = ml_collections.ConfigDict(config).copy_and_resolve_references()
         config = (resolve.resolve if "budget" in overrides else resolve.apply_overrides)(config, pairs)
-    return config
+    pins = workdir is not None and hub.PROTOCOL in str(config)
+    return hub.pin(config, hub.recorded(workdir)) if pins else config
 
 
 def facts(path: str | os.PathLike, task: str = "", field: str = "init") -> CheckpointFacts:

@@ -84,8 +84,7 @@ def _check_source(source: Path, name: str, to: str) -> None:
     if source.is_dir():
         raise UserError(f"{source} has no config.json; give the directory of a published checkpoint")
     if HUB_NAME.fullmatch(name):
-        local = name.rpartition("/")[2]
-        raise UserError(f"there is no directory {name}; if that is a model of the Hugging Face Hub, download it first: "
-                        f"hf download {name} --local-dir {local}   (pip install huggingface_hub), then "
-                        f"lmrep convert {local} TARGET")
+        owner = "" if "/" in name else "OWNER/"
+        raise UserError(f"there is no directory {name}; if that is a model of the Hugging Face Hub, give its address: "
+                        f"lmrep convert hf://{owner}{name} TARGET")
     raise UserError(f"there is no directory {source}; give the directory of a published checkpoint")

@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 import jax
 
-from lmrep.core import remote, remote_cache
+from lmrep.core import hub, remote, remote_cache
 from lmrep.core.errors import RunFault, Stopped, UserError
 from lmrep.core.host import default_data_dir
 from lmrep.core.json_text import InvalidJSON, loads
@@ -88,6 +88,8 @@ def download(url: str, step: int | None = None, checkpoints: bool = True) -> Pat
       UserError: the store cannot be reached, or has no such run or checkpoint.
       RunFault: no checkpoint is intact.
     """
+    if hub.is_address(url):
+        return remote_cache.local(url, "the directory")
     local = cache_dir(url) / "read" / posixpath.basename(url)
     with remote.user_errors(url), workdir.exclusive(cache_dir(url) / ".read"):
         store = open_store(url)

@@ -302,7 +302,7 @@ COMMANDS = [
     (["{run}", "{new}"], ["{run}", "--to=huggingface"]),
     (["{none}", "{new}"], ["{none}"]),
     (["{none}", "{new}", "--to=huggingface"], ["{none}"]),
-    (["google/bert_uncased", "{new}"], ["hf download google/bert_uncased"]),
+    (["google/bert_uncased", "{new}"], ["lmrep convert hf://google/bert_uncased"]),
     (["{bert}", "{full}"], ["{full}"]),
     (["{run}", "{full}", "--to=huggingface"], ["{full}"]),
     (["{run}", "{new}", "--to=huggingface", "--step=3"], ["checkpoint 3"]),

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from lmrep.core import input_files, paths, remote, text_files
+from lmrep.core import hub, input_files, paths, remote, text_files
 from lmrep.core.errors import UserError
 
 
@@ -32,6 +32,8 @@ def find(pattern: str, corpus: str, example: str) -> list[CorpusFile]:
     if not pattern:
         raise UserError(f"data.corpus is {corpus} but data.files is empty; expected a glob, such as "
                         f"--config.data.files={os.path.join('books', '**', example)!r}")
+    if hub.is_address(pattern):
+        return _local(hub.local(pattern, "data.files"), example)
     return _remote(pattern, example) if "://" in pattern else _local(pattern, example)
 
 

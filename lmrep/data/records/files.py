@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from lmrep.core import input_files, paths, remote, text_files
+from lmrep.core import hub, input_files, paths, remote, text_files
 from lmrep.core.errors import UserError
 from lmrep.core.messages import byte_size
 from lmrep.data.records.base import Config, Job
@@ -42,6 +42,8 @@ def _matches(pattern: str) -> list[Path]:
 
 
 def _find_remote(pattern: str, split: str) -> list[Path]:
+    if hub.is_address(pattern):
+        return _matches(hub.local(pattern, f"config.data.{split}"))
     store, path = remote.file_system(pattern, f"config.data.{split}", "gs://bucket/folder/train.tsv")
     with remote.user_errors(pattern):
         names = sorted(name for name, info in store.glob(path, detail=True).items() if info["type"] == "file")
