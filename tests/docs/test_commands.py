@@ -17,6 +17,7 @@ from tests.docs.documented import PAGES, ROOT, blocks, commands
 REASONS = {
     r"^pip install": "installs packages",
     r"gs://|s3://": "needs a bucket",
+    r"hf://|lmrep push": "needs the Hugging Face Hub; tests/interop/test_live_hub.py runs them",
     r"^JAX_COORDINATOR_ADDRESS": "needs several hosts",
     r"--topology=v": "needs libtpu, and minutes",
     r"--beam_runner": "needs Apache Beam; tests/data/test_beam.py runs it",
