@@ -24,6 +24,7 @@ PROTOCOL = "hf://"
 MODEL_FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.bpe")  # of a published directory
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack")
 PINNED = re.compile(r"hf://[^\s\",]+@[0-9a-f]{40}(?![0-9a-f])[^\s\",]*")  # an address with a commit, in JSON
+CACHED = re.compile(r"/(model|dataset)s--([^/]+)/snapshots/([0-9a-f]{40})(/.+)?$")  # a path in the library's cache
 ADDRESS = re.compile(r"hf://[^,]+")  # one of several addresses, separated by commas
 
 
@@ -67,6 +68,27 @@ def local(address: str | os.PathLike, what: str) -> str:
     if model and not list(Path(copy).glob("*.safetensors")):
         _refuse_pickled(uri, commit, folder)
     return copy
+
+
+def origin(path: Path) -> str:
+    """Returns the address, with its commit, that a local path is a copy of; the absolute path if it is of none."""
+    if not (match := CACHED.search(path.absolute().as_posix())):
+        return str(path.absolute())
+    kind, repo, commit, name = match.groups("")
+    return f"{PROTOCOL}{'datasets/' * (kind == 'dataset')}{repo.replace('--', '/', 1)}@{commit}{name}"
+
+
+def with_file(path: Path) -> Path:
+    """Returns a local path. If it is beside files of a data set that `local` has downloaded, downloads it too, if the
+    data set has such a file. Raises UserError as `local`."""
+    if is_address(address := origin(path)) and not path.exists():
+        from huggingface_hub import hf_hub_download
+        from huggingface_hub.errors import EntryNotFoundError
+
+        uri = _parse(address, str(path))
+        with _errors(uri, str(path)), contextlib.suppress(EntryNotFoundError):
+            hf_hub_download(uri.id, uri.path_in_repo, repo_type=uri.type, revision=uri.revision)
+    return path
 
 
 def pinned(address: str | os.PathLike, what: str, recorded: Collection[str] = ()) -> str:

@@ -20,6 +20,7 @@ import jax
 import numpy as np
 
 from lmrep.config import json_files
+from lmrep.core import hub
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.files import write_json
 from lmrep.core.params import flatten, unflatten
@@ -121,7 +122,7 @@ def new_workdir(
             checkpoints.save(step, {"params": unflatten(dict(params))}, {"stage": 0})
         workdir.write_config(temporary, {
             "config": dataclasses.asdict(experiment), "data": {"tokenizer": tokenizer.fingerprint},
-            **({"source": str(source.absolute())} if source else {"saved": True})})
+            **({"source": hub.origin(source)} if source else {"saved": True})})
         yield temporary
 
 

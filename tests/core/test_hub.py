@@ -90,6 +90,7 @@ def test_model_is_a_published_directory(hub):
     assert {path.name for path in directory.iterdir()} == {"config.json", "model.safetensors", "vocab.txt"}
     assert remote_cache.local("hf://me/model/vocab.txt", "tokenizer.vocab_file").read_text() == "[PAD]\n"
     hub.commit("me/model", {f"small/{name}": content for name, content in MODEL.items()})
+    assert downloads.origin(directory) == f"hf://me/model@{commit}" and downloads.origin(Path("/a")) == "/a"
     small = remote_workdir.local_copy("hf://me/model/small")
     assert small.name == "small" and (small / "model.safetensors").is_file() and not (small / "onnx").exists()
 
@@ -102,6 +103,15 @@ def test_labelled_rows(hub):
     rows = {split: reading.read(config, split, ["text", "label"]) for split in ("train", "validation", "test")}
     assert {split: [record.fields["text"] for record in rows[split]] for split in rows} == {
         "train": ["good"], "validation": ["bad"], "test": ["fine"]}
+
+
+def test_file_beside_another_is_downloaded(hub):
+    hub.commit("me/pairs", {"train.de": "eins\nzwei\n", "train.en": "one\ntwo\n", "test.de": "drei\n"}, "datasets")
+    config = records.Config(train="hf://datasets/me/pairs/train.de", test="hf://datasets/me/pairs/test.de",
+                            format="parallel", columns={"text": "de", "target": "en"})
+    assert [record.fields for record in reading.read(config, "train", ["text", "target"])] == [
+        {"text": "eins", "target": "one"}, {"text": "zwei", "target": "two"}]
+    assert [record.fields for record in reading.read(config, "test", ["text", "target"])] == [{"text": "drei"}]
 
 
 @pytest.mark.parametrize(("address", "message"), [

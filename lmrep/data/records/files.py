@@ -57,7 +57,7 @@ def beside(job: Job, ending: str, other: str, field: str) -> Path | None:
     place of `ending`. Returns None for test data without such a file. Raises UserError if it is missing, or if the name
     of `job.path` lacks the ending."""
     before, matched, after = job.path.name.rpartition(ending)
-    path = job.path.with_name(f"{before}{other}{after}")
+    path = hub.with_file(job.path.with_name(f"{before}{other}{after}"))
     if matched and (remote.as_url(path) or path.exists()):
         return path
     if job.optional(field):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from lmrep.core import input_files, remote
+from lmrep.core import hub, input_files, remote
 from lmrep.core.errors import UserError
 from lmrep.core.messages import counted
 from lmrep.data.records import files
@@ -47,7 +47,7 @@ def _beside(job: Job, field: str, suffix: str) -> Path:
     if not stem.endswith(f".{suffix}"):
         raise UserError(f"{job.path} is the file of 'text', whose suffix is {short(suffix)} by config.data.columns; "
                         f"give a file whose name ends with .{suffix}")
-    return job.path.with_name(f"{stem.removesuffix(suffix)}{job.columns[field]}{packed}")
+    return hub.with_file(job.path.with_name(f"{stem.removesuffix(suffix)}{job.columns[field]}{packed}"))
 
 
 DEFINITION = ReaderDef(read)
