@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +111,7 @@ def pinned(address: str | os.PathLike, what: str, recorded: Collection[str] = ()
 
 def pin(config: Any, recorded: Collection[str] = (), what: str = "config") -> Any:
     """Returns a config, of nested mappings and sequences, whose addresses of the Hub are `pinned`."""
-    if isinstance(config, Mapping):
+    if hasattr(config, "items"):  # a mapping or a ConfigDict
         return {name: pin(value, recorded, f"{what}.{name}") for name, value in config.items()}
     if isinstance(config, list | tuple):
         return type(config)(pin(value, recorded, what) for value in config)

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from ml_collections import ConfigDict
 
 from lmrep.core import hub as downloads
 from lmrep.core import remote_cache
@@ -54,7 +55,7 @@ def test_revisions_and_pins(hub):
     assert downloads.pinned(address, "x", [pinned]) == pinned
     hub.commit("me/model", MODEL)
     config = {"data": {"files": f"{address},local.txt"}, "init": "hf://me/model@main", "rates": (1, 2.0), "none": None}
-    assert downloads.pin(config, [pinned]) == {**config, "data": {"files": f"{pinned},local.txt"},
+    assert downloads.pin(ConfigDict(config), [pinned]) == {**config, "data": {"files": f"{pinned},local.txt"},
                                                "init": downloads.pinned("hf://me/model", "x")}
 
 
