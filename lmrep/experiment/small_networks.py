@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import ml_collections
 
-from lmrep.config.record import read
+from lmrep.config.record import choose, read
+from lmrep.experiment import contracts
 from lmrep.experiment.config import model_def
 from lmrep.experiment.record import AUTO, UNKNOWN_STEPS, Experiment
 from lmrep.layers.stack import Execution
@@ -48,17 +49,20 @@ TABLE = (
 def numbers_for(model: Mapping[str, Any]) -> Numbers | None:
     """Returns the row of `TABLE` for the network of `config.model`; None for a wider one."""
     name, fields = model.get("name", "transformer"), {key: value for key, value in model.items() if key != "name"}
-    network = MODELS[name].build(read(MODELS[name].config, fields, "config.model"), Execution(), name)
+    record = read(choose(MODELS, name, "config.model.name").config, fields, "config.model")
+    network = contracts.build_network(name, record, Execution(), name)
     return next((row for row in TABLE if network.width <= row.width), None)
 
 
 def fields(config: ml_collections.ConfigDict) -> Mapping[str, Any]:
     """Returns {dotted path: value} of the numbers for the network of a config that asks for them: of a task with recipe
     "auto", or of a run with a `budget`. {} for any other config."""
+    if config.get("recipe") != AUTO and not config.get("budget"):
+        return {}
+    row = numbers_for(config.model.to_dict())
     if config.objective.name in TASKS:
-        row = numbers_for(config.model.to_dict()) if config.get("recipe") == AUTO else None
-        return _task_fields(config, row) if row else {}
-    return _budget_fields(config, numbers_for(config.model.to_dict())) if config.get("budget") else {}
+        return _task_fields(config, row) if row and config.get("recipe") == AUTO else {}
+    return _budget_fields(config, row) if config.get("budget") else {}
 
 
 def _task_fields(config: ml_collections.ConfigDict, row: Numbers) -> Mapping[str, Any]:
