@@ -166,17 +166,19 @@ def advice(
     best = min(held_out, default=math.inf)
     early = len(held_out) > 2 and held_out[-1] > best + FALL * abs(best)
     if training and early and last < held_out[-1] * (1 - GAP):
-        data = f"; {examples:,} examples are few: label more" if few and examples else ", or more data"
+        data = f"; {examples:,} examples are few: label more" if few and examples else ""
         return (f"It overfits: the training loss is {last:.4g}, and the validation loss rose from {best:.4g} to "
                 f"{held_out[-1]:.4g}. Stop early (evaluation.patience=3), train for fewer "
-                f"{'epochs' if labelled else 'steps'}, or use more dropout{data}.")
+                f"{'epochs' if labelled else 'steps'}, or use more data or dropout{data}.")
     if last > first - FALL * abs(first):
         return (f"It underfits: the {'training ' * (losses is training)}loss hardly fell, {change}. Raise "
                 f"optimizer.learning_rate, or {longer} (lmrep sweep --grid=auto compares rates); a narrow network from "
                 "nothing also needs larger initial weights (about 1 / sqrt(width)).")
+    if len(losses) <= 3:  # too few to see whether it still falls
+        return f"The loss fell {change}, in too few steps to tell the cause: {longer}."
     quarter = losses[: max(1, 3 * len(losses) // 4)]
     before = _mean(quarter[-_window(losses):])
-    if len(losses) > 3 and before - last > IMPROVING * abs(before):
+    if before - last > IMPROVING * abs(before):
         return (f"It underfits: the loss was still falling at the end, from {before:.4g} to {last:.4g} over the last "
                 f"quarter. {longer[0].upper()}{longer[1:]}, or raise optimizer.learning_rate.")
     if labelled:

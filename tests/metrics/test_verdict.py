@@ -89,6 +89,7 @@ FALLEN = (0.7, 0.5, 0.35, 0.3, 0.3, 0.3, 0.3, 0.3)
     ((10.9, 6.5, 5.4, 7.4, 9.1, 3.9), (0.69, 4.0, 22.0, 1.2), {}, (AWAY, "rose to 22", "Lower")),
     ((0.7, 0.3, 0.1, 0.01), (0.7, 0.5, 1.5, 2.5), {"examples": 5000}, (OVER,)),
     ((4.2, 4.0, 3.9), (0.7, 0.69), {}, ("The loss fell",)),  # with an auxiliary loss
+    ((7.5,), (7.9, 6.4), {"tokens": 5000, "labelled": False}, ("The loss fell", "more steps")),
     (FALLEN, (0.7, 0.3), {"examples": 300}, ("300 examples are few", "init=", "bag of words")),
     (FALLEN, (0.7, 0.3), {"examples": 5000, "pretrained": True}, ("pretrained for longer", "bag of words")),
     (FALLEN, (0.7, 0.3), {"tokens": 5000, "labelled": False}, ("5,000 tokens are little text",)),
