@@ -48,7 +48,6 @@ def train(directory: Path, plan: Plan, runs: Sequence[Run], retry: bool = False)
         raise _stopped(directory, plan, runs, stop.exit_code) from None
 
 
-
 def _train(directory: Path, plan: Plan, run: Run, show: Callable[[str], None]) -> Result | None:
     """Trains a run and returns its result; None if another process is training it."""
     with process.claimed(log_file(directory, run)) as log:

@@ -234,6 +234,13 @@ FAULTS = (
     Fault("the bounds of a flag are not checked", "lmrep/cli/arguments.py",
           "if expected := bounds.broken_by(value):", "if expected := bounds.broken_by(text):",
           ("tests/cli/test_main.py",)),
+    # sweeps
+    Fault("a sweep trains failed runs again without --retry", "lmrep/sweeps/runs.py",
+          "skipped = {FINISHED} if retry else {FINISHED, FAILED}", "skipped = {FINISHED}",
+          ("tests/cli/test_sweep.py",)),
+    Fault("the search of a learning rate ends before its best is between others", "lmrep/sweeps/sweep.py",
+          "for summary in summaries if summary.mean == leader.mean]", "for summary in summaries]",
+          ("tests/cli/test_sweep.py",)),
     # api.py
     Fault("a run resumes from its newest checkpoint though it is damaged", "lmrep/api.py",
           "resumed = checkpoints.newest()", "resumed = max(checkpoints.steps(), default=None)",
