@@ -133,6 +133,9 @@ RECIPES: Mapping[str, Mapping[str, Row]] = {
 }
 
 
+TINY = {"optimizer.learning_rate": 1e-3, "epochs": 5.0}  # of size=tiny, before `small_networks` chooses
+
+
 def recipe_fields(recipe: str, known: str = "") -> Row:
     """Returns the fields that a recipe sets for a known data set; "" for any other."""
     rows = RECIPES[recipe]
@@ -312,6 +315,5 @@ def _from_scratch(config: ml_collections.ConfigDict, chosen: SimpleNamespace, na
         if config.model.max_length:
             config.model.max_length = config.length
         config.tokenizer.vocab_size = 4096
-        config.update_from_flattened_dict({"optimizer.learning_rate": 1e-3, "epochs": 5.0, "steps": 0,
-                                           "optimizer.schedule.warmup": 0,
-                                           "optimizer.schedule.warmup_fraction": 0.1})
+        config.update_from_flattened_dict(TINY | {"steps": 0, "optimizer.schedule.warmup": 0,
+                                                  "optimizer.schedule.warmup_fraction": 0.1})

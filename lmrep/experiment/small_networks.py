@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 import ml_collections
 
 from lmrep.config.record import choose, read
-from lmrep.experiment import contracts
+from lmrep.experiment import contracts, fine_tuning
 from lmrep.experiment.config import model_def
 from lmrep.experiment.record import AUTO, UNKNOWN_STEPS, Experiment
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS
 from lmrep.optimizers import OPTIMIZERS
 from lmrep.tasks import TASKS
+from lmrep.tasks.known import KNOWN
 
 UPDATES = 1500  # of fine-tuning at least, in as many epochs as that takes
 EPOCHS = (3, 30)  # at least and at most
@@ -66,8 +67,14 @@ def fields(config: ml_collections.ConfigDict) -> Mapping[str, Any]:
 
 
 def _task_fields(config: ml_collections.ConfigDict, row: Numbers) -> Mapping[str, Any]:
-    return {"optimizer.learning_rate": row.task_rate if config.init else row.scratch_rate,
-            "batch_size": row.task_batch, "epochs": 0.0}  # as often as `epochs` says
+    """Returns the numbers of a task, but for those that its page has set itself."""
+    values = {"optimizer.learning_rate": row.task_rate if config.init else row.scratch_rate,
+              "batch_size": row.task_batch, "epochs": 0.0}  # as often as `epochs` says
+    paper = fine_tuning.recipe_fields("bert", config.name if config.name in KNOWN else "")
+    present = {"optimizer.learning_rate": config.optimizer.learning_rate, "batch_size": config.batch_size,
+               "epochs": config.epochs}
+    return {path: value for path, value in values.items()
+            if present[path] in (paper[path], fine_tuning.TINY.get(path))}
 
 
 def _budget_fields(config: ml_collections.ConfigDict, row: Numbers | None) -> Mapping[str, Any]:

@@ -113,7 +113,7 @@ SMALLER = {"--stride=256": "--stride=16", "--fraction=0.3": "--fraction=0.5"}  #
 
 def tiny(words: list[str]) -> list[str]:
     """A documented command line, made as small as its files."""
-    words = [SMALLER.get(word, word) for word in words]
+    words = [SMALLER.get(word, word) for word in words if not word.startswith("--config.budget=")]
     name = words[0]
     flag = next((word for word in words if word.startswith("--config=")), "")
     config = flag.removeprefix("--config=").removeprefix("experiments/")

@@ -168,7 +168,7 @@ def test_memory_and_time_of_the_compiled_step(config, tmp_path, monkeypatch):
     plans, make = [], plan.plan
     monkeypatch.setattr(plan, "plan", lambda *arguments: plans.extend(make(*arguments)) or plans)
     monkeypatch.setattr(hardware, "available_memory", lambda: 3 * 10**6)
-    monkeypatch.setattr(hardware.accelerators, "known", lambda kind: hardware.accelerators.Accelerator(flops=1e9))
+    monkeypatch.setattr(hardware.accelerators, "known", lambda kind: hardware.accelerators.Chip("a chip", flops=1e9))
     state = examined(config, None, tmp_path)["memory"].text
     step = failed(examined(config, None, tmp_path, compiling=True))["memory"]
     assert "activations are not counted" in state and "activations" in step and "not counted" not in step

@@ -44,6 +44,13 @@ def test_flags_take_precedence():
     assert (budgeted.batch_size, budgeted.evaluation.every, budgeted.checkpoint.every) == (8, 7, UNKNOWN_STEPS)
 
 
+def test_numbers_that_a_page_sets_itself_stay():
+    config = compose_task("size=tiny", "classification")
+    config.optimizer.learning_rate = 0.02
+    experiment = experiments.parse(resolve.resolve(config))
+    assert (experiment.optimizer.learning_rate, experiment.batch_size) == (0.02, TABLE[0].task_batch)
+
+
 def test_epochs_are_bounded():
     assert small_networks.epochs(UPDATES) == EPOCHS[0]
     assert small_networks.epochs(1) == EPOCHS[1]
