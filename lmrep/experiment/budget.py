@@ -13,7 +13,7 @@ from lmrep.core.sharding import make_mesh
 from lmrep.distributed.agreement import by_first_process
 from lmrep.experiment.record import UNKNOWN_STEPS, Experiment
 from lmrep.storage.workdir import CONFIG, read_config
-from lmrep.training import budget
+from lmrep.training import speed as speeds
 from lmrep.training.stages import Stage
 
 SECTIONS = "evaluation", "checkpoint"  # whose `every` depends on the steps
@@ -65,9 +65,9 @@ def with_steps(experiment: Experiment, stage: Stage) -> Experiment:
     """
     seconds = parse_duration(experiment.budget, "config.budget")
     log.info("measuring the speed of the first steps, for the budget of %s", experiment.budget)
-    speed = budget.measure(stage, make_mesh(*experiment.mesh.sizes(jax.device_count())), experiment.seed,
+    speed = speeds.measure(stage, make_mesh(*experiment.mesh.sizes(jax.device_count())), experiment.seed,
                            experiment.evaluation.seed, seconds)
-    steps, every = by_first_process(lambda: budget.decide(speed, seconds))
+    steps, every = by_first_process(lambda: speeds.decide(speed, seconds))
     log.info("budget %s: %s steps of %.3g s, with validations of %s every %s steps", experiment.budget, f"{steps:,}",
              speed.step, duration(speed.validation), f"{every:,}")
     return _changed(experiment, steps, every, every)

@@ -15,7 +15,7 @@ from lmrep.core.paths import as_path
 from lmrep.data import tokenizers
 from lmrep.experiment import config as experiments
 from lmrep.experiment import fine_tuning, page_files, resolve
-from lmrep.experiment.record import ALL_OBJECTIVES
+from lmrep.experiment.record import ALL_OBJECTIVES, AUTO
 from lmrep.experiment.resolve import CheckpointFacts
 from lmrep.interop import conversion
 from lmrep.interop.huggingface.read import describe, read_network
@@ -60,9 +60,11 @@ def config_of(
     if isinstance(config, str | os.PathLike):
         file, _, argument = as_path(config).partition(":")
         config = load_config(file, argument, pairs, workdir)
+    elif config.get("recipe") == AUTO or "budget" in overrides or (
+            config.get("budget") and "steps" not in overrides):
+        config = resolve.resolve(ml_collections.ConfigDict(config).copy_and_resolve_references(), pairs)
     elif pairs:
-        config = ml_collections.ConfigDict(config).copy_and_resolve_references()
-        config = (resolve.resolve if "budget" in overrides else resolve.apply_overrides)(config, pairs)
+        config = resolve.apply_overrides(ml_collections.ConfigDict(config).copy_and_resolve_references(), pairs)
     pins = workdir is not None and hub.PROTOCOL in str(config)
     return hub.pin(config, hub.recorded(workdir)) if pins else config
 

@@ -7,7 +7,7 @@ import pytest
 import lmrep
 from lmrep.core.errors import UserError
 from lmrep.experiment import budget
-from lmrep.training.budget import VALIDATIONS, Speed, decide
+from lmrep.training.speed import VALIDATIONS, Speed, decide
 from tests import small
 
 
@@ -31,8 +31,8 @@ def test_a_run_with_a_budget_resumes_with_its_steps(tmp_path, monkeypatch):
         measured.append(real(*arguments))
         return Speed(step=1.0, validation=0.0, spent=0.0)
 
-    real = budget.budget.measure
-    monkeypatch.setattr(budget.budget, "measure", measure)
+    real = budget.speeds.measure
+    monkeypatch.setattr(budget.speeds, "measure", measure)
     train = {"data_dir": tmp_path / "data", "budget": "12s", "log.report": False}
     outcome = lmrep.train(config, tmp_path / "run", **train)
     record = json.loads((tmp_path / "run/config.json").read_text())["config"]

@@ -10,7 +10,7 @@ from lmrep.experiment import resolve, small_networks
 from lmrep.experiment.fine_tuning import compose_task, recipe_fields
 from lmrep.experiment.record import UNKNOWN_STEPS
 from lmrep.experiment.small_networks import EPOCHS, TABLE, UPDATES
-from lmrep.interop.checkpoint_config import load_config
+from lmrep.interop.checkpoint_config import config_of, load_config
 
 
 def task(argument, *overrides):
@@ -49,6 +49,18 @@ def test_numbers_that_a_page_sets_itself_stay():
     config.optimizer.learning_rate = 0.02
     experiment = experiments.parse(resolve.resolve(config))
     assert (experiment.optimizer.learning_rate, experiment.batch_size) == (0.02, TABLE[0].task_batch)
+
+
+def test_configs_in_memory_are_fitted_too():
+    """Of a task as of a config file; of pretraining with a budget, unless an override gives the steps."""
+    config = compose_task("model=bert_tiny", "classification")
+    assert experiments.parse(config_of(config)).optimizer.learning_rate == TABLE[0].scratch_rate
+    assert config.optimizer.learning_rate == recipe_fields("bert")["optimizer.learning_rate"]
+    config = load_config("bert.py", "size=mini")
+    config.budget = "10m"
+    assert experiments.parse(config_of(config)).steps == UNKNOWN_STEPS
+    config.stages = ()
+    assert experiments.parse(config_of(config, {"steps": 7})).steps == 7
 
 
 def test_epochs_are_bounded():
