@@ -22,6 +22,8 @@ PIPELINES = {
 SETTINGS = ("objective.name", "optimizer.name", "optimizer.learning_rate", "optimizer.weight_decay",
             "optimizer.schedule.name", "warm-up steps", "steps", "batch_size", "length", "format.name",
             "tokenizer.name", "tokenizer.lowercase")
+# A path from the root of this machine. Its folders may name people or projects, and a card is public.
+LOCAL_PATH = re.compile(r"(?<![\w:/.~-])/(?:[^\s/'\"`|,]+/)*([^\s/'\"`|,]+)")
 REPOSITORY = re.compile(rf"^{PROTOCOL}(datasets/)?([^/@]+/[^/@]+)(?:@([^/]+))?")
 
 
@@ -36,11 +38,12 @@ def card(run: RunData, checkpoint: Published, repo: str, license_name: str = "",
       language: ISO 639 code, such as "en"; "" if it is not known.
 
     Returns:
-      Markdown with YAML metadata.
+      Markdown with YAML metadata. Of local paths it has the last part.
     """
-    return f"---\n{_metadata(run, checkpoint, repo, license_name, language).to_yaml()}\n---\n\n" + "\n\n".join(
+    text = f"---\n{_metadata(run, checkpoint, repo, license_name, language).to_yaml()}\n---\n\n" + "\n\n".join(
         filter(None, [f"# {repo.rpartition('/')[2]}", prose.subject(run), *_results(run), *_use(checkpoint, repo),
                       *_training(run)])) + "\n"
+    return LOCAL_PATH.sub(r"\1", text)
 
 
 def _metadata(run: RunData, checkpoint: Published, repo: str, license_name: str, language: str) -> Any:

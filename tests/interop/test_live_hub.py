@@ -87,7 +87,10 @@ def test_published_runs_are_fine_tuned_and_published_again(hub, small_home, tmp_
 def test_dry_run_uploads_nothing(hub, small_home, monkeypatch, tmp_path):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     folder = Path(lmrep.push(small_home / "run", "me/small", dry_run=True, data_dir=small_home / "data"))
-    assert (folder / "README.md").read_text().startswith("---\n") and (folder / "model.safetensors").is_file()
+    card = (folder / "README.md").read_text()
+    assert card.startswith("---\n") and (folder / "model.safetensors").is_file()
+    files = (small_home / "run/config.json").read_text()
+    assert str(small_home) in files and str(small_home) not in card and "hf://me/small" in card
     assert not any("create" in request for request in hub.requests)
 
 
