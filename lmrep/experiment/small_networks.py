@@ -73,8 +73,8 @@ def _task_fields(config: ml_collections.ConfigDict, row: Numbers) -> Mapping[str
     paper = fine_tuning.recipe_fields("bert", config.name if config.name in KNOWN else "")
     present = {"optimizer.learning_rate": config.optimizer.learning_rate, "batch_size": config.batch_size,
                "epochs": config.epochs}
-    return {path: value for path, value in values.items()
-            if present[path] in (paper[path], fine_tuning.TINY.get(path))}
+    return {"recipe": f"{AUTO}: width up to {row.width}", **{
+        path: value for path, value in values.items() if present[path] in (paper[path], fine_tuning.TINY.get(path))}}
 
 
 def _budget_fields(config: ml_collections.ConfigDict, row: Numbers | None) -> Mapping[str, Any]:
@@ -107,17 +107,15 @@ def epochs(steps: int) -> float:
 
 
 def describe(experiment: Experiment) -> str:
-    """Says which numbers of a run were chosen for it, and by what; "" if its page or flags state them all."""
-    task = experiment.labelled
-    if not (experiment.recipe == AUTO if task else experiment.budget):
-        return ""
-    row = numbers_for(experiment.model)
-    if task and not row:
-        return "recipe=auto: that of BERT, for a network wider than 512"
+    """Says which numbers of a run were chosen for it, and by what; "" if its page, config or flags state them all."""
     rate, steps = f"learning rate {experiment.optimizer.learning_rate:g}", f"{experiment.steps:,} steps"
-    size = f"a network of width {row.width} or less" if row else "the numbers of the config file"
-    if not task:
-        return f"budget {experiment.budget}: {steps} of {experiment.batch_size} sequences, {rate}, for {size}"
-    start = "starts from pretrained parameters" if experiment.init else "starts from random parameters"
-    return (f"recipe=auto: {rate}, batches of {experiment.batch_size}, {experiment.epochs:g} epochs ({steps}), for "
-            f"{size} that {start}")
+    if not experiment.labelled:
+        row = numbers_for(experiment.model) if experiment.budget else None
+        size = f"a network of width {row.width} or less" if row else "the numbers of the config file"
+        return (f"budget {experiment.budget}: {steps} of {experiment.batch_size} sequences, {rate}, for {size}"
+                if experiment.budget else "")
+    if not experiment.recipe.startswith(f"{AUTO}: "):
+        return ""
+    start = "pretrained" if experiment.init else "random"
+    return (f"recipe={experiment.recipe}, from {start} parameters: {rate}, batches of {experiment.batch_size}, "
+            f"{experiment.epochs:g} epochs ({steps})")

@@ -15,7 +15,7 @@ from lmrep.core.paths import as_path
 from lmrep.data import tokenizers
 from lmrep.experiment import config as experiments
 from lmrep.experiment import fine_tuning, page_files, resolve
-from lmrep.experiment.record import ALL_OBJECTIVES, AUTO
+from lmrep.experiment.record import ALL_OBJECTIVES
 from lmrep.experiment.resolve import CheckpointFacts
 from lmrep.interop import conversion
 from lmrep.interop.huggingface.read import describe, read_network
@@ -60,8 +60,7 @@ def config_of(
     if isinstance(config, str | os.PathLike):
         file, _, argument = as_path(config).partition(":")
         config = load_config(file, argument, pairs, workdir)
-    elif config.get("recipe") == AUTO or "budget" in overrides or (
-            config.get("budget") and "steps" not in overrides):
+    elif "budget" in overrides or (config.get("budget") and "steps" not in overrides):
         config = resolve.resolve(ml_collections.ConfigDict(config).copy_and_resolve_references(), pairs)
     elif pairs:
         config = resolve.apply_overrides(ml_collections.ConfigDict(config).copy_and_resolve_references(), pairs)

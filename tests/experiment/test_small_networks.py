@@ -51,11 +51,11 @@ def test_numbers_that_a_page_sets_itself_stay():
     assert (experiment.optimizer.learning_rate, experiment.batch_size) == (0.02, TABLE[0].task_batch)
 
 
-def test_configs_in_memory_are_fitted_too():
-    """Of a task as of a config file; of pretraining with a budget, unless an override gives the steps."""
+def test_a_config_in_memory_is_taken_as_it_is_but_for_a_budget():
     config = compose_task("model=bert_tiny", "classification")
-    assert experiments.parse(config_of(config)).optimizer.learning_rate == TABLE[0].scratch_rate
-    assert config.optimizer.learning_rate == recipe_fields("bert")["optimizer.learning_rate"]
+    experiment = experiments.parse(config_of(config, {"epochs": 3.0}))
+    assert (experiment.optimizer.learning_rate, experiment.epochs) == (3e-5, 3.0)
+    assert small_networks.describe(experiment) == ""
     config = load_config("bert.py", "size=mini")
     config.budget = "10m"
     assert experiments.parse(config_of(config)).steps == UNKNOWN_STEPS
