@@ -1,9 +1,13 @@
 """Files of the Hugging Face Hub, by a server that stands for it."""
 
+import io
+import json
 import os
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from ml_collections import ConfigDict
 
@@ -19,6 +23,16 @@ BOOKS = {"data/a-0.jsonl": '{"text": "one"}\n', "data/a-1.jsonl": '{"text": "two
          "README.md": "books"}
 MODEL = {"config.json": "{}", "model.safetensors": "weights", "vocab.txt": "[PAD]\n", "onnx/model.onnx": "onnx",
          "onnx/config.json": "{}", "pytorch_model.bin": "pickled", "flax_model.msgpack": "flax"}
+
+
+def rows_in_parquet(texts, labels):
+    """The bytes of a Parquet file as the Hub has them: classes are numbers, with names in the metadata."""
+    features = {"sentence": {"dtype": "string", "_type": "Value"},
+                "label": {"names": ["neg", "pos"], "_type": "ClassLabel"}}
+    table = pa.table({"sentence": texts, "label": labels}).replace_schema_metadata(
+        {b"huggingface": json.dumps({"info": {"features": features}}).encode()})
+    pq.write_table(table, file := io.BytesIO())
+    return file.getvalue()
 
 
 def names(pattern):
@@ -104,6 +118,17 @@ def test_labelled_rows(hub):
     rows = {split: reading.read(config, split, ["text", "label"]) for split in ("train", "validation", "test")}
     assert {split: [record.fields["text"] for record in rows[split]] for split in rows} == {
         "train": ["good"], "validation": ["bad"], "test": ["fine"]}
+
+
+def test_labelled_rows_in_parquet(hub):
+    files = {f"data/train-0000{i}-of-00002.parquet": rows_in_parquet([text], [i])
+             for i, text in enumerate(["bad", "good"])}
+    hub.commit("me/rows", files | {"data/test-00000-of-00001.parquet": rows_in_parquet(["fine"], [-1])}, "datasets")
+    config = records.Config(train="hf://datasets/me/rows/data/train-*.parquet", columns={"text": "sentence"},
+                            test="hf://datasets/me/rows@main/data/test-*.parquet")
+    assert [record.fields for record in reading.read(config, "train", ["text", "label"])] == [
+        {"text": "bad", "label": "neg"}, {"text": "good", "label": "pos"}]
+    assert [record.fields for record in reading.read(config, "test", ["text", "label"])] == [{"text": "fine"}]
 
 
 def test_file_beside_another_is_downloaded(hub):

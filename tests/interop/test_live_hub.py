@@ -14,6 +14,7 @@ from lmrep.core.errors import UserError
 from lmrep.interop import conversion
 from lmrep.storage import remote_workdir, workdir
 from tests import runs
+from tests.core.test_hub import rows_in_parquet
 
 TEXTS = ["the cat sees the dog", "a good bird finds the fish"]
 
@@ -100,3 +101,21 @@ def test_push_refuses(hub, small_home, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(UserError, match="is a published directory already"):
         lmrep.push(tmp_path, "me/small")
+
+
+@pytest.mark.slow
+def test_a_task_on_parquet(hub, small_home, tmp_path):
+    def rows(count, seed):
+        examples = runs.labelled_texts(count, seed)
+        return rows_in_parquet([example["text"] for example in examples],
+                               [runs.LABELS.index(example["label"]) for example in examples])
+
+    hub.commit("me/reviews", {"data/train-00000-of-00002.parquet": rows(32, 0), "README.md": "",
+                              "data/train-00001-of-00002.parquet": rows(16, 1),
+                              "data/validation-00000-of-00001.parquet": rows(20, 2)}, "datasets")
+    address = "hf://datasets/me/reviews/data/{}-*.parquet"
+    data = {f"data.{split}": address.format(split) for split in ("train", "validation")}
+    lmrep.train(f"tasks/classify.py:init={small_home}/run,mesh=1x1x1", tmp_path / "run", **data, **{
+        "data.columns.text": "sentence", "epochs": 1.0, "batch_size": 16, "length": 32, "log.tensorboard": False})
+    assert lmrep.load(tmp_path / "run").predict(TEXTS)[0]["probabilities"].keys() == {*runs.LABELS}
+    assert main(["evaluate", f"--workdir={tmp_path}/run", f"--files={address.format('validation')}"]) == 0

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from lmrep.core import input_files, json_text
+from lmrep.core import input_files, json_text, parquet
 from lmrep.core.errors import UserError
 from lmrep.data.corpora import cleaning, files
 from lmrep.data.corpora.base import Config, Corpus, CorpusDef, Reader
@@ -78,28 +78,15 @@ def _field(line: str, keys: list[str]) -> tuple[str, str]:
 
 def _parquet(source: files.CorpusFile, config: Config, tally: Counter[str]) -> Iterator[str]:
     """Yields the texts of one file, read in batches of about CHUNK bytes."""
-    import pyarrow.parquet as pq
-
     row = 0
-    with files.opened(source) as file:
-        if not file.seekable():
-            raise UserError(f"{source.path} is compressed or in an archive, and Parquet is read from any position; "
-                            "unpack it")
-        try:
-            table = pq.ParquetFile(file, buffer_size=2**20, pre_buffer=False, page_checksum_verification=True)
-            _column(source, table, config.text_field)
-            for group in range(table.num_row_groups):
-                for values in _batches(table, group, config.text_field):
-                    for value in values:
-                        row += 1
-                        location = f"{source.path}, row {row}"
-                        yield from cleaning.field_documents(value or b"", config.undecodable, location, tally)
-        except UserError:
-            raise
-        except Exception as error:  # pyarrow raises various errors for damaged metadata
-            reason = str(error).partition("\n")[0] or type(error).__name__
-            raise UserError(f"{source.path} is not an intact Parquet file ({reason}); copy it again, or leave it out "
-                            "of data.files") from error
+    with parquet.opened(source.path, source.store) as table:
+        _column(source, table, config.text_field)
+        for group in range(table.num_row_groups):
+            for values in _batches(table, group, config.text_field):
+                for value in values:
+                    row += 1
+                    location = f"{source.path}, row {row}"
+                    yield from cleaning.field_documents(value or b"", config.undecodable, location, tally)
 
 
 def _column(source: files.CorpusFile, table: Any, name: str) -> None:

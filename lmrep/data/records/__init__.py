@@ -10,6 +10,7 @@ from lmrep.data.records import (
     delimited,
     json_lines,
     parallel,
+    parquet,
     squad,
     texts,
     tfds,
@@ -32,4 +33,4 @@ READERS.update(component_table(ReaderDef, {  # in the order in which formats are
     "squad": squad.DEFINITION, "jsonl": json_lines.DEFINITION, "trees": trees.DEFINITION, "tsv": delimited.TSV,
     "csv": delimited.CSV, "label_text": texts.LABEL_TEXT, "folders": texts.FOLDERS,
     "documents": texts.DOCUMENTS, "word_senses": word_senses.DEFINITION, "parallel": parallel.DEFINITION,
-    "tfds": tfds.DEFINITION}))
+    "parquet": parquet.DEFINITION, "tfds": tfds.DEFINITION}))
