@@ -42,8 +42,8 @@ class Numbers(NamedTuple):
 # Wider networks have the numbers of papers.
 TABLE = (
     Numbers(128, 4e-3, 16, 1e-3, 1e-3),
-    Numbers(256, 2e-3, 16, 5e-4, 1e-3),
-    Numbers(512, 1e-3, 32, 2e-4, 5e-4),
+    Numbers(256, 5e-4, 16, 5e-4, 1e-3),
+    Numbers(512, 3e-4, 32, 2e-4, 5e-4),
 )
 
 

@@ -1,8 +1,11 @@
 """Sequences of labelled examples, against the same built one token at a time."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 
+from lmrep.data.records import examples as records
 from lmrep.data.records.examples import arrange
 from tests.data.test_mixed_examples import units
 from tests.tasks import tiny
@@ -76,3 +79,21 @@ def test_every_epoch_has_its_batches_in_another_order():
     epochs = examples.numbers(np.arange(5 * 304), 8, 3).reshape(5, -1, 8)
     assert all(sorted(epoch.ravel()) == list(range(304)) for epoch in epochs)
     assert len({int(examples.lengths[epoch].sum(axis=1).argmax()) for epoch in epochs}) > 2  # where the longest are
+
+
+@pytest.mark.parametrize("program", [0, 100, 1000, 10**6])
+def test_the_padded_lengths_cost_least(monkeypatch, program):
+    """Against all subsets. Free programs pad to every length; dear ones leave a single length."""
+    monkeypatch.setattr(records, "PROGRAM", program)
+    examples = arrange(units(COUNT, 3), tiny.tokenizer().vocabulary, 0, "")
+    candidates = [bucket for bucket in records.BUCKETS if bucket <= examples.length]
+    used = {next(bucket for bucket in candidates if bucket >= length) for length in examples.lengths}
+
+    def cost(lengths):
+        padded = [next(length for length in lengths if length >= tokens) for tokens in examples.lengths]
+        return sum(padded) + program * len(lengths)
+
+    subsets = [(*some, examples.length) for k in range(len(candidates)) for some in combinations(candidates[:-1], k)]
+    chosen = {examples.bucket(length) for length in examples.lengths}
+    assert cost(sorted(chosen)) == min(map(cost, subsets))
+    assert chosen == {0: used, 10**6: {examples.length}}.get(program, chosen)

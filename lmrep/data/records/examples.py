@@ -13,8 +13,10 @@ from lmrep.data.formats.packed import best_fit
 from lmrep.data.order import example_numbers
 from lmrep.data.records.encoding import Source, Units
 
-# Batches are padded to one of these lengths, so that few programs are compiled.
+# Lengths that batches may be padded to. A program is compiled for each length that is used, which costs about as much
+# time as to train on PROGRAM more tokens in every epoch.
 BUCKETS = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
+PROGRAM = 20_000
 POOL = 64  # batches whose sequences are sorted by length together
 
 
@@ -141,7 +143,19 @@ class Examples(Dataset):
 
     def bucket(self, longest: int) -> int:
         """Returns the padded length of a batch whose longest sequence has `longest` tokens."""
-        return min(next((bucket for bucket in BUCKETS if bucket >= longest), self.length), self.length)
+        return next((bucket for bucket in self._buckets if bucket >= longest), self.length)
+
+    @functools.cached_property
+    def _buckets(self) -> tuple[int, ...]:
+        """The padded lengths, ascending; the last is `length`. Those of BUCKETS for which the padded tokens of an epoch
+        and the programs cost least."""
+        candidates = [*(bucket for bucket in BUCKETS if bucket < self.length), self.length]
+        covered = [0, *np.searchsorted(np.sort(self.lengths), candidates, side="right").tolist()]
+        best = [(0, ())]  # of the sequences up to each candidate: (cost, lengths)
+        for i, bucket in enumerate(candidates, 1):
+            best.append(min((cost + (covered[i] - covered[j]) * bucket * max(1, self.group) + PROGRAM,
+                             (*lengths, bucket)) for j, (cost, lengths) in enumerate(best)))
+        return best[-1][1]
 
     def gather(self, numbers: np.ndarray, length: int | tuple[int, int] = 0) -> Batch:
         """Makes the batch of the sequences `numbers`, int64[b]; -1 for an empty one. `length` is a `batch_length`; 0:
