@@ -3,7 +3,7 @@
 from typing import Any
 
 from lmrep.core.components import component_table
-from lmrep.models import bilstm, encoder_decoder, lstm, none, seq2seq_lstm, transformer, transformer_xl
+from lmrep.models import awd_lstm, bilstm, encoder_decoder, lstm, none, seq2seq_lstm, transformer, transformer_xl
 from lmrep.models.base import Encoded, Inputs, Model, ModelDef, model_inputs
 from lmrep.models.presets import PRESETS
 
@@ -15,6 +15,7 @@ MODELS: dict[str, ModelDef] = component_table(ModelDef, {
     "transformer_xl": transformer_xl.DEFINITION,
     "encoder_decoder": encoder_decoder.DEFINITION,
     "lstm": lstm.DEFINITION,
+    "awd_lstm": awd_lstm.DEFINITION,
     "bilstm": bilstm.DEFINITION,
     "seq2seq_lstm": seq2seq_lstm.DEFINITION,
     "none": none.DEFINITION,

@@ -4,6 +4,7 @@ al., 2000) or of plain tanh cells (Elman, 1990; Mikolov et al., 2010) that read 
 Dropout acts on the connections between layers and never on those between time steps (Zaremba et al., 2014).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -46,10 +47,11 @@ class Config:
 
 def build(c: Config, execution: Execution = Execution(), name: str = "lstm") -> Model:
     """Builds the model of config `c`."""
+    bound = partial(encode, c=c, execution=execution)
     return Model(
         name=name,
         specs=specs(c),
-        encode=partial(encode, c=c, execution=execution),
+        encode=bound,
         width=c.width,
         vocab_size=c.vocab,
         max_length=c.max_length,
@@ -58,7 +60,7 @@ def build(c: Config, execution: Execution = Execution(), name: str = "lstm") -> 
         output=Output(c.table_width, output_embedding) if c.tied else Output(c.width),
         state=State(partial(initial_state, c=c),
                     cache=lambda params, batch_size, max_length: initial_state(batch_size, c=c),
-                    decode=partial(decode, c=c, execution=execution)),
+                    decode=partial(decode, encode=bound)),
         head_style=HeadStyle("tanh", init=uniform(c), pooling="last"),
         sizes=Sizes(sum(recurrent.GATES[c.cell] * c.width * (d_in + c.width)
                         for d_in in (c.table_width, *[c.width] * (c.layers - 1)))),
@@ -95,15 +97,7 @@ def encode(
 
     Raises ValueError for a field of `inputs` that the network does not take, a mask that is not causal, or `attention`.
     """
-    check_inputs(inputs, INPUTS)
-    if attention:
-        raise ValueError("a recurrent network has no attention probabilities; leave out attention=True")
-    mask = inputs.attention_mask or AttentionMask(jnp.ones_like(inputs.tokens), causal=True)
-    if not mask.causal or mask.mask is not None:
-        raise ValueError("a recurrent network reads from left to right; expected an AttentionMask with causal=True and "
-                         "no further mask")
-    if 0 < c.max_length < inputs.tokens.shape[1]:
-        raise ValueError(f"got {inputs.tokens.shape[1]} tokens; the model takes {c.max_length} at most")
+    mask = causal_mask(inputs, attention, c.max_length)
     state = initial_state(inputs.tokens.shape[0], c=c) if inputs.carry is None else inputs.carry
     real = mask.segment_ids > 0
     run = partial(recurrent.apply, cell=c.cell, real=real, starts=recurrent.segment_starts(mask.segment_ids))
@@ -123,20 +117,33 @@ def encode(
     return Encoded(x, tuple(outputs) if layers else None, carry=carry)
 
 
+def causal_mask(inputs: Inputs, attention: bool, max_length: int) -> AttentionMask:
+    """Returns the segments of `inputs`. Raises ValueError as `encode`."""
+    check_inputs(inputs, INPUTS)
+    if attention:
+        raise ValueError("a recurrent network has no attention probabilities; leave out attention=True")
+    mask = inputs.attention_mask or AttentionMask(jnp.ones_like(inputs.tokens), causal=True)
+    if not mask.causal or mask.mask is not None:
+        raise ValueError("a recurrent network reads from left to right; expected an AttentionMask with causal=True and "
+                         "no further mask")
+    if 0 < max_length < inputs.tokens.shape[1]:
+        raise ValueError(f"got {inputs.tokens.shape[1]} tokens; the model takes {max_length} at most")
+    return mask
+
+
 def output_embedding(params: Tree, key: Array | None = None) -> Array:
     """Returns the token table [v, e]."""
     return params["embedding"]["token"]
 
 
 def decode(
-    params: Tree, tokens: Array, cache: Tree, length: Array | None = None, *, c: Config,
-    execution: Execution = Execution(),
+    params: Tree, tokens: Array, cache: Tree, length: Array | None = None, *, encode: Callable[..., Encoded],
 ) -> tuple[Array, Tree]:
     """Continues a sequence: the output [b, t, d] at the next tokens i32[b, t], and the state after the first `length`
-    tokens (by default, after all). `cache` is a state as `initial_state` makes it."""
+    tokens (by default, after all). `cache` is a state as `initial_state` makes it; `encode` is the network's."""
     real = jnp.arange(tokens.shape[1]) < (tokens.shape[1] if length is None else length)
     mask = AttentionMask(jnp.broadcast_to(real.astype(jnp.int32), tokens.shape), causal=True)
-    encoded = encode(params, Inputs(tokens=tokens, attention_mask=mask, carry=cache), c=c, execution=execution)
+    encoded = encode(params, Inputs(tokens=tokens, attention_mask=mask, carry=cache))
     return encoded.hidden, encoded.carry
 
 

@@ -7,7 +7,7 @@ the full pretraining model with the heads that its paper trains), and the tokeni
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from lmrep.models import bilstm, encoder_decoder, seq2seq_lstm, transformer_xl
+from lmrep.models import awd_lstm, bilstm, encoder_decoder, seq2seq_lstm, transformer_xl
 from lmrep.models.transformer import Config
 
 
@@ -15,7 +15,8 @@ class Preset(NamedTuple):
     """A published network."""
 
     # the network's config, of the class of `MODELS[model]`
-    config: Config | bilstm.Config | transformer_xl.Config | encoder_decoder.Config | seq2seq_lstm.Config
+    config: (Config | awd_lstm.Config | bilstm.Config | transformer_xl.Config | encoder_decoder.Config
+             | seq2seq_lstm.Config)
     encoder: int  # number of parameters of embeddings and layers
     # number of parameters with the heads that are trained with them: pooler, masked LM and NSP for BERT; none for GPT
     pretraining: int
@@ -119,6 +120,17 @@ def _cove(vocab: int, encoder: int, pretraining: int) -> Preset:
     return Preset(seq2seq_lstm.Config(vocab=vocab), encoder, pretraining, "cove", "words", False, "seq2seq_lstm")
 
 
+def _awd_lstm(vocab: int, encoder: int, pretraining: int, **options: Any) -> Preset:
+    """Merity et al. (2018), with the dropout of the released commands, and Howard and Ruder (2018)."""
+    config = awd_lstm.Config(vocab=vocab, **options)
+    return Preset(config, encoder, pretraining, "awd_lstm", "words", False, "awd_lstm")
+
+
+# The language model of fastai 0.7, whose output layer has no biases, and whose penalty is on outputs before dropout.
+_ULMFIT = {"dropout": 0.1, "hidden_dropout": 0.15, "input_dropout": 0.25, "embedding_dropout": 0.02,
+           "weight_dropout": 0.2, "ar_of": "raw"}
+
+
 def _transformer(width: int, heads: int, parameters: int, dropout: float) -> Preset:
     """Vaswani et al. (2017): six layers in each stack, one table, norms after residual sums, no biases in the
     attention. Initial values are those of the released code, and so is dropout, on residual sums and embeddings."""
@@ -192,6 +204,11 @@ PRESETS = {
     # default: the 50,000 most frequent words of a language, lower-cased beforehand, and four special ones. Gates have
     # two biases there and one here; pretraining counts the output table, without the bias that it has there.
     "cove":              _cove( 50_004, 41_172_000, 71_174_400),
+    # pretraining counts the biases of the output layer
+    #                           vocab     encoder  pretraining
+    "awd_lstm_ptb":   _awd_lstm(10_000, 24_211_600, 24_221_600),
+    "awd_lstm_wt2":   _awd_lstm(33_278, 33_522_800, 33_556_078, hidden_dropout=0.2, input_dropout=0.65),
+    "awd_lstm_ulmfit": _awd_lstm(60_002, 44_212_400, 44_212_400, **_ULMFIT),
     #                         width  heads    parameters  dropout
     "transformer_base":  _transformer(  512,  8,  63_045_632, 0.1),
     "transformer_big":   _transformer( 1024, 16, 214_171_648, 0.3),

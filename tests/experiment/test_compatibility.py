@@ -79,7 +79,7 @@ def test_every_triple_fits_or_is_refused_for_a_known_reason(monkeypatch):
     pairs = {p[1] for p in found if p.preset in ENCODER_DECODERS and not p.refused}
     assert pairs == {"span_corruption"} == {p.objective for p in found if p.objective == "span_corruption"} and {
         p.preset for p in found if p.objective == "span_corruption" and not p.refused} <= ENCODER_DECODERS
-    for network in ("lstm", "transformer_xl_enwik8"):
+    for network in ("lstm", "awd_lstm", "transformer_xl_enwik8"):
         assert {p.objective for p in found if p.preset == network and not p.refused} == {
             "causal", "causal_distillation"}
     # An adaptive softmax has no table for a teacher's logits.
@@ -150,7 +150,7 @@ def triples():
     """(network, objective, format): every network, and every objective with the switches that it has.
     `pairings` traces the others; meshes have tests in `models` and `objectives`."""
     own = [name for name in shapes() if name in ENCODER_DECODERS]
-    networks = [name for name in shapes() if not name.startswith(("elmo", "transformer_xl", "xlnet")) and (
+    networks = [name for name in shapes() if not name.startswith(("elmo", "transformer_xl", "xlnet", "awd_lstm")) and (
         name not in own)]
     names = compatibility.objectives()
     objectives = [name for name in names if name.split()[0] not in ("bidirectional", "permutation", "span_corruption")
@@ -158,6 +158,7 @@ def triples():
     for network, form in zip(own, ("stream", "packed", "segment_pair", "sentence_pair"), strict=True):
         yield network, "span_corruption", form
     yield "elmo_small", "bidirectional", "sentence_stream"
+    yield "awd_lstm_ptb", "causal", "stream"
     yield "transformer_xl_wt103_base", "causal", "stream"
     yield "transformer_xl_enwik8", "causal", "packed"
     yield "xlnet_base", "permutation sentence_pair", "stream_pair"

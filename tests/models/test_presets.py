@@ -11,7 +11,7 @@ from lmrep.core import params as P
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.tokenizers import TOKENIZERS
 from lmrep.layers.stack import Execution
-from lmrep.models import MODELS, PRESETS, bilstm, encoder_decoder, seq2seq_lstm, transformer, transformer_xl
+from lmrep.models import MODELS, PRESETS, awd_lstm, bilstm, encoder_decoder, seq2seq_lstm, transformer, transformer_xl
 from lmrep.objectives import bidirectional, causal, masked, permutation, span_corruption
 from lmrep.objectives.outputs import output_specs
 
@@ -67,6 +67,10 @@ XLNET = {  # layers, width, heads, feed-forward, words; with the first vector of
 }
 
 
+AWD_LSTM = {  # words, whether outputs have biases, parameters; the paper rounds to 24 and 33 million
+    "awd_lstm_ptb": (10_000, True, 24_221_600), "awd_lstm_wt2": (33_278, True, 33_556_078),
+    "awd_lstm_ulmfit": (60_002, False, 44_212_400),
+}
 TRANSFORMER = {  # width, layers, heads, feed-forward, dropout; the paper rounds to 65 and 213 million
     "transformer_base": (512, 6, 8, 2048, 0.1, 63_045_632), "transformer_big": (1024, 6, 16, 4096, 0.3, 214_171_648),
 }
@@ -100,8 +104,8 @@ def shape(c):
 
 def test_every_preset_is_counted_here():
     assert set(PRESETS) == set(BERT) | set(ROBERTA) | set(GPT) | ELECTRA | set(SPANBERT) | set(ALBERT) | set(
-        DISTILBERT) | set(ELMO) | set(TRANSFORMER_XL) | set(XLNET) | set(TRANSFORMER) | set(T5) | set(T5_1_1) | {
-            "cove"}
+        DISTILBERT) | set(ELMO) | set(TRANSFORMER_XL) | set(XLNET) | set(AWD_LSTM) | set(TRANSFORMER) | set(T5) | set(
+            T5_1_1) | {"cove"}
 
 
 def test_every_preset_names_its_network_and_tokenizer():
@@ -231,6 +235,18 @@ def test_the_parts_of_transformer_xl_large_add_up():
     assert P.count(specs["layers"]) == 245_532_672
     assert sum(P.count(each["token"]) for each in clusters) == 36_923_760
     assert sum(P.count(each["project"]) for each in clusters) == 1_392_640
+
+
+@pytest.mark.parametrize("name", AWD_LSTM)
+def test_awd_lstm(name):
+    config, encoder, pretraining, *_ = PRESETS[name]
+    words, bias, total = AWD_LSTM[name]
+    model = awd_lstm.build(config)
+    vocabulary = Vocabulary(config.vocab, {}, None, np.zeros(config.vocab, int))
+    objective = causal.build(causal.Config(bias=bias), model, vocabulary)
+    assert (config.vocab, pretraining) == (words, total)
+    assert (P.count(model.specs), P.count(objective.specs)) == (encoder, pretraining)
+    assert [P.count(layer) for layer in model.specs["layers"].values()] == [7_139_200, 10_589_200, 2_483_200]
 
 
 @pytest.mark.parametrize("name", TRANSFORMER)
