@@ -13,7 +13,7 @@ from lmrep import models
 from lmrep.config import loading
 from lmrep.core import params as P
 from lmrep.experiment import config as experiments
-from lmrep.models import encoder_decoder, lstm, seq2seq_lstm, transformer
+from lmrep.models import awd_lstm, encoder_decoder, lstm, seq2seq_lstm, transformer
 from lmrep.models.base import Inputs
 from lmrep.objectives.uses import NetworkUse, Uses
 from lmrep.planning import compute, conventions, flops, published
@@ -47,6 +47,7 @@ ENCODER_DECODER = encoder_decoder.Config(vocab=11, width=8, layers=3, decoder_la
 @pytest.mark.parametrize("config", [
     T, replace(T, share="all"), replace(T, embedding=4), replace(T, norm="pre"),
     lstm.Config(vocab=11, width=8, layers=2), lstm.Config(vocab=11, width=8, layers=3, embedding=4, cell="rnn"),
+    awd_lstm.Config(vocab=11, width=8, embedding=4),
     *(replace(ENCODER_DECODER, stacks=stacks) for stacks in ("encoder", "same_text")),
 ], ids=str)
 def test_the_numbers_of_a_network_are_those_of_its_traced_program(config):
