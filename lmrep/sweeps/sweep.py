@@ -59,8 +59,8 @@ def sweep(
     """Trains every setting of a grid with every seed, and compares the settings, as `lmrep sweep` does.
 
     Args:
-      config: the config file, with choices after a colon; None continues the sweep in `directory`. The runs are
-        processes of their own, which read it, so that it is no config in memory.
+      config: the config file, or the name of one of the package, with choices after a colon; None continues the sweep
+        in `directory`. The runs are processes of their own, which read it, so that it is no config in memory.
       directory: of the sweep; its runs are in SETTING/seed=N. The same call continues, and may add settings and seeds.
       grid: {field: values} for all combinations; a list of {field: value} for single settings; or text as for --grid:
         "field=value,value;field=value", "auto", "paper" or the name of a published grid.
@@ -152,7 +152,8 @@ def _plan(
     """Makes the plan that the arguments describe. What they leave open is taken from the previous plan, if any."""
     if config is not None and not isinstance(config, str | os.PathLike):
         raise UserError("config is a config in memory, and the runs of a sweep are processes that read a config file; "
-                        "give its name, such as 'bert.py:size=tiny', and fields as keywords")
+                        "give its name with choices, such as 'bert.py:size=tiny', and fields as keywords, or write a "
+                        "file whose get_config returns this config")
     if config is not None:
         file, _, argument = as_path(config).partition(":")
         file = str(Path(file).absolute()) if Path(file).exists() else file
