@@ -20,19 +20,22 @@ class Chip(NamedTuple):
     watts: float | None = None  # GPUs: the default power limit of the board; TPUs: the measured mean
 
 
-# Watts of NVIDIA GPUs are from data sheets; nvidia-smi shows the same limits. A GH200 has 700 or 900, which depends on
-# the host. Watts of TPU v3 and v4 are the "measured min/mean/max power" of a chip in Cloud TPU's documentation, which
-# has none for later chips. Peaks are from data sheets, without sparsity, and from Cloud TPU's documentation; of the
-# GeForce, with float32 sums, from the whitepaper of the Ada architecture. A V100, P100 or T4 has no bfloat16.
+# Numbers of NVIDIA GPUs are those of its data sheets, with peaks without sparsity: half of what some sheets print. The
+# A10G, which AWS alone has, and the GeForce, whose peak is with float32 sums, have theirs in
+# https://d1.awsstatic.com/product-marketing/ec2/NVIDIA_AWS_A10G_DataSheet_FINAL_02_17_2022.pdf and in appendix A of
+# https://images.nvidia.com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf
+# A V100, P100 or T4 has no bfloat16. Watts are the default limits, which nvidia-smi shows too; a GH200 has 700 or 900,
+# which depends on the host.
 #
 # Memory of GPUs is what CUDA reports, less than on the data sheet: from the device descriptions of OpenXLA
-# (xla/backends/gpu/target_config/specs), and where it has none, from the messages of programs that ran out of memory.
-# NVLink is 900 GB/s for H100 and H200 and 600 GB/s for A100 on their data sheets, PCIe 4.0 x16 is 64 GB/s on that of
-# the L40S: both directions together, so half of it is sent. The network of a GPU: 400 Gb/s in NVIDIA's DGX H100 and
-# H200, 200 Gb/s in its DGX A100, and an eighth of the 400 Gb/s of AWS g6e.48xlarge with 8 L40S. No host of RTX 4090s
-# is standard: theirs is taken to have 100 Gb/s for 8.
+# (xla/backends/gpu/target_config/specs), and of the H200, L40S and RTX 4090 from the messages of programs that ran out
+# of memory. NVLink is 900 GB/s for H100 and H200 and 600 GB/s for A100, PCIe 4.0 x16 is 64 GB/s: both directions
+# together, so half of it is sent. The network of a GPU: 400 Gb/s in NVIDIA's DGX H100 and H200, 200 Gb/s in its DGX
+# A100, and an eighth of the 400 Gb/s of AWS g6e.48xlarge with 8 L40S. No host of RTX 4090s is standard: theirs is taken
+# to have 100 Gb/s for 8.
 #
-# Of TPUs memory is what XLA can allocate; the network of a host is divided by its chips.
+# Numbers of TPUs are from Cloud TPU's documentation. Watts of v3 and v4 are its "measured min/mean/max power" of a
+# chip; later chips have none. Memory is what XLA can allocate; the network of a host is divided by its chips.
 ACCELERATORS = {
     "H200": Chip("NVIDIA H200", 139.8 * GB, 989e12, 4.8e12, 450e9, 400e9 / 8, watts=700),
     "H200 NVL": Chip("NVIDIA H200 NVL", flops=835e12, watts=600),

@@ -166,7 +166,8 @@ def _gpus(name: str, version: str, hosts: int, count: int) -> Hardware:
         devices = _cpu_devices(name, hosts * count)
         note = (f"The step is compiled for devices of the CPU ({reason}). Sharding and FLOPs are those of the "
                 "step. Memory, its traffic and communication are estimates: without XLA's fusion for GPUs, its "
-                f"combined collectives and cuDNN's attention. {memory}")
+                "combined collectives and cuDNN's attention. A step time that memory bandwidth bounds is no lower "
+                f"bound then. {memory}")
     return Hardware(name, chip._replace(memory=fraction * chip.memory), devices, hosts=hosts, note=note)
 
 
