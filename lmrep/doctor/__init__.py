@@ -27,6 +27,7 @@ __all__ = ["FAILED", "OK", "SKIPPED", "WARNING", "Finding", "examine", "report"]
 def examine(
     config: Mapping[str, Any], workdir: str | os.PathLike | None = None, data_dir: str | os.PathLike | None = None,
     files: str = "", devices: int | None = None, processes: int = 1, compiling: bool = False,
+    topology: str = "",
 ) -> list[Finding]:
     """Checks everything that `api.train` with the same arguments will need.
 
@@ -38,6 +39,8 @@ def examine(
       devices: number of devices in all processes; by default of this machine.
       processes: number of processes.
       compiling: compile the training step to measure its memory; otherwise only the training state is counted.
+      topology: hardware that need not be here, as for `lmrep plan`; the step must fit its memory, and `devices` are all
+        of it.
     """
     data_dir = Path(data_dir or api.default_data_dir())
     url = None if workdir is None else remote.as_url(workdir)
@@ -47,17 +50,22 @@ def examine(
     checks("address space", machine.address_space)
     if checks.findings[-1].mark == FAILED:
         return checks.findings  # JAX, which the other checks use, would hang or abort
+    if topology:  # before JAX starts: it may be as many devices of the CPU
+        checks("topology", partial(machine.topology, topology))
+        if checks.findings[-1].mark == FAILED:
+            return checks.findings
+        devices = len(checks.values["topology"].devices)
     checks("devices", machine.platform)
     if checks.findings[-1].mark == FAILED:
         return checks.findings
     checks("config", partial(run.config, config))
-    checks("mesh", partial(machine.mesh, devices or jax.device_count(), processes), "config")
+    checks("mesh", partial(machine.mesh, devices or jax.device_count(), processes), "config", "topology?")
     experiment = checks.values.get("config")
     if is_labelled := experiment is not None and experiment.labelled:
         _check_labelled(checks, files)
     else:
         samples = _check_text(checks, data_dir, files)
-    checks("memory", partial(machine.memory, compiling), "config", "network", "mesh", "tokenizer?")
+    checks("memory", partial(machine.memory, compiling), "config", "network", "mesh", "tokenizer?", "topology?")
     checks("workdir", run.writable, "--workdir")
     if url:
         checks("remote", partial(run.store, url))

@@ -20,6 +20,7 @@ from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment
 from lmrep.experiment.shapes import StageShapes
 from lmrep.planning import hardware, plan, table
+from lmrep.planning.hardware import Hardware
 from lmrep.storage import trial
 from lmrep.training.state import saved, specs_of, trainable
 
@@ -43,15 +44,24 @@ def platform() -> Result:
     return Result(text)
 
 
-def mesh(devices: int, processes: int, experiment: Experiment) -> Result:
-    """Checks that the mesh fits the devices. The value is an AbstractMesh: the devices may be on another machine."""
+def topology(name: str) -> Result:
+    """Checks that the hardware that `lmrep plan` has under a name can be compiled for here. The value is the
+    Hardware."""
+    found = hardware.find(name)
+    return Result(f"{len(found.devices)} x {found.chip.title} ({name}). {found.note}".rstrip(". "), found)
+
+
+def mesh(devices: int, processes: int, experiment: Experiment, topology: Hardware | None) -> Result:
+    """Checks that the mesh fits the devices, here or of a topology. The value is an AbstractMesh: the devices may be on
+    another machine."""
     sizes = experiments.check_mesh(experiment, devices)
     checks.check_processes(sizes, devices, processes)
-    here = "" if devices == jax.device_count() else f", of which {jax.device_count()} are here"
-    text = (f"{describe_sizes(sizes)} on {devices} x {jax.devices()[0].device_kind}{here}, "
-            f"{experiment.execution.dtype}")
+    here = "" if topology or devices == jax.device_count() else f", of which {jax.device_count()} are here"
+    kind, cpu = (topology.chip.title, topology.name.startswith("cpu")) if topology else (
+        jax.devices()[0].device_kind, jax.devices()[0].platform == "cpu")
+    text = f"{describe_sizes(sizes)} on {devices} x {kind}{here}, {experiment.execution.dtype}"
     layout = abstract_mesh(sizes)
-    if experiment.execution.dtype == "float32" and jax.devices()[0].platform != "cpu":
+    if experiment.execution.dtype == "float32" and not cpu:
         return Result(f"{text}: accelerators compute matrix products in bfloat16 several times as fast as in float32; "
                       "set execution.dtype=bfloat16 unless float32 is what you want", layout, WARNING)
     if layout.size == devices:
@@ -82,20 +92,21 @@ def network(experiment: Experiment, loaded: tokenizers.Tokenizer | None, layout:
 
 def memory(
     compiling: bool, experiment: Experiment, stages: list[StageShapes], layout: AbstractMesh,
-    loaded: tokenizers.Tokenizer | None,
+    loaded: tokenizers.Tokenizer | None, topology: Hardware | None,
 ) -> Result:
-    """Checks that the training step fits the memory of a device. It is compiled if `compiling` is set and all devices
-    are here; otherwise only parameters, gradients and optimizer state are counted."""
-    state = state_memory(stages, layout)
-    if not compiling or layout.size > jax.local_device_count():
+    """Checks that the training step fits the memory of a device, here or of a topology. It is compiled if `compiling`
+    is set and all devices are here or of a topology; otherwise only parameters, gradients and optimizer state are
+    counted."""
+    state = state_memory(stages, layout, topology)
+    if not compiling or not (topology or layout.size <= jax.local_device_count()):
         return state
-    devices = hardware.here(layout.size)
+    devices = topology or hardware.here(layout.size)
     plans = plan.plan(experiment, devices, loaded.vocabulary if loaded else None)
     worst, total = max(plans, key=lambda plan: plan.memory.needed), plan.cost_of_run(plans, devices)
     parts, text = worst.memory, f"a step takes {table.fit([worst])} on each {devices.chip.title}"
     text += (f": parameters and optimizer state {byte_size(parts.parameters + parts.optimizer)}, activations "
              f"{byte_size(parts.activations)}, other temporaries {byte_size(parts.temporaries)}")
-    if total and total.hours:
+    if total and total.hours and not topology:  # lmrep plan has the time there
         text += f"; the run takes at least {table.hours(total.hours)}, at the peak of its matrix products"
     if worst.fits:
         return Result(text)
@@ -103,8 +114,8 @@ def memory(
                     "(mesh.fsdp, mesh.tensor) or a smaller model")
 
 
-def state_memory(stages: list[StageShapes], layout: AbstractMesh) -> Result:
-    """Checks that parameters, gradients and optimizer state fit the memory of a device."""
+def state_memory(stages: list[StageShapes], layout: AbstractMesh, topology: Hardware | None = None) -> Result:
+    """Checks that parameters, gradients and optimizer state fit the memory of a device, here or of a topology."""
     def per_device(stage: StageShapes) -> int:
         gradients = trainable(stage.state.params)  # of the same sizes
         return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
@@ -113,7 +124,9 @@ def state_memory(stages: list[StageShapes], layout: AbstractMesh) -> Result:
     needed, device = max(map(per_device, stages)), jax.local_devices()[0]
     limit, where = (device.memory_stats() or {}).get("bytes_limit"), f"each {device.device_kind} has"
     text = f"parameters, gradients and optimizer state take {byte_size(needed)} a device"
-    if limit is None and device.platform == "cpu" and layout.size <= jax.device_count():
+    if topology:
+        limit, where = topology.chip.memory, f"each {topology.chip.title} has"
+    elif limit is None and device.platform == "cpu" and layout.size <= jax.device_count():
         needed, limit, where = needed * layout.size, available_memory(), "the host has free for all of them"
     if limit is None:
         return Result(f"{text}, activations not counted; the memory of the device is not known: lmrep plan "

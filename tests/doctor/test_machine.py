@@ -48,9 +48,9 @@ def test_mesh_of_devices_of_other_machines_is_checked(config, tmp_path):
 
 def test_float32_on_accelerators_is_a_warning(config, monkeypatch):
     experiment = experiments.parse(config)
-    assert machine.mesh(8, 1, experiment).mark == doctor.OK
+    assert machine.mesh(8, 1, experiment, None).mark == doctor.OK
     monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(platform="gpu", device_kind="NVIDIA H100")])
-    result = machine.mesh(8, 1, experiment)
+    result = machine.mesh(8, 1, experiment, None)
     assert result.mark == doctor.WARNING and "execution.dtype=bfloat16" in result.text and result.value.size == 8
 
 
@@ -175,3 +175,23 @@ def test_memory_and_time_of_the_compiled_step(config, tmp_path, monkeypatch):
     assert byte_number(step.split("takes ")[1]) > byte_number(state.split("take ")[1]) and "execution.remat" in step
     seconds = sum(each.steps * each.flops for each in plans) / 8e9
     assert f"at least {table.hours(seconds / 3600)}" in step
+
+
+def test_memory_of_hardware_that_is_not_here(config, tmp_path, monkeypatch):
+    config.mesh.update({"data": 1, "fsdp": -1})
+
+    def checked(limit):
+        chip = hardware.accelerators.ACCELERATORS["H200"]._replace(memory=limit)
+        monkeypatch.setattr(hardware, "find", lambda name: hardware.Hardware(name, chip, jax.devices()[:8], note="So."))
+        return examined(config, None, tmp_path, topology="h200:8")
+
+    found = checked(10**9)
+    assert not failed(found) and found["topology"].text == "8 x NVIDIA H200 (h200:8). So"
+    assert "1 x 8 x 1 on 8 x NVIDIA H200" in found["mesh"].text and found["mesh"].mark == doctor.WARNING  # float32
+    assert "each NVIDIA H200 has 1 GB" in found["memory"].text
+    assert "each NVIDIA H200 has 10 kB" in failed(checked(10**4))["memory"]
+
+
+def test_hardware_that_does_not_exist(config, tmp_path):
+    found = examined(config, None, tmp_path, topology="h100")
+    assert list(found) == ["address space", "topology"] and "h100:8" in failed(found)["topology"]
