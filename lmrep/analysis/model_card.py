@@ -134,7 +134,8 @@ def _training(run: RunData) -> list[str]:
                 for name, version in (start.get("versions") or {}).items() if version]
     command = prose.command(run)
     return ["## Training", _table(["setting", "value"], rows), prose.cost(run),
-            f"Cost: {run_cost.sentence(run.cost)}." if run.cost else "",
+            f"Energy: {run_cost.energy(run.cost)}." if run.cost else "",
+            f"Price: {run.cost.price:,.2f}." if run.cost and run.cost.price is not None else "",
             f"Command:\n\n```bash\n{command}\n```" if command else "",
             f"Seed {experiment.seed}. {', '.join(versions)}"]
 

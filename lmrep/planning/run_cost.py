@@ -207,7 +207,12 @@ def sentence(cost: Cost) -> str:
     """Formats the figures in a line."""
     price = f", {cost.price:,.2f} at the price per device-hour" if cost.price is not None else ""
     done = f"{cost.flops:.4g} FLOPs in {cost.device_hours:.3g} device-hours{price}"
+    return f"{done}; {'energy ' if cost.kwh is None else ''}{energy(cost)}"
+
+
+def energy(cost: Cost) -> str:
+    """Formats energy and emissions, or why they are not known."""
     if cost.kwh is None:
-        return f"{done}; energy {cost.energy}"
-    return (f"{done}; {cost.kwh:.3g} kWh ({cost.energy}; PUE {cost.pue:g}), {cost.co2_kg:.3g} kg CO2e "
+        return cost.energy
+    return (f"{cost.kwh:.3g} kWh ({cost.energy}; PUE {cost.pue:g}), {cost.co2_kg:.3g} kg CO2e "
             f"({cost.grid:g} kg per kWh)")

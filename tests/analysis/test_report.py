@@ -276,8 +276,10 @@ def test_time_is_summed_over_every_start(data):
     began = 1767312000  # 2026-01-02 00:00 UTC
     timing = [{"step": n, "time": began + t, "tokens_per_second": 10.0, "steps_per_second": 2.0}
               for n, t in ((1, 30), (2, 60), (3, 3600 + 90))]
-    resumed = dataclasses.replace(data, starts=[start("00:00:00"), start("00:30:00"), start("01:00:00")], timing=timing)
+    resumed = dataclasses.replace(data, starts=[start("00:00:00"), start("00:30:00"), start("01:00:00")], timing=timing,
+                                  cost=None)
     assert run_data.seconds(resumed) == 60 + 90
+    assert run_data.seconds(dataclasses.replace(resumed, cost=data.cost)) == data.cost.seconds
     assert run_data.seconds(dataclasses.replace(resumed, timing=())) is None
     fast = run_data.speed(resumed)
     assert fast.peak == 8 * 989e12 and fast.flops == pytest.approx(2 * data.network.flops[0])

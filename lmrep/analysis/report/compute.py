@@ -16,14 +16,14 @@ def rows(runs: Sequence[RunData]) -> list[tuple[str, ...]]:
 
 
 def _column(run: RunData) -> dict[str, str]:
-    cost, hours = run.cost, prose.device_hours(run)
+    cost = run.cost
     formulas = _by_formulas(run)
     done = cost.flops if cost else run.flops_at(run.step)
     column = {EXACT: prose.number(done) if done else ""}
     for name, flops in formulas.items():
         column[f"FLOPs by {CONVENTIONS[name]}"] = prose.number(flops) if flops else ""
     column |= {"tokens": prose.number(run.tokens) if run.tokens else "",
-               "device-hours": f"{cost.device_hours:.3g}" if cost else hours.removesuffix(" device-hours")}
+               "device-hours": prose.device_hours(run).removesuffix(" device-hours")}
     if cost is None:
         return column | dict.fromkeys(("energy", "CO2 equivalents", "energy from", "price"), "")
     known = cost.kwh is not None

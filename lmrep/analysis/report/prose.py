@@ -74,7 +74,7 @@ def cost(run: RunData) -> str:
     operations = f"{number(done)} floating-point operations" if done is not None else ""
     if seconds is None:
         return f"Training time was not logged{operations and f'; training did {operations}'}."
-    text = f"Training took {duration(seconds)}"
+    text = f"Training took {duration(seconds)}{' with compilation and validation' if run.cost else ''}"
     if devices:
         cores, count = run.starts[-1].get("cores") if devices["platform"] == "cpu" else None, devices["count"]
         text += (f", over {len(run.starts)} starts" * (len(run.starts) > 1)
@@ -85,6 +85,8 @@ def cost(run: RunData) -> str:
 
 def device_hours(run: RunData) -> str:
     """Formats the training time times the number of devices; "" where either is not known."""
+    if run.cost:
+        return f"{run.cost.device_hours:.3g} device-hours"
     seconds = run_data.seconds(run)
     return f"{seconds * run.devices['count'] / 3600:.3g} device-hours" if seconds is not None and run.devices else ""
 

@@ -280,7 +280,10 @@ def unigram_loss(run: RunData) -> float | None:
 
 
 def seconds(run: RunData) -> float | None:
-    """Sums the time of all starts, each to the last step logged before the next one; None if no time was logged."""
+    """Returns the time of all starts: that of cost.jsonl, up to the last checkpoint with compilation and validation, or
+    else each to the last step logged before the next one; None if no time was logged."""
+    if run.cost:
+        return run.cost.seconds
     begins = [_epoch(start["time"]) for start in run.starts]
     times = [line["time"] for line in run.timing if "time" in line]
     total = None
