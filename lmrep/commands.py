@@ -77,7 +77,7 @@ def inspect(
                             "unchanged; leave it out, or give a config")
         path = remote_workdir.local_copy(directory, checkpoints=False)
         recorded = workdir.read_config(path)
-        if "train" not in recorded["data"]:
+        if "train" not in recorded["data"] and "saved" not in recorded:
             raise UserError(f"{directory} was converted, not trained, and has no data to inspect")
         experiment = experiments.parse(recorded["config"])
         experiment = dataclasses.replace(experiment, tokenizer=experiments.own_tokenizer(path, experiment))

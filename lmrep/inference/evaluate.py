@@ -217,20 +217,22 @@ def _record(
 
 
 def own_corpus(run: Run, split: str, data_dir: Path) -> Prepared:
-    """Prepares the corpus that a run was trained on.
+    """Prepares the corpus that a run was trained on or, of parameters of another training loop, that of their config.
 
     Raises:
       UserError: the run was converted, the corpus lacks the split, or its files have changed.
     """
-    recorded = read_config(run.directory)["data"]
-    if "train" not in recorded:
+    config = read_config(run.directory)
+    recorded, saved = config["data"], "saved" in config
+    if "train" not in recorded and not saved:
         raise UserError(f"{run.directory} was converted, not trained, and has no corpus of its own; "
                         "give text with --files='texts/*.txt'")
-    checks.check_rules(run.directory, recorded)
+    if not saved:
+        checks.check_rules(run.directory, recorded)
     prepared = build.prepare(run.experiment, data_dir, log.info, own_tokenizer(run.directory, run.experiment)).corpus
     if split not in prepared.stores:
         raise UserError(f"there is no split {split!r}; this run's corpus has {', '.join(prepared.stores)}")
-    if prepared.stores[split].fingerprint != recorded.get(split):
+    if prepared.stores[split].fingerprint != recorded.get(split) and not saved:
         raise UserError(f"the files of the corpus have changed since {run.directory} was trained; restore them, or "
                         "evaluate other files with --files")
     return prepared

@@ -21,7 +21,7 @@ from lmrep.interop.checkpoint_config import config_of
 from lmrep.interop.conversion import new_workdir
 from lmrep.training.state import trainable
 
-MOST = 8  # differences that a message lists
+MOST = 5  # differences of a kind that a message lists
 
 
 def save(
@@ -68,15 +68,18 @@ def _check(values: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], obj
     """Raises UserError if the paths, shapes or types of parameters are not those of the objective."""
     if not any(path.startswith("objective/") for path in values):  # the network alone
         shapes = {path: shape for path, shape in shapes.items() if path.startswith("encoder/")}
-    wrong = [f"{path} is missing; expected {shape}" for path, shape in shapes.items() if path not in values]
+    kinds = {"unknown": [], "of another shape or type": [], "missing": [
+        f"{path} is missing; expected {shape}" for path, shape in shapes.items() if path not in values]}
     for path, value in values.items():
         if path not in shapes:
-            wrong.append(f"{path} is unknown{suggestion(path, shapes)}")
+            kinds["unknown"].append(f"{path} is unknown{suggestion(path, shapes)}")
         elif np.shape(value) != shapes[path]:
-            wrong.append(f"{path} is {np.shape(value)}; expected {shapes[path]}")
+            kinds["of another shape or type"].append(f"{path} is {np.shape(value)}; expected {shapes[path]}")
         elif not jnp.issubdtype(np.asarray(value).dtype, jnp.floating):
-            wrong.append(f"{path} is of {np.asarray(value).dtype}; expected floating-point numbers")
-    if wrong:
-        more = f"\n  and {len(wrong) - MOST} more" if len(wrong) > MOST else ""
+            kinds["of another shape or type"].append(
+                f"{path} is of {np.asarray(value).dtype}; expected floating-point numbers")
+    lines = [line for kind, wrong in kinds.items() for line in (
+        *wrong[:MOST], *([f"and {len(wrong) - MOST} more that are {kind}"] if len(wrong) > MOST else []))]
+    if lines:
         raise UserError(f"the parameters are not those of this config (objective {objective!r}):\n  "
-                        + "\n  ".join(wrong[:MOST]) + more + "\nGive parameters as in Run.params, or their own config")
+                        + "\n  ".join(lines) + "\nGive parameters as in Run.params, or their own config")

@@ -46,6 +46,35 @@ def test_a_network_without_its_heads_is_saved(run, values, tmp_path):
         saved.fill_masks(["The [MASK]."])
 
 
+@pytest.fixture(scope="module")
+def saved(run, values, tmp_path_factory):
+    """A directory of saved parameters, which no test changes but for the files of evaluations and reports."""
+    return lmrep.save(values, run.experiment, run.tokenizer, tmp_path_factory.mktemp("saved") / "run")
+
+
+def test_saved_parameters_are_evaluated_inspected_and_reported(saved, tmp_path):
+    assert lmrep.evaluate(saved, data_dir=tmp_path)["mlm_loss"] > 0
+    assert "packed examples of 32 tokens" in lmrep.inspect(saved, examples=1, data_dir=tmp_path)
+    page = lmrep.report(saved, data_dir=tmp_path).read_text()
+    assert "Its parameters are those of another training loop." in page and "not been trained" not in page
+    assert "lmrep convert" not in page
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("page", "fields"), [
+    ("tasks/classify.py:", {"epochs": 1.0}),
+    ("bert.py:size=tiny,", {"steps": 10, "data.corpus": "text_files", "evaluation.every": 10, "checkpoint.every": 10})])
+def test_runs_start_from_saved_parameters(saved, run, tmp_path, page, fields):
+    if "tasks" in page:
+        fields = fields | {"data": {"train": [{"text": text, "label": text[:3]} for text in TEXTS * 8]}}
+    else:
+        fields = fields | {"data.files": run.experiment.data.files}
+    lmrep.train(f"{page}init={saved},mesh=1x1x1", tmp_path / "new", data_dir=tmp_path / "data",
+                **{"batch_size": 16, "length": 32, "log.tensorboard": False, "log.report": False}, **fields)
+    started = lmrep.load(tmp_path / "new")
+    assert started.model.layers == 3 and started.tokenizer.fingerprint == run.tokenizer.fingerprint
+
+
 TOKEN, BIAS = "encoder/embedding/token", "objective/masked/bias"
 
 
@@ -62,3 +91,14 @@ def test_other_parameters_are_refused_by_name(run, values, tmp_path, change, mes
         lmrep.save(params, run.experiment, run.tokenizer, tmp_path / "saved")
     assert all(message.format(shape=values[TOKEN].shape) in str(refused.value) for message in messages), refused.value
     assert not (tmp_path / "saved").exists()
+
+
+def test_every_kind_of_difference_is_shown(run, values, tmp_path):
+    encoder = [path for path in values if path.startswith("encoder/")]
+    params = {path: value for path, value in values.items() if path not in encoder[:9]}
+    params |= {f"encoder/other{i}": np.zeros(3) for i in range(7)} | {encoder[-1]: np.zeros(7)}
+    with pytest.raises(UserError) as refused:
+        lmrep.save(params, run.experiment, run.tokenizer, tmp_path / "saved")
+    message = str(refused.value)
+    assert message.count("is missing;") == 5 == message.count("is unknown") and f"{encoder[-1]} is (7,)" in message
+    assert "and 4 more that are missing" in message and "and 2 more that are unknown" in message

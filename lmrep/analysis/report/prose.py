@@ -41,7 +41,8 @@ def subject(run: RunData) -> str:
                       if type(value := experiment.model.get(field)) is int and value)
     text = f"Network {name} ({sizes}{f'; {number(network.parameters)} parameters' if network else ''})"
     if run.source:
-        return f"{text}. Its parameters were converted from {run.source}."
+        made = "are those of" if run.source == run_data.OTHER_LOOP else "were converted from"
+        return f"{text}. Its parameters {made} {run.source}."
     if not run.train and not run.validation:
         return f"{text}. No training step is logged."
     extent = f"{run.step:,} steps" + ("" if run.step >= experiment.steps else f" of {experiment.steps:,} planned")
@@ -315,7 +316,8 @@ def _usage(run: RunData) -> list[tuple[str, str]]:
 def command(run: RunData) -> str:
     """Returns the command that made the run, with the program's name instead of its path; "" if none was recorded."""
     if run.source:
-        return shlex.join(["lmrep", "convert", run.source, str(run.directory)])
+        convert = ["lmrep", "convert", run.source, str(run.directory)]
+        return "" if run.source == run_data.OTHER_LOOP else shlex.join(convert)
     recorded = [start.get("command", "") for start in run.starts] or [""]
     words = recorded[-1]
     try:

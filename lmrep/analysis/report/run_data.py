@@ -39,6 +39,7 @@ from lmrep.planning.table import PlanRecord
 from lmrep.storage import provenance
 from lmrep.training import metrics_log as logs
 
+OTHER_LOOP = "another training loop"  # whose parameters `lmrep.save` has written
 NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}  # in metrics.jsonl
 
 
@@ -94,7 +95,8 @@ class RunData:
     network: Network | None  # None where the tokenizer is missing
     prepared: Prepared | None  # the token stores; None where they are not on this machine, and for a task
     notes: Sequence[str]  # sentences about what could not be read
-    source: str = ""  # the published directory that a run was converted from; "" for one that was trained
+    # the published directory that a run was converted from, or OTHER_LOOP; "" for one that was trained here
+    source: str = ""
     evaluations: Sequence[dict] = ()  # the lines of eval.jsonl
     results: Results | None = None  # on labelled examples; None for pretraining
     cost: Cost | None = None  # what is recorded in cost.jsonl; None where nothing is
@@ -185,8 +187,9 @@ def read(directory: Path, label: str, data_dir: Path) -> RunData:
     probed = probes.read(directory / probes.FILE, notes)
     measured = results.intact(heads.read, directory / heads.FILE, notes)
     planned = results.intact(plans.read, directory / plans.FILE, notes)
+    source = OTHER_LOOP if "saved" in record else str(record.get("source", ""))
     return RunData(directory, label, experiment, stages, train, validation, timing, starts, step, network, prepared,
-                   tuple(notes), str(record.get("source", "")), evaluations, reached, run_cost.summed(costs), probed,
+                   tuple(notes), source, evaluations, reached, run_cost.summed(costs), probed,
                    measured, planned, prepared and _epochs(experiment, stages, prepared, step, data_dir))
 
 
