@@ -23,6 +23,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+from arguments import parse_flags
 
 import lmrep
 from lmrep.cli.main import main as lmrep_command
@@ -152,7 +153,7 @@ def main():
     parser.add_argument("--sentences", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--threads", type=int, default=2)
-    args = parser.parse_args()
+    args = parse_flags(parser, model="bert_tiny", batch=4, steps=2, sentences=8, rounds=2)
     keep_memory()
     texts, labels = examples_of(args.data, args.sentences)
     with tempfile.TemporaryDirectory() as temporary:
@@ -175,14 +176,14 @@ def main():
             print(f"round {round_}: {args.steps} steps {pairs[-1][0]:.1f} and {pairs[-1][1]:.1f} s, "
                   f"labelling {seconds:.1f} and {their_seconds:.1f} s", flush=True)
     rate, tokens = matmul_rate(), float(ours.train.lengths.mean())
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("jax", "torch", "transformers"))
-    print(f"{args.model}, batch {args.batch}, {tokens:.1f} tokens an example; {processor()}, {versions}")
-    for what, found, count, passes in (("training step", pairs, args.batch * args.steps, 3),
-                                       ("labelling", labelled, len(texts), 1)):
+    print("\n| | lmrep | transformers | ratio | floor |\n| --- | --- | --- | --- | --- |")
+    for what, found, count, passes in (("training, examples per second", pairs, args.batch * args.steps, 3),
+                                       ("labelling, sentences per second", labelled, len(texts), 1)):
         mine, other = (np.median([pair[i] for pair in found[1:]]) for i in (0, 1))
         floor = passes * floor_per_token(run) * tokens * count / rate
-        print(f"{what}: lmrep {count / mine:,.0f} examples/s, transformers {count / other:,.0f}, ratio "
-              f"{other / mine:.2f}; the floor is {count / floor:,.0f}")
+        print(f"| {what} | {count / mine:,.0f} | {count / other:,.0f} | {other / mine:.1f} | {count / floor:,.0f} |")
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("jax", "torch", "transformers"))
+    print(f"\n{args.model}, batch {args.batch}, {tokens:.1f} tokens an example; {processor()}, {versions}")
 
 
 if __name__ == "__main__":

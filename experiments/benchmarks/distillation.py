@@ -21,6 +21,7 @@ import statistics
 from pathlib import Path
 from typing import NamedTuple
 
+from arguments import parse_flags
 from runs import lines, mean_and_deviation, paired_interval, run_lmrep, write_table
 
 PAGE = Path(__file__).parents[1] / "distilbert.py"
@@ -120,7 +121,7 @@ def main():
     parser.add_argument("--examples", type=int, default=256, help="sequences of a validation")
     parser.add_argument("--students", default=",".join(STUDENTS), help="rows of the table, separated by commas")
     parser.add_argument("--data_dir", default="", help="of token stores")
-    args = parser.parse_args()
+    args = parse_flags(parser, minutes=0, seeds=1, students="triple,no_mlm", batch_size=8, length=32, examples=16)
     workdir = Path(args.workdir).absolute()
     workdir.mkdir(parents=True, exist_ok=True)
     names = [TRIPLE, *(name for name in args.students.split(",") if name != TRIPLE)]

@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from arguments import parse_flags
 from runs import best, mean_and_deviation, run_lmrep, write_table
 from scipy import stats
 
@@ -76,13 +77,14 @@ def pretrain(args, workdir):
         init = "" if name == "causal" else f",init={workdir / 'causal'}"
         page = TASKS.parent / "bert.py"
         run_lmrep(workdir / f"{name}.log", "train",
-              f"--config={page}:model=bert_mini,data=files,format=packed,objective={objective}{init}",
+              f"--config={page}:model={args.model},data=files,format=packed,objective={objective}{init}",
               f"--workdir={workdir / name}", f"--config.data.files={args.text}", "--config.data.documents=blank_line",
-              *(("--config.tokenizer.vocab_size=8192",) if not init else ()), *network, "--config.model.dropout=0",
-              "--config.model.attention_dropout=0", "--config.stages=()", "--config.length=128",
-              "--config.batch_size=32", f"--config.steps={steps}", "--config.optimizer.learning_rate=2e-3",
-              "--config.optimizer.betas=(0.9,0.98)", "--config.optimizer.schedule.warmup_fraction=0.1",
-              "--config.evaluation.every=250", "--config.checkpoint.every=500", "--config.log.report=false")
+              *((f"--config.tokenizer.vocab_size={args.words}",) if not init else ()), *network,
+              "--config.model.dropout=0", "--config.model.attention_dropout=0", "--config.stages=()",
+              "--config.length=128", "--config.batch_size=32", f"--config.steps={steps}",
+              "--config.optimizer.learning_rate=2e-3", "--config.optimizer.betas=(0.9,0.98)",
+              "--config.optimizer.schedule.warmup_fraction=0.1", "--config.evaluation.every=250",
+              "--config.checkpoint.every=500", "--config.log.report=false")
     return workdir / "pretrained"
 
 
@@ -101,7 +103,7 @@ def fine_tune(task, start, seed, args, workdir, pretrained):
     if result.exists():
         return best(run, task.metric)
     folder = workdir if task.page == "squad2" else Path(args.data)
-    network = f"init={pretrained}" if start == "pretrained" else "model=bert_mini"
+    network = f"init={pretrained}" if start == "pretrained" else f"model={args.model}"
     scratch = () if start == "pretrained" else (
         f"--config.tokenizer.vocab_file={pretrained / 'tokenizer'}", *NETWORK)
     began = time.monotonic()
@@ -147,7 +149,9 @@ def main():
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--pairs", type=int, default=0, help="of each paradigm of BLiMP; 0: all")
     parser.add_argument("--tasks", default="", help="pages, separated by commas; by default all")
-    args = parser.parse_args()
+    parser.add_argument("--model", default="bert_mini", help="a preset")
+    parser.add_argument("--words", type=int, default=8192, help="of the vocabulary")
+    args = parse_flags(parser, model="bert_tiny", words=300, pretrain_steps=10, seeds=1, pairs=2)
     workdir = Path(args.workdir).absolute()
     workdir.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
@@ -170,7 +174,7 @@ def main():
     if (Path(args.data) / "blimp").is_dir():
         table.append(minimal_pairs(args, workdir, pretrained))
         print(table[-1], flush=True)
-    write_table(workdir, table, f"BERT mini, {args.pretrain_steps:,} steps of pretraining, {args.seeds} seeds")
+    write_table(workdir, table, f"{args.model}, {args.pretrain_steps:,} steps of pretraining, {args.seeds} seeds")
 
 
 if __name__ == "__main__":

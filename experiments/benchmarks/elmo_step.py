@@ -10,14 +10,6 @@ directions, a sampled softmax with the same number of negatives, gradient clippi
 `nn.LSTM(proj_size=...)`, which has no clips, and reads the characters of every word of the batch, as the released code
 does; its negatives are drawn outside of the measured time. lmrep computes the vector of each distinct word of a batch
 once; the last line says how many there are. Rounds alternate.
-
-Two cores of an AMD EPYC, at the highest priority beside other programs, jax 0.10.2, torch 2.13.0, 2026-11-23: cell 512,
-projection 128, one highway layer, 64 x 20 words, 8,192 negatives of 20,000 words:
-
-               ms, median   minimum
-    lmrep            1591      1562
-    PyTorch          3877      3240
-    words of a batch: 2,560, distinct ones 841
 """
 
 import argparse
@@ -25,7 +17,8 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
-from timing import alternate, print_times
+from arguments import TEXT, parse_flags
+from timing import Row, alternate, print_table
 from training_steps import ObjectiveSteps
 
 from lmrep.core.host import default_data_dir, keep_memory
@@ -42,6 +35,7 @@ def stage(o):
     """The config of the network, and its only stage."""
     fields = {"model.cell": o.cell, "model.width": o.width, "model.highways": o.highways, "length": o.window,
               "batch_size": o.batch_size, "objective.negatives": o.negatives, "tokenizer.vocab_size": o.words}
+    fields |= TEXT if o.tiny else {}
     experiment = parse(load_config(PAGE, "size=small,tokenizer=elmo_text",
                                    [(name, str(value)) for name, value in fields.items()]))
     data = build.prepare(experiment, default_data_dir())
@@ -124,17 +118,15 @@ def main():
     parser.add_argument("--words", type=int, default=20000, help="of the vocabulary")
     parser.add_argument("--negatives", type=int, default=8192)
     parser.add_argument("--rounds", type=int, default=8)
-    o = parser.parse_args()
+    o = parse_flags(parser, cell=16, width=8, window=8, batch_size=2, words=300, negatives=20, rounds=1)
     keep_memory()
     c, built = stage(o)
     batches = list(islice(built.batches(np.arange(o.batch_size), 0, 16), 16))
-    runs = {"lmrep": ObjectiveSteps(built.objective, built.optimizer, batches).run_to_end}
-    try:
-        runs["PyTorch"] = Torch(c, o, batches).run
-    except ImportError:
-        print("PyTorch is not installed")
-    print_times(f"cell {o.cell}, projection {o.width}, {o.highways} highway layers, {o.batch_size} x {o.window}, "
-                f"{o.negatives:,} negatives of {o.words:,} words", alternate(runs, o.rounds))
+    seconds = alternate({"lmrep": ObjectiveSteps(built.objective, built.optimizer, batches).run_to_end,
+                         "PyTorch": Torch(c, o, batches).run}, o.rounds)
+    print_table(("system", "lmrep", "PyTorch"), [Row(
+        f"ELMo, cell {o.cell}, projection {o.width}, {sum(c['filters']):,} filters, {o.batch_size} x {o.window} words",
+        *seconds.values())], f"{o.highways} highway layers, {o.negatives:,} negatives of {o.words:,} words")
     words = [_inputs(batch)[0].reshape(-1, MAX_CHARACTERS) for batch in batches]
     print(f"words of a batch: {len(words[0]):,}, distinct ones "
           f"{np.mean([len(np.unique(own, axis=0)) for own in words]):,.0f}")

@@ -21,6 +21,7 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
+from arguments import parse_flags
 from runs import best, mean_and_deviation, paired_interval, run_lmrep, write_table
 
 import lmrep
@@ -113,7 +114,7 @@ def main():
     parser.add_argument("--layers", default="", help="values of features.layers, separated by commas; by default all")
     parser.add_argument("--l2", type=float, default=0.001, help="lambda of the mix")
     parser.add_argument("--tasks", default="", help="pages, separated by commas; by default all")
-    args = parser.parse_args()
+    args = parse_flags(parser, seeds=1, epochs=1)
     args.workdir.mkdir(parents=True, exist_ok=True)
     run = lmrep.load(args.encoder)
     args.tokenizer = run.tokenizer.name

@@ -1,28 +1,13 @@
 """The time of generating texts from texts, beside that of Hugging Face's PyTorch implementation.
 
     pip install -e . torch transformers
-    OMP_WAIT_POLICY=passive python experiments/benchmarks/generation.py --beams=4 --rounds=6
+    OMP_WAIT_POLICY=passive python experiments/benchmarks/generation.py --beams=1,4
 
 Both generate with the same random weights of T5 (4 + 4 layers of width 256), for the same padded sources of 32 to 128
 random tokens, 48 tokens for each, which none of them ends earlier: lmrep by the search that `lmrep predict` runs,
-transformers by `generate` with its cache. The texts must be equal; the last line says how many are, and how many
+transformers by `generate` with its cache. The texts must be equal; a line says how many are, and how many
 different tokens they have. Rounds alternate. On a busy machine PyTorch's threads wait for each other;
 OMP_WAIT_POLICY=passive helps it.
-
-Two cores of an AMD EPYC (load 1.5), jax 0.10.2, torch 2.13.0, transformers 5.23.0, 2026-11-23; all texts are equal:
-
-                             ms, median   minimum
-    greedy    lmrep                 823       763
-              transformers         1874      1800
-    4 beams   lmrep                2240      2129
-              transformers         5621      5603
-
-On two cores of an Intel Xeon (load 1.4, same versions, 2026-11-24), where the encoder takes a third of greedy time:
-
-    greedy    lmrep                 991       951
-              transformers         1352      1326
-    4 beams   lmrep                3200      3189
-              transformers         6025      5968
 """
 
 import argparse
@@ -31,8 +16,9 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+from arguments import parse_flags
 from generation_steps import searching, sources
-from timing import alternate, print_times
+from timing import Row, alternate, print_table
 from training_steps import t5
 
 from lmrep.core.host import keep_memory
@@ -60,29 +46,21 @@ def reference(o):
     return network
 
 
-def compiled(network, o, source, real):
+def compiled(network, o, beams, source, real):
     """A function that generates with lmrep from the weights of `network`."""
     config = FAMILIES["t5"].network(network.config.to_dict(), "its config")
     tensors = {name: x.detach().numpy() for name, x in network.state_dict().items()}
     found, _ = assign(tensors, FAMILIES["t5"], config, Path("its state"))
     params, model = jax.tree.map(jnp.asarray, unflatten(found)["encoder"]), encoder_decoder.build(config)
-    program = searching(model, o.tokens, o.beams, END).lower(params, source, real).compile()
+    program = searching(model, o.tokens, beams, END).lower(params, source, real).compile()
     return lambda: np.asarray(program(params, source, real))
 
 
-def main():
-    """Parses flags, measures and prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, value in {"layers": 4, "width": 256, "vocab": 32128, "batch_size": 64, "length": 128, "tokens": 48,
-                        "beams": 1, "rounds": 6}.items():
-        parser.add_argument(f"--{name}", type=int, default=value)
-    o = parser.parse_args()
-    keep_memory()
-    import torch  # after the memory setting
+def measure(network, o, beams, tokens, real):
+    """A row of the table."""
+    import torch
 
-    rng, network = np.random.default_rng(0), reference(o)
-    tokens, real = sources(o.vocab, o.batch_size, o.length, rng)
-    generate, texts = compiled(network, o, jnp.asarray(tokens), jnp.asarray(real)), {}
+    generate, texts = compiled(network, o, beams, jnp.asarray(tokens), jnp.asarray(real)), {}
 
     def ours(_):
         texts["lmrep"] = generate()
@@ -91,16 +69,32 @@ def main():
         with torch.inference_mode():
             texts["transformers"] = network.generate(
                 torch.tensor(tokens, dtype=torch.int64), attention_mask=torch.tensor(real, dtype=torch.int64),
-                max_new_tokens=o.tokens, num_beams=o.beams, do_sample=False, early_stopping=False,
+                max_new_tokens=o.tokens, num_beams=beams, do_sample=False, early_stopping=False,
                 use_cache=True).numpy()[:, 1:]
 
     seconds = alternate({"lmrep": ours, "transformers": theirs}, o.rounds)
-    print_times(f"{o.batch_size} texts of {o.tokens} tokens, {o.beams} beams, sources of up to {o.length}, T5 of "
-                f"{o.layers} + {o.layers} layers of width {o.width}, vocabulary {o.vocab:,}", seconds)
     found, expected = texts["lmrep"], texts["transformers"]
     found = found[:, : expected.shape[1]]
-    print(f"{(found == expected).all(1).sum()} of {o.batch_size} texts are equal, with {len(np.unique(found))} "
-          "different tokens")
+    print(f"{beams} beams: {(found == expected).all(1).sum()} of {o.batch_size} texts are equal, with "
+          f"{len(np.unique(found))} different tokens")
+    return Row("greedy" if beams == 1 else f"{beams} beams", *seconds.values())
+
+
+def main():
+    """Parses flags, measures and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, value in {"layers": 4, "width": 256, "vocab": 32128, "batch_size": 64, "length": 128, "tokens": 48,
+                        "rounds": 6}.items():
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--beams", default="1,4", help="numbers of beams, separated by commas; 1 is greedy")
+    o = parse_flags(parser, layers=1, width=64, vocab=200, batch_size=2, length=8, tokens=4, rounds=1, beams="1,2")
+    keep_memory()  # before PyTorch is imported
+    network = reference(o)
+    tokens, real = sources(o.vocab, o.batch_size, o.length, np.random.default_rng(0))
+    rows = [measure(network, o, int(beams), tokens, real) for beams in o.beams.split(",")]
+    print_table(("decoding", "lmrep", "transformers"), rows,
+                f"{o.batch_size} texts of {o.tokens} tokens, sources of up to {o.length}",
+                f"T5 of {o.layers} + {o.layers} layers of width {o.width}, vocabulary {o.vocab:,}")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import json
 import math
 from pathlib import Path
 
+from arguments import parse_flags
 from runs import mean_and_deviation, paired_interval, run_lmrep, write_table
 
 import lmrep
@@ -70,7 +71,7 @@ def main():
                         help="lengths of the memory in evaluation, separated by commas")
     parser.add_argument("--rows", type=int, default=8, help="parts of the second file, each without a memory at first")
     parser.add_argument("--clamp", action="store_true")
-    args = parser.parse_args()
+    args = parse_flags(parser, seeds=1, steps=4, words=100, length=8, batch_size=8, longer=[16], rows=2)
     args.workdir.mkdir(parents=True, exist_ok=True)
     none, own = [], {length: [] for length in (args.length, *args.longer)}
     for seed in range(args.seeds):

@@ -3,16 +3,9 @@
     python experiments/benchmarks/recurrence.py
 
 Both directions of stacked LSTM layers with a projection, in float32, from given word vectors to the gradients of all
-weights and of the vectors: `lmrep.layers.projected_lstm`, and, where PyTorch is installed, one
-`torch.nn.LSTM(proj_size=...)` for each direction. Rounds alternate; the table has medians and minima.
-
-Two cores of an Intel Xeon, at the highest priority beside other programs (load 5), jax 0.10.2, torch 2.13.0,
-2026-11-23, one of three runs, whose ratios were 1.03 to 1.05 (medians) and 1.00 to 1.05 (minima):
-
-    2 layers of both directions, cell 512, projection 128, 64 x 20
-                      ms, median   minimum
-    lmrep                  162.0     151.3
-    torch.nn.LSTM          168.0     158.3
+weights and of the vectors: `lmrep.layers.projected_lstm`, and one `torch.nn.LSTM(proj_size=...)` for each direction.
+Rounds alternate. On two cores of an Intel Xeon beside other programs, jax 0.10.2, torch 2.13.0, 2026-11-23, one of
+three runs took at least 151 ms and 158 ms a round.
 """
 
 import argparse
@@ -20,7 +13,8 @@ import argparse
 import jax
 import jax.numpy as jnp
 import numpy as np
-from timing import alternate, print_times
+from arguments import parse_flags
+from timing import Row, alternate, print_table
 
 from lmrep.core.host import keep_memory
 from lmrep.core.params import init
@@ -48,11 +42,9 @@ def ours(o, x):
 
 
 def theirs(o, x):
-    """The same with PyTorch; None where it is not installed."""
-    try:
-        import torch
-    except ImportError:
-        return None
+    """The same with PyTorch."""
+    import torch
+
     lstms = [torch.nn.LSTM(o.projection, o.cell, o.layers, proj_size=o.projection, batch_first=True) for _ in x]
     inputs = [torch.tensor(np.array(each)).requires_grad_() for each in x]
 
@@ -72,13 +64,14 @@ def main():
     parser.add_argument("--window", type=int, default=20)
     parser.add_argument("--batch_size", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=30)
-    o = parser.parse_args()
+    o = parse_flags(parser, cell=16, projection=8, window=4, batch_size=2, rounds=1)
     keep_memory()
     rng = np.random.default_rng(0)
     x = [jnp.asarray(rng.normal(size=(o.batch_size, o.window, o.projection)), jnp.float32) for _ in range(2)]
-    runs = {name: run for name, run in (("lmrep", ours(o, x)), ("torch.nn.LSTM", theirs(o, x))) if run}
-    print_times(f"{o.layers} layers of both directions, cell {o.cell}, projection {o.projection}, {o.batch_size} x "
-                f"{o.window}", alternate(runs, o.rounds, unmeasured=2))
+    seconds = alternate({"lmrep": ours(o, x), "torch.nn.LSTM": theirs(o, x)}, o.rounds, unmeasured=2)
+    print_table(("recurrence", *seconds), [Row(
+        f"{o.layers} layers of both directions, cell {o.cell}, projection {o.projection}, {o.batch_size} x {o.window}",
+        *seconds.values())])
 
 
 if __name__ == "__main__":

@@ -3,46 +3,36 @@
     pip install -e .
     python experiments/benchmarks/startup.py --rounds=3
 
-`wall` is the time until metrics.jsonl has the line of the first training step; `cpu` is the processor time until then,
-of all threads and processes, which depends less on other load of the machine. Both are the least of --rounds.
-Importing, opening the prepared data, and the validation before training are included. `cold` is without any compiled
-program, `warm` the same command again in another workdir. The data is Python's own documentation, which a first run
-prepares; it is not counted. Every run is killed after its first step. For Linux.
+The time ends when metrics.jsonl has the line of the first training step. The table has the least of --rounds.
+Importing, opening the prepared data, and the validation before training are included. A run has no compiled program on
+disk first; then the same command runs again in another workdir. The data is Python's own documentation, which a first
+run prepares; it is not counted. Every run is killed after its first step. For Linux.
 """
 
 import argparse
 import json
 import os
-import platform
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from importlib import metadata
 from pathlib import Path
+
+from arguments import TEXT, parse_flags
+
+from lmrep.core.host import processor
 
 PAGES = Path(__file__).parents[1]
 SYSTEMS = {
-    "quickstart": ("quickstart.py",),
-    "bert_mini": ("bert.py:size=mini,data=python_docs,format=packed", "--config.stages=()", "--config.batch_size=16",
-                  "--config.length=128", "--config.model.vocab=0", "--config.tokenizer.vocab_size=16000"),
+    "quick start": ("quickstart.py",),
+    "BERT-mini, 16 sequences of 128 tokens": (
+        "bert.py:size=mini,data=python_docs,format=packed", "--config.stages=()", "--config.batch_size=16",
+        "--config.length=128", "--config.model.vocab=0", "--config.tokenizer.vocab_size=16000"),
 }
 POLL = 0.005  # seconds
-TICKS = os.sysconf("SC_CLK_TCK")  # of processor time, per second
-
-
-def cpu_seconds(session):
-    """Of the living processes of a session, and of their children that have ended."""
-    total = 0
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended
-            continue
-        if int(fields[3]) == session:
-            total += sum(map(int, fields[11:15]))
-    return total / TICKS
 
 
 def first_step_done(workdir):
@@ -53,7 +43,7 @@ def first_step_done(workdir):
 
 
 def measure(system, home, *flags):
-    """(wall seconds, processor seconds) from the command to the end of the first step."""
+    """Seconds from the command to the end of the first step."""
     page, *fields = SYSTEMS[system]
     workdir = Path(tempfile.mkdtemp(dir=home)) / "run"
     environment = os.environ | {"LMREP_DATA_DIR": str(home / "data")}
@@ -69,7 +59,7 @@ def measure(system, home, *flags):
                     sys.exit(f"it ended with code {process.returncode}: {' '.join(command)}\n"
                              + (home / "output.txt").read_text())
                 time.sleep(POLL)
-            return time.perf_counter() - start, cpu_seconds(process.pid)
+            return time.perf_counter() - start
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -78,26 +68,24 @@ def measure(system, home, *flags):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--systems", default=",".join(SYSTEMS))
     parser.add_argument("--rounds", type=int, default=3)
-    o = parser.parse_args()
+    o = parse_flags(parser, rounds=1)
+    small = [f"--config.{name}={value}" for name, value in TEXT.items()] if o.tiny else []
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # which ends the run that is measured, too
-    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores")
-    print("".join(f"{column:>12}" for column in ("system", "cache", "wall", "cpu")))
-    for system in o.systems.split(","):
+    print("| run | programs compiled before | not compiled |\n| --- | --- | --- |")
+    for system in [*SYSTEMS][: 1 if o.tiny else None]:
         home = Path(tempfile.mkdtemp(prefix="startup-"))
         try:
-            measure(system, home, "--nocompilation_cache")  # prepares the data
-            times = {"cold": [], "warm": []}
+            measure(system, home, "--nocompilation_cache", *small)  # prepares the data
+            cold, warm = [], []
             for _ in range(o.rounds):
                 shutil.rmtree(home / "data" / "compiled", ignore_errors=True)
-                for results in times.values():
-                    results.append(measure(system, home))
-            for cache, results in times.items():
-                wall, cpu = map(min, zip(*results, strict=True))
-                print(f"{system:>12}{cache:>12}{wall:>10.1f} s{cpu:>10.1f} s", flush=True)
+                cold.append(measure(system, home, *small))
+                warm.append(measure(system, home, *small))
+            print(f"| {system} | {min(warm):.1f} s | {min(cold):.1f} s |", flush=True)
         finally:
             shutil.rmtree(home, ignore_errors=True)
+    print(f"\n{processor()}, {os.cpu_count()} cores, jax {metadata.version('jax')}, {time.strftime('%Y-%m-%d')}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
 """The time of a float32 training step, compared with Hugging Face transformers on PyTorch in one process.
 
     pip install -e . torch transformers
-    python experiments/benchmarks/step.py --system=bert_mini --rounds=20
-    python experiments/benchmarks/step.py --system=bert_mini --padded --text=wiki.txt --vocab=vocab.txt
-    python experiments/benchmarks/step.py --system=gpt2 --rounds=6
+    python experiments/benchmarks/step.py --systems=bert_mini,bert_small --text=wiki.txt --vocab=vocab.txt
+    python experiments/benchmarks/step.py --systems=gpt2,electra_small --rounds=6
 
 lmrep's step is that of `lmrep train`: masking on the device, the same dropout as transformers, gradient clipping and
 AdamW. The step of transformers is the model in training mode with SDPA, gradient clipping and fused AdamW, with
@@ -14,28 +13,25 @@ AdamW. The step of transformers is the model in training mode with SDPA, gradien
     gpt2_mini       the same with 4 layers of width 256 and the full vocabulary; 8 sequences of 256 tokens
     electra_small   `ElectraForMaskedLM`, tokens sampled from its logits, and `ElectraForPreTraining` with the same
                     embeddings, in one step; 16 sequences of 128 tokens. `ElectraForMaskedLM` computes logits at all
-                    positions; a second line of the table is a generator that computes them at predicted positions only
+                    positions; a second row of the table is a generator that computes them at predicted positions only
 
-With --padded, BERT is trained on real text: transformers gets one sentence per sequence, padded to 128 with an
-attention mask, as is customary; lmrep packs the documents' tokens into sequences without padding. Tokens per second do
-not count padding.
+With --text and --vocab, BERT has a second row, on real text: transformers gets one sentence per sequence, padded to 128
+with an attention mask, as is customary; lmrep packs the documents' tokens into sequences without padding. The ratio is
+that of tokens per second without padding.
 
 All run in one process with the memory setting of `lmrep.core.host.keep_memory`, which speeds up PyTorch too, unless
---default-malloc is given. The steps alternate, each after an unmeasured one that warms up caches and threads. Minima
-and medians are of wall time; on a shared machine compare the minima. The matrix rate is that of float32 products with
-the shape of the feed-forward block.
+--default-malloc is given. The steps alternate, each after an unmeasured one that warms up caches and threads. The table
+has the minima of wall time. The matrix rate is that of float32 products with the shape of the feed-forward block.
 """
 
 import argparse
 import os
-import platform
 import tempfile
-import time
 from dataclasses import replace
-from importlib import metadata
 
 import numpy as np
-from timing import alternate, matrix_rate
+from arguments import parse_flags
+from timing import Row, alternate, matrix_rate, print_table
 from training_steps import LmrepSteps, System, TransformersSteps, lmrep_batch, mask_tokens
 
 from lmrep.core.host import keep_memory
@@ -84,64 +80,56 @@ def text_batches(system, text, vocab, rng, number=32):
     return packed, padded
 
 
+def small(system):
+    """The system with a network of one layer, and batches of two sequences."""
+    config = replace(system.config, layers=1, width=32, heads=2, mlp=64)
+    return system._replace(config=config, batch_size=2, length=32)
+
+
+def measure(name, flags, text=False):
+    """The rows of a system; with `text`, of sentences and packed text."""
+    system, rng = small(SYSTEMS[name]) if flags.tiny else SYSTEMS[name], np.random.default_rng(0)
+    batches, others = text_batches(system, flags.text, flags.vocab, rng) if text else random_batches(system, rng)
+    steps = {"": LmrepSteps(system, batches)}
+    for compiled in (False, True)[: 1 + flags.compile]:
+        suffix = ", compiled" * compiled
+        steps[f"{name}{', sentences' * text}{suffix}"] = TransformersSteps(system, others, compiled)
+        if system.objective == "replaced_token":
+            steps[f"{name}, logits at predicted positions{suffix}"] = TransformersSteps(
+                system, others, compiled, predicted_only=True)
+    runs = {title: step.run_to_end for title, step in steps.items()}
+    seconds = alternate(runs, flags.rounds, unmeasured=2, warm=True)
+    shape = system.batch_size * system.length, system.config.width, system.config.mlp
+    operations, rate, least = steps[""].flops, matrix_rate(*shape, repeats=50), min(seconds[""])
+    print(f"{name}: a step of lmrep has {operations / 1e9:.1f} GFLOP, and runs at {operations / least / rate:.0%} of "
+          f"the matrix rate of {rate / 1e9:.0f} GFLOP/s", flush=True)
+    work = np.mean([(batch["segment_ids"] > 0).sum() for batch in batches]) / np.mean(
+        [shape[0] if mask is None else mask.sum() for _, mask, _ in others])
+    return [Row(title, seconds[""], own, work) for title, own in seconds.items() if title]
+
+
 def main():
     """Parses flags, measures and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--system", default="bert_mini", choices=SYSTEMS)
+    parser.add_argument("--systems", default="bert_mini", help=f"separated by commas; of {', '.join(SYSTEMS)}")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--default-malloc", action="store_true", help="keep glibc's default memory settings")
     parser.add_argument("--compile", action="store_true", help="also measure torch.compile")
-    parser.add_argument("--padded", action="store_true",
-                        help="BERT on real text: transformers pads sentences, lmrep packs them")
-    parser.add_argument("--text", help="with --padded: a text file with blank lines between documents")
-    parser.add_argument("--vocab", help="with --padded: BERT's uncased vocab.txt")
-    flags = parser.parse_args()
-    system = SYSTEMS[flags.system]
-    if flags.padded and not (flags.text and flags.vocab and system.objective == "masked"):
-        parser.error("--padded needs a BERT, --text=FILE and --vocab=FILE")
-
+    parser.add_argument("--text", help="a text file with blank lines between documents")
+    parser.add_argument("--vocab", help="BERT's uncased vocab.txt, for --text")
+    flags = parse_flags(parser, rounds=1)
+    names = flags.systems.split(",")
+    if unknown := set(names) - set(SYSTEMS):
+        parser.error(f"--systems has {', '.join(unknown)}; expected some of {', '.join(SYSTEMS)}")
     memory_kept = not flags.default_malloc and keep_memory()
     import torch  # after the memory setting
 
     torch.set_num_threads(flags.threads)
-    rng = np.random.default_rng(0)
-    batches, torch_batches = (text_batches(system, flags.text, flags.vocab, rng) if flags.padded
-                              else random_batches(system, rng))
-    steps = {"lmrep": LmrepSteps(system, batches)}
-    operations = steps["lmrep"].flops
-    for compiled in (False, True)[: 1 + flags.compile]:
-        suffix = ", compiled" if compiled else ""
-        steps[f"Hugging Face{suffix}"] = TransformersSteps(system, torch_batches, compiled)
-        if system.objective == "replaced_token":
-            steps[f"predicted only{suffix}"] = TransformersSteps(
-                system, torch_batches, compiled, predicted_only=True)
-    seconds = alternate({name: step.run_to_end for name, step in steps.items()}, flags.rounds, unmeasured=2, warm=True)
-    rounds = range(flags.rounds)
-    real_tokens = {"lmrep": np.mean([int((batches[i % len(batches)]["segment_ids"] > 0).sum()) for i in rounds])}
-    for name in list(steps)[1:]:
-        masks = [torch_batches[i % len(torch_batches)][1] for i in rounds]
-        size = system.batch_size * system.length
-        real_tokens[name] = np.mean([size if mask is None else mask.sum() for mask in masks])
-
-    c = system.config
-    rate = matrix_rate(system.batch_size * system.length, c.width, c.mlp, repeats=50)
-    print(f"{flags.system}, {system.batch_size} x {system.length}, float32, "
-          f"{'sentences' if flags.padded else 'no padding'}, {flags.rounds} rounds, {time.strftime('%Y-%m-%d')}")
-    print(f"{platform.processor() or platform.machine()}, {flags.threads} threads, load {os.getloadavg()[0]:.1f}; "
-          + ", ".join(f"{p} {metadata.version(p)}" for p in ("jax", "torch", "transformers"))
-          + ("; memory kept" if memory_kept else "")
-          + "".join(f"; {name}={os.environ[name]}" for name in ("XLA_FLAGS", "GLIBC_TUNABLES") if name in os.environ))
-    print(f"\n{'':28}{'ms, min':>9}{'median':>9}{'tokens/s':>10}{'ratio, min':>12}{'median':>9}")
-    for name, values in seconds.items():
-        low, mid = min(values), float(np.median(values))
-        first, own = real_tokens["lmrep"], real_tokens[name]
-        print(f"{name:28}{low * 1e3:9.0f}{mid * 1e3:9.0f}{own / mid:10,.0f}"
-              f"{(first / min(seconds['lmrep'])) / (own / low):12.2f}"
-              f"{(first / float(np.median(seconds['lmrep']))) / (own / mid):9.2f}")
-    print(f"\nlmrep's step has {operations / 1e9:.1f} GFLOP. The fastest runs at "
-          f"{operations / min(seconds['lmrep']) / rate:.0%} of the matrix rate of {rate / 1e9:.0f} GFLOP/s, at which "
-          f"it would take {operations / rate * 1e3:.0f} ms.")
+    rows = [row for text in (False, True)[: 1 + bool(flags.text)] for name in names
+            if not text or SYSTEMS[name].objective == "masked" for row in measure(name, flags, text)]
+    print_table(("system", "lmrep", "transformers"), rows, *["memory kept"] * memory_kept, *(
+        f"{name}={os.environ[name]}" for name in ("XLA_FLAGS", "GLIBC_TUNABLES") if name in os.environ))
 
 
 if __name__ == "__main__":

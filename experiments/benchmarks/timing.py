@@ -1,10 +1,11 @@
 """Timing of programs that run in turn in one process, and its table, for the benchmarks beside this file."""
 
 import os
-import statistics
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import metadata
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,20 +31,40 @@ def alternate(runs, rounds, unmeasured=1, warm=False):
     return seconds
 
 
-def print_times(title, seconds):
-    """Prints a line of the setting, and a table of medians, minima and their ratios to those of the first."""
+class Row(NamedTuple):
+    """A row of `print_table`: the seconds of each round of two programs.
+
+    Attributes:
+      setting: what both programs run.
+      seconds: of the rounds of the first program.
+      others: of the rounds of the second one.
+      work: how many times as many tokens a round of the first program has.
+    """
+
+    setting: str
+    seconds: Sequence[float]
+    others: Sequence[float]
+    work: float = 1.0
+
+
+def print_table(head, rows, *remarks):
+    """Prints a table of the least times of two programs, with the ratio of their tokens per second, and the machine.
+
+    Args:
+      head: the names of the settings, of the first program and of the second one.
+      rows: a `Row` for each setting.
+      remarks: more about the setting.
+    """
+    print(f"\n| {' | '.join(head)} | ratio |\n| --- | --- | --- | --- |")
+    for row in rows:
+        least, other = min(row.seconds), min(row.others)
+        print(f"| {row.setting} | {1000 * least:,.0f} ms | {1000 * other:,.0f} ms | {row.work * other / least:.2f} |")
     versions = []
     for package in ("jax", "torch", "transformers"):
         with suppress(metadata.PackageNotFoundError):
             versions.append(f"{package} {metadata.version(package)}")
-    print(f"{title}; {processor()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {', '.join(versions)}, "
-          f"{time.strftime('%Y-%m-%d')}")
-    width = max(map(len, seconds)) + 2
-    print(f"{'':{width}}{'ms, median':>12}{'minimum':>10}{'ratios':>10}")
-    first = next(iter(seconds.values()))
-    for name, own in seconds.items():
-        medians, minima = (f(own) / f(first) for f in (statistics.median, min))
-        print(f"{name:{width}}{1000 * statistics.median(own):12.1f}{1000 * min(own):10.1f}{medians:10.2f}{minima:6.2f}")
+    print("\n" + "; ".join([f"minima of {len(rows[0].seconds)} rounds", *remarks, f"{processor()}, {os.cpu_count()} "
+                            f"cores, load {os.getloadavg()[0]:.1f}", ", ".join(versions), time.strftime("%Y-%m-%d")]))
 
 
 def matrix_rate(n, i, o, repeats=30):

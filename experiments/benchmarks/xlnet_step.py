@@ -8,15 +8,6 @@ that is carried from batch to batch and starts full, dropout, a softmax at the p
 and Adam with weight decay. lmrep's step is that of `lmrep train`, which draws the orders too; PyTorch is given those of
 lmrep as `perm_mask` and `target_mapping`, made outside of the measured time. Its examples all read forward: the library
 gives all of a batch one direction. Rounds alternate.
-
-Two cores of an AMD EPYC, at the highest priority beside other programs, jax 0.10.2, torch 2.13.0, transformers 5.23.0,
-2026-11-23, 8,000 pieces, K = 6:
-
-                                                          ms, median   minimum
-    4 layers of width 256, 16 x 128, memory 96   lmrep           390       364
-                                                 PyTorch        1056       997
-    6 layers of width 512, 8 x 256, memory 192   lmrep          1882      1790
-                                                 PyTorch        4953      4806
 """
 
 import argparse
@@ -26,7 +17,8 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-from timing import alternate, print_times
+from arguments import TEXT, parse_flags
+from timing import Row, alternate, print_table
 from training_steps import ObjectiveSteps
 
 from lmrep.core.host import default_data_dir, keep_memory
@@ -43,7 +35,7 @@ def stage(o):
     """The config of the network, and its only stage."""
     fields = {"model.layers": o.layers, "model.width": o.width, "model.heads": max(1, o.width // 64),
               "model.mlp": 4 * o.width, "model.memory": o.memory, "model.vocab": 0, "length": o.length,
-              "batch_size": o.batch_size, "tokenizer.vocab_size": o.pieces}
+              "batch_size": o.batch_size, "tokenizer.vocab_size": o.pieces} | (TEXT if o.tiny else {})
     experiment = parse(load_config(PAGE, "size=base,bidirectional=no", [(name, str(x)) for name, x in fields.items()]))
     data = build.prepare(experiment, default_data_dir())
     return experiment.model, build.stages(data, default_data_dir())[0]
@@ -108,7 +100,7 @@ def main():
     parser.add_argument("--batch_size", type=int, default=16)
     parser.add_argument("--pieces", type=int, default=8000, help="of the vocabulary")
     parser.add_argument("--rounds", type=int, default=8)
-    o = parser.parse_args()
+    o = parse_flags(parser, layers=1, width=64, length=16, memory=16, batch_size=2, pieces=300, rounds=1)
     keep_memory()
     c, built = stage(o)
     batches = [batch | {"reset": np.zeros_like(batch["reset"])}
@@ -116,13 +108,12 @@ def main():
     prepare = jax.jit(lambda batch: built.objective.prepare(prepare_keys(
         built.objective, batch, 0, np.int32(0)), batch))
     prepared = [jax.device_get(prepare(batch)) for batch in batches]
-    runs = {"lmrep": lmrep_steps(built, batches).run_to_end}
-    try:
-        runs["PyTorch"] = Torch(c, o, built.objective.specs["encoder"]["embedding"]["token"].shape[0], prepared).run
-    except ImportError:
-        print("PyTorch or transformers is not installed")
-    print_times(f"{o.layers} layers of width {o.width}, {o.batch_size} x {o.length}, memory {o.memory}, "
-                f"{prepared[0]['predicted'].shape[1]} predicted, {o.pieces:,} pieces", alternate(runs, o.rounds))
+    vocab = built.objective.specs["encoder"]["embedding"]["token"].shape[0]
+    seconds = alternate({"lmrep": lmrep_steps(built, batches).run_to_end,
+                         "transformers": Torch(c, o, vocab, prepared).run}, o.rounds)
+    print_table(("system", "lmrep", "transformers"), [Row(
+        f"XLNet, {o.layers} layers of width {o.width}, {o.batch_size} x {o.length} tokens, memory {o.memory}",
+        *seconds.values())], f"{prepared[0]['predicted'].shape[1]} predicted, {o.pieces:,} pieces")
 
 
 if __name__ == "__main__":

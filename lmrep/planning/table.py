@@ -130,7 +130,7 @@ def ranking(choices: Sequence[tuple[str, Sequence[StepPlan]]]) -> list[tuple[str
     return lines
 
 
-SCALING = ("chips", "mesh", "stage", "memory of a chip", "of it state", "sent by a chip", "step, at least",
+SCALING = ("chips", "mesh", "stage", "memory of a chip", "training state", "sent by a chip", "step, at least",
            "utilisation, at most")
 
 

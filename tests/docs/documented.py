@@ -35,11 +35,12 @@ def blocks(*languages: str) -> list[Block]:
 
 
 class Table(NamedTuple):
-    """A table of a page: the number of its first line, the cells of its rows without the head, and the text that
+    """A table of a page: the number of its first line, the cells of its head and of its other rows, and the text that
     follows up to an empty line."""
 
     page: str
     line: int
+    head: list[str]
     rows: list[list[str]]
     below: str
 
@@ -59,14 +60,16 @@ def tables() -> list[Table]:
     found = []
     for page in PAGES:
         text = page.read_text(encoding="utf8")
-        for match in re.finditer(r"^\|.*\|\n\|[ |-]+\|\n((?:\|.*\n)+)(?:\n((?:.+\n)*))?", text, re.MULTILINE):
-            rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in match[1].splitlines()]
+        for match in re.finditer(r"^(\|.*\|\n)\|[ |-]+\|\n((?:\|.*\n)+)(?:\n((?:.+\n)*))?", text, re.MULTILINE):
+            head, *rows = ([cell.strip() for cell in row.strip("|").split("|")]
+                           for row in (match[1] + match[2]).splitlines())
             line = text[: match.start()].count("\n") + 1
-            found.append(Table(str(page.relative_to(ROOT)), line, rows, match[2] or ""))
+            found.append(Table(str(page.relative_to(ROOT)), line, head, rows, match[3] or ""))
     return found
 
 
 def commands() -> list[tuple[Block, str]]:
-    """(block, command) of every line of a shell block; a continued line is one command."""
-    return [(block, line.strip()) for block in blocks("sh") for line in re.sub(r"\\\n\s*", "", block.text).splitlines()
-            if line.strip()]
+    """(block, command) of every line of a shell block; a continued line is one command, `&&` stands between two."""
+    return [(block, command.strip()) for block in blocks("sh")
+            for line in re.sub(r"\\\n\s*", "", block.text).splitlines() for command in line.split(" && ")
+            if command.strip()]

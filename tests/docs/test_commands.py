@@ -21,7 +21,7 @@ REASONS = {
     r"^JAX_COORDINATOR_ADDRESS": "needs several hosts",
     r"--topology=v": "needs libtpu, and minutes",
     r"--beam_runner": "needs Apache Beam; tests/data/test_beam.py runs it",
-    r"^python experiments/(benchmarks|ablations)": "takes minutes to hours; tests/experiments runs the ablations",
+    r"^python experiments/(benchmarks|ablations)": "takes minutes to hours; test_results.py runs it at a tiny size",
     r"runs/(xl|elmo)": "needs a run of another network, which tests of cli and interop train",
     r"runs/mnli": "needs a run on MNLI, whose test files have the form of RTE's",
     r"^ruff check": "needs the checkout, and runs in CI",
@@ -50,11 +50,9 @@ def test_every_command_is_run_or_has_a_reason():
 
 @pytest.mark.parametrize("command", dict.fromkeys(command for _, command in COMMANDS if "lmrep " in command))
 def test_flags_of_a_command_are_known(command):
-    for part in command.split(" && "):
-        words = shlex.split(part[part.index("lmrep "):]) if "lmrep " in part else []
-        if words:
-            assert words[1] in main.COMMANDS
-            parse(words[1], words[2:], main.flags_of(words[1]))
+    words = shlex.split(command[command.index("lmrep "):])
+    assert words[1] in main.COMMANDS
+    parse(words[1], words[2:], main.flags_of(words[1]))
 
 
 @pytest.mark.parametrize("script", dict.fromkeys(

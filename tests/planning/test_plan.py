@@ -201,7 +201,7 @@ def test_the_command_compares_topologies(capsys, monkeypatch):
     assert main.main(words) == 0
     head, _, one, four = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()]
     assert (one[0], one[1], four[0], four[1]) == ("1", "1 x 1 x 1", "4", "1 x 4 x 1")
-    state = head.index("of it state")
+    state = head.index("training state")
     assert float(four[state].split()[0]) < 0.4 * float(one[state].split()[0]) and one[state][-2:] == four[state][-2:]
 
 
