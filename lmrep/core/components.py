@@ -56,13 +56,17 @@ def _file(config: Any) -> str:
         return config.__module__
 
 
-def check_build(what: str, build: Callable, arguments: Sequence[str], name: str = "build") -> None:
-    """Raises UserError if `build`, the row's function called `name`, cannot be called with these arguments."""
+def check_build(
+    what: str, build: Callable, arguments: Sequence[str], name: str = "build", keywords: Sequence[str] = ()
+) -> None:
+    """Raises UserError if `build`, the component's function called `name`, cannot be called with these arguments, and
+    these by keyword."""
     try:
-        inspect.signature(build).bind(*arguments)
+        inspect.signature(build).bind(*arguments, **dict.fromkeys(keywords))
     except TypeError:
-        raise UserError(f"{what}: its {name} takes {inspect.signature(build)}; expected ({', '.join(arguments)}); "
-                        "correct this component") from None
+        expected = ", ".join([*arguments, *(["*", *keywords] if keywords else [])])
+        raise UserError(f"{what}: its {name} takes {inspect.signature(build)}; expected ({expected}); correct this "
+                        "component") from None
 
 
 def check_built(what: str, built: Any, expected: type, name: str = "build") -> None:

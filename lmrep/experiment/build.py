@@ -83,6 +83,8 @@ def objective(
         with faults_of(what, definition.config):
             built = definition.build(stage.objective, model, vocabulary, *([read] if read else []))
         check_built(what, built, Objective)
+        check_build(what, built.prepare, ("keys", "batch"), "prepare")
+        check_build(what, built.loss, ("params", "batch", "key", "carry"), "loss")
         return contracts.checked_predict(built, stage.objective_name) if stage.objective_name in TASKS else built
 
     return with_network_losses(make, network, stage.microbatches)

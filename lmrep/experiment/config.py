@@ -152,7 +152,6 @@ def build_model(
     name, execution, config = experiment.model.get("name", "transformer"), experiment.execution, model_config(
         experiment, vocab_size)
     check_vocabulary(config, vocab_size)
-    contracts.check_network(name, model_def(experiment.model))
     attention = execution.attention if execution.attention in EVERYWHERE else AUTO
     if stage and (choice := attention_choice(experiment, stage, platform)):
         attention = choice.name
@@ -173,7 +172,8 @@ def attention_choice(experiment: Experiment, stage: StagePlan, platform: str | N
     Raises:
       UserError: `execution.attention` names one that does not honour what the stage needs.
     """
-    needs, execution = model_def(experiment.model).attention(model_config(experiment)), experiment.execution
+    needs = contracts.attention_needs(experiment.model.get("name", "transformer"), model_config(experiment))
+    execution = experiment.execution
     if needs is None:
         if execution.attention != AUTO:
             raise UserError(f"execution.attention is {execution.attention}, and the network has no choice of "

@@ -24,6 +24,7 @@ from lmrep.data.records import FIELDS as RECORD_FIELDS
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import Units
 from lmrep.experiment.record import ALL_FORMATS, ALL_OBJECTIVES, StagePlan
+from lmrep.layers.attention_backends import Needs
 from lmrep.layers.stack import Execution
 from lmrep.metrics import COMMON, UNIGRAM_LOSS, Metric, baseline_names
 from lmrep.models import MODELS
@@ -49,18 +50,32 @@ def check_network(name: str, row: ModelDef) -> None:
 
 def build_network(name: str, config: Any, execution: Execution, title: str) -> Model:
     """Builds the network `name` of `MODELS` from its config; messages call it `title`. Raises UserError if the row
-    refuses the config, or its code fails."""
+    names fields that its config lacks, it refuses the config, or its code fails."""
     row = MODELS[name]
     what = described("network", name, row.config)
+    check_network(name, row)
     check_build(what, row.build, ("config", "execution", "name"))
     with faults_of(what, row.config):
         row.check(config)
         model = row.build(config, execution, title)
         check_built(what, model, Model)
+    check_build(what, model.encode, ("params", "inputs", "key"), "encode", ("at", "layers", "attention"))
     _check_names(what, "it takes the input", sorted(model.inputs), Inputs._fields)
     _check_names(what, "it can be conditioned on", sorted(model.conditions_on), [*Context])
     _check_specs(what, model.specs)
     return model
+
+
+def attention_needs(name: str, config: Any) -> Needs | None:
+    """Returns what the attention of the network `name` of `MODELS` must honour; None: it has none to choose. Raises
+    UserError if the row returns something else, or its code fails."""
+    row = MODELS[name]
+    what = described("network", name, row.config)
+    with faults_of(what, row.config):
+        needs = row.attention(config)
+    if needs is not None:
+        check_built(what, needs, Needs, "attention")
+    return needs
 
 
 def check_rows(stage: StagePlan) -> None:

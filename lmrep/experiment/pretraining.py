@@ -7,7 +7,6 @@
     return finish(config, chosen)
 """
 
-import fnmatch
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -18,7 +17,6 @@ from lmrep import optimizers
 from lmrep.config import loading
 from lmrep.config.record import suggestion
 from lmrep.core.errors import Broken
-from lmrep.core.params import flatten
 from lmrep.data.formats import FORMATS
 from lmrep.data.tokenizers import TOKENIZERS
 from lmrep.experiment import contracts
@@ -133,10 +131,6 @@ def start(chosen: SimpleNamespace) -> ml_collections.ConfigDict:
         if tokenizer.trained.exact_size:
             config.tokenizer.vocab_size = min(config.tokenizer.vocab_size, PYTHON_DOCS_PIECES)
         config.samples = tuple(able.example for able in reversed(OBJECTIVES[chosen.objective].capabilities))
-
-    paths = flatten(network.specs)
-    config.optimizer.decay_skip = tuple(
-        pattern for pattern in config.optimizer.decay_skip if fnmatch.filter(paths, pattern))
     return config
 
 

@@ -158,8 +158,9 @@ def advice(
     longer = "train for more epochs" if labelled else "train for more steps"
     if problem := _divergence(training, held_out, norms):
         return f"It diverged: {problem}. Lower optimizer.learning_rate, or lengthen its warm-up."
-    if not training and not held_out:
-        return f"Its losses are not known: {longer}, and compare learning rates (lmrep sweep --grid=auto)."
+    if max(len(training), len(held_out)) < 2:
+        return (f"It logged too few losses to tell the cause: {longer}, and compare learning rates (lmrep sweep "
+                "--grid=auto).")
     losses = training if len(training) > 1 else held_out or training
     first, last = losses[0], _mean(losses[-_window(losses):])
     change = f"from {first:.4g} to {last:.4g}"

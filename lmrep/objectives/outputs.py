@@ -64,10 +64,13 @@ def checked_loss(returned: Any) -> tuple[Array, tuple[Metrics, Carry]]:
     """Returns the result of an objective's `loss`. Raises Broken if it is not (loss, (metrics, carry))."""
     try:
         total, (metrics, carry) = returned
-        return total, ({name: (total, count) for name, (total, count) in metrics.items()}, carry)
+        wrong = [name for name, value in metrics.items() if not (isinstance(value, tuple) and len(value) == 2)]
     except (TypeError, ValueError, AttributeError):
         raise Broken(f"its loss returns {type_of(returned)}; expected (loss, (metrics, carry)) with metrics {{name: "
                      "(sum, count)}") from None
+    if wrong:
+        raise Broken(f"its loss returns the metric {wrong[0]!r} as {type_of(metrics[wrong[0]])}; expected (sum, count)")
+    return total, (dict(metrics), carry)
 
 
 def head_params(params: Tree, name: str) -> Tree:

@@ -108,7 +108,9 @@ BROKEN = {
     "a metric without a declaration": (measuring(lambda m: m | {"top5": m["top3"]}), "skip", "'top5'"),
     "a metric that is a figure of the trainer": (measuring(lambda m: m | {"loss": m["top3"]}), "skip", "'loss'"),
     "a declared metric that is missing": (declaring(top9=accuracy_metric("Top 9")), "skip", "'top9'"),
-    "a metric that is no pair": (measuring(lambda m: m | {"top3": m["top3"][0]}), "skip", "(sum, count)"),
+    "a metric that is no pair": (
+        measuring(lambda m: m | {"top3": m["top3"][0]}), "skip",
+        "its loss returns the metric 'top3' as an array int32[]; expected (sum, count)"),
     "a metric of each example": (
         measuring(lambda m: m | {"top3": (jnp.ones(2), 1)}), "skip", "'top3'"),
     "a baseline that is no metric": (
@@ -149,6 +151,18 @@ BROKEN = {
     "a network's loss of two arrays": (
         network(lambda encoded: encoded._replace(losses={"activation": NetworkLoss(jnp.ones(2), jnp.ones(2), 1.0)})),
         "convolution", "'activation' as NetworkLoss(an array float32[2], an array float32[2], float)"),
+    "needs of attention that are no Needs": (
+        (MODELS, "convolution", convolution.DEFINITION._replace(attention=lambda c: {"head_width": 8})), "convolution",
+        "its attention returns dict; expected Needs of lmrep.layers.attention_backends"),
+    "an encode that does not take positions": (
+        built(encode=lambda params, inputs, key=None, *, layers=False, attention=False: None), "convolution",
+        "its encode takes (params, inputs, key=None, *, layers=False, attention=False); expected (params, inputs, key, "
+        "*, at, layers, attention)"),
+    "a prepare of other arguments": (
+        objective(prepare=lambda _: lambda batch: batch), "skip", "its prepare takes (batch); expected (keys, batch)"),
+    "a loss of other arguments": (
+        objective(loss=lambda _: lambda params, batch: None), "skip",
+        "its loss takes (params, batch); expected (params, batch, key, carry)"),
     "encode returns an array": (
         network(lambda encoded: encoded.hidden), "convolution", "its encode returns an array float32[2, "),
     "encode returns one vector": (

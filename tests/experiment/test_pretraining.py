@@ -7,8 +7,9 @@ from lmrep.core.errors import UserError
 from lmrep.experiment import config as experiments
 from lmrep.experiment import page_files
 from lmrep.experiment.pretraining import CORPORA, choices
-from lmrep.models import PRESETS, pretrained_models
+from lmrep.models import MODELS, PRESETS, pretrained_models
 from lmrep.objectives import OBJECTIVES
+from lmrep.optimizers import SKIP
 
 
 def page(name, argument=""):
@@ -63,6 +64,17 @@ def test_other_optimizer_has_the_page_s_rate_or_its_own():
     assert of_page.learning_rate == 1e-4 and of_page.schedule.warmup == 0
     assert of_page.schedule.warmup_fraction == 10_000 / 2_400_000
     assert page("bert", "optimizer=lamb").optimizer.learning_rate == 1.76e-3
+
+
+def test_a_network_without_norms_or_biases_keeps_the_recipe():
+    """The objective's head has biases and norms of its own."""
+    assert page("bert", "model=lstm").optimizer.decay_skip == page("bert").optimizer.decay_skip == SKIP
+
+
+def test_a_tiny_network_with_a_misspelt_field_is_refused_by_its_file(monkeypatch):
+    monkeypatch.setitem(MODELS, "lstm", MODELS["lstm"]._replace(tiny={"widht": 8}))
+    with pytest.raises(UserError, match=r"network 'lstm' \(.*lstm.py\): its row names the field 'widht'"):
+        page("bert", "model=lstm,size=tiny")
 
 
 def test_another_network_keeps_the_objective_of_the_page():

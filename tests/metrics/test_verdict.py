@@ -94,7 +94,7 @@ FALLEN = (0.7, 0.5, 0.35, 0.3, 0.3, 0.3, 0.3, 0.3)
     (FALLEN, (0.7, 0.3), {"examples": 5000, "pretrained": True}, ("pretrained for longer", "bag of words")),
     (FALLEN, (0.7, 0.3), {"tokens": 5000, "labelled": False}, ("5,000 tokens are little text",)),
     (FALLEN, (0.7, 0.3), {"tokens": 10**8, "labelled": False}, ("more text", "larger network")),
-    ((), (), {}, ("not known",))])
+    ((), (), {}, ("too few losses",)), ((0.7,), (0.7,), {}, ("too few losses", "more epochs"))])
 def test_the_advice_follows_from_the_cause(train, validation, fields, words):
     text = advice(lines(*train), lines(*validation), **{"labelled": True} | fields)
     assert all(word in text for word in words), text

@@ -159,8 +159,8 @@ def choose_family(
     families = [family for family in FAMILIES.values() if family.config_to and family.network_name == name]
     if not families:
         known = ", ".join(dict.fromkeys(family.network_name for family in FAMILIES.values()))
-        raise UserError(f"the network is of {name!r}, and only those of {known} can be written as a published "
-                        "checkpoint; for another one, add a family (docs/extend/family.md)")
+        raise UserError(f"networks of model.name={name} cannot be written as published checkpoints, only those of "
+                        f"{known}; for another one, add a family (docs/extend/family.md)")
     if getattr(config, "pruned_heads", ""):
         raise UserError(f"heads were removed from the network (model.pruned_heads is {config.pruned_heads}), and "
                         "published layouts have the same heads in every layer; convert the run that it was made from")
