@@ -1,0 +1,74 @@
+"""AWD-LSTM (Merity et al., 2018): an LSTM language model whose recurrent weights have dropout, on words.
+
+    lmrep train --config=experiments/awd_lstm.py:size=wt2,data=files --workdir=runs/awd \\
+        --config.data.files='/data/wikitext-2/wiki.train.tokens' --config.data.documents=line
+
+    lmrep evaluate --workdir=runs/awd --split=test
+
+Sizes, dropout, penalties, SGD at 30, weight decay 1.2e-6, clipping at .25, sequences of 70 words and batches are those
+of the released commands; the batch of ptb has 24 sequences (20 there), so that eight devices can split it. Steps are
+the epochs of the commands: 500 of the Penn Treebank, 750 of WikiText-2. Three parts of the recipe are missing: the
+switch to averaged SGD, the lengths that vary from batch to batch, and the second training from the best checkpoint.
+
+Text is words between white space, cased; each line is a document, whose end is a token. The five special tokens of the
+tokenizer count in the vocabulary; the corpora have two of them.
+
+The networks, in fields of config.model, with all parameters of pretraining:
+
+    size  layers  width  embedding   vocab  dropout  hidden_dropout  input_dropout  weight_dropout  parameters
+    ptb        3   1150        400  10,000      0.4            0.25            0.4             0.5  24,221,600
+    wt2        3   1150        400  33,278      0.4             0.2           0.65             0.5  33,556,078
+
+embedding_dropout is 0.1 in both. ULMFiT's language model (44,212,400 parameters) is model=awd_lstm_ulmfit.
+
+Expected: the paper has test perplexities per word of 57.3 (ptb) and 65.8 (wt2) with its full recipe; without averaged
+SGD 63.7 and 69.7. Nothing of this has been run with this file.
+Cost: the released code states 65 s (ptb) and 180 s (wt2) for an epoch on a Quadro GP100.
+
+On two cores, in minutes, on the documentation that comes with Python:
+
+    lmrep train --config=experiments/awd_lstm.py:size=tiny --workdir=runs/awd-tiny
+
+Choices after the colon:
+
+    size       ptb wt2; tiny: two narrow layers without dropout for two cores
+    order      contiguous; shuffled: each sequence starts from an empty state
+    format     stream (sequences split from one long text), packed, or any other
+    optimizer  sgd; bert roberta lamb adafactor adamw and others, with a rate of 1e-3
+    model, data, mesh, init: as in bert.py
+
+`lmrep predict` continues texts.
+"""
+
+from lmrep.experiment.pretraining import Paper, choices, finish, start
+
+SIZES = {"ptb": "awd_lstm_ptb", "wt2": "awd_lstm_wt2"}
+PAPERS = (  # the batch of ptb is a multiple of 8 here
+    Paper("Merity et al., 2018", "the Penn Treebank, 0.9 million words", sizes=("ptb",), published={"batch_size": 20}),
+    Paper("Merity et al., 2018", "WikiText-2, 2 million words", sizes=("wt2",)))
+
+
+def get_config(argument=""):
+    """The config; `argument` makes the choices above."""
+    chosen = choices(argument, SIZES, objective=("causal",), format="stream", optimizer="sgd",
+                     order=("contiguous", ("contiguous", "shuffled")))
+    config = start(chosen)
+    config.length = 70
+    config.steps, config.batch_size = {
+        "ptb": (277_000, 24),  # 500 epochs of 554 steps
+        "wt2": (279_750, 80),  # 750 epochs of 373 steps
+    }[chosen.published]
+    config.objective.bias = True
+    if chosen.format == "stream":
+        config.format.order = chosen.order
+    elif chosen.format == "stream_pair" and chosen.family == "awd_lstm":
+        config.format.order = "shuffled"  # its examples overlap, and a state would know the next one
+    config.optimizer.learning_rate = 1e-3
+    if chosen.optimizer == "sgd":
+        config.optimizer.update({"learning_rate": 30.0, "weight_decay": 1.2e-6, "clip": 0.25})
+    config.optimizer.schedule.update({"name": "constant", "warmup": 0, "warmup_fraction": 0.0})
+    config = finish(config, chosen)
+    if chosen.size == "tiny":
+        config.optimizer.learning_rate = 10.0 if chosen.optimizer == "sgd" else 1e-2
+        config.optimizer.schedule.warmup_fraction = 0.0
+    return config
