@@ -63,7 +63,7 @@ def test_saved_parameters_are_evaluated_inspected_and_reported(saved, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("page", "fields"), [
     ("tasks/classify.py:", {"epochs": 1.0}),
-    ("bert.py:size=tiny,", {"steps": 10, "data.corpus": "text_files", "evaluation.every": 10, "checkpoint.every": 10})])
+    ("bert.py:size=tiny,", {"steps": 10, "data.corpus": "text_files", "stages.1.length": 48})])
 def test_runs_start_from_saved_parameters(saved, run, tmp_path, page, fields):
     if "tasks" in page:
         fields = fields | {"data": {"train": [{"text": text, "label": text[:3]} for text in TEXTS * 8]}}
@@ -72,7 +72,7 @@ def test_runs_start_from_saved_parameters(saved, run, tmp_path, page, fields):
     lmrep.train(f"{page}init={saved},mesh=1x1x1", tmp_path / "new", data_dir=tmp_path / "data",
                 **{"batch_size": 16, "length": 32, "log.tensorboard": False, "log.report": False}, **fields)
     started = lmrep.load(tmp_path / "new")
-    assert started.model.layers == 3 and started.tokenizer.fingerprint == run.tokenizer.fingerprint
+    assert started.experiment.model["layers"] == 3 and started.tokenizer.fingerprint == run.tokenizer.fingerprint
 
 
 TOKEN, BIAS = "encoder/embedding/token", "objective/masked/bias"

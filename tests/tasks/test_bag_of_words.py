@@ -66,6 +66,25 @@ def test_numbers_are_predicted_by_ridge_regression(monkeypatch):
     assert bag_of_words.evaluate("regression", task.objective.config(), records[:30], records[30:])[1] == 10
 
 
+def test_each_label_is_predicted_by_a_regression(monkeypatch):
+    def labels(record):
+        return ["all", *(word for word in ("good", "cat") if word in record.fields["text"])]
+
+    records = [record._replace(fields={"text": record.fields["text"], "labels": labels(record)})
+               for record in examples(60, 0, False)]
+    task, train, held_out = TASKS["multilabel"], records[:40], records[40:]
+    c = task.resolve(task.objective.config(labels=("all", "cat", "good", "none")), train)
+    result, texts = bag_of_words.evaluate("multilabel", c, train, held_out)
+    x, y = features(train, held_out, ("text",))
+    for label in ("cat", "good"):
+        model = LogisticRegression(C=10, max_iter=200).fit(x, [label in record.fields["labels"] for record in train])
+        assert [label in one["labels"] for one in result.predictions] == model.predict(y).tolist()
+    assert texts == 40 and all("all" in one["labels"] and "none" not in one["labels"] for one in result.predictions)
+    assert result.metrics["micro_f1"] > 0.8
+    monkeypatch.setattr(bag_of_words, "MOST_CHARACTERS", 1 + sum(len(record.fields["text"]) for record in train) // 2)
+    assert bag_of_words.evaluate("multilabel", c, train, held_out)[1] == 20
+
+
 def test_a_run_is_compared_with_it_once(tmp_path, monkeypatch):
     copy, home = runs.copy("classification", tmp_path / "run"), runs.folder("classification")
     rows = evaluate_task.comparison_rows(copy)
