@@ -28,7 +28,7 @@ from lmrep.layers.attention_backends import Needs
 from lmrep.layers.stack import Execution
 from lmrep.metrics import COMMON, UNIGRAM_LOSS, Metric, baseline_names
 from lmrep.models import MODELS
-from lmrep.models.base import Context, Encoded, Inputs, Model, ModelDef, NetworkLoss
+from lmrep.models.base import Context, Encoded, Inputs, Model, ModelDef, NetworkLoss, model_inputs
 from lmrep.objectives.base import Batch, EvaluationKeys, Keys, Metrics, Objective
 from lmrep.objectives.outputs import NETWORK, checked_loss
 from lmrep.objectives.uses import HeldOut
@@ -36,6 +36,7 @@ from lmrep.tasks import TASKS
 from lmrep.tasks.base import Outputs, Result, TaskDef, TextEncoder
 from lmrep.training.state import specs_of
 
+STATES_OF = (Context.BOTH, Context.LEFT, Context.EACH_SIDE, Context.SOURCE)  # contexts that need no further input
 TARGETS = "targets"  # a figure of the training step, beside `COMMON`
 
 
@@ -229,6 +230,28 @@ def checked_network(model: Model, name: str, row: ModelDef) -> Model:
         return encoded
 
     return model._replace(encode=encode)
+
+
+def check_states(model: Model, name: str, row: ModelDef, batch: Mapping[str, jax.ShapeDtypeStruct]) -> None:
+    """Checks what no loss reads, and reports and `lmrep embed` do: `Encoded.layers`, and the probabilities of attention
+    that `model`, of the row `name`, declares. `batch` has the shapes of tokens [b, t]. Raises UserError."""
+    context = next((c for c in STATES_OF if c in model.conditions_on), None)
+    if context is None:
+        return
+
+    def encode(params: Tree, batch: Batch) -> Encoded:
+        inputs = model_inputs(model, batch, conditions_on=context)
+        return model.encode(params, inputs, layers=True, attention="self" in model.heads.attention)
+
+    fields = {name: batch[name] for name in ("tokens", "segment_ids", "characters") if name in batch}
+    encoded, what = jax.eval_shape(encode, P.abstract(model.specs), fields), described("network", name, row.config)
+    shape = fields["tokens"].shape
+    if not encoded.layers or any(jnp.shape(x)[:2] != shape for x in encoded.layers):
+        raise UserError(f"{what}: its encode returns the layers {type_of(encoded.layers)}; expected with layers=True "
+                        "the output [b, t, d] of the embedding and of each layer; correct this component")
+    if "self" in model.heads.attention and len(jnp.shape(encoded.attention)) != 5:
+        raise UserError(f"{what}: its encode returns the attention {type_of(encoded.attention)}; expected with "
+                        "attention=True probabilities [l, b, h, t, s], as its Heads declare; correct this component")
 
 
 def check_objective(

@@ -73,13 +73,14 @@ def check_contracts(experiment: Experiment) -> None:
     shared = 0 if experiment.tokenizer.vocab_file else max(
         (part.model.vocab_size for part in parts.values() if part.model), default=0)
     vocabulary, best = untrained_vocabulary(experiment, shared), experiment.checkpoint.best
-    network = contracts.checked_network(experiments.build_model(experiment, vocabulary.size), experiment.model["name"],
-                                        experiments.model_def(experiment.model))
+    row = experiment.model["name"], experiments.model_def(experiment.model)
+    network = contracts.checked_network(experiments.build_model(experiment, vocabulary.size), *row)
     stages = experiments.resolve_stages(experiment)  # those that differ in length alone are traced once
     for plan in {repr((p.objective, p.format_name, p.format)): p for p in stages}.values():
         contracts.check_rows(plan)
         struct = batch_struct(ALL_FORMATS[plan.format_name].fields(plan.format), vocabulary.characters is not None,
                               b=2, t=plan.length)
+        contracts.check_states(network, *row, struct)
         metrics = ALL_OBJECTIVES[plan.objective_name].metrics
         measured = contracts.check_objective(
             plan, lambda plan=plan: build.objective(plan, network, vocabulary, parts), struct, metrics)

@@ -20,7 +20,7 @@ from lmrep.data.tokenizers import TOKENIZERS
 from lmrep.experiment import contracts
 from lmrep.metrics import Metric, accuracy_metric
 from lmrep.models import MODELS
-from lmrep.models.base import Encoded, ModelDef, NetworkLoss
+from lmrep.models.base import Encoded, Heads, ModelDef, NetworkLoss
 from lmrep.objectives import OBJECTIVES
 from lmrep.optimizers import OPTIMIZERS, SCHEDULES
 from lmrep.tasks import TASKS
@@ -163,6 +163,15 @@ BROKEN = {
     "a loss of other arguments": (
         objective(loss=lambda _: lambda params, batch: None), "skip",
         "its loss takes (params, batch); expected (params, batch, key, carry)"),
+    "encode does not return layers": (
+        network(lambda encoded: encoded._replace(layers=None)), "convolution",
+        "its encode returns the layers NoneType; expected with layers=True"),
+    "encode returns layers of another shape": (
+        network(lambda encoded: encoded._replace(layers=tuple(x[0] for x in encoded.layers or ()))), "convolution",
+        "its encode returns the layers ("),
+    "attention that is declared and not returned": (
+        built(heads=Heads(attention=frozenset({"self"}))), "convolution",
+        "its encode returns the attention NoneType; expected with attention=True"),
     "encode returns an array": (
         network(lambda encoded: encoded.hidden), "convolution", "its encode returns an array float32[2, "),
     "encode returns one vector": (
