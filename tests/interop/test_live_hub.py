@@ -64,7 +64,7 @@ def test_published_runs_are_fine_tuned_and_published_again(hub, small_home, tmp_
     accuracy = next(result for result in card.data.eval_results if result.metric_type == "accuracy")
     assert (accuracy.dataset_type, accuracy.dataset_revision) == ("me/reviews", data)
     assert card.data.datasets == ["me/reviews"] and card.data.base_model == "me/small" and card.data.language == "en"
-    assert "95% interval" in card.text and "lmrep" in card.text
+    assert "95% interval" in card.text and "lmrep" in card.text and card.text.count("device-hours") == 1
 
     directory = remote_workdir.local_copy("hf://me/reviews-small")
     conversion.to_workdir(directory, tmp_path / "back")
