@@ -330,7 +330,7 @@ def read_arrays(directory: Path, raw: bool = False) -> tuple[dict[str, np.ndarra
         params = averaging.parameters(checkpoints, step, averaged)
     extra = directory / FOLDER / EXTRA
     return (flatten(params) | (tensor_files.read(extra)[0] if extra.exists() else {}),
-            f"step {step:,}" + (", averages (optimizer.ema)" if averaged else ""))
+            f"step {step:,}" + (", averages" if averaged else ""))
 
 
 def frozen_part(directory: Path, name: str, values: bool) -> frozen.Trained:

@@ -14,7 +14,7 @@ from lmrep.core.components import check_build, check_built, component_table, des
 from lmrep.core.errors import UserError
 from lmrep.core.messages import shown
 from lmrep.core.params import Array, Tree
-from lmrep.optimizers import adafactor, adagrad, adamw, lamb, plateau, schedules, sgd
+from lmrep.optimizers import adafactor, adagrad, adamw, lamb, nt_asgd, plateau, schedules, sgd
 from lmrep.optimizers.base import (
     SKIP,
     OptimizerConfig,
@@ -41,6 +41,7 @@ OPTIMIZERS: dict[str, OptimizerDef] = component_table(OptimizerDef, {
     "adafactor": adafactor.DEFINITION,
     "adagrad": adagrad.DEFINITION,
     "sgd": sgd.DEFINITION,
+    "nt_asgd": nt_asgd.DEFINITION,
 })
 SCHEDULES: dict[str, ScheduleDef] = component_table(ScheduleDef, {
     "linear": ScheduleDef(schedules.linear, config=schedules.DecayConfig),
@@ -139,6 +140,9 @@ def check(config: OptimizerConfig, total_steps: int, last: bool = True) -> None:
     OPTIMIZERS[config.name].check(config)
     rate = config.schedule
     SCHEDULES[rate.name].check(rate, last)
+    if SCHEDULES[rate.name].rule(rate) and OPTIMIZERS[config.name].rule(config):
+        raise UserError(f"optimizer {config.name!r} and optimizer.schedule {rate.name!r} both follow the validation "
+                        "loss; choose another schedule")
     if rate.warmup and rate.warmup_fraction:
         raise UserError(f"optimizer.schedule has both warmup={rate.warmup} and warmup_fraction="
                         f"{rate.warmup_fraction:g}; set one of them to 0")
@@ -148,8 +152,9 @@ def check(config: OptimizerConfig, total_steps: int, last: bool = True) -> None:
 
 
 def validation_rule(config: OptimizerConfig) -> Rule | None:
-    """Returns how a validation changes the learning rate; None: it does not."""
-    return SCHEDULES[config.schedule.name].rule(config.schedule)
+    """Returns how a validation changes the learning rate or the average; None: it does not."""
+    of_rate = SCHEDULES[config.schedule.name].rule(config.schedule)
+    return of_rate or (None if config.ema else OPTIMIZERS[config.name].rule(config))
 
 
 def schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
@@ -207,12 +212,14 @@ def build(config: OptimizerConfig, specs: Tree, total_steps: int) -> optax.Gradi
         weight_decay(config.weight_decay, decayed),
         *rescale,
         optax.scale_by_learning_rate(rate),
-        *([plateau.scale_by_plateau()] if validation_rule(config) else []),
+        *([plateau.scale_by_plateau()] if SCHEDULES[config.schedule.name].rule(config.schedule) else []),
     )
     factors = multipliers(config.multipliers, specs)
     decays = layer_factors(1.0 if of_gradient else config.layer_decay, specs)
     rule = multiplied(rule, {path: factor * decays[path] for path, factor in factors.items()})
-    return averaging(rule, config.ema) if config.ema else rule
+    if config.ema:
+        return averaging(rule, config.ema)
+    return row.average(config, rule) if row.average else rule
 
 
 def _described(name: str) -> str:

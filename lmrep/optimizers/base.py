@@ -22,7 +22,7 @@ from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree, abstract, flatten, map_paths
 from lmrep.core.sharding import replicated, shardings
 from lmrep.optimizers.parameters import is_stacked
-from lmrep.optimizers.schedules import DecayConfig, ScheduleConfig
+from lmrep.optimizers.schedules import DecayConfig, Rule, ScheduleConfig
 
 SKIP = ("*bias", "*norm/*")  # may match nothing, unlike other patterns: networks without norms use these recipes too
 
@@ -73,6 +73,10 @@ class OptimizerDef(NamedTuple):
     check: Callable[[Any], None] = lambda config: None
     # (config, specs, {path: where it has weight decay}) -> a transformation of the update after weight decay
     rescale: Callable[[Any, Tree, dict[str, np.ndarray]], optax.GradientTransformation] | None = None
+    # (config, the whole transformation) -> the same with an average of the parameters (`Averaged`), where `ema` is 0
+    average: Callable[[Any, optax.GradientTransformation], optax.GradientTransformation] | None = None
+    # (config) -> how validations change the state of `average`, as `ScheduleDef.rule`; None: they do not
+    rule: Callable[[Any], Rule | None] = lambda config: None
     tiny_rate: float = 2e-3  # the learning rate of `size=tiny`
 
 

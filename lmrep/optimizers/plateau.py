@@ -82,4 +82,5 @@ def check(config: Config, last: bool) -> None:
                         "begins; leave it to the last stage, and set it to 0 in the others")
 
 
-DEFINITION = ScheduleDef(constant, config=Config, check=check, rule=lambda config: Rule(config.factor, config.final))
+DEFINITION = ScheduleDef(constant, config=Config, check=check,
+                         rule=lambda config: Rule(config.factor, config.final, after_validation))

@@ -56,10 +56,12 @@ class PolynomialConfig(DecayConfig):
 
 
 class Rule(NamedTuple):
-    """The effect of validations on the learning rate."""
+    """The effect of validations on the optimizer's state."""
 
-    factor: float  # the rate is multiplied by it where the loss is not below the lowest so far
-    final: float  # training ends when the rate is below this fraction of its peak; 0: it does not
+    factor: float = 1.0  # the rate is multiplied by it where the loss is not below the lowest so far
+    final: float = 0.0  # training ends when the rate is below this fraction of its peak; 0: it does not
+    # (the optimizer's state, the validation loss, this rule) -> the state after the validation, with the same layout
+    after_validation: Callable[[Any, float, "Rule"], Any] | None = None
 
 
 @row

@@ -33,8 +33,8 @@ class EvaluationConfig:
                             "distances; 0: all", at_least=0)
     patience: int = setting(0, "early stopping: training ends after this many validations in a row, of the last stage, "
                             "whose checkpoint.best is not better than the best before; 0: it does not", at_least=0)
-    averaged: bool = setting(True, "if optimizer.ema is set: validate with the averaged parameters, and use them "
-                             "when the run is loaded")
+    averaged: bool = setting(True, "with averages (optimizer.ema, nt_asgd): validate with the averaged "
+                             "parameters, and use them when the run is loaded")
     seed: int = setting(0, "the seed of masks, sentence pairs and other random draws of evaluations, independent of "
                         "the run's seed", at_least=0, at_most=2**32 - 1)
 

@@ -96,8 +96,8 @@ class Trainer:
         self._sign = 1 if direction == "max" else -1
         for stage in stages:
             if stage.validation_rule is not None and stage.validation is None:
-                raise UserError(f"optimizer.schedule of stage {stage.name!r} follows the validation loss, and "
-                                "there is no validation data; give some, or choose another schedule")
+                raise UserError(f"the optimizer of stage {stage.name!r} follows the validation loss, and "
+                                "there is no validation data; give some, or choose another schedule or optimizer")
         if config.evaluation.patience and stages[-1].validation is None:
             raise UserError(f"evaluation.patience is {config.evaluation.patience}, and there is no validation data; "
                             "give some, or set it to 0")
@@ -338,7 +338,8 @@ class Trainer:
         self._throughput.clear()
         if stage.validation_rule is None:
             return state
-        opt_state = plateau.after_validation(state.opt_state, values["loss"], stage.validation_rule)
+        rule = stage.validation_rule
+        opt_state = rule.after_validation(state.opt_state, values["loss"], rule)
         self._rate_scale = plateau.scale(opt_state)
         return state.replace(opt_state=opt_state)
 

@@ -120,8 +120,8 @@ PAPERS = {
     "awd_lstm.py": {
         "size=ptb": (277_000, 24, 30.0, 0, {
             "length": 70, "format": {"name": "stream", "order": "contiguous"}, "objective": {"bias": True},
-            "optimizer": {"name": "sgd", "momentum": 0.0, "weight_decay": 1.2e-6, "clip": 0.25, "decay_skip": (),
-                          "schedule": {"name": "constant"}},
+            "optimizer": {"name": "nt_asgd", "nonmonotone": 5, "momentum": 0.0, "weight_decay": 1.2e-6, "clip": 0.25,
+                          "decay_skip": (), "schedule": {"name": "constant"}},
             "tokenizer": {"name": "words", "vocab_size": 10_000},
             "model": {"layers": 3, "width": 1150, "embedding": 400, "biases": 2, "dropout": 0.4, "hidden_dropout": 0.25,
                       "input_dropout": 0.4, "embedding_dropout": 0.1, "weight_dropout": 0.5, "ar": 2.0, "tar": 1.0,
