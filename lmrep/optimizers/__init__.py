@@ -84,12 +84,18 @@ def read_config(fields: Mapping[str, Any], where: str = "optimizer") -> Optimize
 def _read_row(rows: Mapping[str, Any], fields: Any, where: str) -> Any:
     """Reads `fields` into the config class of the row that they name."""
     fields = _named(rows, fields, where)
-    name, known = fields["name"], _settings(rows[fields["name"]])
+    name, row = fields["name"], rows[fields["name"]]
+    kind, base, code = (("optimizer", OptimizerConfig, row.direction) if isinstance(row, OptimizerDef) else
+                        ("schedule", ScheduleConfig, row.decay))
+    if not issubclass(row.config, base):
+        raise UserError(f"{described(kind, name, code)}: its config {row.config.__name__} is no subclass of "
+                        f"{base.__name__}, which has the settings of all; correct this component")
+    known = _settings(row)
     for key in fields:
         if key not in known:
             raise UserError(f"{where} {name!r} has no field {key!r}"
                             f"{suggestion(key, known) or '; it has ' + ', '.join(known)}")
-    return read(rows[name].config, fields, where)
+    return read(row.config, fields, where)
 
 
 def _named(rows: Mapping[str, Any], fields: Any, where: str) -> dict[str, Any]:

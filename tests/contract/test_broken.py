@@ -22,7 +22,7 @@ from lmrep.metrics import Metric, accuracy_metric
 from lmrep.models import MODELS
 from lmrep.models.base import Encoded, Heads, ModelDef, NetworkLoss
 from lmrep.objectives import OBJECTIVES
-from lmrep.optimizers import OPTIMIZERS, SCHEDULES
+from lmrep.optimizers import OPTIMIZERS, SCHEDULES, read_config
 from lmrep.tasks import TASKS
 from lmrep.tasks.base import Result
 from tests import small
@@ -267,6 +267,15 @@ def test_it_is_refused(row, name, problem, texts, tmp_path, monkeypatch):
     code = getattr(definition, "direction", getattr(definition, "decay", definition.config))
     assert f"'{name}' ({inspect.getsourcefile(code)})" in message
     assert problem in message and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("table", "name", "row", "base"), [
+    (OPTIMIZERS, "sgd", OPTIMIZERS["sgd"], "OptimizerConfig"),
+    (SCHEDULES, "linear", SCHEDULES["linear"], "ScheduleConfig")])
+def test_settings_that_are_not_those_of_all_are_refused(table, name, row, base, monkeypatch):
+    monkeypatch.setitem(table, name, row._replace(config=NoLength))
+    with pytest.raises(UserError, match=rf"'{name}' \(.*\): its config NoLength is no subclass of {base}"):
+        read_config({"name": "sgd", "schedule": {"name": "linear"}})
 
 
 @pytest.mark.parametrize(("entry", "problem"), [
