@@ -38,7 +38,6 @@ from lmrep.experiment import budget, build, checks, frozen, inspection, shapes, 
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, own_tokenizer
 from lmrep.experiment.record import UNKNOWN_STEPS, Data
-from lmrep.experiment.sweep import FILE as SWEEP
 from lmrep.inference import evaluate_task, feature_cache, prompts
 from lmrep.inference.evaluate import evaluate, other_corpus
 from lmrep.inference.load import load
@@ -140,7 +139,8 @@ def train(
             Path(as_path(directory)), Checkpoints)
         checkpoints = open_checkpoints(directory / "checkpoints", experiment.checkpoint.keep,
                                        experiment.checkpoint.keep_best, checks.best_direction(experiment))
-        experiment = budget.with_record(experiment, directory, checkpoints.steps())
+        if experiment.steps == UNKNOWN_STEPS:
+            experiment = budget.with_record(experiment, directory, checkpoints.steps())
         with agreement():  # what can be refused is refused before the first write, by all processes or none
             prepared = _prepare(experiment, directory, data_dir, checkpoints.steps(), local=not url)
         checks.check_same_record(prepared.record)
@@ -161,26 +161,27 @@ def _with_data(experiment: Experiment, data: Mapping[str, Iterable], data_dir: P
 
 
 class _Prepared(NamedTuple):
-    """What a run needs before its first write; `writers` come from `_writers`."""
+    """What a run needs before its first write."""
 
     data: Data
     stages: list[Stage]
     parts: FrozenParts
     record: dict[str, Any]
-    writers: list
 
 
 def _prepare(experiment: Experiment, directory: Path, data_dir: Path, steps: Sequence[int], local: bool) -> _Prepared:
     """Checks, data and stages of a run that has checkpoints `steps`. Nothing is written that stays."""
     if experiment.init and not steps:
         init_from.directory_of(experiment.init)
-    _check_directory(directory, experiment, steps, trying=local and jax.process_count() == 1)
+    checks.check_directory(directory, steps, experiment)
+    if not steps and local and jax.process_count() == 1:
+        trial.try_checkpoint(directory)
     given = experiment.tokenizer
     if steps and given.vocab_file and not os.path.exists(given.vocab_file):  # the run has its own copy
         experiment = dataclasses.replace(experiment, tokenizer=own_tokenizer(directory, experiment))
     checks.check_vocabulary(experiment)
-    frozen.check_present(experiment)
-    writers = _writers(experiment, directory) if jax.process_index() == 0 else []
+    if jax.process_index() == 0:
+        logs.writers(directory, experiment.log, {})  # of packages that are installed
     shapes.check_contracts(experiment)
     data = build.prepare(experiment, data_dir, log.info)
     experiment = dataclasses.replace(data.experiment, tokenizer=given)
@@ -192,11 +193,12 @@ def _prepare(experiment: Experiment, directory: Path, data_dir: Path, steps: Seq
         data = dataclasses.replace(data, experiment=experiment)
         stages = build.stages(data, data_dir, parts)
     checks.check_samples(experiment, data.tokenizer)
-    if not steps:
+    if not steps and (experiment.init or experiment.init_vectors):
         stages[0] = init_from.initialized(stages[0], experiment, data.tokenizer)
     if local and max(steps, default=0) < experiment.steps:
-        trial.check_space(directory, max(map(_checkpoint_size, stages)))
-    return _Prepared(data, stages, parts, checks.run_record(data, stages, frozen.fingerprints(parts)), writers)
+        trial.check_space(directory, max(trial.checkpoint_size(states.saved(
+            states.shapes(stage.objective, stage.optimizer, stage.batch_size))) for stage in stages))
+    return _Prepared(data, stages, parts, checks.run_record(data, stages, frozen.fingerprints(parts)))
 
 
 def _train(
@@ -204,7 +206,7 @@ def _train(
     profile: int, local: bool,
 ) -> int:
     """Locks the workdir, writes the record, and trains from the newest checkpoint. Returns the step that is reached."""
-    data, stages, parts, record, writers = prepared
+    data, stages, parts, record = prepared
     experiment = data.experiment
     with Watch(experiment.faults.patience) as watch, contextlib.ExitStack() as stack:
         if local:
@@ -218,7 +220,7 @@ def _train(
             agreed(lambda: checks.check_shared(directory))
         metrics = progress = None
         if jax.process_index() == 0:
-            metrics = logs.MetricsLog(directory, [make(resumed) for make in writers])
+            metrics = logs.MetricsLog(directory, logs.writers(directory, experiment.log, record["config"], resumed))
             metrics.resume(resumed)
             stack.callback(metrics.close)
             progress = stack.enter_context(logs.Progress(experiment.steps))
@@ -260,23 +262,6 @@ def _finish(directory: Path, url: str | None, data_dir: Path, data: Data, reache
                                    experiments.build_model(experiment).max_length)
     return outcome._replace(
         prompts=tuple(texts), splits=tuple(name for name, store in data.splits.items() if store.tokens))
-
-
-def _check_directory(directory: Path, experiment: Experiment, steps: Sequence[int], trying: bool) -> None:
-    """Refuses a workdir that the run cannot use, before the data is prepared, which may take an hour. Where `trying`,
-    a new run writes a checkpoint and deletes it."""
-    if trying and not steps:
-        checks.check_writable(directory)
-        trial.try_checkpoint(directory)
-    checks.check_same_config(directory, steps, experiment)
-    checks.check_writable(directory)
-    if (directory / SWEEP).exists():
-        raise UserError(f"{directory} holds a sweep, not a run; give another --workdir")
-
-
-def _checkpoint_size(stage: Stage) -> int:
-    """Bytes of a checkpoint of a stage."""
-    return trial.checkpoint_size(states.saved(states.shapes(stage.objective, stage.optimizer, stage.batch_size)))
 
 
 def _results(directory: Path, run: Run | None, data: Data, outcome: Outcome) -> dict[str, Any]:
@@ -347,17 +332,6 @@ def _outcome(directory: Path, experiment: Experiment) -> Outcome:
                      for line in (compared[0], compared[-1])) if compared else ({}, {})
     step = compared[0]["step"] if compared else 0
     return Outcome(experiment.steps, before if step < experiment.steps else {}, after, before_step=step)
-
-
-def _writers(experiment: Experiment, directory: Path) -> list:
-    """Functions of the step that is resumed from that make the writers beside metrics.jsonl."""
-    makers = []
-    if experiment.log.tensorboard:
-        makers.append(lambda resumed: logs.tensorboard(directory, resumed))
-    if experiment.log.wandb:
-        writer = logs.weights_and_biases(directory, experiment.log.wandb, dataclasses.asdict(experiment))
-        makers.append(lambda resumed: writer)
-    return makers
 
 
 def _write_record(directory: Path, record: dict, data: Data, command: Sequence[str]) -> None:

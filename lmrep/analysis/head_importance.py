@@ -108,7 +108,7 @@ def _gated_pretraining(
     mesh = make_mesh(data=math.gcd(stage.batch_size // stage.microbatches, jax.device_count()))
     evaluator = Evaluator(gated_objective(make, run.model), mesh, stage.batch_size, seed, stage.microbatches)
     placed = jax.device_put(params, shardings(specs_of(plain), mesh))
-    plans = {name: build.evaluation_plan(stage, prepared.stores[name], seed, data_dir)
+    plans = {name: build.plan(stage, prepared.stores[name], seed, data_dir, once=True)
              for name in ("train", split) if name}
     counts = {name: min(limit or plan.evaluation_examples, plan.evaluation_examples)
               for (name, plan), limit in zip(plans.items(), (training, validation), strict=False)}

@@ -112,7 +112,7 @@ def probe(config: Any, source: str | os.PathLike, examples: int = 0, untrained: 
     model = experiments.build_model(experiment, prepared.tokenizer.size)
     specs = {"encoder": model.specs}
     match = init_from.match(specs, checkpoint, prepared.tokenizer.tokens)
-    init_from.check_network(experiments.model_config(experiment), checkpoint)
+    init_from.check_network(experiments.model_config(experiment.model), checkpoint)
     if match.missing:
         raise UserError(f"{checkpoint.name} lacks {', '.join(match.missing[:4])}; give a complete checkpoint")
     splits = {split: _examples(prepared, model, split, examples) for split in ("train", "validation")}

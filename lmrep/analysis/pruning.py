@@ -109,7 +109,7 @@ def prune(run: Run, target: Path, removed: Mapping[int, Sequence[int]]) -> Prune
 def _network(run: Run) -> transformer.Config:
     """Returns the config of the run's network. Raises UserError if its heads cannot be gated."""
     check_heads(run.model, f"the network {run.model.name!r} of {run.directory}")
-    return experiments.model_config(run.experiment, run.tokenizer.size)
+    return experiments.model_config(run.experiment.model, run.tokenizer.size)
 
 
 def _difference(run: Run, model: Model, encoder: Tree, removed: Mapping[int, Sequence[int]]) -> float:

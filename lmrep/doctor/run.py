@@ -113,7 +113,7 @@ def resuming(directory: Path, experiment: Experiment, data: Data | None) -> Resu
 def _check_same(directory: Path, steps: list[int], experiment: Experiment, data: Data | None) -> None:
     """Raises UserError if the run in a directory has another config or other data."""
     if data is None:
-        return checks.check_same_config(directory, steps, experiment)
+        return checks.check_directory(directory, steps, experiment)
     previous, record = workdir.read_config(directory)["data"], checks.run_record(data, [])
     # Plans follow from what is compared anyway, and may take long to build.
     compared = {**previous, **record["data"], "plans": previous.get("plans")}
@@ -129,9 +129,10 @@ def init(
     if resumed is not None:
         return Result("not checked: the run resumes from its own checkpoint")
     source, specs = init_from.source_of(experiment), stages[0].stage.objective.specs
-    tokens = loaded.tokens if loaded else list(source.tokens)[: experiments.model_config(experiment).vocab or None]
+    vocab = experiments.model_config(experiment.model).vocab
+    tokens = loaded.tokens if loaded else list(source.tokens)[: vocab or None]
     fit = init_from.match(specs, source, tokens, experiment.init_mapping)
-    init_from.check_network(experiments.model_config(experiment, len(tokens)), source)
+    init_from.check_network(experiments.model_config(experiment.model, len(tokens)), source)
     new = max(fit.extended.values(), default=0)
     text = (f"{source.name}: {len(fit.values)} parameters loaded, {len(fit.missing)} missing and random, "
             f"{len(fit.unused)} unused{f', {new:,} new tokens' if new else ''}")

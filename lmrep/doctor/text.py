@@ -174,7 +174,7 @@ def tokenizer(experiment: Experiment, data: Data | None) -> Result:
     tokenizer; None if it is not trained yet."""
     checks.check_vocabulary(experiment)
     config = experiment.tokenizer
-    rows = experiments.model_config(experiment, tokenizers.size(config)).vocab
+    rows = experiments.model_config(experiment.model, tokenizers.size(config)).vocab
     table = f"the model's embedding table has {rows:,} rows"
     if data is None and not config.vocab_file:
         return Result(f"{config.name} with {config.vocab_size:,} tokens, to be trained; {table}", None)

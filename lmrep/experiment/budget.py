@@ -22,15 +22,13 @@ log = logging.getLogger(__name__)
 
 
 def with_record(experiment: Experiment, directory: Path, checkpoints: Sequence[int]) -> Experiment:
-    """Returns the experiment with the steps that were decided for the run in a workdir. Without a run of the same
-    config, or without a budget, the experiment stays as it is.
+    """Returns an experiment of unknown steps with the steps that were decided for the run in a workdir. Without a run
+    of the same config, it stays as it is.
 
     Args:
       checkpoints: the steps of the run's checkpoints. A run that has some keeps its steps; `checks.check_resumable`
         refuses other changes.
     """
-    if experiment.steps != UNKNOWN_STEPS:
-        return experiment
     fields = by_first_process(lambda: _recorded(experiment, directory, bool(checkpoints)))
     return _changed(experiment, **fields) if fields else experiment
 

@@ -2,11 +2,10 @@
 
 import dataclasses
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import jax
 import numpy as np
@@ -52,17 +51,17 @@ def imbalanced_splits(data: Data) -> str:
                               sum(each["documents"] for each in facts.values()), data.experiment.data)
 
 
-def unused_rows(config: Any, size: int) -> str:
+def unused_rows(rows: int, size: int) -> str:
     """Returns a warning if the model's table has far more rows than the tokenizer has ids; otherwise ""."""
-    if config.vocab < 2 * size:
+    if rows < 2 * size:
         return ""
-    return (f"the model's table has {config.vocab:,} rows, and the tokenizer {size:,} ids: the rest is unused"
+    return (f"the model's table has {rows:,} rows, and the tokenizer {size:,} ids: the rest is unused"
             "; model.vocab=0 takes the tokenizer's size")
 
 
 def warnings(data: Data) -> list[str]:
     """Returns messages about what looks like a mistake in the data."""
-    lines = [unused_rows(experiments.model_config(data.experiment), data.tokenizer.size)]
+    lines = [unused_rows(experiments.model_config(data.experiment.model).vocab, data.tokenizer.size)]
     if data.corpus:
         lines.append(imbalanced_splits(data))
     return [*filter(None, lines)]
@@ -122,23 +121,19 @@ def existing(experiment: Experiment, data_dir: Path) -> Data:
     return prepare(experiment, data_dir, refuse)
 
 
-def plan(stage: StagePlan, store: Store | Sources, seed: int, data_dir: Path) -> Dataset:
-    """Makes the examples of one split in a stage's format."""
+def plan(stage: StagePlan, store: Store | Sources, seed: int, data_dir: Path, once: bool = False) -> Dataset:
+    """Makes the examples of one split in a stage's format; with `once`, for evaluation, each text once, whatever
+    `duplicates` is."""
     if isinstance(store, Sources):
-        return Mixture(tuple(plan(stage, each, seed, data_dir) for each in store.stores), store)
+        return Mixture(tuple(plan(stage, each, seed, data_dir, once) for each in store.stores), store)
     reporter = ProgressReporter(log.info)
 
     def report(done: int, total: int) -> None:
         reporter.report(done, lambda _: f"planning {stage.format_name} examples: {done / total:.0%}")
 
     plans = local_data_dir(data_dir) / "plans"
-    return formats.plan(stage.format_name, stage.format, store, stage.length, seed, plans, report)
-
-
-def evaluation_plan(stage: StagePlan, store: Store | Sources, seed: int, data_dir: Path) -> Dataset:
-    """Makes the examples of one split as `plan` does, with each text once, whatever `duplicates` is."""
-    once = dataclasses.replace(stage.format, duplicates=1)
-    return plan(dataclasses.replace(stage, format=once), store, seed, data_dir)
+    form = dataclasses.replace(stage.format, duplicates=1) if once else stage.format
+    return formats.plan(stage.format_name, form, store, stage.length, seed, plans, report)
 
 
 def epochs(stage: StagePlan, plan: Dataset, steps: int) -> float:
@@ -186,9 +181,10 @@ def _stage(
     metrics = COMMON | task_data.metrics(experiment, stage.objective_name)
     built = objective(stage, network, vocabulary, frozen)
     optimizer = optimizers.build(stage.optimizer, built.specs, schedule_steps)
-    train, held_out = datasets(data, stage, data_dir, frozen)
-    limit, struct, score = experiment.evaluation.examples or None, {}, None
+    held_out, limit, struct, score = data.splits.get("validation"), experiment.evaluation.examples or None, {}, None
     if data.records:
+        train = add_columns(data.splits["train"], stage, frozen)
+        held_out = held_out and add_columns(held_out, stage, frozen)
         limit, task = None, task_data.task_of(experiment)  # of validation, as many were read
         first = train.gather(np.array([0, -1]), train.batch_length(np.array([0, -1])))
         contracts.check_objective(
@@ -201,6 +197,9 @@ def _stage(
             collated = collate(outputs, held_out.units)
             return task.score(stage.objective, data.records["validation"], held_out.units, collated).metrics
     else:
+        train = plan(stage, data.splits["train"], experiment.seed, data_dir)
+        held_out = plan(stage, held_out, experiment.evaluation.seed, data_dir, once=True) if (
+            held_out is not None and held_out.tokens and not experiment.overfit) else None
         contracts.check_plan(stage, train)
         if train.examples < stage.batch_size:
             raise UserError(f"the training split makes {train.examples:,} examples of length {stage.length}, fewer "
@@ -208,28 +207,18 @@ def _stage(
         check_pairs(stage, train)
         struct = batch_struct(ALL_FORMATS[stage.format_name].fields(stage.format), vocabulary.characters is not None,
                               b=stage.batch_size, t=stage.length)
+    data_shards, fsdp, *_ = experiment.mesh.sizes(jax.device_count())
+    multiple = data_shards * fsdp * stage.microbatches
+    read = partial(loader.batches, train, batch_size=stage.batch_size, seed=experiment.seed, multiple=multiple)
     return Stage(
         name=stage.name, steps=stage.steps, objective=built, optimizer=optimizer,
-        batches=partial(_batches, train, stage, experiment), batch_size=stage.batch_size,
+        batches=partial(_batches, read, experiment.overfit), batch_size=stage.batch_size,
         microbatches=stage.microbatches,
         validation=held_out and (lambda indices: loader.evaluation_batches(
             held_out, batch_size=stage.batch_size, indices=indices, limit=limit)),
         schedule=optimizers.schedule(stage.optimizer, schedule_steps),
         validation_rule=optimizers.validation_rule(stage.optimizer), start=stage.start, score=score,
         init_values=frozen_values(built, frozen), metrics=metrics, batch_struct=struct, fingerprint=train.fingerprint)
-
-
-def datasets(
-    data: Data, stage: StagePlan, data_dir: Path, frozen: FrozenParts
-) -> tuple[Dataset, Dataset | None]:
-    """Returns the examples of a stage for training and for validation; None without validation data."""
-    experiment, held_out = data.experiment, data.splits.get("validation")
-    if data.records:
-        return add_columns(data.splits["train"], stage, frozen), held_out and add_columns(held_out, stage, frozen)
-    train = plan(stage, data.splits["train"], experiment.seed, data_dir)
-    if held_out is None or not held_out.tokens or experiment.overfit:
-        return train, None
-    return train, evaluation_plan(stage, held_out, experiment.evaluation.seed, data_dir)
 
 
 def check_pairs(stage: StagePlan, train: Dataset) -> None:
@@ -258,13 +247,10 @@ def add_columns(examples: Examples, stage: StagePlan, frozen: FrozenParts) -> Ex
 
 
 def _batches(
-    train: Dataset, stage: StagePlan, experiment: Experiment, indices: np.ndarray, first: int, last: int
+    read: Callable[..., Iterator[HostBatch]], overfit: int, indices: np.ndarray, first: int, last: int
 ) -> Iterator[HostBatch]:
     """Reads the batches of steps [first, last), or repeats the first `overfit` batches."""
-    data, fsdp, *_ = experiment.mesh.sizes(jax.device_count())
-    read = partial(loader.batches, train, batch_size=stage.batch_size, indices=indices, seed=experiment.seed,
-                   multiple=data * fsdp * stage.microbatches)
-    if not experiment.overfit:
-        return read(first_step=first, last_step=last)
-    repeated = list(read(first_step=0, last_step=experiment.overfit))
-    return (repeated[step % experiment.overfit] for step in range(first, last))
+    if not overfit:
+        return read(indices=indices, first_step=first, last_step=last)
+    repeated = list(read(indices=indices, first_step=0, last_step=overfit))
+    return (repeated[step % overfit] for step in range(first, last))

@@ -23,14 +23,14 @@ from lmrep.experiment.config import Experiment
 from lmrep.experiment.record import Data, TaskExperiment
 from lmrep.metrics import COMMON, Metric
 from lmrep.storage import provenance
-from lmrep.storage.workdir import CONFIG, check_not_published, read_config
+from lmrep.storage.workdir import CONFIG, SWEEP, check_not_published, read_config
 from lmrep.training import stages as training_stages
 from lmrep.training.stages import Stage, locate_stage
 
 
 def check_vocabulary(experiment: Experiment) -> None:
     """Refuses a vocabulary that the model's table cannot hold, before any text is read. If the tokenizer is still to be
-    trained and may get fewer tokens than `vocab_size`, `config.build_model` checks its vocabulary after training.
+    trained and may get fewer tokens than `vocab_size`, its vocabulary is checked after training.
 
     Raises:
       UserError: it is larger, too small to be trained, or its file cannot be read.
@@ -38,7 +38,7 @@ def check_vocabulary(experiment: Experiment) -> None:
     config = experiment.tokenizer
     size = tokenizers.size(config)
     if config.vocab_file or not tokenizers.TOKENIZERS[config.name].trained.size_is_limit:
-        experiments.check_vocabulary(experiments.model_config(experiment, size), size)
+        experiments.build_model(experiment, size)
 
 
 def check_samples(experiment: Experiment, tokenizer: tokenizers.Tokenizer) -> None:
@@ -132,24 +132,29 @@ def check_same_record(record: dict) -> None:
                             + "\nGive all processes the same config, data and versions of packages")
 
 
-def check_same_config(directory: Path, steps: Sequence[int], experiment: Experiment) -> None:
-    """Calls `check_resumable` before the data is prepared, for the config alone. It skips tasks, whose config is
-    complete only after their data is read.
+def check_directory(directory: Path, steps: Sequence[int], experiment: Experiment) -> None:
+    """Refuses a workdir that the run cannot use, before the data is prepared, which may take an hour. The config of a
+    task is not compared with the run's: it is complete only after the data is read.
 
     Raises:
-      UserError: as `check_resumable`, or the directory holds a published checkpoint, which a run would overwrite.
+      UserError: as `check_resumable`; or the directory holds a published checkpoint or a sweep, or cannot be written
+        to.
     """
     check_not_published(directory)
     if steps and not experiment.labelled:
         data = read_config(directory)["data"] | {"rules": RULES}
         record = {"config": dataclasses.asdict(experiment), "data": data}
         check_resumable(directory, steps, record, experiment)
+    check_writable(directory)
+    if (directory / SWEEP).exists():
+        raise UserError(f"{directory} holds a sweep, not a run; give another --workdir")
 
 
 def completed(experiment: Experiment) -> dict[str, Any]:
     """Returns the fields of an experiment, with defaults for those that its network, objective and format omit."""
     fields, stage = dataclasses.asdict(experiment), experiments.resolve_stages(experiment)[0]
-    defaults = {"model": experiments.model_config(experiment), "objective": stage.objective, "format": stage.format}
+    network = experiments.model_config(experiment.model)
+    defaults = {"model": network, "objective": stage.objective, "format": stage.format}
     return fields | {name: _filled(fields[name], dataclasses.asdict(record)) for name, record in defaults.items()}
 
 

@@ -117,8 +117,7 @@ def parse(config: Mapping[str, Any]) -> Experiment:
                             "another format or format.order=shuffled, or train on one corpus: --config.sources='()'")
         optimizers.check(stage.optimizer, schedule_steps(stages, i), last=i == len(stages) - 1)
         _check_decoder(experiment, stage)
-        _check_stage(stage, network)
-        _check_characters(experiment.tokenizer, stage, network)
+        _check_stage(stage, network, experiment.tokenizer)
         attention_choice(experiment, stage)
     return experiment
 
@@ -128,10 +127,11 @@ def model_def(fields: Mapping[str, Any]) -> ModelDef:
     return choose(MODELS, fields.get("name", "transformer"), "config.model.name")
 
 
-def model_config(experiment: Experiment, vocab_size: int = 0) -> Any:
-    """Returns the config of the network. A `vocab` of 0 becomes the tokenizer's size, once that is known."""
-    fields = {name: value for name, value in experiment.model.items() if name != "name"}
-    config = read(model_def(experiment.model).config, fields, "config.model")
+def model_config(model: Mapping[str, Any], vocab_size: int = 0) -> Any:
+    """Returns the config of the network of `config.model`. A `vocab` of 0 becomes the tokenizer's size, once that is
+    known."""
+    fields = {name: value for name, value in model.items() if name != "name"}
+    config = read(model_def(model).config, fields, "config.model")
     return dataclasses.replace(config, vocab=vocab_size) if vocab_size and not config.vocab else config
 
 
@@ -149,20 +149,15 @@ def build_model(
       UserError: fields do not fit each other, the table has too few rows for the tokenizer, or `execution.attention`
         does not honour what the stage needs on the platform.
     """
-    name, execution, config = experiment.model.get("name", "transformer"), experiment.execution, model_config(
-        experiment, vocab_size)
-    check_vocabulary(config, vocab_size)
+    name, execution = experiment.model.get("name", "transformer"), experiment.execution
+    config = model_config(experiment.model, vocab_size)
+    if vocab_size > config.vocab:
+        raise UserError(f"the tokenizer has {vocab_size:,} ids, and the model's table {config.vocab:,} rows; "
+                        f"set model.vocab to {vocab_size} (or to 0, which takes the tokenizer's size)")
     attention = execution.attention if execution.attention in EVERYWHERE else AUTO
     if stage and (choice := attention_choice(experiment, stage, platform)):
         attention = choice.name
     return contracts.build_network(name, config, dataclasses.replace(execution, attention=attention), experiment.name)
-
-
-def check_vocabulary(config: Any, size: int) -> None:
-    """Raises UserError if the network's table has fewer rows than the tokenizer has ids."""
-    if size > config.vocab:
-        raise UserError(f"the tokenizer has {size:,} ids, and the model's table {config.vocab:,} rows; "
-                        f"set model.vocab to {size} (or to 0, which takes the tokenizer's size)")
 
 
 def attention_choice(experiment: Experiment, stage: StagePlan, platform: str | None = None) -> Choice | None:
@@ -172,7 +167,7 @@ def attention_choice(experiment: Experiment, stage: StagePlan, platform: str | N
     Raises:
       UserError: `execution.attention` names one that does not honour what the stage needs.
     """
-    needs = contracts.attention_needs(experiment.model.get("name", "transformer"), model_config(experiment))
+    needs = contracts.attention_needs(experiment.model.get("name", "transformer"), model_config(experiment.model))
     execution = experiment.execution
     if needs is None:
         if execution.attention != AUTO:
@@ -216,8 +211,20 @@ def resolve_stages(experiment: Experiment) -> list[StagePlan]:
     if any(end <= begin for begin, end in zip(begins, ends, strict=True)):
         raise UserError(f"config.steps is {experiment.steps}, too few for {len(stages)} stages of fractions "
                         f"{', '.join(f'{s.fraction:g}' for s in stages)}; each needs at least one step")
-    return [_plan(experiment, stage, i, end - begin)
-            for i, (stage, begin, end) in enumerate(zip(stages, begins, ends, strict=True))]
+    plans = []
+    for i, (stage, begin, end) in enumerate(zip(stages, begins, ends, strict=True)):
+        where = f"config.stages.{i}" if experiment.stages else "config"
+        objective_name, objective = _choice(ALL_OBJECTIVES, experiment.objective, stage.objective, f"{where}.objective")
+        format_name, form = _choice(formats_for(objective_name), experiment.format, stage.format, f"{where}.format")
+        plans.append(StagePlan(
+            name=stage.name, steps=end - begin,
+            length=stage.length or experiment.length,
+            batch_size=stage.batch_size or experiment.batch_size,
+            microbatches=stage.microbatches or experiment.microbatches,
+            format_name=format_name, format=form, objective_name=objective_name, objective=objective,
+            optimizer=optimizers.read_changes(experiment.optimizer, stage.optimizer, f"{where}.optimizer"),
+            start=stage.start))
+    return plans
 
 
 def capabilities(experiment: Experiment) -> tuple[Capability, ...]:
@@ -233,21 +240,6 @@ def schedule_steps(stages: Sequence[StagePlan], i: int) -> int:
     while last < len(stages) and stages[last].start is None:
         last += 1
     return sum(stage.steps for stage in stages[first:last])
-
-
-def _plan(experiment: Experiment, stage: StageConfig, i: int, steps: int) -> StagePlan:
-    where = f"config.stages.{i}" if experiment.stages else "config"
-    objective_name, objective = _choice(ALL_OBJECTIVES, experiment.objective, stage.objective, f"{where}.objective")
-    format_name, form = _choice(formats_for(objective_name), experiment.format, stage.format, f"{where}.format")
-    return StagePlan(
-        name=stage.name, steps=steps,
-        length=stage.length or experiment.length,
-        batch_size=stage.batch_size or experiment.batch_size,
-        microbatches=stage.microbatches or experiment.microbatches,
-        format_name=format_name, format=form, objective_name=objective_name, objective=objective,
-        optimizer=optimizers.read_changes(experiment.optimizer, stage.optimizer, f"{where}.optimizer"),
-        start=stage.start,
-    )
 
 
 def _choice(table: Mapping[str, Any], base: dict, changed: dict, where: str) -> tuple[str, Any]:
@@ -273,7 +265,7 @@ def _check_decoder(experiment: Experiment, stage: StagePlan) -> None:
                     + ", or start from a checkpoint that has one" * bool(given))
 
 
-def _check_stage(stage: StagePlan, network: Model) -> None:
+def _check_stage(stage: StagePlan, network: Model, tokenizer: tokenizers.Config) -> None:
     if 0 < network.max_length < stage.length:
         raise UserError(f"length is {stage.length}, and the model has positions for {network.max_length}; "
                         f"set length to that at most, or model.max_length to {stage.length}")
@@ -282,8 +274,9 @@ def _check_stage(stage: StagePlan, network: Model) -> None:
     objective = ALL_OBJECTIVES[stage.objective_name]
     with faults_of(described("objective", stage.objective_name, objective.config), objective.config):
         objective.check(stage.objective)
-    check_context(network, objective.conditions_on(stage.objective), f"objective {stage.objective_name!r}")
-    contracts.check_format(stage)  # before a field that it misspells is missed
+    conditions_on = objective.conditions_on(stage.objective)
+    check_context(network, conditions_on, f"objective {stage.objective_name!r}")
+    contracts.check_format(stage.format_name, stage.format)  # before a field that it misspells is missed
     form, masks = ALL_FORMATS[stage.format_name], "attention_mask" in network.inputs
     needed = set(objective.batch_fields(stage.objective))
     fitting = ", ".join(
@@ -302,17 +295,13 @@ def _check_stage(stage: StagePlan, network: Model) -> None:
                         f"of {stage.length} tokens, and network {network.name!r} remembers {known}, and {effect}: set "
                         f"model.reuse, if it has this field, to {start if start < stage.length else 0}, or "
                         "format.order=shuffled")
-
-
-def _check_characters(tokenizer: tokenizers.Config, stage: StagePlan, network: Model) -> None:
     if "characters" not in network.inputs:
         return
-    has_characters = [name for name, each in tokenizers.TOKENIZERS.items() if each.characters]
+    has_characters = [name for name, row in tokenizers.TOKENIZERS.items() if row.characters]
     if not tokenizer.vocab_file and tokenizer.name not in has_characters:
         raise UserError(f"network {network.name!r} reads the characters of words, which tokenizer {tokenizer.name!r} "
                         f"does not give; set --config.tokenizer.name={has_characters[0]}, or "
                         "--config.model.reads=words")
-    conditions_on = ALL_OBJECTIVES[stage.objective_name].conditions_on(stage.objective)
     if stage.objective_name not in TASKS and conditions_on == Context.BOTH:
         raise UserError(f"objective {stage.objective_name!r} replaces words, and network {network.name!r} reads their "
                         "characters; choose objective bidirectional, or set --config.model.reads=words")
@@ -326,7 +315,7 @@ def check_mesh(experiment: Experiment, devices: int) -> tuple[int, ...]:
     """
     data, fsdp, tensor, sequence, *_ = (*(sizes := experiment.mesh.sizes(devices)), 1)
     network = build_model(experiment)
-    if sequence > 1 and model_def(experiment.model).attention(model_config(experiment)) is None:
+    if sequence > 1 and model_def(experiment.model).attention(model_config(experiment.model)) is None:
         raise UserError(f"mesh.sequence is {sequence}, and the network {experiment.model['name']!r} does not shard "
                         "sequences, as model.name=transformer does; set mesh.sequence=1")
     for stage in resolve_stages(experiment):

@@ -79,24 +79,15 @@ def attention_needs(name: str, config: Any) -> Needs | None:
     return needs
 
 
-def check_rows(stage: StagePlan) -> None:
-    """Checks that the row of a stage's objective names fields and metrics that exist. Raises UserError."""
-    row = ALL_OBJECTIVES[stage.objective_name]
-    what = described("objective", stage.objective_name, row.config)
-    _check_names(what, "its row names the field", (*row.loss_fields, *row.evaluation_fields), _fields(row.config))
-    for name, metric in row.metrics.items():
-        _check_names(what, f"the baseline of {name} is", baseline_names(metric), {*row.metrics, UNIGRAM_LOSS})
-
-
-def check_format(stage: StagePlan) -> None:
-    """Checks that the row of a stage's format names batch fields that exist. Raises UserError."""
-    if stage.format_name in FORMATS:
-        form = FORMATS[stage.format_name]
-        what = described("format", stage.format_name, form.config)
+def check_format(name: str, config: Any) -> None:
+    """Checks that the row of a format with a config names batch fields that exist. Raises UserError."""
+    if name in FORMATS:
+        form = FORMATS[name]
+        what = described("format", name, form.config)
         _check_names(what, "its config lacks the field", ("duplicates",), _fields(form.config), "")
         check_build(what, form.plan, PLAN_ARGUMENTS, "plan")
         with faults_of(what, form.config):
-            _check_names(what, "its row promises the batch field", form.fields(stage.format),
+            _check_names(what, "its row promises the batch field", form.fields(config),
                          [*FIELDS, *(BACKWARD + name for name in FIELDS)])
 
 
@@ -258,7 +249,7 @@ def check_objective(
     stage: StagePlan, make: Callable[[], Objective], batch: Mapping[str, jax.ShapeDtypeStruct],
     metrics: Mapping[str, Metric], every: bool = True,
 ) -> set[str]:
-    """Checks the objective of a stage against its row.
+    """Checks the row of a stage's objective, and the objective against its row.
 
     Args:
       stage: with its config.
@@ -271,11 +262,15 @@ def check_objective(
       The names of the metrics that it measures on validation data.
 
     Raises:
-      UserError: its code fails, or its loss returns other metrics than its row or its `terms` name.
+      UserError: its row names a field or a metric that does not exist, its code fails, or its loss returns other
+        metrics than its row or its `terms` name.
     """
-    config = ALL_OBJECTIVES[stage.objective_name].config
-    what = described("objective", stage.objective_name, config)
-    with faults_of(what, config):
+    row = ALL_OBJECTIVES[stage.objective_name]
+    what = described("objective", stage.objective_name, row.config)
+    _check_names(what, "its row names the field", (*row.loss_fields, *row.evaluation_fields), _fields(row.config))
+    for name, metric in row.metrics.items():
+        _check_names(what, f"the baseline of {name} is", baseline_names(metric), {*row.metrics, UNIGRAM_LOSS})
+    with faults_of(what, row.config):
         objective = make()
         if objective.name != stage.objective_name:
             raise UserError(f"{what}: the name of its Objective is {objective.name!r}; give it that of its row")

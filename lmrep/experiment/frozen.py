@@ -182,7 +182,7 @@ def _part(name: str, path: str, experiment: Experiment, values: bool) -> FrozenP
         objective = objective._replace(specs={"encoder": network.specs},
                                        uses=objective.uses._replace(conditions_on=Context.BOTH))
     specs, params = _matching(objective.specs, trained)
-    fields = dataclasses.asdict(experiments.model_config(source, trained.tokenizer.size))
+    fields = dataclasses.asdict(experiments.model_config(source.model, trained.tokenizer.size))
     return FrozenPart(name, trained.source, specs, trained.tokenizer.tokens, network, objective, stage.objective,
                       params, _fingerprint([fields, trained.tokenizer.fingerprint], params))
 

@@ -145,7 +145,7 @@ def _tokenizer(experiment: Experiment, prepared: Prepared) -> str:
         plain, accented = (list(ids) for ids in prepared.tokenizer.encode_batch(["cafe", "caf\u00e9"]))
         accents = " and stripped of accents: caf\u00e9 becomes cafe" if accented == plain else ""
         lines.append(f"text is lower-cased{accents}")
-    if unused := build.unused_rows(experiments.model_config(experiment, vocabulary.size), vocabulary.size):
+    if unused := build.unused_rows(experiments.model_config(experiment.model, vocabulary.size).vocab, vocabulary.size):
         lines.append(f"WARNING: {unused}")
     return "\n  ".join([*lines, f"most frequent: {frequent}"])
 

@@ -1,6 +1,7 @@
 """The stages of an experiment as shapes alone, before there are data: for checks, and for plans of hardware that is not
 here."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,7 +46,7 @@ def without_data(experiment: Experiment, vocabulary: Vocabulary | None, mesh: Me
     Raises:
       UserError: a network, objective or optimizer cannot be built, or stages cannot follow each other.
     """
-    vocabulary = vocabulary or untrained_vocabulary(experiment)
+    vocabulary = vocabulary or untrained_vocabulary(experiment.tokenizer, experiment.model)
     plans, stages, parts = experiments.resolve_stages(experiment), [], frozen.load(experiment, values=False)
     for i, plan in enumerate(plans):
         network = experiments.build_model(experiment, vocabulary.size, plan, platform(mesh))
@@ -60,24 +61,24 @@ def without_data(experiment: Experiment, vocabulary: Vocabulary | None, mesh: Me
 
 
 def check_contracts(experiment: Experiment) -> None:
-    """Checks that the components of an experiment, as it was parsed, keep their contracts. A task is checked in
-    `build.stages` instead, with the labels that its data decide.
+    """Checks that the components of an experiment, as it was parsed, keep their contracts, and that frozen parts exist.
+    The components of a task are checked in `build.stages` instead, with the labels that its data decide.
 
     Raises:
-      UserError: one does not; `checkpoint.best` is a metric that the objective as configured does not measure.
+      UserError: one does not; a frozen part is missing; `checkpoint.best` is a metric that the objective as configured
+        does not measure.
     """
     if experiment.labelled:
-        return
+        return frozen.check_present(experiment)
     parts = frozen.load(experiment, values=False)
     # That of a teacher is the run's own, which is compared once there is a tokenizer.
     shared = 0 if experiment.tokenizer.vocab_file else max(
         (part.model.vocab_size for part in parts.values() if part.model), default=0)
-    vocabulary, best = untrained_vocabulary(experiment, shared), experiment.checkpoint.best
+    vocabulary, best = untrained_vocabulary(experiment.tokenizer, experiment.model, shared), experiment.checkpoint.best
     row = experiment.model["name"], experiments.model_def(experiment.model)
     network = contracts.checked_network(experiments.build_model(experiment, vocabulary.size), *row)
     stages = experiments.resolve_stages(experiment)  # those that differ in length alone are traced once
     for plan in {repr((p.objective, p.format_name, p.format)): p for p in stages}.values():
-        contracts.check_rows(plan)
         struct = batch_struct(ALL_FORMATS[plan.format_name].fields(plan.format), vocabulary.characters is not None,
                               b=2, t=plan.length)
         contracts.check_states(network, *row, struct)
@@ -116,13 +117,13 @@ def batch(one: StageShapes, mesh: Mesh) -> dict[str, Any]:
     return batch_struct(form.fields(plan.format), one.characters, columns, batch_sharding(mesh), **sizes)
 
 
-def untrained_vocabulary(experiment: Experiment, size: int = 0) -> Vocabulary:
+def untrained_vocabulary(tokenizer: tokenizers.Config, model: Mapping[str, Any], size: int = 0) -> Vocabulary:
     """Makes a vocabulary that has not been trained: its special tokens, and its `size`, by default the largest that it
-    may have."""
+    may have with the network of `config.model`."""
     if not size:
-        size = tokenizers.size(experiment.tokenizer)
-        size = min(size, experiments.model_config(experiment, size).vocab)
-    definition = tokenizers.TOKENIZERS[experiment.tokenizer.name]
+        size = tokenizers.size(tokenizer)
+        size = min(size, experiments.model_config(model, size).vocab)
+    definition = tokenizers.TOKENIZERS[tokenizer.name]
     characters = WordCharacters([], {}, 0) if definition.characters else None
     return Vocabulary(size, {role: i for i, role in enumerate(definition.trained.specials)}, np.ones(size, bool),
                       np.zeros(size, np.int64), characters=characters,

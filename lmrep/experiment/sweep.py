@@ -26,8 +26,8 @@ from lmrep.experiment.settings import MAX_RUNS, Fields
 from lmrep.experiment.task_data import best_metric
 from lmrep.metrics import Metric
 from lmrep.storage import provenance
+from lmrep.storage.workdir import SWEEP
 
-FILE = "sweep.json"
 FOLDER = re.compile(r"[^\0/.][^\0/]{0,250}")  # a direct child of the sweep's directory, not hidden
 NAME_LENGTH = 120  # of a setting's directory
 # Fields that may differ between two commands of one sweep: those that may change when a run is resumed, except the
@@ -161,7 +161,7 @@ def extend(old: Plan, new: Plan) -> Plan:
     try:
         before = checks.completed(experiments.parse(old.base))
     except UserError as error:
-        raise UserError(f"{FILE} has a base config that this version of lmrep does not read: {error}") from None
+        raise UserError(f"{SWEEP} has a base config that this version of lmrep does not read: {error}") from None
     after = checks.completed(experiments.parse(new.base))
     lines = provenance.differences(before, after, FREE_FIELDS)
     if old.metric != new.metric:
@@ -187,12 +187,12 @@ def write(directory: Path, plan: Plan) -> None:
     """Writes sweep.json to a directory. Raises RunFault if that fails."""
     settings = [setting._asdict() for setting in plan.settings]
     metrics = {name: metric._asdict() for name, metric in plan.metrics.items()}
-    write_json(directory / FILE, plan._asdict() | {"settings": settings, "metrics": metrics})
+    write_json(directory / SWEEP, plan._asdict() | {"settings": settings, "metrics": metrics})
 
 
 def read(directory: Path) -> Plan | None:
     """Reads the plan in a directory; None if there is none. Raises UserError if it is damaged."""
-    return json_files.read(Annotated[Plan, _mismatch], directory / FILE, "restore it, or give another --workdir")
+    return json_files.read(Annotated[Plan, _mismatch], directory / SWEEP, "restore it, or give another --workdir")
 
 
 def _mismatch(plan: Plan) -> str:

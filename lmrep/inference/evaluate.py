@@ -278,7 +278,7 @@ def _metrics(
     objective = build.objective(stage, experiments.build_model(run.experiment, vocabulary.size), vocabulary, parts)
     frozen_params = unflatten(build.frozen_values(objective, parts))
     params = objective_params(dataclasses.replace(run, params=run.params | frozen_params), objective)
-    plan = build.evaluation_plan(stage, prepared.stores[split], run.experiment.evaluation.seed, data_dir)
+    plan = build.plan(stage, prepared.stores[split], run.experiment.evaluation.seed, data_dir, once=True)
     # The mesh of training may not fit these devices.
     mesh = make_mesh(data=math.gcd(stage.batch_size // stage.microbatches, jax.device_count()))
     evaluator = Evaluator(objective, mesh, stage.batch_size, run.experiment.evaluation.seed, stage.microbatches)

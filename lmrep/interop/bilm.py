@@ -303,7 +303,7 @@ def to_published(
     """
     workdir.check_free(target)
     run = load(source, step)
-    config = experiments.model_config(run.experiment, run.tokenizer.size)
+    config = experiments.model_config(run.experiment.model, run.tokenizer.size)
     if not isinstance(config, bilstm.Config):
         raise UserError(f"the network is {run.experiment.model['name']}; ELMo's files hold networks of "
                         "model.name=bilstm. For a Transformer, use --to=huggingface")

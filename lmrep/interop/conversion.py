@@ -172,7 +172,7 @@ def to_published(
 def _checkpoint(run: Run, params: dict[str, np.ndarray], part: str) -> tuple[Published, list[str]]:
     """Makes (the published checkpoint of a run, remarks). Its tensors have the names of the files that the run was
     converted from, or else the library's."""
-    config = experiments.model_config(run.experiment, run.tokenizer.size)
+    config = experiments.model_config(run.experiment.model, run.tokenizer.size)
     stage = experiments.stage_at(run.experiment, run.step)
     networks = {}
     for family in FAMILIES.values():
@@ -244,7 +244,8 @@ def family_of(directory: Path, experiment: Experiment, pad: int | None) -> Famil
     written as; None if no family can hold it. `pad` is the tokenizer's id of padding."""
     if (directory / FOLDER / RECORD).exists():
         return FAMILIES.get(_published_record(directory / FOLDER)["family"])
-    objective, network = experiments.resolve_stages(experiment)[-1].objective_name, experiments.model_config(experiment)
+    objective = experiments.resolve_stages(experiment)[-1].objective_name
+    network = experiments.model_config(experiment.model)
     if getattr(network, "pruned_heads", ""):  # a pruned network cannot be written, but belongs to the same family
         network = dataclasses.replace(network, pruned_heads="")
     try:

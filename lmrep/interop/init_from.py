@@ -61,7 +61,7 @@ def load(path: str | os.PathLike) -> SourceCheckpoint:
     if conversion.is_workdir(directory):
         run = load_run(path)
         params = {name: np.asarray(value) for name, value in flatten(trainable(run.params)).items()}
-        network = dataclasses.asdict(experiments.model_config(run.experiment))
+        network = dataclasses.asdict(experiments.model_config(run.experiment.model))
         stage = experiments.stage_at(run.experiment, run.step)
         objective = {"name": stage.objective_name, **dataclasses.asdict(stage.objective)}
         source = SourceCheckpoint(f"{path}, step {run.step:,}", run.tokenizer.tokens, params, network, objective)
@@ -106,7 +106,7 @@ def initialized(stage: Stage, experiment: Experiment, tokenizer: Tokenizer) -> S
     if experiment.init:
         source = source_of(experiment)
         fit = match(stage.objective.specs, source, tokens, experiment.init_mapping)
-        network = experiments.model_config(experiment)
+        network = experiments.model_config(experiment.model)
         log.info("%s", "\n".join([describe(fit, source), *check_network(network, source)]))
         values |= fit.values
         if layers := getattr(experiment, "new_layers", 0):

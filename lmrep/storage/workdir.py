@@ -158,6 +158,7 @@ def new_directory(target: Path) -> Iterator[Path]:
 
 
 CONFIG, SIGNATURE = "config.json", "sha256"
+SWEEP = "sweep.json"  # of the directory of a sweep
 
 
 class Fingerprints(TypedDict):

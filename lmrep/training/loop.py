@@ -128,6 +128,7 @@ class Trainer:
         """
         try:
             with stop_flag() as stop, use_mesh(self._mesh):
+                self._show_compiling()
                 index, state = self._load(resumed)
                 if self._metrics:
                     self._metrics.keep_faults(len(self._loop.faults))
@@ -145,7 +146,7 @@ class Trainer:
                         self._watch.mark("waiting for the last checkpoint")
                         self._checkpoints.wait()
                         return state
-                    state = self._start(self._stages[index], state)
+                    state = start_state(self._stages[index], state, self._mesh, self._seed)
         except jax.errors.JaxRuntimeError as error:
             if fault := out_of_memory_error(error, *self._current, self._mesh):
                 raise fault from error
@@ -232,13 +233,13 @@ class Trainer:
         """Loads (stage, state) of checkpoint `step`; None: of the start."""
         if step is None:
             self._loop = LoopState.from_json({}, self._config.faults, len(self._stages))
-            return 0, self._start(self._stages[0], None)
+            return 0, start_state(self._stages[0], None, self._mesh, self._seed)
         # A checkpoint between two stages belongs to the one that ended there.
         index, _ = locate_stage(self._stages, max(step - 1, 0))
         state, meta = restore_state(self._stages[index], self._checkpoints, step, self._mesh)
         self._loop = LoopState.from_json(meta, self._config.faults, len(self._stages))
         if step == self._ends[index] and index + 1 < len(self._stages):
-            return index + 1, self._start(self._stages[index + 1], state)
+            return index + 1, start_state(self._stages[index + 1], state, self._mesh, self._seed)
         return index, state
 
     def _rewind(self, rewind: Rewind) -> tuple[int, TrainState]:
@@ -256,11 +257,6 @@ class Trainer:
             state = state.replace(carry=states.initial_carry(
                 stage.objective, stage.batch_size, self._mesh, state.carry.shared))
         return index, state
-
-    def _start(self, stage: Stage, previous: TrainState | None) -> TrainState:
-        """Calls `start_state`, after a line that says that a step is compiled."""
-        self._show_compiling()
-        return start_state(stage, previous, self._mesh, self._seed)
 
     # Metrics, validation, checkpoints
 

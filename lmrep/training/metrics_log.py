@@ -24,6 +24,7 @@ from lmrep.core.messages import install_hint
 from lmrep.core.progress import Screen, StatusLine, duration
 from lmrep.metrics import Metric
 from lmrep.storage.jsonl import JsonLines, append
+from lmrep.training.config import LogConfig
 
 METRICS = "metrics.jsonl"
 FAULTS = "faults.jsonl"
@@ -216,6 +217,15 @@ def weights_and_biases(workdir: str | os.PathLike, project: str, config: dict) -
     if importlib.util.find_spec("wandb") is None:
         raise UserError(f"logging to Weights & Biases needs its package: {install_hint('wandb')}")
     return OptionalWriter("Weights & Biases", lambda: _WeightsAndBiases(Path(workdir), project, config))
+
+
+def writers(
+    workdir: str | os.PathLike, config: LogConfig, experiment: dict, resumed: int | None = None
+) -> list[OptionalWriter]:
+    """Makes the writers that a config asks for. `experiment` has all fields of the run's config, and `resumed` is the
+    step that it continues after. Raises UserError if a package is not installed."""
+    made = [tensorboard(workdir, resumed)] if config.tensorboard else []
+    return [*made, weights_and_biases(workdir, config.wandb, experiment)] if config.wandb else made
 
 
 class _WeightsAndBiases(Writer):  # wandb ignores steps that it already has, so that rewinding does nothing

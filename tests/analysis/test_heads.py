@@ -94,7 +94,7 @@ def test_importance_is_the_sum_of_absolute_products_of_context_and_gradient(mask
     """By tokens, of the context vectors themselves; the last layer is computed at the masked tokens alone."""
     stage, data_dir = stage_at(masked.experiment, masked.step), runs.folder("masked") / "data"
     prepared = build.existing(masked.experiment, data_dir)
-    plan = build.evaluation_plan(stage, prepared.splits["train"], 0, data_dir)
+    plan = build.plan(stage, prepared.splits["train"], 0, data_dir, once=True)
     batches = [loader.gather(plan, np.arange(first, first + 4)) for first in (0, 4)]
     make = partial(build.objective, stage, vocabulary=prepared.tokenizer.vocabulary)
     objective, step = make(masked.model), head_importance.importance_step(make, masked.model, 0)

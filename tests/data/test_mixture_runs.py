@@ -81,6 +81,6 @@ def test_an_interrupted_and_resumed_run_shows_the_same_examples(tmp_path, monkey
         assert counts.max() - counts.min() <= 1 and counts.min() >= 1
 
     values = api.evaluate(tmp_path / "run", data_dir=tmp_path / "data")
-    held_out = build.evaluation_plan(stage, prepared.stores["test"], 0, tmp_path / "data")
+    held_out = build.plan(stage, prepared.stores["test"], 0, tmp_path / "data", once=True)
     assert json.loads((tmp_path / "run/eval.json").read_text())["examples"] == held_out.evaluation_examples
     assert values["loss"] > 0

@@ -109,8 +109,8 @@ def vocabulary(home):
 
 def test_embedding_table_much_larger_than_the_vocabulary_is_reported():
     network = PRESETS["bert_tiny"].config
-    assert "30,522 rows, and the tokenizer 2,000 ids" in build.unused_rows(network, 2000)
-    assert not build.unused_rows(network, 30000)
+    assert "30,522 rows, and the tokenizer 2,000 ids" in build.unused_rows(network.vocab, 2000)
+    assert not build.unused_rows(network.vocab, 30000)
 
 
 def test_vocabulary_that_does_not_cover_the_text_is_reported(config, vocabulary, tmp_path):

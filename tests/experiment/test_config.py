@@ -41,7 +41,7 @@ def test_config_spells_out_every_field_and_reads_back_as_itself():
             config.tokenizer.name = PRESETS[preset].tokenizer
             config.steps = 20_000  # more than the longest warm-up
             record = parse(config)
-            assert experiments.model_config(record) == PRESETS[preset].config
+            assert experiments.model_config(record.model) == PRESETS[preset].config
             assert record.optimizer == recipes()[optimizer]
             assert record.format.keys() == resolve_stages(record)[0].format.__dict__.keys() | {"name"}
             assert record.objective.keys() == resolve_stages(record)[0].objective.__dict__.keys() | {"name"}

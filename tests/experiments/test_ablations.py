@@ -69,7 +69,7 @@ def test_all_networks_predict_the_same_tokens(objectives, flags):
         config = objectives.config(name, flags)
         config.model.update({"vocab": size, "width": 16, "heads": 2, "mlp": 16})
         experiment = experiments.parse(config)
-        network = transformer.build(experiments.model_config(experiment))
+        network = transformer.build(experiments.model_config(experiment.model))
         trained = build.objective(experiments.resolve_stages(experiment)[0], network, words)
         evaluated = objectives.one_token_objective(experiments.resolve_stages(experiment)[0], network, words)
         assert P.flatten(specs_of(evaluated)).keys() <= P.flatten(specs_of(trained)).keys()

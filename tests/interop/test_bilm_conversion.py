@@ -38,7 +38,7 @@ def workdir(files, tmp_path_factory):  # noqa: F811
 @pytest.mark.slow
 def test_a_converted_run_has_the_vectors_of_the_original_tool(files, workdir):  # noqa: F811
     run, own, states, carry = lmrep.load(workdir), tensors(), {}, None
-    config = experiments.model_config(run.experiment, run.tokenizer.size)
+    config = experiments.model_config(run.experiment.model, run.tokenizer.size)
     assert run.step == 0 and run.tokenizer.tokens == WORDS and config.vocab == len(WORDS)
     assert run.special_tokens == ([0], [1])
     for batch in (SENTENCES[:2], SENTENCES[2:]):

@@ -44,7 +44,7 @@ def test_published_directory_becomes_a_workdir(converted):
     directory, workdir, result = converted
     assert result.code == 0 and not result.err
     run, expected = lmrep.load(workdir), read(directory)
-    assert run.step == 0 and lmrep.experiment.config.model_config(run.experiment) == expected.config
+    assert run.step == 0 and lmrep.experiment.config.model_config(run.experiment.model) == expected.config
     assert same(conversion.read_arrays(workdir)[0], expected.params | expected.extra_tensors)
     proof = json.loads((workdir / "certificate.json").read_text())
     assert proof["against"].startswith("itself written and read again") and set(proof["differences"].values()) == {0}

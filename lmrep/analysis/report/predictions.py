@@ -126,7 +126,7 @@ def held_out_batch(data: RunData, objective: Objective, length: int | None = Non
     store = prepared and (prepared.stores.get("validation") or prepared.stores.get("test"))
     if not store or not store.tokens:
         return None
-    plan = build.evaluation_plan(stage, store, seed, prepared.directory.parent)
+    plan = build.plan(stage, store, seed, prepared.directory.parent, once=True)
     batch = loader.gather(plan, np.unique(np.linspace(0, plan.examples - 1, EXAMPLES).astype(np.int64)))
     if length:
         batch = jax.tree.map(lambda x: x[:, :length] if x.ndim == 2 else x, batch)

@@ -65,7 +65,7 @@ def compare(run: RunData) -> Comparison | None:
         return _compare_fine_tuning(run) if run.experiment.init else None
     experiment, stage = run.experiment, run.stages[0]
     size = run.network.tokenizer.size if run.network else experiment.tokenizer.vocab_size
-    network = model_config(experiment, size)
+    network = model_config(experiment.model, size)
     names = closest(network, stage.objective_name, experiment.tokenizer.lowercase)
     if not names:
         return None
@@ -125,7 +125,7 @@ def settings(experiment: Experiment, vocab_size: int) -> dict[str, Any]:
     stages = experiments.resolve_stages(experiment)
     stage, tokenizer = stages[0], experiment.tokenizer
     values = flatten_config({
-        "model": asdict(model_config(experiment, vocab_size)),
+        "model": asdict(model_config(experiment.model, vocab_size)),
         "objective": {"name": stage.objective_name, **asdict(stage.objective)},
         "optimizer": asdict(stage.optimizer),
         "format": {"name": stage.format_name, **asdict(stage.format)},
