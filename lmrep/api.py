@@ -183,7 +183,7 @@ def _prepare(experiment: Experiment, directory: Path, data_dir: Path, steps: Seq
     if jax.process_index() == 0:
         logs.writers(directory, experiment.log, {})  # of packages that are installed
     shapes.check_contracts(experiment)
-    data = build.prepare(experiment, data_dir, log.info)
+    data = build.prepare_data(experiment, data_dir, log.info)
     experiment = dataclasses.replace(data.experiment, tokenizer=given)
     parts = frozen.load(experiment, data.tokenizer.tokens)
     data = feature_cache.cached(dataclasses.replace(data, experiment=experiment), parts, data_dir)

@@ -79,6 +79,7 @@ class Hub:
 
     def _app(self):
         app = flask.Flask("hub")
+        self._accept_uploads(app)
 
         @app.before_request
         def note():
@@ -106,6 +107,9 @@ class Hub:
             return flask.Response(files[path], headers={
                 "ETag": f'"{hashlib.sha1(files[path]).hexdigest()}"', "X-Repo-Commit": commit})
 
+        return app
+
+    def _accept_uploads(self, app):
         @app.post("/api/repos/create")
         def create():
             _authorize()
@@ -159,8 +163,6 @@ class Hub:
                     assert key == "header" and value["summary"]
             oid = self.commit(repo, added, kind, revision)
             return {"success": True, "commitOid": oid, "commitUrl": f"{self.url}/{repo}/commit/{oid}"}
-
-        return app
 
 
 def _authorized():

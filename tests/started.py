@@ -19,7 +19,7 @@ def from_features(config, path):
 
 def stages(config, data_dir):
     """(data, stages) of the config, with initial values."""
-    data = build.prepare(experiments.parse(config), data_dir)
+    data = build.prepare_data(experiments.parse(config), data_dir)
     parts = frozen.load(data.experiment, data.tokenizer.tokens)
     first, *others = build.stages(data, data_dir, parts)
     return data, [init_from.initialized(first, data.experiment, data.tokenizer), *others]

@@ -105,7 +105,7 @@ def train(configs: Mapping[str, ConfigDict], flags: argparse.Namespace) -> Itera
 def batch_size(c: ConfigDict, data_dir: Path) -> tuple[int, Mapping[str, float]]:
     """(examples per step for about TOKENS tokens, statistics of the training examples)."""
     experiment = experiments.parse(c)
-    prepared = build.prepare(experiment, data_dir, print).corpus
+    prepared = build.prepare_data(experiment, data_dir, print).corpus
     plan = build.plan(experiments.resolve_stages(experiment)[0], prepared.stores["train"], experiment.seed, data_dir)
     statistics = plan.statistics()
     return round(TOKENS / statistics["tokens_per_example"]), statistics
@@ -125,7 +125,7 @@ def evaluate(
     """
     run = lmrep.load(workdir)
     stage = replace(experiments.resolve_stages(run.experiment)[0], format_name=format_name, format=format_config)
-    prepared = build.prepare(run.experiment, data_dir).corpus
+    prepared = build.prepare_data(run.experiment, data_dir).corpus
     vocabulary = prepared.tokenizer.vocabulary
     objective = make_objective(stage, experiments.build_model(run.experiment, vocabulary.size), vocabulary)
     trained = flatten(run.params)

@@ -58,7 +58,7 @@ class Ours:
     """Training steps of lmrep, and the batches in the order of a run."""
 
     def __init__(self, run, args):
-        data = build.prepare(run.experiment, Path("unused"))
+        data = build.prepare_data(run.experiment, Path("unused"))
         (stage,) = build.stages(data, Path("unused"))
         self.stage, self.train = stage, data.splits["train"]
         self.step = jax.jit(lambda state, batch: train_step(

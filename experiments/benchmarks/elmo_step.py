@@ -38,7 +38,7 @@ def stage(o):
     fields |= TEXT if o.tiny else {}
     experiment = parse(load_config(PAGE, "size=small,tokenizer=elmo_text",
                                    [(name, str(value)) for name, value in fields.items()]))
-    data = build.prepare(experiment, default_data_dir())
+    data = build.prepare_data(experiment, default_data_dir())
     return experiment.model, build.stages(data, default_data_dir())[0]
 
 

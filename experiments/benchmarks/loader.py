@@ -25,7 +25,7 @@ from lmrep.data import corpora, formats, loader, tokenizers
 from lmrep.data.formats import FORMATS
 from lmrep.data.formats.stream import Stream
 from lmrep.data.mixture import Mixture, Sources
-from lmrep.data.store.prepare import prepare
+from lmrep.data.store.prepare import prepare_corpus
 from lmrep.data.store.token_store import RECORD, Store
 
 SEEK_BATCHES = 100_000
@@ -110,7 +110,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     flags = parser.parse_args()
     data = corpora.Config(corpus="text_files" if flags.files else "python_docs", files=flags.files)
-    ready = prepare(data, tokenizers.Config(vocab_file=flags.vocab), flags.data_dir, print)
+    ready = prepare_corpus(data, tokenizers.Config(vocab_file=flags.vocab), flags.data_dir, print)
     store = ready.stores["train"]
     print(f"{store.tokens:,} tokens in {len(store.documents) - 1:,} documents and {len(store.sentences) - 1:,} "
           f"sentences; batches of {flags.batch_size} sequences of {flags.length} tokens")

@@ -4,9 +4,9 @@
 
 Both process the same text on all cores in separate programs; the files are repeated up to --megabytes. For the library,
 only `encode_batch` of the `tokenizers` package is timed, on 10,000 sentences per call, without reading and splitting.
-For lmrep, `lmrep.data.store.prepare.prepare` is timed, from text files to open token stores: fingerprint, splits,
-sentences, ids, indices, statistics and files on disk. Memory is the largest sum of proportional set sizes (PSS) of a
-program and its children, minus that of a bare interpreter.
+For lmrep, `lmrep.data.store.prepare.prepare_corpus` is timed, from text files to open token stores: fingerprint,
+splits, sentences, ids, indices, statistics and files on disk. Memory is the largest sum of proportional set sizes (PSS)
+of a program and its children, minus that of a bare interpreter.
 
 Two cores of an Intel Xeon, Wikipedia and novels, BERT's uncased vocabulary, tokenizers 0.23.3, 2026-11-21: 42 MB in
 9.8 s, where `encode_batch` takes 9.2 s and `encode_batch_fast`, which lmrep calls, 8.0 s: ratios of 1.06 and 1.23. For
@@ -55,11 +55,11 @@ print(json.dumps({"seconds": seconds, "busy": busy}))
 PREPARE = """
 import json, resource, sys, time
 from lmrep.data import corpora, tokenizers
-from lmrep.data.store.prepare import prepare
+from lmrep.data.store.prepare import prepare_corpus
 start = time.perf_counter()
 data = corpora.Config(corpus="text_files", files=sys.argv[1], documents="blank_line")
 config = tokenizers.Config(name=sys.argv[4], vocab_file=sys.argv[2])
-ready = prepare(data, config, sys.argv[3], lambda line: print(line, file=sys.stderr))
+ready = prepare_corpus(data, config, sys.argv[3], lambda line: print(line, file=sys.stderr))
 assert "tensorflow" not in sys.modules
 used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
 print(json.dumps({"seconds": time.perf_counter() - start, "busy": sum(u.ru_utime + u.ru_stime for u in used)}))

@@ -37,7 +37,7 @@ def stage(o):
               "model.mlp": 4 * o.width, "model.memory": o.memory, "model.vocab": 0, "length": o.length,
               "batch_size": o.batch_size, "tokenizer.vocab_size": o.pieces} | (TEXT if o.tiny else {})
     experiment = parse(load_config(PAGE, "size=base,bidirectional=no", [(name, str(x)) for name, x in fields.items()]))
-    data = build.prepare(experiment, default_data_dir())
+    data = build.prepare_data(experiment, default_data_dir())
     return experiment.model, build.stages(data, default_data_dir())[0]
 
 

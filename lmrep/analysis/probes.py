@@ -107,7 +107,7 @@ def probe(config: Any, source: str | os.PathLike, examples: int = 0, untrained: 
         incomplete or of another network.
     """
     experiment, checkpoint = _load_source(config, source)
-    prepared = build.prepare(experiment, Path())  # nothing is stored
+    prepared = build.prepare_data(experiment, Path())  # nothing is stored
     experiment = prepared.experiment
     model = experiments.build_model(experiment, prepared.tokenizer.size)
     specs = {"encoder": model.specs}

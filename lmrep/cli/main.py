@@ -135,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:  # SIGTERM ends the process in order (training saves first)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
         sys.unraisablehook = _signal_again
-        streams.prepare()
+        streams.prepare_streams()
     code = _run_and_report(sys.argv[1:] if argv is None else argv)
     if code and process_group.joined():
         process_group.leave(code)

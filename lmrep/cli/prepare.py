@@ -37,7 +37,7 @@ def run(arguments: Arguments) -> int:
     if flags.beam_runner:
         stores = _on_beam(experiment, data_dir, flags.beam_runner, flags.beam_options, log.info)
     else:
-        prepared = build.prepare(experiment, Path(data_dir), log.info).corpus
+        prepared = build.prepare_data(experiment, Path(data_dir), log.info).corpus
         stores = {str(prepared.directory): prepared.statistics}
     for directory, statistics in stores.items():
         print(f"\nPrepared in {directory}")

@@ -8,7 +8,7 @@ import sys
 from lmrep.core.errors import RunFault
 
 
-def prepare() -> None:
+def prepare_streams() -> None:
     """Replaces closed streams by the null device, and makes open ones escape characters that their encoding lacks.
 
     A closed stream is None, and the next file that is opened would get its descriptor.

@@ -16,7 +16,7 @@ def examples(experiment: Experiment) -> Result:
     """Checks that every split can be read and tokenized, and has the fields of the task. The value is the `Data`."""
     for data in data_of(experiment).values():
         tfds.check_present(data)
-    prepared = build.prepare(experiment, Path())  # nothing is stored
+    prepared = build.prepare_data(experiment, Path())  # nothing is stored
     counts = ", ".join(f"{split} {len(records):,}" for split, records in prepared.records.items())
     steps = prepared.experiment.steps
     if sources := label_statistics(prepared)["train"].get("sources"):

@@ -21,7 +21,7 @@ from lmrep.data.dataset import Dataset
 from lmrep.data.formats import batch_struct
 from lmrep.data.mixture import Mixture, Sources
 from lmrep.data.records.examples import Examples
-from lmrep.data.store.prepare import prepare as prepare_corpus
+from lmrep.data.store.prepare import prepare_corpus
 from lmrep.data.store.scan import Progress
 from lmrep.data.store.sources import prepare_sources
 from lmrep.data.store.token_store import Store
@@ -89,7 +89,7 @@ def objective(
     return with_network_losses(make, network, stage.microbatches)
 
 
-def prepare(
+def prepare_data(
     experiment: Experiment, data_dir: Path, progress: Progress | None = None, tokenizer: tokenizers.Config | None = None
 ) -> Data:
     """Reads the experiment's text or labelled examples, tokenized by its tokenizer or by `tokenizer`.
@@ -110,15 +110,15 @@ def prepare(
 
 
 class NotBuilt(Exception):
-    """Token stores that do not exist, or are damaged: the line that `prepare` logs before it builds them."""
+    """Token stores that do not exist, or are damaged: the line that `prepare_data` logs before it builds them."""
 
 
 def existing(experiment: Experiment, data_dir: Path) -> Data:
-    """Reads data that is prepared already, as `prepare` does, and builds nothing. Raises NotBuilt."""
+    """Reads data that is prepared already, as `prepare_data` does, and builds nothing. Raises NotBuilt."""
     def refuse(line: str) -> None:  # called before anything is built
         raise NotBuilt(line)
 
-    return prepare(experiment, data_dir, refuse)
+    return prepare_data(experiment, data_dir, refuse)
 
 
 def plan(stage: StagePlan, store: Store | Sources, seed: int, data_dir: Path, once: bool = False) -> Dataset:

@@ -45,7 +45,7 @@ def report(experiment: Experiment, data_dir: Path, split: str = "train", example
     """
     if examples < 0:
         raise UserError(f"examples is {examples}; expected at least 0")
-    data = build.prepare(experiment, data_dir, log.info)
+    data = build.prepare_data(experiment, data_dir, log.info)
     if split not in data.splits:
         raise UserError(f"there is no split {split!r}; this corpus has {', '.join(data.splits)}")
     sections = _labelled(data, split, examples) if data.records else _text(data, data_dir, split, examples)

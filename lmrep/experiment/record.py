@@ -317,7 +317,7 @@ class StagePlan:
 
 @dataclass(frozen=True)
 class Data:
-    """Text or labelled examples, tokenized: the result of `build.prepare`."""
+    """Text or labelled examples, tokenized: the result of `build.prepare_data`."""
 
     experiment: Experiment  # with the fields that the training data decides: labels, and steps from epochs
     tokenizer: tokenizers.Tokenizer  # loaded, or trained on the training text

@@ -27,7 +27,7 @@ from lmrep.core.sharding import batch_sharding, make_mesh, shardings, use_mesh
 from lmrep.data import corpora, loader
 from lmrep.data.characters import add_characters, known_ids
 from lmrep.data.store import tokenize
-from lmrep.data.store.prepare import Prepared, prepare
+from lmrep.data.store.prepare import Prepared, prepare_corpus
 from lmrep.data.store.scan import documents
 from lmrep.data.tokenizers import Tokenizer, keeps_whitespace
 from lmrep.experiment import build, checks
@@ -229,7 +229,8 @@ def own_corpus(run: Run, split: str, data_dir: Path) -> Prepared:
                         "give text with --files='texts/*.txt'")
     if not saved:
         checks.check_rules(run.directory, recorded)
-    prepared = build.prepare(run.experiment, data_dir, log.info, own_tokenizer(run.directory, run.experiment)).corpus
+    tokenizer = own_tokenizer(run.directory, run.experiment)
+    prepared = build.prepare_data(run.experiment, data_dir, log.info, tokenizer).corpus
     if split not in prepared.stores:
         raise UserError(f"there is no split {split!r}; this run's corpus has {', '.join(prepared.stores)}")
     if prepared.stores[split].fingerprint != recorded.get(split) and not saved:
@@ -271,7 +272,8 @@ def _metrics(
     if files:
         objective_params(run, run.objective)  # refused before the text is prepared, which may take long
         tokenizer = dataclasses.replace(run.experiment.tokenizer, vocab_file=str(run.directory / "tokenizer"))
-        prepared, split = prepare(other_corpus(run.experiment.data, files), tokenizer, data_dir, log.info), "train"
+        data, split = other_corpus(run.experiment.data, files), "train"
+        prepared = prepare_corpus(data, tokenizer, data_dir, log.info)
     else:
         prepared = own_corpus(run, split, data_dir)
     vocabulary = prepared.tokenizer.vocabulary

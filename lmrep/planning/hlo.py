@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -359,23 +360,15 @@ def shape(text: str) -> tuple[int, ...]:
 
 def _closing(text: str, start: int) -> int:
     """Returns the position of the parenthesis that closes the one at `start`."""
-    depth = 0
-    for i in range(start, len(text)):
-        depth += {"(": 1, ")": -1}.get(text[i], 0)
-        if not depth:
-            return i
-    return len(text) - 1
+    depths = accumulate({"(": 1, ")": -1}.get(character, 0) for character in text[start:])
+    return next((i for i, depth in enumerate(depths, start) if not depth), len(text) - 1)
 
 
 def elements(text: str) -> list[str]:
     """Splits a tuple type into its elements."""
-    parts, depth, begin = [], 0, 1
-    for i, character in enumerate(text):
-        depth += {"(": 1, "{": 1, "[": 1, ")": -1, "}": -1, "]": -1}.get(character, 0)
-        if (character == "," and depth == 1) or (character == ")" and depth == 0):
-            parts.append(text[begin:i].strip())
-            begin = i + 1
-    return parts
+    depths = accumulate({"(": 1, "{": 1, "[": 1, ")": -1, "}": -1, "]": -1}.get(character, 0) for character in text)
+    ends = [i for i, depth in enumerate(depths) if (text[i], depth) in ((",", 1), (")", 0))]
+    return [text[begin + 1: end].strip() for begin, end in pairwise([0, *ends])]
 
 
 def device_groups(attributes: str, devices: int) -> Sequence[Sequence[int]]:

@@ -51,7 +51,7 @@ def files(tmp_path_factory):
 @pytest.fixture(scope="module")
 def local(files, tmp_path_factory):
     """The same, prepared without Beam."""
-    return prepare.prepare(files, SETTINGS, tmp_path_factory.mktemp("local"))
+    return prepare.prepare_corpus(files, SETTINGS, tmp_path_factory.mktemp("local"))
 
 
 def names(directory):
@@ -64,7 +64,7 @@ def test_several_workers_build_the_same_bytes(needs_beam, files, local, tmp_path
     assert pathlib.Path(directory).name == local.directory.name and statistics == local.statistics
     assert on_disk(pathlib.Path(directory)) == on_disk(local.directory)
     assert names(tmp_path) == [local.directory.name, f"{local.directory.name}.lock"]
-    opened = prepare.prepare(files, SETTINGS, tmp_path, pytest.fail)  # a message would be about building
+    opened = prepare.prepare_corpus(files, SETTINGS, tmp_path, pytest.fail)  # a message would be about building
     for split, store in local.stores.items():
         assert opened.stores[split].fingerprint == store.fingerprint
 
@@ -84,7 +84,7 @@ def records(local, tmp_path_factory):
 
 def test_processes_build_the_same_bytes_of_long_and_empty_documents(needs_beam, records, tmp_path):
     data, tokenizer, characters = records
-    expected = prepare.prepare(data, tokenizer, tmp_path / "local")
+    expected = prepare.prepare_corpus(data, tokenizer, tmp_path / "local")
     assert characters > 2 * prepare.PART and expected.text == {"empty_documents": 2}
     lengths = {split: np.diff(store.sentences[store.documents]) for split, store in expected.stores.items()}
     assert max(each.max() for each in lengths.values()) > 2 * token_store.RECORD
@@ -169,7 +169,7 @@ def test_a_tfds_dataset_that_is_a_pipeline_is_prepared_first_and_may_be_in_a_sto
     with pytest.raises(UserError, match="'lmrep_beam_texts' is not prepared"):
         build.build(data, SETTINGS, "gs://bucket/data", Runner("DataflowRunner"))
     directory, _ = build.build(data, SETTINGS, tmp_path / "beam", ONE)
-    local = prepare.prepare(data, SETTINGS, tmp_path / "local")
+    local = prepare.prepare_corpus(data, SETTINGS, tmp_path / "local")
     assert on_disk(pathlib.Path(directory)) == on_disk(local.directory)
     server = started(GoogleCloudStorage, tmp_path / "bucket")
     for name, value in {**server.environment, "LMREP_DATA_DIR": str(tmp_path / "downloads")}.items():
@@ -181,7 +181,7 @@ def test_a_tfds_dataset_that_is_a_pipeline_is_prepared_first_and_may_be_in_a_sto
     url, _ = build.build(data, SETTINGS, "gs://bucket/data", ONE)
     assert url == f"gs://bucket/data/{local.directory.name}"
     messages = []
-    opened = prepare.prepare(data, SETTINGS, "gs://bucket/data", messages.append)
+    opened = prepare.prepare_corpus(data, SETTINGS, "gs://bucket/data", messages.append)
     assert messages == [f"downloading {url}"] and on_disk(opened.directory) == on_disk(local.directory)
     assert not [name for name in remote.Store("gs://bucket/data", "", "").names() if ".beam" in name]
     server.stop()

@@ -150,8 +150,9 @@ def test_white_space_of_documents_is_kept(tokenizer, seed):
 def test_indentation_is_learned_and_the_setting_changes_the_store(tmp_path):
     (tmp_path / "code.txt").write_text("\n\n\n".join([CODE] * 30))
     data = corpora.Config("text_files", files=str(tmp_path / "code.txt"), documents="file", validation=0, test=0)
-    ready = {whitespace: prepare.prepare(data, Config("byte_level_bpe", 400, whitespace=whitespace), tmp_path / "data")
-             for whitespace in ("auto", "keep", "collapse")}
+    configs = {whitespace: Config("byte_level_bpe", 400, whitespace=whitespace)
+               for whitespace in ("auto", "keep", "collapse")}
+    ready = {whitespace: prepare.prepare_corpus(data, c, tmp_path / "data") for whitespace, c in configs.items()}
     ids = {name: one.stores["train"].take(np.arange(one.stores["train"].tokens)) for name, one in ready.items()}
     assert ready["auto"].directory == ready["keep"].directory != ready["collapse"].directory
     assert ready["keep"].tokenizer.decode(ids["keep"]) == (tmp_path / "code.txt").read_text()

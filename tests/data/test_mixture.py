@@ -185,7 +185,7 @@ def texts(tmp_path_factory):
 @pytest.fixture(scope="module")
 def prepared(texts):
     lines = []
-    return build.prepare(experiment(texts), texts / "data", lines.append).corpus, lines
+    return build.prepare_data(experiment(texts), texts / "data", lines.append).corpus, lines
 
 
 def test_a_mixture_has_one_tokenizer_for_all_sources(prepared, texts):
@@ -200,16 +200,16 @@ def test_a_mixture_has_one_tokenizer_for_all_sources(prepared, texts):
     assert zyzz / counts.sum() == pytest.approx(0.75 * 2 / 10, rel=0.05) and cat > 0  # 10 tokens a document
     assert ready.statistics["train"]["documents"] == sum(len(store.documents) - 1 for store in train.stores)
     again = []
-    build.prepare(experiment(texts), texts / "data", again.append)
+    build.prepare_data(experiment(texts), texts / "data", again.append)
     assert not again
     changed = []
-    build.prepare(experiment(texts, **{"tokenizer.vocab_size": 210}), texts / "data", changed.append)
+    build.prepare_data(experiment(texts, **{"tokenizer.vocab_size": 210}), texts / "data", changed.append)
     assert any("training a tokenizer" in line for line in changed)
 
 
 def test_a_loaded_tokenizer_is_used_unchanged(prepared, texts):
     own = tokenizers.Config(vocab_file=str(prepared[0].directory / "tokenizer"))
-    ready = build.prepare(experiment(texts), texts / "data", None, own).corpus
+    ready = build.prepare_data(experiment(texts), texts / "data", None, own).corpus
     assert {split: store.fingerprint for split, store in ready.stores.items()} == {
         split: store.fingerprint for split, store in prepared[0].stores.items()}
 
@@ -230,7 +230,7 @@ def test_a_temperature_weights_sources_by_a_power_of_their_size(temperature, exp
 
 
 def test_the_size_of_a_source_is_its_number_of_tokens(texts, prepared):
-    ready = build.prepare(experiment(texts, temperature=2.0), texts / "data").corpus
+    ready = build.prepare_data(experiment(texts, temperature=2.0), texts / "data").corpus
     sizes = np.array([store.tokens for store in ready.stores["train"].stores])
     expected = np.array([1, 3]) * np.sqrt(sizes)
     counts = ready.stores["train"].block_counts
@@ -253,7 +253,7 @@ def test_a_resumed_run_may_change_names_and_paths_but_not_weights(texts, prepare
     assert changed(sources=(one, other | {"weight": 4})) == ["config.sources.1.weight: 3.0 -> 4.0"]
     assert changed(temperature=2) == ["config.temperature: 0.0 -> 2.0"]
     assert changed(sources=(one,)) and changed(sources=(other, one))
-    heavier = build.prepare(experiment(texts, temperature=2.0), texts / "data").corpus
+    heavier = build.prepare_data(experiment(texts, temperature=2.0), texts / "data").corpus
     assert heavier.stores["train"].fingerprint != prepared[0].stores["train"].fingerprint
 
 

@@ -71,7 +71,7 @@ def test_an_interrupted_and_resumed_run_shows_the_same_examples(tmp_path, monkey
 
     record = experiments.parse(experiment(tmp_path))
     [stage] = experiments.resolve_stages(record)
-    prepared = build.prepare(record, tmp_path / "data").corpus
+    prepared = build.prepare_data(record, tmp_path / "data").corpus
     mixture = build.plan(stage, prepared.stores["train"], record.seed, tmp_path / "data")
     np.testing.assert_array_equal(numbers.ravel(), mixture.numbers(np.arange(STEPS * BATCH), BATCH, record.seed))
     sources, examples = sources_of(mixture, numbers.ravel())

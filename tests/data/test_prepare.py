@@ -46,7 +46,7 @@ def prepared(tmp_path_factory):
     """A small corpus, prepared: (what `prepare` gives, its data config, its data directory, its messages)."""
     top = tmp_path_factory.mktemp("prepare")
     config, messages = write(top / "files", texts()), []
-    return prepare.prepare(config, SETTINGS, top / "data", messages.append), config, top / "data", messages
+    return prepare.prepare_corpus(config, SETTINGS, top / "data", messages.append), config, top / "data", messages
 
 
 def content(ready):
@@ -91,7 +91,7 @@ def test_counts_and_statistics_are_those_of_the_stores(prepared):
 def test_the_tokenizer_is_trained_on_the_train_split_alone(tmp_path):
     foreign_text = next(text for i in range(100)  # in the validation split
                    if 0.1 <= corpora.hash_position(text := f"жжж жж {i}") / 2**64 < 0.2)
-    ready = prepare.prepare(write(tmp_path / "files", [*texts(100), foreign_text]), SETTINGS, tmp_path / "data")
+    ready = prepare.prepare_corpus(write(tmp_path / "files", [*texts(100), foreign_text]), SETTINGS, tmp_path / "data")
     assert not any("ж" in token for token in ready.tokenizer.tokens)
     assert ready.statistics["validation"]["unknown"] == 2 and ready.statistics["train"]["unknown"] == 0
 
@@ -101,13 +101,13 @@ def test_existing_stores_are_opened_and_not_built_again(prepared, monkeypatch):
     assert any("training a tokenizer" in line for line in messages)
     monkeypatch.setattr(prepare, "_build", None)
     lines = []
-    again = prepare.prepare(config, SETTINGS, data_dir, lines.append)
+    again = prepare.prepare_corpus(config, SETTINGS, data_dir, lines.append)
     assert content(again) == content(ready) and not lines
 
 
 def test_stores_do_not_depend_on_the_location_of_the_corpus(prepared, tmp_path):
     moved = write(tmp_path / "moved", texts())
-    assert content(prepare.prepare(moved, SETTINGS, tmp_path)) == content(prepared[0])
+    assert content(prepare.prepare_corpus(moved, SETTINGS, tmp_path)) == content(prepared[0])
 
 
 def test_the_fingerprint_depends_on_all_that_changes_the_content(prepared, tmp_path):
@@ -117,7 +117,7 @@ def test_the_fingerprint_depends_on_all_that_changes_the_content(prepared, tmp_p
                (dataclasses.replace(config, documents="line"), SETTINGS),
                (config, dataclasses.replace(SETTINGS, vocab_size=190)),
                (config, dataclasses.replace(SETTINGS, lowercase=False))]
-    results = [prepare.prepare(data, settings, data_dir) for data, settings in choices]
+    results = [prepare.prepare_corpus(data, settings, data_dir) for data, settings in choices]
     names = [opened.fingerprint for ready in results for opened in ready.stores.values()]
     assert len({ready.directory for ready in results}) == len(choices) and len(set(names)) == len(names)
 
@@ -126,7 +126,7 @@ def test_the_fingerprint_depends_on_all_that_changes_the_content(prepared, tmp_p
 def test_one_sentence_a_line_is_found_or_set(tmp_path, vocabulary):
     documents = [text.lower().replace(". ", "\n").replace(".", "") for text in texts(60)]  # no marks
     config, settings = write(tmp_path / "files", documents), dataclasses.replace(SETTINGS, **vocabulary)
-    ready = {mode: prepare.prepare(dataclasses.replace(config, sentences=mode), settings, tmp_path)
+    ready = {mode: prepare.prepare_corpus(dataclasses.replace(config, sentences=mode), settings, tmp_path)
              for mode in ("auto", "line", "split")}
     found = {mode: sum(facts["sentences"] for facts in each.statistics.values()) for mode, each in ready.items()}
     assert found == {"auto": sum(text.count("\n") + 1 for text in documents), "line": found["auto"], "split": 60}
@@ -143,7 +143,7 @@ def test_copies_that_differ_in_white_space_are_in_one_split(tmp_path):
 
 def test_splits_of_fraction_zero_are_not_built(tmp_path):
     config = dataclasses.replace(write(tmp_path / "files", texts(5)), test=0.0)
-    ready = prepare.prepare(config, SETTINGS, tmp_path)
+    ready = prepare.prepare_corpus(config, SETTINGS, tmp_path)
     assert list(ready.stores) == list(ready.statistics) == ["train", "validation"]
 
 
@@ -158,12 +158,12 @@ def test_a_second_process_waits_and_reports_it(prepared, tmp_path):
 
     with open(tmp_path / f"{ready.directory.name}.lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        thread = threading.Thread(target=prepare.prepare, args=(config, SETTINGS, tmp_path, report))
+        thread = threading.Thread(target=prepare.prepare_corpus, args=(config, SETTINGS, tmp_path, report))
         thread.start()
         assert waiting.wait(30)
         assert not (tmp_path / ready.directory.name).exists()
     thread.join()
-    assert content(prepare.prepare(config, SETTINGS, tmp_path)) == content(ready)
+    assert content(prepare.prepare_corpus(config, SETTINGS, tmp_path)) == content(ready)
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -182,7 +182,7 @@ def test_corpora_that_change_during_the_build_are_a_fault(prepared, tmp_path, mo
 
     monkeypatch.setattr(scan, "survey", survey_and_change)
     with pytest.raises(RunFault, match="changed while it was read"):
-        prepare.prepare(config, SETTINGS, data_dir)
+        prepare.prepare_corpus(config, SETTINGS, data_dir)
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +190,7 @@ def small_store(tmp_path_factory):
     """A store of 60 documents: (its config, what a run can see of it, its data directory)."""
     top = tmp_path_factory.mktemp("small_store")
     config = write(top / "files", texts(60))
-    return config, content(prepare.prepare(config, SETTINGS, top / "data")), top / "data"
+    return config, content(prepare.prepare_corpus(config, SETTINGS, top / "data")), top / "data"
 
 
 @pytest.mark.parametrize("file", ["train/sentences.npy", "train/documents.npy", "train/*array_record*", "counts.npy",
@@ -203,7 +203,7 @@ def test_a_directory_with_a_flipped_bit_is_built_again(small_store, tmp_path, fi
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 4
     path.write_bytes(data)
-    again = prepare.prepare(config, SETTINGS, tmp_path / "data", lines.append)
+    again = prepare.prepare_corpus(config, SETTINGS, tmp_path / "data", lines.append)
     (line,) = [line for line in lines if "damaged" in line]
     assert line.startswith(f"the token store {directory} is damaged: {path.relative_to(directory)} has")
     assert line.endswith("; building it again")
@@ -214,12 +214,12 @@ def test_a_directory_without_a_file_is_built_again(small_store, tmp_path):
     config, before, data_dir = small_store
     (path,) = shutil.copytree(data_dir, tmp_path / "data").glob("*/train/sentences.npy")
     path.unlink()
-    assert content(prepare.prepare(config, SETTINGS, tmp_path / "data")) == before
+    assert content(prepare.prepare_corpus(config, SETTINGS, tmp_path / "data")) == before
 
 
 def test_large_files_are_hashed_once_per_machine_and_small_ones_always(tmp_path, monkeypatch):
     config = write(tmp_path / "files", texts(60))
-    directory = prepare.prepare(config, SETTINGS, tmp_path / "data").directory
+    directory = prepare.prepare_corpus(config, SETTINGS, tmp_path / "data").directory
     monkeypatch.setattr(sealed_cache, "ALWAYS_VERIFIED", 0)
     monkeypatch.setattr(sealed_cache, "SMALL_FILE", 3000)
     (large,) = directory.glob("train/*array_record*")
@@ -248,19 +248,19 @@ def test_anomalies_of_the_text_are_counted_and_reported(tmp_path):
     path = tmp_path / "corpus.txt"
     path.write_bytes(b"\xef\xbb\xbf" + "\r\n\r\n".join([*texts(20), "N\0UL here.", f"A {long} word."]).encode())
     config, lines = corpora.Config(corpus="text_files", files=str(path), validation=0, test=0), []
-    ready = prepare.prepare(config, SETTINGS, tmp_path, lines.append)
+    ready = prepare.prepare_corpus(config, SETTINGS, tmp_path, lines.append)
     assert ready.text["nul_characters"] == ready.text["byte_order_marks"] == 1 and ready.text["carriage_returns"] > 0
     assert ready.statistics["train"]["long_words"] == 1
     (line,) = [line for line in lines if line.startswith("in the text: ")]
     assert "1 nul characters" in line and "1 byte order marks" in line
-    again = prepare.prepare(config, SETTINGS, tmp_path)
+    again = prepare.prepare_corpus(config, SETTINGS, tmp_path)
     assert again.text == ready.text and again.statistics == ready.statistics
 
 
 def test_token_stores_are_downloaded_from_a_remote_data_directory(prepared, tmp_path, monkeypatch):
     def downloaded():
         lines = []
-        return prepare.prepare(prepared[1], SETTINGS, "memory://data/stores", lines.append), lines
+        return prepare.prepare_corpus(prepared[1], SETTINGS, "memory://data/stores", lines.append), lines
 
     ready, store = prepared[0], remote.Store("memory://data/stores", "--data_dir", "")
     for path in ready.directory.rglob("*"):

@@ -36,7 +36,7 @@ def complete(tmp_path_factory):
     config = write(top / "files", texts(180))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prepare, "PART", PART)
-        return prepare.prepare(config, SETTINGS, top / "data"), config
+        return prepare.prepare_corpus(config, SETTINGS, top / "data"), config
 
 
 def on_disk(directory):
@@ -69,7 +69,7 @@ def test_any_number_of_processes_gives_the_same_bytes(complete, tmp_path, monkey
     ready, config = complete
     monkeypatch.setattr(prepare, "SMALL", 0)
     monkeypatch.setattr(host, "cores", lambda: processes)
-    again = prepare.prepare(config, SETTINGS, tmp_path)
+    again = prepare.prepare_corpus(config, SETTINGS, tmp_path)
     assert on_disk(again.directory) == on_disk(ready.directory) and not counted
 
 
@@ -98,7 +98,7 @@ if __name__ == "__main__":
         token_store.save_offsets = lambda path, parts: (
             die() if path.parent.name == "validation" else offsets(path, parts))
     config = corpora.Config(corpus="text_files", files=files, validation=0.1, test=0.1)
-    prepare.prepare(config, tokenizers.Config(vocab_size=200), data_dir)
+    prepare.prepare_corpus(config, tokenizers.Config(vocab_size=200), data_dir)
 """
 
 
@@ -128,7 +128,7 @@ def test_a_killed_build_continues_where_it_stopped(complete, tmp_path, monkeypat
     saved = [json.loads((part / "tallies.json").read_text()) for part in partial.glob("parts/[0-9]*")]
     if moment != "training":
         monkeypatch.setattr(tokenizers, "train", None)  # it is trained, and needed no more
-    again = prepare.prepare(config, SETTINGS, tmp_path)
+    again = prepare.prepare_corpus(config, SETTINGS, tmp_path)
     assert on_disk(again.directory) == on_disk(ready.directory)
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == [ready.directory.name]
     done = sum(tally.get("characters", 0) for tallies in saved for tally in tallies.values())
@@ -141,7 +141,7 @@ def test_parts_with_another_key_are_built_again(complete, tmp_path, counted):
     partial = tmp_path / f"{ready.directory.name}.partial"
     (partial / "parts" / "00000").mkdir(parents=True)
     (partial / "key.json").write_text("other rules")
-    again = prepare.prepare(config, SETTINGS, tmp_path)
+    again = prepare.prepare_corpus(config, SETTINGS, tmp_path)
     assert on_disk(again.directory) == on_disk(ready.directory) and sum(counted) == characters(ready)
 
 
@@ -158,10 +158,10 @@ def test_a_full_disk_is_reported_and_the_build_continues(complete, tmp_path, mon
         counted.clear()
         monkeypatch.setattr(token_store.Writer, "add", full)
         with pytest.raises(RunFault, match=r"disk .* is full: about [\d.]+ [kM]B more are needed, [\d.]+ \wB are free"):
-            prepare.prepare(config, SETTINGS, tmp_path)
+            prepare.prepare_corpus(config, SETTINGS, tmp_path)
     counted.clear()
     monkeypatch.setattr(token_store.Writer, "add", original)
-    again = prepare.prepare(config, SETTINGS, tmp_path)
+    again = prepare.prepare_corpus(config, SETTINGS, tmp_path)
     assert on_disk(again.directory) == on_disk(ready.directory)
     assert total - 3.5 * PART < sum(counted) < total - 2.5 * PART  # each attempt completed a part
 
@@ -173,10 +173,10 @@ def test_a_limit_on_the_size_of_files_is_reported_and_the_build_continues(comple
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:
         with pytest.raises(RunFault, match=r"would be larger than \d+ kB, the limit .*\(ulimit -f\); raise it and"):
-            prepare.prepare(config, SETTINGS, tmp_path)
+            prepare.prepare_corpus(config, SETTINGS, tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert on_disk(prepare.prepare(config, SETTINGS, tmp_path).directory) == on_disk(ready.directory)
+    assert on_disk(prepare.prepare_corpus(config, SETTINGS, tmp_path).directory) == on_disk(ready.directory)
 
 
 @pytest.fixture
@@ -196,11 +196,11 @@ def test_a_build_continues_after_a_real_disk_was_full(complete, small_disk, tmp_
     filler = small_disk / "filler"
     filler.write_bytes(bytes(1_400_000))
     with pytest.raises(RunFault, match=r"disk .* is full"):
-        prepare.prepare(config, SETTINGS, small_disk)
+        prepare.prepare_corpus(config, SETTINGS, small_disk)
     once = sum(counted)
     filler.unlink()
     subprocess.run(["mount", "-o", "remount,size=8m", small_disk], check=True)
-    again = prepare.prepare(config, SETTINGS, small_disk)
+    again = prepare.prepare_corpus(config, SETTINGS, small_disk)
     assert on_disk(again.directory) == on_disk(ready.directory)
     assert characters(ready) <= sum(counted) < characters(ready) + 2 * PART and once > 0
 
@@ -221,9 +221,9 @@ def test_a_killed_child_is_a_fault_and_the_build_continues(complete, tmp_path, m
     with monkeypatch.context() as patch:
         patch.setattr(scan.Report, "add", kill_children)
         with pytest.raises(RunFault, match=r"killed by signal 9 .*SIGKILL.*continues where this one stopped"):
-            prepare.prepare(config, SETTINGS, tmp_path)
+            prepare.prepare_corpus(config, SETTINGS, tmp_path)
     assert len(list(tmp_path.glob("*.partial/parts/*[0-9]"))) >= 2
-    assert on_disk(prepare.prepare(config, SETTINGS, tmp_path).directory) == on_disk(ready.directory)
+    assert on_disk(prepare.prepare_corpus(config, SETTINGS, tmp_path).directory) == on_disk(ready.directory)
 
 
 def test_unreadable_text_keeps_the_complete_parts(complete, tmp_path, monkeypatch):
@@ -239,9 +239,9 @@ def test_unreadable_text_keeps_the_complete_parts(complete, tmp_path, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(scan.Report, "add", fail)
         with pytest.raises(UserError, match="cannot read"):
-            prepare.prepare(config, SETTINGS, tmp_path / "data")
+            prepare.prepare_corpus(config, SETTINGS, tmp_path / "data")
     assert len(list(tmp_path.glob("data/*.partial/parts/*[0-9]"))) == 2
-    assert on_disk(prepare.prepare(config, SETTINGS, tmp_path / "data").directory) == on_disk(ready.directory)
+    assert on_disk(prepare.prepare_corpus(config, SETTINGS, tmp_path / "data").directory) == on_disk(ready.directory)
 
 
 LIGHT = """

@@ -283,7 +283,7 @@ def prepared(count=20, corpus=None, data_dir="data", **tokenizer):
         config = test_prepare.write(directory / "files", corpus or test_prepare.texts(count))
         settings = dataclasses.replace(test_prepare.SETTINGS, **tokenizer)
         try:
-            prepare.prepare(config, settings, directory / data_dir)
+            prepare.prepare_corpus(config, settings, directory / data_dir)
         finally:
             assert not (directory / "data").exists() or not [*(directory / "data").glob("*/manifest.json")]
     return call

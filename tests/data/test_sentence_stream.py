@@ -10,7 +10,7 @@ from lmrep.data import corpora, tokenizers
 from lmrep.data.formats import plan
 from lmrep.data.formats.sentence_stream import SentenceStream
 from lmrep.data.loader import batches, evaluation_batches
-from lmrep.data.store.prepare import prepare
+from lmrep.data.store.prepare import prepare_corpus
 
 BEGIN, END = 2, 3  # the tests' store has [CLS] and [SEP]
 
@@ -131,7 +131,7 @@ def test_characters_belong_to_the_words_of_their_stream(tmp_path):
     rng = np.random.default_rng(0)
     (tmp_path / "text.txt").write_text("\n\n".join(" ".join(rng.choice(words, 12)) for _ in range(200)))
     data = corpora.Config(corpus="text_files", files=str(tmp_path / "text.txt"), validation=0.1, test=0)
-    ready = prepare(data, tokenizers.Config(name="elmo", vocab_size=70), tmp_path / "data")
+    ready = prepare_corpus(data, tokenizers.Config(name="elmo", vocab_size=70), tmp_path / "data")
     tokenizer, store = ready.tokenizer, ready.stores["train"]
     made = make(store, 20)
     of = {tuple(each): word for word, each in zip(words, tokenizer.characters(words), strict=True)}

@@ -157,7 +157,7 @@ def test_a_prepared_document_is_its_text_and_the_saved_tokenizer_prepares_the_sa
     text = f"{LINES[0]}\n{LINES[1]}"
     (tmp_path / "corpus.txt").write_text("\n\n".join([text, *CORPUS]))
     data = corpora.Config(corpus="text_files", files=str(tmp_path / "corpus.txt"), validation=0.0, test=0.0)
-    ready = prepare.prepare(data, Config(name, SIZES[name], lowercase=TOKENIZERS[name].lowercase is not False),
+    ready = prepare.prepare_corpus(data, Config(name, SIZES[name], lowercase=TOKENIZERS[name].lowercase is not False),
                             tmp_path / "data")
     store, tokenizer = ready.stores["train"], ready.tokenizer
     first = store.take(np.arange(store.sentences[store.documents[1]]))
@@ -166,7 +166,7 @@ def test_a_prepared_document_is_its_text_and_the_saved_tokenizer_prepares_the_sa
         whole = text if name in EXACT else " ".join(text.split())
         np.testing.assert_array_equal(first, tokenizer.encode_batch([whole])[0])
     loaded = Config(name, vocab_file=str(ready.directory / "tokenizer"), lowercase=tokenizer.lowercase)
-    again = prepare.prepare(data, loaded, tmp_path / "again").stores["train"]
+    again = prepare.prepare_corpus(data, loaded, tmp_path / "again").stores["train"]
     np.testing.assert_array_equal(again.take(np.arange(again.tokens)), store.take(np.arange(store.tokens)))
 
 

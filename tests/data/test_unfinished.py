@@ -21,10 +21,10 @@ def interrupted(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prepare, "PART", 3000)
-        ready = prepare.prepare(config, SETTINGS, top / "data")
+        ready = prepare.prepare_corpus(config, SETTINGS, top / "data")
         patch.setattr(prepare, "_finish", stop)
         with pytest.raises(KeyboardInterrupt):
-            prepare.prepare(config, SETTINGS, top / "partial")
+            prepare.prepare_corpus(config, SETTINGS, top / "partial")
     return ready, config, top / "partial"
 
 
@@ -68,4 +68,4 @@ def test_damaged_pieces_are_built_again(interrupted, tmp_path, monkeypatch, file
         kept = 0
     unfinished.resume(folder, (source / "key.json").read_text(), lambda line: None)
     assert len(list(folder.glob("parts/*"))) == kept
-    assert on_disk(prepare.prepare(config, SETTINGS, tmp_path).directory) == on_disk(ready.directory)
+    assert on_disk(prepare.prepare_corpus(config, SETTINGS, tmp_path).directory) == on_disk(ready.directory)

@@ -6,7 +6,7 @@ import pytest
 from lmrep.data import corpora, formats, tokenizers
 from lmrep.data.formats import FORMATS
 from lmrep.data.store import prepare as preparing
-from lmrep.data.store.prepare import prepare
+from lmrep.data.store.prepare import prepare_corpus
 
 SIZE = 64
 TOKENIZER = tokenizers.Config(name="elmo", vocab_size=SIZE)
@@ -30,7 +30,7 @@ def write(directory, texts):
 @pytest.fixture(scope="module", name="prepared")
 def _prepared(tmp_path_factory):
     directory = tmp_path_factory.mktemp("elmo")
-    return prepare(write(directory, documents()), TOKENIZER, directory / "data")
+    return prepare_corpus(write(directory, documents()), TOKENIZER, directory / "data")
 
 
 def characters_of_text(prepared):
@@ -78,7 +78,7 @@ def test_table_depends_neither_on_parts_nor_on_interruptions(tmp_path, monkeypat
     data = write(tmp_path, documents(80))
 
     def content(name):
-        return table(prepare(data, TOKENIZER, tmp_path / name))
+        return table(prepare_corpus(data, TOKENIZER, tmp_path / name))
 
     expected = content("one")
     monkeypatch.setattr(preparing, "PART", 2500)
@@ -103,11 +103,12 @@ def test_table_does_not_depend_on_processes(prepared, tmp_path, monkeypatch):
     monkeypatch.setattr(preparing, "PART", 2500)
     monkeypatch.setattr(preparing, "SMALL", 0)
     monkeypatch.setattr(preparing.host, "cores", lambda: 2)
-    assert table(prepare(write(tmp_path, documents()), TOKENIZER, tmp_path / "data")) == table(prepared)
+    assert table(prepare_corpus(write(tmp_path, documents()), TOKENIZER, tmp_path / "data")) == table(prepared)
 
 
 def test_stores_of_other_tokenizers_have_no_table(tmp_path):
-    ready = prepare(write(tmp_path, documents()), tokenizers.Config(name="words", vocab_size=SIZE), tmp_path / "data")
+    words = tokenizers.Config(name="words", vocab_size=SIZE)
+    ready = prepare_corpus(write(tmp_path, documents()), words, tmp_path / "data")
     assert ready.stores["train"].unknown is None and not list(ready.directory.rglob("unknown*"))
     plan = formats.plan("stream", FORMATS["stream"].config(), ready.stores["train"], 16, 0)
     assert "characters" not in plan.gather(np.arange(2))

@@ -106,7 +106,7 @@ def test_run_with_another_config_or_corpus_cannot_be_resumed(home, config, tmp_p
     failures = failed(examined(config, home / "run", home / "data"))["resuming"]
     assert "config.seed: 0 -> 1" in failures and "another --workdir" in failures and "keep" not in failures
     other = small.config(small.corpus(tmp_path / "texts", 40, seed=5))
-    build.prepare(experiments.parse(other), tmp_path / "data")
+    build.prepare_data(experiments.parse(other), tmp_path / "data")
     assert "data.train: " in failed(examined(other, home / "run", tmp_path / "data"))["resuming"]
 
 

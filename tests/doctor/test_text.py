@@ -66,7 +66,7 @@ def test_each_source_of_a_mixture_is_checked(home, config, tmp_path):
     config.sources[1]["data"]["files"] = f"{tmp_path}/texts/*.txt"
     assert not failed(examined(config, tmp_path / "run", tmp_path / "data"))
     assert not (tmp_path / "data").exists()
-    build.prepare(experiments.parse(config), tmp_path / "data")
+    build.prepare_data(experiments.parse(config), tmp_path / "data")
     found = examined(config, tmp_path / "run", tmp_path / "data")
     assert {finding.mark for finding in found.values()} == {doctor.OK} and "built in" in found["store"].text
 

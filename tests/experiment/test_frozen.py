@@ -113,7 +113,7 @@ def test_a_trained_run_needs_no_teacher(runs, tmp_path):
 def test_a_changed_teacher_is_refused_and_a_moved_one_is_not(folder, tmp_path):
     def config_record(teacher):
         experiment = experiments.parse(student(folder, **{"frozen.teacher": str(teacher)}))
-        data = build.prepare(experiment, folder / "data")
+        data = build.prepare_data(experiment, folder / "data")
         parts = frozen.load(experiment, data.tokenizer.tokens)
         stages = build.stages(data, folder / "data", parts)
         return checks.run_record(data, stages, frozen.fingerprints(parts)), data.experiment

@@ -245,7 +245,7 @@ def test_evaluation_reads_all_sources_of_a_mixture(home, data, tmp_path):
     record = json.loads((home / "run/config.json").read_text())
     record["config"]["sources"] = [{"weight": 3.0}, {"data": {"files": f"{tmp_path}/more/*.txt"}}]
     record["config"]["tokenizer"]["vocab_file"] = str(home / "run/tokenizer")
-    prepared = build.prepare(experiments.parse(record["config"]), data).corpus
+    prepared = build.prepare_data(experiments.parse(record["config"]), data).corpus
     record["data"] |= {split: store.fingerprint for split, store in prepared.stores.items()}
     (tmp_path / "run/config.json").write_text(json.dumps(record))
     found = lmrep.evaluate(tmp_path / "run", stride=8, data_dir=data)

@@ -8,7 +8,7 @@ import pytest
 from lmrep.data import corpora, tokenizers
 from lmrep.data.mixture import Sources
 from lmrep.data.store import token_store
-from lmrep.data.store.prepare import Prepared, prepare
+from lmrep.data.store.prepare import Prepared, prepare_corpus
 from lmrep.inference import prompts
 from lmrep.objectives import OBJECTIVES
 from lmrep.objectives.capabilities import FillMask, GenerateText, content_words
@@ -22,7 +22,7 @@ WORDS = {"the", *small.NOUNS, *small.VERBS, *small.ADJECTIVES}
 def prepared(tmp_path_factory):
     home = tmp_path_factory.mktemp("prompts")
     data = corpora.Config(corpus="text_files", files=f"{small.corpus(home / 'texts')}/*.txt", validation=0.2, test=0.0)
-    return prepare(data, tokenizers.Config(vocab_size=200), home / "data")
+    return prepare_corpus(data, tokenizers.Config(vocab_size=200), home / "data")
 
 
 def sentences_of(prepared, split):

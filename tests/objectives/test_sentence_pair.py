@@ -82,7 +82,7 @@ def test_pairs_of_one_class_are_refused_before_training(form, refused, tmp_path)
     c = small.config(tmp_path / "texts", "masked", form)
     c.objective.sentence_pair, c.batch_size = refused, 4
     experiment = experiments.parse(c)
-    data = build.prepare(experiment, tmp_path / "data")
+    data = build.prepare_data(experiment, tmp_path / "data")
     expected = pytest.raises(UserError, match="'segment_pair' that were looked at have label 1")
     with expected if refused else nullcontext():
         build.stages(data, tmp_path / "data")

@@ -59,7 +59,7 @@ def losses(tmp_path_factory, module_monkeypatch):
         config.steps, config.data.validation = STEPS, 0
         config.update_from_flattened_dict(fields | {"microbatches": microbatches})
         experiment = experiments.parse(config)
-        data = build.prepare(experiment, home / "data")
+        data = build.prepare_data(experiment, home / "data")
         lines, checkpoints = [], SimpleNamespace(save=lambda *_: None, wait=lambda: None, check=lambda: None)
         log = SimpleNamespace(write=lambda step, split, values: lines.append(values["loss"]),
                               timing=lambda *_: None, flush=lambda: None, keep_faults=lambda number: None)

@@ -105,7 +105,7 @@ class CorpusDef(NamedTuple):
     check_present: Callable[[Config], None] = lambda config: None
     # (config, runner, options of Apache Beam) -> None. Downloads and prepares the corpus; a Beam pipeline uses the
     # runner and options.
-    prepare: Callable[[Config, Any, Any], None] = lambda config, runner, options: None
+    prepare_files: Callable[[Config, Any, Any], None] = lambda config, runner, options: None
 
 
 def check_present(config: Config) -> None:

@@ -88,7 +88,7 @@ def check_present(config: Config) -> None:
         open_builder(config.tfds_name, download=False)
 
 
-def prepare(config: Config, runner: Any, options: Any) -> None:
+def prepare_files(config: Config, runner: Any, options: Any) -> None:
     """Downloads and prepares the dataset, unless it is prepared. A Beam pipeline uses the runner and options of Apache
     Beam. Raises UserError as `open_builder`."""
     import tensorflow_datasets as tfds
@@ -157,4 +157,4 @@ def open_split(builder: Any, name: str, split: str) -> Any:
 
 
 DEFINITION = CorpusDef(open_corpus, lambda config: f"the TFDS corpus {config.tfds_name}", sentences="split",
-                       check_present=check_present, prepare=prepare)
+                       check_present=check_present, prepare_files=prepare_files)

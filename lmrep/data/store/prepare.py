@@ -76,8 +76,8 @@ class Prepared:
     sentences: str = ""  # description of how documents are divided into sentences
 
 
-def prepare(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | pathlib.Path,
-            progress: Progress | None = None) -> Prepared:
+def prepare_corpus(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | pathlib.Path,
+                   progress: Progress | None = None) -> Prepared:
     """Opens the stores of a corpus and a tokenizer; builds them if they are missing or damaged. If the data directory
     is remote, stores in it are downloaded to the default directory, and others are built on this machine.
 

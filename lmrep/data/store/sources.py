@@ -17,7 +17,7 @@ from lmrep.core.sealed_cache import find_damage
 from lmrep.data import corpora, tokenizers
 from lmrep.data.mixture import DataSource, Sources, block_counts, mixing_weights
 from lmrep.data.store import scan, statistics
-from lmrep.data.store.prepare import Prepared, prepare
+from lmrep.data.store.prepare import Prepared, prepare_corpus
 from lmrep.data.store.scan import Progress
 
 
@@ -25,25 +25,25 @@ def prepare_sources(
     sources: Sequence[DataSource], temperature: float, tokenizer: tokenizers.Config, data_dir: str | pathlib.Path,
     progress: Progress | None = None, size_cap: int = 0,
 ) -> Prepared:
-    """Opens or builds the stores of several corpora, as `prepare` for one. Each split that all of them have is a
+    """Opens or builds the stores of several corpora, as `prepare_corpus` for one. Each split that all of them have is a
     `Sources`. Counts are weighted by the proportions of the mixture; statistics are sums over the sources.
 
     Args:
       sources: the corpora and their weights.
       temperature: T for weights times the tokens of each source to the power of 1 / T (Conneau and Lample 2019): 1
         samples sources by their size, larger values sample small ones more often. 0 for the weights alone.
-      tokenizer, data_dir, progress: as for `prepare`.
+      tokenizer, data_dir, progress: as for `prepare_corpus`.
       size_cap: the number of tokens as which a larger source counts; 0 for none. The text on which a tokenizer is
         trained is in the proportions without it, since tokens cannot be counted before.
 
     Raises:
-      UserError, RunFault: as `prepare`.
+      UserError, RunFault: as `prepare_corpus`.
     """
     progress = progress or (lambda line: None)
     if not tokenizer.vocab_file:
         directory = _common_tokenizer(sources, temperature, tokenizer, data_dir, progress)
         tokenizer = dataclasses.replace(tokenizer, vocab_file=str(directory))
-    prepared = [prepare(source.data, tokenizer, data_dir, progress) for source in sources]
+    prepared = [prepare_corpus(source.data, tokenizer, data_dir, progress) for source in sources]
     tokens = [corpus.stores["train"].tokens for corpus in prepared]
     blocks = block_counts(mixing_weights([source.weight for source in sources], tokens, temperature, size_cap))
     weights = np.array(blocks) / sum(blocks) / tokens * sum(tokens)

@@ -30,7 +30,7 @@ SUFFIX = ".beam"  # of the folder of an unfinished build
 
 def build(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | pathlib.Path, runner: Runner,
           progress: Progress | None = None) -> tuple[str, dict[str, dict[str, float]]]:
-    """Builds the stores of `prepare.prepare` on Apache Beam, if they are missing, and in `data_dir` itself if that is
+    """Builds the stores of `prepare_corpus` on Apache Beam, if they are missing, and in `data_dir` itself if that is
     remote. Opens nothing.
 
     Returns:
@@ -46,7 +46,7 @@ def build(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | pa
                         "the words outside of the vocabulary; build them on one machine, without --runner")
     if not runner.local:
         check_shared(str(data_dir), runner)
-    prepare_corpus(data, runner)
+    prepare_files(data, runner)
     corpus = corpora.open_corpus(data)
     data, described = prepare.choose_sentences(data, corpus)
     if not runner.local:
@@ -78,11 +78,11 @@ def build(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | pa
     return target.path, totals
 
 
-def prepare_corpus(data: corpora.Config, runner: Runner) -> None:
+def prepare_files(data: corpora.Config, runner: Runner) -> None:
     """Prepares a TFDS dataset that is itself built by a Beam pipeline, if it is not prepared. TFDS writes
     ArrayRecord to local disks alone, so other machines need a prepared one: raises UserError if it is not."""
     if runner.local:
-        corpora.CORPORA[data.corpus].prepare(data, runners.create(runner), runners.make_options(runner))
+        corpora.CORPORA[data.corpus].prepare_files(data, runners.create(runner), runners.make_options(runner))
     else:
         corpora.check_present(data)
 
