@@ -23,14 +23,13 @@ import jax
 
 from lmrep.commands import embed, inspect, report
 from lmrep.core import remote
-from lmrep.core.errors import RunFault, UserError
+from lmrep.core.errors import RunFault
 from lmrep.core.files import write_json
 from lmrep.core.host import check_address_space, check_backend, default_data_dir
 from lmrep.core.params import count
 from lmrep.core.paths import as_path
 from lmrep.core.remote_cache import local_data_dir
 from lmrep.core.sharding import describe_sizes, make_mesh
-from lmrep.data import in_memory
 from lmrep.distributed.agreement import by_first_process
 from lmrep.distributed.process_group import agreed, agreement
 from lmrep.distributed.watchdog import Watch
@@ -133,7 +132,7 @@ def train(
     # A local copy of a workdir in a remote store is trained.
     url, data_dir = remote.as_url(as_path(directory)), Path((data_dir and as_path(data_dir)) or default_data_dir())
     if data is not None:
-        experiment = _with_data(experiment, data, local_data_dir(data_dir))
+        experiment = build.with_data(experiment, data, local_data_dir(data_dir))
     with remote_workdir.training(url) if url else contextlib.nullcontext() as there:
         directory, open_checkpoints = (there.directory, there.checkpoints) if url else (
             Path(as_path(directory)), Checkpoints)
@@ -146,18 +145,6 @@ def train(
         checks.check_same_record(prepared.record)
         reached = _train(prepared, directory, checkpoints, sizes, command, profile, local=not url)
         return _finish(directory, url, data_dir, prepared.data, reached)
-
-
-def _with_data(experiment: Experiment, data: Mapping[str, Iterable], data_dir: Path) -> Experiment:
-    """Returns an experiment that reads examples or texts given in memory, which are written to the data directory."""
-    if experiment.sources:
-        raise UserError("data is given, and config.sources names the files of a mixture; leave one out")
-    if experiment.labelled:
-        needed = task_data.task_of(experiment).needed(task_data.config_of(experiment))
-        config = in_memory.store_records(data, experiment.data, needed, data_dir)
-    else:
-        config = in_memory.store_texts(data, experiment.data, data_dir)
-    return dataclasses.replace(experiment, data=config)
 
 
 class _Prepared(NamedTuple):

@@ -13,6 +13,7 @@ import lmrep
 from lmrep import api
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import flatten
+from lmrep.experiment import build
 from lmrep.layers.attention import AttentionMask
 from lmrep.models.base import Inputs
 from lmrep.storage.checkpoints import Checkpoints
@@ -162,7 +163,7 @@ def test_records_in_memory_are_trained_on_and_resumed_as_their_files_are(tmp_pat
     with pytest.raises(UserError, match=r"data\.train: .* -> .*, with other examples"):
         train({**data, "train": data["train"][1:]})
     with pytest.raises(UserError, match=r"config\.sources names the files of a mixture; leave one out"):
-        api._with_data(SimpleNamespace(sources=["a"]), data, tmp_path)
+        build.with_data(SimpleNamespace(sources=["a"]), data, tmp_path)
 
 
 # Functions of commands

@@ -33,7 +33,7 @@ def config(config_dict: Mapping[str, Any]) -> Result:
     def duration(steps: int) -> str:
         if steps < experiments.UNKNOWN_STEPS:
             return f"{steps:,} steps"
-        if not experiment.labelled:
+        if experiment.budget:
             return f"as many steps as {experiment.budget} allow"
         return f"{experiment.epochs:g} epochs" if experiment.epochs else "epochs by the number of examples"
 

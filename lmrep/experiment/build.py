@@ -2,7 +2,7 @@
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +16,7 @@ from lmrep.core.errors import UserError
 from lmrep.core.progress import ProgressReporter
 from lmrep.core.remote_cache import local_data_dir
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.data import corpora, formats, loader, tokenizers
+from lmrep.data import corpora, formats, in_memory, loader, tokenizers
 from lmrep.data.dataset import Dataset
 from lmrep.data.formats import batch_struct
 from lmrep.data.mixture import Mixture, Sources
@@ -87,6 +87,18 @@ def objective(
         return contracts.checked_predict(built, stage.objective_name) if stage.objective_name in TASKS else built
 
     return with_network_losses(make, network, stage.microbatches)
+
+
+def with_data(experiment: Experiment, data: Mapping[str, Iterable], data_dir: Path) -> Experiment:
+    """Returns an experiment that reads examples or texts given in memory, which are written to the data directory."""
+    if experiment.sources:
+        raise UserError("data is given, and config.sources names the files of a mixture; leave one out")
+    if experiment.labelled:
+        needed = task_data.task_of(experiment).needed(task_data.config_of(experiment))
+        config = in_memory.store_records(data, experiment.data, needed, data_dir)
+    else:
+        config = in_memory.store_texts(data, experiment.data, data_dir)
+    return dataclasses.replace(experiment, data=config)
 
 
 def prepare_data(

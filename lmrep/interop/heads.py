@@ -90,6 +90,8 @@ class TaskHead(NamedTuple):
     part: str = ""  # begins the paths, below the task's, that only this head of the task has
 
 
+# Not rows of `HEADS`: their parameters and logits depend on the config and the labels of a checkpoint too, which
+# `PublishedTask` has.
 TASK_HEADS = {
     "classification": TaskHead("class logits", True, problem_type="single_label_classification",
                                specific_params=("end_of_text",)),
