@@ -27,6 +27,9 @@ On two cores, in minutes, on the documentation that comes with Python:
 
     lmrep train --config=experiments/albert.py:size=tiny --workdir=runs/albert-tiny
 
+size=tiny sets steps=400, batch_size=32, length=64, vocab_size=2048, learning_rate=0.01, layers=2, width=128, heads=4,
+mlp=512 and embedding=64.
+
 Choices after the colon, which make each of the paper's ablations one flag:
 
     size       base large xlarge xxlarge; tiny: base scaled down for two cores

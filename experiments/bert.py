@@ -27,6 +27,9 @@ On two cores, in minutes, on the documentation that comes with Python:
 
     lmrep train --config=experiments/bert.py:size=tiny --workdir=runs/bert-tiny
 
+size=tiny sets steps=400, batch_size=32, length=32 (64 at the end), vocab_size=2048, learning_rate=0.002, layers=2,
+width=128, heads=4 and mlp=512.
+
 Choices after the colon:
 
     size       base bert_tiny mini small medium base_cased large large_cased; tiny: scaled down for two cores

@@ -23,6 +23,9 @@ On two cores, in minutes, on the documentation that comes with Python:
     lmrep train --config=experiments/bert.py:size=tiny,format=packed --workdir=runs/bert-tiny
     lmrep train --config=experiments/distilbert.py:size=tiny,teacher=runs/bert-tiny --workdir=runs/distilbert-tiny
 
+size=tiny sets steps=400, batch_size=32, length=64, vocab_size=2048, learning_rate=0.002, layers=2, width=128, heads=4
+and mlp=512.
+
 Choices after the colon; each of the paper's ablations is one flag:
 
     teacher    a workdir or a Hugging Face directory

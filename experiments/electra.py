@@ -24,6 +24,9 @@ On two cores, in minutes, on the documentation that comes with Python:
 
     lmrep train --config=experiments/electra.py:size=tiny --workdir=runs/electra-tiny
 
+size=tiny sets steps=600, batch_size=32, length=64, vocab_size=2048, learning_rate=0.0007, layers=2, width=128, mlp=512
+and embedding=64.
+
 After its 600 steps of 32 x 64 tokens the discriminator's loss is 0.368, and that of a constant 0.394; its accuracy is
 86.68 % (a constant: 86.62 %), and it finds 3.1 % of the replaced tokens and takes 0.4 % of the others for replaced. The
 generator's loss is 5.67 (predicting by frequency: 6.02). At a rate of 2e-3 without bias correction the discriminator

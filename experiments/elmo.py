@@ -27,6 +27,8 @@ On two cores, in minutes, on the documentation that comes with Python:
 
     lmrep train --config=experiments/elmo.py:size=tiny,tokenizer=elmo_text --workdir=runs/elmo-tiny
 
+size=tiny sets steps=1000, batch_size=64, length=20, vocab_size=8000, learning_rate=0.2, width=64 and cell=256.
+
 Choices after the colon; each ablation is one flag:
 
     size       original (cell 4096, output 512) medium (2048, 256) small (1024, 128); tiny: for two cores

@@ -15,6 +15,9 @@ On two cores, in minutes, on the documentation that comes with Python:
 
     lmrep train --config=experiments/lstm_lm.py:size=tiny --workdir=runs/lstm-tiny
 
+size=tiny sets steps=400, batch_size=32, length=64, vocab_size=2048, learning_rate=0.01, layers=1, width=256 and
+embedding=128.
+
 Choices after the colon:
 
     size       medium large; tiny: one layer for two cores

@@ -14,6 +14,8 @@ On two cores, in minutes, on the documentation that comes with Python:
 
     lmrep train --config=experiments/rnn_lm.py:size=tiny --workdir=runs/rnn-tiny
 
+size=tiny sets steps=400, batch_size=32, length=64, vocab_size=2048, learning_rate=0.002, width=256 and embedding=128.
+
 Choices after the colon:
 
     size       small (width 200) medium (width 650); tiny: for two cores

@@ -20,6 +20,9 @@ On two cores, in minutes, on the documentation that comes with Python:
 
     lmrep train --config=experiments/spanbert.py:size=tiny --workdir=runs/spanbert-tiny
 
+size=tiny sets steps=400, batch_size=32, length=64, vocab_size=2048, learning_rate=0.002, layers=2, width=128, heads=4
+and mlp=512.
+
 Choices after the colon, which make each of the paper's ablations one flag:
 
     size       base large (both cased); tiny: base scaled down for two cores

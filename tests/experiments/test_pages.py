@@ -105,6 +105,23 @@ def test_docstring_has_the_sizes_of_its_networks(page):
         assert [*map(float, values)] == [network[name] for name in names], size
 
 
+@pytest.mark.parametrize("page", [page for page, file in FILES.items() if "size=tiny sets " in file.read_text()])
+def test_docstring_has_the_numbers_of_the_tiny_size(page):
+    sentence = re.search(r"^size=tiny sets (.*\n)+", FILES[page].read_text(), re.MULTILINE)[0]
+    experiment = load(page, "size=tiny")
+    values = {**vars(experiment), **experiment.model, "vocab_size": experiment.tokenizer.vocab_size,
+              "learning_rate": experiment.optimizer.learning_rate}
+    pairs = dict(re.findall(r"(\w+)=(\d[\d.]*\d|\d)", sentence.removeprefix("size=tiny")))
+    assert {"steps", "batch_size", "length", "vocab_size", "learning_rate", "width"} <= pairs.keys()
+    assert {name: float(value) for name, value in pairs.items()} == {name: values[name] for name in pairs}
+
+
+def test_pages_of_pretraining_state_the_numbers_of_their_tiny_size():
+    unstated = [page for page, file in FILES.items() if page not in TASKS and "tiny" in declared(page).get("size", ())
+                and "size=tiny sets " not in file.read_text()]
+    assert unstated == ["quickstart.py"]  # it is small without
+
+
 @pytest.mark.parametrize("page", FILES)
 def test_docstring_has_the_command_that_runs_it(page):
     text = FILES[page].read_text()
