@@ -36,7 +36,7 @@ from lmrep.distributed.watchdog import Watch
 from lmrep.experiment import budget, build, checks, frozen, inspection, shapes, small_networks, task_data
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, own_tokenizer
-from lmrep.experiment.record import UNKNOWN_STEPS, Data
+from lmrep.experiment.record import ALL_OBJECTIVES, UNKNOWN_STEPS, Data
 from lmrep.inference import evaluate_task, feature_cache, prompts
 from lmrep.inference.evaluate import evaluate, other_corpus
 from lmrep.inference.load import load
@@ -245,7 +245,8 @@ def _finish(directory: Path, url: str | None, data_dir: Path, data: Data, reache
         _report(directory, data_dir)
     if data.records:
         return outcome._replace(splits=tuple(data.splits))
-    texts = prompts.sample_prompts(experiment.samples, experiments.capabilities(experiment), data.corpus,
+    capabilities = ALL_OBJECTIVES[experiments.resolve_stages(experiment)[-1].objective_name].capabilities
+    texts = prompts.sample_prompts(experiment.samples, capabilities, data.corpus,
                                    experiments.build_model(experiment).max_length)
     return outcome._replace(
         prompts=tuple(texts), splits=tuple(name for name, store in data.splits.items() if store.tokens))
@@ -272,7 +273,7 @@ def _results(directory: Path, run: Run | None, data: Data, outcome: Outcome) -> 
                   "intervals": intervals["validation"]}
         bag = evaluate_task.compare_with_bag_of_words(directory, data)
         outcome = outcome._replace(**fields)
-    metrics = task_data.metrics(experiment, experiments.resolve_stages(experiment)[-1].objective_name)
+    metrics = experiment.metrics(experiments.resolve_stages(experiment)[-1].objective_name)
     rows = verdict.comparison(
         metrics, outcome.before, outcome.after, before_step=outcome.before_step,
         step=outcome.best_step or outcome.steps, intervals=outcome.intervals, bag=bag,

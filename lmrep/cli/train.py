@@ -40,7 +40,6 @@ def run(arguments: Arguments) -> int:
     config = process_group.agreed(arguments.load_config)
 
     from lmrep import api
-    from lmrep.experiment import task_data
 
     if process_group.first():  # of the other processes, warnings alone are shown
         show_messages()
@@ -49,7 +48,7 @@ def run(arguments: Arguments) -> int:
         return 0
     experiment, alone = api.experiments.parse(config), not process_group.joined()
     objective = api.experiments.resolve_stages(experiment)[-1].objective_name
-    print(summary(outcome, task_data.metrics(experiment, objective)))
+    print(summary(outcome, experiment.metrics(objective)))
     if outcome.prompts and alone:  # one of several processes does not make the others wait
         print(samples(api.load(workdir), outcome.prompts))
     text = next(iter(outcome.prompts), outcome.example)

@@ -190,7 +190,7 @@ def _stage(
 ) -> Stage:
     """Builds one stage; `stage` is of the experiment that the data completed."""
     experiment, vocabulary = data.experiment, data.tokenizer.vocabulary
-    metrics = COMMON | task_data.metrics(experiment, stage.objective_name)
+    metrics = COMMON | experiment.metrics(stage.objective_name)
     built = objective(stage, network, vocabulary, frozen)
     optimizer = optimizers.build(stage.optimizer, built.specs, schedule_steps)
     held_out, limit, struct, score = data.splits.get("validation"), experiment.evaluation.examples or None, {}, None
@@ -212,7 +212,7 @@ def _stage(
         train = plan(stage, data.splits["train"], experiment.seed, data_dir)
         held_out = plan(stage, held_out, experiment.evaluation.seed, data_dir, once=True) if (
             held_out is not None and held_out.tokens and not experiment.overfit) else None
-        contracts.check_plan(stage, train)
+        contracts.check_plan(stage.format_name, stage.format, stage.length, train)
         if train.examples < stage.batch_size:
             raise UserError(f"the training split makes {train.examples:,} examples of length {stage.length}, fewer "
                             f"than batch_size={stage.batch_size}; give more text, or lower batch_size or length")

@@ -20,7 +20,7 @@ from lmrep.distributed import process_group
 from lmrep.experiment import config as experiments
 from lmrep.experiment import task_data
 from lmrep.experiment.config import Experiment
-from lmrep.experiment.record import Data, TaskExperiment
+from lmrep.experiment.record import ALL_OBJECTIVES, Data, TaskExperiment
 from lmrep.metrics import COMMON, Metric
 from lmrep.storage import provenance
 from lmrep.storage.workdir import CONFIG, SWEEP, check_not_published, read_config
@@ -44,8 +44,9 @@ def check_vocabulary(experiment: Experiment) -> None:
 def check_samples(experiment: Experiment, tokenizer: tokenizers.Tokenizer) -> None:
     """Refuses sample texts that the trained model could not take. Raises UserError."""
     max_length = experiments.build_model(experiment).max_length
+    objective = ALL_OBJECTIVES[experiments.resolve_stages(experiment)[-1].objective_name]
     for text in experiment.samples:
-        accepting = [capability for capability in experiments.capabilities(experiment) if capability.accepts(text)]
+        accepting = [capability for capability in objective.capabilities if capability.accepts(text)]
         if accepting:
             accepting[0].check([text], tokenizer, max_length)
 
@@ -65,7 +66,7 @@ def metrics(experiment: Experiment) -> dict[str, Metric]:
     """Returns the metrics of a run by name: those of the trainer and of the stages' objectives."""
     known = dict(COMMON)
     for stage in experiments.resolve_stages(experiment):
-        known |= task_data.metrics(experiment, stage.objective_name)
+        known |= experiment.metrics(stage.objective_name)
     return known
 
 

@@ -36,7 +36,6 @@ from lmrep.layers.attention_backends import AUTO, EVERYWHERE, Choice
 from lmrep.layers.attention_backends import resolve as choose_attention
 from lmrep.models import MODELS, PRESETS
 from lmrep.models.base import Context, Model, ModelDef, check_context
-from lmrep.objectives.base import Capability
 from lmrep.storage.workdir import CONFIG, RunRecord, read_config
 from lmrep.tasks import TASKS
 from lmrep.training.faults import check as check_faults
@@ -225,11 +224,6 @@ def resolve_stages(experiment: Experiment) -> list[StagePlan]:
             optimizer=optimizers.read_changes(experiment.optimizer, stage.optimizer, f"{where}.optimizer"),
             start=stage.start))
     return plans
-
-
-def capabilities(experiment: Experiment) -> tuple[Capability, ...]:
-    """Returns what the trained model can do."""
-    return ALL_OBJECTIVES[resolve_stages(experiment)[-1].objective_name].capabilities
 
 
 def schedule_steps(stages: Sequence[StagePlan], i: int) -> int:

@@ -334,18 +334,18 @@ def _check_held_out(objective: Objective, prepared: Batch, what: str) -> None:
                         "tokens [b, t] and of positions and targets [b, m]; correct this component")
 
 
-def check_plan(stage: StagePlan, plan: Any) -> None:
-    """Checks that a plan gives the fields that its format promises. Raises UserError."""
-    form = ALL_FORMATS[stage.format_name]
-    what = described("format", stage.format_name, form.config)
+def check_plan(name: str, config: Any, length: int, plan: Any) -> None:
+    """Checks that a plan of a format with a config gives the fields that the format promises. Raises UserError."""
+    form = ALL_FORMATS[name]
+    what = described("format", name, form.config)
     with faults_of(what, form.config):
-        promised = batch_struct(form.fields(stage.format), False, b=1, t=stage.length)
+        promised = batch_struct(form.fields(config), False, b=1, t=length)
         batch = P.flatten(plan.gather(np.array([-1]), plan.batch_length(np.array([-1]))))
-    for name, struct in P.flatten(promised).items():
-        if name not in batch:
-            raise UserError(f"{what}: its row promises the batch field {name!r}, which its plan does not give; "
+    for field, struct in P.flatten(promised).items():
+        if field not in batch:
+            raise UserError(f"{what}: its row promises the batch field {field!r}, which its plan does not give; "
                             "correct this component")
-        given = batch[name]
+        given = batch[field]
         if given.shape != struct.shape or given.dtype != struct.dtype:
-            raise UserError(f"{what}: the batch field {name!r} of its plan is {given.dtype}{list(given.shape)}; "
+            raise UserError(f"{what}: the batch field {field!r} of its plan is {given.dtype}{list(given.shape)}; "
                             f"expected {struct.dtype}{list(struct.shape)}; correct this component")

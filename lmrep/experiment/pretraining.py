@@ -138,7 +138,11 @@ def finish(config: ml_collections.ConfigDict, chosen: SimpleNamespace) -> ml_col
     """Adjusts the numbers that a page assigned to the choices, in place, and returns the config.
 
     A network chosen with `model=` gets positions for the page's sequences. With `data=python_docs`, a batch has at most
-    256 sequences. A run is saved and validated about a hundred times. size=tiny is scaled down (`scale_down`).
+    256 sequences. A run is saved and validated about a hundred times.
+
+    With size=tiny, two cores train the recipe within minutes: length, batch, vocabulary, steps, learning rate, warm-up
+    and the intervals of saving and validation are scaled down, and the network gets the sizes, initial weights and
+    dropout of `ModelDef.tiny`. Objective, format, optimizer and kind of tokenizer stay.
     """
     if chosen.model and config.model.get("max_length"):
         lengths = (config.length, *(stage["length"] or 0 for stage in config.stages))
@@ -146,19 +150,10 @@ def finish(config: ml_collections.ConfigDict, chosen: SimpleNamespace) -> ml_col
     if chosen.data == "python_docs":
         config.batch_size = min(config.batch_size, PYTHON_DOCS_BATCH)
     config.checkpoint.every = config.evaluation.every = min(10_000, max(1_000, config.steps // 100))
-    if chosen.size == "tiny":
-        scale_down(config)
-    return config
-
-
-def scale_down(config: ml_collections.ConfigDict, steps: int = 400) -> None:
-    """Scales a published recipe down, in place, so that two cores train it within minutes.
-
-    The network gets the sizes, initial weights and dropout of `ModelDef.tiny`. Length, batch, vocabulary, steps,
-    learning rate, warm-up and the intervals of saving and validation change too. Objective, format, optimizer and kind
-    of tokenizer stay.
-    """
-    config.steps, config.length, config.batch_size = steps, 64, 32
+    if chosen.size != "tiny":
+        return config
+    config.steps, config.length, config.batch_size = 400, 64, 32
+    config.checkpoint.every = config.evaluation.every = 100
     if any(stage["length"] for stage in config.stages):
         config.length = 32
         config.stages = tuple({**stage, "length": stage["length"] and 64} for stage in config.stages)
@@ -169,7 +164,7 @@ def scale_down(config: ml_collections.ConfigDict, steps: int = 400) -> None:
     config.tokenizer.vocab_size = 2048
     config.optimizer.learning_rate = OPTIMIZERS[config.optimizer.name].tiny_rate
     config.optimizer.schedule.update({"warmup": 0, "warmup_fraction": 0.1})
-    config.checkpoint.every = config.evaluation.every = max(1, steps // 4)
+    return config
 
 
 def has_pair_label(format: str) -> bool:

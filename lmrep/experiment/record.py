@@ -24,12 +24,14 @@ from lmrep.data.records.examples import Examples
 from lmrep.data.store.prepare import Prepared
 from lmrep.data.store.token_store import Store
 from lmrep.layers.stack import Execution
+from lmrep.metrics import Metric
 from lmrep.models import pretrained_models
 from lmrep.objectives import OBJECTIVES
 from lmrep.objectives.base import Capability, ObjectiveDef
 from lmrep.optimizers import OptimizerConfig, adamw
 from lmrep.tasks import TASKS
 from lmrep.tasks.base import FORMAT
+from lmrep.tasks.mixture import mixed
 from lmrep.training.config import CheckpointConfig, CostConfig, EvaluationConfig, LogConfig
 from lmrep.training.faults import FaultsConfig
 
@@ -191,6 +193,10 @@ class Experiment:
                            read(type(self.data), base | source.data, f"config.sources.{i}.data"))
                 for i, source in enumerate(self.sources)]
 
+    def metrics(self, objective: str) -> dict[str, Metric]:
+        """Returns the metrics of an objective of the experiment, by name."""
+        return dict(ALL_OBJECTIVES[objective].metrics)
+
     def check(self) -> None:
         """Checks the fields that only this kind of experiment, pretraining or a task, has. Raises UserError."""
         if self.model["name"] not in pretrained_models():
@@ -248,6 +254,13 @@ class TaskExperiment(Experiment):
         changes = [(source.objective, f"config.sources.{i}.objective") for i, source in enumerate(self.sources)]
         return [data_set._replace(objective=read(config, shared | fields, path)) for data_set, (fields, path) in zip(
             super().data_sets(), changes or [({}, "config.objective")], strict=True)]
+
+    def metrics(self, objective: str) -> dict[str, Metric]:
+        """Returns the metrics of the task, for a mixture also those of each source."""
+        if not self.sources:
+            return super().metrics(objective)
+        return dict(mixed(TASKS[objective], {source.name: source.objective for source in self.data_sets()})
+                    .objective.metrics)
 
     def check(self) -> None:
         """Checks the fields that only a task has. Raises UserError."""

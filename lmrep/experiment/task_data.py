@@ -22,8 +22,7 @@ from lmrep.data.tokenizers import Tokenizer
 from lmrep.experiment import config as experiments
 from lmrep.experiment import contracts, small_networks
 from lmrep.experiment.config import Experiment, StagePlan
-from lmrep.experiment.record import ALL_OBJECTIVES, Data
-from lmrep.metrics import Metric
+from lmrep.experiment.record import Data
 from lmrep.models.base import Model
 from lmrep.tasks import TASKS, word_features
 from lmrep.tasks.base import TaskDef, TextEncoder, resolve_long
@@ -260,12 +259,6 @@ def config_of(experiment: Experiment, source: str = "") -> Any:
 
 def _configs(experiment: Experiment) -> dict[str, Any]:
     return {data_set.name: data_set.objective for data_set in experiment.data_sets()}
-
-
-def metrics(experiment: Experiment, objective: str) -> dict[str, Metric]:
-    """Returns the metrics of an objective of the experiment, by name."""
-    task = experiment.objective["name"] in TASKS
-    return dict((task_of(experiment).objective if task else ALL_OBJECTIVES[objective]).metrics)
 
 
 def data_of(experiment: Experiment, source: str = "") -> dict[str, labelled_data.Config]:

@@ -151,7 +151,7 @@ def start_state(stage: Stage, previous: TrainState | None, mesh: Mesh, seed: int
     """Makes the state at the first step of `stage`, on the mesh. It continues with the parameters and moments of
     `previous`, the last state of the stage before, or copies some of these parameters and initializes the others by
     `seed`."""
-    layout = _layout(stage, mesh)
+    layout = states.layout(stage.objective, stage.optimizer, stage.batch_size, mesh)
     if previous is not None and stage.start is None:
         params = states.trainable(previous.params) | frozen_params(stage)
         params = jax.device_put(set_params(params, stage.init_values), layout.params)
@@ -170,11 +170,7 @@ def start_state(stage: Stage, previous: TrainState | None, mesh: Mesh, seed: int
 def restore_state(stage: Stage, checkpoints: "Checkpoints", step: int, mesh: Mesh) -> tuple[TrainState, dict]:
     """Restores (the state of checkpoint `step` with the stage's frozen parameters, the checkpoint's `meta`). Raises as
     `Checkpoints.restore`."""
-    target = states.abstract(stage.objective, stage.optimizer, stage.batch_size, mesh)
-    state, meta = checkpoints.restore(step, states.saved(target))
-    params = jax.device_put(state.params | frozen_params(stage), _layout(stage, mesh).params)
+    built = stage.objective, stage.optimizer, stage.batch_size, mesh
+    state, meta = checkpoints.restore(step, states.saved(states.abstract(*built)))
+    params = jax.device_put(state.params | frozen_params(stage), states.layout(*built).params)
     return state.replace(params=params), meta
-
-
-def _layout(stage: Stage, mesh: Mesh) -> TrainState:
-    return states.layout(stage.objective, stage.optimizer, stage.batch_size, mesh)

@@ -8,7 +8,6 @@ from typing import NamedTuple
 from lmrep import metrics as definitions
 from lmrep.analysis.report.run_data import RunData, unigram_loss
 from lmrep.config.record import flatten_config
-from lmrep.experiment import task_data
 from lmrep.experiment.record import ALL_OBJECTIVES, RESUMABLE_FIELDS
 from lmrep.metrics import COMMON, UNIGRAM_LOSS, Judgement, Metric, baseline_names, is_token_loss, verdict
 from lmrep.metrics.verdict import Row
@@ -28,7 +27,7 @@ def declared(run: RunData) -> dict[str, Metric]:
     stages = [stage.objective_name for stage in run.stages if stage is not run.stage]
     names = dict.fromkeys([*stages, run.stage.objective_name])
     objectives = {name: metric for objective in names
-                  for name, metric in task_data.metrics(run.experiment, objective).items()}
+                  for name, metric in run.experiment.metrics(objective).items()}
     return {name: metric for name, metric in (objectives | dict(COMMON) | TIMING).items() if name not in NOT_METRICS}
 
 
