@@ -107,7 +107,7 @@ def test_docstring_has_the_sizes_of_its_networks(page):
 
 @pytest.mark.parametrize("page", [page for page, file in FILES.items() if "size=tiny sets " in file.read_text()])
 def test_docstring_has_the_numbers_of_the_tiny_size(page):
-    sentence = re.search(r"^size=tiny sets (.*\n)+", FILES[page].read_text(), re.MULTILINE)[0]
+    sentence = re.search(r"^size=tiny sets (.+\n)+", FILES[page].read_text(), re.MULTILINE)[0]
     experiment = load(page, "size=tiny")
     values = {**vars(experiment), **experiment.model, "vocab_size": experiment.tokenizer.vocab_size,
               "learning_rate": experiment.optimizer.learning_rate}
