@@ -63,21 +63,17 @@ def default_config(
       optimizer: a recipe of a row of `lmrep.optimizers.OPTIMIZERS`.
       layout: of the mesh, as `parse_mesh` takes it.
     """
-    def section(name: str, record: Any) -> dict[str, Any]:
-        return {"name": name, **dataclasses.asdict(record)}
-
     if preset in MODELS:
-        model = section(preset, MODELS[preset].config())
+        name, network = preset, MODELS[preset].config()
     else:
-        network = choose(PRESETS, preset, "model")
-        model = section(network.model, network.config)
+        name, network = choose(PRESETS, preset, "model").model, PRESETS[preset].config
+    sections = {"model": (name, network),
+                "objective": (objective, choose(ALL_OBJECTIVES, objective, "objective").config()),
+                "format": (format, choose(ALL_FORMATS, format, "format").config())}
     fields = dataclasses.asdict(record_of({"objective": {"name": objective}})()) | {
-        "model": model,
-        "objective": section(objective, choose(ALL_OBJECTIVES, objective, "objective").config()),
-        "format": section(format, choose(ALL_FORMATS, format, "format").config()),
-        "optimizer": dataclasses.asdict(optimizers.recipe(optimizer)),
-        "mesh": parse_mesh(layout),
-    }
+        section: {"name": name, **dataclasses.asdict(record)} for section, (name, record) in sections.items()
+    } | {"optimizer": dataclasses.asdict(optimizers.recipe(optimizer)), "mesh": parse_mesh(layout)}
+    model = fields["model"]
     carried, form = MODELS[model["name"]].carried_field, ALL_FORMATS[format]
     if carried and form.contiguous(form.config()):
         model[carried] = 0 if form.advance(form.config(), 2) == 2 else -1
