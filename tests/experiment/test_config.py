@@ -35,7 +35,8 @@ def test_config_spells_out_every_field_and_reads_back_as_itself():
     """Nothing is decided by fields that a config lacks."""
     for preset in PRESETS:
         for optimizer in recipes():
-            own = {"elmo": ("bidirectional", "sentence_stream"), "transformer_xl": ("causal", "stream"),
+            own = {"elmo": ("bidirectional", "sentence_stream"),
+                   **dict.fromkeys(("transformer_xl", "awd_lstm"), ("causal", "stream")),
                    **dict.fromkeys(("t5", "transformer", "cove"), ("span_corruption", "stream"))}
             config = default_config(preset, *own.get(PRESETS[preset].family, ("masked", "segment_pair")), optimizer)
             config.tokenizer.name = PRESETS[preset].tokenizer
@@ -244,8 +245,8 @@ def test_published_sizes_are_not_beyond_memory(monkeypatch):
     monkeypatch.setattr(experiments, "host_memory", lambda: 4 * 10**9)
     for preset in PRESETS:
         if not preset.startswith("elmo"):
-            objectives = {"gpt": "causal", "gpt2": "causal", "transformer_xl": "causal", "t5": "span_corruption",
-                          "transformer": "span_corruption", "cove": "span_corruption"}
+            objectives = {"gpt": "causal", "gpt2": "causal", "transformer_xl": "causal", "awd_lstm": "causal",
+                          "t5": "span_corruption", "transformer": "span_corruption", "cove": "span_corruption"}
             parse(default_config(preset, objectives.get(PRESETS[preset].family, "masked"), optimizer="adamw"))
 
 
