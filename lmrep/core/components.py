@@ -61,12 +61,15 @@ def check_build(
 ) -> None:
     """Raises UserError if `build`, the component's function called `name`, cannot be called with these arguments, and
     these by keyword."""
+    signature = inspect.signature(build)
     try:
-        inspect.signature(build).bind(*arguments, **dict.fromkeys(keywords))
+        signature.bind(*arguments, **dict.fromkeys(keywords))
     except TypeError:
+        bound = build.keywords if isinstance(build, functools.partial) else {}
+        names = inspect.Signature([parameter.replace(annotation=parameter.empty, default=parameter.empty)
+                                   for parameter in signature.parameters.values() if parameter.name not in bound])
         expected = ", ".join([*arguments, *(["*", *keywords] if keywords else [])])
-        raise UserError(f"{what}: its {name} takes {inspect.signature(build)}; expected ({expected}); correct this "
-                        "component") from None
+        raise UserError(f"{what}: its {name} takes {names}; expected ({expected}); correct this component") from None
 
 
 def check_built(what: str, built: Any, expected: type, name: str = "build") -> None:

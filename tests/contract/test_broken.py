@@ -3,6 +3,7 @@ message names the component and what is wrong."""
 
 import dataclasses
 import inspect
+from functools import partial
 
 import jax.numpy as jnp
 import optax
@@ -155,8 +156,8 @@ BROKEN = {
         (MODELS, "convolution", convolution.DEFINITION._replace(attention=lambda c: {"head_width": 8})), "convolution",
         "its attention returns dict; expected Needs of lmrep.layers.attention_backends"),
     "an encode that does not take positions": (
-        built(encode=lambda params, inputs, key=None, *, layers=False, attention=False: None), "convolution",
-        "its encode takes (params, inputs, key=None, *, layers=False, attention=False); expected (params, inputs, key, "
+        built(encode=partial(lambda params, inputs, key=None, *, layers=False, attention=False, c: None, c=0)),
+        "convolution", "its encode takes (params, inputs, key, *, layers, attention); expected (params, inputs, key, "
         "*, at, layers, attention)"),
     "a prepare of other arguments": (
         objective(prepare=lambda _: lambda batch: batch), "skip", "its prepare takes (batch); expected (keys, batch)"),
