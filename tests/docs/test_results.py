@@ -65,7 +65,7 @@ def run(home: Path, words: list[str]) -> str:
         "PYTHONPATH": str(ROOT), "OMP_WAIT_POLICY": "passive",  # threads of PyTorch that wait leave the cores to others
         "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=1"}
     result = subprocess.run([sys.executable, *words, "--tiny"], cwd=home, env=environment, text=True,
-                            capture_output=True, timeout=300)
+                            capture_output=True, timeout=900)
     logs = "".join(path.read_text()[-2000:] for path in home.rglob("*.log")) if result.returncode else ""
     assert result.returncode == 0, (words, result.stdout[-2000:], result.stderr[-2000:], logs)
     return result.stdout
@@ -106,7 +106,8 @@ def test_the_quick_start_prints_what_readme_shows(home):
     shutil.rmtree(home / "runs/quickstart")
     (shown,) = (block.text for block in blocks("text") if block.page == "README.md")
     words = shlex.split("train --config=experiments/quickstart.py --workdir=runs/quickstart")
-    printed = small.command(*world.tiny(words)).out
+    result = small.command(*world.tiny(words))
+    printed = result.err + result.out
 
     def forms(text):
         return {re.sub(r"[\d.,]+", "#", re.sub(r"\s+", " ", line.strip())) for line in text.splitlines()}
