@@ -225,7 +225,13 @@ def build(config: OptimizerConfig, specs: Tree, total_steps: int) -> optax.Gradi
     rule = multiplied(rule, {path: factor * decays[path] for path, factor in factors.items()})
     if config.ema:
         return averaging(rule, config.ema)
-    return row.average(config, rule) if row.average else rule
+    if row.average is None:
+        return rule
+    with faults_of(what, row.average):
+        rule = row.average(config, rule)
+        check_built(what, rule, optax.GradientTransformation, "average")
+        check_rule(rule, specs, what)
+    return rule
 
 
 def _described(name: str) -> str:

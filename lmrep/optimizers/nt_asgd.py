@@ -37,6 +37,11 @@ class Trigger(NamedTuple):
     rule: Any  # the state of the optimizer itself
 
 
+def direction(config: Config, specs: Tree) -> optax.GradientTransformation:
+    """Returns SGD's direction."""
+    return sgd.direction(config, specs)
+
+
 def average(config: Config, rule: optax.GradientTransformation) -> optax.GradientTransformation:
     """Adds the average to `rule`. After the trigger, `Averaged.count` is the number of averaged parameters."""
     def init(params: Tree) -> Averaged:
@@ -69,5 +74,5 @@ def after_validation(opt_state: Any, loss: float, rule: Rule) -> Any:
     return opt_state._replace(rule=trigger._replace(**jax.device_put(values, layout)))
 
 
-DEFINITION = OptimizerDef(sgd.direction, config=Config, average=average,
+DEFINITION = OptimizerDef(direction, config=Config, average=average,
                           rule=lambda config: Rule(after_validation=after_validation))
