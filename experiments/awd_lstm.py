@@ -20,7 +20,8 @@ The networks, in fields of config.model, with all parameters of pretraining:
     ptb        3   1150        400  10,000      0.4            0.25            0.4             0.5  24,221,600
     wt2        3   1150        400  33,278      0.4             0.2           0.65             0.5  33,556,078
 
-embedding_dropout is 0.1 in both. ULMFiT's language model (44,212,400 parameters) is model=awd_lstm_ulmfit.
+embedding_dropout is 0.1 in both. model=awd_lstm_ulmfit is the language model of ULMFiT (Howard and Ruder, 2018;
+44,212,400 parameters), whose optimizer the paper does not state.
 
 Expected: the paper has test perplexities per word of 57.3 (ptb) and 65.8 (wt2) with its full recipe; without varying
 lengths 58.9 and 66.2, without the second training 58.8 and 66.0, without averages 63.7 and 69.7. Nothing of this has
@@ -64,7 +65,7 @@ def get_config(argument=""):
     config.length = 70
     epochs, epoch, config.batch_size = {"ptb": (500, 554, 24), "wt2": (750, 373, 80)}[chosen.published]
     config.steps = epochs * epoch
-    config.objective.bias = True
+    config.objective.bias = chosen.preset != "awd_lstm_ulmfit"
     if chosen.format == "stream":
         config.format.order = chosen.order
     elif chosen.format == "stream_pair" and chosen.family == "awd_lstm":
