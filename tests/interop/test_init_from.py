@@ -101,7 +101,7 @@ def test_incompatible_network_settings_are_refused(home, tmp_path):
         lmrep.train(config_from_run(home, **{"model.heads": 2}), tmp_path / "run", data_dir=home / "data")
     assert not (tmp_path / "run").exists()
     source, network = init_from.load(home / "run"), experiments.model_config(experiments.parse(
-        config_from_run(home, **{"model.activation": "relu"})))
+        config_from_run(home, **{"model.activation": "relu"})).model)
     assert init_from.check_network(network, source) == ["  the network differs: activation 'gelu_tanh' -> 'relu'"]
 
 

@@ -233,7 +233,7 @@ def test_network_is_exported_as_an_equivalent_family(tmp_path, pad, changed, hea
 
 
 def test_quickstart_network_is_a_published_architecture():
-    config = experiments.model_config(experiments.parse(load(ROOT / "experiments/quickstart.py")), 64)
+    config = experiments.model_config(experiments.parse(load(ROOT / "experiments/quickstart.py")).model, 64)
     params = {path: np.zeros(spec.shape, np.float32) for path, spec in specs(config).items()
               if path.startswith(("encoder/", "objective/masked/"))}
     published, remarks = from_network(config, params, {"pad": 0, "cls": 2, "sep": 3}, "masked")
