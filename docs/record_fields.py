@@ -31,7 +31,7 @@ def _text(cls: griffe.Class, field: griffe.Attribute) -> str:
         limits = describe_bounds(bounds)
         return f"{bounds.help} (default `{field.value.arguments[0]}`{limits and f'; {limits}'})"
     lines = cls.module.filepath.read_text().splitlines()
-    comments = re.findall(r"  # (.*)", lines[field.lineno - 1])
+    comments = re.findall(r"  # (?:noqa: \S+ - )?(.*)", lines[field.lineno - 1])
     for line in reversed(lines[: field.lineno - 1]):
         if not line.strip().startswith("# "):
             break
