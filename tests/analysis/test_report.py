@@ -321,7 +321,7 @@ def test_losses_of_stages_with_another_objective_are_not_compared(data, predicte
 @pytest.mark.parametrize(("names", "texts"), [
     pytest.param(["checkpoints", "metrics.jsonl", "timing.jsonl"], [
         "holds no checkpoint yet", "It has not been trained."], marks=pytest.mark.slow),
-    (["tokenizer", "provenance.jsonl", "timing.jsonl"], [
+    (["tokenizer", "provenance.jsonl", "timing.jsonl", "cost.jsonl"], [
         "The tokenizer or the network could not be rebuilt", "No start is recorded", "Training time was not logged"]),
 ])
 def test_missing_data_is_reported(home, tmp_path, names, texts):

@@ -28,15 +28,21 @@ def build(home: Path) -> None:
     runs.copy("masked", home / "runs/downstream/pretrained")
     for seed in range(3):
         runs.copy("classification", home / f"runs/downstream/sst2_trees/pretrained-{seed}")
+    for name in ("bert_tiny", "mini"):
+        runs.copy("masked", home / f"runs/{name}")
     data_sets(home)
 
 
 def data_sets(home: Path) -> None:
-    """Two of the data sets that `downstream.py` and `features.py` read: sentiment trees and parts of speech."""
+    """Some of the data sets that `downstream.py`, `features.py` and `recipes.py` read: sentiment trees, parts of speech
+    and labelled sentences."""
     draw = random.Random(0)
     (home / "data/sst-trees").mkdir(parents=True)
     for split, count in (("train", 16), ("dev", 8)):
         trees = [f"({label} (2 {draw.choice(small.NOUNS)}) ({label} {('bad', 'good')[label > 2]}))"
                  for label in (draw.choice((0, 4)) for _ in range(count))]
         (home / f"data/sst-trees/{split}.txt").write_text("\n".join(trees) + "\n")
+    (home / "data/sentence-classification").mkdir()
+    (home / "data/sentence-classification/custrev.all").write_text("".join(
+        f"{each['label']} {each['text']}\n" for each in runs.labelled_texts(24, 0)))
     shutil.copytree(home / "blimp/data", home / "data/blimp")

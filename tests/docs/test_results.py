@@ -19,7 +19,6 @@ from tests.docs.documented import ROOT, blocks, tables
 MEASURED = {table.name: table for table in tables() if table.measured}
 COMMANDS = {name: re.findall(r"`((?:python|lmrep) [^`]*)`", table.below) for name, table in MEASURED.items()}
 MADE = {name: commands[0] for name, commands in COMMANDS.items() if commands}
-WITHOUT_TINY = "recipes.py"  # trains a grid of runs, and has no --tiny
 
 
 def test_tables_of_figures_are_those_of_the_results():
@@ -77,7 +76,7 @@ def cells(line: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "command"), [each for each in MADE.items() if WITHOUT_TINY not in each[1]])
+@pytest.mark.parametrize(("name", "command"), MADE.items())
 def test_the_command_prints_the_columns_of_the_table(name, command, home):
     program, *words = shlex.split(command)
     if program == "lmrep":  # a topology that needs no libtpu has the same columns
