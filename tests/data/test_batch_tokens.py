@@ -8,21 +8,12 @@ import pytest
 
 from lmrep.core.sharding import batch_sharding, make_mesh
 from lmrep.data import loader
-from lmrep.data.records import examples as records
 from lmrep.data.records.examples import arrange
 from lmrep.training.inputs import local_indices, to_global
 from tests.data.test_mixed_examples import units
 from tests.tasks import tiny
 
 LIMIT, SIZE = 192, 24
-
-
-@pytest.fixture(scope="module", autouse=True)
-def many_lengths():
-    """As with so much data that compiling more programs pays."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(records, "PROGRAM", 0)
-        yield
 
 
 @pytest.fixture(scope="module")

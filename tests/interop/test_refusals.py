@@ -310,7 +310,7 @@ COMMANDS = [
     (["{bert}", "{new}", "--part=generator"], ["--part", "--to=huggingface"]),
     (["{elmo}", "{new}", "--to=bilm"], ["{elmo}"]),
     (["{elmo_run}", "{new}"], ["{elmo_run}", "--to=bilm"]),
-    (["{elmo_run}", "{new}", "--to=huggingface"], ["'bilstm'", "transformer"]),
+    (["{elmo_run}", "{new}", "--to=huggingface"], ["bilstm", "transformer"]),
 ]
 
 

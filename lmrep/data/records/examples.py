@@ -148,8 +148,10 @@ class Examples(Dataset):
     @functools.cached_property
     def _buckets(self) -> tuple[int, ...]:
         """The padded lengths, ascending; the last is `length`. Those of BUCKETS for which the padded tokens of an epoch
-        and the programs cost least."""
+        and the programs cost least; all of them for units with a source, which have another length."""
         candidates = [*(bucket for bucket in BUCKETS if bucket < self.length), self.length]
+        if self.units.source is not None:
+            return tuple(candidates)
         covered = [0, *np.searchsorted(np.sort(self.lengths), candidates, side="right").tolist()]
         best = [(0, ())]  # of the sequences up to each candidate: (cost, lengths)
         for i, bucket in enumerate(candidates, 1):
