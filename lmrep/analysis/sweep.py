@@ -188,6 +188,11 @@ def within_noise(leader: Summary, summaries: Sequence[Summary]) -> list[Summary]
     return [summary for summary in others if not _differ(leader.values, summary.values)]
 
 
+def single_run(leader: Summary, summary: Summary) -> bool:
+    """Returns whether one of two settings has a single run, so that the noise between seeds is not known."""
+    return min(len(leader.values), len(summary.values)) < 2
+
+
 def _differ(a: Sequence[float], b: Sequence[float]) -> bool:
     """Returns whether the means of two samples differ significantly."""
     if min(len(a), len(b)) < 2:
@@ -208,7 +213,8 @@ def table(summaries: Sequence[Summary], metric: Metric) -> str:
     """Formats a line for each setting. Marks the best one, or the leading one and those within its noise."""
     leader = leading(summaries, metric)
     near = within_noise(leader, summaries) if leader else []
-    marks = {id(leader): "leads" if near else "best", **{id(summary): "within the noise" for summary in near}}
+    marks = {id(leader): "leads" if near else "best",
+             **{id(summary): "one run" if single_run(leader, summary) else "within the noise" for summary in near}}
 
     def text(value: float | None) -> str:
         return "" if value is None else format(value, metric.format)

@@ -207,10 +207,13 @@ def _describe(sweep: Sweep) -> str:
     lines = [f"\n{metric.title} ({name}) on the validation split, {direction} is better:\n",
              analysis.table(summaries, metric), ""]
     if leader := analysis.leading(summaries, metric):
-        near = [summary.setting.name for summary in analysis.within_noise(leader, summaries)]
+        near = analysis.within_noise(leader, summaries)
+        noisy = [summary.setting.name for summary in near if not analysis.single_run(leader, summary)]
+        noise = f", within the noise of {shorten(', '.join(noisy), MAX_WIDTH)}" if noisy else ""
+        unknown = "; the noise between seeds is not known of settings with one run" if len(noisy) < len(near) else ""
         lines.append(f"best on the validation split: {leader.setting.name}" if not near else
-                     f"no setting is best: {leader.setting.name} leads on the validation split, within the noise of "
-                     f"{shorten(', '.join(near), MAX_WIDTH)}; more seeds (--seeds=0-4) may tell them apart")
+                     f"no setting is best: {leader.setting.name} leads on the validation split{noise}{unknown}; more "
+                     "seeds (--seeds=0-4) may tell them apart")
     if fields := analysis.incomparable(plan):
         lines.append(f"settings differ in {', '.join(fields)}, by which validation examples or targets can differ; "
                      "then these figures cannot be compared")
