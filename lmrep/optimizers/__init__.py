@@ -49,6 +49,8 @@ SCHEDULES: dict[str, ScheduleDef] = component_table(ScheduleDef, {
     "polynomial": ScheduleDef(schedules.polynomial, config=schedules.PolynomialConfig),
     "cosine": ScheduleDef(schedules.cosine, config=schedules.DecayConfig),
     "inverse_sqrt": ScheduleDef(schedules.inverse_sqrt, after_warmup=True),
+    "slanted_triangular": ScheduleDef(schedules.slanted_triangular, config=schedules.SlantedTriangularConfig,
+                                      check=schedules.check_slanted_triangular),
     "plateau": plateau.DEFINITION,
 })
 DEFAULT_RECIPE = "adamw"  # for pages that set an optimizer's numbers themselves

@@ -10,10 +10,11 @@ The published schedules are settings of one record; `r` is the learning rate, `w
 | Vaswani et al. | inverse_sqrt, r = (d w)^-1/2 | r min(s/w, (w/s)^1/2) |
 | T5 | inverse_sqrt, warmup_from=1, r = 0.01, w = 10000 | 1 / max(s, w)^1/2 |
 | XLNet | polynomial or cosine, final=0.001 | as RoBERTa's, down to r/1000 |
-| ULMFiT | linear, warmup_fraction=0.1, warmup_from=final=1/32 | slanted triangle |
+| ULMFiT | slanted_triangular, cut = floor(n/10), ratio = 32 | r/32 at 0, r at step cut, r/32 at 10 cut |
 | CoVe | plateau, r = 1, factor=0.5, final=0.03 | r, halved where validation is not the best so far |
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass
 from typing import Any, NamedTuple
@@ -23,6 +24,8 @@ import optax
 
 from lmrep.config.record import setting
 from lmrep.core.components import row
+from lmrep.core.errors import UserError
+from lmrep.core.params import Array
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,15 @@ class PolynomialConfig(DecayConfig):
     """The settings of the polynomial decay."""
 
     power: float = setting(1.0, "exponent of the remaining fraction of the steps", above=0)
+
+
+@dataclass(frozen=True)
+class SlantedTriangularConfig(ScheduleConfig):
+    """The settings of the slanted triangle. fastai's `use_clr=(div, cut_div)` is ratio=div and cut_fraction=1/cut_div.
+    """
+
+    cut_fraction: float = setting(0.1, "the part of all steps in which the rate rises", above=0, below=1)
+    ratio: float = setting(32.0, "the peak divided by the first rate, and by the last", at_least=1)
 
 
 class Rule(NamedTuple):
@@ -107,3 +119,29 @@ def cosine(config: DecayConfig, peak: float, steps: int, warmup: int) -> optax.S
 def inverse_sqrt(config: ScheduleConfig, peak: float, steps: int, warmup: int) -> optax.Schedule:
     """Decays as 1 / sqrt(1 + step / warmup)."""
     return lambda step: peak * jnp.sqrt(warmup / (warmup + jnp.maximum(step, 0)))
+
+
+def slanted_triangular(config: SlantedTriangularConfig, peak: float, steps: int, warmup: int) -> optax.Schedule:
+    """Rises linearly from peak / ratio to the peak, and falls linearly to peak / ratio (Howard and Ruder, 2018,
+    equation 3).
+
+    The rise has cut = floor(steps * cut_fraction) steps, at least 1, and the fall cut * (1 / cut_fraction - 1). Where
+    the two do not make up all steps, the formula goes below peak / ratio, even below 0; here the rate stays at peak /
+    ratio.
+    """
+    cut = max(1, math.floor(steps * config.cut_fraction + 1e-9))  # 0.29 * 100 is below 29 in floating point
+    fall = cut * (1 / config.cut_fraction - 1)
+
+    def rate(step: Array) -> Array:
+        p = jnp.where(step < cut, step / cut, jnp.maximum(0.0, 1 - (step - cut) / fall))
+        return peak * (1 + p * (config.ratio - 1)) / config.ratio
+
+    return rate
+
+
+def check_slanted_triangular(config: SlantedTriangularConfig, last: bool) -> None:
+    """Raises UserError if a warm-up is set too."""
+    if config.warmup or config.warmup_fraction:
+        raise UserError(f"optimizer.schedule {config.name!r} rises for cut_fraction={config.cut_fraction:g} of all "
+                        "steps, and has no other warm-up; set optimizer.schedule.warmup and "
+                        "optimizer.schedule.warmup_fraction to 0")

@@ -5,7 +5,7 @@ import pytest
 from lmrep import optimizers
 from lmrep.core.errors import UserError
 from lmrep.optimizers import adamw, plateau
-from lmrep.optimizers.schedules import DecayConfig
+from lmrep.optimizers.schedules import DecayConfig, SlantedTriangularConfig
 from tests.optimizers.updates import STACKED
 
 
@@ -35,6 +35,8 @@ REFUSALS = {  # what is called -> what the message names
         schedule(warmup=101), ("warmup", "101", "100")),
     "warm-up twice": (schedule(warmup=10, warmup_fraction=0.1),
                       ("warmup=10", "warmup_fraction=0.1")),
+    "a warm-up of a slanted triangle": (lambda: optimizers.check(adamw.Config("adamw", schedule=SlantedTriangularConfig(
+        "slanted_triangular", warmup=10)), 100), ("slanted_triangular", "cut_fraction", "optimizer.schedule.warmup")),
     "a stage but the last that ends early": (lambda: optimizers.check(adamw.Config(
         "adamw", schedule=plateau.Config("plateau", final=0.1)), 100, last=False), ("last stage",)),
     "a setting of another optimizer": (settings(name="sgd", betas=(0.9, 0.99)), (

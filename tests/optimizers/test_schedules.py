@@ -66,13 +66,31 @@ def test_inverse_sqrt_ignores_where_other_decays_begin():
                                   rates(config("inverse_sqrt", warmup=10), steps))
 
 
-def test_slanted_triangle():
-    """ULMFiT, equation 3: cut = 0.1 T, ratio 32."""
-    total, ratio, peak_step = 100, 32, 10
-    t = np.arange(total + 1)
-    p = np.where(t < peak_step, t / peak_step, 1 - (t - peak_step) / (peak_step * (1 / 0.1 - 1)))
-    got = rates(config("linear", warmup_fraction=0.1, warmup_from=1 / 32, final=1 / 32), t, 0.01, total)
-    np.testing.assert_allclose(got, 0.01 * (1 + p * (ratio - 1)) / ratio, rtol=1e-5)
+@pytest.mark.parametrize("total", [100, 1000])
+def test_slanted_triangular_is_the_formula_of_ulmfit(total):
+    """Howard and Ruder (2018), equation 3."""
+    peak, cut_frac, ratio = 0.01, 0.1, 32
+    cut = np.floor(total * cut_frac)
+    for start in range(0, total, 100):
+        t = np.arange(start, start + 100)
+        p = np.where(t < cut, t / cut, 1 - (t - cut) / (cut * (1 / cut_frac - 1)))
+        got = rates(config("slanted_triangular"), t, peak, total)
+        np.testing.assert_allclose(got, peak * (1 + p * (ratio - 1)) / ratio, rtol=2e-6)
+    ends = np.array([0, cut, total, 2 * total])
+    np.testing.assert_allclose(rates(config("slanted_triangular"), ends, peak, total),
+                               peak * np.array([1 / 32, 1, 1 / 32, 1 / 32]), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("div", "cut_div"), [(32, 10), (8, 3), (8, 8)])
+@pytest.mark.parametrize("total", [96, 120])
+def test_slanted_triangular_is_the_released_code(div, cut_div, total):
+    """CircularLR of fastai 0.7, `use_clr=(div, cut_div)`; at the end of 96 steps (32, 10) is below 1/32 there."""
+    cut, expected = total // cut_div, []
+    for t in range(total):
+        pct = 1 - (t - cut) / (cut * (cut_div - 1)) if t > cut else t / cut
+        expected.append((1 + max(pct, 0) * (div - 1)) / div)
+    got = rates(config("slanted_triangular", ratio=div, cut_fraction=1 / cut_div), np.arange(total), total=total)
+    np.testing.assert_allclose(got, expected, rtol=2e-6)
 
 
 def test_polynomial_and_cosine_end_at_the_final_fraction():
