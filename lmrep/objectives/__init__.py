@@ -9,6 +9,7 @@ from lmrep.objectives import (
     masked,
     permutation,
     replaced_token,
+    sequence_autoencoder,
     span_boundary,
     span_corruption,
 )
@@ -22,6 +23,7 @@ OBJECTIVES: dict[str, ObjectiveDef] = component_table(ObjectiveDef, {
     "bidirectional": bidirectional.DEFINITION,
     "permutation": permutation.DEFINITION,
     "replaced_token": replaced_token.DEFINITION,
+    "sequence_autoencoder": sequence_autoencoder.DEFINITION,
     "span_boundary": span_boundary.DEFINITION,
     "span_corruption": span_corruption.DEFINITION,
     "distillation": distillation.DEFINITION,

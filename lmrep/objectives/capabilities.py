@@ -219,6 +219,54 @@ class FillSpans:
                                   for name, span in prediction.items())])
 
 
+@dataclass(frozen=True)
+class ReconstructOptions:
+    """Options of `Reconstruct`."""
+
+    tokens: int = setting(50, "the most tokens to write for a text, with special tokens", at_least=1, at_most=2**20)
+
+
+class Reconstruct:
+    """Reads texts and writes them again. A prediction is a text, always the most probable next token."""
+
+    name = "reconstruct"
+    summary = "reads texts and writes them again"
+    example = "The value of a list is an object."
+    options, sample_options = ReconstructOptions, ReconstructOptions(tokens=20)
+
+    def accepts(self, text: str) -> bool:
+        """Tells whether the text has no mask, which nothing would fill."""
+        return MASK.search(text) is None
+
+    def prompt_from(self, sentence: str, mask: str, others: Sequence[str]) -> str | None:
+        """Takes the sentence."""
+        return sentence
+
+    def check(self, texts: Sequence[str], tokenizer: Tokenizer, max_length: int, names: Names = None) -> None:
+        """Raises UserError for a text that is longer than the model."""
+        prompts.tokenize_prompts(texts, tokenizer, max_length, names)
+
+    def predict(self, run: Any, texts: Sequence[str], options: ReconstructOptions, names: Names) -> list[str]:
+        """Writes each text again, up to its end."""
+        run.require_network()
+        special = run.tokenizer.vocabulary.specials
+        tokenized = prompts.tokenize_prompts(texts, run.tokenizer, run.model.max_length, names, run.special_tokens)
+        end = tokenized[0].ids[-1]
+        arrays = _predicted(run, [text.ids for text in tokenized], lambda some: prompts.pad_batch(
+            some, special.get("pad", end), run.model.max_length), k=options.tokens)
+        written = (itertools.takewhile(lambda token: token != end, each["generated"].tolist()) for each in arrays)
+        return [run.tokenizer.decode([token for token in tokens if token not in special.values()]).strip()
+                for tokens in written]
+
+    def to_json(self, prediction: str) -> dict[str, Any]:
+        """Returns {"reconstruction": ...}."""
+        return {"reconstruction": prediction}
+
+    def to_text(self, text: str, prediction: str, tokenizer: Tokenizer) -> str:
+        """Shows the text, and what was written."""
+        return f"{text} => {LINE_BREAK.sub(' ', prediction)}"
+
+
 def split_spans(tokens: Sequence[int], tokenizer: Tokenizer) -> dict[str, str]:
     """Makes {sentinel: the text of the tokens after it, up to the next one}, before the end of the text. A sentinel
     that is generated twice keeps its first text."""

@@ -82,6 +82,16 @@ def beginnings_of_sentences(plan):
                            for first, last in itertools.pairwise(bounds)])
 
 
+def beginnings_of_documents(plan):
+    bounds = plan.store.sentences[plan.store.documents]
+    return np.concatenate([np.arange(a, min(b, a + plan.length - 2)) for a, b in itertools.pairwise(bounds)])
+
+
+def ends_of_documents(plan):
+    bounds = plan.store.sentences[plan.store.documents]
+    return np.concatenate([np.arange(max(a, b - plan.length + 2), b) for a, b in itertools.pairwise(bounds)])
+
+
 def sentences_with_a_next_one(plan):
     store = plan.store
     last = np.isin(np.arange(len(store.sentences) - 1), store.documents[1:] - 1)
@@ -123,6 +133,8 @@ SENTENCES = {"example": "[Cw]+", "documents": 0, "shown": both_streams, "seeded"
 CASES = {
     "packed": Case("packed", "(Cw+S)+"),
     "lines": Case("lines", "Cw+S", expected=beginnings_of_sentences),
+    "documents": Case("documents", "Cw+S", expected=beginnings_of_documents),
+    "documents, last": Case("documents", "Cw+S", {"keep": "last"}, expected=ends_of_documents),
     "full_sentences": Case("full_sentences", "Cw+(Sw+)*S", documents=0),
     "doc_sentences": Case("doc_sentences", "(Cw+S)+"),
     "doc_sentences alone": Case("doc_sentences", "Cw+S", {"pack": False}),

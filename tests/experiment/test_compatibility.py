@@ -81,9 +81,10 @@ def test_every_triple_fits_or_is_refused_for_a_known_reason(monkeypatch):
         p.preset for p in found if p.objective == "span_corruption" and not p.refused} <= ENCODER_DECODERS
     for network in ("lstm", "awd_lstm", "transformer_xl_enwik8"):
         assert {p.objective for p in found if p.preset == network and not p.refused} == {
-            "causal", "causal_distillation"}
+            "causal", "causal_distillation", "sequence_autoencoder"}
     # An adaptive softmax has no table for a teacher's logits.
-    assert {p.objective for p in found if p.preset == "transformer_xl_wt103_base" and not p.refused} == {"causal"}
+    assert {p.objective for p in found if p.preset == "transformer_xl_wt103_base" and not p.refused} == {
+        "causal", "sequence_autoencoder"}
     # There is no generator for XLNet's network.
     alone = {each for each in refused if each[0] == "replaced_token"}
     assert {each[1] for each in alone} == set(FORMATS) and all("cannot make" in each[2] for each in alone)

@@ -25,7 +25,8 @@ from tests.programs import equations
 
 B = 8
 OPTIMIZER = optax.sgd(1.0)
-DETERMINISTIC = ("causal", "bidirectional", "causal_distillation")  # they draw nothing for an example
+# they draw nothing for an example
+DETERMINISTIC = ("causal", "bidirectional", "causal_distillation", "sequence_autoencoder")
 
 
 def cases(quick, names=CASES):

@@ -8,7 +8,16 @@ import pytest
 from lmrep.core.errors import UserError
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.models import bilstm, encoder_decoder, lstm, transformer, transformer_xl
-from lmrep.objectives import bidirectional, causal, masked, permutation, replaced_token, span_boundary, span_corruption
+from lmrep.objectives import (
+    bidirectional,
+    causal,
+    masked,
+    permutation,
+    replaced_token,
+    sequence_autoencoder,
+    span_boundary,
+    span_corruption,
+)
 from tests.objectives import test_distillation, toys
 from tests.objectives.test_distillation import SIZES, teacher
 
@@ -25,6 +34,11 @@ def build(module, model=None, vocabulary=toys.VOCABULARY, **fields):
 def prepare_permutation():
     batch = toys.batch([toys.example(16, ([5, 6, 7],))], reset=np.zeros(1, np.int32), reversed=np.zeros(1, np.int32))
     return toys.prepare(build(permutation, transformer_xl.build(XL), reuse=3), batch)
+
+
+def prepare_autoencoder():
+    network = transformer.build(replace(toys.NETWORK, max_length=30))
+    return toys.prepare(build(sequence_autoencoder, network), toys.batch([toys.example(16, ([5, 6, 7],))]))
 
 
 def narrow():
@@ -53,6 +67,9 @@ REFUSALS = {  # what is built -> what the message names
     "noise for a network without a source": (lambda: build(
         span_corruption, vocabulary=replace(toys.VOCABULARY, specials=toys.SPECIALS | {"eos": 3}, sentinels=(23, 22))),
         ("source",)),
+    "a text and its copy that are longer than the positions": (prepare_autoencoder, ("length", "15", "30")),
+    "chunks of a network without a state": (
+        lambda: build(sequence_autoencoder, chunk=4), ("objective.chunk", "transformer")),
     "a cache longer than the positions": (lambda: toys.model().state.cache({}, 1, 129), ("129", "128")),
     "a generator of a narrow table": (
         lambda: build(replaced_token, narrow()), ("embedding/", "make_generator", "objective.tie")),

@@ -12,6 +12,7 @@ from lmrep.core.files import digest
 from lmrep.data.dataset import Dataset
 from lmrep.data.formats import (
     doc_sentences,
+    documents,
     full_sentences,
     lines,
     packed,
@@ -35,6 +36,7 @@ FORMATS: dict[str, FormatDef] = component_table(FormatDef, {
     "doc_sentences": doc_sentences.DEFINITION,
     "stream": stream.DEFINITION,
     "lines": lines.DEFINITION,
+    "documents": documents.DEFINITION,
     "sentence_stream": sentence_stream.DEFINITION,
     "stream_pair": stream_pair.DEFINITION,
 })
