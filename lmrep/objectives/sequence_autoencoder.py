@@ -20,7 +20,7 @@ from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.metrics import accuracy_metric, loss_metric
-from lmrep.models import chunks
+from lmrep.models import truncation
 from lmrep.models.base import Context, Model, check_context, model_inputs
 from lmrep.objectives import causal
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
@@ -43,7 +43,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     """Builds the objective, which writes the text that was read."""
     check_context(model, Context.LEFT, "objective 'sequence_autoencoder'")
     if c.chunk:
-        chunks.check(model, "config.objective.chunk")
+        truncation.check(model, "config.objective.chunk")
     head = causal.specs(HEAD, model)
     return Objective(
         name="sequence_autoencoder",
@@ -82,7 +82,7 @@ def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, most_frequent: int
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """Computes the mean cross-entropy of all tokens."""
-    hidden = chunks.encode(params["encoder"], batch["sequence"], model, key, c.chunk).hidden
+    hidden = truncation.encode(params["encoder"], batch["sequence"], model, key, c.chunk).hidden
     hidden = causal.before_table(params, _gather(hidden, batch["writing"]), model, HEAD)
     total, nll, correct = output_layer(model).cross_entropy(
         params["encoder"], head_params(params, "causal"), hidden, batch["tokens"], batch["weights"], key)
