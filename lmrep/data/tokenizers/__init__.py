@@ -1,7 +1,7 @@
 """Tokenizers: text to ids and back. TOKENIZERS lists them: BERT's WordPiece, GPT's BPE, bytes, the byte-level BPE of
-GPT-2 and RoBERTa, SentencePiece (unigram or BPE) of ALBERT, XLNet and T5, full words, and words with their characters
-as in ELMo. Each is trained on a corpus or read from published files (`published.py` lists which). A new one is a module
-and an entry of the table.
+GPT-2 and RoBERTa, SentencePiece (unigram or BPE) of ALBERT, XLNet and T5, full words, words with their characters as in
+ELMo, and words as in ULMFiT. Each is trained on a corpus or read from published files (`published.py` lists which). A
+new one is a module and an entry of the table.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from lmrep.core import remote_cache
 from lmrep.core.components import component_table
 from lmrep.core.errors import UserError
 from lmrep.core.paths import as_path
-from lmrep.data.tokenizers import bpe, byte_level, elmo, raw_bytes, spiece_files, wordpiece, words
+from lmrep.data.tokenizers import bpe, byte_level, elmo, fastai, raw_bytes, spiece_files, wordpiece, words
 from lmrep.data.tokenizers.base import AddedToken, Encoding, Tokenizer, TokenizerDef, Trained
 from lmrep.data.tokenizers.bpe import Bpe
 from lmrep.data.tokenizers.byte_level import ByteLevel
@@ -32,7 +32,8 @@ __all__ = ["SPECIALS", "TOKENIZERS", "AddedToken", "Bpe", "ByteLevel", "Config",
 TOKENIZERS: dict[str, TokenizerDef] = component_table(TokenizerDef, {
     "wordpiece": wordpiece.DEFINITION, "bpe": bpe.DEFINITION, "bytes": raw_bytes.DEFINITION,
     "byte_level_bpe": byte_level.DEFINITION,
-    **spiece_files.DEFINITIONS, "words": words.DEFINITION, "elmo": elmo.DEFINITION, "elmo_text": elmo.TEXT_DEFINITION})
+    **spiece_files.DEFINITIONS, "words": words.DEFINITION, "elmo": elmo.DEFINITION, "elmo_text": elmo.TEXT_DEFINITION,
+    **fastai.DEFINITIONS})
 
 PUBLISHED = ("wordpiece, bpe, bytes, byte_level_bpe, sentencepiece_unigram with lowercase=True, sentencepiece_xlnet, "
              "sentencepiece_t5 and words")  # those that other libraries read
@@ -49,7 +50,8 @@ class Config:
 
     name: str = setting("wordpiece", "the algorithm: as in BERT, as in GPT, bytes, as in GPT-2 and RoBERTa, as in "
                         "ALBERT (unigram), SentencePiece's BPE, as in XLNet, as in T5, full words, or words with their "
-                        "characters as in ELMo (elmo: separated by spaces, elmo_text: in any text)", choices=TOKENIZERS)
+                        "characters as in ELMo (elmo: separated by spaces, elmo_text: in any text), or words as in "
+                        "ULMFiT (of fastai 1.0, or of the paper)", choices=TOKENIZERS)
     vocab_size: int = setting(8192, "number of tokens to train; a loaded vocabulary keeps its size", at_least=64,
                               at_most=MAX_SIZE)
     vocab_file: str = setting("", "a published vocabulary to load instead of training: a vocab.txt, a vocab.json with "

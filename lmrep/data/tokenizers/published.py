@@ -9,6 +9,7 @@
     tokenizer.json                           any of these without the files above, and words; a unigram model instead of
                                              spiece.model, also of CamemBERT and XLM-RoBERTa (`unigram.py`)
     vocabulary.txt                           words with characters: ELMo (`elmo.py`)
+    itos.json                                words: fastai's ULMFiT (`fastai.py`)
 
 tokenizer.json and tokenizer_config.json beside a vocabulary give its options and added tokens; the latter and
 special_tokens_map.json name the special tokens. Settings by which text would be split differently are refused by name,
