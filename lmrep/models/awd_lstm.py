@@ -18,7 +18,7 @@ from lmrep.core.params import Array, ParamSpec, Tree
 from lmrep.core.sharding import gather_params, look_up, shard
 from lmrep.layers import dropout, recurrent
 from lmrep.layers.stack import REMAT, Execution
-from lmrep.models import lstm
+from lmrep.models import chunks, lstm
 from lmrep.models.base import Context, Encoded, HeadStyle, Inputs, Model, ModelDef, NetworkLoss, Output, State
 from lmrep.models.sizes import Sizes
 
@@ -67,7 +67,8 @@ def build(c: Config, execution: Execution = Execution(), name: str = "awd_lstm")
         output=Output(c.embedding, lstm.output_embedding),
         state=State(partial(initial_state, c=c),
                     cache=lambda params, batch_size, max_length: initial_state(batch_size, c=c),
-                    decode=partial(lstm.decode, encode=bound)),
+                    decode=partial(lstm.decode, encode=bound),
+                    read=partial(chunks.read, encode=bound, initial=partial(initial_state, c=c))),
         head_style=HeadStyle("relu", init=recurrent.uniform(c.embedding**-0.5), pooling="last"),
         sizes=Sizes(sum(4 * d * (d_in + d) for d_in, d in zip(c.widths, c.widths[1:], strict=False))),
     )

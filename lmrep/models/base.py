@@ -141,6 +141,9 @@ class State(NamedTuple):
     # number of the t tokens that are not padding, None for all. With `query` (a network with `Context.ORDER`), `hidden`
     # is the query stream at the position after each token.
     decode: Callable[..., tuple[Array, Tree]] | None = None
+    # (params, Inputs, key=None, *, chunks) -> Encoded with `hidden` [b, 3, d], vectors of a text that is read in chunks
+    # (`lmrep.models.chunks.read`). None: not supported.
+    read: Callable[..., Encoded] | None = None
 
 
 class Heads(NamedTuple):

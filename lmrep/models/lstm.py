@@ -18,6 +18,7 @@ from lmrep.core.sharding import gather_params, look_up, shard
 from lmrep.layers import dropout, recurrent
 from lmrep.layers.attention import AttentionMask
 from lmrep.layers.stack import REMAT, Execution
+from lmrep.models import chunks
 from lmrep.models.base import Context, Encoded, HeadStyle, Inputs, Model, ModelDef, Output, State, check_inputs
 from lmrep.models.sizes import Sizes
 
@@ -60,7 +61,8 @@ def build(c: Config, execution: Execution = Execution(), name: str = "lstm") -> 
         output=Output(c.table_width, output_embedding) if c.tied else Output(c.width),
         state=State(partial(initial_state, c=c),
                     cache=lambda params, batch_size, max_length: initial_state(batch_size, c=c),
-                    decode=partial(decode, encode=bound)),
+                    decode=partial(decode, encode=bound),
+                    read=partial(chunks.read, encode=bound, initial=partial(initial_state, c=c))),
         head_style=HeadStyle("tanh", init=uniform(c), pooling="last"),
         sizes=Sizes(sum(recurrent.GATES[c.cell] * c.width * (d_in + c.width)
                         for d_in in (c.table_width, *[c.width] * (c.layers - 1)))),

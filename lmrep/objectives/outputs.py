@@ -33,17 +33,21 @@ def sums(mask: Array, **values: Array) -> Metrics:
 def with_network_losses(make: Callable[[Model], Objective], model: Model, microbatches: int) -> Objective:
     """Builds an objective by `make`, and adds the losses of the network to its loss in training.
 
-    Such a loss is the mean over a microbatch (`Encoded.losses` of every call of `encode` with a key), and microbatches
-    count the same. It is measured as `NETWORK` plus its name. Frozen networks and generators add none.
+    Such a loss is the mean over a microbatch (`Encoded.losses` of every call of `encode` or `State.read` with a key),
+    and microbatches count the same. It is measured as `NETWORK` plus its name. Frozen networks and generators add none.
     """
     terms: list[tuple[str, NetworkLoss]] = []  # the losses of the call that is being traced
 
-    def encode(params: Tree, inputs: Inputs, key: Array | None = None, **options: Any) -> Encoded:
-        encoded = model.encode(params, inputs, key, **options)
-        terms.extend(encoded.losses.items() if key is not None else ())
-        return encoded
+    def noted(encode: Callable[..., Encoded]) -> Callable[..., Encoded]:
+        def call(params: Tree, inputs: Inputs, key: Array | None = None, **options: Any) -> Encoded:
+            encoded = encode(params, inputs, key, **options)
+            terms.extend(encoded.losses.items() if key is not None else ())
+            return encoded
 
-    objective = make(model._replace(encode=encode))
+        return call
+
+    state = model.state._replace(read=model.state.read and noted(model.state.read))
+    objective = make(model._replace(encode=noted(model.encode), state=state))
 
     def loss(
         params: Tree, batch: Batch, key: Array | None, carry: Carry

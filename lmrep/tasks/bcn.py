@@ -21,6 +21,7 @@ from lmrep.core import prng
 from lmrep.core.params import Array, ParamSpec, Tree
 from lmrep.layers import batch_norm, dropout, linear, recurrent
 from lmrep.layers.attention import MASKED_LOGIT
+from lmrep.layers.pooling import largest
 
 SIDES = ("first", "second")
 
@@ -136,12 +137,3 @@ def pool(params: Tree, y: Array, mask: Array) -> Array:
     weights = jax.nn.softmax(jnp.where(mask, logits, MASKED_LOGIT)) * mask
     total = jnp.einsum("bnt,btd->bnd", weights.astype(y.dtype), y)
     return jnp.concatenate([most, mean, least, total], -1)
-
-
-def largest(x: Array, ranks: Array, axis: int) -> Array:
-    """Selects the values of x where `ranks`, of its shape, is largest along an axis; the first of equal ones, as in
-    PyTorch."""
-    # The gradient of `max` compares its result with the operand, which a compiler may compute again with another
-    # rounding: then none is equal, and the gradient is 0 / 0.
-    at = jax.lax.stop_gradient(ranks).argmax(axis, keepdims=True)
-    return jnp.take_along_axis(x, at, axis).squeeze(axis)

@@ -56,8 +56,9 @@ class Config(Classes, networks.TextConfig):
     """A classifier."""
 
     network: str = setting("linear", "between the encoder and the head: linear: none; bilstm: bidirectional LSTM "
-                           "layers; bcn: the biattentive classification network of CoVe, which compares the texts of a "
-                           "pair, or a text with itself", choices=("linear", "bilstm", networks.BCN))
+                           "layers; ulmfit: the blocks of ULMFiT's classifier; bcn: the biattentive classification "
+                           "network of CoVe, which compares the texts of a pair, or a text with itself",
+                           choices=("linear", "bilstm", networks.ULMFIT, networks.BCN))
     bcn: Bcn = setting(Bcn(), "the biattentive classification network")
 
 

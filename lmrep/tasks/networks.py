@@ -22,6 +22,7 @@ from lmrep.core.vocabulary import Vocabulary
 from lmrep.layers import attention_pooling, dropout, recurrent
 from lmrep.metrics import Metric
 from lmrep.models.base import Context, Model, check_context, model_inputs
+from lmrep.models.chunks import Chunks
 from lmrep.objectives.base import (
     Batch,
     Capability,
@@ -35,11 +36,13 @@ from lmrep.objectives.base import (
 )
 from lmrep.objectives.teaching import TEACHER
 from lmrep.objectives.uses import NetworkUse, Uses
-from lmrep.tasks import auxiliary, bcn, distillation, frozen_features, heads, word_features
+from lmrep.tasks import auxiliary, bcn, distillation, documents, frozen_features, heads, ulmfit, word_features
+from lmrep.tasks.ulmfit import Config as Ulmfit
 
-BCN = "bcn"
+BCN, ULMFIT = "bcn", "ulmfit"
 # network -> the fields of a task's config that go with it
-FIELDS = {BCN: {"pooling": "position", "dense": False, "dropout": 0.0}, "nearest": {"features": {"layers": "last"}}}
+FIELDS = {BCN: {"pooling": "position", "dense": False, "dropout": 0.0}, "nearest": {"features": {"layers": "last"}},
+          ULMFIT: {"pooling": "concat", "dense": False, "dropout": 0.1}}
 
 
 @dataclass(frozen=True)
@@ -73,9 +76,14 @@ class TextConfig(TaskConfig, heads.Head):
     """The base of the config of a task on one vector of each text (`unit_vectors`): a head, pooling, and a language
     model of the texts. In config files it enables `features=`, `vectors=`, `network=` and `model=none`."""
 
+    network: str = setting("linear", "between the encoder and the head: linear: none; bilstm: bidirectional LSTM "
+                           "layers; ulmfit: the blocks of ULMFiT's classifier", choices=("linear", "bilstm", ULMFIT))
+    ulmfit: Ulmfit = setting(Ulmfit(), "the blocks of ULMFiT's classifier")
     pooling: str = setting("position", "the vector that stands for a text: that at the first position, or at the last "
-                           "where the network reads from left to right; the mean or the maximum over its tokens; or a "
-                           "sum with learned weights (attention)", choices=("position", "mean", "max", "attention"))
+                           "where the network reads from left to right; the mean or the maximum over its tokens; the "
+                           "three side by side (concat); or a sum with learned weights (attention)",
+                           choices=("position", "mean", "max", "concat", "attention"))
+    chunks: Chunks = setting(Chunks(), "how a recurrent network reads long texts")
     auxiliary: float = setting(0.0, "context left: weight of the language-model loss of the texts (GPT: 0.5)",
                                at_least=0)
 
@@ -132,6 +140,7 @@ def bind(c: Any, model: Model, name: str, frozen: FrozenParts) -> Network:
         if c.network == BCN and value != expected:
             raise UserError(f"config.objective.{field} is {value}, and network {BCN} reads all vectors at its input "
                             f"and pools them in its own way; set it to {expected}, or choose another network")
+    documents.check(c, model, [*inputs(c), *word_features.fields(c)])
     if not (output_width(net) if c.network == "linear" else input_width(net)):
         raise UserError("config.model.name is none, and the task has nothing else to read at its input; put the "
                         "vectors of a frozen encoder there (features=runs/bert after the colon, and "
@@ -170,7 +179,14 @@ def output_width(net: Network) -> int:
     c = net.c
     if c.network == BCN:
         return bcn.output_width(c.bcn)
-    return (2 * c.bilstm.width if has_bilstm(c) else input_width(net)) + _features_width(net, "output")
+    return c.ulmfit.width if c.network == ULMFIT else pooled_width(net)
+
+
+def pooled_width(net: Network) -> int:
+    """Returns the width of the pooled vectors of texts, or of the vectors of tokens where they are not pooled."""
+    c = net.c
+    width = (2 * c.bilstm.width if has_bilstm(c) else input_width(net)) + _features_width(net, "output")
+    return 3 * width if getattr(c, "pooling", "") == "concat" else width
 
 
 def specs(net: Network) -> Tree:
@@ -181,8 +197,10 @@ def specs(net: Network) -> Tree:
                                                        _features_width(net, "between"))
     if c.network == BCN:
         tree["bcn"] = bcn.specs(c.bcn, input_width(net))
+    if c.network == ULMFIT:
+        tree["ulmfit"] = ulmfit.specs(c.ulmfit, pooled_width(net))
     if getattr(c, "pooling", "") == "attention":
-        width = output_width(net)
+        width = pooled_width(net)
         tree["pooling"] = attention_pooling.specs(width, width, net.model.head_style.init)
     if net.features and (mixes := frozen_features.specs(c.features, net.features)):
         tree["mix"] = mixes
@@ -206,7 +224,8 @@ def objective(
     """
     c, network, frozen = net.c, specs(net), (net.features, None if net.c.words.trained else net.words, net.teacher)
     head_specs = heads.specs(net.model, outputs, head or c, vectors * output_width(net))
-    penalty = None
+    penalty, statistics = None, {BCN: lambda: bcn.statistics(c.bcn),
+                                 ULMFIT: lambda: ulmfit.statistics(c.ulmfit, pooled_width(net))}
     if c.features.l2 and "mix" in network:
         penalty = lambda params: frozen_features.penalty(c.features, network_params(params, net)["mix"])  # noqa: E731
     built = Objective(
@@ -215,7 +234,7 @@ def objective(
             {"network": network} if network else {})}},
         prepare=prepare, loss=partial(loss, net=net), predict=partial(predict, net=net),
         frozen={part.name: part.specs for part in frozen if part is not None}, penalty=penalty,
-        carry=lambda batch_size: Carry(shared=bcn.statistics(c.bcn)) if c.network == BCN else Carry(),
+        carry=lambda batch_size: Carry(shared=statistics.get(c.network, tuple)()),
         uses=Uses(Context(c.context), networks=(NetworkUse(net.model.sizes),)))
     return auxiliary.with_language_model(built, c, net.model) if getattr(c, "auxiliary", 0) else built
 
@@ -316,24 +335,38 @@ def unit_vectors(
     Raises:
       UserError: the running statistics of the network are missing.
     """
-    c, model = net.c, net.model
+    c = net.c
+    if c.network not in (BCN, ULMFIT):
+        return text_vectors(params, batch, net, key), carry
+    shared = params.get("shared") if carry is None else carry.shared
+    if shared is None:
+        raise UserError(f"the running statistics of network {c.network} are missing: an average of checkpoints and a "
+                        "teacher have none; use a checkpoint of the run itself")
+    keys, weights, units = prng.split(key, 2), network_params(params, net)[c.network], batch["unit"] >= 0
     if c.network == BCN:
-        shared = params.get("shared") if carry is None else carry.shared
-        if shared is None:
-            raise UserError(f"the running statistics of network {BCN} are missing: an average of checkpoints and a "
-                            "teacher have none; use a checkpoint of the run itself")
-        keys = prng.split(key, 2)
-        texts = bcn.Texts(batch["segment_ids"], batch["token_type_ids"] == 1, batch["unit"] >= 0)
+        texts = bcn.Texts(batch["segment_ids"], batch["token_type_ids"] == 1, units)
         x = token_vectors(params, batch, net, keys[0])
-        y, shared = bcn.apply(network_params(params, net)["bcn"], c.bcn, x, texts, shared, keys[1])
-        return y, carry and carry._replace(shared=shared)
-    flat = heads.ungrouped(batch)
-    if not is_head_alone(c):
-        return pool(params, token_vectors(params, flat, net, key), batch, net), carry
-    at = heads.positions(batch, model, c)  # the last layer is computed at these positions alone
+        y, shared = bcn.apply(weights, c.bcn, x, texts, shared, keys[1])
+    else:
+        x = text_vectors(params, batch, net, keys[0])
+        y, shared = ulmfit.apply(weights, c.ulmfit, x, units, shared, keys[1])
+    return y, carry and carry._replace(shared=shared)
+
+
+def text_vectors(params: Tree, batch: Batch, net: Network, key: Array | None = None) -> Array:
+    """Computes the vector [b, n, d] that `pooling` makes of each unit; the arguments are those of `unit_vectors`."""
+    c, model, flat = net.c, net.model, heads.ungrouped(batch)
+    chunked = documents.is_chunked(c)
+    if not chunked and not is_head_alone(c):
+        x = token_vectors(params, flat, net, key)
+        return documents.pool(c, model, network_params(params, net).get("pooling", {}), x, batch)
     inputs = model_inputs(model, flat, conditions_on=Context(c.context))
-    hidden = model.encode(params["encoder"], inputs, key, at=at.reshape(len(flat["tokens"]), -1)).hidden
-    return hidden.reshape(*at.shape, -1), carry
+    at = heads.positions(batch, model, c)  # the last layer is computed at these positions alone
+    if chunked:
+        y = documents.read(c, model, params["encoder"], inputs, at.size, key)
+    else:
+        y = model.encode(params["encoder"], inputs, key, at=at.reshape(len(flat["tokens"]), -1)).hidden
+    return y.reshape(*at.shape, -1)
 
 
 def outputs(
@@ -361,22 +394,3 @@ def cross_entropy(
     labelled = heads.cross_entropy(y, target, batch["weights"], metric)
     return distillation.add(net.c.teacher, net.teacher, params, batch, labelled, y, batch["weights"],
                             lambda predicted: predicted[read[0]][read[1]])
-
-
-def pool(params: Tree, x: Array, batch: Batch, net: Network) -> Array:
-    """Pools the vectors x of tokens, [b, t, d], or [b * k, t, d] for grouped units, to a vector [b, n, d] of each
-    unit."""
-    c, shape = net.c, batch["first"].shape
-    if c.pooling == "position":
-        y = jnp.take_along_axis(x, heads.positions(batch, net.model, c).reshape(len(x), -1)[..., None], axis=1)
-        return y.reshape(*shape, -1)
-    mask = heads.unit_tokens(heads.ungrouped(batch), 1 if len(x) != shape[0] else shape[1])
-    if c.pooling == "attention":
-        y = attention_pooling.apply(network_params(params, net)["pooling"], x, mask)
-    elif c.pooling == "mean":
-        y = heads.mean(x, mask)
-    else:
-        spread = jnp.broadcast_to(x[:, None], (*mask.shape, x.shape[-1]))
-        y = bcn.largest(spread, jnp.where(mask[..., None], spread, -jnp.inf), 2)
-        y = jnp.where(mask.any(-1)[..., None], y, 0)
-    return y.reshape(*shape, -1)

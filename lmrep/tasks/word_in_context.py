@@ -11,12 +11,13 @@ import jax.numpy as jnp
 
 from lmrep.config.record import setting
 from lmrep.core import prng
+from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import Units
 from lmrep.data.records.word_in_context import parse
 from lmrep.objectives.base import Batch, Carry
-from lmrep.tasks import classification, heads, networks, target_words
+from lmrep.tasks import classification, documents, heads, networks, target_words
 from lmrep.tasks.base import Reads, Result, TaskDef, TextEncoder
 from lmrep.tasks.capability import PredictWord
 from lmrep.tasks.networks import Network
@@ -34,6 +35,17 @@ class Config(classification.Classes, networks.TextConfig):
     published: ClassVar[tuple[str, ...]] = ("context", "end_of_text")
 
     dense: bool = setting(False, "a dense layer before the output layer; SuperGLUE's baseline has none")
+    network: str = setting("linear", "between the encoder and the head: linear: none; bilstm: bidirectional LSTM "
+                           "layers", choices=("linear", "bilstm"))
+    pooling: str = setting("position", "the vector that stands for a pair: as of other tasks on texts",
+                           choices=("position", "mean", "max", "attention"))
+
+
+def check(c: Config) -> None:
+    """Raises UserError where the words of a text would be read in chunks."""
+    if documents.is_chunked(c):
+        raise UserError(f"config.objective.chunks.size is {c.chunks.size}, and this task needs the vectors of words; "
+                        "set it to 0")
 
 
 def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[Units, int]:
@@ -48,7 +60,8 @@ def logits(
     keys = prng.split(key, 2)
     x = networks.token_vectors(params, batch, net, keys[0])
     words = [target_words.vectors(x, batch, number) for number in (1, 2)]
-    joined = jnp.concatenate([networks.pool(params, x, batch, net), *words], -1)
+    weights = networks.network_params(params, net).get("pooling", {})
+    joined = jnp.concatenate([documents.pool(net.c, net.model, weights, x, batch), *words], -1)
     return heads.apply(params["objective"]["word_in_context"], joined, net.c, keys[1]), carry
 
 
@@ -76,7 +89,7 @@ DEFINITION = TaskDef(
                                  partial(classification.predict, logits=logits), vectors=3),
         classification.MEASURED, (PredictWord(
             "compare", "compares a word in two texts", ("text", "text2", "span", "span2"), classification.show,
-            ("lemma", "pos"), parse=parse, renamed=renamed),), teachable=True),
+            ("lemma", "pos"), parse=parse, renamed=renamed),), check=check, teachable=True),
     Reads(("text", "text2", "span", "span2"), ("label",), ("lemma", "pos"), texts=("text", "text2")),
     resolve=classification.resolve, encode=encode, score=classification.score, best="accuracy",
     columns=lambda c: {**classification.DEFINITION.columns(c), **target_words.COLUMNS}, submission=submission,

@@ -112,6 +112,7 @@ CASES = {
     "span_extraction": ("span_extraction", "transformer", {"unanswerable": True}),
     "text_to_text": ("text_to_text", "encoder_decoder", {"sizes": SIZES, "max_target": 8}),
     "attention pooling": ("classification", "transformer", {**BILSTM, "pooling": "attention"}),
+    "concat": ("classification", "awd_lstm", {"pooling": "concat", "context": "left"}),
     "words and characters": ("classification", "none", {**BILSTM, **READS, "pooling": "max"}),
     "frozen features": ("tagging", "none", BILSTM | features(layers="mix:all", placement="both")),
     "left context": ("classification", "lstm", {"context": "left"}),

@@ -10,6 +10,7 @@ from lmrep.core.errors import UserError
 from lmrep.data import records
 from lmrep.data.records import Record
 from lmrep.experiment import config as experiments
+from lmrep.models.chunks import Chunks
 from lmrep.tasks import TASKS, distillation, frozen_features
 from tests import runs
 from tests.tasks import tiny
@@ -44,6 +45,12 @@ TINY = {
     "not Unicode": ("classification", changed("classification", text="a \ud800"), {}, ("train.jsonl, line 2",)),
     "pooling of a BCN": ("classification", None, {"network": "bcn", "pooling": "mean", "dense": False}, (
         "config.objective.pooling", "position")),
+    "chunks of a transformer": ("classification", None, {"chunks": Chunks(4)}, (
+        "config.objective.chunks.size", "awd_lstm")),
+    "chunks below LSTM layers": ("classification", None, {"model": "lstm", "context": "left", **BILSTM,
+                                                          "chunks": Chunks(4)}, ("chunks.size", "network=bilstm")),
+    "chunks of words": ("word_in_context", None, {"model": "lstm", "context": "left", "chunks": Chunks(4)}, (
+        "chunks.size", "words")),
     "language model of both sides": ("classification", None, {"auxiliary": 0.5}, (
         "config.objective.auxiliary", "config.objective.context")),
     "nothing to read": ("classification", None, {"model": "none", **BILSTM}, ("config.model.name", "vectors=FILE")),

@@ -1,0 +1,95 @@
+"""The classifier of ULMFiT: texts in chunks, concat pooling, and blocks with running statistics."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from lmrep.core.errors import UserError
+from lmrep.layers import batch_norm
+from lmrep.models.awd_lstm import DROPOUT
+from lmrep.models.chunks import Chunks
+from lmrep.objectives.base import Keys
+from lmrep.objectives.outputs import with_network_losses
+from lmrep.tasks import networks, ulmfit
+from tests.cases import slow_after
+from tests.reference import random_params
+from tests.tasks.tiny import Tiny
+
+RECORDS = [{"text": "cat dog bird fish cat", "label": "a"}, {"text": "fish", "label": "b"},
+           {"text": "dog dog stone", "label": "a"}]
+BLOCKS = {"network": "ulmfit", **networks.FIELDS["ulmfit"], "ulmfit": ulmfit.Config(width=5)}
+
+
+def made(model="awd_lstm", form=None, sizes=None, **fields):
+    sizes = {"layers": 2, "embedding": 8, **dict.fromkeys(DROPOUT, 0.0), **(sizes or {})}
+    return Tiny("classification", RECORDS, model, form=form, sizes=sizes, context="left", **fields)
+
+
+def batch_of(task):
+    examples = task.examples()
+    return examples.gather(np.arange(3), examples.batch_length(np.arange(3)))
+
+
+@pytest.mark.parametrize(("model", "pooling"), slow_after(1, [
+    ("awd_lstm", "concat"), ("awd_lstm", "position"), ("lstm", "max"), ("lstm", "mean")]))
+def test_texts_in_chunks_have_the_predictions_of_texts_read_at_once(model, pooling):
+    whole, chunked = (made(model, pooling=pooling, chunks=Chunks(size)).outputs for size in (0, 3))
+    found, expected = (outputs(made(model, pooling=pooling).examples()).arrays["log_probabilities"]
+                       for outputs in (chunked, whole))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_packed_texts_are_not_read_in_chunks():
+    task = made(form={"packed": True}, chunks=Chunks(3))
+    with pytest.raises(UserError, match=r"chunks\.size is 3, and config\.format\.packed"):
+        task.outputs(task.examples())
+
+
+def test_the_blocks_are_their_formulas():
+    c, d = ulmfit.Config(width=4, dropout=0.0), 6
+    params, x = random_params(ulmfit.specs(c, d), 1), np.random.default_rng(0).normal(size=(5, 1, d))
+    y, after = jax.jit(ulmfit.apply, static_argnums=1)(params, c, jnp.asarray(x, jnp.float32), np.ones((5, 1), bool),
+                                                       ulmfit.statistics(c, d), jax.random.key(0))
+
+    def normalized(x, part):
+        x = (x - x.mean(0)) / np.sqrt(x.var(0) + batch_norm.EPSILON)
+        return x * params[part]["scale"] + params[part]["bias"]
+
+    dense = normalized(x, "norm") @ params["dense"]["kernel"] + params["dense"]["bias"]
+    np.testing.assert_allclose(y, normalized(np.maximum(dense, 0), "dense_norm"), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(after["norm"]["mean"], 0.1 * x.mean((0, 1)), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_training_moves_the_statistics_and_predictions_read_them():
+    task = made(**BLOCKS, chunks=Chunks(3))
+    batch, initial = batch_of(task), task.objective.carry(1)
+    _, (_, after) = jax.jit(task.objective.loss)(
+        task.params, task.objective.prepare(Keys(None, None), batch), jax.random.key(0), initial)
+    assert jax.tree.structure(after) == jax.tree.structure(initial)
+    found = [task.predict(task.params | {"shared": each.shared}, batch)["units"]["log_probabilities"]
+             for each in (initial, after)]
+    assert not np.allclose(*found)
+    with pytest.raises(UserError, match="running statistics of network ulmfit"):
+        task.predict(task.params, batch)
+
+
+@pytest.mark.slow
+def test_the_penalties_of_the_network_are_in_the_loss_once():
+    """They are the means over the chunks; without dropout, the masks of chunks change nothing."""
+    task = made(pooling="mean", chunks=Chunks(3, "start"))
+    batch = task.objective.prepare(Keys(None, None), batch_of(task))
+    vocabulary = task.tokenizer.vocabulary
+
+    def loss(chunked):
+        c = task.config if chunked else made(pooling="mean").config
+        objective = with_network_losses(lambda model: task.task.objective.build(c, model, vocabulary), task.model, 1)
+        return jax.jit(objective.loss)(task.params, batch, jax.random.key(0), objective.carry(3))
+
+    (total, (metrics, _)), (whole, (expected, _)) = map(loss, (True, False))
+    np.testing.assert_allclose(metrics["network_ar"], expected["network_ar"], rtol=1e-5)
+    assert metrics["network_tar"][1] < expected["network_tar"][1]  # without pairs of tokens of two chunks
+    plain = [value - sum(weight * each[f"network_{name}"][0] / each[f"network_{name}"][1] for name, weight in
+                         (("ar", 2.0), ("tar", 1.0))) for value, each in ((total, metrics), (whole, expected))]
+    np.testing.assert_allclose(*plain, rtol=1e-4)
