@@ -20,6 +20,7 @@ from lmrep.core.messages import byte_size
 from lmrep.core.params import count, flatten
 from lmrep.core.sharding import RULES
 from lmrep.data import tokenizers
+from lmrep.data.formats.base import VARIES
 from lmrep.experiment import contracts
 from lmrep.experiment.record import (
     ALL_FORMATS,
@@ -279,7 +280,11 @@ def _check_stage(stage: StagePlan, network: Model, tokenizer: tokenizers.Config)
         raise UserError(f"format {stage.format_name!r} puts several texts in an example, and network {network.name!r} "
                         f"takes no attention mask to keep them apart; formats that fit: {fitting}")
     known, start = network.state.carried(stage.length), form.advance(stage.format, stage.length)
-    if network.state.carry and form.contiguous(stage.format) and known != start:
+    if start == VARIES and (network.max_length or network.heads.attention):
+        raise UserError(f"format {stage.format_name!r} is configured so that batches may be longer than length, and "
+                        f"network {network.name!r} is not recurrent, or model.max_length limits its sequences; set "
+                        "format.lengths=fixed")
+    if network.state.carry and form.contiguous(stage.format) and start not in (known, VARIES):
         effect = "would know what it predicts" if known > start else "would lack the text between"
         raise UserError(f"examples of format {stage.format_name!r} continue those of the previous batch after {start} "
                         f"of {stage.length} tokens, and network {network.name!r} remembers {known}, and {effect}: set "

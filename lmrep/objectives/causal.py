@@ -77,16 +77,17 @@ def specs(c: Config, model: Model) -> Tree:
 def prepare(keys: Keys, batch: Batch, *, c: Config) -> Batch:
     """Adds `targets` i32[b, t], the token after each, and `weights` float32 [b, t], 0 where there is none to predict.
 
-    The last position predicts `following` i32[b], the token after the example, where the batch has this field and it is
-    not negative.
+    The last position that is not padding predicts `following` i32[b], the token after the example, where the batch has
+    this field and it is not negative.
     """
     tokens, segment_ids = batch["tokens"], batch["segment_ids"]
     targets, next_segment = (jnp.pad(x[:, 1:], ((0, 0), (0, 1))) for x in (tokens, segment_ids))
     target_mask = (next_segment > 0) & ((next_segment == segment_ids) | c.across)
     if "following" in batch:
-        following = batch["following"]
-        targets = targets.at[:, -1].set(following.clip(0))
-        target_mask = target_mask.at[:, -1].set((following >= 0) & (segment_ids[:, -1] > 0))
+        following, at = batch["following"][:, None], jnp.arange(tokens.shape[1])
+        last = (segment_ids > 0) & (at == (segment_ids > 0).sum(1, keepdims=True) - 1)
+        targets = jnp.where(last, following.clip(0), targets)
+        target_mask |= last & (following >= 0)
     return batch | {"targets": targets, "weights": normalize_weights(target_mask)}
 
 

@@ -23,6 +23,7 @@ from lmrep.optimizers.base import (
     averaging,
     check_rule,
     clip,
+    learning_rate,
     multiplied,
     scaled,
     state_shardings,
@@ -148,7 +149,11 @@ def check(config: OptimizerConfig, total_steps: int, last: bool = True) -> None:
     OPTIMIZERS[config.name].check(config)
     rate = config.schedule
     SCHEDULES[rate.name].check(rate, last)
-    if SCHEDULES[rate.name].rule(rate) and OPTIMIZERS[config.name].rule(config):
+    of_optimizer = OPTIMIZERS[config.name].rule(config)
+    if of_optimizer and of_optimizer.reason_to_end and not last:
+        raise UserError(f"optimizer {config.name!r} as configured ends training before the last stage begins; leave "
+                        "that to the last stage, and set optimizer.averages=triggered in the others")
+    if SCHEDULES[rate.name].rule(rate) and of_optimizer:
         raise UserError(f"optimizer {config.name!r} and optimizer.schedule {rate.name!r} both follow the validation "
                         "loss; choose another schedule")
     if rate.warmup and rate.warmup_fraction:
@@ -219,7 +224,7 @@ def build(config: OptimizerConfig, specs: Tree, total_steps: int) -> optax.Gradi
         direction,
         weight_decay(config.weight_decay, decayed),
         *rescale,
-        optax.scale_by_learning_rate(rate),
+        learning_rate(rate),
         *([plateau.scale_by_plateau()] if SCHEDULES[config.schedule.name].rule(config.schedule) else []),
     )
     factors = multipliers(config.multipliers, specs)

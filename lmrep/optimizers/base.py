@@ -73,7 +73,8 @@ class OptimizerDef(NamedTuple):
     check: Callable[[Any], None] = lambda config: None
     # (config, specs, {path: where it has weight decay}) -> a transformation of the update after weight decay
     rescale: Callable[[Any, Tree, dict[str, np.ndarray]], optax.GradientTransformation] | None = None
-    # (config, the whole transformation) -> the same with an average of the parameters (`Averaged`), where `ema` is 0
+    # (config, the whole transformation) -> the same with an average of the parameters (`Averaged`), where `ema` is 0.
+    # It hands the further keyword arguments of `update` on
     average: Callable[[Any, optax.GradientTransformation], optax.GradientTransformation] | None = None
     # (config) -> how validations change the state of `average`, as `ScheduleDef.rule`; None: they do not
     rule: Callable[[Any], Rule | None] = lambda config: None
@@ -137,6 +138,19 @@ def weight_decay(rate: float, decayed: dict[str, np.ndarray]) -> optax.GradientT
         lambda path, update, param: where(decayed[path], update + rate * param, update), updates, params))
 
 
+def learning_rate(rate: optax.Schedule) -> optax.GradientTransformationExtraArgs:
+    """Multiplies updates by the negative learning rate, and by the `rate_factor` f32[] of the step, if it has one."""
+    scaled_by_rate = optax.scale_by_learning_rate(rate)
+
+    def update(
+        updates: Tree, state: Any, params: Tree | None = None, *, rate_factor: Array | None = None, **extra: Any
+    ) -> tuple[Tree, Any]:
+        updates, state = scaled_by_rate.update(updates, state, params)
+        return updates if rate_factor is None else jax.tree.map(lambda x: x * rate_factor, updates), state
+
+    return optax.GradientTransformationExtraArgs(scaled_by_rate.init, update)
+
+
 def clip(limit: float, scale: float = 1.0) -> optax.GradientTransformation:
     """Multiplies the gradient by `scale`, and scales it down to a global norm of at most `limit`.
 
@@ -178,6 +192,7 @@ def multiplied(rule: optax.GradientTransformation, factors: dict[str, np.ndarray
     if all((factor == 1).all() for factor in factors.values()):
         return rule
     trained = {path: factor != 0 for path, factor in factors.items()}
+    rule = optax.with_extra_args_support(rule)
 
     def keep(keys: tuple, old: Array, new: Array) -> Array:
         return where(trained.get(parameter_path(keys, trained), np.True_), new, old)
@@ -186,12 +201,12 @@ def multiplied(rule: optax.GradientTransformation, factors: dict[str, np.ndarray
         # Adding -0.0 keeps the bits of every number; adding 0.0 would turn -0.0 into 0.0.
         return where(trained[path], update * along(factors[path], update), jnp.full_like(update, -0.0))
 
-    def update(grads: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
+    def update(grads: Tree, state: Tree, params: Tree, **extra: Any) -> tuple[Tree, Tree]:
         grads = map_paths(lambda path, g: where(trained[path], g, jnp.zeros_like(g)), grads)
-        updates, new_state = rule.update(grads, state, params)
+        updates, new_state = rule.update(grads, state, params, **extra)
         return map_paths(scale, updates), jax.tree_util.tree_map_with_path(keep, state, new_state)
 
-    return optax.GradientTransformation(rule.init, update)
+    return optax.GradientTransformationExtraArgs(rule.init, update)
 
 
 def averaging(rule: optax.GradientTransformation, decay: float) -> optax.GradientTransformation:
@@ -203,8 +218,10 @@ def averaging(rule: optax.GradientTransformation, decay: float) -> optax.Gradien
     def init(params: Tree) -> Averaged:
         return Averaged(jnp.int32(0), jax.tree.map(jnp.array, params), rule.init(params))
 
-    def update(grads: Tree, state: Averaged, params: Tree) -> tuple[Tree, Averaged]:
-        updates, inner = rule.update(grads, state.rule, params)
+    rule = optax.with_extra_args_support(rule)
+
+    def update(grads: Tree, state: Averaged, params: Tree, **extra: Any) -> tuple[Tree, Averaged]:
+        updates, inner = rule.update(grads, state.rule, params, **extra)
         count = state.count + 1
         weight = (1 - decay) / (1 - decay ** count.astype(jnp.float32))
         average = jax.tree.map(
@@ -212,7 +229,7 @@ def averaging(rule: optax.GradientTransformation, decay: float) -> optax.Gradien
             state.average, optax.apply_updates(params, updates))
         return updates, Averaged(count, average, inner)
 
-    return optax.GradientTransformation(init, update)
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
 def where(mask: np.ndarray, x: Array, y: Array) -> Array:

@@ -66,9 +66,11 @@ def after_validation(opt_state: Any, loss: float, rule: Rule) -> Any:
     return jax.tree.map(updated, opt_state, is_leaf=_is_plateau)
 
 
-def is_over(opt_state: Any, rule: Rule | None) -> bool:
-    """Tells whether the learning rate has fallen so far that training ends."""
-    return rule is not None and scale(opt_state) < rule.final
+def reason_to_end(opt_state: Any, rule: Rule) -> str:
+    """Says why training ends, as `Rule.reason_to_end`: the learning rate has fallen far enough."""
+    factor = scale(opt_state)
+    return "" if factor >= rule.final else (
+        f"the learning rate is {factor:.3g} of its peak, below optimizer.schedule.final ({rule.final:.3g})")
 
 
 def _is_plateau(node: Any) -> bool:
@@ -83,4 +85,4 @@ def check(config: Config, last: bool) -> None:
 
 
 DEFINITION = ScheduleDef(constant, config=Config, check=check,
-                         rule=lambda config: Rule(config.factor, config.final, after_validation))
+                         rule=lambda config: Rule(config.factor, config.final, after_validation, reason_to_end))

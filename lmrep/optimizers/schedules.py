@@ -68,12 +68,14 @@ class SlantedTriangularConfig(ScheduleConfig):
 
 
 class Rule(NamedTuple):
-    """The effect of validations on the optimizer's state."""
+    """The effect of validations on the optimizer's state, and whether they end training."""
 
     factor: float = 1.0  # the rate is multiplied by it where the loss is not below the lowest so far
     final: float = 0.0  # training ends when the rate is below this fraction of its peak; 0: it does not
     # (the optimizer's state, the validation loss, this rule) -> the state after the validation, with the same layout
     after_validation: Callable[[Any, float, "Rule"], Any] | None = None
+    # (the optimizer's state, this rule) -> why training ends; "" if it goes on. None: it always goes on
+    reason_to_end: Callable[[Any, "Rule"], str] | None = None
 
 
 @row

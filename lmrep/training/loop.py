@@ -177,7 +177,7 @@ class Trainer:
             stopping = step < self._ends[-1] and should_stop(stop, next(self._stop_checks))
             if step == end or step % self._config.evaluation.every == 0:
                 state = validate(step, state)
-            if over := self._reason_to_end(index, state):
+            if over := self._loop.validated == step and self._reason_to_end(index, state):
                 log.info("%s: training ends at step %s of %s", over, f"{step:,}", f"{self._ends[-1]:,}")
                 if step % self._config.log.every and step != self._ends[-1]:
                     self._log(step, index)  # the metrics since the last line
@@ -196,9 +196,8 @@ class Trainer:
     def _reason_to_end(self, index: int, state: TrainState) -> str:
         """Says why training ends before its last step; "" if it goes on."""
         rule, patience = self._stages[index].validation_rule, self._config.evaluation.patience
-        if plateau.is_over(state.opt_state, rule):
-            return (f"the learning rate is {self._rate_scale:.3g} of its peak, below optimizer.schedule.final "
-                    f"({rule.final:.3g})")
+        if rule and rule.reason_to_end and (reason := rule.reason_to_end(state.opt_state, rule)):
+            return reason
         if patience and index == len(self._stages) - 1 and self._loop.unimproved >= patience:
             return (f"{self._config.checkpoint.best} has not improved in {self._loop.unimproved} validations "
                     f"(evaluation.patience={patience})")

@@ -32,7 +32,7 @@ def train_step(
 
     Args:
       state: the state before.
-      batch: the global batch.
+      batch: the global batch. Where it has the field `rate_factor`, the learning rate is multiplied by it.
       max_loss: f32[]. If the loss is above it, the loss or the gradient is not finite, or the batch has no targets, the
         update is not applied: only `step` advances. `carry.per_example` then returns to its initial value, because the
         next batch may continue sequences that the carry has not seen; `carry.shared` is kept. None: every update is
@@ -47,6 +47,7 @@ def train_step(
       The state after the update, and the metrics: the objective's, `loss`, `gradient_norm`, `tokens`, the number of
       tokens that are not padding, and `targets`, as `fewest_targets`.
     """
+    scale = {"rate_factor": batch["rate_factor"].max()} if "rate_factor" in batch else {}
     batch = objective.prepare(prepare_keys(objective, batch, seed, state.step), batch)
     dropout_key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), DROPOUT), state.step)
     frozen = {name: subtree for name, subtree in state.params.items() if name == FROZEN}
@@ -66,7 +67,7 @@ def train_step(
         penalty, penalty_grads = jax.value_and_grad(lambda p: objective.penalty(p | frozen))(params)
         total, grads = total + penalty, jax.tree.map(jnp.add, grads, penalty_grads)
 
-    updates, opt_state = optimizer.update(grads, state.opt_state, params)
+    updates, opt_state = optimizer.update(grads, state.opt_state, params, **scale)
     params = optax.apply_updates(params, updates)
     measured = {"loss": total, "gradient_norm": optax.global_norm(grads), "tokens": (batch["segment_ids"] > 0).sum(),
                 "targets": fewest_targets(objective, metrics)}

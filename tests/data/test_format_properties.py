@@ -140,6 +140,7 @@ CASES = {
     "doc_sentences alone": Case("doc_sentences", "Cw+S", {"pack": False}),
     "stream": Case("stream", "[wS]+", documents=0),
     "stream in order": Case("stream", "[wS]+", {"order": "contiguous"}, documents=0),
+    "stream in windows": Case("stream", "[wS]+", {"order": "contiguous", "lengths": "normal"}, documents=0),
     "stream isolated": Case("stream", "[wS]+", {"order": "contiguous", "isolate": True}),
     "sentence_stream": Case("sentence_stream", **SENTENCES),
     "sentence_stream same": Case("sentence_stream", settings={"order": "same"}, **SENTENCES),
@@ -265,9 +266,10 @@ def test_a_further_pass_has_its_own_choices_and_leaves_the_first_as_it_was(name,
         np.testing.assert_array_equal(second, first)
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.name != "sentence_stream"])
+@pytest.mark.parametrize("name", [name for name in CASES if not name.startswith(("sentence_", "stream in w"))])
 def test_an_epoch_shows_every_example_once_and_the_next_in_another_order(name, random_store):
-    """Those of sentence streams are endless; `test_sentence_stream.py` follows their sentences."""
+    """Those of sentence streams are endless; `test_sentence_stream.py` follows their sentences, and `test_windows.py`
+    the windows of a stream."""
     plan, size = make(name, random_store(2, 20)), 6
     count = plan.rows * getattr(plan, "directions", 1) if plan.contiguous else plan.examples
     positions = -(-count // size) * size if plan.contiguous else count

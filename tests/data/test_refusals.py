@@ -271,6 +271,8 @@ FORMATTED = {
     "source without training text": refusal(experiment(sources=({"data": {"test": 0.95}},)), "data.test"),
     "temperature below 0": refusal(experiment(temperature=-1.0), "config.temperature", "-1.0"),
     "mixture in order": refusal(experiment("stream", **{"format.order": "contiguous"}), "format.order=shuffled"),
+    "lengths that vary, and positions": refusal(experiment("stream", sources=(), **{
+        "format.order": "contiguous", "format.lengths": "normal"}), "model.max_length", "format.lengths=fixed"),
     "fewer examples than a batch": refusal(lambda _: loader.batches(
         plan("lines", [[3], [4]], 16)(_), batch_size=8, indices=np.arange(8), seed=0, first_step=0, last_step=1),
         "2 examples", "length", "batch_size")}

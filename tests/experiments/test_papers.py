@@ -118,15 +118,16 @@ PAPERS = {
         "size=large": (50_000, 32, 1e-3, 1000, {"length": 35, "model": {
             "layers": 2, "width": 1500, "dropout": 0.65, "init_range": 0.04}})},
     "awd_lstm.py": {
-        "size=ptb": (277_000, 24, 30.0, 0, {
-            "length": 70, "format": {"name": "stream", "order": "contiguous"}, "objective": {"bias": True},
+        "size=ptb": (285_500, 24, 30.0, 0, {
+            "length": 70, "format": {"name": "stream", "order": "contiguous", "lengths": "normal"},
+            "objective": {"bias": True},
             "optimizer": {"name": "nt_asgd", "nonmonotone": 5, "momentum": 0.0, "weight_decay": 1.2e-6, "clip": 0.25,
                           "decay_skip": (), "schedule": {"name": "constant"}},
             "tokenizer": {"name": "words", "vocab_size": 10_000},
             "model": {"layers": 3, "width": 1150, "embedding": 400, "biases": 2, "dropout": 0.4, "hidden_dropout": 0.25,
                       "input_dropout": 0.4, "embedding_dropout": 0.1, "weight_dropout": 0.5, "ar": 2.0, "tar": 1.0,
                       "ar_of": "dropped"}}),
-        "size=wt2": (279_750, 80, 30.0, 0, {"tokenizer": {"vocab_size": 33_278}, "model": {
+        "size=wt2": (288_750, 80, 30.0, 0, {"tokenizer": {"vocab_size": 33_278}, "model": {
             "dropout": 0.4, "hidden_dropout": 0.2, "input_dropout": 0.65, "embedding_dropout": 0.1,
             "weight_dropout": 0.5}})},
     "rnn_lm.py": {"": (50_000, 32, 1e-3, 1000, {"model": {"cell": "rnn", "layers": 1, "width": 200, "dropout": 0.0}})},

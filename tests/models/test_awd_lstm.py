@@ -171,6 +171,33 @@ class Torch:
         return entropy + 2 * outputs.pow(2).mean() + (outputs[:, 1:] - outputs[:, :-1]).pow(2).mean()
 
 
+def test_windows_of_any_lengths_give_the_losses_of_one_text():
+    """With padding to a multiple of 8, the state after each window, and the token that follows it."""
+    model, _ = network(ar=0.0, tar=0.0)
+    vocabulary = Vocabulary(V, {}, np.ones(V, bool), np.arange(V))
+    objective = causal.build(causal.Config(), model, vocabulary)
+    params = reference.random_params(objective.specs, seed=3)
+    text = np.random.default_rng(4).integers(0, V, (B, 45)).astype(np.int32)
+
+    def nll(lengths, multiple):
+        total, begin, carry = 0.0, 0, objective.carry(B)
+        for length in lengths:
+            padding = ((0, 0), (0, -length % multiple))
+            batch = objective.prepare(Keys(jax.random.split(KEY, B), KEY), {
+                "tokens": np.pad(text[:, begin : begin + length], padding), "reset": np.full(B, not begin, np.int32),
+                "segment_ids": np.pad(np.ones((B, length), np.int32), padding), "following": text[:, begin + length]})
+            _, (metrics, carry) = jax.jit(objective.loss)(params, batch, None, carry)
+            assert int(metrics["lm_loss"][1]) == B * length
+            total, begin = total + float(metrics["lm_loss"][0]), begin + length
+        return total, carry.per_example
+
+    total, state = nll([44], 1)
+    for lengths in ([8, 13, 5, 18], [5, 24, 15]):
+        windows, after = nll(lengths, 8)
+        assert windows == pytest.approx(total, rel=1e-6)
+        jax.tree.map(lambda x, y: close(x, y, 2e-6), after, state)
+
+
 def test_logits_and_gradients_equal_those_of_pytorch():
     """Over two batches, the second of which continues the first."""
     model, _ = network(layers=3)

@@ -178,6 +178,17 @@ def test_averages_are_of_the_parameters_after_each_update_and_change_none(config
     assert layouts.average == shardings(STACKED, make_mesh())
 
 
+@every
+@pytest.mark.parametrize("changes", [{}, {"ema": 0.7, "multipliers": {"*/layers/2/*": 2.0}}], ids=["", "averages"])
+def test_the_factor_of_a_step_is_one_of_its_learning_rate(config, changes):
+    """A batch may have one. A factor of two changes no digit, in parameters, moments and averages."""
+    config = dataclasses.replace(config, **changes)
+    start, gradients = values(STACKED, 0), [values(STACKED, i) for i in range(1, STEPS + 1)]
+    scaled = train(config, STACKED, start, gradients, rate_factor=np.float32(2))
+    twice = train(dataclasses.replace(config, learning_rate=2 * config.learning_rate), STACKED, start, gradients)
+    jax.tree.map(np.testing.assert_array_equal, scaled, twice)
+
+
 def test_before_the_first_update_the_parameters_are_their_averages():
     """They may have been replaced since the optimizer was made, by those that a run starts from."""
     config = adamw.Config("adamw", ema=0.9)

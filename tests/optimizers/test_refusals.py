@@ -4,7 +4,7 @@ import pytest
 
 from lmrep import optimizers
 from lmrep.core.errors import UserError
-from lmrep.optimizers import adamw, plateau
+from lmrep.optimizers import adamw, nt_asgd, plateau
 from lmrep.optimizers.schedules import DecayConfig, SlantedTriangularConfig
 from tests.optimizers.updates import STACKED
 
@@ -39,6 +39,8 @@ REFUSALS = {  # what is called -> what the message names
         "slanted_triangular", warmup=10)), 100), ("slanted_triangular", "cut_fraction", "optimizer.schedule.warmup")),
     "a stage but the last that ends early": (lambda: optimizers.check(adamw.Config(
         "adamw", schedule=plateau.Config("plateau", final=0.1)), 100, last=False), ("last stage",)),
+    "another stage that ends early": (lambda: optimizers.check(nt_asgd.Config(
+        "nt_asgd", averages="always"), 100, last=False), ("last stage", "optimizer.averages=triggered")),
     "a setting of another optimizer": (settings(name="sgd", betas=(0.9, 0.99)), (
         "optimizer 'sgd' has no field 'betas'; it has name, learning_rate, ", "momentum")),
     "a setting of another schedule": (settings(schedule={"name": "cosine", "factor": 0.1}), (

@@ -54,14 +54,14 @@ def unstack(tree):
     return unflatten(leaves)
 
 
-def train(config, specs, params, gradients):
-    """Parameters after each update, and the last state."""
+def train(config, specs, params, gradients, **extra):
+    """Parameters after each update, and the last state; `extra` are arguments of `update`."""
     optimizer = optimizers.build(config, specs, 100)
     state, history = jax.jit(optimizer.init)(params), []
 
     @jax.jit
     def update(params, state, grads):
-        updates, state = optimizer.update(grads, state, params)
+        updates, state = optimizer.update(grads, state, params, **extra)
         return optax.apply_updates(params, updates), state
 
     for grads in gradients:

@@ -50,7 +50,7 @@ def test_averages_are_of_the_parameters_at_the_trigger_and_after_it():
     """1 / (K - T + 1) of each of w_T to w_K. The updates are those of SGD."""
     start, gradients = values(STACKED, 0), [values(STACKED, i) for i in range(1, 7)]
     plain = sgd.Config("sgd", **{field.name: getattr(CONFIG, field.name) for field in dataclasses.fields(CONFIG)
-                                 if field.name not in ("name", "nonmonotone")})
+                                 if field.name not in ("name", "nonmonotone", "averages")})
     expected, _ = train(plain, STACKED, start, gradients)
     rule = optimizers.build(CONFIG, STACKED, 10)
     params, state, update = start, rule.init(start), jax.jit(rule.update)
@@ -65,6 +65,43 @@ def test_averages_are_of_the_parameters_at_the_trigger_and_after_it():
         if step == 2:
             for loss in (1.0, 3.0, 3.0, 2.0):
                 state = nt_asgd.after_validation(state, loss, RULE)
+
+
+def test_with_averages_always_all_parameters_after_an_update_are_averaged():
+    """As PyTorch's ASGD(t0=0, lambd=0), which leaves the first of them out, over 50 steps with factors of the rate.
+    There a factor takes effect a step late: the rate of an update is computed after the one before it."""
+    torch = pytest.importorskip("torch")
+    rule = optimizers.build(dataclasses.replace(CONFIG, averages="always"), STACKED, 50)
+    start, history = jax.tree.map(np.float64, values(STACKED, 0)), []
+    theirs = {path: torch.nn.Parameter(torch.tensor(x)) for path, x in flatten(start).items()}
+    asgd = torch.optim.ASGD(theirs.values(), lr=0.5, t0=0, lambd=0, weight_decay=0.01)
+    with jax.enable_x64(True):
+        params, state, update = start, rule.init(start), jax.jit(rule.update)
+        for step, factor in enumerate(np.random.default_rng(0).integers(1, 12, 50) / 8):
+            gradient = jax.tree.map(np.float64, values(STACKED, step + 1))
+            updates, state = update(gradient, state, params, rate_factor=factor)
+            params = jax.tree.map(lambda x, y: x + y, params, updates)
+            for path, parameter in theirs.items():
+                parameter.grad = torch.tensor(flatten(gradient)[path])
+                if step:
+                    asgd.state[parameter]["eta"].fill_(0.5 * factor)
+            asgd.param_groups[0]["lr"] = 0.5 * factor
+            asgd.step()
+            history.append({path: parameter.detach().clone() for path, parameter in theirs.items()})
+        for path, average in flatten(state.average).items():
+            expected = (49 * asgd.state[theirs[path]]["ax"] + history[0][path]) / 50
+            np.testing.assert_allclose(flatten(params)[path], history[-1][path], rtol=1e-6)
+            np.testing.assert_allclose(average, expected, rtol=1e-6)
+
+
+def test_with_averages_always_the_trigger_ends_training(tmp_path, monkeypatch):
+    """After step 6, whose loss is above the lowest of all but the last two before it; a resumed run does not go on."""
+    config = dataclasses.replace(CONFIG, averages="always")
+    one = stage(None, optimizers.build(config, CLOZE.specs, STEPS), validation_rule=optimizers.validation_rule(config))
+    losses(monkeypatch, [8.0, 9.0, 8.5, 8.1])
+    assert run(tmp_path, one, validate=2, log_every=1).steps("validation") == [0, 2, 4, 6]
+    assert Checkpoints(tmp_path).steps()[-1] == 6
+    assert run(tmp_path, one, resumed=6, validate=2).lines == []
 
 
 def test_another_average_is_kept_instead_and_another_rule_is_refused():

@@ -53,9 +53,12 @@ FIELDS = {
     "last": Field("bn", np.int32, "of labelled examples: position of the last token of each text"),
     "following": Field("b", np.int32, "the token that follows the example's last one in the text, which is the first "
                                       "token of the next example; -1 where the text ends"),
+    "rate_factor": Field("b", np.float32, "factor of the learning rate of the step, the same for all examples of a "
+                                          "batch; 0 for an empty example"),
 }
 TEXT_FIELDS = ("tokens", "segment_ids", "positions", "token_type_ids", "example")
 PAIR_FIELDS = (*TEXT_FIELDS, "pair_label")
+VARIES = -1  # in place of the number of tokens between the starts of examples
 BACKWARD = "backward/"  # precedes the names of the fields of a text that a backward direction reads
 
 
@@ -196,15 +199,15 @@ class FormatDef(NamedTuple):
     # backward direction reads, which are `batch["backward"]["tokens"]`
     fields: Callable[[Any], tuple[str, ...]] = lambda config: TEXT_FIELDS
     # (config, length) -> where each example continues the example at the same index of the previous batch: the tokens
-    # from the start of that example to its own start, fewer than `length` if they overlap. Batches then have the field
-    # `reset`. 0 for shuffled examples.
+    # from the start of that example to its own start, fewer than `length` if they overlap; VARIES if that varies and
+    # batches may be longer than `length`. Batches then have the field `reset`. 0 for shuffled examples.
     advance: Callable[[Any, int], int] = lambda config, length: 0
     # config -> whether an example may hold several segments that must not attend to each other
     packed: Callable[[Any], bool] = lambda config: False
 
     def contiguous(self, config: Any) -> bool:
         """Tells whether examples continue each other from batch to batch."""
-        return self.advance(config, 2) > 0
+        return self.advance(config, 2) != 0
 
 
 def split_texts(bounds: np.ndarray, max_tokens: int) -> np.ndarray:

@@ -8,6 +8,9 @@ be short.
 With `contiguous`, the stream is split into as many chunks as a batch has examples, and example r of each batch
 continues example r of the previous batch (Dai et al. 2019), except where `reset` is 1; see `order.contiguous_numbers`.
 
+With `lengths=normal`, the length of a batch varies from batch to batch in training (`windows`), as for AWD-LSTM, and
+the learning rate of its step is multiplied by it / `length`.
+
 `isolate` separates documents: each is a segment with its own positions that does not attend to the others, and an
 example that starts with the first token of a document has `reset` 1 as well. Without it, as published, an example is
 one segment, whose positions attend across document boundaries.
@@ -15,13 +18,16 @@ one segment, whose positions attend across document boundaries.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from lmrep.config.record import setting
+from lmrep.core.errors import UserError
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.data.formats.base import TEXT_FIELDS, FormatDef, Layout, Progress, Spans, make_layout
-from lmrep.data.formats.plans import table
+from lmrep.data.formats.base import TEXT_FIELDS, VARIES, FormatDef, Layout, Progress, Spans, make_layout
+from lmrep.data.formats.plans import Plan, table
+from lmrep.data.formats.windows import WindowPlan
 from lmrep.data.store.token_store import Store
 
 
@@ -31,6 +37,9 @@ class Stream:
 
     order: str = setting("shuffled", "examples in random order, or each continuing the one of the previous batch",
                          choices=("shuffled", "contiguous"))
+    lengths: str = setting("fixed", "of training batches with order=contiguous: fixed; or normal, random ones around "
+                           "`length`, with a learning rate in proportion, for recurrent networks",
+                           choices=("fixed", "normal"))
     isolate: bool = setting(False, "whether documents do not attend to each other")
     duplicates: int = setting(1, "passes over the corpus in an epoch, each with its own static masks", at_least=1)
 
@@ -70,7 +79,19 @@ def contiguous(config: Stream) -> bool:
     return config.order == "contiguous"
 
 
+def plan(config: Stream, *arguments: Any) -> Plan:
+    """Makes the plan of a split. Raises UserError if settings do not fit each other."""
+    fixed = table(spans, contiguous=contiguous)(config, *arguments)
+    if config.lengths == "fixed":
+        return fixed
+    if config.isolate or not contiguous(config):
+        raise UserError("format.lengths is normal, which needs format.order=contiguous and format.isolate=False; set "
+                        "these, or format.lengths=fixed")
+    return WindowPlan(**vars(fixed))
+
+
 DEFINITION = FormatDef(
-    Stream, "stream-1", layout, table(spans, contiguous=contiguous),
-    lambda c: (*TEXT_FIELDS, "reset", *(("following",) if contiguous(c) else ())),
-    lambda c, length: length if contiguous(c) else 0, lambda c: c.isolate)
+    Stream, "stream-1", layout, plan,
+    lambda c: (*TEXT_FIELDS, "reset", *(("following",) if contiguous(c) else ()),
+               *(("rate_factor",) if c.lengths == "normal" else ())),
+    lambda c, length: (VARIES if c.lengths == "normal" else length) if contiguous(c) else 0, lambda c: c.isolate)
