@@ -101,6 +101,9 @@ def parse(config: Mapping[str, Any]) -> Experiment:
     if experiment.init_mapping and not experiment.init:
         raise UserError("config.init_mapping says which parameters of config.init a run starts from, and init is "
                         "empty; give init, or remove init_mapping")
+    if experiment.init_vocabulary != "same" and not experiment.init:
+        raise UserError(f"config.init_vocabulary is {experiment.init_vocabulary!r}, and config.init is empty; give "
+                        "init, or remove init_vocabulary")
     check_faults(experiment.faults)
     stages = resolve_stages(experiment)  # with the types of all fields
     experiment.check()

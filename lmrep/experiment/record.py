@@ -148,6 +148,9 @@ class Experiment:
                         path=as_path)
     init_mapping: dict[str, str] = setting({}, "path of this run -> path of `init`, for parameters that start from "
                                            "others: {'encoder/layers': 'encoder/layers[0,2,4]'}; '' for random ones")
+    init_vocabulary: str = setting("same", "same: the tokenizer of `init`; match: the tokenizer of this config, whose "
+                                   "tokens start from their rows in `init`, and those that it lacks from the mean row",
+                                   choices=("same", "match"))
     init_vectors: dict[str, str] = setting({}, "path of a table of tokens -> a text file of word vectors that it "
                                            "starts from, such as {'encoder/source_embedding/token': 'glove.txt'}; "
                                            "tokens that the file lacks start from 0", path=as_path)

@@ -44,7 +44,8 @@ def resolve(
     Raises:
       UserError: an override is invalid.
     """
-    first = [(path, text) for path, text in overrides if path == "init_mapping"]  # decides whether a network is taken
+    # These decide whether the network and the tokenizer are taken.
+    first = [(path, text) for path, text in overrides if path in ("init_mapping", "init_vocabulary")]
     config = apply_overrides(config, first)
     if facts and config.get("init"):
         head = dict(overrides).get("head", config.get("head", ""))
@@ -94,7 +95,8 @@ def with_checkpoint(
 ) -> ml_collections.ConfigDict:
     """Returns the config of a run that starts from a checkpoint, with the checkpoint's network and tokenizer.
 
-    With `config.init_mapping`, which may take parameters from another network, the network stays as it is. A task gets
+    With `config.init_mapping`, which may take parameters from another network, the network stays as it is. With
+    `config.init_vocabulary` "match", the tokenizer does, and the network gets the size of its vocabulary. A task gets
     the head and labels of a checkpoint of the same task, and otherwise the head of its published system.
 
     Args:
@@ -104,11 +106,14 @@ def with_checkpoint(
     """
     config = _copy(config)
     config.init = facts.path
-    config.tokenizer.update(facts.tokenizer)
+    same = config.get("init_vocabulary", "same") == "same"
+    if same:
+        config.tokenizer.update(facts.tokenizer)
     task = config.objective.name in TASKS
     if not config.get("init_mapping"):
         kept = model_def(facts.network).dropout_fields
-        config.model = {**facts.network, **{name: value for name, value in config.model.items() if name in kept}}
+        config.model = {**facts.network, **{name: value for name, value in config.model.items() if name in kept},
+                        **({} if same else {"vocab": 0})}
         if task:
             config.model.update(fine_tuning.task_network(config.objective.name, facts.network).model)
     if task:

@@ -179,6 +179,7 @@ class Match(NamedTuple):
     missing: list[str]  # paths of the run that the source lacks; they are initialized
     unused: list[str]  # paths of the source that the run does not use
     origins: Mapping[str, Origin] = {}  # path of the run -> origin in the source, if it is not the same path
+    tokens: int = 0  # number of tokens of the run
 
 
 def match(
@@ -220,7 +221,7 @@ def match(
     return Match(values, {path: n for path, n in extended.items() if n},
                  sorted(set(specs_by_path) - set(values)),
                  sorted(set(source.params) - {origin.path for origin in starts.values()}),
-                 {path: origin for path, origin in starts.items() if origin != Origin(path)})
+                 {path: origin for path, origin in starts.items() if origin != Origin(path)}, len(tokens))
 
 
 def _match_vocabulary(
@@ -280,7 +281,8 @@ def describe(parameters: Match, source: SourceCheckpoint) -> str:
     def listing(title: str, paths: Sequence[str]) -> list[str]:
         return [f"  {title} ({len(paths)}): {', '.join(paths)}"] if paths else []
 
-    extended = [f"{path} ({n:,} new rows, each the mean)" for path, n in parameters.extended.items()]
+    extended = [f"{path} ({parameters.tokens - n:,} rows copied, {n:,} new rows, each the mean)"
+                for path, n in parameters.extended.items()]
     return "\n".join([
         f"parameters start from {source.name}",
         *listing("taken", [f"{path} from {parameters.origins[path]}" if path in parameters.origins else path

@@ -13,7 +13,8 @@ from lmrep.core import params as P
 from lmrep.core.errors import UserError
 from lmrep.core.params import ParamSpec, flatten, init, unflatten
 from lmrep.experiment import config as experiments
-from lmrep.interop import conversion, init_from
+from lmrep.experiment import resolve
+from lmrep.interop import checkpoint_config, conversion, init_from
 from lmrep.interop.init_from import SourceCheckpoint
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS
@@ -103,6 +104,41 @@ def test_incompatible_network_settings_are_refused(home, tmp_path):
     source, network = init_from.load(home / "run"), experiments.model_config(experiments.parse(
         config_from_run(home, **{"model.activation": "relu"})).model)
     assert init_from.check_network(network, source) == ["  the network differs: activation 'gelu_tanh' -> 'relu'"]
+
+
+def test_a_run_with_its_own_vocabulary_takes_the_rows_of_words_that_the_checkpoint_knows(tmp_path, caplog):
+    caplog.set_level("INFO", "lmrep")
+    home, source = runs.folder("recurrent"), init_from.load(runs.folder("recurrent") / "run")
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts/new.txt").write_text("\n".join(["The old zebra sees the gnu.", "A cat finds the zebra."] * 30))
+    config = experiments.read_run(home / "run")[0]
+    config = resolve.with_checkpoint({
+        **dataclasses.asdict(config), "init_vocabulary": "match", "tokenizer": {"name": "words", "vocab_size": 64},
+        "data": {**dataclasses.asdict(config.data), "files": f"{tmp_path}/texts/*.txt", "validation": 0, "test": 0},
+    }, checkpoint_config.facts(home / "run"))
+    assert config.model.vocab == 0 and "vocab_file" not in config.tokenizer
+    data, (stage,) = started.stages(config, tmp_path / "data")
+    tokens, old = data.tokenizer.tokens, list(source.tokens)
+    assert {"zebra", "The"} <= {*tokens} or {"zebra", "the"} <= {*tokens}
+    tables = [path for path, value in source.params.items() if len(old) in value.shape]
+    assert tables
+    for path in tables:
+        axis, value = source.params[path].shape.index(len(old)), stage.init_values[path]
+        rows, new = (np.moveaxis(array, axis, 0) for array in (source.params[path], value))
+        assert len(new) == len(tokens)
+        for token, row in zip(tokens, new, strict=True):
+            expected = rows[old.index(token)] if token in old else rows.mean(0, dtype=np.float64).astype(np.float32)
+            np.testing.assert_array_equal(row, expected, err_msg=token)
+    known = len({*tokens} & {*old})
+    assert 5 < known < len(tokens)
+    assert f"{known} rows copied, {len(tokens) - known} new rows, each the mean" in caplog.text
+
+
+def test_a_vocabulary_is_matched_with_a_checkpoint_alone(home):
+    config = small.config(home / "texts")
+    config.init_vocabulary = "match"
+    with pytest.raises(UserError, match=r"config\.init_vocabulary.*config\.init is empty"):
+        experiments.parse(config)
 
 
 def test_vocabulary_can_be_extended(home, tmp_path):
