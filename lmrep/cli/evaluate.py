@@ -20,6 +20,10 @@ A network with a memory (Transformer-XL) continues from example to example, wher
 figures are of a longer memory than in training: --length=64 --memory=640 --clamp=400 --same_length. The loss of bytes
 (`tokenizer.name=bytes`) in bits per token is in bits per byte.
 
+With --pointer_window, a recurrent language model, whose state continues from example to example, is also evaluated with
+a cache of its outputs (Grave et al., 2017): pointer_loss. AWD-LSTM's published figures are of --pointer_window=2000
+--pointer_weight=0.1 --pointer_theta=1 on the Penn Treebank, with --batch_size=1.
+
 With --pairs, it prints how often the model gives the acceptable sentence of a minimal pair the higher score: for each
 paradigm and phenomenon, and the mean over paradigms. The score is the objective's own: the log probability of the
 sentence for a model that predicts from left to right (with --end_mark, of the token that ends a document too, which
@@ -58,6 +62,10 @@ FLAGS = {
     "length_penalty": Flag(None, "their scores are divided by (the number of tokens) ** length_penalty, or Wu et al.'s "
                            "((5 + tokens) / 6) ** length_penalty (--penalty=gnmt); 0: none", float),
     "penalty": Flag(None, "power or gnmt", str),
+    "pointer_window": Flag(None, "of a recurrent language model, positions in a cache pointer; by default, no "
+                           "pointer is used", int, Bounds(at_most=2**24)),
+    "pointer_weight": Flag(None, "the weight of the cache's distribution, lambda in the paper; 0.1 by default", float),
+    "pointer_theta": Flag(None, "factor of the products of outputs in the cache; 1 by default", float),
     "source": Flag("", "of a run on a mixture of labelled data sets, the one whose split is evaluated (by default "
                    "all), or that --files are like"),
     "pairs": Flag("", "a directory of minimal pairs, such as BLiMP's: JSON Lines with sentence_good, sentence_bad and, "
@@ -90,7 +98,9 @@ def run(arguments: Arguments) -> int:
         model={name: value for name in ("memory", "clamp", "same_length")
                if (value := getattr(flags, name)) is not None and value is not False},
         search={name: value for name in ("beams", "length_penalty", "penalty")
-                if (value := getattr(flags, name)) is not None})
+                if (value := getattr(flags, name)) is not None},
+        pointer={name: value for name in ("window", "weight", "theta")
+                 if (value := getattr(flags, f"pointer_{name}")) is not None})
     if flags.pairs:
         print(pairs.table(measured.values), flush=True)
     elif measured.values:  # a task has none for examples without targets
@@ -102,9 +112,10 @@ def run(arguments: Arguments) -> int:
 def _print(values: Mapping[str, Any], intervals: Mapping[str, Any]) -> None:
     """Prints a line for each metric."""
     from lmrep.experiment.record import ALL_OBJECTIVES
+    from lmrep.inference import pointer
     from lmrep.metrics import COMMON
 
-    width, known = max(map(len, values)), dict(COMMON)
+    width, known = max(map(len, values)), COMMON | pointer.METRICS
     for definition in ALL_OBJECTIVES.values():
         known |= definition.metrics
     # Metrics of a source of a mixture are named SOURCE/METRIC.

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from lmrep.config.record import read
 from lmrep.core import remote
 from lmrep.core.errors import ConfigError, UserError
 from lmrep.core.files import write_json
@@ -39,6 +40,8 @@ from lmrep.inference.encode import batch_tokens
 from lmrep.inference.evaluate_task import evaluate_records, finite_or_text
 from lmrep.inference.load import load, with_teachers
 from lmrep.inference.perplexity import Perplexity
+from lmrep.inference.pointer import Pointer, with_pointer
+from lmrep.inference.pointer import settings as pointer_settings
 from lmrep.inference.run import Run
 from lmrep.models.base import Context
 from lmrep.objectives.base import Objective
@@ -58,7 +61,7 @@ def evaluate(
     examples: int | None = None, step: int | None = None, files: str = "", stride: int | None = None,
     length: int | None = None, pairs: str | os.PathLike = "", pll: str = "", batch_size: int | None = None,
     model: Mapping[str, Any] = MappingProxyType({}), search: Mapping[str, Any] = MappingProxyType({}),
-    source: str = "", end_mark: bool = False,
+    source: str = "", end_mark: bool = False, pointer: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Returns the metrics of a run on a split of its corpus, on other files, or on minimal pairs. Writes them to
     eval.json in the workdir, and appends them to eval.jsonl, which keeps every evaluation.
@@ -92,13 +95,15 @@ def evaluate(
         have; "" for all.
       end_mark: with pairs, whether a model that predicts from left to right is scored on the token that ends a document
         too.
+      pointer: fields of the `Pointer` with which a recurrent language model is evaluated too, as `{"window": 2000}`;
+        empty for none.
 
     Raises:
       UserError: there is no such run, split, text or checkpoint; a stride is given for a run that does not predict from
         left to right; the pairs are malformed, or the run's objective does not score sentences.
     """
     measured = measure(directory, split, data_dir and as_path(data_dir), examples, step, as_paths(files), stride,
-                       length, pairs and as_path(pairs), pll, batch_size, model, search, source, end_mark)
+                       length, pairs and as_path(pairs), pll, batch_size, model, search, source, end_mark, pointer)
     measured.store()
     return measured.values
 
@@ -116,7 +121,7 @@ def measure(
     examples: int | None = None, step: int | None = None, files: str = "", stride: int | None = None,
     length: int | None = None, pairs: str | os.PathLike = "", pll: str = "", batch_size: int | None = None,
     model: Mapping[str, Any] = MappingProxyType({}), search: Mapping[str, Any] = MappingProxyType({}),
-    source: str = "", end_mark: bool = False,
+    source: str = "", end_mark: bool = False, pointer: Mapping[str, Any] = MappingProxyType({}),
 ) -> Measured:
     """Evaluates like `evaluate`, but writes nothing, so that metrics can be shown even if they cannot be written."""
     for name, value, least in (("examples", examples, 1), ("batch_size", batch_size, 1), ("length", length, 2)):
@@ -125,6 +130,8 @@ def measure(
     if files and split:
         raise UserError(f"both files and a split ({split!r}) are given: a split is one of the run's own corpus; leave "
                         "one out")
+    if pointer and (stride is not None or pairs):
+        raise UserError("a pointer is given, and a stride or pairs, which do not use one; leave it out")
     if batch_size is not None and (stride is not None or pairs):
         raise UserError(f"batch_size is {batch_size}, and a stride or pairs are given, whose batches are chosen for "
                         "the machine; leave it out")
@@ -150,7 +157,7 @@ def measure(
         raise UserError(f"source is {source!r}, and {run.directory} was not trained on labelled data; leave it out")
     else:
         values, settings = _of_text(run, split, Path(data_dir or default_data_dir()), examples, files, length,
-                                    batch_size, stride)
+                                    batch_size, stride, pointer and read(Pointer, pointer, "pointer"))
         settings |= model
 
     def store() -> None:
@@ -163,7 +170,7 @@ def measure(
 
 def _of_text(
     run: Run, split: str, data_dir: Path, examples: int | None, files: str, length: int | None,
-    batch_size: int | None, stride: int | None,
+    batch_size: int | None, stride: int | None, pointer: Pointer | None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns (metrics on text, the settings that they depend on)."""
     try:
@@ -171,13 +178,13 @@ def _of_text(
             length = _window(run, length, stride)
             return (_perplexity(run, split, data_dir, examples, files, length, stride).figures,
                     {"stride": stride, "length": length})
-        number, values, left_out = _metrics(run, split, data_dir, examples, files, length, batch_size)
+        number, values, left_out = _metrics(run, split, data_dir, examples, files, length, batch_size, pointer)
     except NoTargets as error:
         raise UserError(str(error)) from error
     except ConfigError as error:  # the run's config is fixed
         raise UserError(f"{error.problem}; correct or convert the text, or give other files") from error
     return values, {"examples": number} | {name: value for name, value in {
-        "length": length, "batch_size": batch_size, "without": left_out}.items() if value}
+        "length": length, "batch_size": batch_size, "without": left_out}.items() if value} | pointer_settings(pointer)
 
 
 def _minimal_pairs(
@@ -260,7 +267,7 @@ def objective_params(run: Run, objective: Objective) -> Tree:
 
 def _metrics(
     run: Run, split: str, data_dir: Path, examples: int | None, files: str, length: int | None,
-    batch_size: int | None,
+    batch_size: int | None, pointer: Pointer | None,
 ) -> tuple[int, dict[str, float], str]:
     """Returns (number of examples, metrics, names of the teachers whose terms of the loss are left out)."""
     stage, (parts, left_out) = stage_at(run.experiment, run.step), with_teachers(run)
@@ -277,9 +284,12 @@ def _metrics(
     else:
         prepared = own_corpus(run, split, data_dir)
     vocabulary = prepared.tokenizer.vocabulary
-    objective = build.objective(stage, experiments.build_model(run.experiment, vocabulary.size), vocabulary, parts)
+    network = experiments.build_model(run.experiment, vocabulary.size)
+    objective = build.objective(stage, network, vocabulary, parts)
     frozen_params = unflatten(build.frozen_values(objective, parts))
     params = objective_params(dataclasses.replace(run, params=run.params | frozen_params), objective)
+    if pointer:
+        objective = with_pointer(objective, network, stage, pointer)
     plan = build.plan(stage, prepared.stores[split], run.experiment.evaluation.seed, data_dir, once=True)
     # The mesh of training may not fit these devices.
     mesh = make_mesh(data=math.gcd(stage.batch_size // stage.microbatches, jax.device_count()))
