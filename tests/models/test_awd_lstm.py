@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from lmrep.core import params as P
+from lmrep.core import prng
 from lmrep.core.vocabulary import Vocabulary
+from lmrep.layers import dropout
 from lmrep.layers.attention import AttentionMask
 from lmrep.models import awd_lstm
 from lmrep.models.base import Inputs
@@ -138,13 +140,14 @@ def test_layers_start_as_those_of_pytorch(biases):
 
 
 class Torch:
-    """The network in PyTorch, with its `LSTM`, the output biases and the loss of the released code without dropout."""
+    """The network in PyTorch and float64, with its `LSTM`, the output biases and the loss of the released code. Masks
+    are given: without them, there is no dropout."""
 
     def __init__(self, params):
         self.torch = torch = pytest.importorskip("torch")
         encoder = params["encoder"]
-        self.table = torch.nn.Parameter(torch.tensor(encoder["embedding"]["token"]))
-        self.bias = torch.nn.Parameter(torch.tensor(params["objective"]["causal"]["bias"]))
+        self.table = torch.nn.Parameter(torch.tensor(encoder["embedding"]["token"]).double())
+        self.bias = torch.nn.Parameter(torch.tensor(params["objective"]["causal"]["bias"]).double())
         self.named, self.layers = {"encoder/embedding/token": self.table, "objective/causal/bias": self.bias}, []
         for i, layer in encoder["layers"].items():
             kernels = layer["input"]["kernel"], layer["recurrent"]["kernel"]
@@ -152,23 +155,27 @@ class Torch:
             for part, suffix in (("input", "ih"), ("recurrent", "hh")):
                 for name, kind in (("kernel", "weight"), ("bias", "bias")):
                     parameter = getattr(lstm, f"{kind}_{suffix}_l0")
-                    parameter.data = torch.tensor(layer[part][name].T.copy())
+                    parameter.data = torch.tensor(layer[part][name].T.copy()).double()
                     self.named[f"encoder/layers/{i}/{part}/{name}"] = parameter
             self.layers.append(lstm)
 
-    def run(self, tokens, state):
-        """(outputs [b, t, e], logits [b, t, v], the state after them)."""
+    def run(self, tokens, state, masks=None):
+        """(outputs [b, t, e] before and after dropout, logits [b, t, v], the state after them)."""
         torch, after = self.torch, []
+        masks = masks and jax.tree.map(lambda x: torch.tensor(np.asarray(x)).double(), masks)
         x = torch.nn.functional.embedding(torch.tensor(tokens).long(), self.table)
+        x = x * masks["types"] * masks["input"] if masks else x
         for i, lstm in enumerate(self.layers):
-            x, last = lstm(x, state and state[i])
+            hidden = lstm.weight_hh_l0 * (masks["weights"][i].T if masks else 1)
+            raw, last = torch.func.functional_call(lstm, {"weight_hh_l0": hidden}, (x, state and state[i]))
+            x = raw * masks["outputs"][i] if masks else raw
             after.append(tuple(part.detach() for part in last))
-        return x, x @ self.table.T + self.bias, after
+        return raw, x, x @ self.table.T + self.bias, after
 
-    def loss(self, outputs, logits, targets):
+    def loss(self, raw, dropped, logits, targets):
         targets = self.torch.tensor(targets).long().flatten()
         entropy = self.torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets)
-        return entropy + 2 * outputs.pow(2).mean() + (outputs[:, 1:] - outputs[:, :-1]).pow(2).mean()
+        return entropy + 2 * dropped.pow(2).mean() + (raw[:, 1:] - raw[:, :-1]).pow(2).mean()
 
 
 def test_windows_of_any_lengths_give_the_losses_of_one_text():
@@ -198,9 +205,28 @@ def test_windows_of_any_lengths_give_the_losses_of_one_text():
         jax.tree.map(lambda x, y: close(x, y, 2e-6), after, state)
 
 
-def test_logits_and_gradients_equal_those_of_pytorch():
-    """Over two batches, the second of which continues the first."""
-    model, _ = network(layers=3)
+def masks_of(key, tokens, rates):
+    """The masks that a network of three layers draws."""
+    type_key, input_key, *keys = prng.split(key, 8)
+    widths, (b, t) = [E, D, D, E], tokens.shape
+
+    def mask(key, shape, rate, **more):
+        return dropout.apply(key, jnp.ones(shape), rate, **more)
+
+    output_rates = [rates["hidden_dropout"]] * 2 + [rates["dropout"]]
+    return {"types": dropout.apply_to_rows(type_key, jnp.ones((b, t, 1)), tokens, rates["embedding_dropout"]),
+            "input": mask(input_key, (b, t, E), rates["input_dropout"], same_along=(1,)),
+            "weights": [mask(key, (d, 4 * d), rates["weight_dropout"])
+                        for key, d in zip(keys[::2], widths[1:], strict=True)],
+            "outputs": [mask(key, (b, t, d), rate, same_along=(1,))
+                        for key, d, rate in zip(keys[1::2], widths[1:], output_rates, strict=True)]}
+
+
+@pytest.mark.parametrize("rates", [PLAIN, dict(zip(awd_lstm.DROPOUT, (0.4, 0.25, 0.4, 0.1, 0.5), strict=True))],
+                         ids=["plain", "dropout"])
+def test_the_loss_and_gradients_equal_those_of_pytorch(rates):
+    """Over two batches, the second of which continues the first, with the same masks."""
+    model, _ = network(layers=3, **rates)
     vocabulary = Vocabulary(V, {}, np.ones(V, bool), np.arange(V))
     objective = with_network_losses(lambda model: causal.build(causal.Config(bias=True), model, vocabulary), model, 1)
     params = reference.random_params(objective.specs, seed=3)
@@ -211,7 +237,7 @@ def test_logits_and_gradients_equal_those_of_pytorch():
     def step(params, batch, carry):
         batch = objective.prepare(Keys(jax.random.split(KEY, B), KEY), batch)
         inputs = Inputs(batch["tokens"], carry=carry.per_example)
-        logits = objective.uses.next_token.logits(params, model.encode(params["encoder"], inputs).hidden)
+        logits = objective.uses.next_token.logits(params, model.encode(params["encoder"], inputs, KEY).hidden)
         (total, (_, carry)), grads = jax.value_and_grad(objective.loss, has_aux=True)(params, batch, KEY, carry)
         return total, logits, grads, carry
 
@@ -219,14 +245,18 @@ def test_logits_and_gradients_equal_those_of_pytorch():
         batch = {"tokens": texts[:, first : first + T], "segment_ids": np.ones((B, T), np.int32),
                  "reset": np.full(B, first == 0, np.int32), "following": texts[:, first + T]}
         total, logits, grads, carry = step(params, batch, carry)
-        outputs, expected_logits, state = theirs.run(batch["tokens"], state)
-        expected = theirs.loss(outputs, expected_logits, texts[:, first + 1 : first + T + 1])
+        raw, dropped, expected_logits, state = theirs.run(
+            batch["tokens"], state, masks_of(KEY, batch["tokens"], rates) if any(rates.values()) else None)
+        expected = theirs.loss(raw, dropped, expected_logits, texts[:, first + 1 : first + T + 1])
         for parameter in theirs.named.values():
             parameter.grad = None
         expected.backward()
-        close(logits, expected_logits.detach(), 1e-5)
-        assert float(total) == pytest.approx(expected.item(), abs=1e-5)
+        close(logits, expected_logits.detach(), 1e-6 * np.abs(expected_logits.detach().numpy()).max())
+        assert float(total) == pytest.approx(expected.item(), rel=1e-6)
         found = P.flatten(grads)
         assert found.keys() == theirs.named.keys()
         for path, parameter in theirs.named.items():
-            close(found[path], parameter.grad.T if path.endswith("kernel") else parameter.grad, 1e-5)
+            gradient = (parameter.grad.T if path.endswith("kernel") else parameter.grad).numpy()
+            close(found[path], gradient, 1e-6 * np.abs(gradient).max())
+            if rates is not PLAIN and path.endswith("recurrent/kernel"):
+                assert 0.3 < (gradient == 0).mean() < 0.7
