@@ -109,6 +109,9 @@ def with_checkpoint(
     same = config.get("init_vocabulary", "same") == "same"
     if same:
         config.tokenizer.update(facts.tokenizer)
+    elif config.tokenizer.get("direction", "forward") != facts.tokenizer["direction"]:
+        raise UserError(f"tokenizer.direction is {config.tokenizer.direction!r}, and config.init reads text "
+                        f"{facts.tokenizer['direction']}; set --config.tokenizer.direction to the same")
     task = config.objective.name in TASKS
     if not config.get("init_mapping"):
         kept = model_def(facts.network).dropout_fields

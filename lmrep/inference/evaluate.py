@@ -377,7 +377,9 @@ def encode_verbatim(tokenizer: Tokenizer, text: str, most: int = tokenize.CALL_C
     while len(text) - cuts[-1] > most:
         low, high = cuts[-1] + most // 2, cuts[-1] + most
         cuts.append(max((space.start() for space in BETWEEN_WORDS.finditer(text, low, high)), default=high))
-    return np.concatenate([tokenizer.encode_batch([text[start:end]])[0] for start, end in pairwise([*cuts, len(text)])])
+    parts = [text[start:end] for start, end in pairwise([*cuts, len(text)])]
+    parts = parts[::-1] if tokenizer.backward else parts
+    return np.concatenate([tokenizer.encode_batch([part])[0] for part in parts])
 
 
 def _window(run: Run, length: int | None, stride: int) -> int:

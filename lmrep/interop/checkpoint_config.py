@@ -84,7 +84,8 @@ def facts(path: str | os.PathLike, task: str = "", field: str = "init") -> Check
     tokenizer = tokenizers.load(directory / folder)
     absolute = remote.as_url(path) or str(directory.absolute())
     fields = {"name": tokenizer.name, "vocab_file": f"{absolute}/{folder}".rstrip("/"),
-              "vocab_size": max(tokenizer.size, 64), "lowercase": tokenizer.lowercase}
+              "vocab_size": max(tokenizer.size, 64), "lowercase": tokenizer.lowercase,
+              "direction": "backward" if tokenizer.backward else "forward"}
     head = head_fields(directory, task, tokenizer.vocabulary.specials.get("pad")) if task else {}
     return CheckpointFacts(absolute, dict(network), fields, head)
 

@@ -139,14 +139,15 @@ class GenerateText:
 
     def predict(self, run: Any, texts: Sequence[str], options: GenerateOptions, names: Names) -> list[list[str]]:
         """Generates for each text `options.samples` continuations of up to `options.tokens` tokens, fewer where the
-        document ends before."""
+        document ends before. With a backward tokenizer, they are what precedes the text."""
         self.check(texts, run.tokenizer, run.model.max_length, names)
+        order = -1 if run.tokenizer.backward else 1
         predictions = []
         for number, (text, name) in enumerate(zip(texts, names or [None] * len(texts), strict=True), options.first):
             prompt = run.prompt(text, name)
             before = run.tokenizer.decode(prompt)
             predictions.append([
-                prompts.continuation(before, run.tokenizer.decode([*prompt, *tokens]))
+                prompts.continuation(before[::order], run.tokenizer.decode([*prompt, *tokens])[::order])[::order]
                 for tokens in run.generate_tokens(prompt, options, number, name or repr(text[:60]))])
         return predictions
 

@@ -79,7 +79,10 @@ def encode(c: Any, records: Sequence[Record], encoder: TextEncoder) -> tuple[Uni
 
 def tokens_of(text: str, tokenizer: Tokenizer, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns the ids int32 [t] of a text, and the characters int32 [t, 2] of each token without white space around
-    it. Raises UserError, which begins with `name`, if the text is not Unicode or has no token."""
+    it. Raises UserError, which begins with `name`, if the text is not Unicode or has no token, or is read backward."""
+    if tokenizer.backward:
+        raise UserError(f"{name}: tokenizer.direction is 'backward', and spans are read in the order of the text; "
+                        "start from a checkpoint that reads forward")
     try:
         encoding = tokenizer.encode(text)
     except TypeError:  # lone surrogates

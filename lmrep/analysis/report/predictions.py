@@ -326,7 +326,8 @@ def _beginnings(data: RunData, batch: Mapping[str, np.ndarray], size: int, more:
         ids = ids[~np.isin(ids, special)]
         text = tokenizer.decode(ids[:size].tolist())
         if text.strip() and (len(ids) > size or not more):
-            beginnings[text] = tokenizer.decode(ids[: size + more].tolist())[len(text):]
+            whole = tokenizer.decode(ids[: size + more].tolist())
+            beginnings[text] = whole[: -len(text)] if tokenizer.backward else whole[len(text):]
     return beginnings
 
 

@@ -130,9 +130,9 @@ def fingerprint(corpus: corpora.Corpus, data: corpora.Config, config: tokenizers
                 loaded: tokenizers.Tokenizer | None) -> str:
     """Returns the SHA-256 of everything that decides the content of the folder. `data` comes from `choose_sentences`;
     `loaded` is the tokenizer of `config.vocab_file`."""
-    identity = dataclasses.replace(config, vocab_file="", whitespace="") if loaded is None else loaded.fingerprint
+    identity = tokenizers.settings_of_ids(config) if loaded is None else repr(loaded.fingerprint)
     return digest([LAYOUT, token_store.RECORD, corpus.fingerprint(), data.validation, data.test, RULES, data.sentences,
-                   tokenizers.TOKENIZERS[config.name].rules, tokenizers.keeps_whitespace(config), repr(identity)])
+                   tokenizers.TOKENIZERS[config.name].rules, tokenizers.keeps_whitespace(config), identity])
 
 
 def folder_name(corpus: corpora.Corpus, content: str) -> str:

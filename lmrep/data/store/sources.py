@@ -72,7 +72,7 @@ def _common_tokenizer(
                    source.data.test] for corpus, source in zip(opened, sources, strict=True)]
     keep_whitespace = tokenizers.keeps_whitespace(config)
     identity = digest([identities, temperature, tokenizers.TOKENIZERS[config.name].rules, keep_whitespace,
-                       repr(dataclasses.replace(config, whitespace="")), scan.TRAINING_SAMPLE])
+                       tokenizers.settings_of_ids(config), scan.TRAINING_SAMPLE])
     directory = remote_cache.local_data_dir(data_dir) / f"tokenizer-{identity[:16]}"
     if not (damage := find_damage(directory)):
         return directory

@@ -48,16 +48,17 @@ def tokenize(tokenizer: tokenizers.Tokenizer, texts: Sequence[str], keep_whitesp
              lines: bool = False) -> Tokenized:
     """Tokenizes documents sentence by sentence; if `lines`, each line is a sentence. If `keep_whitespace`, the
     tokenizer gets the exact text, in which the white space between two sentences belongs to the second; otherwise each
-    run of white space is one space."""
+    run of white space is one space. A backward tokenizer gets the sentences of a document in reverse order."""
     split = sentences.split_verbatim if keep_whitespace else sentences.split
     separator = "" if keep_whitespace else tokenizer.sentence_separator
     sentence_texts, document_of, words, long = [], [], 0, 0
     for number, text in enumerate(texts):
-        for i, sentence in enumerate(split(text, lines)):
+        parts = [separator * (i > 0) + sentence for i, sentence in enumerate(split(text, lines))]
+        for sentence in parts[::-1] if tokenizer.backward else parts:
             words += len(sentence.split()) if keep_whitespace else sentence.count(" ") + 1
             if len(sentence) > LONG_WORD:
                 long += sum(len(word) > LONG_WORD for word in sentence.split())
-            sentence_texts.append(separator * (i > 0) + sentence)
+            sentence_texts.append(sentence)
             document_of.append(number)
     tokens, lengths = [np.zeros(0, token_store.dtype(tokenizer.size))], [np.zeros(0, np.int64)]
     unknown_words: list[str] = []

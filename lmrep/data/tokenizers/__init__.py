@@ -17,17 +17,24 @@ from lmrep.core.components import component_table
 from lmrep.core.errors import UserError
 from lmrep.core.paths import as_path
 from lmrep.data.tokenizers import bpe, byte_level, elmo, fastai, raw_bytes, spiece_files, wordpiece, words
-from lmrep.data.tokenizers.base import AddedToken, Encoding, Tokenizer, TokenizerDef, Trained
+from lmrep.data.tokenizers.backward import backward
+from lmrep.data.tokenizers.base import CONFIG, AddedToken, Encoding, Tokenizer, TokenizerDef, Trained
 from lmrep.data.tokenizers.bpe import Bpe
 from lmrep.data.tokenizers.byte_level import ByteLevel
 from lmrep.data.tokenizers.files import read_json
-from lmrep.data.tokenizers.published import TOKENIZER_JSON, PublishedFiles, refuse_capitals, type_name
+from lmrep.data.tokenizers.published import (
+    TOKENIZER_JSON,
+    PublishedFiles,
+    check_value,
+    refuse_capitals,
+    type_name,
+)
 from lmrep.data.tokenizers.sentence_piece import SentencePiece
 from lmrep.data.tokenizers.wordpiece import SPECIALS, WordPiece, read_vocabulary
 
 __all__ = ["SPECIALS", "TOKENIZERS", "AddedToken", "Bpe", "ByteLevel", "Config", "Encoding", "PublishedFiles",
            "SentencePiece", "Tokenizer", "TokenizerDef", "Trained", "WordPiece", "from_vocab_file", "keeps_whitespace",
-           "load", "read_vocabulary", "size", "train"]
+           "load", "read_vocabulary", "settings_of_ids", "size", "train"]
 
 TOKENIZERS: dict[str, TokenizerDef] = component_table(TokenizerDef, {
     "wordpiece": wordpiece.DEFINITION, "bpe": bpe.DEFINITION, "bytes": raw_bytes.DEFINITION,
@@ -59,10 +66,18 @@ class Config:
                               "(spiece.model), or the directory that holds one", path=as_path)
     lowercase: bool = setting(True, "lower-case text and strip accents, as in BERT uncased and ALBERT (bpe always "
                               "does, byte_level_bpe and bytes never)")
+    direction: str = setting("forward", "order of the tokens: as in the text, or backward, for a language model that "
+                             "reads documents from their end", choices=("forward", "backward"))
     whitespace: str = setting("auto", "white space of documents: keep it (line breaks and indentation become tokens), "
                               "collapse each run to one space, or auto: keep it for byte_level_bpe "
                               "and bytes",
                               choices=("auto", "keep", "collapse"))
+
+
+def settings_of_ids(config: Config) -> str:
+    """Describes, for digests, the settings that decide which ids text gets from a tokenizer that is not trained yet."""
+    text = repr(dataclasses.replace(config, vocab_file="", whitespace=""))
+    return text.replace(", direction='forward'", "")  # which old digests lack
 
 
 def keeps_whitespace(config: Config) -> bool:
@@ -91,6 +106,7 @@ def train(config: Config, texts: Callable[[], Iterator[str]]) -> Tokenizer:
             yield rest
 
     tokenizer = TOKENIZERS[config.name].train(config.vocab_size, config.lowercase, bounded)
+    tokenizer = backward(tokenizer) if config.direction == "backward" else tokenizer
     if long_words:
         log.warning("%s lines with words of more than %s characters were split to train the tokenizer",
                     f"{long_words:,}", f"{MAX_TRAINING_WORD:,}")
@@ -146,7 +162,9 @@ def load(directory: str | Path, vocab: str = "vocab.json") -> Tokenizer:
     if missing := sorted(extra.keys() - set(tokenizer.tokens)):
         raise UserError(f"{directory / 'added_tokens.json'} adds {missing[0][:60]!r}, and no {TOKENIZER_JSON} says how "
                         f"it is matched in a text; save the tokenizer with its {TOKENIZER_JSON}")
-    return tokenizer
+    direction = files.config.get("direction", "forward")
+    check_value(directory / CONFIG, "direction", direction, "forward", "backward")
+    return backward(tokenizer) if direction == "backward" else tokenizer
 
 
 def from_vocab_file(config: Config) -> Tokenizer:
@@ -166,6 +184,11 @@ def from_vocab_file(config: Config) -> Tokenizer:
     if definition.lowercase is not False and tokenizer.lowercase != config.lowercase:
         raise UserError(f"{config.vocab_file} is {'lower-cased' if tokenizer.lowercase else 'cased'}; set "
                         f"--config.tokenizer.lowercase={tokenizer.lowercase}")
+    if tokenizer.backward and config.direction == "forward":
+        raise UserError(f"{config.vocab_file} reads text backward, and tokenizer.direction is 'forward'; set "
+                        "--config.tokenizer.direction=backward")
+    if config.direction == "backward" and not tokenizer.backward:
+        tokenizer = backward(tokenizer)
     if tokenizer.lowercase:
         refuse_capitals(config.vocab_file, tokenizer.tokens, tokenizer.specials.values(),
                         "set --config.tokenizer.lowercase=False for a cased one")

@@ -71,6 +71,7 @@ class Tokenizer:
       keeps_spacing: whether tokens record if there was a space before a punctuation mark.
       published: whether other libraries read the files of `save`, and give the same ids.
       notation: how `id_to_token` marks word boundaries, as a sentence for people; "" if tokens appear as in the text.
+      backward: whether the ids of a text are in reverse order (`backward.py`).
     """
 
     name: str
@@ -80,6 +81,7 @@ class Tokenizer:
     keeps_spacing = True
     published = True
     notation = ""
+    backward = False
 
     def __init__(self, tokens: Sequence[str], added: Sequence[AddedToken], specials: Mapping[str, str]):
         self.tokens, self.added, self.specials = list(tokens), tuple(added), dict(specials)
