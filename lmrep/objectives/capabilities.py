@@ -157,7 +157,8 @@ class GenerateText:
 
     def to_text(self, text: str, prediction: list[str], tokenizer: Tokenizer) -> str:
         """Shows a line for each continuation, with spaces for its line breaks."""
-        return "\n".join(f"{text} |{LINE_BREAK.sub(' ', more)}" for more in prediction)
+        lines = [LINE_BREAK.sub(" ", more) for more in prediction]
+        return "\n".join(f"{more}| {text}" if tokenizer.backward else f"{text} |{more}" for more in lines)
 
 
 @dataclass(frozen=True)
