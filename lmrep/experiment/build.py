@@ -179,16 +179,17 @@ def stages(data: Data, data_dir: Path, frozen: FrozenParts = MappingProxyType({}
     resolved = experiments.resolve_stages(data.experiment)
     networks = [experiments.build_model(data.experiment, data.tokenizer.size, stage, jax.default_backend())
                 for stage in resolved]
-    built = [_stage(data, stage, experiments.schedule_steps(resolved, i), network, data_dir, frozen)
+    built = [_stage(data, stage, experiments.schedule_steps(resolved, i), sum(each.steps for each in resolved[:i]),
+                    network, data_dir, frozen)
              for i, (stage, network) in enumerate(zip(resolved, networks, strict=True))]
     check(built)
     return built
 
 
 def _stage(
-    data: Data, stage: StagePlan, schedule_steps: int, network: Model, data_dir: Path, frozen: FrozenParts
+    data: Data, stage: StagePlan, schedule_steps: int, done: int, network: Model, data_dir: Path, frozen: FrozenParts
 ) -> Stage:
-    """Builds one stage; `stage` is of the experiment that the data completed."""
+    """Builds one stage; `stage` is of the experiment that the data completed, and `done` the steps before it."""
     experiment, vocabulary = data.experiment, data.tokenizer.vocabulary
     metrics = COMMON | experiment.metrics(stage.objective_name)
     built = objective(stage, network, vocabulary, frozen)
@@ -224,7 +225,7 @@ def _stage(
     read = partial(loader.batches, train, batch_size=stage.batch_size, seed=experiment.seed, multiple=multiple)
     return Stage(
         name=stage.name, steps=stage.steps, objective=built, optimizer=optimizer,
-        batches=partial(_batches, read, experiment.overfit), batch_size=stage.batch_size,
+        batches=partial(_batches, read, experiment.overfit, done if data.records else 0), batch_size=stage.batch_size,
         microbatches=stage.microbatches,
         validation=held_out and (lambda indices: loader.evaluation_batches(
             held_out, batch_size=stage.batch_size, indices=indices, limit=limit)),
@@ -259,10 +260,10 @@ def add_columns(examples: Examples, stage: StagePlan, frozen: FrozenParts) -> Ex
 
 
 def _batches(
-    read: Callable[..., Iterator[HostBatch]], overfit: int, indices: np.ndarray, first: int, last: int
+    read: Callable[..., Iterator[HostBatch]], overfit: int, done: int, indices: np.ndarray, first: int, last: int
 ) -> Iterator[HostBatch]:
-    """Reads the batches of steps [first, last), or repeats the first `overfit` batches."""
+    """Reads the batches of steps [first, last) after the first `done`, or repeats the first `overfit` batches."""
     if not overfit:
-        return read(indices=indices, first_step=first, last_step=last)
+        return read(indices=indices, first_step=done + first, last_step=done + last)
     repeated = list(read(indices=indices, first_step=0, last_step=overfit))
     return (repeated[step % overfit] for step in range(first, last))

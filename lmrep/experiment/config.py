@@ -21,7 +21,7 @@ from lmrep.core.params import count, flatten
 from lmrep.core.sharding import RULES
 from lmrep.data import tokenizers
 from lmrep.data.formats.base import VARIES
-from lmrep.experiment import contracts
+from lmrep.experiment import contracts, unfreezing
 from lmrep.experiment.record import (
     ALL_FORMATS,
     ALL_OBJECTIVES,
@@ -201,6 +201,8 @@ def resolve_stages(experiment: Experiment) -> list[StagePlan]:
     """Resolves the fields of all stages. Their steps add up to the experiment's, which are UNKNOWN_STEPS for a task
     whose data have not been read."""
     stages, steps = experiment.stages or (StageConfig(),), experiment.steps or UNKNOWN_STEPS
+    if getattr(experiment, "unfreezing", "full") != "full":
+        stages = unfreezing.stages(experiment, build_model(experiment).specs)
     ends = [round(steps * sum(s.fraction for s in stages[: i + 1])) for i in range(len(stages))]
     if len(stages) > 1 and not math.isclose(sum(s.fraction for s in stages), 1, abs_tol=1e-6):
         raise UserError(f"config.stages have fractions {', '.join(f'{s.fraction:g}' for s in stages)}; "

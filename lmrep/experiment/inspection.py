@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from lmrep import optimizers
 from lmrep.core.errors import UserError
 from lmrep.data import loader
 from lmrep.data import records as labelled_data
@@ -22,11 +23,12 @@ from lmrep.data.records.mixture import MixedExamples
 from lmrep.data.store.prepare import Prepared
 from lmrep.data.store.scan import describe_anomalies
 from lmrep.data.tokenizers import keeps_whitespace
-from lmrep.experiment import build, frozen
+from lmrep.experiment import build, frozen, unfreezing
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment, StagePlan
 from lmrep.experiment.record import UNKNOWN_STEPS, Data
 from lmrep.objectives.base import Objective
+from lmrep.optimizers.parameters import matches
 from lmrep.tasks import TASKS
 from lmrep.training.step import prepare_keys
 
@@ -165,9 +167,37 @@ def _labelled(data: Data, split: str, examples: int) -> list[str]:
              f"{experiment.steps * sequences / train.examples:,.2f} epochs; validation every "
              f"{experiment.evaluation.every:,} steps, best by {experiment.checkpoint.best}")
     return ["\n".join(table), _label_sources(data), _label_tokenizer(data),
-            _targets(experiment, data.records["train"]), steps,
+            _targets(experiment, data.records["train"]), steps, _rates(data),
             *frozen.describe(frozen.load(experiment, data.tokenizer.tokens, values=False)),
             *(_labelled_example(records[i], i, data.splits[split], data) for i in _first(records, examples))]
+
+
+def _rates(data: Data) -> str:
+    """Describes the stages: the steps, and the peak learning rate of each group of parameters, - for 0; "" where all
+    parameters have one rate in a single stage."""
+    experiment, columns, uniform = data.experiment, [], True
+    parts = frozen.load(experiment, data.tokenizer.tokens, values=False)
+    for plan in experiments.resolve_stages(experiment):
+        model = experiments.build_model(experiment, data.tokenizer.size, plan)
+        specs = build.objective(plan, model, data.tokenizer.vocabulary, parts).specs
+        factors = optimizers.rate_factors(plan.optimizer, specs)
+        rows = {"steps": f"{plan.steps:,}"}
+        for group in (*unfreezing.groups(model.specs), [unfreezing.HEAD]):
+            chosen = {float(x) for path, mask in matches(group, specs, optional=group).items() if mask.any()
+                      for x in np.atleast_1d(factors[path])[np.atleast_1d(mask)]}
+            if chosen:
+                rows[", ".join(group)] = " to ".join(f"{plan.optimizer.learning_rate * factor:.3g}" if factor else "-"
+                                                     for factor in sorted({min(chosen), max(chosen)}))
+            uniform &= chosen <= {1.0}
+        columns.append((plan.name, rows))
+    if uniform and len(columns) == 1:
+        return ""
+    lines = [["stage", *(name for name, _ in columns)]]
+    lines += [[row, *(rows[row] for _, rows in columns)] for row in columns[0][1]]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(["Stages, and learning rates", *("  " + "  ".join(
+        [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))])
+        for line in lines)])
 
 
 def label_statistics(data: Data) -> dict[str, dict[str, Any]]:

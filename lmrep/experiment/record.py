@@ -248,6 +248,13 @@ class TaskExperiment(Experiment):
                         "random", choices=("auto", "new"))
     cache_features: bool = setting(False, "write the vectors of the frozen encoder (config.frozen.features) once, for "
                                    "all epochs and later runs, and read them from there")
+    unfreezing: str = setting("full", "what is trained. full: everything. last: the head. gradual (ULMFiT): the head "
+                              "for an epoch, then one layer more in each epoch, from the top, and all in the rest "
+                              "(with fewer epochs than stages, stages of equal length). gradual_released: the head, "
+                              "the head and the last layer, all. chain_thaw: the head, then each layer by itself from "
+                              "the bottom at a tenth of the rate, then all at this rate, in stages of equal length. "
+                              "Each stage has a schedule and moments of its own",
+                              choices=("full", "last", "gradual", "gradual_released", "chain_thaw"))
     new_layers: int = setting(0, "how many top layers start from random values, not from `init`", at_least=0)
 
     def data_sets(self) -> list[DataSource]:
@@ -269,7 +276,8 @@ class TaskExperiment(Experiment):
         """Checks the fields that only a task has. Raises UserError."""
         if len(self.stages) > 1 or self.overfit:
             name = "stages" if self.stages else "overfit"
-            raise UserError(f"config.{name} is set, and a task has one stage, and no overfit; remove it")
+            raise UserError(f"config.{name} is set, and a task has the stages of config.unfreezing, and no overfit; "
+                            "remove it")
         self._check_sources()
         if self.budget:
             raise UserError(f"config.budget is {self.budget}, which is for pretraining; give a task epochs or steps")

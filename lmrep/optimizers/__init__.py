@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from lmrep.config.record import choose, read, suggestion
@@ -33,8 +34,8 @@ from lmrep.optimizers.parameters import gradient_factors, layer_factors, matches
 from lmrep.optimizers.schedules import Rule, ScheduleConfig, ScheduleDef, warmup_steps
 
 __all__ = ["DEFAULT_RECIPE", "OPTIMIZERS", "SCHEDULES", "OptimizerConfig", "OptimizerDef", "Rule", "ScheduleConfig",
-           "ScheduleDef", "averaged", "build", "check", "read_changes", "read_config", "recipe", "recipe_rows",
-           "recipes", "schedule", "state_shardings", "validation_rule", "warmup_steps"]
+           "ScheduleDef", "averaged", "build", "check", "rate_factors", "read_changes", "read_config", "recipe",
+           "recipe_rows", "recipes", "schedule", "state_shardings", "validation_rule", "warmup_steps"]
 
 OPTIMIZERS: dict[str, OptimizerDef] = component_table(OptimizerDef, {
     "adamw": adamw.DEFINITION,
@@ -227,9 +228,7 @@ def build(config: OptimizerConfig, specs: Tree, total_steps: int) -> optax.Gradi
         learning_rate(rate),
         *([plateau.scale_by_plateau()] if SCHEDULES[config.schedule.name].rule(config.schedule) else []),
     )
-    factors = multipliers(config.multipliers, specs)
-    decays = layer_factors(1.0 if of_gradient else config.layer_decay, specs)
-    rule = multiplied(rule, {path: factor * decays[path] for path, factor in factors.items()})
+    rule = multiplied(rule, rate_factors(config, specs))
     if config.ema:
         return averaging(rule, config.ema)
     if row.average is None:
@@ -239,6 +238,14 @@ def build(config: OptimizerConfig, specs: Tree, total_steps: int) -> optax.Gradi
         check_built(what, rule, optax.GradientTransformation, "average")
         check_rule(rule, specs, what)
     return rule
+
+
+def rate_factors(config: OptimizerConfig, specs: Tree) -> dict[str, np.ndarray]:
+    """Returns {path: the factor of the learning rate, f32[]; f32[l] if the parameter is stacked}, the product of
+    multipliers and layer decay. Raises UserError if a pattern matches no parameter."""
+    decay = 1.0 if config.layer_decay_of == "gradient" else config.layer_decay
+    decays = layer_factors(decay, specs, 1 if config.layer_decay_of == "groups" else 2)
+    return {path: factor * decays[path] for path, factor in multipliers(config.multipliers, specs).items()}
 
 
 def _described(name: str) -> str:

@@ -49,9 +49,11 @@ class OptimizerConfig:
     layer_decay: float = setting(1.0, "factor of the learning rate for each level below the head: of n layers, layer i "
                                  "learns at rate * layer_decay^(n + 1 - i), i from 0, and the embeddings at rate * "
                                  "layer_decay^(n + 2), as in ELECTRA's code", above=0, at_most=1)
-    layer_decay_of: str = setting("rate", "what layer_decay multiplies: the learning rate; or, as in XLNet's code, the "
-                                  "clipped gradient, of layer i alone by layer_decay^(n - 1 - i), which Adam's "
-                                  "normalization mostly cancels", choices=("rate", "gradient"))
+    layer_decay_of: str = setting("rate", "what layer_decay multiplies: the learning rate; groups: the learning rate "
+                                  "with one level less, as in ULMFiT: of layer i by layer_decay^(n - i), of embeddings "
+                                  "by layer_decay^(n + 1); or, as in XLNet's code, the clipped gradient, of layer i "
+                                  "alone by layer_decay^(n - 1 - i), which Adam's normalization mostly cancels",
+                                  choices=("rate", "groups", "gradient"))
     ema: float = setting(0.0, "decay of a running average of the parameters, kept beside them; 0: none", at_least=0,
                          below=1)
     schedule: ScheduleConfig = setting(DecayConfig("linear"), "learning rate over the steps")

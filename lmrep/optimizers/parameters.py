@@ -47,14 +47,15 @@ def multipliers(factors: dict[str, float], specs: Tree) -> dict[str, np.ndarray]
     return product
 
 
-def layer_factors(decay: float, specs: Tree) -> dict[str, np.ndarray]:
+def layer_factors(decay: float, specs: Tree, top: int = 2) -> dict[str, np.ndarray]:
     """Returns {path: the factor of `optimizer.layer_decay`, f32[]; f32[l] if the parameter is stacked}.
 
     Depths are counted as in ELECTRA's code: 0 for embeddings, i + 1 for layer i, n + 2 for the head. What follows the
-    encoder's layers, such as a final norm, has n + 1.
+    encoder's layers, such as a final norm, has n + 1. The factor is 1 from depth n + `top` on; 1 as in ULMFiT.
     """
     n, depths = _depths(specs)
-    return {path: np.float32(decay) ** (n + 2 - depth).astype(np.float32) for path, depth in depths.items()}
+    return {path: np.float32(decay) ** np.maximum(n + top - depth, 0).astype(np.float32)
+            for path, depth in depths.items()}
 
 
 def gradient_factors(decay: float, specs: Tree) -> dict[str, np.ndarray]:

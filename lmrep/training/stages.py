@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh
@@ -15,7 +16,7 @@ from lmrep.config.record import choose, suggestion
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, ParamSpec, Tree, abstract, flatten, is_under, map_paths
 from lmrep.metrics import COMMON, Metric
-from lmrep.objectives.base import Objective
+from lmrep.objectives.base import Carry, Objective
 from lmrep.optimizers import Rule
 from lmrep.training import state as states
 from lmrep.training.inputs import HostBatch
@@ -150,12 +151,12 @@ def frozen_params(stage: Stage) -> Tree:
 def start_state(stage: Stage, previous: TrainState | None, mesh: Mesh, seed: int) -> TrainState:
     """Makes the state at the first step of `stage`, on the mesh. It continues with the parameters and moments of
     `previous`, the last state of the stage before, or copies some of these parameters and initializes the others by
-    `seed`."""
+    `seed`. Running statistics continue where all parameters do."""
     layout = states.layout(stage.objective, stage.optimizer, stage.batch_size, mesh)
     if previous is not None and stage.start is None:
         params = states.trainable(previous.params) | frozen_params(stage)
         params = jax.device_put(set_params(params, stage.init_values), layout.params)
-        return previous.replace(params=params, carry=states.initial_carry(stage.objective, stage.batch_size, mesh))
+        return previous.replace(params=params, carry=_next_carry(stage, previous, mesh))
     create = partial(states.create, stage.objective, stage.optimizer, stage.batch_size)
     state = jax.jit(create, static_argnums=0, out_shardings=layout)(seed)
     params = state.params
@@ -163,8 +164,20 @@ def start_state(stage: Stage, previous: TrainState | None, mesh: Mesh, seed: int
         copied = copy_params(states.trainable(params), previous.params, stage.start) | frozen_params(stage)
         params = jax.device_put(copied, layout.params, may_alias=False)
     params = jax.device_put(set_params(params, stage.init_values), layout.params)
-    step = state.step if previous is None else previous.step
-    return state.replace(step=jax.device_put(np.asarray(step), layout.step), params=params)
+    if previous is None:
+        return state.replace(params=params)
+    return state.replace(step=jax.device_put(np.asarray(previous.step), layout.step), params=params,
+                         carry=_next_carry(stage, previous, mesh))
+
+
+def _next_carry(stage: Stage, previous: TrainState, mesh: Mesh) -> Carry:
+    """Returns the initial carry of a stage, with the running statistics of the stage before where all parameters
+    continue."""
+    initial = jax.eval_shape(lambda: stage.objective.carry(stage.batch_size)).shared
+    same = all(target == source for target, source in (stage.start or {}).items())
+    shapes = [jax.tree.map(jnp.shape, shared) for shared in (initial, previous.carry.shared)]
+    shared = previous.carry.shared if same and shapes[0] == shapes[1] else None
+    return states.initial_carry(stage.objective, stage.batch_size, mesh, shared)
 
 
 def restore_state(stage: Stage, checkpoints: "Checkpoints", step: int, mesh: Mesh) -> tuple[TrainState, dict]:
