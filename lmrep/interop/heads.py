@@ -70,7 +70,7 @@ HEADS = {
         output_specs, "objective/span_corruption/", objective="span_corruption"),
 }
 
-FORM = ("context", "dense", "activation", "bias")  # the fields of a task's head that decide what it computes
+FORM = ("context", "dense", "hidden", "activation", "bias")  # the fields of a task's head that decide what it computes
 
 
 class TaskHead(NamedTuple):

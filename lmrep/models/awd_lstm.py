@@ -110,6 +110,8 @@ def encode(
     x = shard(look_up(stored["embedding"]["token"], inputs.tokens) * types, "batch", None, None)
     outputs, carry = [x.astype(execution.dtype)], {}
     x = dropout.apply(input_key, outputs[0], c.input_dropout, same_along=(1,))
+    if inputs.vectors is not None:
+        x = inputs.vectors(x)
     for i, (weight_key, output_key) in enumerate(zip(keys[::2], keys[1::2], strict=True)):
         name, layer = str(i), params["layers"][str(i)]
         biases = [layer[part]["bias"] for part in ("input", "recurrent")[: c.biases]]

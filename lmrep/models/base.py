@@ -68,6 +68,8 @@ class Inputs(NamedTuple):
     # The text that an encoder reads, with `tokens` and, where needed, `positions` and `attention_mask`; the decoder
     # reads the other fields. Segments of the same number belong together.
     source: "Inputs | None" = None
+    # changes the vectors [b, t, e] that the network looked up for `tokens`, after its dropout on them
+    vectors: Callable[[Array], Array] | None = None
     reversed: Array | None = None  # i32[b], 1 where the example has the tokens of the text in reverse order
 
 
@@ -275,6 +277,21 @@ def model_inputs(
                                     attention_mask=AttentionMask(source["segment_ids"]))
     fields |= {name: value for name, value in optional.items() if name in model.inputs}
     return Inputs(**fields)
+
+
+def with_vectors(
+    model: Model, change: Callable[[Array | None], Callable[[Array], Array] | None], subject: str
+) -> Model:
+    """Returns `model`, which changes the vectors of tokens by `change(key)`, as `Inputs.vectors`, where `key` is the
+    one of `encode`. Raises UserError, which starts with `subject`, if the network lets nothing change them."""
+    if "vectors" not in model.inputs:
+        raise UserError(f"{subject} changes the vectors of tokens, which the network {model.name!r} does not allow; "
+                        "choose lstm or awd_lstm")
+
+    def encode(params: Tree, inputs: Inputs, key: Array | None = None, **options: Any) -> Encoded:
+        return model.encode(params, inputs._replace(vectors=change(key)), key, **options)
+
+    return model._replace(encode=encode)
 
 
 def with_gates(model: Model, gates: Array) -> Model:

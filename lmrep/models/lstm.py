@@ -22,7 +22,7 @@ from lmrep.models import chunks
 from lmrep.models.base import Context, Encoded, HeadStyle, Inputs, Model, ModelDef, Output, State, check_inputs
 from lmrep.models.sizes import Sizes
 
-INPUTS = frozenset({"tokens", "attention_mask", "carry"})
+INPUTS = frozenset({"tokens", "attention_mask", "carry", "vectors"})
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,8 @@ def encode(
     x = shard(look_up(stored["embedding"]["token"], inputs.tokens), "batch", None, None)
     outputs, carry = [x.astype(execution.dtype)], {}
     x = dropout.apply(embedding_key, outputs[0], c.dropout)
+    if inputs.vectors is not None:
+        x = inputs.vectors(x)
     for (name, layer), layer_key in zip(sorted(params["layers"].items()), layer_keys, strict=True):
         x, carry[name] = run(layer["input"], stored["layers"][name]["recurrent"]["kernel"], x, state[name])
         outputs.append(x)

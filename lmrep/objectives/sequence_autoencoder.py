@@ -48,7 +48,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     return Objective(
         name="sequence_autoencoder",
         specs={"encoder": model.specs, **({"objective": {"causal": head}} if head else {})},
-        prepare=partial(prepare, model=model),
+        prepare=prepare,
         loss=partial(loss, c=c, model=model, most_frequent=int(np.argmax(vocabulary.counts))),
         predict=partial(predict, model=model, size=vocabulary.size),
         terms={"reconstruction_loss": 1.0},
@@ -56,22 +56,25 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     )
 
 
-def prepare(keys: Keys, batch: Batch, *, model: Model) -> Batch:
-    """Adds what the network reads, `sequence` with `tokens` and `segment_ids` i32[b, 2 t - 1]; `writing` i32[b, t],
-    the positions in it that predict the tokens of the text; and `weights` float32 [b, t]. Raises UserError if the
-    network has too few positions."""
+def prepare(keys: Keys, batch: Batch) -> Batch:
+    """Adds `weights` float32 [b, t]."""
+    return batch | {"weights": normalize_weights(batch["segment_ids"] > 0)}
+
+
+def twice(batch: Batch, model: Model) -> tuple[Batch, Array]:
+    """Returns what the network reads of a batch [b, t], with `tokens` and `segment_ids` i32[b, 2 t - 1], and the
+    positions i32[b, t] in it that predict the tokens of the text. Raises UserError if it has too few positions."""
     t, segment_ids = batch["tokens"].shape[1], batch["segment_ids"]
     if 0 < model.max_length < 2 * t - 1:
-        raise UserError(f"objective 'sequence_autoencoder' reads 2 * {t} - 1 positions of {t} tokens, and the model "
-                        f"has {model.max_length}; set length to {(model.max_length + 1) // 2} at most, or "
+        raise UserError(f"a sequence autoencoder reads 2 * {t} - 1 positions of {t} tokens, and the model has "
+                        f"{model.max_length}; set length to {(model.max_length + 1) // 2} at most, or "
                         f"model.max_length to {2 * t - 1}")
     n = (segment_ids > 0).sum(1, keepdims=True)
     at = jnp.arange(2 * t - 1)
     source = jnp.where(at < n, at, at - n).clip(0, t - 1)
-    sequence = {name: _gather(batch[name], source) for name in ("tokens", "characters") if name in batch}
-    return batch | {
-        "sequence": sequence | {"segment_ids": (at < 2 * n - 1).astype(jnp.int32)},
-        "writing": (n - 1 + jnp.arange(t)).clip(0, 2 * t - 2), "weights": normalize_weights(segment_ids > 0)}
+    read = {name: _gather(batch[name], source) for name in ("tokens", "characters") if name in batch}
+    return (read | {"segment_ids": (at < 2 * n - 1).astype(jnp.int32)},
+            (n - 1 + jnp.arange(t)).clip(0, 2 * t - 2))
 
 
 def _gather(x: Array, at: Array) -> Array:
@@ -82,12 +85,21 @@ def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, c: Config, model: Model, most_frequent: int
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """Computes the mean cross-entropy of all tokens."""
-    hidden = truncation.encode(params["encoder"], batch["sequence"], model, key, c.chunk).hidden
-    hidden = causal.before_table(params, _gather(hidden, batch["writing"]), model, HEAD)
-    total, nll, correct = output_layer(model).cross_entropy(
-        params["encoder"], head_params(params, "causal"), hidden, batch["tokens"], batch["weights"], key)
+    total, nll, correct = reconstruct(params, batch, batch["weights"], key, c=c, model=model)
     return total, (sums(batch["weights"] > 0, reconstruction_loss=nll, reconstruction_accuracy=correct,
                         most_frequent_accuracy=batch["tokens"] == most_frequent), carry)
+
+
+def reconstruct(
+    params: Tree, batch: Batch, weights: Array, key: Array | None, *, c: Config, model: Model
+) -> tuple[Array, Array, Array]:
+    """Computes the cross-entropy of the tokens of a batch [b, t], summed with `weights` float32 [b, t]: (the sum, nll
+    [b, t], correct bool[b, t])."""
+    read, writing = twice(batch, model)
+    hidden = truncation.encode(params["encoder"], read, model, key, c.chunk).hidden
+    hidden = causal.before_table(params, _gather(hidden, writing), model, HEAD)
+    return output_layer(model).cross_entropy(
+        params["encoder"], head_params(params, "causal"), hidden, batch["tokens"], weights, key)
 
 
 def predict(params: Tree, batch: Batch, *, model: Model, size: int, k: int = 50) -> dict[str, Array]:

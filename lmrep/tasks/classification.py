@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -14,14 +15,16 @@ from lmrep.config.record import setting
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.core.text_files import parse_number
+from lmrep.core.vocabulary import Vocabulary
 from lmrep.data.formats.base import Field
 from lmrep.data.records import Record, values
 from lmrep.data.records.encoding import Units
 from lmrep.metrics import accuracy_metric
 from lmrep.metrics.tasks import TASK_METRICS
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics
+from lmrep.models.base import Model
+from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, Objective
 from lmrep.objectives.outputs import normalize_weights
-from lmrep.tasks import networks, unseen
+from lmrep.tasks import linear_gain, networks, unseen
 from lmrep.tasks.base import Outputs, Reads, Result, TaskDef, TextEncoder, figures, glue_submission, mean_by_example
 from lmrep.tasks.bcn import Config as Bcn
 from lmrep.tasks.capability import Predict
@@ -60,6 +63,18 @@ class Config(Classes, networks.TextConfig):
                            "network of CoVe, which compares the texts of a pair, or a text with itself",
                            choices=("linear", "bilstm", networks.ULMFIT, networks.BCN))
     bcn: Bcn = setting(Bcn(), "the biattentive classification network")
+    linear_gain: bool = setting(False, "context left: in training, every position predicts the label, position i of n "
+                                "with the weight i / (n - 1) (Dai and Le, 2015); otherwise the last one alone")
+
+
+def check(c: Config) -> None:
+    """Raises UserError where the label cannot be predicted at every position."""
+    needed = {"context": "left", "pooling": "position"}
+    if c.linear_gain and (wrong := [name for name, value in needed.items() if getattr(c, name) != value] or
+                          ["network"] * (c.network not in ("linear", "bilstm"))):
+        raise UserError(f"config.objective.linear_gain predicts the label at every position, from the left, and "
+                        f"config.objective.{wrong[0]} is {getattr(c, wrong[0])}; set it to "
+                        f"{needed.get(wrong[0], 'linear')}, or linear_gain to False")
 
 
 def resolve(c: Classes, records: Sequence[Record]) -> Config:
@@ -170,10 +185,21 @@ def show(prediction: dict[str, Any]) -> str:
     return f"{prediction['label']}\t{prediction['probabilities'][prediction['label']]:.1%}"
 
 
+_build = networks.builder("classification", lambda c: len(c.labels) or 2, prepare, loss, predict)
+
+
+def build(
+    c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})
+) -> Objective:
+    """Builds the objective of a classifier."""
+    built = _build(c, model, vocabulary, frozen)
+    return built._replace(prepare=linear_gain.preparing(built.prepare)) if c.linear_gain else built
+
+
 DEFINITION = TaskDef(
     networks.definition(
-        Config, networks.builder("classification", lambda c: len(c.labels) or 2, prepare, loss, predict), MEASURED,
-        (Predict("classify", "classifies texts", ("text",), show, ("text2",)),), teachable=True),
+        Config, build, MEASURED, (Predict("classify", "classifies texts", ("text",), show, ("text2",)),), check=check,
+        teachable=True),
     Reads(("text",), ("label",), ("text2",)), resolve=resolve, encode=encode, score=score, best="accuracy",
     columns=lambda c: {"label": Field("bn", np.int32, "number of the class; -1 where it is not known")},
     submission=submission, initial={"objective/classification/dense": "objective/pair/pooler"},

@@ -25,6 +25,7 @@ class Head:
     context: str = setting("both", "what each position is conditioned on: both sides, or the left alone (GPT); init= "
                            "sets that of the run", choices=("both", "left"))
     dense: bool = setting(True, "a dense layer before the output layer: BERT's pooler; GPT and GPT-2 have none")
+    hidden: int = setting(0, "width of the dense layer; 0: that of the vector that it reads", at_least=0)
     activation: str = setting("tanh", "of the dense layer: tanh as in BERT and RoBERTa, gelu as in ELECTRA",
                               choices=tuple(ACTIVATIONS))
     dropout: float = setting(0.1, "dropout rate before the output layer", at_least=0, below=1)
@@ -57,11 +58,12 @@ def published(config: type, family: str) -> dict[str, Any]:
 def specs(model: Model, outputs: int, c: Head, width: int = 0) -> Tree:
     """Declares the parameters of a head with so many outputs, on vectors of the network's width, or `width`."""
     width = width or model.width
+    hidden = (c.hidden or width) if c.dense else width
     init = truncated_normal(c.init_stddev) if c.init_stddev else model.head_style.init
-    out = linear.specs(width, outputs, (None, None), init)
+    out = linear.specs(hidden, outputs, (None, None), init)
     if not c.bias:
         del out["bias"]
-    dense = {"dense": linear.specs(width, width, ("embed", None), init)} if c.dense else {}
+    dense = {"dense": linear.specs(width, hidden, ("embed", None), init)} if c.dense else {}
     return dense | {"out": out}
 
 

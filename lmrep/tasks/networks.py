@@ -21,7 +21,7 @@ from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.layers import attention_pooling, dropout, recurrent
 from lmrep.metrics import Metric
-from lmrep.models.base import Context, Model, check_context, model_inputs
+from lmrep.models.base import Context, Model, check_context, model_inputs, with_vectors
 from lmrep.models.chunks import Chunks
 from lmrep.objectives.base import (
     Batch,
@@ -84,7 +84,12 @@ class TextConfig(TaskConfig, heads.Head):
                            "three side by side (concat); or a sum with learned weights (attention)",
                            choices=("position", "mean", "max", "concat", "attention"))
     chunks: Chunks = setting(Chunks(), "how a recurrent network reads long texts")
-    auxiliary: float = setting(0.0, "context left: weight of the language-model loss of the texts (GPT: 0.5)",
+    word_dropout: float = setting(0.0, "rate at which the vectors of whole words are set to 0 in training, of networks "
+                                  "that allow it (lstm, awd_lstm)", at_least=0, below=1)
+    auxiliary_loss: str = setting("language_model", "the loss that auxiliary weighs: that of a language model, or of a "
+                                  "sequence autoencoder, which reads a row of texts twice",
+                                  choices=tuple(auxiliary.LOSSES))
+    auxiliary: float = setting(0.0, "context left: weight of a further loss of the texts, auxiliary_loss (GPT: 0.5)",
                                at_least=0)
 
 
@@ -118,6 +123,8 @@ def bind(c: Any, model: Model, name: str, frozen: FrozenParts) -> Network:
         the config contradict each other; there is nothing to read.
     """
     check_context(model, c.context, "this task")
+    if rate := getattr(c, "word_dropout", 0.0):
+        model = with_word_dropout(model, rate)
     for part in inputs(c):
         if part not in frozen:
             raise UserError(f"config.frozen lacks {part!r}, which config.objective.{part} reads")
@@ -147,6 +154,18 @@ def bind(c: Any, model: Model, name: str, frozen: FrozenParts) -> Network:
                         "config.objective.features.placement), word vectors (vectors=FILE) or characters "
                         "(config.objective.characters.filters), or choose a network")
     return net
+
+
+def with_word_dropout(model: Model, rate: float) -> Model:
+    """Returns `model`, which in training reads zeros in place of the vectors of tokens, with probability `rate` each.
+    The others are not scaled (Iyyer et al., 2015)."""
+    def dropped(key: Array | None) -> Callable[[Array], Array] | None:
+        if key is None:
+            return None
+        key = jax.random.fold_in(key, 2)
+        return lambda x: jnp.where(dropout.apply(key, jnp.ones((*x.shape[:-1], 1)), rate) > 0, x, 0)
+
+    return with_vectors(model, dropped, "config.objective.word_dropout")
 
 
 def is_head_alone(c: Any) -> bool:

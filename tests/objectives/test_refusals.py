@@ -38,7 +38,7 @@ def prepare_permutation():
 
 def prepare_autoencoder():
     network = transformer.build(replace(toys.NETWORK, max_length=30))
-    return toys.prepare(build(sequence_autoencoder, network), toys.batch([toys.example(16, ([5, 6, 7],))]))
+    return sequence_autoencoder.twice(toys.batch([toys.example(16, ([5, 6, 7],))]), network)
 
 
 def narrow():

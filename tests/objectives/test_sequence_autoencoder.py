@@ -29,14 +29,14 @@ def build(model=None, **fields):
 
 
 def test_a_text_is_read_and_then_all_of_it_but_its_last_token_again():
-    _, objective, _ = build()
+    model, objective, _ = build()
     batch = objective.prepare(KEYS, BATCH)
-    sequence = jax.device_get(batch["sequence"])
+    sequence, writing = jax.device_get(sequence_autoencoder.twice(BATCH, model))
     for row, n in enumerate((4, 6)):
         text = BATCH["tokens"][row, :n]
         real = sequence["segment_ids"][row] > 0
         np.testing.assert_array_equal(sequence["tokens"][row][real], [*text, *text[:-1]])
-        np.testing.assert_array_equal(batch["writing"][row, :n], np.arange(n - 1, 2 * n - 1))
+        np.testing.assert_array_equal(writing[row, :n], np.arange(n - 1, 2 * n - 1))
         np.testing.assert_allclose(batch["weights"][row], (np.arange(T) < n) / 10)
     assert not sequence["segment_ids"][2].any() and not batch["weights"][2].any()
 
@@ -71,15 +71,16 @@ def test_no_gradient_is_passed_from_a_chunk_to_the_one_before():
     """The gradient is the sum over chunks of the gradients of their own losses, from states that are constants."""
     model, objective, params = build(chunk=4)
     batch = objective.prepare(KEYS, BATCH)
+    sequence, writing = sequence_autoencoder.twice(BATCH, model)
     found = jax.grad(lambda params: objective.loss(params, batch, None, Carry())[0])(params)
 
     def chunk_loss(params, state, start):
-        part = {name: x[:, start : start + 4] for name, x in batch["sequence"].items()}
+        part = {name: x[:, start : start + 4] for name, x in sequence.items()}
         encoded = model.encode(params["encoder"], model_inputs(model, part, conditions_on=Context.LEFT, carry=state))
         logits = encoded.hidden @ params["objective"]["causal"]["output"].T
         total = 0.0
         for row in range(2):
-            for i, at in enumerate(batch["writing"][row]):
+            for i, at in enumerate(writing[row]):
                 if batch["weights"][row, i] > 0 and start <= at < start + 4:
                     total -= jax.nn.log_softmax(logits[row, at - start])[BATCH["tokens"][row, i]] / 10
         return total, encoded.carry
