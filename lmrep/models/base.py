@@ -1,5 +1,6 @@
 """The contract between a network and everything that uses it: objectives, the trainer, inference, conversion."""
 
+import functools
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from types import MappingProxyType
@@ -282,14 +283,17 @@ def model_inputs(
 def with_vectors(
     model: Model, change: Callable[[Array | None], Callable[[Array], Array] | None], subject: str
 ) -> Model:
-    """Returns `model`, which changes the vectors of tokens by `change(key)`, as `Inputs.vectors`, where `key` is the
-    one of `encode`. Raises UserError, which starts with `subject`, if the network lets nothing change them."""
+    """Returns `model`, which changes the vectors of tokens by `change(key)`, and then by `Inputs.vectors`; `key` is the
+    one of `encode`, and a change of None changes nothing. Raises UserError, which starts with `subject`, if the network
+    lets nothing change them."""
     if "vectors" not in model.inputs:
         raise UserError(f"{subject} changes the vectors of tokens, which the network {model.name!r} does not allow; "
                         "choose lstm or awd_lstm")
 
     def encode(params: Tree, inputs: Inputs, key: Array | None = None, **options: Any) -> Encoded:
-        return model.encode(params, inputs._replace(vectors=change(key)), key, **options)
+        functions = [f for f in (change(key), inputs.vectors) if f is not None]
+        composed = (lambda x: functools.reduce(lambda y, f: f(y), functions, x)) if functions else None
+        return model.encode(params, inputs._replace(vectors=composed), key, **options)
 
     return model._replace(encode=encode)
 

@@ -24,7 +24,8 @@ from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.models.base import Model
 from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, Objective
 from lmrep.objectives.outputs import normalize_weights
-from lmrep.tasks import linear_gain, networks, unseen
+from lmrep.tasks import adversarial, linear_gain, networks, unseen
+from lmrep.tasks.adversarial import Config as Adversarial
 from lmrep.tasks.base import Outputs, Reads, Result, TaskDef, TextEncoder, figures, glue_submission, mean_by_example
 from lmrep.tasks.bcn import Config as Bcn
 from lmrep.tasks.capability import Predict
@@ -34,7 +35,7 @@ METRICS = ("accuracy", "f1", "macro_f1", "matthews")
 MEASURED = {
     **{name: TASK_METRICS[name].metric for name in METRICS},
     "accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
-    "majority_accuracy": accuracy_metric("Accuracy of the most frequent class", headline=False)}
+    "majority_accuracy": accuracy_metric("Accuracy of the most frequent class", headline=False), **adversarial.METRICS}
 Logits = Callable[..., tuple[Array, Carry | None]]  # as `networks.outputs`
 WRITTEN = 10  # the most probable classes that a prediction has, beside the right one
 
@@ -65,10 +66,16 @@ class Config(Classes, networks.TextConfig):
     bcn: Bcn = setting(Bcn(), "the biattentive classification network")
     linear_gain: bool = setting(False, "context left: in training, every position predicts the label, position i of n "
                                 "with the weight i / (n - 1) (Dai and Le, 2015); otherwise the last one alone")
+    adversarial: Adversarial = setting(Adversarial(), "losses of texts with changed vectors, of networks that "
+                                       "allow it (lstm, awd_lstm)")
 
 
 def check(c: Config) -> None:
     """Raises UserError where the label cannot be predicted at every position."""
+    if adversarial.is_used(c.adversarial) and c.network == networks.BCN:
+        raise UserError(f"config.objective.adversarial changes vectors, and config.objective.network is {c.network}, "
+                        "whose statistics are those of texts as they are; choose another network, or set the weights "
+                        "to 0")
     needed = {"context": "left", "pooling": "position"}
     if c.linear_gain and (wrong := [name for name, value in needed.items() if getattr(c, name) != value] or
                           ["network"] * (c.network not in ("linear", "bilstm"))):
@@ -142,6 +149,12 @@ def loss(
         factors = jnp.asarray(net.c.class_weights, jnp.float32)[jnp.maximum(batch["label"], 0)]
         batch = batch | {"weights": batch["weights"] * factors}
     value, metrics = networks.cross_entropy(params, batch, net, y, batch["label"], ("units", "log_probabilities"))
+    changes = getattr(net.c, "adversarial", Adversarial())
+    if key is not None and adversarial.is_used(changes):
+        more, measured = adversarial.losses(
+            changes, net.model, lambda model, key: logits(params, batch, net._replace(model=model), key)[0], y, batch,
+            key)
+        value, metrics = value + more, metrics | measured
     return value, (metrics, carry)
 
 

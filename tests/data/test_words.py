@@ -35,3 +35,13 @@ def test_rare_words_are_left_out_of_a_small_vocabulary():
     many = [" ".join(f"w{i}" for i in range(n)) for n in range(100)]
     tokenizer = tokenizers.train(CONFIG, lambda: iter(many))
     assert tokenizer.tokens[5:] == [f"w{i}" for i in range(64 - 5)]
+
+
+def test_punctuation_marks_are_words_of_any_text(tmp_path):
+    tokenizer = tokenizers.train(Config(name="words_text", vocab_size=64, lowercase=False),
+                                 lambda: iter(["The dog's end. The end (of it)!"]))
+    assert tokenizer.tokens[5:] == ["The", "end", "!", "'", "(", ")", ".", "dog", "it", "of", "s"]
+    encoding = tokenizer.encode("The cat's end.")
+    assert encoding.tokens == ["The", "<unk>", "'", "s", "end", "."] and encoding.words == list(range(6))
+    tokenizer.save(tmp_path)
+    assert type(tokenizers.load(tmp_path)) is words.TextWords

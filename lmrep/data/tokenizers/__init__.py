@@ -39,11 +39,11 @@ __all__ = ["SPECIALS", "TOKENIZERS", "AddedToken", "Bpe", "ByteLevel", "Config",
 TOKENIZERS: dict[str, TokenizerDef] = component_table(TokenizerDef, {
     "wordpiece": wordpiece.DEFINITION, "bpe": bpe.DEFINITION, "bytes": raw_bytes.DEFINITION,
     "byte_level_bpe": byte_level.DEFINITION,
-    **spiece_files.DEFINITIONS, "words": words.DEFINITION, "elmo": elmo.DEFINITION, "elmo_text": elmo.TEXT_DEFINITION,
-    **fastai.DEFINITIONS})
+    **spiece_files.DEFINITIONS, "words": words.DEFINITION, "words_text": words.TEXT_DEFINITION,
+    "elmo": elmo.DEFINITION, "elmo_text": elmo.TEXT_DEFINITION, **fastai.DEFINITIONS})
 
 PUBLISHED = ("wordpiece, bpe, bytes, byte_level_bpe, sentencepiece_unigram with lowercase=True, sentencepiece_xlnet, "
-             "sentencepiece_t5 and words")  # those that other libraries read
+             "sentencepiece_t5, words and words_text")  # those that other libraries read
 MAX_SIZE = 2**24  # of a vocabulary; the libraries reserve memory for it at once, and abort where there is not enough
 MAX_TRAINING_WORD = 200  # characters, as in BERT's code; the time to train is quadratic in the length of words
 LONG_RUN = re.compile(rf"(?<!\S)\S{{{MAX_TRAINING_WORD + 1},}}|(?<!\s)\s{{{MAX_TRAINING_WORD + 1},}}")
@@ -56,9 +56,9 @@ class Config:
     """The tokenizer to train or to load."""
 
     name: str = setting("wordpiece", "the algorithm: as in BERT, as in GPT, bytes, as in GPT-2 and RoBERTa, as in "
-                        "ALBERT (unigram), SentencePiece's BPE, as in XLNet, as in T5, full words, or words with their "
-                        "characters as in ELMo (elmo: separated by spaces, elmo_text: in any text), or words as in "
-                        "ULMFiT (of fastai 1.0, or of the paper)", choices=TOKENIZERS)
+                        "ALBERT (unigram), SentencePiece's BPE, as in XLNet, as in T5, full words, words with their "
+                        "characters as in ELMo (words, elmo: separated by spaces; words_text, elmo_text: in any "
+                        "text), or words as in ULMFiT (of fastai 1.0, or of the paper)", choices=TOKENIZERS)
     vocab_size: int = setting(8192, "number of tokens to train; a loaded vocabulary keeps its size", at_least=64,
                               at_most=MAX_SIZE)
     vocab_file: str = setting("", "a published vocabulary to load instead of training: a vocab.txt, a vocab.json with "

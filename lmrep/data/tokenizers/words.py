@@ -2,11 +2,13 @@
 
 Text is split at white space alone, since these corpora are distributed as words: "It 's <unk> ." has four. The most
 frequent words of the training text are tokens, others are <unk>. Give other text to a subword tokenizer: here "end" and
-"end." are two words. With `lowercase`, text is lower-cased and stripped of accents.
+"end." are two words, or to `words_text`, for which each punctuation mark is a word by itself ("end ."). With
+`lowercase`, text is lower-cased and stripped of accents.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import tokenizers
@@ -15,7 +17,7 @@ from tokenizers import models, normalizers, pre_tokenizers
 from lmrep.data.tokenizers.base import AddedToken, Encoding, TokenizerDef, Trained
 from lmrep.data.tokenizers.library import BPE_SPECIALS as SPECIALS
 from lmrep.data.tokenizers.library import LibraryTokenizer
-from lmrep.data.tokenizers.published import TOKENIZER_JSON, PublishedFiles, check_value, five_specials
+from lmrep.data.tokenizers.published import TOKENIZER_JSON, PublishedFiles, check_value, five_specials, type_name
 
 CLASSES = ("PreTrained",)  # tokenizer classes of other libraries with these rules
 
@@ -26,6 +28,7 @@ class Words(LibraryTokenizer):
     name = "words"
     rules = "words-1"
     default_specials = SPECIALS
+    split = pre_tokenizers.WhitespaceSplit
 
     def __init__(self, tokens: Sequence[str], lowercase: bool = True, added: Sequence[AddedToken] = (),
                  specials: Mapping[str, str] = SPECIALS):
@@ -56,7 +59,7 @@ class Words(LibraryTokenizer):
     def library_model(self) -> tokenizers.Tokenizer:
         tokenizer = tokenizers.Tokenizer(models.WordLevel(self.ids, unk_token=self.specials["unk"]))
         tokenizer.normalizer = _normalizer(self.lowercase)
-        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        tokenizer.pre_tokenizer = self.split()
         return tokenizer
 
     def starts_word(self, token: str) -> bool:
@@ -69,16 +72,24 @@ class Words(LibraryTokenizer):
         return {"tokenizer_class": "PreTrainedTokenizerFast"}
 
 
+class TextWords(Words):
+    """A tokenizer of full words and of punctuation marks, each of which is a word."""
+
+    name = "words_text"
+    rules = "words_text-1"
+    split = pre_tokenizers.BertPreTokenizer
+
+
 def _normalizer(lowercase: bool) -> normalizers.Normalizer:
     return normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=False, strip_accents=None,
                                       lowercase=lowercase)
 
 
-def train(vocab_size: int, lowercase: bool, texts: Callable[[], Iterator[str]]) -> Words:
+def train(vocab_size: int, lowercase: bool, texts: Callable[[], Iterator[str]], kind: type[Words] = Words) -> Words:
     """Makes the tokenizer of the special tokens, ids 0 to 4, and the most frequent words, by falling frequency."""
-    normalizer = _normalizer(lowercase)
-    return Words(most_frequent((normalizer.normalize_str(text).split() for text in texts()), SPECIALS, vocab_size),
-                 lowercase)
+    normalizer, split = _normalizer(lowercase), kind.split()
+    words = ([word for word, _ in split.pre_tokenize_str(normalizer.normalize_str(text))] for text in texts())
+    return kind(most_frequent(words, SPECIALS, vocab_size), lowercase)
 
 
 def most_frequent(texts: Iterable[Sequence[str]], specials: Mapping[str, str], size: int) -> list[str]:
@@ -90,20 +101,25 @@ def most_frequent(texts: Iterable[Sequence[str]], specials: Mapping[str, str], s
     return [*specials.values(), *words[: size - len(specials)]]
 
 
-def load(files: PublishedFiles) -> Words | None:
+def load(files: PublishedFiles, kind: type[Words] = Words) -> Words | None:
     """Loads a tokenizer.json with a vocabulary of words."""
     if files.model_type != "WordLevel":
         return None
+    splits = type_name(files.tokenizer_json.get("pre_tokenizer")) == TextWords.split.__name__
+    if splits != (kind is TextWords):
+        return None
     files.check_component("normalizer", "BertNormalizer", clean_text=True, handle_chinese_chars=False,
                           strip_accents=None)
-    files.check_component("pre_tokenizer", "WhitespaceSplit")
+    files.check_component("pre_tokenizer", kind.split.__name__)
     tokens, specials = files.tokens(files.model["vocab"]), SPECIALS | five_specials(files.specials)
     files.check_specials(tokens, specials, "a vocabulary that was trained here")
     files.check_component("model", "WordLevel", unk_token=specials["unk"])
     lowercase = files.tokenizer_json["normalizer"].get("lowercase", True)
     check_value(files.directory / TOKENIZER_JSON, "lowercase", lowercase, True, False)
     files.check_config(CLASSES, do_lower_case=(None, lowercase))
-    return Words(tokens, lowercase, files.added_tokens(specials), specials)
+    return kind(tokens, lowercase, files.added_tokens(specials), specials)
 
 
 DEFINITION = TokenizerDef(train, load, Words.rules, Trained(SPECIALS, size_is_limit=True))
+TEXT_DEFINITION = DEFINITION._replace(train=partial(train, kind=TextWords), load=partial(load, kind=TextWords),
+                                      rules=TextWords.rules)
