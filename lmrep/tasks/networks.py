@@ -21,7 +21,7 @@ from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.layers import attention_pooling, dropout, recurrent
 from lmrep.metrics import Metric
-from lmrep.models.base import Context, Model, check_context, model_inputs, with_vectors
+from lmrep.models.base import Context, Model, check_context, model_inputs
 from lmrep.models.chunks import Chunks
 from lmrep.objectives.base import (
     Batch,
@@ -36,7 +36,7 @@ from lmrep.objectives.base import (
 )
 from lmrep.objectives.teaching import TEACHER
 from lmrep.objectives.uses import NetworkUse, Uses
-from lmrep.tasks import auxiliary, bcn, distillation, documents, frozen_features, heads, ulmfit, word_features
+from lmrep.tasks import auxiliary, bcn, distillation, documents, frozen_features, heads, noise, ulmfit, word_features
 from lmrep.tasks.ulmfit import Config as Ulmfit
 
 BCN, ULMFIT = "bcn", "ulmfit"
@@ -84,13 +84,10 @@ class TextConfig(TaskConfig, heads.Head):
                            "three side by side (concat); or a sum with learned weights (attention)",
                            choices=("position", "mean", "max", "concat", "attention"))
     chunks: Chunks = setting(Chunks(), "how a recurrent network reads long texts")
-    word_dropout: float = setting(0.0, "rate at which the vectors of whole words are set to 0 in training, of networks "
-                                  "that allow it (lstm, awd_lstm)", at_least=0, below=1)
+    word_dropout: float = setting(0.0, "lstm, awd_lstm: rate at which words read as 0 in training", at_least=0, below=1)
     auxiliary_loss: str = setting("language_model", "the loss that auxiliary weighs: that of a language model, or of a "
-                                  "sequence autoencoder, which reads a row of texts twice",
-                                  choices=tuple(auxiliary.LOSSES))
-    auxiliary: float = setting(0.0, "context left: weight of a further loss of the texts, auxiliary_loss (GPT: 0.5)",
-                               at_least=0)
+                                  "sequence autoencoder of each row", choices=tuple(auxiliary.LOSSES))
+    auxiliary: float = setting(0.0, "context left: weight of auxiliary_loss of the texts (GPT: 0.5)", at_least=0)
 
 
 class Network(NamedTuple):
@@ -123,8 +120,7 @@ def bind(c: Any, model: Model, name: str, frozen: FrozenParts) -> Network:
         the config contradict each other; there is nothing to read.
     """
     check_context(model, c.context, "this task")
-    if rate := getattr(c, "word_dropout", 0.0):
-        model = with_word_dropout(model, rate)
+    model = noise.with_word_dropout(model, getattr(c, "word_dropout", 0.0))
     for part in inputs(c):
         if part not in frozen:
             raise UserError(f"config.frozen lacks {part!r}, which config.objective.{part} reads")
@@ -154,18 +150,6 @@ def bind(c: Any, model: Model, name: str, frozen: FrozenParts) -> Network:
                         "config.objective.features.placement), word vectors (vectors=FILE) or characters "
                         "(config.objective.characters.filters), or choose a network")
     return net
-
-
-def with_word_dropout(model: Model, rate: float) -> Model:
-    """Returns `model`, which in training reads zeros in place of the vectors of tokens, with probability `rate` each.
-    The others are not scaled (Iyyer et al., 2015)."""
-    def dropped(key: Array | None) -> Callable[[Array], Array] | None:
-        if key is None:
-            return None
-        key = jax.random.fold_in(key, 2)
-        return lambda x: jnp.where(dropout.apply(key, jnp.ones((*x.shape[:-1], 1)), rate) > 0, x, 0)
-
-    return with_vectors(model, dropped, "config.objective.word_dropout")
 
 
 def is_head_alone(c: Any) -> bool:

@@ -23,7 +23,7 @@ DRAW = random.Random(0)
 LINES = [" ".join([*DRAW.choices(LETTERS, k=9), "Caf\u00e9 20 , \u5927\u5b66 ."]) for _ in range(60)]
 CORPUS = [*LINES, TIES, "Was it?\nIt was!"] * 2
 SIZES = dict.fromkeys(TOKENIZERS, 400) | {name: 250 for name in TOKENIZERS if name.startswith("sentencepiece")} | {
-    name: 1200 for name in ("words", "words_text", "elmo", "elmo_text", "fastai_v1", "fastai_paper")}  # all of the words
+    name: 1200 for name in ("words", "words_text", "elmo", "elmo_text", "fastai_v1", "fastai_paper")}  # all words
 LIBRARY = {"wordpiece": ("[CLS]", "[SEP]"), "bpe": (), "words": (), "words_text": ()} | dict.fromkeys(
     ("bytes", "byte_level_bpe"), ("<s>", "</s>"))  # whose tokenizer.json `tokenizers` reads; what it adds to a text
 EXACT = {"bytes", "byte_level_bpe"}  # decode to the text itself

@@ -49,6 +49,9 @@ TINY = {
         "config.objective.chunks.size", "awd_lstm")),
     "chunks below LSTM layers": ("classification", None, {"model": "lstm", "context": "left", **BILSTM,
                                                           "chunks": Chunks(4)}, ("chunks.size", "network=bilstm")),
+    "chunks of every position": ("classification", None, {
+        "model": "lstm", "context": "left", "chunks": Chunks(4), "linear_gain": True}, ("chunks.size", "linear_gain")),
+    "words left out of a transformer": ("classification", None, {"word_dropout": 0.1}, ("word_dropout", "awd_lstm")),
     "chunks of words": ("word_in_context", None, {"model": "lstm", "context": "left", "chunks": Chunks(4)}, (
         "chunks.size", "words")),
     "language model of both sides": ("classification", None, {"auxiliary": 0.5}, (
