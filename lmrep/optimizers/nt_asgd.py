@@ -6,7 +6,8 @@ parameters, and of those after every later update, is used wherever `optimizer.e
 and conversion. Until then the average equals the parameters. Training goes on at the same rate.
 
 With `averages=always`, all parameters after an update are averaged, and that validation ends training. This is the
-second training of AWD-LSTM, from the best checkpoint of the first ("fine-tuning" in the paper).
+second training of AWD-LSTM, from the best checkpoint of the first ("fine-tuning" in the paper). The validation before
+its first step does not count.
 """
 
 from dataclasses import dataclass
@@ -74,6 +75,8 @@ def average(config: Config, rule: optax.GradientTransformation) -> optax.Gradien
 
 def after_validation(opt_state: Any, loss: float, rule: Rule) -> Any:
     """Returns the optimizer's state after a validation with this loss, with the layout unchanged."""
+    if rule.reason_to_end and not int(opt_state.count):
+        return opt_state
     trigger, loss = opt_state.rule, np.float32(loss)
     triggered = 2 if rule.reason_to_end else 1
     averages = triggered if loss > np.float32(trigger.lowest) else int(trigger.averages)

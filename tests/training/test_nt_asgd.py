@@ -95,13 +95,14 @@ def test_with_averages_always_all_parameters_after_an_update_are_averaged():
 
 
 def test_with_averages_always_the_trigger_ends_training(tmp_path, monkeypatch):
-    """After step 6, whose loss is above the lowest of all but the last two before it; a resumed run does not go on."""
+    """After step 8, whose loss is above the lowest of all but the last two before it; a resumed run does not go on. The
+    loss before the first step is that of the first training, and does not count."""
     config = dataclasses.replace(CONFIG, averages="always")
     one = stage(None, optimizers.build(config, CLOZE.specs, STEPS), validation_rule=optimizers.validation_rule(config))
-    losses(monkeypatch, [8.0, 9.0, 8.5, 8.1])
-    assert run(tmp_path, one, validate=2, log_every=1).steps("validation") == [0, 2, 4, 6]
-    assert Checkpoints(tmp_path).steps()[-1] == 6
-    assert run(tmp_path, one, resumed=6, validate=2).lines == []
+    losses(monkeypatch, [1.0, 7.0, 9.0, 8.5, 8.1])
+    assert run(tmp_path, one, validate=2, log_every=1).steps("validation") == [0, 2, 4, 6, 8]
+    assert Checkpoints(tmp_path).steps()[-1] == 8
+    assert run(tmp_path, one, resumed=8, validate=2).lines == []
 
 
 def test_another_average_is_kept_instead_and_another_rule_is_refused():
