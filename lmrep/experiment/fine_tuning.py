@@ -45,6 +45,8 @@ def _of_optimizer(more: Mapping[str, Any]) -> Row:
 
 
 BOTH_ORDERS = {"format.both_orders": True}
+ULMFIT = {"eps": 1e-8, "bias_correction": True, "layer_decay": 1 / 2.6, "layer_decay_of": "groups",
+          "optimizer__schedule__name": "slanted_triangular", "optimizer__schedule__warmup_fraction": 0.0}
 XLNET_SQUAD = {"length": 512, "eps": 1e-6, "layer_decay": 0.75, "layer_decay_of": "gradient"}
 
 RECIPES: Mapping[str, Mapping[str, Row]] = {
@@ -127,6 +129,13 @@ RECIPES: Mapping[str, Mapping[str, Row]] = {
     # The study of Raffel et al., 2019, of tasks as text to text.
     "t5": {"": steps(2**18, 128, 1e-3, warmup=0, name="adafactor", weight_decay=0.0, clip=0.0,
                      optimizer__schedule__name="constant")},
+    # Howard and Ruder, 2018: the paper, with what it leaves open as in the course's notebook; and the released scripts.
+    # Every stage has a schedule of its own.
+    "ulmfit": {"": epochs(50, 64, 0.01, betas=(0.7, 0.99), weight_decay=0.0, clip=0.25, **ULMFIT) | {
+        "unfreezing": "gradual"}},
+    "ulmfit_released": {"": epochs(50, 64, 0.01, betas=(0.8, 0.99), weight_decay=1e-6, clip=25.0, **ULMFIT,
+                                   optimizer__schedule__cut_fraction=1 / 8, optimizer__schedule__ratio=8.0) | {
+        "unfreezing": "gradual_released"}},
     # Radford et al., 2018. Their language-model loss needs a network that reads from left to right, and is a field of
     # the task: objective.auxiliary=0.5.
     "gpt": {"": epochs(3, 32, 6.25e-5, eps=1e-8, bias_correction=True, optimizer__schedule__warmup_fraction=0.002)},
@@ -274,9 +283,11 @@ def task_network(task: str, model: Mapping[str, Any]) -> TaskNetwork:
     return TaskNetwork(changes, head | ({"pooling": "mean"} if network.head_style.pooling == "mean" else {}), network)
 
 
-def compose_known(argument: str, known: str, network: str = "linear", model: str = "") -> ml_collections.ConfigDict:
+def compose_known(
+    argument: str, known: str, network: str = "linear", model: str = "", base: str = "bert_base"
+) -> ml_collections.ConfigDict:
     """Makes the config of a known data set's task; the arguments are those of `compose_task`."""
-    return compose_task(argument, choose(KNOWN, known, "the known set").task, known, network, model)
+    return compose_task(argument, choose(KNOWN, known, "the known set").task, known, network, model, base)
 
 
 def _use(config: ml_collections.ConfigDict, known: KnownSet, data: str) -> None:
@@ -315,5 +326,6 @@ def _from_scratch(config: ml_collections.ConfigDict, chosen: SimpleNamespace, na
         if config.model.max_length:
             config.model.max_length = config.length
         config.tokenizer.vocab_size = 4096
+        rises = config.optimizer.schedule.name == "slanted_triangular"  # by itself
         config.update_from_flattened_dict(TINY | {"steps": 0, "optimizer.schedule.warmup": 0,
-                                                  "optimizer.schedule.warmup_fraction": 0.1})
+                                                  "optimizer.schedule.warmup_fraction": 0.0 if rises else 0.1})

@@ -159,7 +159,7 @@ def home(tmp_path_factory):
     home = tmp_path_factory.mktemp("home")
     (home / "experiments").symlink_to(ROOT / "experiments")
     given.workdir(home / "runs", max_length=512).rename(home / "runs/bert_base")
-    for name in ("bert", "mine", "bert-tiny", "lm", "elmo-tiny", "mt-lstm", "autoencoder"):
+    for name in ("bert", "mine", "bert-tiny", "lm", "elmo-tiny", "mt-lstm", "autoencoder", "awd"):
         (home / "runs" / name).symlink_to("bert_base")
     return home
 

@@ -167,10 +167,12 @@ def test_values_are_the_published_ones(page, argument):
 def test_pages_of_tasks_state_their_defaults(page):
     config, page = get_config(FILES[page])(""), " ".join(FILES[page].read_text().split())
     rate = f"{config['optimizer']['learning_rate']:g}".replace("e-0", "e-")
-    assert (f"{config['epochs']:g} epochs, batches of {config['batch_size']}, Adam at {rate} after a warm-up over a "
-            f"tenth of the steps, then linear to 0; sequences of {config['length']} tokens.") in page
     schedule = config["optimizer"]["schedule"]
-    assert (schedule["name"], schedule["warmup"], schedule["warmup_fraction"]) == ("linear", 0, 0.1)
+    warmup, shape = {"linear": (0.1, "after a warm-up over a tenth of the steps, then linear to 0"),
+                     "slanted_triangular": (0.0, "for the head by slanted triangles")}[schedule["name"]]
+    assert (f"{config['epochs']:g} epochs, batches of {config['batch_size']}, Adam at {rate} {shape}; sequences of "
+            f"{config['length']} tokens.") in page
+    assert (schedule["warmup"], schedule["warmup_fraction"]) == (0, warmup)
 
 
 def differing(expected, names, found, where=""):
