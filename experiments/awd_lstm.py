@@ -28,7 +28,7 @@ The networks, in fields of config.model, with all parameters of pretraining:
     wt2        3   1150        400  33,278      0.4             0.2           0.65             0.5  33,556,078
 
 embedding_dropout is 0.1 in both. model=awd_lstm_ulmfit is the language model of ULMFiT (Howard and Ruder, 2018;
-44,212,400 parameters), whose optimizer the paper does not state.
+44,212,400 parameters), whose own file is ulmfit.py.
 
 Expected: the paper has test perplexities per word of 57.3 (ptb) and 65.8 (wt2) with its full recipe; without varying
 lengths 58.9 and 66.2, without the second training 58.8 and 66.0, without averages 63.7 and 69.7. Nothing of this has

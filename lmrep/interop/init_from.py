@@ -108,6 +108,10 @@ def initialized(stage: Stage, experiment: Experiment, tokenizer: Tokenizer) -> S
         fit = match(stage.objective.specs, source, tokens, experiment.init_mapping)
         network = experiments.model_config(experiment.model)
         log.info("%s", "\n".join([describe(fit, source), *check_network(network, source)]))
+        if experiment.init_vocabulary == "match":
+            new = max(fit.extended.values(), default=0)
+            log.info("  vocabulary: %s tokens start from their rows in the checkpoint, %s new ones from the mean row",
+                     f"{len(tokens) - new:,}", f"{new:,}")
         values |= fit.values
         if layers := getattr(experiment, "new_layers", 0):
             values = fresh_layers(values, stage.objective.specs, layers, experiment.seed)
@@ -179,7 +183,6 @@ class Match(NamedTuple):
     missing: list[str]  # paths of the run that the source lacks; they are initialized
     unused: list[str]  # paths of the source that the run does not use
     origins: Mapping[str, Origin] = {}  # path of the run -> origin in the source, if it is not the same path
-    tokens: int = 0  # number of tokens of the run
 
 
 def match(
@@ -221,7 +224,7 @@ def match(
     return Match(values, {path: n for path, n in extended.items() if n},
                  sorted(set(specs_by_path) - set(values)),
                  sorted(set(source.params) - {origin.path for origin in starts.values()}),
-                 {path: origin for path, origin in starts.items() if origin != Origin(path)}, len(tokens))
+                 {path: origin for path, origin in starts.items() if origin != Origin(path)})
 
 
 def _match_vocabulary(
@@ -281,8 +284,7 @@ def describe(parameters: Match, source: SourceCheckpoint) -> str:
     def listing(title: str, paths: Sequence[str]) -> list[str]:
         return [f"  {title} ({len(paths)}): {', '.join(paths)}"] if paths else []
 
-    extended = [f"{path} ({parameters.tokens - n:,} rows copied, {n:,} new rows, each the mean)"
-                for path, n in parameters.extended.items()]
+    extended = [f"{path} ({n:,} new rows, each the mean)" for path, n in parameters.extended.items()]
     return "\n".join([
         f"parameters start from {source.name}",
         *listing("taken", [f"{path} from {parameters.origins[path]}" if path in parameters.origins else path

@@ -21,9 +21,8 @@ def published(argument, page="bert", **changes):
 
 
 def test_every_preset_has_a_recipe():
-    """But the Transformer and CoVe's network, which learned to translate, and ULMFiT's, which has no published one."""
-    assert recipes.recipes().keys() == PRESETS.keys() - {"transformer_base", "transformer_big", "cove",
-                                                         "awd_lstm_ulmfit"}
+    """But the Transformer and CoVe's network, which learned to translate."""
+    assert recipes.recipes().keys() == PRESETS.keys() - {"transformer_base", "transformer_big", "cove"}
 
 
 @pytest.mark.parametrize("preset", recipes.recipes())
@@ -33,7 +32,7 @@ def test_pages_differ_from_their_papers_only_in_the_corpus(preset):
     found = recipes.compare(run)
     assert (found.preset, found.page, found.paper) == (preset, recipe.page, recipe.paper.authors)
     assert [name for name, *_ in found.differing] == ["data.corpus", *recipe.paper.published]
-    assert len(found.same) > (25 if "optimizer" in recipe.paper.unpublished else 40)
+    assert len(found.same) + len(recipe.paper.published) > (25 if "optimizer" in recipe.paper.unpublished else 40)
     published_batch = {"batch_size"} - {*recipe.paper.published, *recipe.paper.unpublished}
     assert {"objective.name", "format.name", "length", "model.layers", *published_batch} <= {*found.same}
     schedule, steps = run.experiment.optimizer.schedule, run.experiment.steps

@@ -130,6 +130,23 @@ PAPERS = {
         "size=wt2": (288_750, 80, 30.0, 0, {"tokenizer": {"vocab_size": 33_278}, "model": {
             "dropout": 0.4, "hidden_dropout": 0.2, "input_dropout": 0.65, "embedding_dropout": 0.1,
             "weight_dropout": 0.5}})},
+    "ulmfit.py": {
+        "stage=general": (230_000, 64, 0.005, 0, {"model": {
+            "dropout": 0.01, "hidden_dropout": 0.015, "input_dropout": 0.025, "embedding_dropout": 0.002,
+            "weight_dropout": 0.02}}),
+        "stage=target": (81_000, 64, 0.004, 0, {
+            "length": 70, "format": {"name": "stream", "order": "contiguous", "lengths": "normal"},
+            "objective": {"bias": False}, "tokenizer": {"name": "fastai_paper", "vocab_size": 60_002},
+            "optimizer": {"name": "adamw", "betas": (0.7, 0.99), "bias_correction": True, "weight_decay": 1e-7,
+                          "clip": 0.3, "schedule": {"name": "slanted_triangular", "cut_fraction": 0.1, "ratio": 32.0},
+                          "multipliers": {"encoder/embedding/*": 2.6**-3, "encoder/layers/0/*": 2.6**-2,
+                                          "encoder/layers/1/*": 1 / 2.6}},
+            "model": {"layers": 3, "width": 1150, "embedding": 400, "dropout": 0.1, "hidden_dropout": 0.15,
+                      "input_dropout": 0.25, "embedding_dropout": 0.02, "weight_dropout": 0.2, "ar": 2.0, "tar": 1.0,
+                      "ar_of": "raw"}}),
+        "stage=target,recipe=released": (81_000, 64, 0.004, 0, {"optimizer": {
+            "betas": (0.8, 0.99), "multipliers": {"encoder/embedding/*": 1 / 2, "encoder/layers/0/*": 1 / 6,
+                                                  "encoder/layers/1/*": 1 / 3}}})},
     "rnn_lm.py": {"": (50_000, 32, 1e-3, 1000, {"model": {"cell": "rnn", "layers": 1, "width": 200, "dropout": 0.0}})},
     "transformer_mt.py": {
         "": (100_000, 96, (512 * 4000) ** -0.5, 4000, {

@@ -131,7 +131,8 @@ def test_a_run_with_its_own_vocabulary_takes_the_rows_of_words_that_the_checkpoi
             np.testing.assert_array_equal(row, expected, err_msg=token)
     known = len({*tokens} & {*old})
     assert 5 < known < len(tokens)
-    assert f"{known} rows copied, {len(tokens) - known} new rows, each the mean" in caplog.text
+    assert (f"vocabulary: {known} tokens start from their rows in the checkpoint, {len(tokens) - known} new ones from "
+            "the mean row") in caplog.text
 
 
 def test_a_vocabulary_is_matched_with_a_checkpoint_alone(home):
