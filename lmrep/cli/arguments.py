@@ -57,6 +57,8 @@ def at_least(limit: int, at_most: int = LARGEST) -> Bounds:
 # The flag of every command that reads a trained run.
 STEP = Flag(-1, "the step of the checkpoint to read; -1: the newest, or the best where checkpoint.load "
             "is best, as it is of tasks")
+ENSEMBLE = Flag("", "of a task, workdirs of other runs of the same task and labels, with commas between them, whose "
+                "probabilities are averaged with this run's, such as that of a backward language model", as_paths)
 # The flag of every command that compiles programs.
 COMPILATION_CACHE = Flag(True, "keep compiled programs for the next start ($JAX_COMPILATION_CACHE_DIR; default: "
                                "$LMREP_DATA_DIR/compiled or ~/.cache/lmrep/compiled)")

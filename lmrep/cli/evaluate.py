@@ -34,7 +34,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from lmrep.cli.arguments import DATA_DIR, STEP, Arguments, Flag
+from lmrep.cli.arguments import DATA_DIR, ENSEMBLE, STEP, Arguments, Flag
 from lmrep.config.record import Bounds
 from lmrep.core.messages import show_messages
 from lmrep.core.paths import as_path, as_paths
@@ -68,6 +68,7 @@ FLAGS = {
     "pointer_theta": Flag(None, "factor of the products of outputs in the cache; 1 by default", float),
     "source": Flag("", "of a run on a mixture of labelled data sets, the one whose split is evaluated (by default "
                    "all), or that --files are like"),
+    "ensemble": ENSEMBLE,
     "pairs": Flag("", "a directory of minimal pairs, such as BLiMP's: JSON Lines with sentence_good, sentence_bad and, "
                   "where the file's name is not the paradigm, UID and linguistics_term", as_path),
     "end_mark": Flag(False, "with --pairs, whether the token that ends a document, such as GPT-2's <|endoftext|>, is "
@@ -95,6 +96,7 @@ def run(arguments: Arguments) -> int:
         workdir, split=flags.split, data_dir=flags.data_dir or None, examples=flags.examples or None,
         step=arguments.step, files=flags.files, stride=flags.stride, length=flags.length, pairs=flags.pairs,
         pll=flags.pll, end_mark=flags.end_mark, batch_size=flags.batch_size, source=flags.source,
+        ensemble=flags.ensemble,
         model={name: value for name in ("memory", "clamp", "same_length")
                if (value := getattr(flags, name)) is not None and value is not False},
         search={name: value for name in ("beams", "length_penalty", "penalty")

@@ -30,7 +30,7 @@ import typing
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from lmrep.cli.arguments import STEP, Arguments, Flag
+from lmrep.cli.arguments import ENSEMBLE, STEP, Arguments, Flag
 from lmrep.core import text_files
 from lmrep.core.errors import UserError
 from lmrep.core.json_text import json_object
@@ -39,6 +39,7 @@ from lmrep.core.paths import as_path
 FLAGS = {
     "input": Flag(None, "a file of texts, one per line, instead of standard input", as_path),
     "jsonl": Flag(False, "read and write JSON Lines, see above"),
+    "ensemble": ENSEMBLE,
     "step": STEP,
 }
 LINES = 256  # predicted together
@@ -89,7 +90,7 @@ def run(arguments: Arguments) -> int:
 
     names_of_options = flags().keys() - FLAGS.keys()
     options = {name: value for name, value in vars(values).items() if name in names_of_options and value is not None}
-    trained = api.load(workdir, arguments.step)
+    trained = api.load(workdir, arguments.step, ensemble=values.ensemble)
     numbered, done, unknown, words, example = itertools.chain([first], numbered), 0, 0, 0, ""
     while block := list(itertools.islice(numbered, LINES)):
         names, records = zip(*block, strict=True)

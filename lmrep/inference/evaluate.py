@@ -61,7 +61,7 @@ def evaluate(
     examples: int | None = None, step: int | None = None, files: str = "", stride: int | None = None,
     length: int | None = None, pairs: str | os.PathLike = "", pll: str = "", batch_size: int | None = None,
     model: Mapping[str, Any] = MappingProxyType({}), search: Mapping[str, Any] = MappingProxyType({}),
-    source: str = "", end_mark: bool = False, pointer: Mapping[str, Any] = MappingProxyType({}),
+    source: str = "", end_mark: bool = False, pointer: Mapping[str, Any] = MappingProxyType({}), ensemble: str = "",
 ) -> dict[str, Any]:
     """Returns the metrics of a run on a split of its corpus, on other files, or on minimal pairs. Writes them to
     eval.json in the workdir, and appends them to eval.jsonl, which keeps every evaluation.
@@ -97,13 +97,15 @@ def evaluate(
         too.
       pointer: fields of the `Pointer` with which a recurrent language model is evaluated too, as `{"window": 2000}`;
         empty for none.
+      ensemble: for a task, workdirs of other runs, whose probabilities are averaged with this one's (`load`).
 
     Raises:
       UserError: there is no such run, split, text or checkpoint; a stride is given for a run that does not predict from
         left to right; the pairs are malformed, or the run's objective does not score sentences.
     """
     measured = measure(directory, split, data_dir and as_path(data_dir), examples, step, as_paths(files), stride,
-                       length, pairs and as_path(pairs), pll, batch_size, model, search, source, end_mark, pointer)
+                       length, pairs and as_path(pairs), pll, batch_size, model, search, source, end_mark, pointer,
+                       ensemble)
     measured.store()
     return measured.values
 
@@ -121,7 +123,7 @@ def measure(
     examples: int | None = None, step: int | None = None, files: str = "", stride: int | None = None,
     length: int | None = None, pairs: str | os.PathLike = "", pll: str = "", batch_size: int | None = None,
     model: Mapping[str, Any] = MappingProxyType({}), search: Mapping[str, Any] = MappingProxyType({}),
-    source: str = "", end_mark: bool = False, pointer: Mapping[str, Any] = MappingProxyType({}),
+    source: str = "", end_mark: bool = False, pointer: Mapping[str, Any] = MappingProxyType({}), ensemble: str = "",
 ) -> Measured:
     """Evaluates like `evaluate`, but writes nothing, so that metrics can be shown even if they cannot be written."""
     for name, value, least in (("examples", examples, 1), ("batch_size", batch_size, 1), ("length", length, 2)):
@@ -142,7 +144,7 @@ def measure(
     if pll or end_mark:
         name = f"pll is {pll!r}" if pll else "end_mark is set"
         raise UserError(f"{name}, for scores of minimal pairs; give pairs too")
-    run = load(directory, step, model, {"search": search} if search else {})
+    run = load(directory, step, model, {"search": search} if search else {}, ensemble)
     split = split or run.experiment.evaluated_split
     subject, intervals, further, write = {"files": files} if files else {"split": split}, {}, {}, None
     if run.experiment.labelled:
@@ -151,7 +153,7 @@ def measure(
                 raise UserError(f"{name} is {value}, and {run.directory} was trained for a task, not to predict text; "
                                 "leave it out")
         number, values, intervals, write = evaluate_records(run, split, files, examples, source)
-        subject |= {"source": source} if source else {}
+        subject |= {name: value for name, value in {"source": source, "ensemble": ensemble}.items() if value}
         settings, further = {"examples": number, **search}, {"intervals": intervals}
     elif source:
         raise UserError(f"source is {source!r}, and {run.directory} was not trained on labelled data; leave it out")

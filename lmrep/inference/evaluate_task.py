@@ -18,16 +18,18 @@ from lmrep.core.files import write_json, write_text
 from lmrep.core.sharding import batch_sharding, make_mesh, replicated, use_mesh
 from lmrep.data import records as labelled_data
 from lmrep.data.records import Record
+from lmrep.data.records.encoding import Units
 from lmrep.data.records.examples import Examples
 from lmrep.experiment import build, task_data
 from lmrep.experiment.config import Experiment, resolve_stages, stage_at
 from lmrep.experiment.record import Data
+from lmrep.inference import ensemble
 from lmrep.inference.encode import batch_size, batch_tokens
 from lmrep.metrics import verdict
 from lmrep.metrics.bootstrap import bootstrap
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.tasks import TASKS, bag_of_words, frozen_features
-from lmrep.tasks.base import Result, collate
+from lmrep.tasks.base import Outputs, Result, collate
 from lmrep.tasks.known import KNOWN
 from lmrep.training.metrics_log import validations
 
@@ -47,7 +49,7 @@ def predict_records(
     devices of this process.
 
     Args:
-      run: a loaded run (`lmrep.inference.run.Run`) of a task.
+      run: a loaded run (`lmrep.inference.run.Run`) of a task, or an ensemble of several (`load`).
       name: the records' name in logs.
       examples: the tokenized records, if they exist already.
       first: the number of the first record, for tasks that sample texts: the samples depend on the record's number.
@@ -57,9 +59,21 @@ def predict_records(
     """
     stage = stage_at(run.experiment, run.step)
     task = task_data.task_of(run.experiment)
+    units, outputs = _outputs(run, records, name, examples, first)
+    if others := getattr(run, "others", ()):
+        parts = [(units, outputs), *(_outputs(other, records, name) for other in others)]
+        units, outputs = ensemble.averaged(parts, len(records), stage.objective_name)
+    return task.score(stage.objective, records, units, outputs)
+
+
+def _outputs(
+    run: Any, records: Sequence[Record], name: str, examples: Examples | None = None, first: int = 0,
+) -> tuple[Units, Outputs]:
+    """Computes the outputs of one run; the arguments are those of `predict_records`."""
+    stage = stage_at(run.experiment, run.step)
     if examples is None:
         for record in records:
-            task.check(stage.objective, record)
+            task_data.task_of(run.experiment).check(stage.objective, record)
         examples = task_data.tokenize_records(run.experiment, run.model, run.tokenizer, records, name)
     examples = build.add_columns(examples, stage, run.frozen)
     # A few texts are not worth a copy of the parameters for each device.
@@ -71,7 +85,7 @@ def predict_records(
         if len(pending) > IN_FLIGHT:
             outputs.append(_fetched(*pending.pop(0)))
     outputs += [_fetched(*batch_outputs) for batch_outputs in pending]
-    return task.score(stage.objective, records, examples.units, collate(outputs, examples.units))
+    return examples.units, collate(outputs, examples.units)
 
 
 def task_config(run: Any, source: str = "") -> Any:
@@ -178,7 +192,7 @@ def evaluate_records(
         records = task_data.read_split(experiment, split, examples, source)
     records = task_data.expand_unlabelled(experiment, run.model, run.tokenizer, records, examples)
     result = predict_records(run, records, files or split)
-    name = "-".join(filter(None, [source, _name(files) if files else split]))
+    name = "-".join(filter(None, [source, _name(files) if files else split, "ensemble" * hasattr(run, "others")]))
     return len(records), result.metrics, intervals(result), lambda: write(run, name, records, result)
 
 

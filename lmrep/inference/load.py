@@ -1,6 +1,7 @@
 """Loads a trained run from its workdir."""
 
 import contextlib
+import dataclasses
 import logging
 import os
 import types
@@ -11,12 +12,14 @@ import jax
 
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.params import unflatten
+from lmrep.core.paths import as_path
 from lmrep.data import tokenizers
 from lmrep.experiment import build, checks, frozen, resolve
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import stage_at
 from lmrep.experiment.record import ALL_OBJECTIVES
 from lmrep.inference import evaluate_task
+from lmrep.inference.ensemble import check
 from lmrep.inference.run import Run
 from lmrep.objectives.base import FrozenParts
 from lmrep.storage import averaging, remote_workdir
@@ -26,9 +29,16 @@ from lmrep.training.state import with_shared
 log = logging.getLogger(__name__)
 
 
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Ensemble(Run):
+    """A run whose predictions for labelled examples are averaged with those of others."""
+
+    others: tuple[Run, ...] = ()
+
+
 def load(
     directory: str | os.PathLike, step: int | None = None, model: Mapping[str, Any] = types.MappingProxyType({}),
-    objective: Mapping[str, Any] = types.MappingProxyType({}),
+    objective: Mapping[str, Any] = types.MappingProxyType({}), ensemble: str = "",
 ) -> Run:
     """Loads the run in a workdir. A remote workdir is downloaded.
 
@@ -39,9 +49,12 @@ def load(
       model: fields of the network to change, such as `{"memory": 640}`; only `ModelDef.evaluation_fields`.
       objective: fields of the objective to change, such as `{"search": {"beams": 4}}`; only
         `ObjectiveDef.evaluation_fields`.
+      ensemble: workdirs of other runs of the same task and labels, with commas between them, whose probabilities are
+        averaged with those of this run in its predictions and metrics.
 
     Raises:
-      UserError: there is no run, or no checkpoint of that step; a field does not exist, or cannot change.
+      UserError: there is no run, or no checkpoint of that step; a field does not exist, or cannot change; a run of the
+        ensemble is of another task.
       RunFault: no checkpoint verifies, or the tokenizer has changed.
     """
     directory = remote_workdir.local_copy(directory, step)
@@ -73,7 +86,12 @@ def load(
         with contextlib.closing(Checkpoints(directory / "checkpoints")) as checkpoints:
             params = with_shared(params, averaging.shared_carry(checkpoints, step, shapes))
     params = jax.device_put(params, jax.local_devices()[0])
-    return Run(directory, step, experiment, tokenizer, model, objective, params, parts)
+    run = Run(directory, step, experiment, tokenizer, model, objective, params, parts)
+    if not ensemble:
+        return run
+    others = tuple(load(as_path(other)) for other in ensemble.split(","))
+    check(run, others)
+    return Ensemble(directory, step, experiment, tokenizer, model, objective, params, parts, others)
 
 
 def with_teachers(run: Run) -> tuple[FrozenParts, str]:

@@ -21,7 +21,8 @@ LOAD = api.load
 
 @pytest.fixture(autouse=True)
 def load_once(monkeypatch):
-    def load(directory, step=None):
+    def load(directory, step=None, ensemble=""):
+        assert not ensemble
         files = [path for path in Path(directory).rglob("*") if path.name != ".lock"]
         state = {(str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in files if path.is_file()}
         return loaded(directory, step, frozenset(state))

@@ -1,0 +1,65 @@
+"""Predictions of several runs of one task, averaged: of forward and backward language models (Howard and Ruder, 2018),
+or of runs with several seeds."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from lmrep.core.errors import UserError
+from lmrep.data.records.encoding import Units
+from lmrep.experiment.config import stage_at
+from lmrep.tasks.base import Outputs, mean_by_example
+
+# outputs of a text that are averaged -> to what and back
+SCALES = {
+    "log_probabilities": (lambda y: np.exp(y - np.logaddexp.reduce(y, -1, keepdims=True)), np.log),
+    "logits": (lambda y: np.exp(-np.logaddexp(0, -y)), lambda p: np.log(p) - np.log1p(-p)),  # of several labels
+    "value": (lambda y: y, lambda y: y),
+}
+
+
+def check(run: Any, others: Sequence[Any]) -> None:
+    """Raises UserError unless all runs (`lmrep.inference.run.Run`) are of one task, with the same labels."""
+    def facts(each: Any) -> tuple[str, tuple[str, ...]]:
+        stage = stage_at(each.experiment, each.step)
+        return stage.objective_name, tuple(getattr(stage.objective, "labels", ()))
+
+    for other in others:
+        if not other.experiment.labelled or facts(other) != facts(run):
+            name, labels = facts(other)
+            raise UserError(f"ensemble has {other.directory}, a run of {name}" + f" with the labels "
+                            f"{', '.join(labels)}" * bool(labels) + f", and {run.directory} is another one; give runs "
+                            "of the same task and labels")
+
+
+def averaged(parts: Sequence[tuple[Units, Outputs]], examples: int, task: str) -> tuple[Units, Outputs]:
+    """Averages what several runs computed for the same records.
+
+    Args:
+      parts: of each run, the units of the records, and the outputs for them. Runs may divide a text into other windows.
+      examples: the number of records.
+      task: its name, for messages.
+
+    Returns:
+      (units of one run, one for each record; the mean of the runs' probabilities, or of their numbers). Windows of a
+      text are first averaged as the task does.
+
+    Raises:
+      UserError: the task's outputs are not of whole texts.
+    """
+    def by_record(units: Units, arrays: Mapping[str, list[np.ndarray]]) -> dict[str, np.ndarray]:
+        return {name: mean_by_example(np.stack(values).astype(np.float64), units.example, examples)
+                for name, values in arrays.items()}
+
+    arrays = parts[0][1].arrays
+    of_texts = all(np.ndim(values[0]) < 2 and len({*map(np.shape, values)}) == 1 for values in arrays.values())
+    if not arrays.keys() <= SCALES.keys() or not of_texts:
+        raise UserError(f"an ensemble averages the predictions for whole texts, and task {task!r} has others; leave "
+                        "ensemble out")
+    found, means = [by_record(units, outputs.arrays) for units, outputs in parts], {}
+    for name in arrays:
+        to, back = SCALES[name]
+        means[name] = back(np.mean([to(each[name]) for each in found], 0))
+    return parts[0][0]._replace(example=np.arange(examples)), Outputs({
+        name: [*values] for name, values in means.items()})
