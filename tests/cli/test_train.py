@@ -32,7 +32,7 @@ def metrics(name, fields):
     definition, b, t = OBJECTIVES[name], 2, 16
     vocabulary = Vocabulary(32, {role: i for i, role in enumerate(ROLES)}, np.ones(32, bool), np.ones(32, int),
                             sentinels=(31, 30))
-    network = transformer.build(transformer.Config(vocab=32, width=16, layers=1, heads=2, mlp=16, max_length=t))
+    network = transformer.build(transformer.Config(vocab=32, width=16, layers=1, heads=2, mlp=16, max_length=2 * t))
     if definition.conditions_on(definition.config(**fields)) == "each_side":
         network = bilstm.build(bilstm.Config(vocab=32, reads="words", cell=16, width=8, layers=1))
     if definition.conditions_on(definition.config(**fields)) == "order":
