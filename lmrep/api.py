@@ -30,6 +30,7 @@ from lmrep.core.params import count
 from lmrep.core.paths import as_path
 from lmrep.core.remote_cache import local_data_dir
 from lmrep.core.sharding import describe_sizes, make_mesh
+from lmrep.data import tokenizers
 from lmrep.distributed.agreement import by_first_process
 from lmrep.distributed.process_group import agreed, agreement
 from lmrep.distributed.watchdog import Watch
@@ -137,7 +138,7 @@ def train(
         directory, open_checkpoints = (there.directory, there.checkpoints) if url else (
             Path(as_path(directory)), Checkpoints)
         checkpoints = open_checkpoints(directory / "checkpoints", experiment.checkpoint.keep,
-                                       experiment.checkpoint.keep_best, checks.best_direction(experiment))
+                                       experiment.checkpoint.keep_best, experiments.best_direction(experiment))
         if experiment.steps == UNKNOWN_STEPS:
             experiment = budget.with_record(experiment, directory, checkpoints.steps())
         with agreement():  # what can be refused is refused before the first write, by all processes or none
@@ -160,13 +161,16 @@ def _prepare(experiment: Experiment, directory: Path, data_dir: Path, steps: Seq
     """Checks, data and stages of a run that has checkpoints `steps`. Nothing is written that stays."""
     if experiment.init and not steps:
         init_from.directory_of(experiment.init)
-    checks.check_directory(directory, steps, experiment)
+    checks.check_directory(directory)
+    if steps and not experiment.labelled:  # the config of a task is complete only once its data is read
+        checks.check_resumable(directory, steps, experiment)
     if not steps and local and jax.process_count() == 1:
         trial.try_checkpoint(directory)
     given = experiment.tokenizer
     if steps and given.vocab_file and not os.path.exists(given.vocab_file):  # the run has its own copy
         experiment = dataclasses.replace(experiment, tokenizer=own_tokenizer(directory, experiment))
-    checks.check_vocabulary(experiment)
+    # Its table can hold the vocabulary. One that may get smaller in training is checked afterwards.
+    network = experiments.build_model(experiment, tokenizers.known_size(experiment.tokenizer))
     if jax.process_index() == 0:
         logs.writers(directory, experiment.log, {})  # of packages that are installed
     shapes.check_contracts(experiment)
@@ -179,7 +183,8 @@ def _prepare(experiment: Experiment, directory: Path, data_dir: Path, steps: Seq
         experiment = budget.with_steps(experiment, stages[0])
         data = dataclasses.replace(data, experiment=experiment)
         stages = build.stages(data, data_dir, parts)
-    checks.check_samples(experiment, data.tokenizer)
+    capabilities = ALL_OBJECTIVES[experiments.resolve_stages(experiment)[-1].objective_name].capabilities
+    checks.check_samples(experiment.samples, capabilities, data.tokenizer, network.max_length)
     if not steps and (experiment.init or experiment.init_vectors):
         stages[0] = init_from.initialized(stages[0], experiment, data.tokenizer)
     if local and max(steps, default=0) < experiment.steps:
@@ -200,7 +205,8 @@ def _train(
             by_first_process(lambda: bool(stack.enter_context(workdir.lock(directory))))
         stack.callback(checkpoints.close)
         checkpoints.clean()
-        agreed(lambda: checks.check_resumable(directory, checkpoints.steps(), record, experiment))
+        steps = checkpoints.steps()
+        agreed(lambda: steps and checks.check_resumable(directory, steps, experiment, record["data"]))
         resumed = checkpoints.newest()
         by_first_process(lambda: _write_record(directory, record, data, command))
         if local:
@@ -350,7 +356,7 @@ def _announce(
     names = " then ".join(dict.fromkeys(stage.objective.name for stage in stages))
     log.info("%s: %s parameters, objective %s, mesh %s on %s", experiment.name,
              f"{count(stages[0].objective.specs):,}", names, describe_sizes(sizes), jax.devices()[0].device_kind)
-    if chosen := small_networks.describe(experiment):
+    if (experiment.budget or experiment.labelled) and (chosen := small_networks.describe(experiment)):
         log.info("%s", chosen)
     plans = experiments.resolve_stages(experiment)
     choices = {plan.name: experiments.attention_choice(experiment, plan, jax.default_backend()) for plan in plans}

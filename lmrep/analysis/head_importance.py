@@ -16,7 +16,8 @@ from lmrep.core.host import default_data_dir
 from lmrep.core.params import Array, Tree
 from lmrep.core.sharding import make_mesh, replicated, shardings
 from lmrep.data import loader, records
-from lmrep.experiment import build, checks, task_data
+from lmrep.experiment import build, task_data
+from lmrep.experiment import config as experiments
 from lmrep.experiment.config import stage_at
 from lmrep.inference import evaluate_task
 from lmrep.inference.evaluate import objective_params, own_corpus
@@ -91,7 +92,7 @@ def _gated_task(
         return evaluate_task.predict_records(gated_run, scored, split, held_out).metrics[metric]
 
     return Gated(run, lambda gates: importance(step, run.params, batches, gates, normalize), score, metric,
-                 checks.best_direction(run.experiment) == "max",
+                 experiments.best_direction(run.experiment) == "max",
                  {"train": len(trained_on)} | ({split: len(scored)} if split else {}))
 
 

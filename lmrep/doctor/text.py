@@ -28,7 +28,7 @@ from lmrep.doctor.machine import Taken, disk_space
 from lmrep.experiment import build, checks
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import Experiment
-from lmrep.experiment.record import UNKNOWN_STEPS, Data
+from lmrep.experiment.record import ALL_OBJECTIVES, UNKNOWN_STEPS, Data
 from lmrep.experiment.shapes import StageShapes
 
 DOCUMENTS, CHARACTERS = 1000, 5 * 10**7  # read from a corpus at most, besides one document of each file
@@ -172,14 +172,15 @@ def _check_ids(store: token_store.Store, data: Data) -> None:
 def tokenizer(experiment: Experiment, data: Data | None) -> Result:
     """Checks that the tokenizer loads or can be trained, and fits the model's embedding table. The value is the
     tokenizer; None if it is not trained yet."""
-    checks.check_vocabulary(experiment)
     config = experiment.tokenizer
+    network = experiments.build_model(experiment, tokenizers.known_size(config))  # its table can hold the vocabulary
     rows = experiments.model_config(experiment.model, tokenizers.size(config)).vocab
     table = f"the model's embedding table has {rows:,} rows"
     if data is None and not config.vocab_file:
         return Result(f"{config.name} with {config.vocab_size:,} tokens, to be trained; {table}", None)
     loaded = data.tokenizer if data else tokenizers.from_vocab_file(config)
-    checks.check_samples(experiment, loaded)
+    capabilities = ALL_OBJECTIVES[experiments.resolve_stages(experiment)[-1].objective_name].capabilities
+    checks.check_samples(experiment.samples, capabilities, loaded, network.max_length)
     roles = ", ".join(f"{loaded.specials[role]} {i}" for role, i in loaded.vocabulary.specials.items())
     return Result(f"{loaded.name} with {loaded.size:,} tokens ({roles}); {table}", loaded)
 
@@ -203,9 +204,10 @@ def examples(
         for stage in stages:
             plan = build.plan(stage.plan, store, experiment.seed, Path(directory))
             plan.gather(np.zeros(1, np.int64))
-            if plan.examples >= PAIRS:
+            labelled = "pair_label" in ALL_OBJECTIVES[stage.plan.objective_name].batch_fields(stage.plan.objective)
+            if labelled and plan.examples >= PAIRS:
                 try:
-                    build.check_pairs(stage.plan, plan)
+                    build.check_pairs(plan, stage.plan.objective_name, stage.plan.format_name)
                 except UserError as error:
                     warnings.append(str(error))
     statistics = {"train": {"sentences": stream.size, "unknown_fraction": unknown}}

@@ -201,7 +201,7 @@ def _stage(
         limit, task = None, task_data.task_of(experiment)  # of validation, as many were read
         first = train.gather(np.array([0, -1]), train.batch_length(np.array([0, -1])))
         contracts.check_objective(
-            stage, lambda: objective(stage, contracts.checked_network(
+            stage.objective_name, lambda: objective(stage, contracts.checked_network(
                 network, experiment.model["name"], experiments.model_def(experiment.model)), vocabulary, frozen),
             jax.eval_shape(lambda: first),
             task.objective.metrics, every=False)
@@ -217,7 +217,8 @@ def _stage(
         if train.examples < stage.batch_size:
             raise UserError(f"the training split makes {train.examples:,} examples of length {stage.length}, fewer "
                             f"than batch_size={stage.batch_size}; give more text, or lower batch_size or length")
-        check_pairs(stage, train)
+        if "pair_label" in ALL_OBJECTIVES[stage.objective_name].batch_fields(stage.objective):
+            check_pairs(train, stage.objective_name, stage.format_name)
         struct = batch_struct(ALL_FORMATS[stage.format_name].fields(stage.format), vocabulary.characters is not None,
                               b=stage.batch_size, t=stage.length)
     data_shards, fsdp, *_ = experiment.mesh.sizes(jax.device_count())
@@ -234,18 +235,16 @@ def _stage(
         init_values=frozen_values(built, frozen), metrics=metrics, batch_struct=struct, fingerprint=train.fingerprint)
 
 
-def check_pairs(stage: StagePlan, train: Dataset) -> None:
-    """Raises UserError where an objective predicts the label of pairs, and all have the same one."""
-    if "pair_label" not in ALL_OBJECTIVES[stage.objective_name].batch_fields(stage.objective):
-        return
+def check_pairs(train: Dataset, objective: str, format: str) -> None:
+    """Refuses examples for an objective that predicts the label of pairs where all have the same one. Raises
+    UserError."""
     sample = np.unique(np.linspace(0, train.examples - 1, PAIRS).astype(np.int64))
     labels = np.unique(train.gather(sample, train.batch_length(sample))["pair_label"])
     if len(labels) < 2:
-        raise UserError(f"objective {stage.objective_name!r} predicts which of two classes a pair of texts is of, and "
-                        f"all of the {len(sample):,} pairs of format {stage.format_name!r} that were looked at have "
-                        f"label {labels[0]}: the text has too few documents, or documents of one sentence; see `lmrep "
-                        "inspect`, set data.documents or data.sentences to what the files are, or "
-                        "objective.sentence_pair=False")
+        raise UserError(f"objective {objective!r} predicts which of two classes a pair of texts is of, and all of the "
+                        f"{len(sample):,} pairs of format {format!r} that were looked at have label {labels[0]}: the "
+                        "text has too few documents, or documents of one sentence; see `lmrep inspect`, set "
+                        "data.documents or data.sentences to what the files are, or objective.sentence_pair=False")
 
 
 def frozen_values(built: Objective, frozen: FrozenParts) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Checks of a run against its directory, its tokenizer and its processes, before anything is written."""
+"""Checks of a run against its directory, its samples and its processes, before anything is written."""
 
 import dataclasses
 import json
@@ -20,54 +20,22 @@ from lmrep.distributed import process_group
 from lmrep.experiment import config as experiments
 from lmrep.experiment import task_data
 from lmrep.experiment.config import Experiment
-from lmrep.experiment.record import ALL_OBJECTIVES, Data, TaskExperiment
-from lmrep.metrics import COMMON, Metric
+from lmrep.experiment.record import Data, TaskExperiment
+from lmrep.objectives.base import Capability
 from lmrep.storage import provenance
 from lmrep.storage.workdir import CONFIG, SWEEP, check_not_published, read_config
-from lmrep.training import stages as training_stages
 from lmrep.training.stages import Stage, locate_stage
 
 
-def check_vocabulary(experiment: Experiment) -> None:
-    """Refuses a vocabulary that the model's table cannot hold, before any text is read. If the tokenizer is still to be
-    trained and may get fewer tokens than `vocab_size`, its vocabulary is checked after training.
-
-    Raises:
-      UserError: it is larger, too small to be trained, or its file cannot be read.
-    """
-    config = experiment.tokenizer
-    size = tokenizers.size(config)
-    if config.vocab_file or not tokenizers.TOKENIZERS[config.name].trained.size_is_limit:
-        experiments.build_model(experiment, size)
-
-
-def check_samples(experiment: Experiment, tokenizer: tokenizers.Tokenizer) -> None:
-    """Refuses sample texts that the trained model could not take. Raises UserError."""
-    max_length = experiments.build_model(experiment).max_length
-    objective = ALL_OBJECTIVES[experiments.resolve_stages(experiment)[-1].objective_name]
-    for text in experiment.samples:
-        accepting = [capability for capability in objective.capabilities if capability.accepts(text)]
+def check_samples(
+    samples: Sequence[str], capabilities: Sequence[Capability], tokenizer: tokenizers.Tokenizer, max_length: int
+) -> None:
+    """Refuses sample texts that a model with some capabilities, which takes `max_length` tokens, could not take. Raises
+    UserError."""
+    for text in samples:
+        accepting = [capability for capability in capabilities if capability.accepts(text)]
         if accepting:
             accepting[0].check([text], tokenizer, max_length)
-
-
-def best_direction(experiment: Experiment) -> str:
-    """Returns "max" or "min": which value of the metric `checkpoint.best` is the best.
-
-    Raises:
-      UserError: no objective of the stages has this metric.
-    """
-    if experiment.labelled and not experiment.checkpoint.best:
-        return "max"  # the task chooses one of TASK_METRICS, of which more is better
-    return training_stages.best_direction(metrics(experiment), experiment.checkpoint.best)
-
-
-def metrics(experiment: Experiment) -> dict[str, Metric]:
-    """Returns the metrics of a run by name: those of the trainer and of the stages' objectives."""
-    known = dict(COMMON)
-    for stage in experiments.resolve_stages(experiment):
-        known |= experiment.metrics(stage.objective_name)
-    return known
 
 
 def check_processes(sizes: Sequence[int], devices: int, processes: int) -> None:
@@ -133,19 +101,9 @@ def check_same_record(record: dict) -> None:
                             + "\nGive all processes the same config, data and versions of packages")
 
 
-def check_directory(directory: Path, steps: Sequence[int], experiment: Experiment) -> None:
-    """Refuses a workdir that the run cannot use, before the data is prepared, which may take an hour. The config of a
-    task is not compared with the run's: it is complete only after the data is read.
-
-    Raises:
-      UserError: as `check_resumable`; or the directory holds a published checkpoint or a sweep, or cannot be written
-        to.
-    """
+def check_directory(directory: Path) -> None:
+    """Refuses a workdir that holds a published checkpoint or a sweep, or cannot be written to. Raises UserError."""
     check_not_published(directory)
-    if steps and not experiment.labelled:
-        data = read_config(directory)["data"] | {"rules": RULES}
-        record = {"config": dataclasses.asdict(experiment), "data": data}
-        check_resumable(directory, steps, record, experiment)
     check_writable(directory)
     if (directory / SWEEP).exists():
         raise UserError(f"{directory} holds a sweep, not a run; give another --workdir")
@@ -210,32 +168,34 @@ def _changed_files(previous: dict, record: dict) -> list[str]:
     return lines
 
 
-def check_resumable(directory: Path, steps: Sequence[int], record: dict, experiment: Experiment) -> None:
+def check_resumable(
+    directory: Path, steps: Sequence[int], experiment: Experiment, data: Mapping[str, Any] | None = None
+) -> None:
     """Refuses to resume a run if the new config or data would change its numbers.
 
     Args:
       directory: its workdir.
-      steps: the steps of its checkpoints.
-      record: `run_record` of the new config and data.
+      steps: the steps of its checkpoints, at least one.
       experiment: the new config.
+      data: `data` of the `run_record` of the new config and data; None before the data is read, which is then taken to
+        be the same.
 
     Raises:
       UserError: a field that is not `resumable` differs, the data differs, or `steps` of the config is too small.
     """
-    if not steps:
-        return  # nothing is lost by starting anew
     previous = read_config(directory)
+    data = previous["data"] | {"rules": RULES} if data is None else data
     if "train" not in previous["data"] or "mean_of" in previous:
         what = ("holds the mean of another run's checkpoints" if "mean_of" in previous else
                 "holds the parameters of another training loop" if "saved" in previous else "was converted")
         raise UserError(f"{directory} {what} and was not trained; give another --workdir, and start from this one with "
                         f":init={directory}")
-    if "rules" in record["data"]:
+    if "rules" in data:
         check_rules(directory, previous["data"])
     # A field that was added since had its default's effect before.
     previous = {**previous, "config": completed(experiments.parse(previous["config"]))}
-    record = {**record, "config": completed(experiment)}
-    check_fingerprints(directory, previous, record["data"].get("frozen", {}), experiment)
+    record = {"config": completed(experiment), "data": data}
+    check_fingerprints(directory, previous, data.get("frozen", {}), experiment)
     files = _changed_files(previous, record)
     ignored = (*(f"config.{pattern}" for pattern in experiment.resumable), "data.*" if files else "data.records.*")
     lines = provenance.differences(json.loads(json.dumps(previous)), json.loads(json.dumps(record)), ignored)

@@ -14,7 +14,7 @@ import ml_collections
 
 from lmrep import optimizers
 from lmrep.config.record import choose, read
-from lmrep.core.components import described, faults_of
+from lmrep.core.components import check_built, described, faults_of
 from lmrep.core.errors import UserError
 from lmrep.core.messages import byte_size
 from lmrep.core.params import count, flatten
@@ -33,12 +33,14 @@ from lmrep.experiment.record import (
     parse_mesh,
     record_of,
 )
-from lmrep.layers.attention_backends import AUTO, EVERYWHERE, Choice
+from lmrep.layers.attention_backends import AUTO, EVERYWHERE, Choice, Needs
 from lmrep.layers.attention_backends import resolve as choose_attention
+from lmrep.metrics import COMMON
 from lmrep.models import MODELS, PRESETS
 from lmrep.models.base import Context, Model, ModelDef, check_context
 from lmrep.storage.workdir import CONFIG, RunRecord, read_config
 from lmrep.tasks import TASKS
+from lmrep.training import stages as training_stages
 from lmrep.training.faults import check as check_faults
 from lmrep.training.stages import locate_stage
 
@@ -115,8 +117,7 @@ def parse(config: Mapping[str, Any]) -> Experiment:
                             "previous batch, and the examples of a mixture alternate between its sources; choose "
                             "another format or format.order=shuffled, or train on one corpus: --config.sources='()'")
         optimizers.check(stage.optimizer, schedule_steps(stages, i), last=i == len(stages) - 1)
-        _check_decoder(experiment, stage)
-        _check_stage(stage, network, experiment.tokenizer)
+        _check_stage(experiment, stage, network)
         attention_choice(experiment, stage)
     return experiment
 
@@ -164,15 +165,19 @@ def attention_choice(experiment: Experiment, stage: StagePlan, platform: str | N
     none is checked, and `auto` is xla.
 
     Raises:
-      UserError: `execution.attention` names one that does not honour what the stage needs.
+      UserError: `execution.attention` names one that does not honour what the stage needs, or the row of the network
+        does not say what its attention must honour.
     """
-    needs = contracts.attention_needs(experiment.model.get("name", "transformer"), model_config(experiment.model))
-    execution = experiment.execution
+    row, execution = model_def(experiment.model), experiment.execution
+    what = described("network", experiment.model.get("name", "transformer"), row.config)
+    with faults_of(what, row.config):
+        needs = row.attention(model_config(experiment.model))
     if needs is None:
         if execution.attention != AUTO:
             raise UserError(f"execution.attention is {execution.attention}, and the network has no choice of "
                             f"attention; set it to {AUTO}")
         return None
+    check_built(what, needs, Needs, "attention")
     return choose_attention(execution.attention, needs._replace(
         dtype=execution.dtype, length=stage.length, sharded=experiment.mesh.sequence > 1,
         packed=ALL_FORMATS[stage.format_name].packed(stage.format),
@@ -228,6 +233,20 @@ def resolve_stages(experiment: Experiment) -> list[StagePlan]:
     return plans
 
 
+def best_direction(experiment: Experiment) -> str:
+    """Returns "max" or "min": which value of the metric `checkpoint.best` is the best.
+
+    Raises:
+      UserError: no objective of the stages has this metric.
+    """
+    best, metrics = experiment.checkpoint.best, dict(COMMON)
+    if experiment.labelled and not best:
+        return "max"  # the task chooses one of TASK_METRICS, of which more is better
+    for stage in resolve_stages(experiment):
+        metrics |= experiment.metrics(stage.objective_name)
+    return training_stages.best_direction(metrics, best)
+
+
 def schedule_steps(stages: Sequence[StagePlan], i: int) -> int:
     """Updates of the optimizer's schedule in stage `i`: consecutive stages that continue each other share one."""
     first, last = i, i + 1
@@ -245,23 +264,24 @@ def _choice(table: Mapping[str, Any], base: dict, changed: dict, where: str) -> 
     return name, read(choose(table, name, f"{where}.name").config, fields, where)
 
 
-def _check_decoder(experiment: Experiment, stage: StagePlan) -> None:
-    """Refuses to generate with an encoder-decoder that reads one text alone, for example the network of `init`."""
-    definition, given = model_def(experiment.model), f" of init={experiment.init}" if experiment.init else ""
+def _check_decoder(model: Mapping[str, Any], objective: str, init: str) -> None:
+    """Refuses to generate with an encoder-decoder, `config.model`, that reads one text alone, for example that of
+    `init`."""
+    definition, given = model_def(model), f" of init={init}" if init else ""
     defaults = {name: getattr(definition.config(), name) for name in definition.encoder}
-    fields = {name: experiment.model.get(name, value) for name, value in defaults.items()}
-    if fields == defaults or ALL_OBJECTIVES[stage.objective_name].conditions_on(stage.objective) != Context.SOURCE:
+    fields = {name: model.get(name, value) for name, value in defaults.items()}
+    if fields == defaults:
         return
     flags = " ".join(f"--config.model.{name}={value}" for name, value in defaults.items())
     if fields != dict(definition.encoder):
-        raise UserError(f"objective {stage.objective_name!r} reads one text and generates another, and the network"
-                        f"{given} reads the same text in both stacks; set {flags}")
-    raise UserError(f"objective {stage.objective_name!r} generates texts with a decoder, and the network{given} is an "
-                    f"encoder alone; set {flags} for a decoder that starts with random parameters"
+        raise UserError(f"objective {objective!r} reads one text and generates another, and the network{given} reads "
+                        f"the same text in both stacks; set {flags}")
+    raise UserError(f"objective {objective!r} generates texts with a decoder, and the network{given} is an encoder "
+                    f"alone; set {flags} for a decoder that starts with random parameters"
                     + ", or start from a checkpoint that has one" * bool(given))
 
 
-def _check_stage(stage: StagePlan, network: Model, tokenizer: tokenizers.Config) -> None:
+def _check_stage(experiment: Experiment, stage: StagePlan, network: Model) -> None:
     if 0 < network.max_length < stage.length:
         raise UserError(f"length is {stage.length}, and the model has positions for {network.max_length}; "
                         f"set length to that at most, or model.max_length to {stage.length}")
@@ -271,6 +291,8 @@ def _check_stage(stage: StagePlan, network: Model, tokenizer: tokenizers.Config)
     with faults_of(described("objective", stage.objective_name, objective.config), objective.config):
         objective.check(stage.objective)
     conditions_on = objective.conditions_on(stage.objective)
+    if conditions_on == Context.SOURCE:
+        _check_decoder(experiment.model, stage.objective_name, experiment.init)
     check_context(network, conditions_on, f"objective {stage.objective_name!r}")
     contracts.check_format(stage.format_name, stage.format)  # before a field that it misspells is missed
     form, masks = ALL_FORMATS[stage.format_name], "attention_mask" in network.inputs
@@ -298,6 +320,7 @@ def _check_stage(stage: StagePlan, network: Model, tokenizer: tokenizers.Config)
     if "characters" not in network.inputs:
         return
     has_characters = [name for name, row in tokenizers.TOKENIZERS.items() if row.characters]
+    tokenizer = experiment.tokenizer
     if not tokenizer.vocab_file and tokenizer.name not in has_characters:
         raise UserError(f"network {network.name!r} reads the characters of words, which tokenizer {tokenizer.name!r} "
                         f"does not give; set --config.tokenizer.name={has_characters[0]}, or "

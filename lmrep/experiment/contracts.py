@@ -23,8 +23,7 @@ from lmrep.data.formats.base import BACKWARD, FIELDS, PLAN_ARGUMENTS
 from lmrep.data.records import FIELDS as RECORD_FIELDS
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import Units
-from lmrep.experiment.record import ALL_FORMATS, ALL_OBJECTIVES, StagePlan
-from lmrep.layers.attention_backends import Needs
+from lmrep.experiment.record import ALL_FORMATS, ALL_OBJECTIVES
 from lmrep.layers.stack import Execution
 from lmrep.metrics import COMMON, UNIGRAM_LOSS, Metric, baseline_names
 from lmrep.models import MODELS
@@ -65,18 +64,6 @@ def build_network(name: str, config: Any, execution: Execution, title: str) -> M
     _check_names(what, "it can be conditioned on", sorted(model.conditions_on), [*Context])
     _check_specs(what, model.specs)
     return model
-
-
-def attention_needs(name: str, config: Any) -> Needs | None:
-    """Returns what the attention of the network `name` of `MODELS` must honour; None: it has none to choose. Raises
-    UserError if the row returns something else, or its code fails."""
-    row = MODELS[name]
-    what = described("network", name, row.config)
-    with faults_of(what, row.config):
-        needs = row.attention(config)
-    if needs is not None:
-        check_built(what, needs, Needs, "attention")
-    return needs
 
 
 def check_format(name: str, config: Any) -> None:
@@ -246,15 +233,15 @@ def check_states(model: Model, name: str, row: ModelDef, batch: Mapping[str, jax
 
 
 def check_objective(
-    stage: StagePlan, make: Callable[[], Objective], batch: Mapping[str, jax.ShapeDtypeStruct],
-    metrics: Mapping[str, Metric], every: bool = True,
+    name: str, make: Callable[[], Objective], batch: Mapping[str, jax.ShapeDtypeStruct], metrics: Mapping[str, Metric],
+    every: bool = True,
 ) -> set[str]:
-    """Checks the row of a stage's objective, and the objective against its row.
+    """Checks the row of an objective, and the objective against its row.
 
     Args:
-      stage: with its config.
+      name: of the row.
       make: builds it.
-      batch: shapes of a batch of the stage's format.
+      batch: shapes of a batch of its format.
       metrics: of its row.
       every: whether its loss must measure all metrics that are not optional; losses of tasks measure some.
 
@@ -265,29 +252,29 @@ def check_objective(
       UserError: its row names a field or a metric that does not exist, its code fails, or its loss returns other
         metrics than its row or its `terms` name.
     """
-    row = ALL_OBJECTIVES[stage.objective_name]
-    what = described("objective", stage.objective_name, row.config)
+    row = ALL_OBJECTIVES[name]
+    what = described("objective", name, row.config)
     _check_names(what, "its row names the field", (*row.loss_fields, *row.evaluation_fields), _fields(row.config))
-    for name, metric in row.metrics.items():
-        _check_names(what, f"the baseline of {name} is", baseline_names(metric), {*row.metrics, UNIGRAM_LOSS})
+    for measure, metric in row.metrics.items():
+        _check_names(what, f"the baseline of {measure} is", baseline_names(metric), {*row.metrics, UNIGRAM_LOSS})
     with faults_of(what, row.config):
         objective = make()
-        if objective.name != stage.objective_name:
+        if objective.name != name:
             raise UserError(f"{what}: the name of its Objective is {objective.name!r}; give it that of its row")
         _check_specs(what, objective.specs)
         (training, _), (measured, prepared) = (_traced(objective, batch, training, what) for training in (True, False))
         _check_held_out(objective, prepared, what)
-    for name in (*training, *measured):
-        if name not in metrics and not name.startswith(NETWORK):
-            raise UserError(f"{what}: its loss measures {name!r}, which its row does not declare; add it to "
-                            f"the row's metrics{suggestion(name, metrics)}")
-        if name in COMMON or name == TARGETS:
-            raise UserError(f"{what}: its loss measures {name!r}, the name of a figure of the trainer; rename it")
-    for name in objective.terms:
-        if name not in measured:
-            raise UserError(f"{what}: its terms name {name!r}, which its loss does not measure on validation data"
-                            f"; it measures {', '.join(measured) or 'nothing'}{suggestion(name, measured)}")
-    missing = [name for name, metric in metrics.items() if not metric.optional and name not in measured]
+    for measure in (*training, *measured):
+        if measure not in metrics and not measure.startswith(NETWORK):
+            raise UserError(f"{what}: its loss measures {measure!r}, which its row does not declare; add it to "
+                            f"the row's metrics{suggestion(measure, metrics)}")
+        if measure in COMMON or measure == TARGETS:
+            raise UserError(f"{what}: its loss measures {measure!r}, the name of a figure of the trainer; rename it")
+    for term in objective.terms:
+        if term not in measured:
+            raise UserError(f"{what}: its terms name {term!r}, which its loss does not measure on validation data"
+                            f"; it measures {', '.join(measured) or 'nothing'}{suggestion(term, measured)}")
+    missing = [measure for measure, metric in metrics.items() if not metric.optional and measure not in measured]
     if every and missing:
         raise UserError(f"{what}: its row declares {missing[0]!r}, which its loss does not measure on validation data"
                         "; return it, or declare it with optional=True where the config decides"

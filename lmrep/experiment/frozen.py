@@ -18,10 +18,11 @@ from lmrep.core.errors import UserError
 from lmrep.core.files import digest
 from lmrep.core.params import ParamSpec, Tree, count, flatten, unflatten
 from lmrep.data import tokenizers, word_vectors
-from lmrep.experiment import build, checks
+from lmrep.experiment import build
 from lmrep.experiment import config as experiments
-from lmrep.experiment.config import Experiment
+from lmrep.experiment.config import Experiment, StagePlan
 from lmrep.experiment.record import ALL_OBJECTIVES
+from lmrep.layers.stack import Execution
 from lmrep.models.base import Context
 from lmrep.objectives.base import FrozenPart, FrozenParts
 from lmrep.storage import averaging, remote_workdir
@@ -50,7 +51,7 @@ def read_run(directory: Path, name: str, values: bool) -> Trained:
     experiment = experiments.read_run(directory)[0]
     tokenizer, params, step = tokenizers.load(directory / "tokenizer"), None, experiment.steps
     if values:
-        best = checks.best_direction(experiment)
+        best = experiments.best_direction(experiment)
         with contextlib.closing(Checkpoints(directory / "checkpoints", best=best)) as checkpoints:
             step = chosen_step(checkpoints, experiment)
             if step is None:
@@ -70,15 +71,15 @@ def chosen_step(checkpoints: Checkpoints, experiment: Experiment) -> int | None:
 READERS: dict[str, Callable[[Path, str, bool], Trained]] = {"run": read_run}
 
 
-def part_paths(experiment: Experiment) -> dict[str, str]:
-    """Returns {name: path} of the parts that an experiment's stages read.
+def part_paths(frozen: Mapping[str, str], stages: Sequence[StagePlan]) -> dict[str, str]:
+    """Returns {name: path} of the parts, of `config.frozen`, that stages read.
 
     Raises:
-      UserError: `config.frozen` lacks a part that a stage reads, or has one that no stage reads.
+      UserError: `frozen` lacks a part that a stage reads, or has one that no stage reads.
     """
-    paths = {name: path for name, path in experiment.frozen.items() if path}
+    paths = {name: path for name, path in frozen.items() if path}
     read: dict[str, str] = {}
-    for stage in experiments.resolve_stages(experiment):
+    for stage in stages:
         for name in ALL_OBJECTIVES[stage.objective_name].parts(stage.objective):
             read[name] = stage.objective_name
             if name not in paths:
@@ -118,7 +119,7 @@ def locate(name: str, path: str, checkpoints: bool = True) -> Path:
 
 def check_present(experiment: Experiment) -> None:
     """Raises UserError if a part is missing. Downloads no parameters."""
-    for name, path in part_paths(experiment).items():
+    for name, path in part_paths(experiment.frozen, experiments.resolve_stages(experiment)).items():
         locate(name, path, checkpoints=False)
 
 
@@ -138,22 +139,24 @@ def load(
         few positions; or as `part_paths`.
       RunFault: a run has no checkpoint that verifies.
     """
-    only_losses = teacher_names(experiment)
-    parts = {name: _part(name, path, experiment, values) for name, path in part_paths(experiment).items()
-             if teachers or name not in only_losses}
+    stages = experiments.resolve_stages(experiment)
+    only_losses, longest = teacher_names(stages), max(stage.length for stage in stages)
+    parts = {name: _part(name, path, experiment.execution, values, name in only_losses)
+             for name, path in part_paths(experiment.frozen, stages).items() if teachers or name not in only_losses}
     for name, part in parts.items():
         if name in only_losses or part.model is not None:
-            _check_encoder(part, experiment, tokens)
+            _check_encoder(part, experiment.frozen[name], longest, tokens)
     return parts
 
 
-def teacher_names(experiment: Experiment) -> set[str]:
-    """Returns the names of the parts that only the losses of an experiment read."""
-    definitions = [ALL_OBJECTIVES[stage.objective_name] for stage in experiments.resolve_stages(experiment)]
-    return {name for definition in definitions for name in definition.teachers}
+def teacher_names(stages: Sequence[StagePlan]) -> set[str]:
+    """Returns the names of the parts that only the losses of stages read."""
+    return {name for stage in stages for name in ALL_OBJECTIVES[stage.objective_name].teachers}
 
 
-def _part(name: str, path: str, experiment: Experiment, values: bool) -> FrozenPart:
+def _part(name: str, path: str, execution: Execution, values: bool, teacher: bool) -> FrozenPart:
+    """Loads a part, whose network is computed with the execution settings of this run; `teacher` says whether only its
+    loss reads it."""
     local = locate(name, path, values)
     if local.is_file():
         table = word_vectors.read(local)
@@ -165,19 +168,18 @@ def _part(name: str, path: str, experiment: Experiment, values: bool) -> FrozenP
         raise UserError(f"config.frozen.{name} is {path!r}, a published directory; to read it, import "
                         "lmrep.interop.conversion")
     trained = READERS["published" if published else "run"](local, path, values)
-    source = trained.experiment
-    if nested := [part for part in source.frozen if source.frozen[part] and part not in teacher_names(source)]:
+    source = dataclasses.replace(trained.experiment, execution=execution)
+    own_teachers = teacher_names(experiments.resolve_stages(source))
+    if nested := [part for part in source.frozen if source.frozen[part] and part not in own_teachers]:
         raise UserError(f"config.frozen.{name} is {path!r}, a run that has frozen parts of its own "
                         f"({', '.join(nested)}); give a run that has none")
-    # The part is computed with the execution settings of this run.
-    network = experiments.build_model(
-        dataclasses.replace(source, execution=experiment.execution), trained.tokenizer.size)
+    network = experiments.build_model(source, trained.tokenizer.size)
     stage = experiments.stage_at(source, trained.step)
     objective = build.objective(stage, network, trained.tokenizer.vocabulary)
     encoder = experiments.model_def(source.model).encoder
     # An encoder-decoder gives the vectors of its encoder, unless it is a teacher.
-    if encoder and objective.uses.conditions_on == Context.SOURCE and name not in teacher_names(experiment):
-        source = dataclasses.replace(source, model={**source.model, **encoder}, execution=experiment.execution)
+    if encoder and objective.uses.conditions_on == Context.SOURCE and not teacher:
+        source = dataclasses.replace(source, model={**source.model, **encoder})
         network = experiments.build_model(source, trained.tokenizer.size)
         objective = objective._replace(specs={"encoder": network.specs},
                                        uses=objective.uses._replace(conditions_on=Context.BOTH))
@@ -213,16 +215,14 @@ def _fingerprint(description: object, values: Mapping[str, np.ndarray]) -> str:
     return hashed.hexdigest()
 
 
-def _check_encoder(part: FrozenPart, experiment: Experiment, tokens: Sequence[str] | None) -> None:
+def _check_encoder(part: FrozenPart, path: str, longest: int, tokens: Sequence[str] | None) -> None:
     if part.model is None:
         raise UserError(f"config.frozen.{part.name} is {part.source}, a file of word vectors; expected a run or a "
                         "published directory")
     if tokens is not None and list(tokens) != list(part.tokens):
         raise UserError(f"config.frozen.{part.name} ({part.source}) has another tokenizer than this run: "
                         f"{_token_difference(part.tokens, tokens)}. Both read the same tokens; use its tokenizer: "
-                        f"--config.tokenizer.vocab_file={experiment.frozen[part.name]}/tokenizer, or start from it "
-                        "(init)")
-    longest = max(stage.length for stage in experiments.resolve_stages(experiment))
+                        f"--config.tokenizer.vocab_file={path}/tokenizer, or start from it (init)")
     if 0 < part.model.max_length < longest:
         raise UserError(f"config.frozen.{part.name} ({part.source}) has positions for {part.model.max_length} tokens, "
                         f"and sequences have {longest}; lower config.length")

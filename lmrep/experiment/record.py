@@ -204,7 +204,8 @@ class Experiment:
         """Checks the fields that only this kind of experiment, pretraining or a task, has. Raises UserError."""
         if self.model["name"] not in pretrained_models():
             raise UserError(f"config.model.name is {self.model['name']}, which is for tasks; choose another network")
-        for data in (self.data, *(data_set.data for data_set in self.data_sets())):
+        sources = self.data_sets() if self.sources else []
+        for data in (self.data, *(source.data for source in sources)):
             if (held_out := data.validation + data.test) >= 1:
                 raise UserError(f"data.validation + data.test is {held_out:g}; leave documents for training")
         if self.budget:

@@ -15,7 +15,7 @@ from lmrep.config.loading import override
 from lmrep.core.errors import UserError
 from lmrep.experiment import fine_tuning, small_networks
 from lmrep.experiment.config import build_model, model_def, resolve_stages
-from lmrep.experiment.record import ALL_OBJECTIVES, Experiment
+from lmrep.experiment.record import ALL_OBJECTIVES, AUTO, Experiment
 from lmrep.tasks import TASKS, networks
 
 CHOICES = ("optimizer.name", "optimizer.schedule.name")  # fields that decide which settings a section has
@@ -60,9 +60,10 @@ def resolve(
         raise UserError(f"config.budget is {applied.budget} and config.steps {applied.steps:,}; give the time or the "
                         "number of steps, and leave out the other")
     given = [path for path, _ in overrides]
-    applied.update_from_flattened_dict({
-        path: value for path, value in small_networks.fields(applied).items()
-        if not any(path == other or path.startswith(f"{other}.") for other in given)})
+    if applied.get("budget") or applied.get("recipe") == AUTO:
+        applied.update_from_flattened_dict({
+            path: value for path, value in small_networks.fields(applied).items()
+            if not any(path == other or path.startswith(f"{other}.") for other in given)})
     return applied
 
 
@@ -70,24 +71,20 @@ def apply_overrides(config: Mapping[str, Any], overrides: Sequence[tuple[str, st
     """Returns a copy of a config with the overrides, in order. Those that choose an optimizer or a schedule come first,
     since other overrides change its settings. Raises UserError for an invalid override."""
     config = ml_collections.ConfigDict(config).lock()
-    _fit_optimizer(config)
-    for path, text in sorted(overrides, key=lambda pair: pair[0] not in CHOICES):
-        override(config, path, text)
+    for path, text in overrides:
         if path in CHOICES:
-            _fit_optimizer(config)
+            override(config, path, text)
+    if "optimizer" in config:  # it and its schedule get the settings of their rows
+        optimizer = optimizers.completed(config.to_dict()["optimizer"], "config.optimizer")
+        for section, fields in ((config.optimizer, optimizer), (config.optimizer.schedule, optimizer["schedule"])):
+            with section.unlocked():
+                for key in {*section} - {*fields}:
+                    del section[key]
+                section.update({key: value for key, value in fields.items() if key not in section})
+    for path, text in overrides:
+        if path not in CHOICES:
+            override(config, path, text)
     return config
-
-
-def _fit_optimizer(config: ml_collections.ConfigDict) -> None:
-    """Gives the optimizer and the schedule of a config the settings that these have, in place."""
-    if "optimizer" not in config:
-        return
-    optimizer = optimizers.completed(config.to_dict()["optimizer"], "config.optimizer")
-    for section, fields in ((config.optimizer, optimizer), (config.optimizer.schedule, optimizer["schedule"])):
-        with section.unlocked():
-            for key in {*section} - {*fields}:
-                del section[key]
-            section.update({key: value for key, value in fields.items() if key not in section})
 
 
 def with_checkpoint(

@@ -84,7 +84,7 @@ def check_contracts(experiment: Experiment) -> None:
         contracts.check_states(network, *row, struct)
         metrics = ALL_OBJECTIVES[plan.objective_name].metrics
         measured = contracts.check_objective(
-            plan, lambda plan=plan: build.objective(plan, network, vocabulary, parts), struct, metrics)
+            plan.objective_name, lambda plan=plan: build.objective(plan, network, vocabulary, parts), struct, metrics)
         if best in metrics and best not in measured:
             raise UserError(f"checkpoint.best is {best!r}, which objective {plan.objective_name!r} as configured does "
                             f"not measure; it measures {', '.join(sorted(measured))}")

@@ -57,9 +57,7 @@ def numbers_for(model: Mapping[str, Any]) -> Numbers | None:
 
 def fields(config: ml_collections.ConfigDict) -> Mapping[str, Any]:
     """Returns {dotted path: value} of the numbers for the network of a config that asks for them: of a task with recipe
-    "auto", or of a run with a `budget`. {} for any other config."""
-    if config.get("recipe") != AUTO and not config.get("budget"):
-        return {}
+    "auto", or of a run with a `budget`."""
     row = numbers_for(config.model.to_dict())
     if config.objective.name in TASKS:
         return _task_fields(config, row) if row and config.get("recipe") == AUTO else {}

@@ -24,7 +24,7 @@ from lmrep.experiment import config as experiments
 from lmrep.experiment.record import TaskExperiment
 from lmrep.experiment.settings import MAX_RUNS, Fields
 from lmrep.experiment.task_data import best_metric
-from lmrep.metrics import Metric
+from lmrep.metrics import COMMON, Metric
 from lmrep.storage import provenance
 from lmrep.storage.workdir import SWEEP
 
@@ -129,7 +129,7 @@ def make(load: Load, file: str, argument: str, overrides: Fields, settings: Sequ
         try:
             config = load(*_merged(argument, overrides, fields))
             experiment = experiments.parse(config)
-            checks.best_direction(experiment)
+            experiments.best_direction(experiment)
         except UserError as error:
             raise UserError(f"setting {name}: {error}" if fields else str(error)) from None
         flat = _flat(config.to_dict())
@@ -146,7 +146,8 @@ def make(load: Load, file: str, argument: str, overrides: Fields, settings: Sequ
             raise UserError(f"settings are compared by checkpoint.best, which is {metric!r} in one and {best!r} in "
                             "another; give all the same")
         metric = best
-        metrics |= checks.metrics(experiment)
+        for stage in experiments.resolve_stages(experiment):
+            metrics |= COMMON | experiment.metrics(stage.objective_name)
         checked.append(Setting(name, fields, changes))
     return Plan(file, argument, tuple(overrides), data_dir, tuple(checked), tuple(seeds) or (flat_base["seed"],),
                 json.loads(json.dumps(base)), metric, metrics)

@@ -65,7 +65,7 @@ def load(
     if tokenizer.fingerprint != record["data"]["tokenizer"]:
         raise RunFault(f"{directory / 'tokenizer'} is not the tokenizer that the run was trained with; restore it")
     model = experiments.build_model(experiment, tokenizer.size)
-    best = checks.best_direction(experiment)
+    best = experiments.best_direction(experiment)
     with contextlib.closing(Checkpoints(directory / "checkpoints", best=best)) as checkpoints:
         steps = checkpoints.steps()
         if not steps:

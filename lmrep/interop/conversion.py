@@ -25,8 +25,8 @@ from lmrep.core.errors import RunFault, UserError
 from lmrep.core.files import write_json
 from lmrep.core.params import flatten, unflatten
 from lmrep.data import tokenizers
-from lmrep.experiment import checks, frozen
 from lmrep.experiment import config as experiments
+from lmrep.experiment import frozen
 from lmrep.experiment.config import Experiment, StagePlan
 from lmrep.inference.load import load
 from lmrep.inference.run import Run
@@ -322,7 +322,7 @@ def read_arrays(directory: Path, raw: bool = False) -> tuple[dict[str, np.ndarra
         checkpoint = read(directory)
         return checkpoint.params | checkpoint.extra_tensors, "as published"
     experiment = experiments.read_run(directory)[0]
-    best = checks.best_direction(experiment)
+    best = experiments.best_direction(experiment)
     with contextlib.closing(Checkpoints(directory / "checkpoints", best=best)) as checkpoints:
         step = frozen.chosen_step(checkpoints, experiment)
         if step is None:

@@ -13,7 +13,7 @@ from lmrep.core.errors import UserError
 from lmrep.core.params import is_spec
 from lmrep.data import tokenizers
 from lmrep.experiment import checks
-from lmrep.experiment import config as experiments
+from lmrep.objectives import OBJECTIVES
 from lmrep.objectives.capabilities import ReplacedToken, mark_replaced
 from tests import given, small
 
@@ -135,13 +135,10 @@ def test_training_ends_with_samples(run):
 
 
 def test_sample_texts_need_no_mask_but_must_fit(home):
-    config = small.config(home / "texts", "replaced_token")
-    tokenizer = tokenizers.load(home / "run/tokenizer")
-    config.samples = ("The old cat.", "The [MASK] cat.")
-    checks.check_samples(experiments.parse(config), tokenizer)
-    config.samples = ("cat " * 40,)
+    capabilities, tokenizer = OBJECTIVES["replaced_token"].capabilities, tokenizers.load(home / "run/tokenizer")
+    checks.check_samples(["The old cat.", "The [MASK] cat."], capabilities, tokenizer, 32)
     with pytest.raises(UserError, match="has 42 tokens; the model takes 32 at most"):
-        checks.check_samples(experiments.parse(config), tokenizer)
+        checks.check_samples(["cat " * 40], capabilities, tokenizer, 32)
 
 
 @pytest.mark.parametrize(("record", "message"), [

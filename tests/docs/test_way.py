@@ -75,3 +75,4 @@ def test_all_functions_that_take_a_config_are_listed(way):
                    for file in dict.fromkeys(file for file, _ in taking))
     assert text in PAGE, text
     assert f"{len(taking)} functions in {text.count('- ')} files" in PAGE
+    assert len(taking) <= 25 and text.count("- ") <= 12

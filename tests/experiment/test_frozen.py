@@ -116,14 +116,16 @@ def test_a_changed_teacher_is_refused_and_a_moved_one_is_not(folder, tmp_path):
         data = build.prepare_data(experiment, folder / "data")
         parts = frozen.load(experiment, data.tokenizer.tokens)
         stages = build.stages(data, folder / "data", parts)
-        return checks.run_record(data, stages, frozen.fingerprints(parts)), data.experiment
+        return data.experiment, checks.run_record(data, stages, frozen.fingerprints(parts))
 
-    write_config(tmp_path, config_record(folder / "teacher")[0])
+    write_config(tmp_path, config_record(folder / "teacher")[1])
     shutil.copytree(folder / "teacher", tmp_path / "moved")
-    checks.check_resumable(tmp_path, [12], *config_record(tmp_path / "moved"))
+    experiment, record = config_record(tmp_path / "moved")
+    checks.check_resumable(tmp_path, [12], experiment, record["data"])
     shutil.rmtree(tmp_path / "moved/checkpoints/12")
+    experiment, record = config_record(tmp_path / "moved")
     with pytest.raises(UserError, match=r"config.frozen.teacher .* other parameters than those"):
-        checks.check_resumable(tmp_path, [12], *config_record(tmp_path / "moved"))
+        checks.check_resumable(tmp_path, [12], experiment, record["data"])
 
 
 def test_a_teacher_of_another_tokenizer_is_refused(folder, tmp_path):

@@ -91,7 +91,7 @@ def test_entities_are_compared_with_those_of_the_most_frequent_tag(tags, expecte
 
 
 def test_metrics_that_a_task_may_compare_checkpoints_by_are_better_if_higher():
-    """`checks.best_direction` relies on it."""
+    """`lmrep.experiment.config.best_direction` relies on it."""
     assert all(each.metric.higher_is_better for each in TASK_METRICS.values())
 
 

@@ -130,7 +130,7 @@ class RunData:
             return {}
         if self.results is None or self.experiment.checkpoint.load != "best":
             return self.validation[-1]
-        name, sign = self.experiment.checkpoint.best, 1 if checks.best_direction(self.experiment) == "max" else -1
+        name, sign = self.experiment.checkpoint.best, 1 if experiments.best_direction(self.experiment) == "max" else -1
         known = [line for line in self.validation if line["step"] and math.isfinite(line.get(name, math.nan))]
         best = max(known, key=lambda line: sign * line[name], default=self.validation[-1])  # of equal ones the first
         return next((line for line in known if line["step"] == self.results.best_step), best)

@@ -137,6 +137,13 @@ def size(config: Config) -> int:
     return config.vocab_size
 
 
+def known_size(config: Config) -> int:
+    """Returns `size`, or 0 where the tokenizer is still to be trained and may get fewer ids. Raises UserError as
+    `size`."""
+    largest = size(config)
+    return 0 if not config.vocab_file and TOKENIZERS[config.name].trained.size_is_limit else largest
+
+
 def load(directory: str | Path, vocab: str = "vocab.json") -> Tokenizer:
     """Loads the tokenizer of a published directory, or of one that `Tokenizer.save` wrote.
 
