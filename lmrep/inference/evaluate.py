@@ -177,9 +177,15 @@ def _of_text(
     """Returns (metrics on text, the settings that they depend on)."""
     try:
         if stride is not None:
-            length = _window(run, length, stride)
-            return (_perplexity(run, split, data_dir, examples, files, length, stride).figures,
-                    {"stride": stride, "length": length})
+            length, configs = _window(run, length, stride), [source.data for source in run.experiment.data_sets()]
+            if files:
+                configs, split = [other_corpus(run.experiment.data, files, "file")], "train"
+            else:
+                own_corpus(run, split, data_dir)
+            opened = [documents(config, split, log.info) for config in configs]  # all sources together
+            texts = islice(chain.from_iterable(texts for _, texts in opened), examples)
+            characters = 0 if examples else sum(number for number, _ in opened)
+            return perplexity(run, texts, length, stride, characters).figures, {"stride": stride, "length": length}
         number, values, left_out = _metrics(run, split, data_dir, examples, files, length, batch_size, pointer)
     except NoTargets as error:
         raise UserError(str(error)) from error
@@ -401,17 +407,3 @@ def _window(run: Run, length: int | None, stride: int) -> int:
     sliding.windows(0, length, stride)
     log.info("windows of %s tokens, %s apart", f"{length:,}", f"{stride:,}")
     return length
-
-
-def _perplexity(
-    run: Run, split: str, data_dir: Path, examples: int | None, files: str, length: int, stride: int
-) -> Perplexity:
-    """Computes the perplexity of a split of the run's corpus, all sources together, or of other files."""
-    if files:
-        corpus_configs, split = [other_corpus(run.experiment.data, files, "file")], "train"
-    else:
-        own_corpus(run, split, data_dir)
-        corpus_configs = [data_set.data for data_set in run.experiment.data_sets()]
-    opened = [documents(config, split, log.info) for config in corpus_configs]
-    texts = islice(chain.from_iterable(texts for _, texts in opened), examples)
-    return perplexity(run, texts, length, stride, 0 if examples else sum(characters for characters, _ in opened))
