@@ -146,7 +146,8 @@ def dashboards(experiment: Experiment, directory: Path) -> Result:
     """Checks that the configured logs can be written."""
     names, mark = ["metrics.jsonl"], OK
     if experiment.log.tensorboard:
-        checks.check_writable(directory / "tensorboard")
+        if (folder := directory / "tensorboard").exists():  # otherwise the check of the workdir covers it
+            checks.check_writable(folder)
         names.append("TensorBoard")
     if experiment.log.wandb:
         logs.weights_and_biases(directory, experiment.log.wandb, {})  # does not start a run yet

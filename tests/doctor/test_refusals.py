@@ -34,6 +34,7 @@ def damaged_line(config, folder):
 def blocked(config, folder):
     write(folder / "run")
     write(folder / "data")
+    config.log.tensorboard = True
 
 
 def blocked_log(config, folder):
