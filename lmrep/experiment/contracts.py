@@ -176,13 +176,16 @@ def _check_names(what: str, problem: str, names: Any, known: Any, reason: str = 
 
 
 def _check_specs(what: str, specs: Tree) -> None:
-    """Raises UserError where a parameter has not one logical axis for each dimension, or one that no rule names, which
-    would never be sharded."""
+    """Raises UserError where a parameter has not one logical axis for each dimension, one that no rule names, which
+    would never be sharded, or no values; a table of tokens has none before the vocabulary is known."""
     for path, spec in P.flatten(specs).items():
         if len(spec.axes) != len(spec.shape):
             raise UserError(f"{what}: its parameter {path} has shape {spec.shape} and axes {spec.axes}; expected one "
                             "axis, or None, for each dimension; correct this component")
         _check_names(what, f"its parameter {path} has the axis", filter(None, spec.axes), RULES)
+        if any(size == 0 and axis != "vocab" for size, axis in zip(spec.shape, spec.axes, strict=True)):
+            raise UserError(f"{what}: its parameter {path} has shape {spec.shape}, and so no values; correct this "
+                            "component")
 
 
 def checked_network(model: Model, name: str, row: ModelDef) -> Model:
@@ -210,9 +213,12 @@ def checked_network(model: Model, name: str, row: ModelDef) -> Model:
     return model._replace(encode=encode)
 
 
-def check_states(model: Model, name: str, row: ModelDef, batch: Mapping[str, jax.ShapeDtypeStruct]) -> None:
-    """Checks what no loss reads, and reports and `lmrep embed` do: `Encoded.layers`, and the probabilities of attention
-    that `model`, of the row `name`, declares. `batch` has the shapes of tokens [b, t]. Raises UserError."""
+def check_states(
+    model: Model, name: str, row: ModelDef, batch: Mapping[str, jax.ShapeDtypeStruct], layers: int | None
+) -> None:
+    """Checks what no loss reads, and reports and `lmrep embed` do: `Encoded.layers`, as many as the field `layers` of
+    its config says (None: it has no such field), and the probabilities of attention that `model`, of the row `name`,
+    declares. `batch` has the shapes of tokens [b, t]. Raises UserError."""
     context = next((c for c in STATES_OF if c in model.conditions_on), None)
     if context is None:
         return
@@ -227,6 +233,10 @@ def check_states(model: Model, name: str, row: ModelDef, batch: Mapping[str, jax
     if not encoded.layers or any(jnp.shape(x)[:2] != shape for x in encoded.layers):
         raise UserError(f"{what}: its encode returns the layers {type_of(encoded.layers)}; expected with layers=True "
                         "the output [b, t, d] of the embedding and of each layer; correct this component")
+    if layers is not None and len(encoded.layers) != layers + 1:
+        raise UserError(f"{what}: its encode returns {len(encoded.layers)} layers; expected with layers=True "
+                        f"{layers + 1}, the embedding and {layers} (the field `layers` of its config); correct this "
+                        "component")
     if "self" in model.heads.attention and len(jnp.shape(encoded.attention)) != 5:
         raise UserError(f"{what}: its encode returns the attention {type_of(encoded.attention)}; expected with "
                         "attention=True probabilities [l, b, h, t, s], as its Heads declare; correct this component")

@@ -76,12 +76,13 @@ def check_contracts(experiment: Experiment) -> None:
         (part.model.vocab_size for part in parts.values() if part.model), default=0)
     vocabulary, best = untrained_vocabulary(experiment.tokenizer, experiment.model, shared), experiment.checkpoint.best
     row = experiment.model["name"], experiments.model_def(experiment.model)
+    layers = getattr(experiments.model_config(experiment.model), "layers", None)
     network = contracts.checked_network(experiments.build_model(experiment, vocabulary.size), *row)
     stages = experiments.resolve_stages(experiment)  # those that differ in length alone are traced once
     for plan in {repr((p.objective, p.format_name, p.format)): p for p in stages}.values():
         struct = batch_struct(ALL_FORMATS[plan.format_name].fields(plan.format), vocabulary.characters is not None,
                               b=2, t=plan.length)
-        contracts.check_states(network, *row, struct)
+        contracts.check_states(network, *row, struct, layers)
         metrics = ALL_OBJECTIVES[plan.objective_name].metrics
         measured = contracts.check_objective(
             plan.objective_name, lambda plan=plan: build.objective(plan, network, vocabulary, parts), struct, metrics)

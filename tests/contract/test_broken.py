@@ -24,7 +24,7 @@ from lmrep.models import MODELS
 from lmrep.models.base import Encoded, Heads, ModelDef, NetworkLoss
 from lmrep.objectives import OBJECTIVES
 from lmrep.optimizers import OPTIMIZERS, SCHEDULES, read_config
-from lmrep.tasks import TASKS
+from lmrep.tasks import TASKS, networks
 from lmrep.tasks.base import Result
 from tests import small
 from tests.contract import characters, convolution, endings, muon, skip, test_plugins, topics
@@ -167,6 +167,9 @@ BROKEN = {
     "encode does not return layers": (
         network(lambda encoded: encoded._replace(layers=None)), "convolution",
         "its encode returns the layers NoneType; expected with layers=True"),
+    "encode returns one layer too few": (
+        network(lambda encoded: encoded._replace(layers=encoded.layers and encoded.layers[:-1])), "convolution",
+        "its encode returns 2 layers; expected with layers=True 3, the embedding and 2"),
     "encode returns layers of another shape": (
         network(lambda encoded: encoded._replace(layers=tuple(x[0] for x in encoded.layers or ()))), "convolution",
         "its encode returns the layers ("),
@@ -291,7 +294,8 @@ def test_an_entry_of_a_table_that_is_no_row_is_refused(entry, problem):
 @pytest.mark.parametrize(("build", "problem"), [
     (lambda c, model: None, "its build takes (c, model); expected (config, model, vocabulary)"),
     (lambda c, model, vocabulary: c.labelz, "AttributeError: 'Config' object has no attribute 'labelz'"),
-    (lambda c, model, vocabulary: c, "its build returns Config; expected Objective")])
+    (lambda c, model, vocabulary: c, "its build returns Config; expected Objective"),
+    (networks.builder("topics", lambda c: 0, topics.prepare, topics.loss, topics.predict), "and so no values")])
 def test_a_broken_build_of_a_task_is_refused(build, problem, tmp_path, monkeypatch):
     row = topics.DEFINITION
     monkeypatch.setitem(TASKS, "topics", row._replace(objective=row.objective._replace(build=build)))
