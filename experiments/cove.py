@@ -29,6 +29,9 @@ On two cores, in less than an hour, on the 29,000 pairs of Multi30k, with Adam:
     lmrep train --config=experiments/cove.py:size=tiny --workdir=runs/mt-lstm \\
         --config.data.train=multi30k/train.en --config.data.validation=multi30k/val.en
 
+size=tiny sets steps=3000, batch_size=64, length=64, vocab_size=6000, learning_rate=0.002, layers=1, width=256 and
+embedding=128.
+
 Choices after the colon:
 
     size       base; tiny: a width of 256

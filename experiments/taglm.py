@@ -23,6 +23,9 @@ On two cores, in minutes, on any files with a word and its tag on each line:
     lmrep train --config=experiments/taglm.py:size=tiny,features=runs/elmo-tiny --workdir=runs/taglm-tiny \\
         --config.data.train=train.conll --config.data.validation=dev.conll --config.cache_features=true
 
+size=tiny sets epochs=5, batch_size=32, length=128, vocab_size=4096, learning_rate=0.001 and, for the LSTM layers,
+width=64.
+
 The ablations, each by flags or by another language model:
 
     without language models            leave out `features`

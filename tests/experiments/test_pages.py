@@ -12,9 +12,11 @@ from lmrep.cli.arguments import parse
 from lmrep.core import params as P
 from lmrep.core.errors import UserError
 from lmrep.experiment import config as experiments
+from lmrep.experiment import small_networks
+from lmrep.experiment.resolve import resolve
 from lmrep.models import PRESETS
 from tests import given
-from tests.experiments.pages import FILES, ROOT, TASKS, build_shapes, covering, declared, load
+from tests.experiments.pages import FILES, ROOT, TASKS, build_shapes, covering, declared, get_config, load
 
 COMMON = ("model", "objective", "format", "data", "optimizer", "mesh")  # choices that pages share
 # On other pages, pairs of common choices are the same code.
@@ -108,16 +110,18 @@ def test_docstring_has_the_sizes_of_its_networks(page):
 @pytest.mark.parametrize("page", [page for page, file in FILES.items() if "size=tiny sets " in file.read_text()])
 def test_docstring_has_the_numbers_of_the_tiny_size(page):
     sentence = re.search(r"^size=tiny sets (.+\n)+", FILES[page].read_text(), re.MULTILINE)[0]
-    experiment = load(page, "size=tiny")
-    values = {**vars(experiment), **experiment.model, "vocab_size": experiment.tokenizer.vocab_size,
-              "learning_rate": experiment.optimizer.learning_rate}
+    config = resolve(get_config(FILES[page])("size=tiny")).to_dict()
+    values = {**config, **config["objective"].get("bilstm", {}), **config["model"],
+              "vocab_size": config["tokenizer"]["vocab_size"], "learning_rate": config["optimizer"]["learning_rate"]}
     pairs = dict(re.findall(r"(\w+)=(\d[\d.]*\d|\d)", sentence.removeprefix("size=tiny")))
-    assert {"steps", "batch_size", "length", "vocab_size", "learning_rate", "width"} <= pairs.keys()
-    assert {name: float(value) for name, value in pairs.items()} == {name: values[name] for name in pairs}
+    assert {"batch_size", "length", "vocab_size", "learning_rate", "width"} <= pairs.keys()
+    assert {name: float(value) for name, value in pairs.items()} == {name: float(f"{values[name]:g}") for name in pairs}
+    chosen = f"{small_networks.UPDATES:,} updates take, {small_networks.EPOCHS[0]} to {small_networks.EPOCHS[1]}"
+    assert "steps" in pairs or "epochs" in pairs or (not config["epochs"] and chosen in " ".join(sentence.split()))
 
 
-def test_pages_of_pretraining_state_the_numbers_of_their_tiny_size():
-    unstated = [page for page, file in FILES.items() if page not in TASKS and "tiny" in declared(page).get("size", ())
+def test_pages_state_the_numbers_of_their_tiny_size():
+    unstated = [page for page, file in FILES.items() if "tiny" in declared(page).get("size", ())
                 and "size=tiny sets " not in file.read_text()]
     assert unstated == ["quickstart.py"]  # it is small without
 
