@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Jaxpr, Literal, jaxprs_in_params
 
 from lmrep.config.record import suggestion
 from lmrep.core import params as P
@@ -318,7 +319,31 @@ def _traced(
                                 "expected two scalars, a sum and a count")
         return pairs, prepared
 
-    return jax.eval_shape(step, P.abstract(specs_of(objective)), dict(batch))
+    jaxpr, shapes = jax.make_jaxpr(step, return_shape=True)(P.abstract(specs_of(objective)), dict(batch))
+    if beyond := _beyond(jaxpr.jaxpr):
+        reason = " (units of an example come together where its Reads has grouped=True)" * (objective.name in TASKS)
+        raise UserError(f"{what}: its prepare or loss reads entry {beyond[0]} of an array of shape {beyond[1]}, which "
+                        f"does not exist{reason}; correct this component")
+    return shapes
+
+
+def _beyond(jaxpr: Jaxpr) -> tuple[int, tuple[int, ...]] | None:
+    """Returns the first constant index beyond its array, in place of which JAX reads the nearest entry, and the shape
+    of the array; None without one."""
+    known = {}
+    for eqn in jaxpr.eqns:
+        values = [v.val if isinstance(v, Literal) else known.get(v) for v in eqn.invars]
+        if eqn.primitive.name in ("lt", "add", "select_n") and all(value is not None for value in values):
+            known[eqn.outvars[0]] = eqn.primitive.bind(*values, **eqn.params)  # how JAX counts from the end
+        if eqn.primitive.name == "dynamic_slice":
+            shape = eqn.invars[0].aval.shape
+            for start, size, taken in zip(values[1:], shape, eqn.params["slice_sizes"], strict=True):
+                if start is not None and not 0 <= start <= size - taken:
+                    return int(start), shape
+        for inner in jaxprs_in_params(eqn.params):
+            if beyond := _beyond(inner):
+                return beyond
+    return None
 
 
 def _check_held_out(objective: Objective, prepared: Batch, what: str) -> None:

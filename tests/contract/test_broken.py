@@ -27,7 +27,7 @@ from lmrep.optimizers import OPTIMIZERS, SCHEDULES, read_config
 from lmrep.tasks import TASKS, networks
 from lmrep.tasks.base import Result
 from tests import small
-from tests.contract import characters, convolution, endings, muon, skip, test_plugins, topics
+from tests.contract import characters, convolution, endings, muon, similarity, skip, test_plugins, topics
 from tests.tasks import tiny
 
 ENDINGS = endings.DEFINITION
@@ -304,6 +304,15 @@ def test_a_broken_build_of_a_task_is_refused(build, problem, tmp_path, monkeypat
         lmrep.train(tiny.config("topics", path), tmp_path / "run", data_dir=tmp_path / "data")
     message = str(refused.value)
     assert message.startswith(f"objective 'topics' ({inspect.getsourcefile(topics)}): ") and problem in message
+
+
+def test_a_task_that_reads_units_together_without_saying_so_is_refused(tmp_path, monkeypatch):
+    row = similarity.DEFINITION
+    monkeypatch.setitem(TASKS, "similarity", row._replace(reads=row.reads._replace(grouped=False)))
+    path = tiny.write(tmp_path / "train.jsonl", [{"text": "a cat", "text2": "the cat"}, {"text": "a", "text2": "the"}])
+    with pytest.raises(UserError, match=r"^objective 'similarity' \(.*similarity\.py\): its prepare or loss reads "
+                                        r"entry 1 of an array of shape \(2, 1, 16\), .*grouped=True"):
+        lmrep.train(tiny.config("similarity", path), tmp_path / "run", data_dir=tmp_path / "data")
 
 
 @pytest.mark.parametrize("name", ["resolve", "check", "compare", "reads", "convert", "texts", "unlabelled"])
