@@ -14,8 +14,10 @@ with this file at the paper's size.
 Cost: the code released later states 1.8 hours for 10,000 steps on a Pascal Titan X.
 
 20 epochs, batches of 64, Adam at 0.0005 after a warm-up over a tenth of the steps, then linear to 0; sequences of 400
-tokens. Training ends early if five validations in a row are not better, and the best checkpoint is used. size=tiny has
-the numbers of `recipe=auto`.
+tokens. Training ends early if five validations in a row are not better, and the best checkpoint is used.
+
+size=tiny sets batch_size=16, length=400, vocab_size=4096, learning_rate=0.001, layers=1, width=256 and embedding=128;
+the epochs are as many as 1,500 updates take, 3 to 30.
 
 Choices after the colon; each ablation is one flag:
 

@@ -32,7 +32,8 @@ Cost: 25,000 reviews of some 300 tokens an epoch. Expected: the paper has errors
 direction and 4.6 with the mean of two, and 3.6 on TREC-6. Nothing of this has been run with this file. Two things
 differ from the paper: no token xbos stands before a text, and validation data are not a tenth of the training data.
 
-size=tiny: two narrow layers with random parameters, 5 epochs at 1e-3, sequences of 512 tokens, for two cores.
+size=tiny sets epochs=5, batch_size=64, length=512, vocab_size=4096, learning_rate=0.001, layers=2, width=256 and
+embedding=128, with random parameters, for two cores.
 """
 
 from lmrep.config import loading
