@@ -55,7 +55,8 @@ Choices after the colon:
     stage      general; target, after init=WORKDIR of a general model
     direction  forward; backward: documents are read from their end
     recipe     paper; released: the scripts of the authors
-    tokenizer  fastai_paper: words as in the paper's scripts; fastai_v1: as in fastai 1.0, with tokens for capitals
+    tokenizer  fastai_paper: words as in the paper's scripts; fastai_v1: as in fastai 1.0, with tokens for capitals, and
+               a bias of each word in the output
     size       base; tiny: two narrow layers without dropout for two cores
     order      contiguous; shuffled: each sequence starts from an empty state
     lengths    normal: random around 70, half of it for one batch in twenty; fixed
@@ -87,6 +88,7 @@ def get_config(argument=""):
     target, recurrent = chosen.stage == "target", config.model.name == "awd_lstm"
     config.tokenizer.update({"name": chosen.tokenizer, "lowercase": chosen.tokenizer == "fastai_paper",
                              "direction": chosen.direction})
+    config.objective.bias = chosen.tokenizer == "fastai_v1"
     config.init_vocabulary = "match" if target and chosen.init else "same"
     config.steps, config.batch_size, config.length = 81_000 if target else 230_000, 64, 70
     if recurrent:
@@ -109,15 +111,16 @@ def get_config(argument=""):
         if chosen.optimizer == "ulmfit":
             config.optimizer.schedule.warmup_fraction = 0.0
     if target and recurrent:
-        config.optimizer.multipliers = rates(chosen.recipe, config.model.layers)
+        config.optimizer.multipliers = rates(chosen.recipe, config.model.layers, config.objective.bias)
     return config
 
 
-def rates(recipe, layers):
+def rates(recipe, layers, bias):
     """The factors of the learning rate: discriminative fine-tuning."""
     if recipe == "paper":
         factors = [2.6 ** -depth for depth in range(layers, -1, -1)]
     else:
         factors = [1 / 2, *(1 / 6, 1 / 3, 1)[-layers:]]
     paths = ["encoder/embedding/*", *(f"encoder/layers/{i}/*" for i in range(layers))]
-    return {path: factor for path, factor in zip(paths, factors, strict=True) if factor != 1}
+    found = {path: factor for path, factor in zip(paths, factors, strict=True) if factor != 1}
+    return found | ({"objective/causal/bias": factors[0]} if bias else {})

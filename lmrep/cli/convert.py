@@ -1,10 +1,11 @@
-"""Converts a published checkpoint, a directory in the layout of Hugging Face or of ELMo, to a workdir;
-with --to=huggingface or --to=bilm, converts a workdir to such a directory.
+"""Converts a published checkpoint, a directory in the layout of Hugging Face, of ELMo or of fastai, to a workdir;
+with --to=huggingface, --to=bilm or --to=fastai, converts a workdir to such a directory.
 
     lmrep convert SOURCE TARGET
     lmrep convert WORKDIR TARGET --to=huggingface [--part=generator]
     lmrep convert WORKDIR TARGET --to=huggingface --sentence_transformers=mean
     lmrep convert WORKDIR TARGET --to=bilm
+    lmrep convert WORKDIR TARGET --to=fastai
 
 SOURCE may be a model of the Hugging Face Hub: hf://google-bert/bert-base-uncased, with @REVISION if wanted.
 
@@ -15,15 +16,20 @@ configs that name code to run, are refused.
 
 ELMo's files are named as by bilm-tf: options.json, lm_weights.hdf5 (names that end in options.json and weights.hdf5 are
 found too) and, if it is there, the vocabulary, vocab*.txt, with one word per line. They need h5py:
-pip install -e '.[elmo]'. The softmax is not in them."""
+pip install -e '.[elmo]'. The softmax is not in them.
+
+A directory of fastai has the tensors of its AWD-LSTM language model in a file *.safetensors, with the names of fastai
+0.7, 1.0 or 2, and its list of tokens as itos.json. fastai publishes pickles: the message that refuses them has the
+lines of Python that convert them. A tokenizer_config.json with {"direction": "backward"} says that a model reads
+documents from their end."""
 
 from lmrep.cli.arguments import STEP, Arguments, Flag, at_least
 from lmrep.config.record import Bounds
 from lmrep.core.errors import UserError
 
 FLAGS = {
-    "to": Flag("workdir", "what TARGET becomes: workdir, huggingface or bilm, ELMo's files",
-               bounds=Bounds(choices=("workdir", "huggingface", "bilm"))),
+    "to": Flag("workdir", "what TARGET becomes: workdir, huggingface, bilm, ELMo's files, or fastai, ULMFiT's",
+               bounds=Bounds(choices=("workdir", "huggingface", "bilm", "fastai"))),
     "part": Flag("", "which network of a run of two to write, for example generator (default: the main one)"),
     "sentence_transformers": Flag("", "write the files of the sentence-transformers library too, with this pooling: "
                                   "mean, max or cls"),
@@ -36,7 +42,8 @@ def run(arguments: Arguments) -> int:
     """Runs the command and returns its exit code."""
     flags = arguments.flags
     if len(arguments.words) != 2:
-        raise UserError("lmrep convert takes two directories: lmrep convert SOURCE TARGET [--to=huggingface|bilm]")
+        raise UserError("lmrep convert takes two directories: lmrep convert SOURCE TARGET "
+                        "[--to=huggingface|bilm|fastai]")
 
     from lmrep import api
 

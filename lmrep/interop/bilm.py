@@ -29,6 +29,7 @@ from lmrep.models import bilstm
 from lmrep.storage import workdir
 from lmrep.training.state import trainable
 
+NAME = "ELMo"
 OPTIONS, WEIGHTS, VOCABULARY = "options.json", "lm_weights.hdf5", "vocab.txt"
 FIELDS = {  # option -> field of our config
     "lstm.use_skip_connections": "residual", "lstm.projection_dim": "width", "lstm.cell_clip": "clip_cell",

@@ -1,4 +1,5 @@
-"""Converts a published directory to a workdir, or a workdir to a published directory, of Hugging Face or of ELMo."""
+"""Converts a published directory to a workdir, or a workdir to a published directory, of Hugging Face, of ELMo or of
+fastai."""
 
 import os
 import re
@@ -9,18 +10,19 @@ from lmrep.core.errors import UserError
 from lmrep.core.input_files import check_plain
 from lmrep.core.paths import as_path
 from lmrep.inference import encode
-from lmrep.interop import bilm, conversion
+from lmrep.interop import bilm, conversion, fastai
 from lmrep.storage import remote_workdir
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 MEGABYTE = 10**6
+OTHERS = {"bilm": bilm, "fastai": fastai}  # formats besides Hugging Face's
 
 
 class Conversion(NamedTuple):
     """The result of `convert`."""
 
     directory: Path  # the new directory
-    name: str  # the class of the published checkpoint, such as BertForMaskedLM, or ELMo
+    name: str  # the class of the published checkpoint, such as BertForMaskedLM; ELMo, or fastai's AWD-LSTM
     parameters: int  # how many
     remarks: list[str]  # what was kept beside the parameters, left out or added; the certificate
 
@@ -34,7 +36,7 @@ def convert(
     Args:
       source: the published directory, or the workdir.
       target: the new directory; it must not exist, or be empty.
-      to: what `target` becomes: "workdir", "huggingface" or "bilm", ELMo's files.
+      to: what `target` becomes: "workdir", "huggingface", "bilm", ELMo's files, or "fastai", those of ULMFiT.
       part: the network to write, of a run that trains two; "" for the main one.
       step: the step of the checkpoint; None for the default one.
       shard_mb: the largest size of a file of tensors, in megabytes.
@@ -53,16 +55,17 @@ def convert(
         encode.check_choice("sentence_transformers", sentence_transformers, encode.POOLINGS)
     given, target = as_path(source), Path(as_path(target))
     source = remote_workdir.local_copy(given, step)
-    is_elmo = bilm.is_published(source)
-    if not is_elmo:
+    other = next((module for module in OTHERS.values() if module.is_published(source)), None)
+    if other is None:
         _check_source(source, given, to)
-    if (not is_elmo and conversion.is_workdir(source)) != (to != "workdir"):
-        raise UserError(f"{source} is a workdir already; to write a published directory, add --to=huggingface or "
-                        "--to=bilm" if to == "workdir" else
+    if (other is None and conversion.is_workdir(source)) != (to != "workdir"):
+        raise UserError(f"{source} is a workdir already; to write a published directory, add --to=huggingface, "
+                        "--to=bilm or --to=fastai" if to == "workdir" else
                         f"{source} is a published directory already; to convert it to a workdir, leave --to out")
-    if is_elmo or to == "bilm":
-        name = "ELMo"
-        params, remarks = bilm.to_workdir(source, target) if is_elmo else bilm.to_published(source, target, step)
+    if other or to in OTHERS:
+        name = (other or OTHERS[to]).NAME
+        params, remarks = (other.to_workdir(source, target) if other else
+                           OTHERS[to].to_published(source, target, step))
     else:
         converted = (conversion.to_workdir(source, target) if to == "workdir" else conversion.to_published(
             source, target, step, shard_mb * MEGABYTE, part, sentence_transformers))
@@ -76,6 +79,7 @@ def _check_source(source: Path, name: str, to: str) -> None:
     if (source / "config.json").is_file():
         return
     if source.is_file():
+        fastai.check_no_pickle(source)
         check_plain(source)
     if to != "workdir":
         raise UserError(f"there is no run in {source}: it has no config.json; give the workdir of a run, as "

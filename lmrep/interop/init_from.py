@@ -25,7 +25,7 @@ from lmrep.data.tokenizers import Tokenizer
 from lmrep.experiment import config as experiments
 from lmrep.experiment.record import Experiment
 from lmrep.inference.load import load as load_run
-from lmrep.interop import bilm, conversion
+from lmrep.interop import bilm, conversion, fastai
 from lmrep.interop.heads import FORM
 from lmrep.interop.huggingface.read import describe as describe_published
 from lmrep.interop.huggingface.read import read as read_published
@@ -90,7 +90,11 @@ def directory_of(path: str | os.PathLike, field: str = "init") -> Path:
         if path.is_dir() and bilm.find(path):
             raise UserError(f"{field} is {str(path)!r}, which holds ELMo's published files: make a workdir of them by "
                             f"lmrep convert {path} runs/elmo, and give that")
+        if fastai.is_published(path):
+            raise UserError(f"{field} is {str(path)!r}, which holds a language model of fastai: make a workdir of it "
+                            f"by lmrep convert {path} runs/fastai, and give that")
         if path.is_file():
+            fastai.check_no_pickle(path)
             check_plain(path)
         why = f"which has no {workdir.CONFIG}" if path.is_dir() else "which is not a directory"
         raise UserError(f"{field} is {str(path)!r}, {why}; give the workdir of a run or a published directory")
