@@ -210,7 +210,10 @@ def _tokenize_source(
 
 def _encoder(stage: StagePlan, model: Model, tokenizer: Tokenizer) -> TextEncoder:
     task, config = TASKS[stage.objective_name], stage.objective
-    layout = layout_of(model, tokenizer, task.objective.conditions_on(config), getattr(config, "end_of_text", True))
+    context = task.objective.conditions_on(config)
+    layout = layout_of(model, tokenizer, context, getattr(config, "end_of_text", True))
+    if getattr(config, "start_of_text", False) and context == "left":
+        layout = layout._replace(lead=layout.lead or layout_of(model, tokenizer, context).tail)
     return TextEncoder(tokenizer, layout, stage.length, resolve_long(stage.format, task.reads.fields),
                        {} if word_features.fields(config) else None)
 

@@ -25,7 +25,7 @@ from lmrep.objectives.teaching import TEACHER
 # The constant distribution is uniform over what is possible: classes, choices, or words of the context.
 METRICS: Mapping[str, Metric] = teaching.DIVERGENCE
 POSSIBLE = -1e29  # logits of what is impossible are below
-SAME = ("labels", "context", "end_of_text", "pieces")  # fields that student and teacher must agree on
+SAME = ("labels", "context", "end_of_text", "start_of_text", "pieces")  # fields that student and teacher must agree on
 
 
 @dataclass(frozen=True)

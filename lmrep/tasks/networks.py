@@ -156,8 +156,8 @@ def is_head_alone(c: Any) -> bool:
     """Tells whether a task has an encoder that is trained, a head, and nothing else."""
     if not hasattr(c, "network"):
         return True
-    pooling = getattr(c, "pooling", "position")
-    return c.network == "linear" and pooling == "position" and not inputs(c) and not word_features.fields(c)
+    alone = c.network == "linear" and getattr(c, "pooling", "position") == "position" and not inputs(c)
+    return alone and not word_features.fields(c) and not getattr(c, "start_of_text", False)
 
 
 def has_bilstm(c: TaskConfig) -> bool:

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from lmrep.core.errors import UserError
+from lmrep.experiment import config as experiments
+from lmrep.experiment.task_data import prepare_examples
 from lmrep.layers import batch_norm
 from lmrep.models.awd_lstm import DROPOUT
 from lmrep.models.chunks import Chunks
@@ -14,6 +16,7 @@ from lmrep.objectives.outputs import with_network_losses
 from lmrep.tasks import networks, ulmfit
 from tests.cases import slow_after
 from tests.reference import random_params
+from tests.tasks import examples, tiny
 from tests.tasks.tiny import Tiny
 
 RECORDS = [{"text": "cat dog bird fish cat", "label": "a"}, {"text": "fish", "label": "b"},
@@ -27,8 +30,8 @@ def made(model="awd_lstm", form=None, sizes=None, **fields):
 
 
 def batch_of(task):
-    examples = task.examples()
-    return examples.gather(np.arange(3), examples.batch_length(np.arange(3)))
+    store = task.examples()
+    return store.gather(np.arange(3), store.batch_length(np.arange(3)))
 
 
 @pytest.mark.parametrize(("model", "pooling"), slow_after(1, [
@@ -59,6 +62,16 @@ def test_the_blocks_are_their_formulas():
     dense = normalized(x, "norm") @ params["dense"]["kernel"] + params["dense"]["bias"]
     np.testing.assert_allclose(y, normalized(np.maximum(dense, 0), "dense_norm"), rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(after["norm"]["mean"], 0.1 * x.mean((0, 1)), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_texts_in_chunks_have_the_same_gradient_in_microbatches_on_a_mesh(monkeypatch):
+    monkeypatch.setitem(examples.CASES, "chunks", ("classification", "awd_lstm", {
+        "pooling": "concat", "context": "left", "chunks": Chunks(3, kept=5), "sizes": {
+            "embedding": 8, **dict.fromkeys(DROPOUT, 0.0)}}))
+    whole, split = (examples.step("chunks", False, *layout) for layout in (((1, 1, 1), 1), ((2, 2, 2), 2)))
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-5), split[0], whole[0])
+    np.testing.assert_allclose(split[1]["loss"], whole[1]["loss"], rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -93,3 +106,15 @@ def test_the_penalties_of_the_network_are_in_the_loss_once():
     plain = [value - sum(weight * each[f"network_{name}"][0] / each[f"network_{name}"][1] for name, weight in
                          (("ar", 2.0), ("tar", 1.0))) for value, each in ((total, metrics), (whole, expected))]
     np.testing.assert_allclose(*plain, rtol=1e-4)
+
+
+def test_texts_begin_with_the_token_that_ends_documents(tmp_path):
+    train = tiny.write(tmp_path / "train.jsonl", RECORDS)
+    c = tiny.config("classification", train, None, "mesh=1x1x1,model=awd_lstm", objective__start_of_text=True,
+                    objective__end_of_text=False, tokenizer__name="fastai_v1")
+    prepared = prepare_examples(experiments.parse(c), experiments.parse(c).tokenizer)
+    found, tokenizer = prepared.splits["train"].units, prepared.tokenizer
+    for i, record in enumerate(RECORDS):
+        ids = found.tokens[found.offsets[i] : found.offsets[i + 1]]
+        assert tokenizer.id_to_token(int(ids[0])) == "xxbos"
+        np.testing.assert_array_equal(ids[1:], tokenizer.encode_batch([record["text"]])[0])
