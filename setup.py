@@ -1,5 +1,6 @@
 """Packaging of lmrep: metadata, dependencies, the `lmrep` console script and the experiment files."""
 
+import re
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -20,7 +21,7 @@ class BuildWithPages(build_py):
         if self.editable_mode:
             return
         pages = {file: file.relative_to(ROOT / "experiments") for file in (ROOT / "experiments").rglob("*.py")
-                 if "def get_config(" in file.read_text(encoding="utf8")}
+                 if re.search(r"def get_(config|chain)\(", file.read_text(encoding="utf8"))}
         docs = {file: file.relative_to(ROOT) for file in (ROOT / "mkdocs.yml", *(ROOT / "docs").rglob("*"))
                 if file.is_file()}
         for file, name in sorted((pages | docs).items()):

@@ -86,7 +86,7 @@ def pages() -> Iterator[str]:
     yield "# Config files\n"
     yield "The files of `experiments/`, which are installed with the package: `--config=bert.py` works in any folder, "
     yield "and `lmrep pages bert.py --copy` writes one to edit.\n"
-    known = page_files.installed()
+    known = page_files.installed((page_files.CONFIG, page_files.CHAIN))
     texts = {name: page_files.docstring(file) for name, file in known.items()}
     yield from table(("file", "what it trains"), ((f"[`{name}`](#{_anchor(name)})", text.partition("\n\n")[0])
                                                   for name, text in texts.items()))

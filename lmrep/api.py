@@ -23,7 +23,7 @@ import jax
 
 from lmrep.commands import embed, inspect, report
 from lmrep.core import remote
-from lmrep.core.errors import RunFault
+from lmrep.core.errors import RunFault, UserError
 from lmrep.core.files import write_json
 from lmrep.core.host import check_address_space, check_backend, default_data_dir
 from lmrep.core.params import count
@@ -42,6 +42,7 @@ from lmrep.inference import evaluate_task, feature_cache, prompts
 from lmrep.inference.evaluate import evaluate, other_corpus
 from lmrep.inference.load import load
 from lmrep.inference.run import Run
+from lmrep.interop import chain as chains
 from lmrep.interop import checkpoint_config, init_from
 from lmrep.interop.convert import convert
 from lmrep.interop.save import save
@@ -106,7 +107,8 @@ def train(
 
     Args:
       config: an experiment's config, or its file with choices after a colon, as `--config` takes it:
-        "experiments/bert.py:size=tiny", or "bert" for the one that comes with the package.
+        "experiments/bert.py:size=tiny", or "bert" for the one that comes with the package. Of a file that defines a
+        chain of runs, all are trained, in `directory`/NAME, and the outcome is that of the last.
       directory: the workdir: config.json, tokenizer/, metrics.jsonl, timing.jsonl, cost.jsonl, tensorboard/,
         checkpoints/, report.html. It may be in a remote store (gs://bucket/runs/x).
       data: examples or texts in memory, in place of the config's files: {"train": records, "validation": records,
@@ -116,7 +118,8 @@ def train(
       data_dir: the directory of token stores; by default $LMREP_DATA_DIR or ~/.cache/lmrep.
       command: the command line, for provenance.jsonl.
       profile: how many steps to trace, into `directory`/profile; 0: none.
-      **overrides: fields of the config: steps=100, or **{"optimizer.learning_rate": 1e-3}.
+      **overrides: fields of the config: steps=100, or **{"optimizer.learning_rate": 1e-3}; of a chain, with the name
+        of the run, as **{"pretrain.steps": 100}.
 
     Raises:
       UserError: something does not fit; nothing was written to `directory`.
@@ -126,6 +129,15 @@ def train(
     """
     check_address_space()
     check_backend()
+    chain = chains.runs(config, overrides, directory) if isinstance(config, str | os.PathLike) else ()
+    if chain and data is not None:
+        raise UserError(f"{config} is a chain of runs, which read files; write the records to one, or train the runs "
+                        "one by one")
+    for run in chain:
+        outcome = train(f"{run.file}:{run.argument}", run.directory, data_dir=data_dir, command=command,
+                        profile=profile, **dict(run.overrides))
+    if chain:
+        return outcome
     experiment = experiments.parse(checkpoint_config.config_of(config, overrides, directory))
     sizes = experiments.check_mesh(experiment, jax.device_count())  # before anything is downloaded
     checks.check_processes(sizes, jax.device_count(), jax.process_count())

@@ -105,7 +105,8 @@ class Arguments:
 
         if not remote.as_url(self.workdir) and not (Path(self.workdir) / "config.json").is_file():
             raise UserError(f"there is no run in {self.workdir}; correct --workdir, or start one there with "
-                            "--config, for example --config=experiments/quickstart.py")
+                            "--config, for example --config=experiments/quickstart.py; a chain of runs continues with "
+                            "its --config")
         from lmrep.experiment.resolve import apply_overrides
         from lmrep.storage import remote_workdir
         from lmrep.storage.workdir import read_config
@@ -115,6 +116,14 @@ class Arguments:
         if "epochs" in fields and "steps" not in fields:  # the steps on record belong to the previous epochs
             config = {**config, "steps": 0}
         return apply_overrides(config, self.overrides)
+
+    def load_chain(self) -> list[Any]:
+        """Returns the runs (`ChainRun`) that the config file of --config chains; [] where it defines one experiment."""
+        if self.config_file is None:
+            return []
+        from lmrep.interop import chain
+
+        return chain.runs(f"{self.config_file}:{self.config_argument}", dict(self.overrides), self.workdir)
 
     def required_workdir(self) -> str:
         """Returns `workdir`. Raises UserError if it is missing."""

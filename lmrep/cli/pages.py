@@ -22,7 +22,7 @@ def run(arguments: Arguments) -> int:
     """Runs the command and returns its exit code."""
     from lmrep.experiment import page_files
 
-    known = page_files.installed()
+    known = page_files.installed((page_files.CONFIG, page_files.CHAIN))
     files = [choose(known, name if name.endswith(".py") else f"{name}.py", "the config file")
              for name in arguments.words]
     if arguments.flags.copy:

@@ -1,13 +1,16 @@
 """Trains an experiment in a workdir: prepares data that is missing, trains, and resumes a run that was stopped.
 
 With --workdir alone, the run in it is resumed with its own config; --config.FIELD=VALUE changes fields that a resumed
-run may change. The workdir gets config.json, metrics.jsonl, timing.jsonl, cost.jsonl, provenance.jsonl, tokenizer/,
+run may change. With a config file that defines a chain of runs, such as pretraining, adaptation and fine-tuning, they
+are trained in order in WORKDIR/NAME; --config.NAME.FIELD=VALUE changes a field of the run NAME, and the same command
+continues. The workdir gets config.json, metrics.jsonl, timing.jsonl, cost.jsonl, provenance.jsonl, tokenizer/,
 tensorboard/ and checkpoints/.
 
 Processes started together by srun, mpirun, torchrun, a Kubernetes Job or on the hosts of a TPU slice train as one.
 Elsewhere set JAX_COORDINATOR_ADDRESS=HOST:PORT, JAX_NUM_PROCESSES and JAX_PROCESS_ID; see launch/README.md. Process 0
 prints; errors are printed by the process that raises them."""
 
+import dataclasses
 import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -32,20 +35,35 @@ COLUMNS = 4  # of figures, beside each other
 
 def run(arguments: Arguments) -> int:
     """Runs the command."""
-    workdir, flags = arguments.required_workdir(), arguments.flags
+    arguments.required_workdir()
+    flags = arguments.flags
     process_group.start()
     check_backend()
     if process_group.joined() and flags.compilation_cache:
         compilation_cache.enable(several_processes=True)
+    if process_group.first():  # of the other processes, warnings alone are shown
+        show_messages()
+    chain = process_group.agreed(arguments.load_chain)
+    for number, run in enumerate(chain, 1):
+        if process_group.first():
+            print(f"\n{run.name}, run {number} of {len(chain)}: {run.directory}", flush=True)
+        _train(dataclasses.replace(arguments, config_file=run.file, config_argument=run.argument,
+                                   overrides=run.texts, workdir=run.directory))
+    if not chain:
+        _train(arguments)
+    return 0
+
+
+def _train(arguments: Arguments) -> None:
+    """Trains one run, and prints what it learned."""
+    workdir, flags = arguments.workdir, arguments.flags
     config = process_group.agreed(arguments.load_config)
 
     from lmrep import api
 
-    if process_group.first():  # of the other processes, warnings alone are shown
-        show_messages()
     outcome = api.train(config, workdir, data_dir=flags.data_dir or None, profile=flags.profile)
     if not process_group.first():
-        return 0
+        return
     experiment, alone = api.experiments.parse(config), not process_group.joined()
     objective = api.experiments.resolve_stages(experiment)[-1].objective_name
     print(summary(outcome, experiment.metrics(objective)))
@@ -55,7 +73,6 @@ def run(arguments: Arguments) -> int:
     usual = experiment.evaluated_split
     split = next((split for split in (usual, "validation") if split in outcome.splits), None)
     print(next_steps(workdir, flags.data_dir, text, _page(workdir).exists(), "" if split == usual else split))
-    return 0
 
 
 def _page(workdir: str) -> Path:

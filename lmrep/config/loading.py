@@ -94,6 +94,24 @@ def load_sweep(file: str | Path, argument: str = "") -> Any:
     return _function(Path(file), "get_sweep", expected)(argument)
 
 
+def load_chain(file: str | Path, argument: str = "") -> dict[str, tuple[str, Mapping[str, Any]]]:
+    """Returns `get_chain(argument)` of a config file: {name of a run: ("FILE.py:CHOICES", {path: value} of fields of
+    its config)}, in the order of training. A run without such fields may be the text alone.
+
+    Raises:
+      UserError: the file cannot be executed, or returns something else.
+    """
+    expected = ('expected `def get_chain(argument=""):` that returns {name: "FILE.py:choices"}, or {name: '
+                '("FILE.py:choices", {field: value})}')
+    chain = _function(Path(file), "get_chain", expected)(argument)
+    if isinstance(chain, dict):
+        runs = {name: (run, {}) if isinstance(run, str) else run for name, run in chain.items()}
+        if runs and all(str(name).isidentifier() and isinstance(run, tuple) and [*map(type, run)] == [str, dict]
+                        for name, run in runs.items()):
+            return runs
+    raise UserError(f"{file}: get_chain returned {chain!r}; {expected}, whose names are Python identifiers")
+
+
 def override(config: ml_collections.ConfigDict, path: str, text: str) -> None:
     """Sets an existing field in place: `override(config, "stages.0.length", "128")`.
 
@@ -182,6 +200,9 @@ def _function(file: Path, name: str, expected: str) -> Callable[[str], Any]:
     """Loads the function `name` of a config file, which takes one argument."""
     function = _guarded(file, lambda: getattr(load_module(file), name, None))
     if not callable(function):
+        if name == "get_config" and callable(getattr(load_module(file), "get_chain", None)):
+            raise UserError(f"{file} defines a chain of runs, which lmrep train takes; give the config file of one of "
+                            "them, or the workdir of one that has begun")
         raise UserError(f"{file} defines no function {name}; {expected}")
     signature = inspect.signature(function)
     try:

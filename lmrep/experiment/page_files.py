@@ -1,18 +1,22 @@
 """Finds the config files that come with the package, which the code calls pages."""
 
 import ast
+from collections.abc import Sequence
 from pathlib import Path
 
 # Installed, they lie beside this module; in a checkout, and so in an editable install, at its top.
 FOLDERS = (Path(__file__).with_name("pages"), Path(__file__).parents[2] / "experiments")
 
+CONFIG, CHAIN = "def get_config(", "def get_chain("  # what the files define
 
-def installed() -> dict[str, Path]:
-    """Returns {name: file} of every config file of the package; the name is the path inside their folder."""
+
+def installed(defines: Sequence[str] = (CONFIG,)) -> dict[str, Path]:
+    """Returns {name: file} of the config files of the package that define one of these functions; the name is the path
+    inside their folder."""
     folder = next((folder for folder in FOLDERS if (folder / "quickstart.py").is_file()), None)
     files = sorted(folder.rglob("*.py")) if folder else []
     return {file.relative_to(folder).as_posix(): file for file in files
-            if "def get_config(" in file.read_text(encoding="utf8")}
+            if any(text in file.read_text(encoding="utf8") for text in defines)}
 
 
 def find(name: str | Path) -> Path:
@@ -21,7 +25,7 @@ def find(name: str | Path) -> Path:
     if Path(name).exists():
         return Path(name)
     short = Path(name).as_posix().removeprefix("experiments/").removesuffix(".py")
-    return installed().get(f"{short}.py", Path(name))
+    return installed((CONFIG, CHAIN)).get(f"{short}.py", Path(name))
 
 
 def is_page(name: str | Path) -> bool:

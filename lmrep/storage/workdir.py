@@ -215,7 +215,9 @@ def read_config(directory: str | os.PathLike) -> RunRecord:
         if url := remote.as_url(directory):
             raise UserError(f"{url} is in a remote store, which this command does not read; copy the run to a local "
                             "directory")
-        raise UserError(f"there is no run in {directory}: {CONFIG} is missing; give the --workdir of a run")
+        inside = [path.parent.name for path in sorted(Path(directory).glob(f"*/{CONFIG}"))]
+        raise UserError(f"there is no run in {directory}: {CONFIG} is missing; give the --workdir of a run" + (
+            f", such as {directory}/{inside[0]}, of {', '.join(inside)}" if inside else ""))
     check_not_published(directory)
     record = json_files.read(RunRecord, path, advice)
     signature = content.pop(SIGNATURE, None)  # runs of earlier versions have none

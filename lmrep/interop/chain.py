@@ -1,0 +1,88 @@
+"""Chains of runs: a config file that defines `get_chain` names several runs, which are trained in order and may start
+from earlier ones, such as pretraining, adaptation to a domain, and fine-tuning."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lmrep.config import loading
+from lmrep.core import remote
+from lmrep.core.errors import UserError
+from lmrep.core.paths import as_path
+from lmrep.experiment import config as experiments
+from lmrep.experiment import page_files
+from lmrep.experiment.resolve import CheckpointFacts, resolve
+from lmrep.interop.checkpoint_config import load_config
+from lmrep.storage.workdir import CONFIG
+
+
+class ChainRun(NamedTuple):
+    """A run of a chain."""
+
+    name: str
+    file: str  # its config file
+    argument: str  # the choices after the colon
+    overrides: tuple[tuple[str, Any], ...]  # (path, value) of fields of its config
+    directory: str  # its workdir, WORKDIR/NAME
+
+    @property
+    def texts(self) -> tuple[tuple[str, str], ...]:
+        """Returns the overrides as the command line takes them."""
+        return tuple((path, value if isinstance(value, str) else repr(value)) for path, value in self.overrides)
+
+
+def runs(config: str | os.PathLike, overrides: Mapping[str, Any], workdir: str | os.PathLike) -> list[ChainRun]:
+    """Returns the runs of a chain, in order; [] for a config file that defines no `get_chain`.
+
+    The config of each is resolved, as far as that can be done before the runs that it starts from are trained.
+
+    Args:
+      config: a config file, or the name of one of the package, with choices after a colon.
+      overrides: NAME.FIELD -> the value of the field in the config of the run NAME.
+      workdir: of the chain.
+
+    Raises:
+      UserError: a config is invalid, or an override names no run.
+    """
+    file, _, argument = as_path(config).partition(":")
+    path = page_files.find(file)
+    if not path.is_file() or page_files.CHAIN not in path.read_text(encoding="utf8"):
+        return []
+    pages = loading.load_chain(path, argument)
+    for field in overrides:
+        if field.partition(".")[0] not in pages or "." not in field:
+            raise UserError(f"config.{field} belongs to no run of the chain {file}; set a field of one run, as "
+                            f"--config.{next(iter(pages))}.{field.rpartition('.')[2]}=..., of {', '.join(pages)}")
+    parent = str(workdir).rstrip("/")
+    parent = remote.as_url(parent) or str(Path(as_path(parent)).absolute())
+    directories = {name: f"{parent}/{name}" for name in pages}
+    chain, configs = [], {}
+    for name, (text, changes) in pages.items():
+        earlier = {other: directories[other] for other in configs}
+        try:
+            page, _, choices = text.format_map(earlier).partition(":")
+        except (KeyError, ValueError, IndexError) as error:
+            raise UserError(f"{path}: the run {name} is {text!r}; expected FILE.py:CHOICES, with {{NAME}} only for the "
+                            f"workdir of an earlier run ({', '.join(earlier) or 'there is none'}): {error}") from None
+        given = {path.partition(".")[2]: value for path, value in overrides.items() if path.partition(".")[0] == name}
+        chain.append(ChainRun(name, page, choices, tuple((changes | given).items()), directories[name]))
+        try:
+            configs[name] = _config(chain[-1], {directories[other]: config for other, config in configs.items()})
+        except UserError as error:
+            raise UserError(f"run {name} of the chain: {error}") from None
+    return chain
+
+
+def _config(run: ChainRun, planned: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Resolves and checks the config of a run. `planned` are the configs of earlier runs by workdir, for those that are
+    not there yet."""
+    config = loading.load(page_files.find(run.file), run.argument)
+    source = config.get("init") or config.get("frozen", {}).get("features")
+    if source in planned and not (Path(source) / CONFIG).is_file():
+        tokenizer = {name: planned[source]["tokenizer"][name] for name in ("name", "vocab_size", "lowercase")}
+        config = resolve(config, run.texts, CheckpointFacts(source, planned[source]["model"], tokenizer))
+    else:
+        config = load_config(run.file, run.argument, run.texts, run.directory)
+    experiments.parse(config)
+    return config.to_dict()

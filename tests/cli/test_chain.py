@@ -1,0 +1,132 @@
+"""Chains: runs that are trained in order, and start from earlier ones."""
+
+import random
+
+import pytest
+
+import lmrep
+from lmrep.config import loading
+from lmrep.experiment import page_files
+from lmrep.interop import chain
+from tests import small
+
+PAGE = '''"""A small encoder, adapted and fine-tuned."""
+
+from pathlib import Path
+
+from lmrep.experiment.fine_tuning import compose_task
+from tests.small import config
+
+
+def get_chain(argument=""):
+    return {{"pretrain": ("{home}/small.py", {{"steps": 16}}), "adapt": "{home}/adapt.py:init={{pretrain}}",
+            "task": "{home}/task.py:init={{adapt}}"}}
+'''
+ADAPT = '''from pathlib import Path
+
+from lmrep.config.loading import parse_argument
+from tests.small import config
+
+
+def get_config(argument=""):
+    c = config(Path({texts!r}))
+    c.init = parse_argument(argument, init="").init
+    return c
+'''
+TASK = '''from lmrep.experiment.fine_tuning import compose_task
+
+
+def get_config(argument=""):
+    c = compose_task(argument, "classification")
+    c.data.update({{"train": "{home}/train.csv", "validation": "{home}/train.csv"}})
+    c.length, c.epochs, c.batch_size = 16, 2.0, 8
+    c.log.update({{"every": 1, "tensorboard": False, "report": False}})
+    return c
+'''
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with the config files of a chain, and its data."""
+    home = tmp_path_factory.mktemp("chain")
+    texts, draw = small.corpus(home / "texts"), random.Random(0)
+    small.experiment_file(home, texts)
+    (home / "chain.py").write_text(PAGE.format(home=home))
+    (home / "adapt.py").write_text(ADAPT.format(texts=str(texts)))
+    (home / "task.py").write_text(TASK.format(home=home))
+    rows = [f"the {draw.choice(small.ADJECTIVES)} {noun},{noun}" for noun in small.NOUNS[:2] for _ in range(16)]
+    (home / "train.csv").write_text("text,label\n" + "\n".join(rows) + "\n")
+    return home
+
+
+def train(home, workdir, *flags):
+    """Trains the chain in `workdir`."""
+    where = f"--config={home}/chain.py", f"--workdir={workdir}", f"--data_dir={home}/data"
+    return small.command("train", *where, *flags)
+
+
+@pytest.fixture(scope="module")
+def whole(home):
+    """The workdir of a chain that ran to its end."""
+    result = train(home, home / "whole")
+    assert result.code == 0, result.err
+    return home / "whole"
+
+
+@pytest.mark.slow
+def test_each_run_starts_from_the_one_before(home, whole):
+    assert lmrep.load(whole / "task").experiment.init == f"{whole}/adapt"
+    assert [len(small.losses(whole / name)) for name in ("pretrain", "adapt")] == [16, 12]
+    assert lmrep.load(whole / "adapt").experiment.init == f"{whole}/pretrain"
+    assert lmrep.load(whole / "task").experiment.model["width"] == 32  # the network of the first run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("last", ["pretrain", "adapt", "task"])
+def test_the_same_command_continues_a_chain_bit_for_bit(home, whole, tmp_path, last):
+    flags = (f"--config={home}/chain.py", f"--workdir={tmp_path}/runs", f"--data_dir={home}/data")
+    process = small.start("train", *flags)
+    small.until(lambda: any((tmp_path / "runs" / last / "checkpoints").glob("*")), process)
+    process.kill()
+    small.finish(process)
+    result = small.command("train", *flags)
+    assert result.code == 0, result.err
+    for name in ("pretrain", "adapt", "task"):
+        assert small.losses(tmp_path / "runs" / name) == small.losses(whole / name)
+
+
+@pytest.mark.parametrize(("flag", "text"), [
+    ("--config.steps=3", "config.steps belongs to no run of the chain"),
+    ("--config.other.steps=3", "of pretrain, adapt, task"),
+    ("--config.adapt.stepps=3", "run adapt of the chain: config has no field 'stepps'"),
+    ("--config.task.batch_size=x", "run task of the chain: config.batch_size cannot be 'x'"),
+    ("--config.task.model.width=33", "run task of the chain"),
+])
+def test_all_configs_are_checked_before_the_first_run(home, tmp_path, flag, text):
+    result = train(home, tmp_path / "runs", flag)
+    assert result.code == 2 and text in result.err and not (tmp_path / "runs").exists()
+
+
+def test_other_commands_refuse_a_chain(home, tmp_path):
+    for words in (["fields"], ["inspect"], ["sweep", "--seeds=0-1", f"--workdir={tmp_path}"]):
+        result = small.command(*words, f"--config={home}/chain.py")
+        assert result.code == 2 and "defines a chain of runs, which lmrep train takes" in result.err
+
+
+@pytest.mark.parametrize("chain", ["[]", "{}", '{"a b": "bert.py"}', '{"a": "bert.py:init={b}"}'])
+def test_a_chain_is_refused_that_names_no_runs(tmp_path, chain):
+    (tmp_path / "chain.py").write_text(f"def get_chain(argument=''):\n    return {chain}\n")
+    result = small.command("train", f"--config={tmp_path}/chain.py", f"--workdir={tmp_path}/runs")
+    assert result.code == 2 and f"{tmp_path}/chain.py" in result.err and result.err.count("\n") == 1
+
+
+def test_a_chain_in_python_takes_files(home, tmp_path):
+    with pytest.raises(lmrep.UserError, match="chain of runs, which read files"):
+        lmrep.train(f"{home}/chain.py", tmp_path, data={"train": ["a text"]})
+
+
+def test_the_page_that_adapts_names_runs_that_exist(tmp_path):
+    runs = chain.runs("adapt.py:size=tiny", {"task.data.train": "train.csv"}, tmp_path)
+    assert [run.name for run in runs] == ["pretrain", "adapt", "task"]
+    assert runs[2].argument == f"init={tmp_path}/adapt" and runs[2].overrides == (("data.train", "train.csv"),)
+    assert [*loading.load_chain(page_files.find("adapt.py"), f"init={tmp_path}/bert")] == ["adapt", "task"]
