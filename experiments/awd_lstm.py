@@ -13,7 +13,8 @@ lowest of all validations but the last five, parameters are averaged (NT-ASGD).
 
 The second training, fine-tuning in the paper, is the same command with `size=wt2,training=second,init=runs/awd` and
 another workdir. It starts from the averages of the best checkpoint of the first run, averages all parameters from its
-first step on, and ends at the first validation whose loss is above the lowest of all but the last five.
+first step on, and ends at the first validation whose loss is above the lowest of all but the last five. The pointer of
+the paper is `lmrep evaluate --pointer_window=2000 --pointer_weight=0.1 --pointer_theta=1 --batch_size=1` (ptb).
 
 The learning rate of a step follows the length of its batch. In the released code, once parameters are averaged, it
 follows the length of the batch before, since PyTorch's ASGD computes the rate of a step after the step before it.
@@ -40,7 +41,8 @@ On two cores, in minutes, on the documentation that comes with Python:
     lmrep train --config=experiments/awd_lstm.py:size=tiny --workdir=runs/awd-tiny
 
 Its 2,048 words are split at white space, and others are <unk>. Averages begin at step 220; the perplexity of held-out
-text falls from 2,049 to 111.
+text falls from 2,049 to 111, and in a second training (`size=tiny,training=second,init=runs/awd-tiny`) to 88. Of the
+test split it is 96.5 then, and 81.1 with a cache pointer (--batch_size=1 --pointer_window=500 --pointer_theta=0.5).
 
 size=tiny sets steps=400, batch_size=32, length=64, vocab_size=2048, learning_rate=20, layers=2, width=256 and
 embedding=128.
