@@ -20,7 +20,8 @@ from lmrep.experiment import build, task_data
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import stage_at
 from lmrep.inference import evaluate_task
-from lmrep.inference.evaluate import objective_params, own_corpus
+from lmrep.inference.evaluate import own_corpus
+from lmrep.inference.load import objective_params
 from lmrep.inference.run import Run
 from lmrep.models.base import Encoded, Inputs, Model, check_heads, with_gates
 from lmrep.objectives.base import Objective

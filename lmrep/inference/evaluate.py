@@ -4,54 +4,41 @@ import dataclasses
 import logging
 import math
 import os
-import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
-from itertools import chain, islice, pairwise
+from collections.abc import Callable, Mapping
+from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from lmrep.config.record import read
 from lmrep.core import remote
 from lmrep.core.errors import ConfigError, UserError
 from lmrep.core.files import write_json
 from lmrep.core.host import default_data_dir
-from lmrep.core.params import Tree, flatten, unflatten
+from lmrep.core.params import unflatten
 from lmrep.core.paths import as_path, as_paths
-from lmrep.core.progress import ProgressReporter
-from lmrep.core.sharding import batch_sharding, make_mesh, shardings, use_mesh
+from lmrep.core.sharding import make_mesh, shardings
 from lmrep.data import corpora, loader
-from lmrep.data.characters import add_characters, known_ids
-from lmrep.data.store import tokenize
 from lmrep.data.store.prepare import Prepared, prepare_corpus
 from lmrep.data.store.scan import documents
-from lmrep.data.tokenizers import Tokenizer, keeps_whitespace
 from lmrep.experiment import build, checks
 from lmrep.experiment import config as experiments
 from lmrep.experiment.config import own_tokenizer, stage_at
 from lmrep.inference import pairs as minimal_pairs
-from lmrep.inference import perplexity as sliding
-from lmrep.inference.encode import batch_tokens
 from lmrep.inference.evaluate_task import evaluate_records, finite_or_text
-from lmrep.inference.load import load, with_teachers
-from lmrep.inference.perplexity import Perplexity
+from lmrep.inference.load import load, objective_params, with_teachers
+from lmrep.inference.perplexity import perplexity, windows
 from lmrep.inference.pointer import Pointer, with_pointer
 from lmrep.inference.pointer import settings as pointer_settings
 from lmrep.inference.run import Run
 from lmrep.models.base import Context
-from lmrep.objectives.base import Objective
 from lmrep.storage import remote_workdir
 from lmrep.storage.jsonl import append
 from lmrep.storage.workdir import read_config
 from lmrep.training.evaluation import Evaluator, NoTargets
 from lmrep.training.state import SHARED, specs_of
-
-BETWEEN_WORDS = re.compile(r"(?<=\S)[ \n](?=\S)")
 
 log = logging.getLogger(__name__)
 
@@ -260,19 +247,6 @@ def other_corpus(data: corpora.Config, files: str, documents: str = "") -> corpo
     return dataclasses.replace(data, corpus="text_files", files=files, documents=documents, validation=0.0, test=0.0)
 
 
-def objective_params(run: Run, objective: Objective) -> Tree:
-    """Selects the parameters of an objective; a converted checkpoint may have more, such as a pooler. Raises UserError
-    if one is missing."""
-    needed, params = flatten(specs_of(objective)), flatten(run.params)
-    if missing := sorted(needed.keys() - params.keys()):
-        raise UserError(f"{run.directory} lacks parameters of its objective: {', '.join(missing[:3])}; train them "
-                        f"first, in a run with :init={run.directory}")
-    return unflatten({path: params[path] for path in needed})
-
-
-# The metrics of the objective
-
-
 def _metrics(
     run: Run, split: str, data_dir: Path, examples: int | None, files: str, length: int | None,
     batch_size: int | None, pointer: Pointer | None,
@@ -309,87 +283,6 @@ def _metrics(
     return count if examples is None else min(examples, count), values, left_out
 
 
-# Perplexity
-
-
-def perplexity(run: Run, texts: Iterable[str], length: int, stride: int, characters: int = 0) -> Perplexity:
-    """Computes the perplexity of raw texts under a run that predicts from left to right.
-
-    A text is read in windows of `length` tokens that begin `stride` apart. Each token is predicted once, from at least
-    `length - stride` preceding tokens, or from all of them if there are fewer. The first token is predicted from the
-    token that the run was trained to read before a document (`Run.start_token`); without such a token it is read but
-    not predicted, although its word and bytes count. The end of a document is not predicted. Words and bytes are
-    counted in the raw text: case and white space that the tokenizer drops are not predicted, nor the words that it
-    replaces by [UNK], whose number is logged. Texts without a token to predict are left out.
-
-    Args:
-      run: a run whose objective has `Uses.next_token`.
-      texts: any number, read one by one.
-      length: tokens in a window.
-      stride: 1 to `length - 1`.
-      characters: the characters of all texts, for the estimate of the remaining time; 0 if unknown.
-
-    Raises:
-      UserError: no text gives a token, or the stride is out of range.
-    """
-    counts: Counter[str] = Counter()
-    specials, start = run.tokenizer.vocabulary.specials, run.start_token
-    unknown = run.tokenizer.vocabulary.unknown
-    keep = keeps_whitespace(run.experiment.tokenizer)
-    mesh = make_mesh(data=jax.device_count())
-    tokens = batch_tokens() * mesh.size
-    params = jax.device_put(objective_params(run, run.objective), shardings(specs_of(run.objective), mesh))
-    sum_nll = jax.jit(partial(sliding.sum_nll, objective=run.objective, model=run.model))
-
-    def sequences() -> Iterator[np.ndarray]:
-        for text in texts:
-            ids = (encode_verbatim(run.tokenizer, text) if run.converted or run.tokenizer.characters
-                   else tokenize.tokenize(run.tokenizer, [text], keep).tokens)
-            counts["characters"] += len(text)
-            if len(ids) + (start is not None) < 2 or not len(ids):
-                counts["left out"] += 1
-                continue
-            counts.update(documents=1, words=len(text.split()), bytes=len(text.encode()), tokens=len(ids),
-                          unknown=int((known_ids(ids, run.tokenizer.vocabulary) == unknown).sum()))
-            yield ids if start is None else np.append(np.array([start], ids.dtype), ids)
-
-    def compute(batch: dict[str, np.ndarray]) -> jax.Array:
-        batch = add_characters(batch, run.tokenizer.vocabulary)
-        return sum_nll(params, jax.device_put(batch, batch_sharding(mesh)))
-
-    nll, predicted, reporter = 0.0, 0, ProgressReporter(log.info, characters, every=10)
-    with use_mesh(mesh):
-        for batch_nll, count in sliding.sliding_window_nll(
-                compute, sequences(), length, stride, specials.get("pad", 0), tokens, mesh.size):
-            nll, predicted = nll + batch_nll, predicted + count
-            # Some of the texts read so far wait for a full batch.
-            done = predicted / counts["tokens"] * counts["characters"]
-            reporter.report(done, lambda seconds, nll=nll, predicted=predicted: (
-                f"{predicted:,} tokens, loss {nll / predicted:.4g}, {predicted / seconds:,.0f} tokens/s"))
-    if not predicted:
-        raise UserError(f"the text has no token to predict: its {counts['left out']:,} documents give the tokenizer "
-                        "none; give other text")
-    if left_out := counts["left out"]:
-        log.info("%s documents without a token to predict are left out", f"{left_out:,}")
-    if unknown_tokens := counts["unknown"]:
-        log.info("%s of %s tokens are %s; the words that they replace are not predicted, so the perplexity is too low",
-                 f"{unknown_tokens:,}", f"{counts['tokens']:,}", run.tokenizer.tokens[unknown])
-    return Perplexity(nll, predicted, counts["words"], counts["bytes"], counts["documents"])
-
-
-def encode_verbatim(tokenizer: Tokenizer, text: str, most: int = tokenize.CALL_CHARACTERS) -> np.ndarray:
-    """Tokenizes a text with its white space, as published models were trained to read it, to int32[t]. (Corpora are
-    read sentence by sentence, `data/store/tokenize.py`.) A text of more than `most` characters is split where no
-    tokenizer merges: before a space or line break between two words."""
-    cuts = [0]
-    while len(text) - cuts[-1] > most:
-        low, high = cuts[-1] + most // 2, cuts[-1] + most
-        cuts.append(max((space.start() for space in BETWEEN_WORDS.finditer(text, low, high)), default=high))
-    parts = [text[start:end] for start, end in pairwise([*cuts, len(text)])]
-    parts = parts[::-1] if tokenizer.backward else parts
-    return np.concatenate([tokenizer.encode_batch([part])[0] for part in parts])
-
-
 def _window(run: Run, length: int | None, stride: int) -> int:
     """Returns the tokens in a window. Raises UserError if the run cannot predict windows of that length and stride."""
     if run.objective.uses.next_token is None or run.conditions_on != Context.LEFT:
@@ -404,6 +297,6 @@ def _window(run: Run, length: int | None, stride: int) -> int:
     if length < 2 or (most and length > most):
         raise UserError(f"length is {length:,}; expected at least 2" + f", and {most:,} at most, which the model takes"
                         * bool(most))
-    sliding.windows(0, length, stride)
+    windows(0, length, stride)
     log.info("windows of %s tokens, %s apart", f"{length:,}", f"{stride:,}")
     return length

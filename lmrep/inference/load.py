@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from lmrep.core.errors import RunFault, UserError
-from lmrep.core.params import unflatten
+from lmrep.core.params import Tree, flatten, unflatten
 from lmrep.core.paths import as_path
 from lmrep.data import tokenizers
 from lmrep.experiment import build, checks, frozen, resolve
@@ -21,10 +21,10 @@ from lmrep.experiment.record import ALL_OBJECTIVES
 from lmrep.inference import evaluate_task
 from lmrep.inference.ensemble import check
 from lmrep.inference.run import Run
-from lmrep.objectives.base import FrozenParts
+from lmrep.objectives.base import FrozenParts, Objective
 from lmrep.storage import averaging, remote_workdir
 from lmrep.storage.checkpoints import Checkpoints
-from lmrep.training.state import with_shared
+from lmrep.training.state import specs_of, with_shared
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +92,16 @@ def load(
     others = tuple(load(as_path(other)) for other in ensemble.split(","))
     check(run, others)
     return Ensemble(directory, step, experiment, tokenizer, model, objective, params, parts, others)
+
+
+def objective_params(run: Run, objective: Objective) -> Tree:
+    """Selects the parameters of an objective; a converted checkpoint may have more, such as a pooler. Raises UserError
+    if one is missing."""
+    needed, params = flatten(specs_of(objective)), flatten(run.params)
+    if missing := sorted(needed.keys() - params.keys()):
+        raise UserError(f"{run.directory} lacks parameters of its objective: {', '.join(missing[:3])}; train them "
+                        f"first, in a run with :init={run.directory}")
+    return unflatten({path: params[path] for path in needed})
 
 
 def with_teachers(run: Run) -> tuple[FrozenParts, str]:

@@ -1,7 +1,12 @@
 """Sliding-window perplexity of raw texts under a network that predicts from left to right."""
 
+import logging
 import math
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
 import jax
@@ -10,10 +15,22 @@ import numpy as np
 
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
-from lmrep.inference.encode import MIN_LENGTH, batch_size, make_batch, one_behind, padded_length
+from lmrep.core.progress import ProgressReporter
+from lmrep.core.sharding import batch_sharding, make_mesh, shardings, use_mesh
+from lmrep.data.characters import add_characters, known_ids
+from lmrep.data.store import tokenize
+from lmrep.data.tokenizers import Tokenizer, keeps_whitespace
+from lmrep.inference.encode import MIN_LENGTH, batch_size, batch_tokens, make_batch, one_behind, padded_length
+from lmrep.inference.load import objective_params
+from lmrep.inference.run import Run
 from lmrep.layers import lm_head
 from lmrep.models.base import Context, Model, model_inputs
 from lmrep.objectives.base import Objective
+from lmrep.training.state import specs_of
+
+BETWEEN_WORDS = re.compile(r"(?<=\S)[ \n](?=\S)")
+
+log = logging.getLogger(__name__)
 
 
 class Perplexity(NamedTuple):
@@ -37,6 +54,84 @@ class Perplexity(NamedTuple):
 
 def _exp(x: float) -> float:
     return math.inf if x > 700 else math.exp(x)
+
+
+def perplexity(run: Run, texts: Iterable[str], length: int, stride: int, characters: int = 0) -> Perplexity:
+    """Computes the perplexity of raw texts under a run that predicts from left to right.
+
+    A text is read in windows of `length` tokens that begin `stride` apart. Each token is predicted once, from at least
+    `length - stride` preceding tokens, or from all of them if there are fewer. The first token is predicted from the
+    token that the run was trained to read before a document (`Run.start_token`); without such a token it is read but
+    not predicted, although its word and bytes count. The end of a document is not predicted. Words and bytes are
+    counted in the raw text: case and white space that the tokenizer drops are not predicted, nor the words that it
+    replaces by [UNK], whose number is logged. Texts without a token to predict are left out.
+
+    Args:
+      run: a run whose objective has `Uses.next_token`.
+      texts: any number, read one by one.
+      length: tokens in a window.
+      stride: 1 to `length - 1`.
+      characters: the characters of all texts, for the estimate of the remaining time; 0 if unknown.
+
+    Raises:
+      UserError: no text gives a token, or the stride is out of range.
+    """
+    counts: Counter[str] = Counter()
+    specials, start = run.tokenizer.vocabulary.specials, run.start_token
+    unknown = run.tokenizer.vocabulary.unknown
+    keep = keeps_whitespace(run.experiment.tokenizer)
+    mesh = make_mesh(data=jax.device_count())
+    tokens = batch_tokens() * mesh.size
+    params = jax.device_put(objective_params(run, run.objective), shardings(specs_of(run.objective), mesh))
+    nll_of = jax.jit(partial(sum_nll, objective=run.objective, model=run.model))
+
+    def sequences() -> Iterator[np.ndarray]:
+        for text in texts:
+            ids = (encode_verbatim(run.tokenizer, text) if run.converted or run.tokenizer.characters
+                   else tokenize.tokenize(run.tokenizer, [text], keep).tokens)
+            counts["characters"] += len(text)
+            if len(ids) + (start is not None) < 2 or not len(ids):
+                counts["left out"] += 1
+                continue
+            counts.update(documents=1, words=len(text.split()), bytes=len(text.encode()), tokens=len(ids),
+                          unknown=int((known_ids(ids, run.tokenizer.vocabulary) == unknown).sum()))
+            yield ids if start is None else np.append(np.array([start], ids.dtype), ids)
+
+    def compute(batch: dict[str, np.ndarray]) -> jax.Array:
+        batch = add_characters(batch, run.tokenizer.vocabulary)
+        return nll_of(params, jax.device_put(batch, batch_sharding(mesh)))
+
+    nll, predicted, reporter = 0.0, 0, ProgressReporter(log.info, characters, every=10)
+    with use_mesh(mesh):
+        for batch_nll, count in sliding_window_nll(
+                compute, sequences(), length, stride, specials.get("pad", 0), tokens, mesh.size):
+            nll, predicted = nll + batch_nll, predicted + count
+            # Some of the texts read so far wait for a full batch.
+            done = predicted / counts["tokens"] * counts["characters"]
+            reporter.report(done, lambda seconds, nll=nll, predicted=predicted: (
+                f"{predicted:,} tokens, loss {nll / predicted:.4g}, {predicted / seconds:,.0f} tokens/s"))
+    if not predicted:
+        raise UserError(f"the text has no token to predict: its {counts['left out']:,} documents give the tokenizer "
+                        "none; give other text")
+    if left_out := counts["left out"]:
+        log.info("%s documents without a token to predict are left out", f"{left_out:,}")
+    if unknown_tokens := counts["unknown"]:
+        log.info("%s of %s tokens are %s; the words that they replace are not predicted, so the perplexity is too low",
+                 f"{unknown_tokens:,}", f"{counts['tokens']:,}", run.tokenizer.tokens[unknown])
+    return Perplexity(nll, predicted, counts["words"], counts["bytes"], counts["documents"])
+
+
+def encode_verbatim(tokenizer: Tokenizer, text: str, most: int = tokenize.CALL_CHARACTERS) -> np.ndarray:
+    """Tokenizes a text with its white space, as published models were trained to read it, to int32[t]. (Corpora are
+    read sentence by sentence, `data/store/tokenize.py`.) A text of more than `most` characters is split where no
+    tokenizer merges: before a space or line break between two words."""
+    cuts = [0]
+    while len(text) - cuts[-1] > most:
+        low, high = cuts[-1] + most // 2, cuts[-1] + most
+        cuts.append(max((space.start() for space in BETWEEN_WORDS.finditer(text, low, high)), default=high))
+    parts = [text[start:end] for start, end in pairwise([*cuts, len(text)])]
+    parts = parts[::-1] if tokenizer.backward else parts
+    return np.concatenate([tokenizer.encode_batch([part])[0] for part in parts])
 
 
 def windows(length: int, window: int, stride: int) -> Iterator[tuple[int, int, int]]:

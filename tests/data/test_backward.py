@@ -9,7 +9,7 @@ from lmrep.data.store import prepare
 from lmrep.data.store.tokenize import tokenize
 from lmrep.data.tokenizers import TOKENIZERS, Config
 from lmrep.data.tokenizers.backward import backward
-from lmrep.inference.evaluate import encode_verbatim
+from lmrep.inference.perplexity import encode_verbatim
 from tests.data.test_tokenizer_properties import LINES, SIZES, trained
 
 READ_FORWARD = sorted(name for name, row in TOKENIZERS.items() if not row.characters)

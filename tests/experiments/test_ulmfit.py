@@ -9,7 +9,7 @@ import lmrep
 from lmrep.core.errors import UserError
 from lmrep.core.params import flatten
 from lmrep.experiment import config as experiments
-from lmrep.inference import evaluate
+from lmrep.inference import perplexity
 from lmrep.interop.checkpoint_config import load_config
 from lmrep.layers.attention import AttentionMask
 from lmrep.models.base import Inputs
@@ -66,7 +66,7 @@ def test_the_perplexity_of_a_backward_model_is_of_the_words_from_the_end(general
     hidden = run.model.encode(run.params["encoder"], inputs).hidden
     logits = run.objective.uses.next_token.logits(run.params, hidden)
     expected = -jax.nn.log_softmax(logits)[0, np.arange(ids.size - 1), ids[0, 1:]].sum()
-    found = evaluate.perplexity(run, [text], length=32, stride=16)
+    found = perplexity.perplexity(run, [text], length=32, stride=16)
     assert (found.tokens, found.words) == (ids.size - 1, 9) and found.nll == pytest.approx(float(expected), rel=1e-5)
     assert "lm_loss" in str(lmrep.evaluate(general / "backward", data_dir=general / "data"))
 

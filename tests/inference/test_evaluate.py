@@ -97,7 +97,7 @@ def test_text_of_one_window_has_the_network_s_loss(run, log_probabilities, text,
     ids = sequence(run, text)
     log_probs = log_probabilities(ids)
     expected = -sum(log_probs[i - 1, ids[i]] for i in range(1, len(ids)))
-    found = evaluate.perplexity(run, [text], LENGTH, stride)
+    found = sliding.perplexity(run, [text], LENGTH, stride)
     assert found.tokens == len(ids) - 1 < LENGTH and found.nll == pytest.approx(expected, rel=1e-5)
 
 
@@ -110,14 +110,14 @@ def test_long_text_has_the_loss_of_its_windows(run, log_probabilities, stride):
         start = stride * max(0, -(-(i + 1 - LENGTH) // stride))
         assert i - start >= min(i, LENGTH - stride)
         expected -= log_probabilities(ids[start:i])[-1, ids[i]]
-    found = evaluate.perplexity(run, [text], LENGTH, stride)
+    found = sliding.perplexity(run, [text], LENGTH, stride)
     assert found.tokens == len(ids) - 1 > 3 * LENGTH and found.nll == pytest.approx(expected, rel=1e-5)
 
 
 def test_texts_are_independent(run):
     texts = ["the red cat sees the dog.", "", "the old horse. " * 30, "   "]
-    alone = [evaluate.perplexity(run, [text], LENGTH, 9) for text in texts if text.strip()]
-    found = evaluate.perplexity(run, iter(texts), LENGTH, 9)
+    alone = [sliding.perplexity(run, [text], LENGTH, 9) for text in texts if text.strip()]
+    found = sliding.perplexity(run, iter(texts), LENGTH, 9)
     assert found.documents == 2
     np.testing.assert_allclose(found, np.sum(alone, axis=0), rtol=1e-5)
 
@@ -127,7 +127,7 @@ def test_uniform_model_has_the_vocabulary_size_as_perplexity(converted, case):
     """Its perplexity is the size of its table, of any text; words and bytes are those of the raw text."""
     uniform = dataclasses.replace(converted, params=jax.tree.map(np.zeros_like, converted.params))
     _, text, words, size = RAW_TEXTS[case]
-    found = evaluate.perplexity(uniform, [text], 16, 5)
+    found = sliding.perplexity(uniform, [text], 16, 5)
     figures, bits = found.figures, found.tokens * np.log2(converted.model.vocab_size)
     assert found.tokens == len(converted.tokenizer.encode(text).ids)  # white space is read as it stands
     assert (found.words, found.bytes, found.documents) == (words, size, 1)
@@ -151,9 +151,9 @@ def test_chunked_tokenization_equals_tokenization_of_the_full_text(run, limit):
     bytes_ = byte_level.train(300, False, lambda: iter([text, "the the cat cat sees sees"]))
     for tokenizer in (run.tokenizer, bytes_):
         ids = tokenizer.encode_batch([text])[0]
-        np.testing.assert_array_equal(evaluate.encode_verbatim(tokenizer, text, limit), ids)
+        np.testing.assert_array_equal(sliding.encode_verbatim(tokenizer, text, limit), ids)
     assert bytes_.decode(ids) == text
-    assert bytes_.decode(evaluate.encode_verbatim(bytes_, "catdog" * 50, limit)) == "catdog" * 50  # cut anywhere
+    assert bytes_.decode(sliding.encode_verbatim(bytes_, "catdog" * 50, limit)) == "catdog" * 50  # cut anywhere
 
 
 # What stands before a document
@@ -182,16 +182,16 @@ def test_start_token_is_that_of_training(tmp_path, specials, format, fields, exp
 def test_first_token_is_not_predicted_without_a_start_token(run, monkeypatch):
     texts = ["the red cat", "the"]
     monkeypatch.setattr(special_tokens, "start_token", lambda stage, vocabulary: None)
-    found = evaluate.perplexity(dataclasses.replace(run), texts, LENGTH, 4)
+    found = sliding.perplexity(dataclasses.replace(run), texts, LENGTH, 4)
     assert (found.tokens, found.words, found.documents) == (2, 3, 1)  # nothing is asked of "the"
 
 
 def test_unknown_tokens_are_reported(run, caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("lmrep"), "propagate", True)
     caplog.set_level(logging.INFO, "lmrep")
-    evaluate.perplexity(run, ["the cat sees the dog."], LENGTH, 4)
+    sliding.perplexity(run, ["the cat sees the dog."], LENGTH, 4)
     assert not caplog.messages
-    evaluate.perplexity(run, ["the \u732b sees the dog \u732b."], LENGTH, 4)
+    sliding.perplexity(run, ["the \u732b sees the dog \u732b."], LENGTH, 4)
     assert len(caplog.messages) == 1 and caplog.messages[0].startswith("2 of 7 tokens are [UNK]; ")
 
 
@@ -281,7 +281,7 @@ def test_long_document_is_never_copied_in_full(run, monkeypatch):
     monkeypatch.setattr(sliding, "_batch", lambda members, length, batch_size, pad: (
         largest.append(length * batch_size) or batch(members, length, batch_size, pad)))
     monkeypatch.setattr(sliding, "sum_nll", lambda params, batch, objective, model: batch["weights"].sum())
-    found = evaluate.perplexity(run, [text], LENGTH, 31)
+    found = sliding.perplexity(run, [text], LENGTH, 31)
     assert found.tokens == found.nll == len(tokenize.tokenize(run.tokenizer, [text]).tokens)
     assert len(largest) > 10 and len({*largest}) == 1 and largest[0] < found.tokens / 10
 
@@ -289,10 +289,10 @@ def test_long_document_is_never_copied_in_full(run, monkeypatch):
 def test_an_objective_that_gives_logits_alone_has_the_same_perplexity(run, log_probabilities):
     """And its loss is not computed, which may read other fields of a batch."""
     text = "the red cat sees the old dog."
-    expected = evaluate.perplexity(run, [text], LENGTH, 31)
+    expected = sliding.perplexity(run, [text], LENGTH, 31)
     uses = run.objective.uses._replace(next_token=run.objective.uses.next_token._replace(nll=None))
     other = dataclasses.replace(run, objective=run.objective._replace(loss=None, uses=uses))
-    found = evaluate.perplexity(other, [text], LENGTH, 31)
+    found = sliding.perplexity(other, [text], LENGTH, 31)
     assert found.nll == pytest.approx(expected.nll, rel=1e-5) and found.tokens == expected.tokens
 
 
