@@ -6,7 +6,9 @@
         --config.data.train=train.jsonl --config.data.validation=test.jsonl
 
 `init` is a run of `experiments/dai_le.py`; without it, an LSTM of the paper's size starts from random parameters. The
-state at the last token goes through a layer of ReLU units. Texts are cut to their first tokens.
+state at the last token goes through a layer of ReLU units. Texts are cut to their first tokens. With
+--config.length=2600 --config.objective.chunks.size=400 all of a text is read, and gradients reach its last 400 tokens;
+linear gain, joint training and word dropout need the vectors of all tokens, and are refused there.
 
 Expected (test error in %, IMDb): LSTM 13.50, from a language model 7.64, from an autoencoder 7.24, the same with linear
 gain 9.17, with joint training 14.70, as reported by the paper and by Dieng et al. (2017). Nothing of this has been run

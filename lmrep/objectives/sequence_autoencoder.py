@@ -104,8 +104,12 @@ def reconstruct(
 
 def predict(params: Tree, batch: Batch, *, model: Model, size: int, k: int = 50) -> dict[str, Array]:
     """Writes each text again: `generated` i32[b, k], always the most probable of the `size` tokens after those before
-    it. Every token takes a pass over the text, so that any network will do."""
+    it. Every token takes a pass over the text, so that any network will do. Raises UserError if the network has too
+    few positions."""
     b, t = batch["tokens"].shape
+    if 0 < model.max_length < t + k:
+        raise UserError(f"{t} positions of texts and {k} tokens to write are more than the model's {model.max_length}; "
+                        "write fewer tokens, or give shorter texts")
     n = (batch["segment_ids"] > 0).sum(1, keepdims=True)
     row = jnp.arange(b)[:, None]
 

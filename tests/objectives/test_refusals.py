@@ -68,6 +68,8 @@ REFUSALS = {  # what is built -> what the message names
         span_corruption, vocabulary=replace(toys.VOCABULARY, specials=toys.SPECIALS | {"eos": 3}, sentinels=(23, 22))),
         ("source",)),
     "a text and its copy that are longer than the positions": (prepare_autoencoder, ("length", "15", "30")),
+    "more to write than there are positions": (
+        lambda: build(sequence_autoencoder).predict({}, toys.batch([toys.example(16, ([5],))]), k=120), ("120", "128")),
     "chunks of a network without a state": (
         lambda: build(sequence_autoencoder, chunk=4), ("objective.chunk", "transformer")),
     "a cache longer than the positions": (lambda: toys.model().state.cache({}, 1, 129), ("129", "128")),
