@@ -13,6 +13,7 @@ import numpy as np
 from lmrep import optimizers
 from lmrep.core.components import check_build, check_built, described, faults_of
 from lmrep.core.errors import UserError
+from lmrep.core.params import Array, Tree, map_paths
 from lmrep.core.progress import ProgressReporter
 from lmrep.core.remote_cache import local_data_dir
 from lmrep.core.vocabulary import Vocabulary
@@ -31,7 +32,7 @@ from lmrep.experiment.config import Experiment, StagePlan
 from lmrep.experiment.record import ALL_FORMATS, ALL_OBJECTIVES, Data
 from lmrep.metrics import COMMON
 from lmrep.models.base import Model
-from lmrep.objectives.base import FrozenParts, Objective
+from lmrep.objectives.base import Batch, Carry, FrozenParts, Metrics, Objective
 from lmrep.objectives.outputs import with_network_losses
 from lmrep.tasks import TASKS, word_features
 from lmrep.tasks.base import collate
@@ -86,7 +87,21 @@ def objective(
         check_build(what, built.loss, ("params", "batch", "key", "carry"), "loss")
         return contracts.checked_predict(built, stage.objective_name) if stage.objective_name in TASKS else built
 
-    return with_network_losses(make, network, stage.microbatches)
+    return without_frozen(with_network_losses(make, network, stage.microbatches), stage.optimizer)
+
+
+def without_frozen(built: Objective, optimizer: optimizers.OptimizerConfig) -> Objective:
+    """Returns the objective with a loss that has no gradient for parameters with multiplier 0. It need not be computed
+    for these, and the gradient's norm is without them."""
+    if 0 not in optimizer.multipliers.values():
+        return built
+    fixed = {path for path, factor in optimizers.rate_factors(optimizer, built.specs).items() if not factor.any()}
+
+    def loss(params: Tree, batch: Batch, key: Array | None, carry: Carry) -> tuple[Array, tuple[Metrics, Carry]]:
+        params = map_paths(lambda path, x: jax.lax.stop_gradient(x) if path in fixed else x, params)
+        return built.loss(params, batch, key, carry)
+
+    return built._replace(loss=loss)
 
 
 def with_data(experiment: Experiment, data: Mapping[str, Iterable], data_dir: Path) -> Experiment:

@@ -2,6 +2,7 @@
 
 import shutil
 
+import jax
 import numpy as np
 import pytest
 
@@ -9,8 +10,9 @@ import lmrep
 from lmrep import optimizers
 from lmrep.core.errors import UserError
 from lmrep.core.params import flatten
+from lmrep.core.sharding import make_mesh
 from lmrep.experiment import config as experiments
-from lmrep.experiment import inspection
+from lmrep.experiment import inspection, shapes
 from lmrep.optimizers.parameters import matches
 from tests import runs
 from tests.cases import slow_after
@@ -90,6 +92,23 @@ def test_inspection_lists_the_rates_of_each_stage(tmp_path):
     assert lines["objective/*"] == ["0.01"] * 4
     assert lines["encoder/layers/1/*"] == ["-", "0.0025", "0.0025", "0.0025"]
     assert lines["encoder/embedding/*"] == ["-", "-", "-", "0.000625"]
+
+
+def test_no_gradient_is_computed_for_what_a_stage_does_not_train():
+    """The gradient of the head alone has less than half of the matrix products."""
+    experiment = experiments.parse(config("gradual", model__width=64, model__embedding=32, objective__dropout=0.0))
+    stages, mesh = shapes.without_data(experiment, tiny.tokenizer().vocabulary, make_mesh(1, 1, 1)), make_mesh(1, 1, 1)
+    products = []
+    for one in (stages[0], stages[-1]):
+        params, batch, objective = one.state.params, shapes.batch(one, mesh), one.stage.objective
+
+        def loss(params, batch, objective=objective):
+            prepared = objective.prepare(None, batch)
+            return objective.loss(params, prepared, jax.random.key(0), objective.carry(len(batch["example"])))[0]
+
+        gradient = jax.jit(jax.grad(loss)).lower(params, batch)
+        products.append(gradient.as_text().count("dot_general"))
+    assert 0 < products[0] < products[1] / 2
 
 
 @pytest.mark.parametrize("way", slow_after(0, ["gradual", "chain_thaw"]))
