@@ -87,7 +87,7 @@ def objective(
         check_build(what, built.loss, ("params", "batch", "key", "carry"), "loss")
         return contracts.checked_predict(built, stage.objective_name) if stage.objective_name in TASKS else built
 
-    return without_frozen(with_network_losses(make, network, stage.microbatches), stage.optimizer)
+    return with_network_losses(make, network, stage.microbatches)
 
 
 def without_frozen(built: Objective, optimizer: optimizers.OptimizerConfig) -> Objective:
@@ -207,7 +207,7 @@ def _stage(
     """Builds one stage; `stage` is of the experiment that the data completed, and `done` the steps before it."""
     experiment, vocabulary = data.experiment, data.tokenizer.vocabulary
     metrics = COMMON | experiment.metrics(stage.objective_name)
-    built = objective(stage, network, vocabulary, frozen)
+    built = without_frozen(objective(stage, network, vocabulary, frozen), stage.optimizer)
     optimizer = optimizers.build(stage.optimizer, built.specs, schedule_steps)
     held_out, limit, struct, score = data.splits.get("validation"), experiment.evaluation.examples or None, {}, None
     if data.records:

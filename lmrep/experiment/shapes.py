@@ -50,7 +50,7 @@ def without_data(experiment: Experiment, vocabulary: Vocabulary | None, mesh: Me
     plans, stages, parts = experiments.resolve_stages(experiment), [], frozen.load(experiment, values=False)
     for i, plan in enumerate(plans):
         network = experiments.build_model(experiment, vocabulary.size, plan, platform(mesh))
-        objective = build.objective(plan, network, vocabulary, parts)
+        objective = build.without_frozen(build.objective(plan, network, vocabulary, parts), plan.optimizer)
         optimizer = optimizers.build(plan.optimizer, objective.specs, experiments.schedule_steps(plans, i))
         stage = Stage(plan.name, plan.steps, objective, optimizer, lambda *_: iter(()), plan.batch_size,
                       plan.microbatches, start=plan.start)
