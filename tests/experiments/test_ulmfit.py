@@ -71,6 +71,13 @@ def test_the_perplexity_of_a_backward_model_is_of_the_words_from_the_end(general
     assert "lm_loss" in str(lmrep.evaluate(general / "backward", data_dir=general / "data"))
 
 
+def test_the_vocabulary_of_the_general_model_can_be_kept(general):
+    argument = f"size=tiny,stage=target,init={general / 'forward'}"
+    own, kept = (load_config(PAGE, argument, overrides) for overrides in ([], [("init_vocabulary", "same")]))
+    assert own.init_vocabulary == "match" and not own.tokenizer.vocab_file and own.model.vocab == 0
+    assert kept.tokenizer.vocab_file == f"{general / 'forward'}/tokenizer"
+
+
 def test_models_of_both_directions_are_not_mixed(general):
     with pytest.raises(UserError, match=r"tokenizer\.direction is 'backward', and config\.init reads text forward"):
         load_config(PAGE, f"size=tiny,stage=target,direction=backward,init={general / 'forward'}")
