@@ -11,8 +11,8 @@ state at the last token goes through a layer of ReLU units. Texts are cut to the
 linear gain, joint training and word dropout need the vectors of all tokens, and are refused there.
 
 Expected (test error in %, IMDb): LSTM 13.50, from a language model 7.64, from an autoencoder 7.24, the same with linear
-gain 9.17, with joint training 14.70, as reported by the paper and by Dieng et al. (2017). Nothing of this has been run
-with this file at the paper's size.
+gain 9.17, with joint training 14.70, as Dieng et al. (2017) report them. Nothing of this has been run with this file at
+the paper's size.
 Cost: the code released later states 1.8 hours for 10,000 steps on a Pascal Titan X.
 
 20 epochs, batches of 64, Adam at 0.0005 after a warm-up over a tenth of the steps, then linear to 0; sequences of 400

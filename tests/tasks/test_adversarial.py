@@ -6,12 +6,16 @@ Where each token occurs once in a text, a change of its vector is one of its row
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from scipy.special import log_softmax
 
 from lmrep.core.errors import UserError
+from lmrep.core.sharding import batch_sharding, make_mesh, use_mesh
 from lmrep.objectives.base import Carry, Keys
 from lmrep.tasks import TASKS, adversarial
+from lmrep.training.state import TrainState, layout
+from lmrep.training.step import compiled_train_step
 from tests.tasks import tiny
 
 RECORDS = [{"text": "cat dog bird tree", "label": "a"}, {"text": "fish horse", "label": "b"},
@@ -100,6 +104,26 @@ def test_a_step_has_finite_gradients_with_dropout_and_validation_is_as_without(n
     validated, (measured, _) = own.objective.loss(own.params, batch, None, Carry())
     assert float(validated) == pytest.approx(float(plain.objective.loss(own.params, batch, None, Carry())[0]))
     assert not {*adversarial.METRICS} & measured.keys()
+
+
+@pytest.mark.slow
+def test_a_step_does_not_depend_on_the_mesh():
+    """With draws, and a label at every position. Here the mesh divides examples and parameters."""
+    own, _ = build(adversarial=adversarial.Config(weight=1.0, virtual=1.0), word_dropout=0.3, linear_gain=True)
+    own.records = tiny.as_records(RECORDS * 3)[:8]
+    batch, optimizer = own.examples().gather(np.arange(8)), optax.sgd(1.0)
+
+    def stepped(*sizes):
+        mesh = make_mesh(*sizes)
+        step = compiled_train_step(own.objective, optimizer, mesh, 8, 0)
+        with use_mesh(mesh):
+            state = TrainState(np.int32(0), own.params, optimizer.init(own.params), own.objective.carry(8))
+            state = jax.device_put(state, layout(own.objective, optimizer, 8, mesh))
+            state, metrics = jax.device_get(step(state, jax.device_put(batch, batch_sharding(mesh))))
+        return state.params, metrics
+
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), stepped(2, 2, 2),
+                 stepped(1, 1, 1))
 
 
 def test_units_and_divergences_are_those_of_their_formulas():
