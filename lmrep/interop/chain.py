@@ -12,9 +12,7 @@ from lmrep.core.errors import UserError
 from lmrep.core.paths import as_path
 from lmrep.experiment import config as experiments
 from lmrep.experiment import page_files
-from lmrep.experiment.resolve import CheckpointFacts, resolve
 from lmrep.interop.checkpoint_config import load_config
-from lmrep.storage.workdir import CONFIG
 
 
 class ChainRun(NamedTuple):
@@ -57,9 +55,9 @@ def runs(config: str | os.PathLike, overrides: Mapping[str, Any], workdir: str |
     parent = str(workdir).rstrip("/")
     parent = remote.as_url(parent) or str(Path(as_path(parent)).absolute())
     directories = {name: f"{parent}/{name}" for name in pages}
-    chain, configs = [], {}
+    chain, planned = [], {}
     for name, (text, changes) in pages.items():
-        earlier = {other: directories[other] for other in configs}
+        earlier = {run.name: run.directory for run in chain}
         try:
             page, _, choices = text.format_map(earlier).partition(":")
         except (KeyError, ValueError, IndexError) as error:
@@ -68,21 +66,8 @@ def runs(config: str | os.PathLike, overrides: Mapping[str, Any], workdir: str |
         given = {path.partition(".")[2]: value for path, value in overrides.items() if path.partition(".")[0] == name}
         chain.append(ChainRun(name, page, choices, tuple((changes | given).items()), directories[name]))
         try:
-            configs[name] = _config(chain[-1], {directories[other]: config for other, config in configs.items()})
+            loaded = load_config(page, choices, chain[-1].texts, directories[name], planned)
+            planned[directories[name]] = experiments.parse(loaded)
         except UserError as error:
             raise UserError(f"run {name} of the chain: {error}") from None
     return chain
-
-
-def _config(run: ChainRun, planned: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Resolves and checks the config of a run. `planned` are the configs of earlier runs by workdir, for those that are
-    not there yet."""
-    config = loading.load(page_files.find(run.file), run.argument)
-    source = config.get("init") or config.get("frozen", {}).get("features")
-    if source in planned and not (Path(source) / CONFIG).is_file():
-        tokenizer = {name: planned[source]["tokenizer"][name] for name in ("name", "vocab_size", "lowercase")}
-        config = resolve(config, run.texts, CheckpointFacts(source, planned[source]["model"], tokenizer))
-    else:
-        config = load_config(run.file, run.argument, run.texts, run.directory)
-    experiments.parse(config)
-    return config.to_dict()

@@ -15,23 +15,27 @@ from lmrep.core.paths import as_path
 from lmrep.data import tokenizers
 from lmrep.experiment import config as experiments
 from lmrep.experiment import fine_tuning, page_files, resolve
-from lmrep.experiment.record import ALL_OBJECTIVES
+from lmrep.experiment.record import ALL_OBJECTIVES, Experiment
 from lmrep.experiment.resolve import CheckpointFacts
 from lmrep.interop import conversion
+from lmrep.interop.huggingface import Family
 from lmrep.interop.huggingface.read import describe, read_network
 from lmrep.interop.init_from import directory_of
+from lmrep.storage.workdir import CONFIG
 from lmrep.tasks import TASKS, heads
 
 
 def load_config(
     file: str | os.PathLike, argument: str = "", overrides: Sequence[tuple[str, str]] = (),
-    workdir: str | os.PathLike | None = None,
+    workdir: str | os.PathLike | None = None, planned: Mapping[str, Experiment] = MappingProxyType({}),
 ) -> ml_collections.ConfigDict:
     """Loads the config of a config file, or of one that comes with the package, with the overrides.
 
     Where `get_config` sets `init`, the config takes network and tokenizer of that checkpoint, and its head if both are
     of one task, before the overrides; where it sets `frozen["features"]` of a task instead, the tokenizer of that one.
     An address of the Hugging Face Hub without a revision is that of the run in `workdir`, if it has a commit there.
+    `planned` are runs that may not have begun, by their workdir; where a config starts from one, the record says what
+    its checkpoint will be.
 
     Raises:
       UserError: as `lmrep.config.loading.load`, `facts` and `lmrep.experiment.resolve.resolve`.
@@ -43,7 +47,11 @@ def load_config(
         source, field = config.get("frozen", {}).get("features"), "features"
     if source and hub.is_address(source):
         source = hub.pinned(source, field, hub.recorded(workdir))
-    config = resolve.resolve(config, overrides, facts(source, task, field) if source else None)
+    if source in planned and not (Path(source) / CONFIG).is_file():
+        known = planned_facts(source, planned[source], task)
+    else:
+        known = facts(source, task, field) if source else None
+    config = resolve.resolve(config, overrides, known)
     for name, path in config.get("frozen", {}).items():  # a run may be resumed from another directory
         config.frozen[name] = remote.as_url(path) or (str(Path(as_path(path)).absolute()) if path else "")
     return config
@@ -90,6 +98,12 @@ def facts(path: str | os.PathLike, task: str = "", field: str = "init") -> Check
     return CheckpointFacts(absolute, dict(network), fields, head)
 
 
+def planned_facts(path: str, experiment: Experiment, task: str = "") -> CheckpointFacts:
+    """Returns what a config takes from a run that has not begun, with a tokenizer that is trained then."""
+    fields = {name: getattr(experiment.tokenizer, name) for name in ("name", "vocab_size", "lowercase", "direction")}
+    return CheckpointFacts(path, dict(experiment.model), fields, _run_head(experiment, task) if task else {})
+
+
 def head_fields(path: Path, task: str, pad: int | None) -> dict[str, Any]:
     """Chooses the fields of a task's config that belong to its head, as they suit the network of a checkpoint."""
     config = TASKS[task].objective.config
@@ -99,13 +113,19 @@ def head_fields(path: Path, task: str, pad: int | None) -> dict[str, Any]:
         left = {"context": "left"} if checkpoint.family.causal else {}
         return {**reading.head, **heads.published(config, checkpoint.family.pretraining.preset), **left, **saved}
     experiment = experiments.read_run(path)[0]
+    return _run_head(experiment, task, conversion.family_of(path, experiment, pad))
+
+
+def _run_head(experiment: Experiment, task: str, family: Family | None = None) -> dict[str, Any]:
+    """Returns `head_fields` for a run, whose network is of a published family or of none."""
     stage = experiments.resolve_stages(experiment)[-1]
     if stage.objective_name == task:
         return {name: value for name, value in dataclasses.asdict(stage.objective).items()
                 if name in conversion.HEAD_FIELDS}
-    family, reading = conversion.family_of(path, experiment, pad), fine_tuning.task_network(task, experiment.model)
+    reading = fine_tuning.task_network(task, experiment.model)
     context = ALL_OBJECTIVES[stage.objective_name].conditions_on(stage.objective)
     if context not in ("both", "left"):  # a task reads both directions, where there are two
         context = reading.head.get("context", "both")
+    config = TASKS[task].objective.config
     published = heads.published(config, family.pretraining.preset) if family else {}
     return {**reading.head, **published, "context": context}

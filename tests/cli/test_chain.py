@@ -125,8 +125,20 @@ def test_a_chain_in_python_takes_files(home, tmp_path):
         lmrep.train(f"{home}/chain.py", tmp_path, data={"train": ["a text"]})
 
 
-def test_the_page_that_adapts_names_runs_that_exist(tmp_path):
-    runs = chain.runs("adapt.py:size=tiny", {"task.data.train": "train.csv"}, tmp_path)
-    assert [run.name for run in runs] == ["pretrain", "adapt", "task"]
-    assert runs[2].argument == f"init={tmp_path}/adapt" and runs[2].overrides == (("data.train", "train.csv"),)
-    assert [*loading.load_chain(page_files.find("adapt.py"), f"init={tmp_path}/bert")] == ["adapt", "task"]
+@pytest.mark.parametrize(("config", "names"), [
+    ("chains/adapt.py:size=tiny", ["pretrain", "adapt", "task"]),
+    ("chains/awd_lstm.py:size=tiny", ["first", "second"]),
+    ("chains/ulmfit.py:size=tiny", ["general", "target", "classifier"]),
+    ("chains/ulmfit.py:direction=both,recipe=released,tokenizer=fastai_v1", [
+        "general", "target", "classifier", "general_backward", "target_backward", "classifier_backward"]),
+])
+def test_the_chains_of_the_package_are_valid(tmp_path, config, names):
+    runs = chain.runs(config, {}, tmp_path)
+    assert [run.name for run in runs] == names
+    assert f"init={tmp_path}/{names[-2]}" in runs[-1].argument
+
+
+def test_a_chain_may_begin_with_a_checkpoint(tmp_path):
+    assert [*loading.load_chain(page_files.find("chains/adapt.py"), f"init={tmp_path}/bert")] == ["adapt", "task"]
+    assert [*loading.load_chain(page_files.find("chains/ulmfit.py"), f"general={tmp_path}/lm")] == [
+        "target", "classifier"]

@@ -125,7 +125,7 @@ def tiny(words: list[str]) -> list[str]:
     if config.startswith("transformer_mt"):  # whose SentencePiece model finds few pieces in few texts
         steps = "--config.steps=2 --config.optimizer.schedule.warmup=1"
         return [*words, *f"{steps} {SIZES.replace('=300', '=90')}".split()]
-    if config.startswith("adapt.py"):  # a chain of runs
+    if config.startswith("chains/"):  # a chain of runs
         return [*words, "--config.adapt.steps=2", "--config.adapt.batch_size=8", "--config.adapt.length=32",
                 "--config.task.epochs=1", "--config.task.length=32"]
     if config.startswith("tasks/"):

@@ -1,6 +1,6 @@
 """Adaptation to a domain before fine-tuning (Gururangan et al., 2020): a chain of runs in one command.
 
-    lmrep train --config=experiments/adapt.py:init=runs/bert,task=classify --workdir=runs/reviews \\
+    lmrep train --config=experiments/chains/adapt.py:init=runs/bert,task=classify --workdir=runs/reviews \\
         --config.adapt.data.files='/data/reviews/*.txt' \\
         --config.task.data.train=/data/train.csv --config.task.data.validation=/data/validation.csv
 
@@ -17,7 +17,7 @@ four domains (its table 3); nothing of this has been run with this file.
 
 In two minutes on two cores, with the documentation that comes with Python, and labelled examples of any kind:
 
-    lmrep train --config=experiments/adapt.py:size=tiny --workdir=runs/chain \\
+    lmrep train --config=experiments/chains/adapt.py:size=tiny --workdir=runs/chain \\
         --config.task.data.train=train.csv --config.task.data.validation=validation.csv
 
 Choices after the colon:
