@@ -10,6 +10,7 @@ from lmrep.core import prng
 from lmrep.core.params import Array, Initializer, ParamSpec, Tree, zeros
 from lmrep.core.sharding import gather_params, map_examples, shard
 from lmrep.layers import dropout, linear
+from lmrep.layers.gradient import with_gradient
 
 GATES = {"lstm": 4, "rnn": 1}  # LSTM: input, forget, cell, output, in this order
 STATES = {"lstm": ("hidden", "cell"), "rnn": ("hidden",)}
@@ -67,15 +68,12 @@ def apply(
     names = sorted(state)
 
     def recur(projected: Array, kernel: Array, real: Array, starts: Array, *values: Array) -> tuple[Array, ...]:
-        step = partial(_step, kernel=kernel.astype(projected.dtype), cell=cell)
         inputs = jax.tree.map(lambda y: y.swapaxes(0, 1), (projected, real, starts))
+        hidden, states = _recur(*inputs, kernel.astype(projected.dtype), dict(zip(names, values, strict=True)), cell,
+                                all_states)
         if all_states:
-            _, states = jax.lax.scan(lambda s, at_t: 2 * (step(s, at_t)[0],), dict(zip(names, values, strict=True)),
-                                     inputs)
             states = {name: value.swapaxes(0, 1) for name, value in states.items()}
-            return states["hidden"].astype(projected.dtype), *(states[name] for name in names)
-        last, hidden = jax.lax.scan(step, dict(zip(names, values, strict=True)), inputs)
-        return hidden.swapaxes(0, 1), *(last[name] for name in names)
+        return hidden.swapaxes(0, 1), *(states[name] for name in names)
 
     # On each device by itself: the gradient of the kernel is summed over devices once, not at every time step.
     by_example, values = ("batch", None), [state[name] for name in names]
@@ -83,6 +81,34 @@ def apply(
     hidden, *last = map_examples(recur, axes, [(0, 2), *((0 if all_states else 4 + i, 2) for i in range(len(values)))],
                                  projected, kernel, real, starts, *values)
     return hidden, dict(zip(names, last, strict=True))
+
+
+def _forward(
+    projected: Array, real: Array, starts: Array, kernel: Array, state: Tree, cell: str, all_states: bool
+) -> tuple[tuple[Array, Tree], tuple]:
+    """Scans arrays [t, b, ...]: ((the outputs, the last state or all), what the gradient needs)."""
+    def scan(projected: Array, state: Tree) -> tuple[Array, Tree]:
+        step = partial(_step, kernel=kernel, cell=cell)
+        inputs = projected, real, starts
+        if all_states:
+            _, states = jax.lax.scan(lambda s, at_t: 2 * (step(s, at_t)[0],), state, inputs)
+            return states["hidden"].astype(projected.dtype), states
+        last, hidden = jax.lax.scan(step, state, inputs)
+        return hidden, last
+
+    (hidden, states), pull = jax.vjp(scan, projected, state)
+    before = jnp.concatenate([state["hidden"].astype(hidden.dtype)[None], hidden[:-1]])
+    return (hidden, states), (pull, jnp.where(starts[..., None], 0, before))
+
+
+def _backward(cell: str, all_states: bool, residuals: tuple, cotangents: tuple[Array, Tree]) -> tuple:
+    """The gradient of the kernel is one product over all time steps, in place of a sum at each step."""
+    pull, before = residuals
+    dprojected, dstate = pull(cotangents)
+    return dprojected, None, None, jnp.einsum("tbd,tbg->dg", before, dprojected), dstate
+
+
+_recur = with_gradient(_forward, _backward, nondiff_argnums=(5, 6))
 
 
 def _step(state: Tree, at_t: tuple[Array, Array, Array], *, kernel: Array, cell: str) -> tuple[Tree, Array]:

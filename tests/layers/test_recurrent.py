@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from lmrep.layers import attention_pooling, char_cnn, recurrent
 from tests.reference import random_params
@@ -31,6 +32,40 @@ def test_skipped_positions_change_nothing_and_segments_are_independent():
         alone = bidirectional(params, X[:, np.array(at)], jnp.ones((1, 2), jnp.int32))
         np.testing.assert_allclose(y[:, at], alone, atol=1e-6)
     assert not y[0, [0, 2, 6]].any()
+
+
+@pytest.mark.parametrize("all_states", [False, True])
+@pytest.mark.parametrize("cell", ["lstm", "rnn"])
+def test_the_gradient_equals_that_of_each_time_step_by_itself(cell, all_states):
+    """Of kernel, input and state, with padding and a segment that starts anew."""
+    rng = np.random.default_rng(4)
+    params = random_params(recurrent.specs(4, 3, recurrent.uniform(1.0), cell), seed=4)
+    x, segments = rng.normal(size=(2, 7, 4)).astype(np.float32), jnp.array([[1, 1, 0, 2, 2, 0, 0], [1] * 7])
+    real, starts = segments > 0, recurrent.segment_starts(segments)
+    state = {name: rng.normal(size=(2, 3)).astype(np.float32) for name in recurrent.STATES[cell]}
+    weights = rng.normal(size=(2, 7, 3))
+
+    def total(hidden, states):
+        return (hidden * weights).sum() + sum((value**2).sum() for value in states.values())
+
+    def ours(params, x, state):
+        return total(*recurrent.apply(params["input"], params["recurrent"]["kernel"], x, state, cell=cell, real=real,
+                                      starts=starts, all_states=all_states))
+
+    def expected(params, x, state):
+        projected, outputs, states = x @ params["input"]["kernel"] + params["input"]["bias"], [], []
+        for t in range(7):
+            before = {name: jnp.where(starts[:, t, None], 0, value) for name, value in state.items()}
+            gates = projected[:, t] + before["hidden"] @ params["recurrent"]["kernel"]
+            after = recurrent.CELLS[cell](gates, before)
+            state = {name: jnp.where(real[:, t, None], after[name], value) for name, value in state.items()}
+            outputs.append(state["hidden"])
+            states.append(state)
+        every = {name: jnp.stack([each[name] for each in states], 1) for name in state}
+        return total(jnp.stack(outputs, 1), every if all_states else state)
+
+    found, theirs = (jax.jit(jax.grad(f, argnums=(0, 1, 2)))(params, x, state) for f in (ours, expected))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6 * np.abs(b).max()), found, theirs)
 
 
 def test_attention_pooling_is_an_average_of_each_texts_own_tokens():
