@@ -20,7 +20,8 @@ class TokenizedText(Encoding):
     def word_offsets(self) -> list[tuple[int, int]]:
         """For each word, the range [start, end) of its characters."""
         starts, ends = word_boundaries(self.words)
-        return [(self.offsets[a][0], self.offsets[b - 1][1]) for a, b in zip(starts, ends, strict=True)]
+        # A backward tokenizer gives the last token of a word first.
+        return [(min(self.offsets[a:b])[0], max(self.offsets[a:b])[1]) for a, b in zip(starts, ends, strict=True)]
 
 
 def tokenize_text(

@@ -7,6 +7,7 @@ from lmrep.core.errors import UserError
 from lmrep.data import corpora, tokenizers
 from lmrep.data.store import prepare
 from lmrep.data.store.tokenize import tokenize
+from lmrep.data.tokenized_text import tokenize_text
 from lmrep.data.tokenizers import TOKENIZERS, Config
 from lmrep.data.tokenizers.backward import backward
 from lmrep.inference.perplexity import encode_verbatim
@@ -56,6 +57,13 @@ def test_words_begin_at_their_last_token():
     reverse = backward(forward).vocabulary
     np.testing.assert_array_equal(reverse.ends_word, flags.starts_word)
     assert reverse.starts_word is None and flags.ends_word is None
+
+
+def test_a_word_of_several_tokens_has_its_characters():
+    text = " ".join(LINES[:2])
+    one, other = (tokenize_text(text, each) for each in (trained("wordpiece"), backward(trained("wordpiece"))))
+    assert len(one.tokens) > len(one.word_offsets) and other.word_offsets == one.word_offsets[::-1]
+    assert {text[start:end] for start, end in one.word_offsets} >= {"Caf\u00e9"}
 
 
 def test_a_corpus_has_a_store_for_each_direction(tmp_path):
