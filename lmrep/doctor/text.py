@@ -204,8 +204,8 @@ def examples(
         for stage in stages:
             plan = build.plan(stage.plan, store, experiment.seed, Path(directory))
             plan.gather(np.zeros(1, np.int64))
-            labelled = "pair_label" in ALL_OBJECTIVES[stage.plan.objective_name].batch_fields(stage.plan.objective)
-            if labelled and plan.examples >= PAIRS:
+            paired = "pair_label" in ALL_OBJECTIVES[stage.plan.objective_name].batch_fields(stage.plan.objective)
+            if paired and plan.examples >= PAIRS:
                 try:
                     build.check_pairs(plan, stage.plan.objective_name, stage.plan.format_name)
                 except UserError as error:
