@@ -26,6 +26,8 @@ On two cores, in minutes, on the documentation that comes with Python:
 
     lmrep train --config=experiments/dai_le.py:size=tiny --workdir=runs/autoencoder-tiny
 
+The documentation is small: the loss of training falls to 2.9, and the perplexity of held-out text from 2,049 to 102.
+
 size=tiny sets steps=400, batch_size=32, length=64, vocab_size=2048, learning_rate=0.01, layers=1, width=256 and
 embedding=128.
 
