@@ -72,7 +72,10 @@ class Config(Classes, networks.TextConfig):
 
 def check(c: Config) -> None:
     """Raises UserError where the label cannot be predicted at every position."""
-    if adversarial.is_used(c.adversarial) and c.network == networks.BCN:
+    if adversarial.is_used(c.adversarial) and c.chunks.size:
+        raise UserError(f"config.objective.adversarial changes the vectors of tokens, and config.objective.chunks.size "
+                        f"is {c.chunks.size}; set one of the two to its default")
+    if adversarial.is_used(c.adversarial) and c.network in (networks.BCN, networks.ULMFIT):
         raise UserError(f"config.objective.adversarial changes vectors, and config.objective.network is {c.network}, "
                         "whose statistics are those of texts as they are; choose another network, or set the weights "
                         "to 0")

@@ -11,7 +11,7 @@ from lmrep.data import records
 from lmrep.data.records import Record
 from lmrep.experiment import config as experiments
 from lmrep.models.chunks import Chunks
-from lmrep.tasks import TASKS, distillation, frozen_features
+from lmrep.tasks import TASKS, adversarial, distillation, frozen_features
 from tests import runs
 from tests.tasks import tiny
 from tests.tasks.examples import BILSTM, EXAMPLES, PART, SIZES, encoder, made
@@ -52,6 +52,12 @@ TINY = {
     "chunks of every position": ("classification", None, {
         "model": "lstm", "context": "left", "chunks": Chunks(4), "linear_gain": True}, ("chunks.size", "linear_gain")),
     "words left out of a transformer": ("classification", None, {"word_dropout": 0.1}, ("word_dropout", "awd_lstm")),
+    "adversarial changes of chunks": ("classification", None, {
+        "model": "lstm", "context": "left", "chunks": Chunks(4), "adversarial": adversarial.Config(weight=1.0)}, (
+        "config.objective.adversarial", "chunks.size is 4")),
+    "adversarial changes below batch normalization": ("classification", None, {
+        "model": "lstm", "context": "left", "network": "ulmfit", "adversarial": adversarial.Config(weight=1.0)}, (
+        "config.objective.adversarial", "network is ulmfit")),
     "chunks of words": ("word_in_context", None, {"model": "lstm", "context": "left", "chunks": Chunks(4)}, (
         "chunks.size", "words")),
     "language model of both sides": ("classification", None, {"auxiliary": 0.5}, (
