@@ -10,11 +10,10 @@ other workdirs, the models read documents from their end; the paper averages the
 The second model has the vocabulary of its own texts: words that the first model knows have their vectors, others start
 from the mean vector. Without init, it starts from random values.
 
-Text is preprocessed as in fastai, by the paper's scripts or by fastai 1.0, which needs spaCy (the
-extra `fastai`). Batches have 64 sequences of about 70
-tokens (lengths=normal); Adam's second decay rate is .99, and weight decay 1e-7. The slanted triangular learning rates
-rise from 1/32 of the peak to the peak for a tenth of the steps, and fall to 1/32. The recipes of the paper and of the
-released scripts:
+Text is preprocessed as in fastai, by the paper's scripts or by fastai 1.0, which needs spaCy (the extra `fastai`).
+Batches have 64 sequences of about 70 tokens (lengths=normal); Adam's second decay rate is .99, and weight decay 1e-7.
+The slanted triangular learning rates rise from 1/32 of the peak to the peak for a tenth of the steps, and fall to 1/32.
+The recipes of the paper and of the released scripts:
 
     recipe    betas[0]  rate of the table and layers 0, 1, 2, in the second stage
     paper          0.7  1/2.6^3, 1/2.6^2, 1/2.6, 1, the table below all layers
