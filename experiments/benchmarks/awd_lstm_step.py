@@ -7,6 +7,7 @@ Both train the network of `experiments/awd_lstm.py` on the same batches of the P
 dropouts, the penalties of activations, states carried from batch to batch, clipping, weight decay and SGD. lmrep's step
 is that of `lmrep train`, whose optimizer also keeps the averages of NT-ASGD. PyTorch's has `nn.LSTM`, whose recurrent
 weights get a new mask in every step, as in the released code. Rounds alternate. The lengths of batches do not vary.
+Beside other programs, set OMP_WAIT_POLICY=passive: threads of PyTorch that wait take the cores otherwise.
 """
 
 import argparse
