@@ -157,7 +157,7 @@ def for_task(
     if source.objective.get("name") == objective["name"]:
         _check_head(source, objective)
     params = dict(source.params)
-    for target, old in initial.items():
+    for target, old in ({} if objective.get("hidden") else initial).items():  # hidden: a layer of another width
         for path, value in source.params.items():
             if path.startswith(f"{old}/"):
                 params.setdefault(target + path.removeprefix(old), value)

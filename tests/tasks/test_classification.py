@@ -310,8 +310,8 @@ SOURCE = init_from.SourceCheckpoint(
 INITIAL = {"objective/classification/dense": "objective/pair/pooler"}
 
 
-def started(labels=("a", "b"), new=False, source=SOURCE):
-    found = init_from.for_task(source, INITIAL, {"name": "classification", "labels": labels}, new)
+def started(labels=("a", "b"), new=False, source=SOURCE, **fields):
+    found = init_from.for_task(source, INITIAL, {"name": "classification", "labels": labels, **fields}, new)
     return {path: float(value[0]) for path, value in found.params.items() if not path.startswith("objective/pair")}
 
 
@@ -320,6 +320,7 @@ def test_a_head_starts_from_the_pooler_and_from_a_head_for_the_same_classes():
                          "objective/classification/out/kernel": 3}
     both = SOURCE._replace(params=SOURCE.params | {"objective/classification/dense/kernel": np.full(1, 4.0)})
     assert started(source=both)["objective/classification/dense/kernel"] == 4
+    assert "objective/classification/dense/kernel" not in started(hidden=5)  # a pooler has another width
 
 
 def test_a_new_head_takes_nothing_but_the_network():
