@@ -162,7 +162,7 @@ def test_parts_by_type(folder, tmp_path):
 
     def part(path, values=True):
         experiment = experiments.parse(student(folder, **{"frozen.teacher": str(path)}))
-        return frozen._part("teacher", str(path), experiment, values)
+        return frozen._part("teacher", str(path), experiment.execution, values, teacher=True)
 
     run, published, vectors = map(part, (folder / "teacher", tmp_path / "published", tmp_path / "vectors.txt"))
     assert run.objective.name == published.objective.name == "masked"
