@@ -18,13 +18,13 @@ from lmrep.experiment.config import model_def
 from lmrep.experiment.record import AUTO, UNKNOWN_STEPS, Experiment
 from lmrep.layers.stack import Execution
 from lmrep.models import MODELS
+from lmrep.objectives import OBJECTIVES
 from lmrep.optimizers import OPTIMIZERS
 from lmrep.tasks import TASKS
 from lmrep.tasks.known import KNOWN
 
 UPDATES = 1500  # of fine-tuning at least, in as many epochs as that takes
 EPOCHS = (3, 30)  # at least and at most
-RATE = 0.4  # of masks: more targets a batch (Wettig et al., 2023)
 LENGTH = 128  # tokens of a sequence in pretraining, at most
 
 
@@ -88,8 +88,8 @@ def _budget_fields(config: ml_collections.ConfigDict, row: Numbers | None) -> Ma
     if config.optimizer.name == "adamw":
         values |= {"optimizer.learning_rate": row.pretraining_rate, "optimizer.betas": (0.9, 0.98),
                    "optimizer.bias_correction": True}
-    if config.objective.name == "masked":
-        values["objective.rate"] = RATE
+    changes = getattr(OBJECTIVES[config.objective.name].config, "small_budget", {})
+    values |= {f"objective.{name}": value for name, value in changes.items()}
     for name in model_def(config.model.to_dict()).dropout_fields:
         if type(config.model[name]) is float:
             values[f"model.{name}"] = 0.0

@@ -43,7 +43,7 @@ def with_pointer(objective: Objective, model: Model, stage: StagePlan, pointer: 
       UserError: the objective is not `causal`, or no state continues from example to example.
     """
     contiguous = ALL_FORMATS[stage.format_name].contiguous(stage.format)
-    if objective.name != "causal" or not model.state.carry or not contiguous:
+    if not isinstance(stage.objective, causal.Config) or not model.state.carry or not contiguous:
         raise UserError("a pointer needs a run that predicts from left to right with a state that continues from "
                         f"example to example; this one has objective {objective.name!r}, network {model.name!r} and "
                         f"format {stage.format_name!r}, whose examples {'' if contiguous else 'do not '}continue each "

@@ -7,8 +7,11 @@ continue each other: XLNet's ablation "DAE + Transformer-XL".
 The masking rule is `masking.mask_example`, by default BERT's.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -28,6 +31,9 @@ from lmrep.objectives.uses import NetworkUse
 @dataclass(frozen=True)
 class Config(masking.Config):
     """The settings of the masks, and of the sentence-pair objective."""
+
+    # what `budget` sets for small networks: more targets a batch (Wettig et al., 2023)
+    small_budget: ClassVar[Mapping[str, Any]] = MappingProxyType({"rate": 0.4})
 
     sentence_pair: bool = setting(False, "whether the label of a sentence pair is predicted too (NSP or SOP, by the "
                                   "format)")
