@@ -44,6 +44,7 @@ def test_gather_matches_examples_built_token_by_token(name, seed, random_store):
     numbers = rng.integers(0, plan.examples, 40)
     batch = plan.gather(numbers)
     batch.pop("following", None)  # of contiguous plans; `test_formats_stream.py` has it
+    assert np.all(batch.pop("rate_factor", 1) == 1)  # of windows, whose examples all have `length` tokens
     for i, number in enumerate(numbers):
         expected = example_by_hand(plan, int(number))
         assert set(expected) == set(batch)
