@@ -33,8 +33,9 @@ def sums(mask: Array, **values: Array) -> Metrics:
 def with_network_losses(make: Callable[[Model], Objective], model: Model, microbatches: int) -> Objective:
     """Builds an objective by `make`, and adds the losses of the network to its loss in training.
 
-    Such a loss is the mean over a microbatch (`Encoded.losses` of every call of `encode` or `State.read` with a key),
-    and microbatches count the same. It is measured as `NETWORK` plus its name. Frozen networks and generators add none.
+    Such a loss is the mean over a microbatch, of all calls of `encode` and `State.read` with a key together
+    (`Encoded.losses`), and microbatches count the same. It is measured as `NETWORK` plus its name. Frozen networks and
+    generators add none.
     """
     terms: list[tuple[str, NetworkLoss]] = []  # the losses of the call that is being traced
 
@@ -54,10 +55,11 @@ def with_network_losses(make: Callable[[Model], Objective], model: Model, microb
     ) -> tuple[Array, tuple[Metrics, Carry]]:
         terms.clear()
         total, (metrics, carry) = checked_loss(objective.loss(params, batch, key, carry))
-        for name, term in terms:
-            total += term.weight * term.sum / jnp.maximum(term.count, 1) / microbatches
-            summed, count = metrics.get(NETWORK + name, (0, 0))
-            metrics = metrics | {NETWORK + name: (summed + term.sum, count + term.count)}
+        for name in dict.fromkeys(name for name, _ in terms):
+            calls = [term for other, term in terms if other == name]
+            summed, count = sum(term.sum for term in calls), sum(term.count for term in calls)
+            total += calls[0].weight * summed / jnp.maximum(count, 1) / microbatches
+            metrics = metrics | {NETWORK + name: (summed, count)}
         terms.clear()
         return total, (metrics, carry)
 

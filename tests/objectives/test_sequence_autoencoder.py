@@ -7,11 +7,12 @@ import pytest
 from scipy.special import expit, log_softmax
 
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.models import lstm, transformer
+from lmrep.models import awd_lstm, lstm, transformer
 from lmrep.models.base import Context, model_inputs
 from lmrep.objectives import sequence_autoencoder
 from lmrep.objectives.base import Carry, Keys
 from lmrep.objectives.capabilities import Reconstruct
+from lmrep.objectives.outputs import with_network_losses
 from tests import reference
 
 V, T = 23, 6
@@ -92,6 +93,21 @@ def test_no_gradient_is_passed_from_a_chunk_to_the_one_before():
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6), found, expected)
     whole = jax.grad(lambda params: build()[1].loss(params, batch, None, Carry())[0])(params)
     assert not np.allclose(found["encoder"]["embedding"]["token"], whole["encoder"]["embedding"]["token"], atol=1e-4)
+
+
+def test_losses_of_the_network_do_not_grow_with_the_number_of_chunks():
+    """`ar` is a mean over all positions, and so the same in one chunk and in several."""
+    dropout = dict.fromkeys(awd_lstm.DROPOUT, 0.0)
+    network = awd_lstm.build(awd_lstm.Config(vocab=V, width=8, layers=2, embedding=6, ar=3.0, tar=0.0, **dropout))
+    totals = []
+    for chunk in (0, 4):
+        objective = with_network_losses(lambda model, chunk=chunk: build(model, chunk=chunk)[1], network, 1)
+        params = reference.random_params(objective.specs, seed=2)
+        total, (metrics, _) = objective.loss(params, objective.prepare(KEYS, BATCH), jax.random.key(3), Carry())
+        loss, ar = (float(np.divide(*metrics[name])) for name in ("reconstruction_loss", "network_ar"))
+        assert float(total) == pytest.approx(loss + 3 * ar, rel=1e-5) and ar > 0
+        totals.append(float(total))
+    assert totals[0] == pytest.approx(totals[1], rel=1e-5)
 
 
 @pytest.mark.parametrize("network", ["lstm", "transformer"])
