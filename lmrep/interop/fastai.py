@@ -196,7 +196,10 @@ def to_published(
                         "fastai_paper")
     trained = {path: np.asarray(value) for path, value in flatten(jax.device_get(trainable(run.params))).items()}
     version = "0.7" if isinstance(run.tokenizer, vocabularies.FastaiPaper) else "1.0"
-    known, kept = names(config, version, BIAS in trained), {}
+    # fastai 1.0 loads no file without the weights after dropout, though it computes them again.
+    known, kept = names(config, version, BIAS in trained), {
+        f"0.rnns.{i}.module.weight_hh_l0": trained[f"encoder/layers/{i}/{TENSORS['weight_hh_l0_raw']}"].T
+        for i in range(config.layers if version == "1.0" else 0)}
     if (source / FOLDER / RECORD).exists():
         record = json_files.read(Record, source / FOLDER / RECORD) or {"names": []}
         both = names(config, "0.7", True) | names(config, "1.0", True)

@@ -85,6 +85,8 @@ def test_a_trained_run_becomes_files_of_fastai(tmp_path):
     np.testing.assert_array_equal(tensors["1.decoder.weight"], params["encoder/embedding/token"])
     np.testing.assert_array_equal(tensors["1.decoder.bias"], params["objective/causal/bias"])
     np.testing.assert_array_equal(tensors["0.rnns.1.weight_hh_l0_raw"], params["encoder/layers/1/recurrent/kernel"].T)
+    assert tensors.keys() == tensors_of("1.0").keys()  # fastai refuses a file that lacks one
+    np.testing.assert_array_equal(tensors["0.rnns.1.module.weight_hh_l0"], tensors["0.rnns.1.weight_hh_l0_raw"])
     lmrep.convert(tmp_path / "out", tmp_path / "back")
     back = lmrep.load(tmp_path / "back")
     assert back.tokenizer.backward and back.tokenizer.tokens == run.tokenizer.tokens
