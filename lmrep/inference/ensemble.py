@@ -11,11 +11,17 @@ from lmrep.data.records.encoding import Units
 from lmrep.experiment.config import stage_at
 from lmrep.tasks.base import Outputs, mean_by_example
 
-# outputs of a text that are averaged -> to what and back
-SCALES = {
-    "log_probabilities": (lambda y: np.exp(y - np.logaddexp.reduce(y, -1, keepdims=True)), np.log),
-    "logits": (lambda y: np.exp(-np.logaddexp(0, -y)), lambda p: np.log(p) - np.log1p(-p)),  # of several labels
-    "value": (lambda y: y, lambda y: y),
+
+def _log_mean(y: np.ndarray) -> np.ndarray:
+    """Returns log(mean(exp(y))) over the first axis."""
+    return np.logaddexp.reduce(y, 0) - np.log(len(y))
+
+
+# outputs of a text, of all runs [r, ...] -> their mean: of probabilities, or of numbers
+MEANS = {
+    "log_probabilities": lambda y: _log_mean(y - np.logaddexp.reduce(y, -1, keepdims=True)),
+    "logits": lambda y: _log_mean(-np.logaddexp(0, -y)) - _log_mean(-np.logaddexp(0, y)),  # of several labels
+    "value": lambda y: y.mean(0),
 }
 
 
@@ -54,12 +60,10 @@ def averaged(parts: Sequence[tuple[Units, Outputs]], examples: int, task: str) -
 
     arrays = parts[0][1].arrays
     of_texts = all(np.ndim(values[0]) < 2 and len({*map(np.shape, values)}) == 1 for values in arrays.values())
-    if not arrays.keys() <= SCALES.keys() or not of_texts:
+    if not arrays.keys() <= MEANS.keys() or not of_texts:
         raise UserError(f"an ensemble averages the predictions for whole texts, and task {task!r} has others; leave "
                         "ensemble out")
-    found, means = [by_record(units, outputs.arrays) for units, outputs in parts], {}
-    for name in arrays:
-        to, back = SCALES[name]
-        means[name] = back(np.mean([to(each[name]) for each in found], 0))
+    found = [by_record(units, outputs.arrays) for units, outputs in parts]
+    means = {name: MEANS[name](np.stack([each[name] for each in found])) for name in arrays}
     return parts[0][0]._replace(example=np.arange(examples)), Outputs({
         name: [*values] for name, values in means.items()})

@@ -34,6 +34,15 @@ def test_labels_of_a_text_are_averaged_as_probabilities_and_numbers_as_they_are(
     assert arrays["logits"][0] == pytest.approx(np.log(0.4 / 0.6)) and arrays["value"][0] == pytest.approx(0.4)
 
 
+def test_certain_predictions_stay_finite():
+    """In float64, 1 - sigmoid(40) and exp(-800) are 0."""
+    parts = [(units(0), Outputs({"logits": [np.array([y, -y])], "log_probabilities": [np.array([0.0, -20 * y])]}))
+             for y in (40.0, 50.0)]
+    arrays = ensemble.averaged(parts, 1, "multilabel")[1].arrays
+    np.testing.assert_allclose(arrays["logits"][0], [40 + np.log(2), -40 - np.log(2)], atol=1e-4)
+    np.testing.assert_allclose(arrays["log_probabilities"][0], [0, -800 - np.log(2)], atol=1e-4)
+
+
 def test_predictions_of_words_are_refused():
     with pytest.raises(UserError, match="whole texts, and task 'tagging'"):
         ensemble.averaged([(units(0), Outputs({"log_probabilities": [np.zeros((3, 2))]}))] * 2, 1, "tagging")
