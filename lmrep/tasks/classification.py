@@ -209,6 +209,12 @@ def build(
 ) -> Objective:
     """Builds the objective of a classifier."""
     built = _build(c, model, vocabulary, frozen)
+    if adversarial.is_used(c.adversarial):
+        def prepare_unpacked(keys: Keys, batch: Batch) -> Batch:
+            adversarial.check_unpacked(batch)
+            return prepare(keys, batch)
+
+        built = built._replace(prepare=prepare_unpacked)
     return built._replace(prepare=linear_gain.preparing(built.prepare)) if c.linear_gain else built
 
 

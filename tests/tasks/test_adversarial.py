@@ -142,3 +142,11 @@ def test_a_network_or_statistics_that_cannot_be_changed_are_refused():
     definition = TASKS["classification"].objective
     with pytest.raises(UserError, match=r"adversarial changes vectors, and config.objective.network is bcn"):
         definition.check(definition.config(network="bcn", adversarial=adversarial.Config(virtual=1.0)))
+
+
+@pytest.mark.parametrize("gain", [False, True])
+def test_packed_texts_are_refused(gain):
+    own = tiny.Tiny("classification", RECORDS, model="lstm", form={"packed": True}, context="left", linear_gain=gain,
+                    adversarial=adversarial.Config(weight=1.0))
+    with pytest.raises(UserError, match=r"adversarial changes the vectors of one text, and config.format.packed"):
+        own.objective.prepare(Keys(None, None), own.examples().gather(np.arange(1)))
