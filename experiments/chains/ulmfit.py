@@ -27,7 +27,7 @@ Choices after the colon:
     direction  forward; backward: the three runs of backward models alone; both
     recipe     paper; released: the scripts of the authors
     tokenizer  fastai_paper; fastai_v1
-    size       base; tiny: two narrow layers
+    size       base; tiny: two narrow layers, and five epochs of the classifier
     data       text of the language models: files, or as in bert.py
     task       files (--config.classifier.data.train), imdb or trec, with their folder in `labelled`
     labelled   the folder with the published files of the task
@@ -62,9 +62,10 @@ def get_chain(argument=""):
         if not chosen.general:
             runs[f"general{suffix}"] = page("ulmfit.py", **shared | {"recipe": ""})
         runs[f"target{suffix}"] = page("ulmfit.py", stage="target", init=general, **shared)
-        runs[f"classifier{suffix}"] = page(
-            "tasks/ulmfit.py", init=f"{{target{suffix}}}", recipe=RECIPES[chosen.recipe],
+        classifier = page(
+            "tasks/ulmfit.py", init=f"{{target{suffix}}}", recipe=RECIPES[chosen.recipe], size=shared["size"],
             task="" if chosen.task == "files" else chosen.task, data=chosen.labelled)
+        runs[f"classifier{suffix}"] = (classifier, {"epochs": 5.0} if chosen.size == "tiny" else {})
     return runs
 
 

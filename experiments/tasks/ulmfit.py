@@ -69,8 +69,8 @@ def get_config(argument=""):
             config.optimizer.update(EQUAL)
     tiny = "size=tiny" in rest
     config.length = 512 if tiny else 4096
-    if config.model.name == "awd_lstm" and not tiny:
-        config.model.update(DROPOUT)
+    if config.model.name == "awd_lstm":
+        config.model.update(dict.fromkeys(DROPOUT, 0.0) if tiny else DROPOUT)
     if config.init or config.model.name in ("awd_lstm", "lstm"):
         config.objective.chunks.update({"size": 70, "kept": 1400})
     config.objective.update({"start_of_text": True, "end_of_text": False})

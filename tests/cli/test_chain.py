@@ -138,6 +138,13 @@ def test_the_chains_of_the_package_are_valid(tmp_path, config, names):
     assert f"init={tmp_path}/{names[-2]}" in runs[-1].argument
 
 
+def test_the_classifier_of_the_tiny_chain_is_small(tmp_path):
+    run = chain.runs("chains/ulmfit.py:size=tiny", {}, tmp_path)[-1]
+    assert dict(run.overrides) == {"epochs": 5.0}
+    config = loading.load(page_files.find(run.file), run.argument)
+    assert config.length == 512 and {config.model[name] for name in config.model if "dropout" in name} == {0.0}
+
+
 def test_a_chain_may_begin_with_a_checkpoint(tmp_path):
     assert [*loading.load_chain(page_files.find("chains/adapt.py"), f"init={tmp_path}/bert")] == ["adapt", "task"]
     assert [*loading.load_chain(page_files.find("chains/ulmfit.py"), f"general={tmp_path}/lm")] == [
