@@ -11,9 +11,11 @@ starts from the table and the LSTM.
 
 The numbers of recipe=paper are those that summaries of the paper report; this file was written without its text. Those
 of recipe=released are of the code that its authors published later (adversarial_text in tensorflow/models). It drops
-punctuation and unknown words, trains with 1,024 sampled words, has dropout on the vectors of words alone, and
-multiplies the rate by 0.9999 at each step. Here punctuation marks are words, unknown words are <unk>, the softmax is
-full, dropout acts on the output too, and the rate decays linearly. recipe=paper has this optimizer too.
+punctuation and unknown words, trains with 1,024 sampled words, normalizes the table of words and clips the gradient
+without it, has dropout on the vectors of words alone, and multiplies the rate by 0.9999 at each step. Here punctuation
+marks are words, unknown words are <unk>, the softmax is full, the table is not normalized, the whole gradient is
+clipped, dropout acts on the output too, and the rate decays linearly. recipe=paper has this optimizer too. Summaries
+also report that the paper clips the states of cells, which is not done here.
 
     recipe    embedding  width  batch    steps
     paper           512   1024    128  500,000

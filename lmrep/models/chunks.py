@@ -27,8 +27,8 @@ class Chunks:
                         "between chunks; 0: it is read at once", at_least=0)
     counted_from: str = setting("end", "where chunks are counted from: the end of a text, so that its last chunk is "
                                 "full, or the start", choices=("end", "start"))
-    kept: int = setting(0, "the last tokens of a text that its maximum and mean are over, and that gradients reach; 0: "
-                        "all", at_least=0)
+    kept: int = setting(0, "the last tokens of a text that its maximum and mean are over; gradients reach the chunks "
+                        "that have them; 0: all", at_least=0)
 
 
 def read(

@@ -36,7 +36,7 @@ class Head:
     bias: bool = setting(True, "whether the output layer has a bias; GPT-2's has none")
     end_of_text: bool = setting(True, "context left: an end-of-text token after each text, which stands for it; where "
                                 "there is none (GPT-2), the last token of the text does")
-    start_of_text: bool = setting(False, "context left: that token before each text, as fastai's xxbos")
+    start_of_text: bool = setting(False, "context left: an end-of-text token before each text, as fastai's xxbos")
 
 
 # family of presets -> the fields that its published systems set to other values than the defaults

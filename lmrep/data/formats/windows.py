@@ -7,7 +7,7 @@ has as many batches and a step's window is computed from its number.
 
 As in the released code, the stream is split into as many columns of equal size as a batch has examples, what is left
 over is dropped, each example reads the next window of its column, and every epoch starts where the columns begin.
-Some windows are longer by a token, so that the last ends with the column.
+Windows are longer, where needed, by about as many tokens each, so that the last ends with the column.
 
 A batch is padded to a multiple of 8, so that few lengths are compiled. Evaluation reads examples of `length`.
 """
@@ -93,8 +93,8 @@ class WindowPlan(Plan):
 
 @functools.lru_cache(maxsize=8)
 def window_lengths(size: int, length: int) -> np.ndarray:
-    """Returns the lengths int64[w] of the windows that a column of `size` tokens is split into, in no random order.
-    They add up to `size`."""
+    """Returns the lengths int64[w] of the windows that a column of `size` tokens is split into, in a fixed order. They
+    add up to `size`."""
     def quantiles(base: float, count: int) -> list[int]:
         normal = NormalDist(base, DEVIATION)
         return [max(LEAST, int(normal.inv_cdf((i + 0.5) / count))) for i in range(count)]
