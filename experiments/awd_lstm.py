@@ -41,8 +41,8 @@ On two cores, in minutes, on the documentation that comes with Python:
     lmrep train --config=experiments/awd_lstm.py:size=tiny --workdir=runs/awd-tiny
 
 Its 2,048 words are split at white space, and others are <unk>. Averages begin at step 220; the perplexity of held-out
-text falls from 2,049 to 111, and in a second training (`size=tiny,training=second,init=runs/awd-tiny`) to 88. Of the
-test split it is 96.5 then, and 81.1 with a cache pointer (--batch_size=1 --pointer_window=500 --pointer_theta=0.5).
+text falls from 2,049 to 111, and in a second training (`size=tiny,training=second,init=runs/awd-tiny`) to 88. On the
+test split it is then 96.5, and 81.1 with a cache pointer (--batch_size=1 --pointer_window=500 --pointer_theta=0.5).
 
 size=tiny sets steps=400, batch_size=32, length=64, vocab_size=2048, learning_rate=20, layers=2, width=256 and
 embedding=128.

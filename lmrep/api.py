@@ -133,7 +133,7 @@ def train(
     if chain and data is not None:
         raise UserError(f"{config} is a chain of runs, which read files; write the records to one, or train the runs "
                         "one by one")
-    for run in chain:
+    for run in chains.in_order(chain):
         outcome = train(f"{run.file}:{run.argument}", run.directory, data_dir=data_dir, command=command,
                         profile=profile, **dict(run.overrides))
     if chain:

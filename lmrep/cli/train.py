@@ -44,7 +44,10 @@ def run(arguments: Arguments) -> int:
     if process_group.first():  # of the other processes, warnings alone are shown
         show_messages()
     chain = process_group.agreed(arguments.load_chain)
-    for number, run in enumerate(chain, 1):
+
+    from lmrep.interop import chain as chains
+
+    for number, run in enumerate(chains.in_order(chain), 1):
         if process_group.first():
             print(f"\n{run.name}, run {number} of {len(chain)}: {run.directory}", flush=True)
         _train(dataclasses.replace(arguments, config_file=run.file, config_argument=run.argument,

@@ -1,8 +1,9 @@
 """Chains of runs: a config file that defines `get_chain` names several runs, which are trained in order and may start
 from earlier ones, such as pretraining, adaptation to a domain, and fine-tuning."""
 
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,8 @@ from lmrep.core.paths import as_path
 from lmrep.experiment import config as experiments
 from lmrep.experiment import page_files
 from lmrep.interop.checkpoint_config import load_config
+
+log = logging.getLogger(__name__)
 
 
 class ChainRun(NamedTuple):
@@ -71,3 +74,21 @@ def runs(config: str | os.PathLike, overrides: Mapping[str, Any], workdir: str |
         except UserError as error:
             raise UserError(f"run {name} of the chain: {error}") from None
     return chain
+
+
+def in_order(chain: Sequence[ChainRun]) -> Iterator[ChainRun]:
+    """Yields the runs, each to be trained before the next. Warns if a run that later ones started from was trained
+    further."""
+    for number, run in enumerate(chain, 1):
+        before = _newest(run)
+        yield run
+        later = [other.name for other in chain[number:] if _newest(other)]
+        if 0 < before < _newest(run) and later:
+            log.warning("%s was trained further, and %s started from an earlier checkpoint; remove %s to train anew "
+                        "from the new one", run.name, " and ".join(later), " and ".join(
+                            other.directory for other in chain[number:] if other.name in later))
+
+
+def _newest(run: ChainRun) -> int:
+    """Returns the step of a run's newest checkpoint on this machine; 0 if there is none."""
+    return max((int(path.name) for path in Path(run.directory, "checkpoints").glob("[0-9]*")), default=0)

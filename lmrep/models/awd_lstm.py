@@ -40,7 +40,7 @@ class Config:
     weight_dropout: float = setting(0.5, "on the hidden-to-hidden weights", at_least=0, below=1)
     ar: float = setting(2.0, "weight of the mean square of the outputs in the loss (activation regularization)",
                         at_least=0)
-    ar_of: str = setting("dropped", "outputs that `ar` is of: after dropout, or raw, before it",
+    ar_of: str = setting("dropped", "the outputs in `ar`: after dropout, or raw, before it",
                          choices=("dropped", "raw"))
     tar: float = setting(1.0, "weight of the mean square of the difference of the raw outputs at consecutive positions "
                          "in the loss (temporal activation regularization)", at_least=0)

@@ -1,5 +1,5 @@
-"""SGD that averages its parameters once validation stops improving: NT-ASGD (Merity et al., 2018; the average is that
-of Polyak and Juditsky, 1992).
+"""SGD that averages its parameters once validation stops improving: NT-ASGD (Merity et al., 2018), with the
+average of Polyak and Juditsky (1992).
 
 After the first validation whose loss is above the lowest of all but the last `nonmonotone` ones, the average of the
 parameters, and of those after every later update, is used wherever `optimizer.ema` would be: in validation, evaluation
@@ -19,6 +19,7 @@ import numpy as np
 import optax
 
 from lmrep.config.record import setting
+from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.optimizers import sgd
 from lmrep.optimizers.base import Averaged, OptimizerDef
@@ -94,7 +95,14 @@ def reason_to_end(opt_state: Any, rule: Rule) -> str:
         "(optimizer.averages=always)")
 
 
+def check(config: Config) -> None:
+    """Raises UserError where another average is kept."""
+    if config.ema and config.averages == "always":
+        raise UserError(f"optimizer.ema is {config.ema}, and optimizer.averages is always; an optimizer keeps one "
+                        "average: set ema to 0, or averages to triggered")
+
+
 DEFINITION = OptimizerDef(
-    direction, config=Config, average=average,
+    direction, config=Config, average=average, check=check,
     rule=lambda config: Rule(after_validation=after_validation,
                              reason_to_end=reason_to_end if config.averages == "always" else None))

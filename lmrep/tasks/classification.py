@@ -79,12 +79,12 @@ def check(c: Config) -> None:
         raise UserError(f"config.objective.adversarial changes vectors, and config.objective.network is {c.network}, "
                         "whose statistics are those of texts as they are; choose another network, or set the weights "
                         "to 0")
-    needed = {"context": "left", "pooling": "position"}
-    if c.linear_gain and (wrong := [name for name, value in needed.items() if getattr(c, name) != value] or
-                          ["network"] * (c.network not in ("linear", "bilstm"))):
+    needed = {"context": "left", "pooling": "position", "network": "linear"}
+    wrong = [name for name, value in needed.items() if getattr(c, name) != value]
+    if c.linear_gain and wrong:
         raise UserError(f"config.objective.linear_gain predicts the label at every position, from the left, and "
-                        f"config.objective.{wrong[0]} is {getattr(c, wrong[0])}; set it to "
-                        f"{needed.get(wrong[0], 'linear')}, or linear_gain to False")
+                        f"config.objective.{wrong[0]} is {getattr(c, wrong[0])}; set it to {needed[wrong[0]]}, or "
+                        "linear_gain to False")
 
 
 def resolve(c: Classes, records: Sequence[Record]) -> Config:

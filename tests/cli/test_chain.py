@@ -95,6 +95,18 @@ def test_the_same_command_continues_a_chain_bit_for_bit(home, whole, tmp_path, l
         assert small.losses(tmp_path / "runs" / name) == small.losses(whole / name)
 
 
+def test_a_warning_names_later_runs_of_one_that_is_trained_further(tmp_path, caplog):
+    runs = [chain.ChainRun(name, "", "", (), str(tmp_path / name)) for name in ("a", "b", "c")]
+    for name in "abc":
+        (tmp_path / name / "checkpoints/4").mkdir(parents=True)
+    assert [run.name for run in chain.in_order(runs)] == ["a", "b", "c"] and not caplog.records
+    for run in chain.in_order(runs):
+        (tmp_path / run.name / "checkpoints" / ("8" if run.name == "b" else "4")).mkdir(exist_ok=True)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"b was trained further, and c started from an earlier checkpoint; remove {tmp_path}/c to train anew from the "
+        "new one"]
+
+
 @pytest.mark.parametrize(("flag", "text"), [
     ("--config.steps=3", "config.steps belongs to no run of the chain"),
     ("--config.other.steps=3", "of pretrain, adapt, task"),
