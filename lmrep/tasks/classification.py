@@ -210,9 +210,11 @@ def build(
     """Builds the objective of a classifier."""
     built = _build(c, model, vocabulary, frozen)
     if adversarial.is_used(c.adversarial):
+        inner = built.prepare
+
         def prepare_unpacked(keys: Keys, batch: Batch) -> Batch:
             adversarial.check_unpacked(batch)
-            return prepare(keys, batch)
+            return inner(keys, batch)
 
         built = built._replace(prepare=prepare_unpacked)
     return built._replace(prepare=linear_gain.preparing(built.prepare)) if c.linear_gain else built
