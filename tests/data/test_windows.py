@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from lmrep.core.errors import UserError
+from lmrep.core.files import digest
 from lmrep.data.formats import plan
 from lmrep.data.formats.stream import Stream
 from lmrep.data.formats.windows import window_bounds, window_lengths
@@ -35,6 +36,15 @@ def test_lengths_have_the_published_distribution():
         assert ours.mean() == pytest.approx(theirs.mean(), abs=0.05)
         assert ours.std() == pytest.approx(theirs.std(), abs=0.05)
     assert min(window_lengths(10**5, 8)) == 5
+
+
+def test_plans_of_a_fixed_length_keep_their_fingerprints(random_store):
+    """Runs that began before lengths could vary are resumed."""
+    store = random_store(0, documents=7)
+    settings = {"order": "contiguous", "isolate": False, "duplicates": 1}
+    before = digest([store.fingerprint, "stream-1", settings, 16, 3])[:16]
+    fixed, varied = (plan("stream", Stream("contiguous", lengths), store, 16, 3) for lengths in ("fixed", "normal"))
+    assert fixed.fingerprint == before != varied.fingerprint
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 7])

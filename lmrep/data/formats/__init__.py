@@ -70,7 +70,8 @@ def plan(
     if store.tokens == 0:
         raise UserError("the split holds no tokens; expected at least one document: give the corpus more text, or "
                         "this split a larger fraction of it")
-    fingerprint = digest([store.fingerprint, definition.version, asdict(config), length, seed])[:16]
+    settings = config.identity() if hasattr(config, "identity") else asdict(config)
+    fingerprint = digest([store.fingerprint, definition.version, settings, length, seed])[:16]
     what = described("format", name, definition.config)
     with faults_of(what, definition.config):
         result = definition.plan(config, store, length, seed, layout, fingerprint, cache_dir, progress)

@@ -17,7 +17,7 @@ one segment, whose positions attend across document boundaries.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,10 @@ class Stream:
                            choices=("fixed", "normal"))
     isolate: bool = setting(False, "whether documents do not attend to each other")
     duplicates: int = setting(1, "passes over the corpus in an epoch, each with its own static masks", at_least=1)
+
+    def identity(self) -> dict[str, Any]:
+        """Returns the settings in fingerprints. Plans of a fixed length keep those that they had before `lengths`."""
+        return {name: value for name, value in asdict(self).items() if (name, value) != ("lengths", "fixed")}
 
 
 def layout(config: Stream, vocabulary: Vocabulary) -> Layout:
