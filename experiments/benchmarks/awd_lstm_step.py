@@ -7,13 +7,17 @@ Both train the network of `experiments/awd_lstm.py` on the same batches of the P
 dropouts, the penalties of activations, states carried from batch to batch, clipping, weight decay and SGD. lmrep's step
 is that of `lmrep train`, whose optimizer also keeps the averages of NT-ASGD. PyTorch's has `nn.LSTM`, whose recurrent
 weights get a new mask in every step, as in the released code. Rounds alternate. The lengths of batches do not vary.
+The second row is of the matrix products of that step alone, by each library: the floor of its time.
 Beside other programs, set OMP_WAIT_POLICY=passive: threads of PyTorch that wait take the cores otherwise.
 """
 
 import argparse
+from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from arguments import TEXT, parse_flags
 from timing import Row, alternate, print_table
@@ -82,6 +86,44 @@ class Torch:
         self._optimizer.step()
 
 
+def products(c, batch_size, length):
+    """Functions that compute the matrix products of a training step alone, by JAX and by PyTorch: of layers, one of
+    inputs and two of its gradients over all time steps; of recurrent weights, two at each step and one over all; and
+    three of the logits."""
+    import torch
+
+    widths = [c["embedding"], *[c["width"]] * (c["layers"] - 1), c["embedding"]]
+    rng = np.random.default_rng(0)
+    layers = [tuple(rng.normal(size=shape).astype(np.float32) for shape in ((d, 4 * h), (h, 4 * h)))
+              for d, h in pairwise(widths)]
+    arrays = layers, (rng.normal(size=(c["embedding"], c["vocab"])).astype(np.float32),)
+    rows = {d: rng.normal(size=(batch_size * length, d)).astype(np.float32)
+            for d in {*widths, *(4 * h for h in widths), c["vocab"]}}
+
+    def dense(w, rows):
+        x, g = rows[w.shape[0]], rows[w.shape[1]]
+        return x @ w, g @ w.T, x.T @ g
+
+    def compute(layers, table, rows, steps):
+        results = [dense(w, rows) for w in (*table, *(w for w, _ in layers))]
+        for _, w in layers:
+            x, g = rows[w.shape[0]], rows[w.shape[1]]
+            results += [steps(x[:batch_size], w), steps(g[:batch_size], w.T), x.T @ g]
+        return results
+
+    def by_jax(x, w):
+        return jax.lax.scan(lambda scale, _: (scale + 1, (scale * x) @ w), jnp.ones(()), length=length)
+
+    def by_torch(x, w):
+        return [x @ w for _ in range(length)]
+
+    run = jax.jit(partial(compute, steps=by_jax))
+    in_jax = jax.tree.map(jnp.asarray, (*arrays, rows))
+    in_torch = jax.tree.map(torch.tensor, (*arrays, rows))
+    return {"lmrep": lambda _: jax.block_until_ready(run(*in_jax)),
+            "PyTorch": lambda _: compute(*in_torch, steps=by_torch)}
+
+
 def main():
     """Parses flags, measures and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -97,9 +139,12 @@ def main():
     batches = list(islice(built.batches(np.arange(o.batch_size), 0, 8), 8))
     seconds = alternate({"lmrep": ObjectiveSteps(built.objective, built.optimizer, batches).run_to_end,
                          "PyTorch": Torch(c, batches).run}, o.rounds)
-    print_table(("system", "lmrep", "PyTorch"), [Row(
-        f"AWD-LSTM, {c['layers']} layers of {o.width:,}, embedding {o.embedding}, {o.batch_size} x {o.length} words",
-        *seconds.values())], f"{o.words:,} words in the vocabulary")
+    floor = alternate(products(c, o.batch_size, o.length), o.rounds)
+    print_table(("system", "lmrep", "PyTorch"), [
+        Row(f"AWD-LSTM, {c['layers']} layers of {o.width:,}, embedding {o.embedding}, {o.batch_size} x {o.length} "
+            "words", *seconds.values()),
+        Row("its matrix products alone, by JAX and by PyTorch", *floor.values())],
+        f"{o.words:,} words in the vocabulary")
 
 
 if __name__ == "__main__":
