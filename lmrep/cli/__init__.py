@@ -1,1 +1,1 @@
-"""The console script `lmrep`: one module per command, with its `FLAGS` and `run(arguments) -> exit code`."""
+"""The console script `lmrep`: one module per command, with its `FLAGS` and `run(arguments)`."""

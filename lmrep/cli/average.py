@@ -17,8 +17,8 @@ FLAGS = {
 }
 
 
-def run(arguments: Arguments) -> int:
-    """Runs the command and returns its exit code."""
+def run(arguments: Arguments) -> None:
+    """Runs the command."""
     flags = arguments.flags
     if len(arguments.words) != 2:
         raise UserError("lmrep average takes two directories: lmrep average WORKDIR TARGET [--last=3]")
@@ -31,4 +31,3 @@ def run(arguments: Arguments) -> int:
 
     averaged = averaging.average(source, target, [int(number) for number in numbers], flags.last)
     print(f"{target}: the mean of checkpoints {', '.join(map(str, averaged))} of {source}")
-    return 0

@@ -23,15 +23,14 @@ class Choice(NamedTuple):
     config: bool  # whether it takes --config.FIELD
 
 
-def run(arguments: Arguments) -> int:
-    """Runs the command and returns its exit code."""
+def run(arguments: Arguments) -> None:
+    """Runs the command."""
     if len(arguments.words) != 1 or arguments.words[0] not in SCRIPTS:
         raise UserError(f"lmrep completion takes the name of a shell: {', '.join(SCRIPTS)}")
     from lmrep.experiment import fields
 
     paths = dict.fromkeys(field.path for field in fields.list_fields(None) if ".N." not in field.path)
     print(SCRIPTS[arguments.words[0]](choices(), list(paths)))
-    return 0
 
 
 def choices() -> list[Choice]:

@@ -38,8 +38,8 @@ FLAGS = {
 }
 
 
-def run(arguments: Arguments) -> int:
-    """Runs the command and returns its exit code."""
+def run(arguments: Arguments) -> None:
+    """Runs the command."""
     flags = arguments.flags
     if len(arguments.words) != 2:
         raise UserError("lmrep convert takes two directories: lmrep convert SOURCE TARGET "
@@ -53,4 +53,3 @@ def run(arguments: Arguments) -> int:
     print(f"{target}: {converted.name}, {converted.parameters:,} parameters, from {source}")
     for line in converted.remarks:
         print(f"  {line}")
-    return 0

@@ -12,8 +12,8 @@ from lmrep.core.errors import UserError
 FLAGS = {"raw": Flag(False, "compare the parameters without averaging, where a run has averages")}
 
 
-def run(arguments: Arguments) -> int:
-    """Runs the command and returns its exit code."""
+def run(arguments: Arguments) -> None:
+    """Runs the command."""
     if len(arguments.words) != 2:
         raise UserError("lmrep diff takes two directories: lmrep diff A B")
     a, b = arguments.paths
@@ -25,4 +25,3 @@ def run(arguments: Arguments) -> int:
         conversion.read_arrays(remote_workdir.local_copy(path), arguments.flags.raw) for path in (a, b))
     print(f"{a} ({description_a})\n{b} ({description_b})\n"
           f"{differences.describe(differences.compare(arrays_a, arrays_b), a, b)}")
-    return 0

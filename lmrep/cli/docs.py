@@ -34,8 +34,8 @@ FOLDERS = (PACKAGE / "experiment/pages", PACKAGE.parent)
 STAMP = "sources.sha256"  # hash of the files that a site was built from
 
 
-def run(arguments: Arguments) -> int:
-    """Runs the command and returns its exit code."""
+def run(arguments: Arguments) -> None:
+    """Runs the command."""
     source = next((folder for folder in FOLDERS if (folder / "mkdocs.yml").is_file()), None)
     if source is None:
         raise UserError(f"mkdocs.yml and docs/ are not installed in {PACKAGE}; install lmrep from a complete checkout")
@@ -52,14 +52,13 @@ def run(arguments: Arguments) -> int:
         with new_directory(Path(arguments.flags.output)) as site:
             build(source, site)
         print(Path(arguments.flags.output) / f"{page}.html")
-        return 0
+        return
     site = default_data_dir() / "docs"
     fingerprint = _fingerprint(source)
     if not (site / STAMP).is_file() or (site / STAMP).read_text() != fingerprint:
         build(source, site)
         write_text(site / STAMP, fingerprint)
     serve(site, f"{page}.html", arguments.flags.port, arguments.flags.open)
-    return 0
 
 
 def serve(site: Path, page: str, port: int, open_page: bool) -> None:

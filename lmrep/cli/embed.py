@@ -32,8 +32,8 @@ FLAGS = {
 }
 
 
-def run(arguments: Arguments) -> int:
-    """Runs the command and returns its exit code."""
+def run(arguments: Arguments) -> None:
+    """Runs the command."""
     workdir, flags = arguments.required_workdir(), arguments.flags
     for name in ("input", "output"):
         if not getattr(flags, name):
@@ -48,4 +48,3 @@ def run(arguments: Arguments) -> int:
                           progress=progress)
     for path in files:
         print(path)
-    return 0

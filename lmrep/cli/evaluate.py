@@ -80,8 +80,8 @@ FLAGS = {
 }
 
 
-def run(arguments: Arguments) -> int:
-    """Runs the command and returns its exit code."""
+def run(arguments: Arguments) -> None:
+    """Runs the command."""
     workdir = arguments.required_workdir()
 
     from lmrep.core.host import use_devices_per_core
@@ -108,7 +108,6 @@ def run(arguments: Arguments) -> int:
     elif measured.values:  # a task has none for examples without targets
         _print(measured.values, measured.intervals)
     measured.store()
-    return 0
 
 
 def _print(values: Mapping[str, Any], intervals: Mapping[str, Any]) -> None:

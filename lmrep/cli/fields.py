@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from lmrep.experiment.fields import Field
 
 
-def run(arguments: Arguments) -> int:
-    """Runs the command and returns its exit code."""
+def run(arguments: Arguments) -> None:
+    """Runs the command."""
     from lmrep.experiment.fields import list_fields
 
     configured = arguments.config_file or arguments.overrides
@@ -27,7 +27,6 @@ def run(arguments: Arguments) -> int:
         raise UserError(f"no field has {' and '.join(map(repr, arguments.words))} in its path or its meaning; "
                         "lmrep fields lists all fields")
     print("\n".join(map(describe, matching)))
-    return 0
 
 
 def describe(field: "Field") -> str:

@@ -19,8 +19,8 @@ FLAGS = {
 }
 
 
-def run(arguments: Arguments) -> int:
-    """Runs the command and returns its exit code."""
+def run(arguments: Arguments) -> None:
+    """Runs the command."""
     flags = arguments.flags
     if flags.published and (arguments.config_file or arguments.workdir or arguments.overrides):
         raise UserError("--published shows a fixed table; leave out --config and --workdir")
@@ -40,7 +40,7 @@ def run(arguments: Arguments) -> int:
                           for name, run in published.PUBLISHED.items()}
                          | {name: {"published": flops} for name, flops in published.PROFILED.items()}, indent=2)
               if flags.json else compute.published_table())
-        return 0
+        return
     experiment, vocabulary, done = _read_run(arguments.workdir) if arguments.workdir else (
         config.parse(arguments.load_config()), None, None)
     stages = compute.of_experiment(experiment, vocabulary, flags.output_fraction)
@@ -49,7 +49,6 @@ def run(arguments: Arguments) -> int:
         print(json.dumps({"name": experiment.name, **compute.to_json(stages), **recorded}, indent=2))
     else:
         print(compute.table(experiment.name, stages, done, flags.output_fraction))
-    return 0
 
 
 def _read_run(path: str):

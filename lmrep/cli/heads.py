@@ -31,8 +31,8 @@ FLAGS = {
 }
 
 
-def run(arguments: Arguments) -> int:
-    """Runs the command and returns its exit code."""
+def run(arguments: Arguments) -> None:
+    """Runs the command."""
     workdir, flags = arguments.required_workdir(), arguments.flags
 
     from lmrep.analysis import head_importance, heads
@@ -55,4 +55,3 @@ def run(arguments: Arguments) -> int:
     write_json(path, result)
     if url := remote.as_url(workdir):
         remote_workdir.upload(url, path)
-    return 0

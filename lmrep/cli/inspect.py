@@ -12,8 +12,8 @@ FLAGS = {
 }
 
 
-def run(arguments: Arguments) -> int:
-    """Runs the command with --config, or with --workdir of a run, and returns its exit code."""
+def run(arguments: Arguments) -> None:
+    """Runs the command with --config, or with --workdir of a run."""
     if arguments.overrides and not arguments.config_file:
         raise UserError("--config.FIELD needs --config=FILE.py; the config of the run in --workdir is used unchanged")
     source = arguments.load_config() if arguments.config_file or not arguments.workdir else arguments.workdir
@@ -23,4 +23,3 @@ def run(arguments: Arguments) -> int:
     show_messages()
     flags = arguments.flags
     print(api.inspect(source, split=flags.split, examples=flags.examples, data_dir=flags.data_dir or None))
-    return 0

@@ -24,15 +24,15 @@ from lmrep.config.record import suggestion
 from lmrep.core import compilation_cache
 from lmrep.core.errors import FAULTS, TRACEBACK, RunFault, Stopped, UserError, readable
 from lmrep.core.host import check_address_space, keep_memory
-from lmrep.core.messages import show_messages, shown
+from lmrep.core.messages import aligned, show_messages, shown
 from lmrep.distributed import process_group
 
 
 class Command(NamedTuple):
     """A command.
 
-    The module `lmrep.cli.NAME` has `run(arguments) -> exit code`; `FLAGS`, or a function `flags()` that returns them,
-    {name: Flag}, where there are flags beside `common`; and the help as its docstring.
+    The module `lmrep.cli.NAME` has `run(arguments) -> exit code, or None for 0`; `FLAGS`, or a function `flags()` that
+    returns them, {name: Flag}, where there are flags beside `common`; and the help as its docstring.
     """
 
     summary: str  # one line for the overview
@@ -258,8 +258,7 @@ def flags_of(name: str) -> dict[str, Flag]:
 
 def overview() -> str:
     """Returns the help of `lmrep` itself."""
-    width = max(map(len, COMMANDS))
-    commands = "\n".join(f"  {name:{width}}  {command.summary}" for name, command in COMMANDS.items())
+    commands = aligned([(f"  {name}", command.summary) for name, command in COMMANDS.items()])
     return f"""lmrep pretrains contextual language representations, fine-tunes them and uses them.
 
 Usage: lmrep COMMAND [--config=FILE.py[:key=value,...]] [--workdir=DIR] [--config.FIELD=VALUE ...]
@@ -279,11 +278,10 @@ def description(name: str, about: str, flags: Mapping[str, Flag]) -> str:
     if "config" in flags:
         field = Flag(None, "a field of the config; lmrep fields lists them")
         rows.insert(len(command.common), ("config.FIELD", field))
-    width = max((len(flag.spelling(key)) for key, flag in rows), default=0)
-    lines = [f"  {flag.spelling(key):{width}}  {flag.help}"
-             + (f" (default: {flag.default})" if flag.default not in (None, "") else "") for key, flag in rows]
+    lines = [(f"  {flag.spelling(key)}", flag.help + (
+        f" (default: {flag.default})" if flag.default not in (None, "") else "")) for key, flag in rows]
     usage = " ".join(filter(None, ["Usage: lmrep", name, "[flags]" if lines else "", command.words]))
-    listed = "\n\nFlags:\n" + "\n".join(lines) if lines else ""
+    listed = f"\n\nFlags:\n{aligned(lines)}" if lines else ""
     return f"{inspect.cleandoc(about)}\n\n{usage}{listed}\n\nExample:\n  {command.example}"
 
 

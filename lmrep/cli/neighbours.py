@@ -18,8 +18,8 @@ FLAGS = {
 CONTEXT = 40  # characters of the line shown on each side of the word
 
 
-def run(arguments: Arguments) -> int:
-    """Runs the command and returns its exit code."""
+def run(arguments: Arguments) -> None:
+    """Runs the command."""
     workdir, flags = arguments.required_workdir(), arguments.flags
     if len(arguments.words) != 1:
         raise UserError('lmrep neighbours needs one sentence, with a word of it between asterisks: '
@@ -48,7 +48,6 @@ def run(arguments: Arguments) -> int:
         print(f"  {nearest.query.word!r} does not occur in {flags.input}, and so has no static vector")
     elif not nearest.static:
         print(f"  no other word occurs {flags.min_count} times; see --min_count")
-    return 0
 
 
 def _excerpt(occurrence) -> str:

@@ -14,12 +14,13 @@ from lmrep.cli.arguments import Arguments, Flag
 from lmrep.config.record import choose
 from lmrep.core.errors import UserError
 from lmrep.core.files import write_bytes
+from lmrep.core.messages import aligned
 
 FLAGS = {"copy": Flag(False, "write the files into the current directory, to edit")}
 
 
-def run(arguments: Arguments) -> int:
-    """Runs the command and returns its exit code."""
+def run(arguments: Arguments) -> None:
+    """Runs the command."""
     from lmrep.experiment import page_files
 
     known = page_files.installed((page_files.CONFIG, page_files.CHAIN))
@@ -33,12 +34,8 @@ def run(arguments: Arguments) -> int:
         for file in files:
             write_bytes(file.name, file.read_bytes())
             print(f"{file.name}: edit it, and train with --config={file.name}")
-        return 0
-    if files:
+    elif files:
         print("\n\n".join(page_files.docstring(file) for file in files))
-        return 0
-    width = max(map(len, known), default=0)
-    for name, file in known.items():
-        first = page_files.docstring(file).partition("\n\n")[0]
-        print(f"{name:{width}}  {' '.join(first.split())}")
-    return 0
+    else:
+        print(aligned([(name, " ".join(page_files.docstring(file).partition("\n\n")[0].split()))
+                       for name, file in known.items()]))

@@ -5,8 +5,8 @@ from lmrep.cli.arguments import Arguments
 from lmrep.core.errors import UserError
 
 
-def run(arguments: Arguments) -> int:
-    """Runs the command and returns its exit code."""
+def run(arguments: Arguments) -> None:
+    """Runs the command."""
     from lmrep.experiment import compatibility
 
     words = arguments.words
@@ -14,4 +14,3 @@ def run(arguments: Arguments) -> int:
         raise UserError(f"no preset or network has a name that begins with {unknown[0]!r}; there are "
                         f"{', '.join(compatibility.networks())}")
     print(compatibility.table([*compatibility.pairings(words or ("",))]))
-    return 0

@@ -68,8 +68,8 @@ def flags() -> dict[str, Flag]:
     return options | FLAGS
 
 
-def run(arguments: Arguments) -> int:
-    """Runs the command and returns its exit code."""
+def run(arguments: Arguments) -> None:
+    """Runs the command."""
     workdir, values = arguments.required_workdir(), arguments.flags
     if arguments.words and (values.input or values.jsonl):
         raise UserError(f"lmrep predict was given the text {arguments.words[0]!r} and --"
@@ -105,7 +105,6 @@ def run(arguments: Arguments) -> int:
     if unknown:
         log.warning("%s of %s words are unknown to the tokenizer, for example %r, and are read as %s",
                     f"{unknown:,}", f"{words:,}", example[:40], trained.tokenizer.specials["unk"])
-    return 0
 
 
 def _predictions(

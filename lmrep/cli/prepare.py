@@ -17,8 +17,8 @@ FLAGS = {
 }
 
 
-def run(arguments: Arguments) -> int:
-    """Runs the command and returns its exit code."""
+def run(arguments: Arguments) -> None:
+    """Runs the command."""
     config_dict, flags = arguments.load_config(), arguments.flags
     if flags.beam_options and not flags.beam_runner:
         raise UserError("--beam_options needs --beam_runner, such as --beam_runner=DataflowRunner")
@@ -44,7 +44,6 @@ def run(arguments: Arguments) -> int:
         for split, counts in statistics.items():
             print(f"  {split:10} {counts['documents']:>15,} documents {counts['tokens']:>19,} tokens "
                   f"{counts['unknown_fraction']:>8.2%} unknown")
-    return 0
 
 
 def _on_beam(experiment, data_dir, name, options, progress) -> dict[str, dict[str, dict[str, float]]]:

@@ -25,8 +25,8 @@ FLAGS = {
 }
 
 
-def run(arguments: Arguments) -> int:
-    """Runs the command and returns its exit code."""
+def run(arguments: Arguments) -> None:
+    """Runs the command."""
     workdir, flags = arguments.required_workdir(), arguments.flags
     if not arguments.config_file:
         raise UserError("lmrep probe needs the config file of a task, which says what is predicted: "
@@ -51,4 +51,3 @@ def run(arguments: Arguments) -> int:
     sys.stdout.flush()
     if output:
         probes.store(result, output)
-    return 0

@@ -30,8 +30,8 @@ FLAGS = {
 }
 
 
-def run(arguments: Arguments) -> int:
-    """Runs the command and returns its exit code."""
+def run(arguments: Arguments) -> None:
+    """Runs the command."""
     source, flags = arguments.required_workdir(), arguments.flags
     if not flags.output:
         raise UserError("lmrep prune needs --output, the directory to write")
@@ -49,4 +49,3 @@ def run(arguments: Arguments) -> int:
     removed = pruning.parse(flags.heads, loaded) if flags.heads else pruning.least_important(
         loaded, flags.fraction, flags.examples, flags.normalize, flags.at_least, flags.data_dir or None)
     print(pruning.describe(pruning.prune(loaded, target, removed), loaded, target))
-    return 0

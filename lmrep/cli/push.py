@@ -23,8 +23,8 @@ FLAGS = {
 }
 
 
-def run(arguments: Arguments) -> int:
-    """Runs the command and returns its exit code."""
+def run(arguments: Arguments) -> None:
+    """Runs the command."""
     flags = arguments.flags
     workdir = arguments.required_workdir()
     if not flags.repo:
@@ -36,4 +36,3 @@ def run(arguments: Arguments) -> int:
     print(push(workdir, flags.repo, private=flags.private, message=flags.message, license_name=flags.license,
                language=flags.language, step=arguments.step, part=flags.part, dry_run=flags.dry_run,
                data_dir=flags.data_dir or None))
-    return 0

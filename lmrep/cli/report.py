@@ -12,8 +12,8 @@ from lmrep.core.paths import as_path
 FLAGS = {"output": Flag("", "the file to write (default: report.html)", as_path), "data_dir": DATA_DIR}
 
 
-def run(arguments: Arguments) -> int:
-    """Runs the command and returns its exit code."""
+def run(arguments: Arguments) -> None:
+    """Runs the command."""
     directories = [*([arguments.workdir] if arguments.workdir else []), *arguments.paths]
     if not directories:
         raise UserError("lmrep report needs at least one workdir: lmrep report runs/quickstart")
@@ -22,4 +22,3 @@ def run(arguments: Arguments) -> int:
 
     show_messages()
     print(api.report(directories, arguments.flags.output or None, data_dir=arguments.flags.data_dir or None))
-    return 0

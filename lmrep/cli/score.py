@@ -55,8 +55,8 @@ OPTIONS = ("null_scores", "na_prob_thresh", "strict", "scheme", "positive", "gol
            "tokenize", "lowercase", "word_order", "stemmer")
 
 
-def run(arguments: Arguments) -> int:
-    """Runs the command and returns its exit code."""
+def run(arguments: Arguments) -> None:
+    """Runs the command."""
     flags = arguments.flags
     if not flags.metric:
         raise UserError("lmrep score needs --metric, for example --metric=squad2; see lmrep score --help")
@@ -71,8 +71,7 @@ def run(arguments: Arguments) -> int:
     if flags.json:
         print(json.dumps(scores.figures | {f"{name}_interval": bounds for name, bounds in intervals.items()}, indent=2,
                          ensure_ascii=False))
-        return 0
+        return
     print(scores.text)
     for name, (low, high) in intervals.items():
         print(f"95 % interval of {name}: {low:.4g} to {high:.4g} ({flags.bootstrap:,} resamples)")
-    return 0

@@ -33,7 +33,7 @@ FLAGS = {
 COLUMNS = 4  # of figures, beside each other
 
 
-def run(arguments: Arguments) -> int:
+def run(arguments: Arguments) -> None:
     """Runs the command."""
     arguments.required_workdir()
     flags = arguments.flags
@@ -54,7 +54,6 @@ def run(arguments: Arguments) -> int:
                                    overrides=run.texts, workdir=run.directory))
     if not chain:
         _train(arguments)
-    return 0
 
 
 def _train(arguments: Arguments) -> None:
