@@ -50,7 +50,7 @@ from lmrep.layers import attention_backends
 from lmrep.metrics import verdict
 from lmrep.objectives.base import FrozenParts
 from lmrep.planning import accelerators, energy, flops, run_cost
-from lmrep.storage import provenance, remote_workdir, trial, workdir
+from lmrep.storage import jsonl, provenance, remote_workdir, trial, workdir
 from lmrep.storage.checkpoints import Checkpoints
 from lmrep.tasks import TASKS
 from lmrep.training import metrics_log as logs
@@ -350,7 +350,7 @@ def _write_record(directory: Path, record: dict, data: Data, command: Sequence[s
         data.tokenizer.save(directory / "tokenizer")
     except OSError as error:
         raise RunFault(f"{directory} cannot be written: {error.strerror}; fix that and resume") from error
-    provenance.append(directory, provenance.record(command or sys.argv, record["config"]))
+    jsonl.append(directory / provenance.FILE, provenance.record(command or sys.argv, record["config"]))
 
 
 def _announce(

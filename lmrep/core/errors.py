@@ -27,13 +27,15 @@ def _cut(text: str, ends: int) -> str:
     return f"{text[:ends]}[... {len(text) - 2 * ends:,} characters ...]{text[-ends:]}"
 
 
-class UserError(Exception):
+class _Shown(Exception):
+    def __str__(self) -> str:
+        return readable(super().__str__())
+
+
+class UserError(_Shown):
     """Refused before anything was written: a bad config, bad input, a workdir in use. Exit code 2."""
 
     exit_code = 2
-
-    def __str__(self) -> str:
-        return readable(super().__str__())
 
 
 class Broken(UserError):
@@ -59,13 +61,10 @@ def published_names(path: object, names: Mapping[str, str]) -> Iterator[None]:
         raise UserError(f"{path}: {message}") from None
 
 
-class RunFault(Exception):
+class RunFault(_Shown):
     """An error during the run: a non-finite loss, no intact checkpoint, a full disk. Exit code 3."""
 
     exit_code = 3
-
-    def __str__(self) -> str:
-        return readable(super().__str__())
 
 
 class Stopped(Exception):

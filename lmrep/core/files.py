@@ -97,16 +97,16 @@ def write_json(path: str | os.PathLike, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
-def check_output(path: str | os.PathLike, flag: str = "output") -> None:
-    """Raises UserError if `path`, given by `--flag`, cannot be written. Call it before anything is computed."""
+def check_output(path: str | os.PathLike) -> None:
+    """Raises UserError if `path`, given by `--output`, cannot be written. Call it before anything is computed."""
     path = Path(path)
     if path.exists() and not path.is_file():  # a device or a pipe would be replaced by a file
         what = "a directory; give a file in it" if path.is_dir() else "not a regular file; give another one"
-        raise UserError(f"--{flag} is {path}, {what}")
+        raise UserError(f"--output is {path}, {what}")
     if not path.parent.is_dir():
-        raise UserError(f"--{flag} is {path}, and there is no directory {path.parent}; make it first")
+        raise UserError(f"--output is {path}, and there is no directory {path.parent}; make it first")
     if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise UserError(f"--{flag} is {path}, and {path.parent} is not writable; give another file")
+        raise UserError(f"--output is {path}, and {path.parent} is not writable; give another file")
 
 
 def sync(path: str | os.PathLike) -> None:

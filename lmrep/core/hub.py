@@ -48,7 +48,8 @@ def local(address: str | os.PathLike, what: str) -> str:
         reached and the cache lacks the files; or a model has only pickled weights.
     """
     uri = _parse(address, what)
-    path, model = uri.path_in_repo, uri.type == "model" and not _is_file(uri.path_in_repo)
+    path = uri.path_in_repo  # a file or a glob has a name like one
+    model = uri.type == "model" and not re.search(r"[*?\[]|\.[A-Za-z]\w*$", path)
     if not path and not model:
         raise UserError(f"{what} is {os.fspath(address)!r}, a whole repository; name its files, such as "
                         f"{remote.as_url(address)}/data/*.jsonl")
@@ -63,8 +64,9 @@ def local(address: str | os.PathLike, what: str) -> str:
                                      ignore_patterns=[f"{folder}*/*"] if model else None)
     copy = os.path.join(snapshot, path) if path else snapshot
     if not paths.matches(copy) or (model and not os.path.isdir(copy)):
-        raise UserError(f"{what} is {os.fspath(address)!r}, and there is no such file at commit {commit[:12]}; "
-                        f"{_listed(uri, commit)}")
+        names = _files(uri, commit)
+        raise UserError(f"{what} is {os.fspath(address)!r}, and there is no such file at commit {commit[:12]}; {uri.id}"
+                        f" has {', '.join(names[:8]) or 'no files'}{', ...' * (len(names) > 8)}: check the path")
     if model and not list(Path(copy).glob("*.safetensors")):
         _refuse_pickled(uri, commit, folder)
     return copy
@@ -174,11 +176,6 @@ def _parse(address: str | os.PathLike, what: str) -> Any:
     return uri
 
 
-def _is_file(path: str) -> bool:
-    """Returns whether a path in a model's repository is a file or a glob, by its name."""
-    return bool(re.search(r"[*?\[]|\.[A-Za-z]\w*$", path))
-
-
 def _commit(uri: Any) -> str:
     """Returns the commit of an address, from the cache if the Hub cannot be reached."""
     from huggingface_hub import HfApi
@@ -194,11 +191,6 @@ def _files(uri: Any, commit: str) -> list[str]:
     with contextlib.suppress(CachedRepoTreeNotFoundError):
         return sorted(file.path for file in get_cached_repo_tree(uri.id, repo_type=uri.type, revision=commit))
     return []
-
-
-def _listed(uri: Any, commit: str) -> str:
-    names = _files(uri, commit)
-    return f"{uri.id} has {', '.join(names[:8]) or 'no files'}{', ...' * (len(names) > 8)}: check the path"
 
 
 def _refuse_pickled(uri: Any, commit: str, folder: str) -> None:

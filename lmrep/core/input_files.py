@@ -12,13 +12,15 @@ import io
 import itertools
 import lzma
 import os
+import posixpath
 import re
 import stat
 import tarfile
-from collections.abc import Callable, Iterator
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
-from lmrep.core import archives, remote
+from lmrep.core import remote
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.messages import byte_size
 
@@ -31,6 +33,7 @@ ALWAYS_ALLOWED = 2**28  # bytes that any compressed file may expand to
 SPECIAL_FILES = {stat.S_ISDIR: "a folder", stat.S_ISFIFO: "a named pipe", stat.S_ISSOCK: "a socket",
                  stat.S_ISCHR: "a device", stat.S_ISBLK: "a device"}
 VIRTUAL = ("/proc/", "/sys/")
+NAMED = 5  # names of files in a message, at most
 
 
 class Form(NamedTuple):
@@ -40,6 +43,57 @@ class Form(NamedTuple):
     suffixes: dict[str, str]  # suffix of file names, in lower case -> suffix of the content's name
     # (stream, path) -> the content as a readable stream, and its name; None if the form stores no name
     open: Callable[[BinaryIO, str], tuple[Any, str | None]]
+
+
+def _open_zip(stream: BinaryIO, path: str) -> tuple[BinaryIO, str]:
+    """Returns (content, name) of the only file of a zip archive. Raises UserError if the archive is encrypted or does
+    not hold exactly one file. Reading to the end compares the CRC."""
+    archive = zipfile.ZipFile(stream)
+    files = [entry for entry in archive.infolist() if not entry.is_dir() and not _hidden(entry.filename)]
+    if len(files) != 1:
+        raise _not_one([entry.filename for entry in files[:NAMED]], len(files), path)
+    if files[0].flag_bits & 1:
+        raise UserError(f"{path} is an encrypted zip archive; unpack it")
+    return archive.open(files[0]), posixpath.basename(files[0].filename)
+
+
+class _OnlyFile:
+    """The content of the only file of a tar archive, which need not be seekable. Raises UserError if there is no file,
+    and at the end of the content, where the rest of the archive is read, if there is a second one."""
+
+    def __init__(self, stream: BinaryIO, path: str):
+        self._stream, self._path = stream, path
+        self._archive = tarfile.open(fileobj=stream, mode="r|", bufsize=BUFFER)  # noqa: SIM115 - open as long as this
+        self._files = (entry for entry in self._archive if entry.isreg() and not _hidden(entry.name))
+        first = next(self._files, None)
+        if first is None:
+            raise _not_one([], 0, path)
+        self.name = posixpath.basename(first.name)
+        self._content = self._archive.extractfile(first)
+
+    def read(self, size: int) -> bytes:
+        if block := self._content.read(size):
+            return block
+        if others := [entry.name for entry in itertools.islice(self._files, NAMED)]:
+            raise _not_one([self.name, *others][:NAMED], len(others) + 1, self._path)
+        while self._stream.read(BUFFER):  # so that checksums at the end of a compressed stream are compared
+            pass
+        return b""
+
+    def close(self) -> None:
+        self._content.close()
+
+
+def _hidden(name: str) -> bool:
+    """Returns whether an operating system added this file to the archive, such as ._a.txt and .DS_Store of macOS."""
+    return posixpath.basename(name).startswith(".") or name.startswith("__MACOSX/")
+
+
+def _not_one(names: Sequence[str], count: int, path: str) -> UserError:
+    more = ", ..." if count > len(names) else ""
+    holds = f"holds {', '.join(names)}{more}" if names else "holds no file"
+    return UserError(f"{path} is an archive that {holds[:500]}; expected exactly one file: unpack it, and name the "
+                     "files to read")
 
 
 def _zstd(stream: BinaryIO) -> Any:
@@ -68,8 +122,8 @@ FORMS = {
                           bz2.BZ2File),
     "xz": _compression(rb"\xfd7zXZ\x00", {".xz": "", ".txz": ".tar"}, lzma.LZMAFile),
     "zstd": _compression(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18", {".zst": "", ".tzst": ".tar"}, _zstd),
-    "zip": Form(re.compile(rb"PK(\x03\x04|\x05\x06)").match, {".zip": ""}, archives.open_zip),
-    "tar": Form(_is_tar, {".tar": ""}, archives.open_tar),
+    "zip": Form(re.compile(rb"PK(\x03\x04|\x05\x06)").match, {".zip": ""}, _open_zip),
+    "tar": Form(_is_tar, {".tar": ""}, lambda stream, path: (content := _OnlyFile(stream, path), content.name)),
 }
 COMPRESSED = {suffix for form in FORMS.values() for suffix in form.suffixes}
 UNSUPPORTED = {b"7z\xbc\xaf\x27\x1c": "a 7-Zip archive", b"Rar!\x1a\x07": "a RAR archive", b"\x04\x22\x4d\x18": "LZ4",

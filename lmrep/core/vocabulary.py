@@ -1,24 +1,9 @@
 """The properties of a tokenizer that objectives need."""
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any
 
 import numpy as np
-
-
-class WordCharacters(Protocol):
-    """The character ids of words, for networks that read characters; see `lmrep.data.characters`."""
-
-    table: np.ndarray  # int16[v, c], the characters of each word of the vocabulary
-
-    def known(self, ids: np.ndarray) -> np.ndarray:
-        """Returns the ids with the unknown id for words outside of the vocabulary."""
-
-    def split(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns (`known(ids)`, the characters int32[..., c] of all words)."""
-
-    def word(self, i: int) -> str:
-        """Returns the word outside of the vocabulary that has the id `i`."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +19,8 @@ class Vocabulary:
     counts: np.ndarray = field(repr=False)
     # bool[size], True for tokens that end a word (GPT's, with "</w>"); None if `starts_word` defines words
     ends_word: np.ndarray | None = field(default=None, repr=False)
-    # the character ids of words, including those outside of the vocabulary; None for tokenizers without
-    characters: WordCharacters | None = field(default=None, repr=False)
+    # the `lmrep.data.characters.WordCharacters` of its words and of those outside of it; None for tokenizers without
+    characters: Any = field(default=None, repr=False)
     # the ids of the sentinel tokens that replace spans, in the order of use; () for none
     sentinels: tuple[int, ...] = field(default=(), repr=False)
 

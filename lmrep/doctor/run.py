@@ -150,7 +150,7 @@ def dashboards(experiment: Experiment, directory: Path) -> Result:
             checks.check_writable(folder)
         names.append("TensorBoard")
     if experiment.log.wandb:
-        logs.weights_and_biases(directory, experiment.log.wandb, {})  # does not start a run yet
+        logs.writers(directory, experiment.log, {})  # does not start a run yet
         text, mark = weights_and_biases(os.environ)
         names.append(text)
     return Result(", ".join(names), mark=mark)

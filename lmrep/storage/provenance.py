@@ -17,7 +17,6 @@ import jax
 from lmrep.config.json_files import Count
 from lmrep.config.record import Bounds, flatten_config
 from lmrep.core.host import cores
-from lmrep.storage import jsonl
 
 FILE = "provenance.jsonl"
 PACKAGES = ("lmrep", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "grain", "tokenizers",
@@ -84,11 +83,6 @@ def record(command: Sequence[str], config: Mapping[str, Any]) -> dict:
     }
 
 
-def append(workdir: str | os.PathLike, entry: dict) -> None:
-    """Appends `entry` to `workdir/provenance.jsonl`. Raises RunFault if it cannot be written."""
-    jsonl.append(Path(workdir) / FILE, entry)
-
-
 def git(root: Path) -> dict | None:
     """Returns the commit of the repository at `root`, the output of `git status --short`, and the diff of tracked
     files, each truncated after 1 MB; None without git, a repository or a commit."""
@@ -116,12 +110,9 @@ def differences(old: Any, new: Any, free: Sequence[str] = ()) -> list[str]:
         if (path not in before or path not in after or before[path] != after[path])
         and not any(fnmatchcase(path, pattern) for pattern in free)
     ]
-    lines = [f"{path}: {_show(before, path)} -> {_show(after, path)}" for path in paths[:MAX_LINES]]
+    lines = [f"{path}: " + " -> ".join(repr(fields[path]) if path in fields else "absent" for fields in (before, after))
+             for path in paths[:MAX_LINES]]
     return lines + [f"and {len(paths) - MAX_LINES:,} other fields or items"] * (len(paths) > MAX_LINES)
-
-
-def _show(fields: dict[str, Any], path: str) -> str:
-    return repr(fields[path]) if path in fields else "absent"
 
 
 def _version(package: str) -> str | None:

@@ -8,7 +8,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -47,49 +47,63 @@ def lock(workdir: str | os.PathLike) -> Iterator[None]:
         or locked.
     """
     path = Path(workdir) / LOCK
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = files.open_lock(path)
-    except OSError as error:
-        raise UserError(f"the workdir {workdir} cannot be used: {error.strerror}; give another --workdir") from error
-    try:
-        if process := _other_holder(descriptor, path):
-            raise UserError(f"the workdir {workdir} is in use by {process}; wait for that run, stop it, or give "
-                            "another --workdir")
+    with _locked(path, 0.0, lambda why: f"the workdir {workdir} cannot be used: {why}; give another --workdir",
+                 lambda process: f"the workdir {workdir} is in use by {process}; wait for that run, stop it, or give "
+                                 "another --workdir") as descriptor:
         if not LOCK_TEXT.match(os.pread(descriptor, 4096, 0)):
             raise UserError(f"{path} is not a lock of lmrep; give another --workdir")
-    except UserError:
-        os.close(descriptor)
-        raise
-    _held.add(descriptor)
-    try:
         started = time.strftime("%Y-%m-%d %H:%M:%S %z")
         with contextlib.suppress(OSError):  # used in the message above only; the disk may be full
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}, started {started}\n".encode(), 0)
         yield
+
+
+@contextlib.contextmanager
+def exclusive(path: Path, patience: float = PATIENCE) -> Iterator[None]:
+    """Locks the file `path` within the context, so that one process at a time enters it. Its content stays.
+
+    Raises:
+      UserError: the file cannot be locked, or another process holds the lock for more than `patience` seconds.
+    """
+    with _locked(path, patience, lambda why: f"{path} cannot be locked: {why}",
+                 lambda process: f"{path} has been locked by {process} for {patience:g} s; wait for that process, or "
+                                 "stop it"):
+        yield
+
+
+@contextlib.contextmanager
+def _locked(
+    path: Path, patience: float, unusable: Callable[[str], str], in_use: Callable[[str], str]
+) -> Iterator[int]:
+    """Opens and locks a file, and yields its descriptor. Raises UserError: `unusable(reason)` if it cannot be opened,
+    `in_use(process)` if another process still holds the lock after `patience` seconds."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = files.open_lock(path)
+    except OSError as error:
+        raise UserError(unusable(error.strerror)) from error
+    _held.add(descriptor)
+    deadline = time.monotonic() + patience
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    process = os.pread(descriptor, 4096, 0).decode(errors="replace").strip()
+                    raise UserError(in_use(process or "another process")) from None
+                time.sleep(POLL)
+            except OSError as error:
+                raise UserError(
+                    f"{path} cannot be locked: {error.strerror}; use a file system that supports locks") from error
+        yield descriptor
     finally:
         # In a forked child, the descriptor is closed already and its number may belong to another file.
         if descriptor in _held:
             _held.remove(descriptor)
             os.close(descriptor)
-
-
-def _other_holder(descriptor: int, path: Path, patience: float = 0.0) -> str:
-    """Locks an open file and returns ""; if another process still holds the lock after `patience` seconds, returns the
-    text that names it. Raises UserError if the file system has no locks."""
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return ""
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                return os.pread(descriptor, 4096, 0).decode(errors="replace").strip() or "another process"
-            time.sleep(POLL)
-        except OSError as error:
-            raise UserError(
-                f"{path} cannot be locked: {error.strerror}; use a file system that supports locks") from error
 
 
 def holder(workdir: str | os.PathLike) -> str | None:
@@ -104,25 +118,6 @@ def holder(workdir: str | os.PathLike) -> str | None:
         except BlockingIOError:
             return file.read(4096).strip() or "another process"
     return None
-
-
-@contextlib.contextmanager
-def exclusive(path: Path, patience: float = PATIENCE) -> Iterator[None]:
-    """Locks the file `path` within the context, so that one process at a time enters it. Its content stays.
-
-    Raises:
-      UserError: the file cannot be locked, or another process holds the lock for more than `patience` seconds.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = files.open_lock(path)
-    except OSError as error:
-        raise UserError(f"{path} cannot be locked: {error.strerror}") from error
-    with open(descriptor, "rb"):
-        if process := _other_holder(descriptor, path, patience):
-            raise UserError(f"{path} has been locked by {process} for {patience:g} s; wait for that process, or "
-                            "stop it")
-        yield
 
 
 def check_free(target: Path) -> None:

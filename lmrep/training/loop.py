@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -40,16 +40,6 @@ from lmrep.training.step import compiled_train_step
 log = logging.getLogger(__name__)
 
 
-class CostCounter(Protocol):
-    """Counts what a run costs. All processes call it in the same order."""
-
-    def count(self, stage: Stage, batch: Batch) -> None:
-        """Counts a step of a stage that was started on a global batch."""
-
-    def write(self, step: int) -> None:
-        """Writes the cost of the steps up to checkpoint `step`, which have all ended."""
-
-
 class RunOutputs(NamedTuple):
     """Where a run's results go."""
 
@@ -57,7 +47,7 @@ class RunOutputs(NamedTuple):
     metrics: MetricsLog | None = None  # metrics.jsonl and dashboards; None on all processes but the first
     progress: Progress | None = None  # the progress line; None on all processes but the first
     watch: Watch | None = None  # the watchdog of a run of several processes
-    cost: CostCounter | None = None  # of operations and energy
+    cost: Any = None  # a `lmrep.planning.run_cost.CostLog`
 
 
 class PendingStep(NamedTuple):

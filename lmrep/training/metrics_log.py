@@ -49,20 +49,6 @@ TimingLine = Annotated[Step, numbers("split", measured=False)]
 log = logging.getLogger(__name__)
 
 
-class Writer:
-    """A dashboard that gets the same numbers as `metrics.jsonl`."""
-
-    def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
-        """Sends the values of one line."""
-        raise NotImplementedError
-
-    def rewind(self, step: int) -> None:
-        """Announces that the next lines are for the steps after `step`, again."""
-
-    def flush(self) -> None: ...
-    def close(self) -> None: ...
-
-
 class MetricsLog:
     """The files `metrics.jsonl`, `timing.jsonl` and `faults.jsonl` of a run, and the `writers` of the same numbers.
 
@@ -152,7 +138,8 @@ class MetricsLog:
 
 class OptionalWriter:
     """A writer whose failure does not stop the run: the first one is logged as a warning, and switches the writer off.
-    `make` creates the writer at the first `write`."""
+    `make` creates the writer at the first `write`. A writer has `write`, and may have `rewind`, which announces that
+    the next lines are for the steps after `step` again, `flush` and `close`."""
 
     def __init__(self, name: str, make: Callable[[], Any]):
         self._name, self._make = name, make
@@ -164,7 +151,7 @@ class OptionalWriter:
             return
         try:
             self._writer = self._writer or self._make()
-            getattr(self._writer, method)(*args)
+            getattr(self._writer, method, lambda *_: None)(*args)
         except (Exception, SystemExit) as error:  # some dashboard libraries exit
             self._failed = True
             reason = f"{type(error).__name__}: {error}"
@@ -174,13 +161,25 @@ class OptionalWriter:
     flush, close = partialmethod(_call, "flush"), partialmethod(_call, "close")
 
 
-def tensorboard(workdir: str | os.PathLike, resumed: int | None) -> OptionalWriter:
-    """Makes a writer of TensorBoard events under `workdir/tensorboard`, tagged `split/name`. Earlier events after the
-    step `resumed` are hidden."""
-    return OptionalWriter("TensorBoard", lambda: _TensorBoard(Path(workdir) / "tensorboard", resumed))
+def writers(
+    workdir: str | os.PathLike, config: LogConfig, experiment: dict, resumed: int | None = None
+) -> list[OptionalWriter]:
+    """Makes the writers that a config asks for. `experiment` has all fields of the run's config, and `resumed` is the
+    step that it continues after. Raises UserError if a package is not installed."""
+    made = []
+    if config.tensorboard:
+        made.append(OptionalWriter("TensorBoard", lambda: _TensorBoard(Path(workdir) / "tensorboard", resumed)))
+    if config.wandb:
+        if importlib.util.find_spec("wandb") is None:
+            raise UserError(f"logging to Weights & Biases needs its package: {install_hint('wandb')}")
+        made.append(OptionalWriter("Weights & Biases", lambda: _WeightsAndBiases(
+            Path(workdir), config.wandb, experiment)))
+    return made
 
 
-class _TensorBoard(Writer):
+class _TensorBoard:
+    """Events under `directory`, tagged `split/name`. Earlier ones after the step `resumed` are hidden."""
+
     # tensorboardX's SummaryWriter passes events to a thread through a queue of ten: once that thread has died because
     # the disk is full, the next event blocks forever. Its file writer, used here, fails where it is called.
     def __init__(self, directory: Path, resumed: int | None):
@@ -211,24 +210,7 @@ class _TensorBoard(Writer):
         self._file.close()
 
 
-def weights_and_biases(workdir: str | os.PathLike, project: str, config: dict) -> OptionalWriter:
-    """Makes a writer to Weights & Biases, where a resumed run continues the same run. Raises UserError if the package
-    is not installed."""
-    if importlib.util.find_spec("wandb") is None:
-        raise UserError(f"logging to Weights & Biases needs its package: {install_hint('wandb')}")
-    return OptionalWriter("Weights & Biases", lambda: _WeightsAndBiases(Path(workdir), project, config))
-
-
-def writers(
-    workdir: str | os.PathLike, config: LogConfig, experiment: dict, resumed: int | None = None
-) -> list[OptionalWriter]:
-    """Makes the writers that a config asks for. `experiment` has all fields of the run's config, and `resumed` is the
-    step that it continues after. Raises UserError if a package is not installed."""
-    made = [tensorboard(workdir, resumed)] if config.tensorboard else []
-    return [*made, weights_and_biases(workdir, config.wandb, experiment)] if config.wandb else made
-
-
-class _WeightsAndBiases(Writer):  # wandb ignores steps that it already has, so that rewinding does nothing
+class _WeightsAndBiases:  # a resumed run continues; wandb ignores steps that it already has
     def __init__(self, workdir: Path, project: str, config: dict):
         import wandb
 

@@ -7,14 +7,14 @@ import jax
 import pytest
 
 from lmrep.core.errors import RunFault
-from lmrep.storage import provenance
+from lmrep.storage import jsonl, provenance
 from lmrep.storage.provenance import differences
 
 
 def test_record_names_command_versions_devices_and_config(tmp_path):
     config = {"optimizer": {"learning_rate": 0.1}, "stages": (1, 2)}
     for _ in range(2):
-        provenance.append(tmp_path, provenance.record(["lmrep", "train", "--config=a b.py"], config))
+        jsonl.append(tmp_path / provenance.FILE, provenance.record(["lmrep", "train", "--config=a b.py"], config))
     first, second = [json.loads(line) for line in (tmp_path / "provenance.jsonl").read_text().splitlines()]
     assert first["command"] == second["command"] == "lmrep train '--config=a b.py'"
     assert first["config"] == {"optimizer": {"learning_rate": 0.1}, "stages": [1, 2]}
@@ -26,7 +26,7 @@ def test_record_names_command_versions_devices_and_config(tmp_path):
 
 def test_failed_record_write_is_a_fault(tmp_path):
     with pytest.raises(RunFault, match=r"provenance\.jsonl cannot be written"):
-        provenance.append(tmp_path / "absent", {})
+        jsonl.append(tmp_path / "absent" / provenance.FILE, {})
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ import pytest
 
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.progress import Screen
-from lmrep.training.metrics_log import MetricsLog, OptionalWriter, Progress, tensorboard, weights_and_biases
+from lmrep.training.config import LogConfig
+from lmrep.training.metrics_log import MetricsLog, OptionalWriter, Progress, writers
 
 
 def lines(path):
@@ -223,7 +224,7 @@ def events(directory):
 
 def test_tensorboard_gets_the_numbers_and_hides_those_after_a_resumed_step(tmp_path):
     for resumed, steps in ((None, (1, 2)), (1, (2,))):
-        log = MetricsLog(tmp_path, [tensorboard(tmp_path, resumed)])
+        log = MetricsLog(tmp_path, writers(tmp_path, LogConfig(), {}, resumed))
         log.resume(resumed)
         for step in steps:
             log.write(step, "train", {"loss": 0.5 * step})
@@ -234,7 +235,7 @@ def test_tensorboard_gets_the_numbers_and_hides_those_after_a_resumed_step(tmp_p
 
 def test_tensorboard_that_cannot_be_written_does_not_stop_the_run(tmp_path, caplog):
     (tmp_path / "tensorboard").write_text("in the way")
-    log = MetricsLog(tmp_path, [tensorboard(tmp_path, None)])
+    log = MetricsLog(tmp_path, writers(tmp_path, LogConfig(), {}))
     log.resume(None)
     for step in (1, 2):
         log.write(step, "train", {"loss": 1.0})
@@ -245,7 +246,7 @@ def test_tensorboard_that_cannot_be_written_does_not_stop_the_run(tmp_path, capl
 def test_weights_and_biases_is_refused_at_the_start_if_it_is_not_installed(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(UserError, match=r"pip install -e '\.\[wandb\]'"):
-        weights_and_biases(tmp_path, "project", {})
+        writers(tmp_path, LogConfig(wandb="project"), {})
 
 
 def test_weights_and_biases_resumes_the_same_run(tmp_path, monkeypatch):
@@ -256,7 +257,8 @@ def test_weights_and_biases_resumes_the_same_run(tmp_path, monkeypatch):
     fake.init = lambda **options: started.append(options) or session
     monkeypatch.setitem(sys.modules, "wandb", fake)
     for step in (1, 2):
-        log = MetricsLog(tmp_path, [weights_and_biases(tmp_path, "project", {"seed": 0})])
+        log = MetricsLog(tmp_path, writers(
+            tmp_path, LogConfig(tensorboard=False, wandb="project"), {"seed": 0}))
         log.resume(step - 1)
         log.write(step, "train", {"loss": 1.0})
         log.close()

@@ -14,7 +14,8 @@ import numpy as np
 
 from lmrep.core.components import row
 from lmrep.core.errors import UserError
-from lmrep.core.vocabulary import Vocabulary, WordCharacters
+from lmrep.core.vocabulary import Vocabulary
+from lmrep.data.characters import WordCharacters
 
 if TYPE_CHECKING:
     from lmrep.data.tokenizers.published import PublishedFiles
