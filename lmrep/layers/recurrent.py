@@ -52,7 +52,7 @@ def segment_starts(segment_ids: Array) -> Array:
 
 def apply(
     projection: Tree, kernel: Array, x: Array, state: Tree, *, cell: str = "lstm", real: Array, starts: Array,
-    all_states: bool = False,
+    all_states: bool = False, clip_cell: float = 0.0,
 ) -> tuple[Array, Tree]:
     """Applies one layer to x [b, t, d_in] from left to right. Returns (output [b, t, d], the last state).
 
@@ -63,6 +63,7 @@ def apply(
       real: bool[b, t], where the state is updated; elsewhere the last such position's output is repeated.
       starts: bool[b, t], where the state is reset.
       all_states: whether the states after all positions are returned, [b, t, d], in place of the last.
+      clip_cell: largest absolute value of an LSTM's `cell`; no gradient passes where it is reached. 0: any.
     """
     projected = shard(linear.apply(projection, x), "batch", None, None)  # all time steps in one product
     names = sorted(state)
@@ -70,7 +71,7 @@ def apply(
     def recur(projected: Array, kernel: Array, real: Array, starts: Array, *values: Array) -> tuple[Array, ...]:
         inputs = jax.tree.map(lambda y: y.swapaxes(0, 1), (projected, real, starts))
         hidden, states = _recur(*inputs, kernel.astype(projected.dtype), dict(zip(names, values, strict=True)), cell,
-                                all_states)
+                                all_states, clip_cell)
         if all_states:
             states = {name: value.swapaxes(0, 1) for name, value in states.items()}
         return hidden.swapaxes(0, 1), *(states[name] for name in names)
@@ -84,11 +85,12 @@ def apply(
 
 
 def _forward(
-    projected: Array, real: Array, starts: Array, kernel: Array, state: Tree, cell: str, all_states: bool
+    projected: Array, real: Array, starts: Array, kernel: Array, state: Tree, cell: str, all_states: bool,
+    clip_cell: float,
 ) -> tuple[tuple[Array, Tree], tuple]:
     """Scans arrays [t, b, ...]: ((the outputs, the last state or all), what the gradient needs)."""
     def scan(projected: Array, state: Tree) -> tuple[Array, Tree]:
-        step = partial(_step, kernel=kernel, cell=cell)
+        step = partial(_step, kernel=kernel, cell=cell, clip_cell=clip_cell)
         inputs = projected, real, starts
         if all_states:
             _, states = jax.lax.scan(lambda s, at_t: 2 * (step(s, at_t)[0],), state, inputs)
@@ -101,34 +103,38 @@ def _forward(
     return (hidden, states), (pull, jnp.where(starts[..., None], 0, before))
 
 
-def _backward(cell: str, all_states: bool, residuals: tuple, cotangents: tuple[Array, Tree]) -> tuple:
+def _backward(cell: str, all_states: bool, clip_cell: float, residuals: tuple, cotangents: tuple[Array, Tree]) -> tuple:
     """The gradient of the kernel is one product over all time steps, in place of a sum at each step."""
     pull, before = residuals
     dprojected, dstate = pull(cotangents)
     return dprojected, None, None, jnp.einsum("tbd,tbg->dg", before, dprojected), dstate
 
 
-_recur = with_gradient(_forward, _backward, nondiff_argnums=(5, 6))
+_recur = with_gradient(_forward, _backward, nondiff_argnums=(5, 6, 7))
 
 
-def _step(state: Tree, at_t: tuple[Array, Array, Array], *, kernel: Array, cell: str) -> tuple[Tree, Array]:
+def _step(
+    state: Tree, at_t: tuple[Array, Array, Array], *, kernel: Array, cell: str, clip_cell: float
+) -> tuple[Tree, Array]:
     """Computes one time step: (the state after it, its output [b, d])."""
     projected, real, starts = at_t
     before = jax.tree.map(lambda s: jnp.where(starts[:, None], 0, s), state)
     gates = projected + before["hidden"].astype(projected.dtype) @ kernel
-    after = CELLS[cell](gates.astype(jnp.float32), before)
+    after = CELLS[cell](gates.astype(jnp.float32), before, clip_cell)
     state = jax.tree.map(lambda new, old: jnp.where(real[:, None], new, old), after, state)
     return state, state["hidden"].astype(projected.dtype)
 
 
-def _lstm(gates: Array, state: Tree) -> Tree:
-    """c' = f c + i g, h' = o tanh(c'), with gates i, f, g, o in [b, 4 d]."""
+def _lstm(gates: Array, state: Tree, clip_cell: float = 0.0) -> Tree:
+    """c' = clip(f c + i g), h' = o tanh(c'), with gates i, f, g, o in [b, 4 d]."""
     i, f, g, o = jnp.split(gates, 4, axis=-1)
     cell = jax.nn.sigmoid(f) * state["cell"] + jax.nn.sigmoid(i) * jnp.tanh(g)
+    if clip_cell:
+        cell = jnp.clip(cell, -clip_cell, clip_cell)
     return {"hidden": jax.nn.sigmoid(o) * jnp.tanh(cell), "cell": cell}
 
 
-def _rnn(gates: Array, state: Tree) -> Tree:
+def _rnn(gates: Array, state: Tree, clip_cell: float = 0.0) -> Tree:
     return {"hidden": jnp.tanh(gates)}
 
 

@@ -39,6 +39,7 @@ class Config:
     max_length: int = setting(0, "tokens of a sequence at most; 0: any", at_least=0)
     init_range: float = setting(0.0, "initial weights are uniform in [-r, r]; 0: r = 1 / sqrt(d)", at_least=0)
     forget_bias: float = setting(1.0, "initial bias of the forget gate (Jozefowicz et al., 2015: 1)")
+    clip_cell: float = setting(0.0, "largest absolute value of the cell of an LSTM; 0: any", at_least=0)
 
     @property
     def table_width(self) -> int:
@@ -102,7 +103,8 @@ def encode(
     mask = causal_mask(inputs, attention, c.max_length)
     state = initial_state(inputs.tokens.shape[0], c=c) if inputs.carry is None else inputs.carry
     real = mask.segment_ids > 0
-    run = partial(recurrent.apply, cell=c.cell, real=real, starts=recurrent.segment_starts(mask.segment_ids))
+    run = partial(recurrent.apply, cell=c.cell, clip_cell=c.clip_cell, real=real,
+                  starts=recurrent.segment_starts(mask.segment_ids))
     if execution.remat != "none":
         run = jax.checkpoint(run, policy=REMAT[execution.remat])
     stored, params = params, gather_params(params, specs(c))
@@ -154,5 +156,5 @@ def decode(
 DEFINITION = ModelDef(
     Config, build,
     tiny={"vocab": 0, "width": 256, "layers": 1, "embedding": 128, "dropout": 0.0},
-    architecture_fields=("cell",),
+    architecture_fields=("cell", "clip_cell"),
 )

@@ -1,5 +1,7 @@
 """Bidirectional LSTMs, attention pooling and character convolutions."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -35,8 +37,8 @@ def test_skipped_positions_change_nothing_and_segments_are_independent():
 
 
 @pytest.mark.parametrize("all_states", [False, True])
-@pytest.mark.parametrize("cell", ["lstm", "rnn"])
-def test_the_gradient_equals_that_of_each_time_step_by_itself(cell, all_states):
+@pytest.mark.parametrize(("cell", "clip"), [("lstm", 0.0), ("lstm", 0.4), ("rnn", 0.0)])
+def test_the_gradient_equals_that_of_each_time_step_by_itself(cell, clip, all_states):
     """Of kernel, input and state, with padding and a segment that starts anew."""
     rng = np.random.default_rng(4)
     params = random_params(recurrent.specs(4, 3, recurrent.uniform(1.0), cell), seed=4)
@@ -50,14 +52,14 @@ def test_the_gradient_equals_that_of_each_time_step_by_itself(cell, all_states):
 
     def ours(params, x, state):
         return total(*recurrent.apply(params["input"], params["recurrent"]["kernel"], x, state, cell=cell, real=real,
-                                      starts=starts, all_states=all_states))
+                                      starts=starts, all_states=all_states, clip_cell=clip))
 
     def expected(params, x, state):
         projected, outputs, states = x @ params["input"]["kernel"] + params["input"]["bias"], [], []
         for t in range(7):
             before = {name: jnp.where(starts[:, t, None], 0, value) for name, value in state.items()}
             gates = projected[:, t] + before["hidden"] @ params["recurrent"]["kernel"]
-            after = recurrent.CELLS[cell](gates, before)
+            after = recurrent.CELLS[cell](gates, before, clip)
             state = {name: jnp.where(real[:, t, None], after[name], value) for name, value in state.items()}
             outputs.append(state["hidden"])
             states.append(state)
@@ -66,6 +68,22 @@ def test_the_gradient_equals_that_of_each_time_step_by_itself(cell, all_states):
 
     found, theirs = (jax.jit(jax.grad(f, argnums=(0, 1, 2)))(params, x, state) for f in (ours, expected))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6 * np.abs(b).max()), found, theirs)
+
+
+def test_clipping_cells_passes_no_gradient_and_a_limit_out_of_reach_changes_no_bit():
+    params = random_params(recurrent.specs(4, 3, recurrent.uniform(1.0)), seed=5)
+    real, starts = np.ones((1, 7), bool), np.zeros((1, 7), bool)
+
+    def last_cell(x, clip):
+        _, state = recurrent.apply(params["input"], params["recurrent"]["kernel"], x, recurrent.initial_state(1, 3),
+                                   real=real, starts=starts, clip_cell=clip)
+        return state["cell"].sum(), state["cell"]
+
+    none, far, near = (jax.jit(jax.value_and_grad(partial(last_cell, clip=clip), has_aux=True))(X)
+                       for clip in (0.0, 1e3, 1e-3))
+    jax.tree.map(np.testing.assert_array_equal, none, far)
+    np.testing.assert_array_equal(np.abs(near[0][1]), np.full((1, 3), 1e-3, np.float32))
+    assert np.asarray(none[1]).any() and not np.asarray(near[1]).any()
 
 
 def test_attention_pooling_is_an_average_of_each_texts_own_tokens():

@@ -1,5 +1,7 @@
 """Recurrent networks against a NumPy reference, and the properties of their state."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,6 +20,7 @@ CONFIGS = {
     "narrow_table": lstm.Config(vocab=V, width=8, layers=3, embedding=5, dropout=0.0),
     "untied": lstm.Config(vocab=V, width=8, layers=1, embedding=12, tied=False, dropout=0.0),
     "rnn": lstm.Config(vocab=V, width=8, layers=2, cell="rnn", dropout=0.0),
+    "clipped": lstm.Config(vocab=V, width=8, layers=2, dropout=0.0, clip_cell=0.3),
 }
 RNG = np.random.default_rng(0)
 TOKENS = RNG.integers(0, V, (B, T)).astype(np.int32)
@@ -46,7 +49,7 @@ def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 
 
-def lstm_reference(layer, xs):
+def lstm_reference(layer, xs, clip=np.inf):
     """Hochreiter and Schmidhuber (1997) with forget gates (Gers et al., 2000), one gate and one time step at a time."""
     w, b, u = (np.asarray(x, np.float64) for x in
                (layer["input"]["kernel"], layer["input"]["bias"], layer["recurrent"]["kernel"]))
@@ -57,7 +60,7 @@ def lstm_reference(layer, xs):
     for x in xs:
         i, f, o = sigmoid(x @ wi + h @ ui + bi), sigmoid(x @ wf + h @ uf + bf), sigmoid(x @ wo + h @ uo + bo)
         g = np.tanh(x @ wg + h @ ug + bg)
-        c = f * c + i * g
+        c = np.clip(f * c + i * g, -clip, clip)
         h = o * np.tanh(c)
         computed.append(h)
     return np.array(computed), {"hidden": h, "cell": c}
@@ -74,18 +77,20 @@ def rnn_reference(layer, xs):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_outputs_equal_the_published_equations(name):
-    model, params = network(name)
+    (model, params), c = network(name), CONFIGS[name]
     encoded = encode(model, params, TOKENS, layers=True)
-    layer_reference = rnn_reference if name == "rnn" else lstm_reference
+    layer_reference = rnn_reference if name == "rnn" else partial(lstm_reference, clip=c.clip_cell or np.inf)
     for b in range(B):
         xs = np.asarray(params["embedding"]["token"], np.float64)[TOKENS[b]]
         close(encoded.layers[0][b], xs)
-        for i in range(CONFIGS[name].layers):
+        for i in range(c.layers):
             xs, last = layer_reference(params["layers"][str(i)], xs)
             close(encoded.layers[i + 1][b], xs)
             for name_of_state, value in last.items():
                 close(encoded.carry[str(i)][name_of_state][b], value)
         close(encoded.hidden[b], xs)
+    if c.clip_cell:
+        assert 0.1 < (np.abs(encoded.carry["0"]["cell"]) == np.float32(c.clip_cell)).mean() < 0.9
 
 
 def test_the_forget_gate_starts_open():
@@ -103,7 +108,7 @@ def test_the_default_range_of_initial_weights_is_that_of_the_width():
 # --- the state
 
 
-@pytest.mark.parametrize(("name", "length"), slow_after(1, [("narrow_table", 4), ("rnn", 1)]))
+@pytest.mark.parametrize(("name", "length"), slow_after(1, [("narrow_table", 4), ("rnn", 1), ("clipped", 5)]))
 def test_a_text_split_into_examples_with_carried_state_equals_the_unsplit_text(name, length):
     model, params = network(name)
     expected = encode(model, params, TOKENS)
