@@ -115,6 +115,8 @@ def perplexity(run: Run, texts: Iterable[str], length: int, stride: int, charact
                         "none; give other text")
     if left_out := counts["left out"]:
         log.info("%s documents without a token to predict are left out", f"{left_out:,}")
+    if run.tokenizer.removes_unknown:
+        log.info("words outside of the vocabulary are left out and not predicted, so the perplexity is too low")
     if unknown_tokens := counts["unknown"]:
         log.info("%s of %s tokens are %s; the words that they replace are not predicted, so the perplexity is too low",
                  f"{unknown_tokens:,}", f"{counts['tokens']:,}", run.tokenizer.tokens[unknown])

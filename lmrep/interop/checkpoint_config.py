@@ -93,14 +93,16 @@ def facts(path: str | os.PathLike, task: str = "", field: str = "init") -> Check
     absolute = remote.as_url(path) or str(directory.absolute())
     fields = {"name": tokenizer.name, "vocab_file": f"{absolute}/{folder}".rstrip("/"),
               "vocab_size": max(tokenizer.size, 64), "lowercase": tokenizer.lowercase,
-              "direction": "backward" if tokenizer.backward else "forward"}
+              "direction": "backward" if tokenizer.backward else "forward",
+              "unknown": "remove" if tokenizer.removes_unknown else "keep"}
     head = head_fields(directory, task, tokenizer.vocabulary.specials.get("pad")) if task else {}
     return CheckpointFacts(absolute, dict(network), fields, head)
 
 
 def planned_facts(path: str, experiment: Experiment, task: str = "") -> CheckpointFacts:
     """Returns what a config takes from a run that has not begun, with a tokenizer that is trained then."""
-    fields = {name: getattr(experiment.tokenizer, name) for name in ("name", "vocab_size", "lowercase", "direction")}
+    fields = {name: getattr(experiment.tokenizer, name)
+              for name in ("name", "vocab_size", "lowercase", "direction", "unknown")}
     return CheckpointFacts(path, dict(experiment.model), fields, _run_head(experiment, task) if task else {})
 
 

@@ -10,6 +10,7 @@ from lmrep.core.errors import UserError
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import Units, assemble, windows
 from lmrep.data.tokenizers import Tokenizer
+from lmrep.data.tokenizers.known_words import refuse_missing_tokens
 from lmrep.tasks.base import TextEncoder
 
 log = logging.getLogger(__name__)
@@ -83,6 +84,7 @@ def tokens_of(text: str, tokenizer: Tokenizer, name: str) -> tuple[np.ndarray, n
     if tokenizer.backward:
         raise UserError(f"{name}: tokenizer.direction is 'backward', and spans are read in the order of the text; "
                         "start from a checkpoint that reads forward")
+    refuse_missing_tokens(tokenizer, f"{name}: a span")
     try:
         encoding = tokenizer.encode(text)
     except TypeError:  # lone surrogates

@@ -22,6 +22,7 @@ from lmrep.data.tokenizers.base import CONFIG, AddedToken, Encoding, Tokenizer, 
 from lmrep.data.tokenizers.bpe import Bpe
 from lmrep.data.tokenizers.byte_level import ByteLevel
 from lmrep.data.tokenizers.files import read_json
+from lmrep.data.tokenizers.known_words import without_unknown
 from lmrep.data.tokenizers.published import (
     TOKENIZER_JSON,
     PublishedFiles,
@@ -47,6 +48,7 @@ PUBLISHED = ("wordpiece, bpe, bytes, byte_level_bpe, sentencepiece_unigram with 
 MAX_SIZE = 2**24  # of a vocabulary; the libraries reserve memory for it at once, and abort where there is not enough
 MAX_TRAINING_WORD = 200  # characters, as in BERT's code; the time to train is quadratic in the length of words
 LONG_RUN = re.compile(rf"(?<!\S)\S{{{MAX_TRAINING_WORD + 1},}}|(?<!\s)\s{{{MAX_TRAINING_WORD + 1},}}")
+CHANGES = {"direction": ("forward", "backward"), "unknown": ("keep", "remove")}  # of any tokenizer; the first: none
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +69,9 @@ class Config:
     lowercase: bool = setting(True, "lower-case text and strip accents, as in BERT uncased and ALBERT (bpe always "
                               "does, byte_level_bpe and bytes never)")
     direction: str = setting("forward", "order of the tokens: as in the text, or backward, for a language model that "
-                             "reads documents from their end", choices=("forward", "backward"))
+                             "reads documents from their end", choices=CHANGES["direction"])
+    unknown: str = setting("keep", "words outside of the vocabulary: keep an unknown token for each, or remove them, "
+                           "for tasks of whole texts", choices=CHANGES["unknown"])
     whitespace: str = setting("auto", "white space of documents: keep it (line breaks and indentation become tokens), "
                               "collapse each run to one space, or auto: keep it for byte_level_bpe "
                               "and bytes",
@@ -77,7 +81,9 @@ class Config:
 def settings_of_ids(config: Config) -> str:
     """Describes, for digests, the settings that decide which ids text gets from a tokenizer that is not trained yet."""
     text = repr(dataclasses.replace(config, vocab_file="", whitespace=""))
-    return text.replace(", direction='forward'", "")  # which old digests lack
+    for default in (", direction='forward'", ", unknown='keep'"):  # which old digests lack
+        text = text.replace(default, "")
+    return text
 
 
 def keeps_whitespace(config: Config) -> bool:
@@ -105,12 +111,18 @@ def train(config: Config, texts: Callable[[], Iterator[str]]) -> Tokenizer:
             yield from parts
             yield rest
 
-    tokenizer = TOKENIZERS[config.name].train(config.vocab_size, config.lowercase, bounded)
-    tokenizer = backward(tokenizer) if config.direction == "backward" else tokenizer
+    tokenizer = _as_config(TOKENIZERS[config.name].train(config.vocab_size, config.lowercase, bounded), config)
     if long_words:
         log.warning("%s lines with words of more than %s characters were split to train the tokenizer",
                     f"{long_words:,}", f"{MAX_TRAINING_WORD:,}")
     return tokenizer
+
+
+def _as_config(tokenizer: Tokenizer, config: Config) -> Tokenizer:
+    """Removes unknown words and reverses the order of tokens, as the config says."""
+    if config.unknown == "remove" and not tokenizer.removes_unknown:
+        tokenizer = without_unknown(tokenizer)
+    return backward(tokenizer) if config.direction == "backward" and not tokenizer.backward else tokenizer
 
 
 def _split_long_words(text: str) -> Iterator[str]:
@@ -169,9 +181,10 @@ def load(directory: str | Path, vocab: str = "vocab.json") -> Tokenizer:
     if missing := sorted(extra.keys() - set(tokenizer.tokens)):
         raise UserError(f"{directory / 'added_tokens.json'} adds {missing[0][:60]!r}, and no {TOKENIZER_JSON} says how "
                         f"it is matched in a text; save the tokenizer with its {TOKENIZER_JSON}")
-    direction = files.config.get("direction", "forward")
-    check_value(directory / CONFIG, "direction", direction, "forward", "backward")
-    return backward(tokenizer) if direction == "backward" else tokenizer
+    changes = {name: files.config.get(name, values[0]) for name, values in CHANGES.items()}
+    for name, value in changes.items():
+        check_value(directory / CONFIG, name, value, *CHANGES[name])
+    return _as_config(tokenizer, Config(**changes))
 
 
 def from_vocab_file(config: Config) -> Tokenizer:
@@ -194,8 +207,10 @@ def from_vocab_file(config: Config) -> Tokenizer:
     if tokenizer.backward and config.direction == "forward":
         raise UserError(f"{config.vocab_file} reads text backward, and tokenizer.direction is 'forward'; set "
                         "--config.tokenizer.direction=backward")
-    if config.direction == "backward" and not tokenizer.backward:
-        tokenizer = backward(tokenizer)
+    if tokenizer.removes_unknown and config.unknown == "keep":
+        raise UserError(f"{config.vocab_file} leaves out unknown words, and tokenizer.unknown is 'keep'; set "
+                        "--config.tokenizer.unknown=remove")
+    tokenizer = _as_config(tokenizer, config)
     if tokenizer.lowercase:
         refuse_capitals(config.vocab_file, tokenizer.tokens, tokenizer.specials.values(),
                         "set --config.tokenizer.lowercase=False for a cased one")

@@ -73,6 +73,7 @@ class Tokenizer:
       published: whether other libraries read the files of `save`, and give the same ids.
       notation: how `id_to_token` marks word boundaries, as a sentence for people; "" if tokens appear as in the text.
       backward: whether the ids of a text are in reverse order (`backward.py`).
+      removes_unknown: whether words outside of the vocabulary have no token (`known_words.py`).
     """
 
     name: str
@@ -83,6 +84,7 @@ class Tokenizer:
     published = True
     notation = ""
     backward = False
+    removes_unknown = False
 
     def __init__(self, tokens: Sequence[str], added: Sequence[AddedToken], specials: Mapping[str, str]):
         self.tokens, self.added, self.specials = list(tokens), tuple(added), dict(specials)
