@@ -82,6 +82,13 @@ class Dataset(Protocol):
           IndexError: a number is out of range.
         """
 
+    def checked(self, numbers: np.ndarray) -> np.ndarray:
+        """Returns numbers of examples as int64. Raises IndexError if one is outside of [-1, examples)."""
+        numbers = np.asarray(numbers, np.int64)
+        if numbers.size and not -1 <= numbers.min() <= numbers.max() < self.examples:
+            raise IndexError(f"examples {numbers.min()} to {numbers.max()} of a plan that has {self.examples}")
+        return numbers
+
     def statistics(self) -> dict[str, float]:
         """Returns `examples`; `tokens_per_example`, the mean number of tokens per example without padding, special
         tokens included; `padding`, the fraction of positions that are padding; and the mean of each column."""

@@ -127,10 +127,7 @@ class Mixture(Dataset):
         return self.store.vocabulary
 
     def gather(self, numbers: np.ndarray, length: int = 0) -> Batch:
-        numbers = np.asarray(numbers, np.int64)
-        if numbers.size and not -1 <= numbers.min() <= numbers.max() < self.examples:
-            raise IndexError(f"examples {numbers.min()} to {numbers.max()} of a mixture that has {self.examples}")
-        first_numbers = self._first_numbers
+        numbers, first_numbers = self.checked(numbers), self._first_numbers
         # Empty examples are taken from the first source.
         sources = (np.searchsorted(first_numbers, numbers, side="right") - 1).clip(0)
         indices = [np.flatnonzero(sources == source) for source in range(len(self.plans))]

@@ -20,9 +20,8 @@ from lmrep.data import corpora, sentences, tokenizers
 from lmrep.data.characters import known_ids
 from lmrep.data.corpora import files
 from lmrep.data.mixture import Sources
-from lmrep.data.store import statistics as store_statistics
 from lmrep.data.store import token_store
-from lmrep.data.store.prepare import bytes_needed, choose_sentences
+from lmrep.data.store.prepare import bytes_needed, check_statistics, choose_sentences
 from lmrep.doctor.findings import MAX_EPOCHS, OK, SKIPPED, WARNING, Result
 from lmrep.doctor.machine import Taken, disk_space
 from lmrep.experiment import build, checks
@@ -211,7 +210,7 @@ def examples(
                 except UserError as error:
                     warnings.append(str(error))
     statistics = {"train": {"sentences": stream.size, "unknown_fraction": unknown}}
-    store_statistics.check(statistics, experiment.tokenizer, warnings.append)
+    check_statistics(statistics, experiment.tokenizer, warnings.append)
     text = f"{1 - unknown:.2%} of {stream.size:,} tokens of {len(documents):,} documents are in the vocabulary"
     return Result("; ".join([text, *warnings]), True, WARNING if warnings else OK)
 

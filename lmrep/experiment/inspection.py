@@ -18,8 +18,7 @@ from lmrep.data.characters import known_ids
 from lmrep.data.dataset import Dataset
 from lmrep.data.mixture import Mixture
 from lmrep.data.records import Record
-from lmrep.data.records.examples import Examples
-from lmrep.data.records.mixture import MixedExamples
+from lmrep.data.records.examples import Examples, MixedExamples
 from lmrep.data.store.prepare import Prepared
 from lmrep.data.store.scan import describe_anomalies
 from lmrep.data.tokenizers import keeps_whitespace

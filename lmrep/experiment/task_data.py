@@ -15,8 +15,7 @@ from lmrep.data import tokenizers
 from lmrep.data.mixture import block_counts, mixing_weights
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import InputLayout, input_layout
-from lmrep.data.records.examples import Examples, arrange, sizes
-from lmrep.data.records.mixture import MixedExamples, mix
+from lmrep.data.records.examples import Examples, MixedExamples, arrange, mix, sizes
 from lmrep.data.records.values import listed
 from lmrep.data.tokenizers import Tokenizer
 from lmrep.experiment import config as experiments

@@ -24,7 +24,7 @@ def layout(config: Endings, vocabulary: Vocabulary) -> Layout:
     return make_layout(vocabulary)
 
 
-def spans(config: Endings, store, length: int, seed: int, layout: Layout, progress=None) -> Iterator[Spans]:
+def spans(config: Endings, store, length: int, seed: int, layout: Layout) -> Iterator[Spans]:
     """One span per document."""
     bounds = store.sentences[store.documents]
     lengths = np.minimum(np.diff(bounds), min(config.tokens, length - layout.special)).astype(np.int32)

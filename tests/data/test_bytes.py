@@ -1,6 +1,6 @@
 """The tokenizer of bytes."""
 
-from lmrep.data.tokenizers.raw_bytes import Bytes
+from lmrep.data.tokenizers.byte_level import Bytes
 
 TEXT = "Caf\u00e9,\n\n  x\ty \u5927!\u00a0 it's <mask> 12"
 

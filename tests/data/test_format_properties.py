@@ -19,8 +19,7 @@ from lmrep.data.formats.base import BACKWARD
 from lmrep.data.formats.packed import Packed
 from lmrep.data.loader import batches, evaluation_batches
 from lmrep.data.mixture import Mixture, Sources
-from lmrep.data.records.examples import arrange
-from lmrep.data.records.mixture import mix
+from lmrep.data.records.examples import arrange, mix
 from tests.data.conftest import SPECIALS
 from tests.data.test_mixed_examples import units
 from tests.tasks import tiny
@@ -100,7 +99,7 @@ def sentences_with_a_next_one(plan):
 
 def full_windows(plan):
     end = plan.rows * plan.reuse  # in the stream, where each document is followed by its end
-    return np.arange(min(plan.store.tokens, end - (plan.starts[1:] <= end).sum()))
+    return np.arange(min(plan.store.tokens, end - (plan.begins[1:] <= end).sum()))
 
 
 class Case(NamedTuple):

@@ -5,10 +5,9 @@ import numpy as np
 import pytest
 
 from lmrep.core.errors import RunFault
-from lmrep.data.formats import cache
+from lmrep.data.formats import plans
 from lmrep.data.formats.base import Spans
-from lmrep.data.formats.cache import cached
-from lmrep.data.formats.plans import Plan
+from lmrep.data.formats.plans import Plan, cached
 from tests.data.test_format_properties import TABLES, make
 
 
@@ -96,13 +95,13 @@ def test_a_damaged_table_is_built_again(name, random_store, tmp_path, caplog):
 
 
 def test_a_disk_that_damages_every_table_is_reported(random_store, tmp_path, monkeypatch):
-    save = cache._save
+    save = plans._save
 
     def save_and_damage(*args):
         save(*args)
         (args[1] / "starts.npy").write_bytes(b"")
 
-    monkeypatch.setattr(cache, "_save", save_and_damage)
+    monkeypatch.setattr(plans, "_save", save_and_damage)
     with pytest.raises(RunFault, match="was damaged 3 times; check the disk"):
         make("packed", random_store(0, 9), cache_dir=tmp_path)
 

@@ -8,7 +8,7 @@ from lmrep.config import record
 from lmrep.data import formats
 from lmrep.data.formats import FORMATS
 from lmrep.data.formats.base import split_texts
-from lmrep.data.formats.doc_sentences import DocSentences
+from lmrep.data.formats.full_sentences import DocSentences
 
 LENGTHS = (6, 17, 40)  # sentences have up to 30 tokens: longer and shorter than an example
 

@@ -6,8 +6,7 @@ import pytest
 
 from lmrep.data.mixture import BLOCK, block_counts, mixing_weights
 from lmrep.data.records.encoding import Source, Units, join, take
-from lmrep.data.records.examples import POOL, arrange
-from lmrep.data.records.mixture import mix
+from lmrep.data.records.examples import POOL, arrange, mix
 from tests.data.test_mixture import max_deviation
 from tests.tasks import tiny
 

@@ -119,7 +119,7 @@ def test_batches_consist_of_the_sources_examples(mixture):
                 np.testing.assert_array_equal(batch[name][index], array[0], err_msg=name)
     np.testing.assert_array_equal(batch["example"], numbers)
     assert batch["example"].dtype == np.int32
-    with pytest.raises(IndexError, match="of a mixture that has"):
+    with pytest.raises(IndexError, match="of a plan that has"):
         mixture.gather(np.array([mixture.examples]))
 
 

@@ -11,14 +11,12 @@ from lmrep.core.errors import UserError
 from lmrep.core.files import digest
 from lmrep.data.dataset import Dataset
 from lmrep.data.formats import (
-    doc_sentences,
-    documents,
     full_sentences,
-    lines,
     packed,
     segment_pair,
     sentence_pair,
     sentence_stream,
+    single_texts,
     stream,
     stream_pair,
 )
@@ -32,11 +30,11 @@ FORMATS: dict[str, FormatDef] = component_table(FormatDef, {
     "packed": packed.DEFINITION,
     "segment_pair": segment_pair.DEFINITION,
     "sentence_pair": sentence_pair.DEFINITION,
-    "full_sentences": full_sentences.DEFINITION,
-    "doc_sentences": doc_sentences.DEFINITION,
+    "full_sentences": full_sentences.FULL_SENTENCES,
+    "doc_sentences": full_sentences.DOC_SENTENCES,
     "stream": stream.DEFINITION,
-    "lines": lines.DEFINITION,
-    "documents": documents.DEFINITION,
+    "lines": single_texts.LINES,
+    "documents": single_texts.DOCUMENTS,
     "sentence_stream": sentence_stream.DEFINITION,
     "stream_pair": stream_pair.DEFINITION,
 })

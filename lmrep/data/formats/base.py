@@ -4,6 +4,7 @@ A format describes each example as spans of a store's token stream, with special
 twice, and `plans.Plan` gathers a batch from the spans without a Python loop over examples or tokens.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -172,12 +173,20 @@ class StorePlan(Dataset):
     def vocabulary(self) -> Vocabulary:
         return self.store.vocabulary
 
-    def checked(self, numbers: np.ndarray) -> np.ndarray:
-        """Returns numbers of examples as int64. Raises IndexError if one is outside of [-1, examples)."""
-        numbers = np.asarray(numbers, np.int64)
-        if numbers.size and not -1 <= numbers.min() <= numbers.max() < self.examples:
-            raise IndexError(f"examples {numbers.min()} to {numbers.max()} of a plan that has {self.examples}")
-        return numbers
+    @functools.cached_property
+    def begins(self) -> np.ndarray:
+        """int64[k+1], the position of each document in the stream of documents that each end with a token; last = its
+        length."""
+        bounds = np.asarray(self.store.sentences)[np.asarray(self.store.documents)]
+        return bounds + np.arange(len(bounds))
+
+    def stream(self, positions: np.ndarray, end: int) -> np.ndarray:
+        """Reads the tokens at positions of the stream, in which `end` follows each document. Those of positions outside
+        of it have no meaning."""
+        positions = positions.clip(0, self.begins[-1] - 1)
+        document = np.searchsorted(self.begins, positions, side="right") - 1
+        ends = positions == self.begins[document + 1] - 1
+        return np.where(ends, end, self.store.take((positions - document - ends).clip(0, self.store.tokens - 1)))
 
 
 PLAN_ARGUMENTS = ("config", "store", "length", "seed", "layout", "fingerprint", "cache_dir", "progress")

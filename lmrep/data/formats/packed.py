@@ -12,11 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from lmrep.config.record import setting
-from lmrep.data.formats.base import FormatDef, Layout, Progress, Spans, single_text, split_texts
+from lmrep.data.formats.base import FormatDef, Layout, Spans, single_text, split_texts
 from lmrep.data.formats.plans import table
 from lmrep.data.store.token_store import Store
-
-PROGRESS_EVERY = 100_000  # chunks
 
 
 @dataclass(frozen=True)
@@ -26,15 +24,13 @@ class Packed:
     duplicates: int = setting(1, "passes over the corpus in an epoch, each with its own static masks", at_least=1)
 
 
-def spans(
-    config: Packed, store: Store, length: int, seed: int, layout: Layout, progress: Progress | None = None
-) -> Iterator[Spans]:
+def spans(config: Packed, store: Store, length: int, seed: int, layout: Layout) -> Iterator[Spans]:
     """Yields the packed documents in the order of the corpus. Nothing is random."""
     chunks = split_texts(store.sentences[store.documents], length - layout.special)
-    yield pack(chunks, length, layout.special, progress)
+    yield pack(chunks, length, layout.special)
 
 
-def pack(bounds: np.ndarray, length: int, special: int, progress: Progress | None = None) -> Spans:
+def pack(bounds: np.ndarray, length: int, special: int) -> Spans:
     """Packs chunks of text into examples and returns the table of their spans, in the order of the corpus.
 
     Args:
@@ -42,12 +38,11 @@ def pack(bounds: np.ndarray, length: int, special: int, progress: Progress | Non
         `length - special`.
       length: tokens per example, special tokens included.
       special: special tokens around each chunk.
-      progress: called with numbers of chunks.
     """
     starts, lengths = bounds[:-1], np.diff(bounds)
     longest_first = np.argsort(-lengths, kind="stable")
     row = np.empty(len(starts), np.int64)
-    row[longest_first] = best_fit(lengths[longest_first] + special, length, progress)
+    row[longest_first] = best_fit(lengths[longest_first] + special, length)
 
     # Number the examples by their first chunk, so that they follow the order of the corpus.
     _, first, row = np.unique(row, return_index=True, return_inverse=True)
@@ -57,7 +52,7 @@ def pack(bounds: np.ndarray, length: int, special: int, progress: Progress | Non
     return Spans(offsets, starts[order], lengths[order].astype(np.int32), {})
 
 
-def best_fit(sizes: np.ndarray, capacity: int, progress: Progress | None = None) -> np.ndarray:
+def best_fit(sizes: np.ndarray, capacity: int) -> np.ndarray:
     """Puts each item into the fullest bin that still has space for it, or else into a new bin.
 
     Open bins are listed by the space they have left, and bit i of an integer says whether there is a bin with space i:
@@ -66,7 +61,6 @@ def best_fit(sizes: np.ndarray, capacity: int, progress: Progress | None = None)
     Args:
       sizes: int[s], each at most `capacity`.
       capacity: the size of a bin.
-      progress: called with numbers of items.
 
     Returns:
       int64[s], the bin of each item.
@@ -87,8 +81,6 @@ def best_fit(sizes: np.ndarray, capacity: int, progress: Progress | None = None)
         if space > size:
             bins_with_space[space - size].append(bin_)
             nonempty |= 1 << (space - size)
-        if progress and ((item + 1) % PROGRESS_EVERY == 0 or item + 1 == len(sizes)):
-            progress(item + 1, len(sizes))
     return chosen
 
 

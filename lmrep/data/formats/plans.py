@@ -1,17 +1,22 @@
 """A plan: the examples of a split in one format and length, computed in O(1) by number and gathered as batches."""
 
+import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lmrep.core import sealed_cache
+from lmrep.core.components import type_of
+from lmrep.core.errors import Broken
+from lmrep.core.files import Damaged, manifest
 from lmrep.data.dataset import Batch
 from lmrep.data.formats.base import Layout, Progress, Spans, StorePlan, ranges
-from lmrep.data.formats.cache import cached
 from lmrep.data.order import contiguous_numbers, example_numbers
+from lmrep.data.store.offsets import growing_array
 from lmrep.data.store.token_store import Store
 
 
@@ -114,6 +119,72 @@ class Plan(StorePlan):
         return {"examples": self.examples, "tokens_per_example": tokens, "padding": 1 - tokens / self.length, **means}
 
 
+def cached(build: Callable[[], Iterable[Spans]], fingerprint: str, cache_dir: str | os.PathLike | None) -> Spans:
+    """Returns the table that an earlier call with this fingerprint wrote to `cache_dir`, or builds it. A table that
+    does not match its manifest is logged and built again.
+
+    Args:
+      build: returns consecutive chunks of the table.
+      fingerprint: a hash of everything that the table depends on.
+      cache_dir: where tables are stored and memory-mapped, so that no more than a chunk is in memory; None: the table
+        is built in memory.
+
+    Raises:
+      Broken: a chunk is not `Spans`, or its arrays do not fit each other.
+      RunFault: the table cannot be written, or is damaged again each time.
+    """
+    if cache_dir is None:
+        chunks = list(_arrays(build()))
+        return _spans({name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]})
+    return sealed_cache.cached(Path(cache_dir) / f"plan-{fingerprint}", lambda directory: _save(
+        build(), directory), _load, {"plan": fingerprint}, "the plan")
+
+
+def _arrays(chunks: Iterable[Spans]) -> Iterator[dict[str, np.ndarray]]:
+    """Yields the arrays of each chunk, whose offsets count the spans of the whole table. Raises Broken for one whose
+    arrays do not fit each other: examples would hold other text."""
+    begin = total = 0
+    for chunk in chunks:
+        if not isinstance(chunk, Spans):
+            raise Broken(f"its spans give {type_of(chunk)}; expected Spans of lmrep.data.formats.base")
+        examples, spans = len(chunk.offsets) - 1, len(chunk.starts)
+        for name, value, expected in (
+                ("offsets[0]", chunk.offsets[0], 0), ("offsets[-1]", chunk.offsets[-1], spans),
+                ("len(lengths)", len(chunk.lengths), spans),
+                *((f"len(columns[{name!r}])", len(column), examples) for name, column in chunk.columns.items())):
+            if value != expected:
+                raise Broken(f"its Spans have offsets of {examples:,} examples and starts of {spans:,} spans, and "
+                             f"{name} is {value:,}; expected {expected:,}")
+        yield {"offsets": chunk.offsets[begin:] + total, "starts": chunk.starts, "lengths": chunk.lengths,
+               **chunk.columns}
+        begin, total = 1, total + spans
+
+
+def _spans(arrays: dict[str, np.ndarray]) -> Spans:
+    return Spans(*(arrays.pop(name) for name in Spans._fields[:3]), arrays)
+
+
+def _save(chunks: Iterable[Spans], directory: Path) -> None:
+    """Writes the arrays of a table."""
+    with contextlib.ExitStack() as stack:
+        files = {}
+        for arrays in _arrays(chunks):
+            for name, array in arrays.items():
+                if name not in files:
+                    files[name] = stack.enter_context(growing_array(directory / f"{name}.npy", array.dtype))
+                files[name](array)
+
+
+def _load(directory: Path) -> Spans:
+    """Opens the memory-mapped table in `directory`, whose files were verified. Raises Damaged if the files are not the
+    arrays of a table."""
+    try:
+        return _spans({Path(name).stem: np.asarray(np.load(directory / name, mmap_mode="r", allow_pickle=False))
+                       for name in manifest(directory)["files"]})
+    except (OSError, EOFError, ValueError, KeyError) as error:
+        raise Damaged(f"an array cannot be read ({error})") from error
+
+
 def table(
     spans: Callable[..., Iterator[Spans]], all_passes: bool = False,
     contiguous: Callable[[Any], bool] = lambda config: False,
@@ -121,9 +192,9 @@ def table(
     """Returns the `FormatDef.plan` of a format whose examples are spans of the tokens of a store.
 
     Args:
-      spans: (config, store, length, seed, layout, progress) -> consecutive chunks of the table.
-      all_passes: whether the table holds all `config.duplicates` passes, each with its own random choices; otherwise it
-        is repeated.
+      spans: (config, store, length, seed, layout) -> consecutive chunks of the table.
+      all_passes: whether the table holds all `config.duplicates` passes, each with its own random choices. `spans`
+        then yields one pass, and its seed is (seed, number of the pass). Otherwise the table is repeated.
       contiguous: config -> whether examples continue each other from batch to batch. The table then has the column
         `reset`, and batches have the fields `reset` and `following`.
     """
@@ -131,7 +202,17 @@ def table(
         config: Any, store: Store, length: int, seed: int, layout: Layout, fingerprint: str,
         cache_dir: str | os.PathLike | None = None, progress: Progress | None = None,
     ) -> Plan:
-        rows = cached(partial(spans, config, store, length, seed, layout, progress), fingerprint, cache_dir)
+        def chunks() -> Iterator[Spans]:
+            total = store.tokens * (config.duplicates if all_passes else 1)
+            for pass_ in range(config.duplicates if all_passes else 1):
+                for chunk in spans(config, store, length, (seed, pass_) if all_passes else seed, layout):
+                    yield chunk
+                    if progress:
+                        progress(pass_ * store.tokens + int(chunk.starts[chunk.offsets[-2]]), total)
+            if progress:
+                progress(total, total)
+
+        rows = cached(chunks, fingerprint, cache_dir)
         return Plan(store, layout, length, fingerprint, rows, 1 if all_passes else config.duplicates,
                     contiguous(config))
 

@@ -26,11 +26,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from lmrep.config.record import setting
-from lmrep.data.formats.base import PAIR_FIELDS, FormatDef, Layout, Progress, Spans, text_pair, truncate_pair
+from lmrep.data.formats.base import PAIR_FIELDS, FormatDef, Layout, Spans, text_pair, truncate_pair
 from lmrep.data.formats.plans import table
 from lmrep.data.store.token_store import Store
 
-PROGRESS_EVERY = 1000  # documents
+CHUNK = 20_000  # documents that are paired at once, which bounds the memory
 
 Span = tuple[int, int]  # the first token, and the one after the last
 
@@ -46,23 +46,18 @@ class SegmentPair:
     duplicates: int = setting(10, "passes over the corpus in an epoch, each with its own choices", at_least=1)
 
 
-def spans(
-    config: SegmentPair, store: Store, length: int, seed: int, layout: Layout, progress: Progress | None = None
-) -> Iterator[Spans]:
-    """Yields the pairs of all passes, one pass at a time, in the order of the corpus."""
+def spans(config: SegmentPair, store: Store, length: int, seed: tuple[int, int], layout: Layout) -> Iterator[Spans]:
+    """Yields the pairs of one pass, in the order of the corpus. `seed` is (seed, number of the pass)."""
     capacity, count = length - layout.special, len(store.documents) - 1
     # Memoryviews copy nothing and index to Python integers, which makes the loop faster than with numpy's.
     offsets, documents = memoryview(store.sentences), memoryview(store.documents)
-    for pass_ in range(config.duplicates):
+    for first in range(0, count, CHUNK):
         flat = array("q")
-        for document in range(count):
-            rng = random.Random(f"{seed}/{pass_}/{document}")
+        for document in range(first, min(first + CHUNK, count)):
+            rng = random.Random(f"{seed[0]}/{seed[1]}/{document}")
             for a, b, label in document_pairs(rng, config, offsets, documents, document, capacity):
                 (a, a_end), (b, b_end) = truncate(rng, a, b, capacity)
                 flat.extend((a, a_end - a, b, b_end - b, label))
-            done = pass_ * count + document + 1
-            if progress and (done % PROGRESS_EVERY == 0 or done == config.duplicates * count):
-                progress(done, config.duplicates * count)
         table = np.frombuffer(flat, np.int64).reshape(-1, 5)
         starts, lengths, labels = table[:, (0, 2)].ravel(), table[:, (1, 3)].ravel(), table[:, 4]
         yield Spans(np.arange(0, len(starts) + 1, 2), starts, lengths.astype(np.int32),

@@ -20,7 +20,7 @@ import numpy as np
 
 from lmrep.config.record import setting
 from lmrep.core.errors import UserError
-from lmrep.data.formats.base import PAIR_FIELDS, FormatDef, Layout, Progress, Spans, text_pair
+from lmrep.data.formats.base import PAIR_FIELDS, FormatDef, Layout, Spans, text_pair
 from lmrep.data.formats.plans import table
 from lmrep.data.order import uniform
 from lmrep.data.store.token_store import Store
@@ -35,21 +35,16 @@ class SentencePair:
     duplicates: int = setting(10, "passes over the corpus in an epoch, each with its own choices", at_least=1)
 
 
-def spans(
-    config: SentencePair, store: Store, length: int, seed: int, layout: Layout, progress: Progress | None = None
-) -> Iterator[Spans]:
-    """Yields the pairs of all passes, pass by pass, in the order of the corpus. Raises UserError if no document has two
-    sentences."""
+def spans(config: SentencePair, store: Store, length: int, seed: tuple[int, int], layout: Layout) -> Iterator[Spans]:
+    """Yields the pairs of one pass, in the order of the corpus. `seed` is (seed, number of the pass). Raises UserError
+    if no document has two sentences."""
     if np.diff(store.documents).max() < 2:
         raise UserError("no document of the split has two sentences, which format 'sentence_pair' needs to make a "
                         "pair; give the corpus longer documents, or choose another format")
     count = len(store.documents) - 1
-    for pass_ in range(config.duplicates):
-        for first in range(0, count, CHUNK):
-            documents = range(first, min(first + CHUNK, count))
-            yield sample(store.sentences, store.documents, length - layout.special, (seed, pass_), documents)
-            if progress:
-                progress(pass_ * count + documents.stop, config.duplicates * count)
+    for first in range(0, count, CHUNK):
+        documents = range(first, min(first + CHUNK, count))
+        yield sample(store.sentences, store.documents, length - layout.special, seed, documents)
 
 
 def sample(

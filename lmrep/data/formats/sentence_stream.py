@@ -18,11 +18,9 @@ predicted.
 The order of a pass takes 12 bytes of memory for each sentence, for each direction; up to PASSES are kept.
 """
 
-import collections
 import functools
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -62,9 +60,6 @@ class SentenceStreamPlan(StorePlan):
     config: SentenceStream  # of the format
     seed: int  # decides the orders of the sentences
     contiguous = True
-    _passes: collections.OrderedDict[tuple, Pass] = field(default_factory=collections.OrderedDict, init=False,
-                                                          repr=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     @functools.cached_property
     def positions(self) -> int:
@@ -113,7 +108,9 @@ class SentenceStreamPlan(StorePlan):
         real = filled[:, None] & (shuffled[:, None] | (position <= self.positions))
         source = np.full(position.shape, -1)  # in the store; -1 at marks
         for selected, number in self._passes_of(position, real, shuffled):
-            source[selected] = self._source(self._pass(number, backward), position[selected] % self.positions, backward)
+            independent = backward and number is not None and self.config.order == "independent"
+            source[selected] = self._source(
+                self._pass(number, independent), position[selected] % self.positions, backward)
         # the mark at the end of the corpus is the mark at the begin of a pass
         tokens = self.store.take(np.maximum(source, 0))
         lead, tail, pad, *_ = self.layout
@@ -150,24 +147,15 @@ class SentenceStreamPlan(StorePlan):
         bounds = self.store.sentences
         return np.where(inside, bounds[sentence + 1] - inside if backward else bounds[sentence] + inside - 1, -1)
 
-    def _pass(self, number: int | None, backward: bool) -> Pass:
-        """Returns the order of a pass. The backward stream reads in the same order with order=same."""
-        key = number, backward and number is not None and self.config.order == "independent"
-        with self._lock:
-            if key not in self._passes:
-                while len(self._passes) >= 2 * PASSES:
-                    self._passes.popitem(last=False)
-                self._passes[key] = self._order(*key)
-            self._passes.move_to_end(key)
-            return self._passes[key]
-
-    def _order(self, number: int | None, backward: bool) -> Pass:
+    @functools.lru_cache(maxsize=2 * PASSES + 1)  # noqa: B019 - one more to evaluate; a run has few of these objects
+    def _pass(self, number: int | None, independent: bool) -> Pass:
+        """Returns the order of a pass; an independent one of the backward stream."""
         sentences = np.asarray(self.store.sentences)
         count = len(sentences) - 1
         if number is None:
             return Pass(None, sentences + np.arange(count + 1))
         order = np.arange(count, dtype=np.uint32 if count < 2**32 else np.int64)
-        np.random.default_rng([self.seed, number, int(backward)]).shuffle(order)
+        np.random.default_rng([self.seed, number, int(independent)]).shuffle(order)
         begins = np.zeros(count + 1, np.int64)
         np.cumsum(np.diff(sentences)[order] + 1, out=begins[1:])
         return Pass(order, begins)

@@ -25,7 +25,7 @@ import numpy as np
 from lmrep.config.record import setting
 from lmrep.core.errors import UserError
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.data.formats.base import TEXT_FIELDS, VARIES, FormatDef, Layout, Progress, Spans, make_layout
+from lmrep.data.formats.base import TEXT_FIELDS, VARIES, FormatDef, Layout, Spans, make_layout
 from lmrep.data.formats.plans import Plan, table
 from lmrep.data.formats.windows import WindowPlan
 from lmrep.data.store.token_store import Store
@@ -53,9 +53,7 @@ def layout(config: Stream, vocabulary: Vocabulary) -> Layout:
     return make_layout(vocabulary, int(config.isolate), lead=(), tail=("eos", "sep"))
 
 
-def spans(
-    config: Stream, store: Store, length: int, seed: int, layout: Layout, progress: Progress | None = None
-) -> Iterator[Spans]:
+def spans(config: Stream, store: Store, length: int, seed: int, layout: Layout) -> Iterator[Spans]:
     """Yields the examples in the order of the corpus. Nothing is random.
 
     A span ends with its document, and the end of text follows it, or with its example. An example that starts with an
@@ -74,8 +72,6 @@ def spans(
         resets |= span_begins[first] == begins[document[first]]
     yield Spans(np.append(first, len(span_begins)), span_begins - document, lengths.astype(np.int32),
                 {"reset": resets.astype(np.int8)})
-    if progress:
-        progress(len(starts), len(starts))
 
 
 def contiguous(config: Stream) -> bool:

@@ -83,12 +83,6 @@ class StreamPairPlan(StorePlan):
         return self.length - self.reuse - self.layout.special
 
     @functools.cached_property
-    def starts(self) -> np.ndarray:
-        """int64[k+1], the position of each document in the stream; last = its length."""
-        bounds = np.asarray(self.store.sentences)[np.asarray(self.store.documents)]
-        return bounds + np.arange(len(bounds))
-
-    @functools.cached_property
     def _firsts(self) -> np.ndarray:
         """int64[k+1], the number of each document's first boundary."""
         documents = np.asarray(self.store.documents)
@@ -97,7 +91,7 @@ class StreamPairPlan(StorePlan):
     @property
     def positions(self) -> int:
         """The length of the stream: tokens and ends of documents."""
-        return int(self.starts[-1])
+        return int(self.begins[-1])
 
     @property
     def rows(self) -> int:
@@ -210,7 +204,7 @@ class StreamPairPlan(StorePlan):
 
     def _forward_up_to(self, position: np.ndarray) -> np.ndarray:
         inside = np.clip(position, 0, self.positions - 1)
-        document = np.searchsorted(self.starts, inside, side="right") - 1
+        document = np.searchsorted(self.begins, inside, side="right") - 1
         # A document's end has the offset of the next one's first sentence, which thereby counts for it.
         boundaries = np.searchsorted(self.store.sentences, inside - document, side="right") + document
         return np.where(position < 0, 0, boundaries + (position >= self.positions))
@@ -226,11 +220,8 @@ class StreamPairPlan(StorePlan):
     def _tokens(self, source: np.ndarray, backward: np.ndarray) -> np.ndarray:
         """Reads the tokens i32[b, t] at positions of each example's stream."""
         _, tail, pad, _, last, end = self.layout
-        position = np.where(backward[:, None], self.positions - 1 - source, source).clip(0, self.positions - 1)
-        document = np.searchsorted(self.starts, position, side="right") - 1
-        ends = position == self.starts[document + 1] - 1
-        tokens = self.store.take((position - document - ends).clip(0, self.store.tokens - 1))
-        return np.select([source == NONE, source == SEPARATOR, source == CLASSIFIER, ends], [pad, tail, last, end],
+        tokens = self.stream(np.where(backward[:, None], self.positions - 1 - source, source), end)
+        return np.select([source == NONE, source == SEPARATOR, source == CLASSIFIER], [pad, tail, last],
                          tokens).astype(np.int32)
 
     def statistics(self) -> dict[str, float]:

@@ -34,12 +34,6 @@ class WindowPlan(Plan):
     Examples below `examples` are those of `length` tokens. Numbers from there on are windows: `examples` +
     (start << BITS) + length, where `start` is a position of the stream."""
 
-    @functools.cached_property
-    def begins(self) -> np.ndarray:
-        """int64[k+1], the position of each document in the stream; last = its length."""
-        bounds = np.asarray(self.store.sentences)[np.asarray(self.store.documents)]
-        return bounds + np.arange(len(bounds))
-
     def numbers(self, positions: np.ndarray, batch_size: int, seed: int) -> np.ndarray:
         step, column = np.divmod(positions, batch_size)
         size = int(self.begins[-1]) // batch_size  # of a column
@@ -71,24 +65,16 @@ class WindowPlan(Plan):
             return super().gather(numbers) | {"rate_factor": (numbers >= 0).astype(np.float32)}
         if (numbers < self.examples).any():
             raise IndexError("a batch of a plan has windows and other examples")
-        start, size = self.windows(numbers)
+        (start, size), tail = self.windows(numbers), self.layout.tail
         at = np.arange(length or self.batch_length(numbers))
         real = (at < size[:, None]).astype(np.int32)
         return {
-            "tokens": np.where(real, self._tokens(start[:, None] + at), self.layout.pad).astype(np.int32),
+            "tokens": np.where(real, self.stream(start[:, None] + at, tail), self.layout.pad).astype(np.int32),
             "segment_ids": real, "positions": (at * real).astype(np.int32), "token_type_ids": np.zeros_like(real),
             "example": (start // self.length).astype(np.int32),  # the example of `length` that it begins in
             "reset": np.zeros(len(numbers), np.int32),
-            "following": np.where(start + size < self.begins[-1], self._tokens(start + size), -1).astype(np.int32),
+            "following": np.where(start + size < self.begins[-1], self.stream(start + size, tail), -1).astype(np.int32),
             "rate_factor": size.astype(np.float32) / np.float32(self.length)}
-
-    def _tokens(self, positions: np.ndarray) -> np.ndarray:
-        """Returns the tokens at positions of the stream; those after its end have no meaning."""
-        positions = np.minimum(positions, self.begins[-1] - 1)
-        document = np.searchsorted(self.begins, positions, side="right") - 1
-        ends = positions == self.begins[document + 1] - 1
-        tokens = self.store.take((positions - document - ends).clip(0, self.store.tokens - 1))
-        return np.where(ends, self.layout.tail, tokens)
 
 
 @functools.lru_cache(maxsize=8)

@@ -103,6 +103,11 @@ def lines(path: Path, config: Config) -> Iterator[str]:
     _report(path, replaced, config.encoding)
 
 
+def filled_lines(path: Path, config: Config) -> Iterator[tuple[str, str]]:
+    """Yields (file and line, for messages; line) of the lines of a file that are not blank, as `lines`."""
+    return ((f"{path}, line {number}", line) for number, line in enumerate(lines(path, config), 1) if line.strip())
+
+
 def text(path: Path, config: Config) -> str:
     """Reads a file's text without byte order mark; CRLF becomes LF. Undecodable bytes are treated as in `lines`. Raises
     UserError for a file of more than MAX_TEXT bytes."""

@@ -32,11 +32,9 @@ def read(job: Job) -> Iterator[Record | UserError]:
         if isinstance(value, UserError) and isinstance(parse(next(files.lines(job.path, job.config)), ""),
                                                            UserError):
             raise value  # otherwise the file has an object per line, with a field `data`
-    for number, line in enumerate(files.lines(job.path, job.config), 1):
-        if line.strip():
-            where = f"{job.path}, line {number}"
-            value = parse(line, where)
-            yield value if isinstance(value, UserError) else values.from_object(value, job, where)
+    for where, line in files.filled_lines(job.path, job.config):
+        value = parse(line, where)
+        yield value if isinstance(value, UserError) else values.from_object(value, job, where)
 
 
 def parse(text: str, where: str) -> Any:

@@ -9,7 +9,9 @@ from lmrep.core.json_text import type_name
 from lmrep.data.records import files
 from lmrep.data.records.base import Job, ReaderDef, Record
 from lmrep.data.records.json_lines import parse
-from lmrep.data.records.values import CORRECT, convert, listed, short
+from lmrep.data.records.values import CORRECT, from_object, listed, short
+
+FIELDS_READ = ("question", "context", "answers")
 
 
 def read(job: Job) -> Iterator[Record | UserError]:
@@ -32,30 +34,17 @@ def read(job: Job) -> Iterator[Record | UserError]:
 
 def _record(job: Job, context: str, question: Any, where: str) -> Record | UserError:
     try:
-        text = _get(question, "question", str, where)
+        text = _get(question, "question", str, where).strip()
     except UserError as error:
         return error
-    try:
-        name = convert("id", question.get("id", ""))
-    except ValueError as error:
-        return UserError(f"{where} has the id {short(question['id'])}; expected {error}")
-    where = f"{job.path}, question {name[:80]}" if name else where
-    fields = {"question": text.strip(), "context": context}
-    answers = question.get("answers")
+    fields = {key: question[key] for key in ("id", "answers") if key in question} | {"question": text,
+                                                                                    "context": context}
+    where = f"{job.path}, question {str(fields['id'])[:80]}" if isinstance(fields.get("id"), str | int) else where
     if question.get("is_impossible") is True:
-        if answers:
+        if fields.get("answers"):
             return UserError(f"{where} is_impossible and has answers; expected one or the other")
-        answers = []
-    if answers is None:
-        if not job.optional("answers"):
-            return UserError(f"{where} has no 'answers', only {listed(question)}; expected a list, which may be "
-                             "empty")
-    else:
-        try:
-            fields["answers"] = convert("answers", answers)
-        except ValueError as error:
-            return UserError(f"{where}: the answers are {short(answers)}; expected {error}")
-    return Record(fields, name, where)
+        fields["answers"] = []
+    return from_object(fields, job._replace(columns={name: name for name in (*FIELDS_READ, "id")}), where)
 
 
 def _items(value: Any, key: str, path: str) -> Iterator[tuple[str, Any]]:

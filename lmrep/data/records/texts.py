@@ -14,10 +14,7 @@ from lmrep.data.records.values import CORRECT, short
 
 def read_lines(job: Job) -> Iterator[Record | UserError]:
     """Yields a record for each line: the label, white space, the text (TREC)."""
-    for number, line in enumerate(files.lines(job.path, job.config), 1):
-        if not line.strip():
-            continue
-        where = f"{job.path}, line {number}"
+    for where, line in files.filled_lines(job.path, job.config):
         label, *rest = line.split(maxsplit=1)
         if rest:
             yield Record({"text": rest[0].strip(), "label": label}, "", where)

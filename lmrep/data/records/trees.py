@@ -22,10 +22,7 @@ def read(job: Job) -> Iterator[Record | UserError]:
     in training, 159,274 distinct). Words are unescaped: -LRB- is a parenthesis.
     """
     seen = set()
-    for number, line in enumerate(files.lines(job.path, job.config), 1):
-        if not line.strip():
-            continue
-        where = f"{job.path}, line {number}"
+    for where, line in files.filled_lines(job.path, job.config):
         every = job.config.phrases and job.split == "train"
         try:
             phrases = parse(line, every)

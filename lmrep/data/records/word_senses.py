@@ -41,10 +41,8 @@ def read(job: Job) -> Iterator[Record | UserError]:
 def _keys(path: Path, job: Job, instances: Mapping[str, Record]) -> dict[str, list[str]]:
     """Reads {id: keys} from lines of an instance's id and its keys, separated by spaces."""
     senses: dict[str, list[str]] = {}
-    for number, line in enumerate(files.lines(path, job.config), 1):
-        if not line.strip():
-            continue
-        where, (name, *keys) = f"{path}, line {number}", line.split()
+    for where, line in files.filled_lines(path, job.config):
+        name, *keys = line.split()
         if not keys:
             raise UserError(f"{where} has nothing after {short(name)}; expected the id of an instance and its keys")
         if name not in instances:

@@ -28,7 +28,7 @@ import pathlib
 import resource
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -36,12 +36,12 @@ import numpy as np
 from lmrep.config import json_files
 from lmrep.config.json_files import Number
 from lmrep.core import host, remote, remote_cache
-from lmrep.core.errors import RunFault, UserError
+from lmrep.core.errors import ConfigError, RunFault, UserError
 from lmrep.core.files import MANIFEST, digest, open_lock, seal
 from lmrep.core.messages import byte_size
 from lmrep.core.sealed_cache import find_damage
 from lmrep.data import corpora, sentences, tokenizers
-from lmrep.data.store import scan, statistics, token_store, tokenize, unfinished
+from lmrep.data.store import scan, token_store, tokenize, unfinished
 from lmrep.data.store.scan import CorpusScan, Progress, Report
 from lmrep.data.store.tokenize import DocumentBatch, Tokenized
 
@@ -216,9 +216,9 @@ def _build(directory: pathlib.Path, content: str, corpus: corpora.Corpus, survey
         tokenizer = tokenizers.load(partial / "tokenizer")
         parts = [partial / "parts" / f"{number:05}" for number in range(part_of(survey)[-1] + 1)]
         _tokenize(parts, corpus, survey, tokenizer, keep_whitespace, lines, progress)
-        totals = statistics.total(
+        totals = total(
             item for part in parts for item in json_files.read(Numbers, part / "tallies.json").items())
-        statistics.check(totals, config, progress)
+        check_statistics(totals, config, progress)
         _finish(partial / "done", parts, totals, survey, tokenizer)
         (partial / "done").rename(directory)
     except UserError:
@@ -320,12 +320,40 @@ def _write(temporary: pathlib.Path, writers: dict[str, token_store.Writer],
     tallies, counts = {split: Counter() for split in writers}, np.zeros(size, np.int64)
     for batch, tokenized in batches:
         writers[batch.split].add(tokenized.tokens, tokenized.sentences, tokenized.documents, tokenized.unknown)
-        tallies[batch.split].update(statistics.tally(batch.characters, tokenized))
+        tallies[batch.split].update(tokenized.tally)
         if batch.split == "train":
             counts += np.bincount(tokenized.tokens, minlength=size)
         report.add(batch.characters)
     np.save(temporary / "counts.npy", counts)
     (temporary / "tallies.json").write_text(json.dumps(tallies))
+
+
+def total(tallies: Iterable[tuple[str, Mapping[str, int]]]) -> dict[str, dict[str, float]]:
+    """Sums the counts of (split, counts) for each split, and adds the rates computed from them."""
+    totals: dict[str, Counter[str]] = {}
+    for split, counts in tallies:
+        totals.setdefault(split, Counter()).update(counts)
+    return {split: {**counts, "tokens_per_word": counts["tokens"] / max(1, counts["words"]),
+                    "unknown_fraction": counts["unknown"] / max(1, counts["tokens"])}
+            for split, counts in totals.items()}
+
+
+def check_statistics(statistics: dict[str, dict[str, float]], config: tokenizers.Config, progress: Progress) -> None:
+    """Raises UserError for splits that no run could use; reports a warning if many tokens are unknown."""
+    empty = [name for name, tally in statistics.items() if not tally["sentences"]]
+    if empty:
+        raise UserError(f"the {empty[0]} split has no text: none of its documents has a token; give the corpus "
+                        "more documents, or that split a larger fraction")
+    fraction = statistics["train"]["unknown_fraction"]
+    line = f"{fraction:.0%} of the corpus's tokens are unknown to {config.vocab_file or 'the trained vocabulary'}"
+    larger = "a larger --config.tokenizer.vocab_size leaves fewer unknown"
+    if fraction > 0.5:
+        if config.vocab_file:
+            raise ConfigError(f"{line}: it is not a vocabulary of this language or case",
+                              "choose another (--config.tokenizer.vocab_file), or train one (vocab_file='')")
+        raise ConfigError(line, larger)
+    if fraction > 0.05:
+        progress(f"warning: {line}; {'check that it is the right vocabulary' if config.vocab_file else larger}")
 
 
 def splits_of(survey: CorpusScan) -> list[str]:

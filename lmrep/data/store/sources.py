@@ -4,20 +4,17 @@ corpora in the proportions of the mixture."""
 import dataclasses
 import itertools
 import pathlib
-import shutil
 from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
-from lmrep.core import remote_cache
-from lmrep.core.errors import RunFault
-from lmrep.core.files import atomic_directory, digest, seal
-from lmrep.core.sealed_cache import find_damage
+from lmrep.core import remote_cache, sealed_cache
+from lmrep.core.files import digest
 from lmrep.data import corpora, tokenizers
 from lmrep.data.mixture import DataSource, Sources, block_counts, mixing_weights
-from lmrep.data.store import scan, statistics
-from lmrep.data.store.prepare import Prepared, prepare_corpus
+from lmrep.data.store import scan
+from lmrep.data.store.prepare import Prepared, prepare_corpus, total
 from lmrep.data.store.scan import Progress
 
 
@@ -53,7 +50,7 @@ def prepare_sources(
     names = tuple(source.name for source in sources)
     stores = {split: Sources(names, tuple(corpus.stores[split] for corpus in prepared), blocks, counted.vocabulary)
               for split in splits}
-    totals = statistics.total(
+    totals = total(
         (split, {name: n for name, n in corpus.statistics[split].items() if isinstance(n, int)})
         for split, corpus in itertools.product(splits, prepared))
     text = dict(sum((Counter(corpus.text) for corpus in prepared), Counter()))
@@ -74,28 +71,20 @@ def _common_tokenizer(
     identity = digest([identities, temperature, tokenizers.TOKENIZERS[config.name].rules, keep_whitespace,
                        tokenizers.settings_of_ids(config), scan.TRAINING_SAMPLE])
     directory = remote_cache.local_data_dir(data_dir) / f"tokenizer-{identity[:16]}"
-    if not (damage := find_damage(directory)):
-        return directory
-    if directory.exists():
-        progress(f"the tokenizer {directory} is damaged: {damage}; training it again")
-        shutil.rmtree(directory, ignore_errors=True)
-    if remote_cache.download_sealed(data_dir, directory.name, progress):
-        return directory
-    progress(f"reading {', '.join(corpus.description for corpus in opened)}")
-    surveys = [scan.survey(corpus, source.data, progress) for corpus, source in zip(opened, sources, strict=True)]
-    sizes = [max(1, survey.characters("train")) for survey in surveys]
-    weights = np.array(mixing_weights([source.weight for source in sources], sizes, temperature))
-    budgets = weights / weights.sum() * min(sum(sizes), scan.TRAINING_SAMPLE)
-    progress(f"training a tokenizer of {config.vocab_size:,} tokens on {len(sources)} sources")
-    trained = tokenizers.train(config, lambda: (
-        line for source, corpus, survey, budget in zip(sources, opened, surveys, budgets, strict=True)
-        for line in scan.sample(corpus, survey, budget, keep_whitespace, scan.Report(
-            f"reading {source.name} for the tokenizer", int(survey.lengths.sum()), progress))))
-    try:
-        with atomic_directory(directory, keep_existing=True) as temporary:
-            trained.save(temporary)
-            seal(temporary, {})
-    except OSError as fault:
-        raise RunFault(f"cannot write the tokenizer {directory}: {fault}; free some space or choose another "
-                       "--data_dir") from fault
-    return directory
+
+    def train(temporary: pathlib.Path) -> None:
+        progress(f"reading {', '.join(corpus.description for corpus in opened)}")
+        surveys = [scan.survey(corpus, source.data, progress) for corpus, source in zip(opened, sources, strict=True)]
+        sizes = [max(1, survey.characters("train")) for survey in surveys]
+        weights = np.array(mixing_weights([source.weight for source in sources], sizes, temperature))
+        budgets = weights / weights.sum() * min(sum(sizes), scan.TRAINING_SAMPLE)
+        progress(f"training a tokenizer of {config.vocab_size:,} tokens on {len(sources)} sources")
+        tokenizers.train(config, lambda: (
+            line for source, corpus, survey, budget in zip(sources, opened, surveys, budgets, strict=True)
+            for line in scan.sample(corpus, survey, budget, keep_whitespace, scan.Report(
+                f"reading {source.name} for the tokenizer", int(survey.lengths.sum()), progress)))).save(temporary)
+
+    if not directory.exists():
+        remote_cache.download_sealed(data_dir, directory.name, progress)
+    return sealed_cache.cached(directory, train, lambda directory: directory, {}, "the tokenizer",
+                               "free some space or choose another --data_dir")

@@ -2,7 +2,7 @@
 
 Sentence splitting and tokenization run in child processes, each of which receives batches of documents and returns
 arrays. They are started as new programs, not forked, because JAX may have started threads, and they import neither JAX
-nor TFDS. A child exits when its input is closed, which the system does when the parent dies.
+nor TFDS. A child exits after its batch when its input is closed, which the system does when the parent dies.
 """
 
 import collections
@@ -13,8 +13,6 @@ import queue
 import signal
 import subprocess
 import sys
-import threading
-import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -39,8 +37,9 @@ class Tokenized(NamedTuple):
     tokens: np.ndarray  # uint16 or uint32 [n], the ids of all documents
     sentences: np.ndarray  # int64, the number of tokens of each sentence, without empty ones
     documents: np.ndarray  # int64, the number of sentences of each document, without empty ones
-    # int64[3]: words (separated by white space), unknown tokens, words of more than LONG_WORD characters
-    tally: np.ndarray
+    # documents, sentences, tokens, characters, words (separated by white space), unknown (tokens), and long_words (of
+    # more than LONG_WORD characters)
+    tally: dict[str, int]
     unknown: UnknownWords | None = None  # the words outside of the vocabulary; None for tokenizers without characters
 
 
@@ -72,9 +71,11 @@ def tokenize(tokenizer: tokenizers.Tokenizer, texts: Sequence[str], keep_whitesp
         tokens.append(np.concatenate(ids).astype(tokens[0].dtype))
     stream, in_sentence = np.concatenate(tokens), np.concatenate(lengths)
     in_document = np.bincount(np.array(document_of, int)[in_sentence > 0], minlength=len(texts))
+    in_sentence, in_document = in_sentence[in_sentence > 0], in_document[in_document > 0]
     unknown = np.flatnonzero(stream == tokenizer.vocabulary.unknown)
-    return Tokenized(stream, in_sentence[in_sentence > 0], in_document[in_document > 0],
-                     np.array([words, len(unknown), long], np.int64),
+    tally = {"documents": len(in_document), "sentences": len(in_sentence), "tokens": len(stream),
+             "characters": sum(map(len, texts)), "words": words, "unknown": len(unknown), "long_words": long}
+    return Tokenized(stream, in_sentence, in_document, tally,
                      UnknownWords(unknown, *utf8(unknown_words)) if tokenizer.encode_known else None)
 
 
@@ -177,24 +178,11 @@ def serve() -> None:
         signal.signal(number, signal.SIG_IGN)
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # prints go to standard error
-    requests: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
-
-    def work() -> None:
-        try:
-            tokenizer, options = tokenizers.load(Path(sys.argv[1])), (sys.argv[2] == "keep", sys.argv[3] == "lines")
-            while True:
-                _send(output, tokenize(tokenizer, requests.get(), *options))
-        except BrokenPipeError:
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-            sys.stderr.flush()
-            os._exit(1)
-
-    threading.Thread(target=work, daemon=True).start()
-    while (request := _receive(sys.stdin.buffer)) is not None:
-        requests.put(request)
-    os._exit(0)  # the parent is done or dead
+    tokenizer, options = tokenizers.load(Path(sys.argv[1])), (sys.argv[2] == "keep", sys.argv[3] == "lines")
+    with contextlib.suppress(BrokenPipeError):  # the parent is dead
+        while (request := _receive(sys.stdin.buffer)) is not None:
+            _send(output, tokenize(tokenizer, request, *options))
+    os._exit(0)  # without flushing what nobody reads
 
 
 def _send(file: BinaryIO, message: Any) -> None:

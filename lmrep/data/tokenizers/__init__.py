@@ -16,17 +16,17 @@ from lmrep.core import remote_cache
 from lmrep.core.components import component_table
 from lmrep.core.errors import UserError
 from lmrep.core.paths import as_path
-from lmrep.data.tokenizers import bpe, byte_level, elmo, fastai, raw_bytes, spiece_files, wordpiece, words
+from lmrep.data.tokenizers import bpe, byte_level, elmo, fastai, spiece_files, wordpiece, words
 from lmrep.data.tokenizers.backward import backward
 from lmrep.data.tokenizers.base import CONFIG, AddedToken, Encoding, Tokenizer, TokenizerDef, Trained
 from lmrep.data.tokenizers.bpe import Bpe
 from lmrep.data.tokenizers.byte_level import ByteLevel
-from lmrep.data.tokenizers.files import read_json
 from lmrep.data.tokenizers.known_words import without_unknown
 from lmrep.data.tokenizers.published import (
     TOKENIZER_JSON,
     PublishedFiles,
     check_value,
+    read_json,
     refuse_capitals,
     type_name,
 )
@@ -38,7 +38,7 @@ __all__ = ["SPECIALS", "TOKENIZERS", "AddedToken", "Bpe", "ByteLevel", "Config",
            "load", "read_vocabulary", "settings_of_ids", "size", "train"]
 
 TOKENIZERS: dict[str, TokenizerDef] = component_table(TokenizerDef, {
-    "wordpiece": wordpiece.DEFINITION, "bpe": bpe.DEFINITION, "bytes": raw_bytes.DEFINITION,
+    "wordpiece": wordpiece.DEFINITION, "bpe": bpe.DEFINITION, "bytes": byte_level.BYTES_DEFINITION,
     "byte_level_bpe": byte_level.DEFINITION,
     **spiece_files.DEFINITIONS, "words": words.DEFINITION, "words_text": words.TEXT_DEFINITION,
     "elmo": elmo.DEFINITION, "elmo_text": elmo.TEXT_DEFINITION, **fastai.DEFINITIONS})

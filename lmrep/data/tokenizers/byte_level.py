@@ -4,6 +4,9 @@ Text is not normalized. It is split into words: 's 't 're 've 'm 'll 'd; runs of
 characters, each with the space before it; and runs of white space. The UTF-8 bytes of a word, each written as a
 printable character (`BYTES`; a space is "Ġ"), are then merged pairwise, earliest merge first. Every text can be
 encoded, and its ids decode to the same text.
+
+`bytes` has no merge: every byte of the UTF-8 text is a token, as in language models of enwik8 and text8 (Al-Rfou et
+al., 2019; Dai et al., 2019). Nothing is learned. The special tokens are ids 0 to 4, and byte i is id 5 + i.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,10 +18,9 @@ from tokenizers import decoders, models, pre_tokenizers, processors
 from lmrep.core.errors import UserError
 from lmrep.data.tokenizers import published
 from lmrep.data.tokenizers.base import AddedToken, TokenizerDef, Trained
-from lmrep.data.tokenizers.files import read_lines
 from lmrep.data.tokenizers.library import BPE_SPECIALS as SPECIALS
 from lmrep.data.tokenizers.library import BpeTokenizer
-from lmrep.data.tokenizers.published import TOKENIZER_JSON, PublishedFiles
+from lmrep.data.tokenizers.published import TOKENIZER_JSON, PublishedFiles, read_lines
 
 GPT2_SPECIALS = {role: "<|endoftext|>" for role in ("bos", "eos", "unk")}
 CLASSES = ("Roberta", "GPT2", "Bart", "Longformer")  # tokenizer classes of other libraries with these rules
@@ -156,3 +158,31 @@ def _fairseq_tokens(path: Path, vocab: Path, gpt2: list[str]) -> list[str]:
 
 
 DEFINITION = TokenizerDef(train, load, ByteLevel.rules, Trained(SPECIALS, len(BYTES)), "keep", lowercase=False)
+
+
+# Bytes
+
+TOKENS_OF_BYTES = [*SPECIALS.values(), *sorted(BYTES, key=BYTES.__getitem__)]
+
+
+class Bytes(ByteLevel):
+    """Byte-level BPE without a merge: its files are the same as for `byte_level_bpe`."""
+
+    name = "bytes"
+    rules = "bytes-1"
+
+    def __init__(self):
+        super().__init__(TOKENS_OF_BYTES, ())
+
+
+def load_bytes(files: PublishedFiles) -> Bytes | None:
+    """Loads a vocabulary of the special tokens and the bytes in this order. Raises UserError if it has added tokens."""
+    if files.bpe != {token: i for i, token in enumerate(TOKENS_OF_BYTES)}:
+        return None
+    if added := files.added_tokens(SPECIALS):
+        raise UserError(f"{files.directory} adds the token {added[0].content!r} to the bytes; remove it")
+    return Bytes()
+
+
+BYTES_DEFINITION = TokenizerDef(lambda vocab_size, lowercase, texts: Bytes(), load_bytes, Bytes.rules,
+                                Trained(SPECIALS, len(BYTES) - 1, size_is_limit=True), "keep", lowercase=False)

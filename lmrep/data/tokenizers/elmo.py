@@ -19,8 +19,7 @@ import numpy as np
 from lmrep.core.errors import UserError
 from lmrep.data import characters
 from lmrep.data.tokenizers.base import CONFIG, Encoding, Tokenizer, TokenizerDef, Trained
-from lmrep.data.tokenizers.files import read_tokens
-from lmrep.data.tokenizers.published import PublishedFiles, check_value
+from lmrep.data.tokenizers.published import PublishedFiles, check_value, read_tokens
 from lmrep.data.tokenizers.words import most_frequent
 
 SPECIALS = {"bos": "<S>", "eos": "</S>", "unk": "<UNK>"}

@@ -35,8 +35,7 @@ from lmrep.core.errors import UserError
 from lmrep.core.json_text import InvalidJSON, loads
 from lmrep.core.messages import install_hint
 from lmrep.data.tokenizers.base import Encoding, Tokenizer, TokenizerDef, Trained
-from lmrep.data.tokenizers.files import read_text
-from lmrep.data.tokenizers.published import PublishedFiles
+from lmrep.data.tokenizers.published import PublishedFiles, read_text
 
 FILE = "itos.json"  # the list of tokens, as fastai's itos
 PADDING = "xxfake"  # may occur several times in a vocabulary

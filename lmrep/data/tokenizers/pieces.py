@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 from lmrep.core.errors import UserError
 from lmrep.data.tokenizers.base import CONFIG, Tokenizer
-from lmrep.data.tokenizers.files import read_json
-from lmrep.data.tokenizers.published import ANY_CLASS
+from lmrep.data.tokenizers.published import ANY_CLASS, read_json
 
 SPACE = "\u2581"
 SPECIALS = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}  # ALBERT's; ids 0 to 4

@@ -9,9 +9,8 @@ from typing import Any
 from lmrep.core.errors import UserError
 from lmrep.data.tokenizers import sentence_piece, spiece_model, unigram
 from lmrep.data.tokenizers.base import CONFIG, AddedToken, TokenizerDef, Trained
-from lmrep.data.tokenizers.files import read_bytes
 from lmrep.data.tokenizers.pieces import FAMILIES, SPECIALS, T5_SPECIALS, XLNET_SPECIALS, family_of
-from lmrep.data.tokenizers.published import TOKENIZER_JSON, PublishedFiles
+from lmrep.data.tokenizers.published import TOKENIZER_JSON, PublishedFiles, read_bytes
 from lmrep.data.tokenizers.sentence_piece import SENTINELS, XLNET_SYMBOLS, Cleaning, SentencePiece, sentinels
 
 

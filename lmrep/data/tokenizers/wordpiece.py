@@ -22,9 +22,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from lmrep.core.errors import UserError
 from lmrep.data.tokenizers import published
 from lmrep.data.tokenizers.base import CONFIG, AddedToken, TokenizerDef, Trained
-from lmrep.data.tokenizers.files import read_tokens
 from lmrep.data.tokenizers.library import LibraryTokenizer
-from lmrep.data.tokenizers.published import TOKENIZER_JSON, PublishedFiles
+from lmrep.data.tokenizers.published import TOKENIZER_JSON, PublishedFiles, read_tokens
 
 SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 MAX_WORD_LENGTH = 200  # characters, in BERT's code and for vocabularies that are trained here

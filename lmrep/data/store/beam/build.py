@@ -16,7 +16,7 @@ from lmrep.core.errors import UserError
 from lmrep.core.files import MANIFEST, digest, file_hashes, signed
 from lmrep.core.sealed_cache import find_damage
 from lmrep.data import corpora, tokenizers
-from lmrep.data.store import prepare, scan, statistics, token_store
+from lmrep.data.store import prepare, scan, token_store
 from lmrep.data.store.beam import runner as runners
 from lmrep.data.store.beam import workers
 from lmrep.data.store.beam.folder import Folder, transfer
@@ -111,10 +111,10 @@ def _build(work: Folder, done: Folder, content: str, corpus: corpora.Corpus, dat
     tokenizer = pipelines.tokenizer(survey, config, keep_whitespace, loaded)
     tokenized = pipelines.tokenize(survey, tokenizer, keep_whitespace, data.sentences == "line")
     splits = prepare.splits_of(survey)
-    totals = statistics.total(
+    totals = prepare.total(
         (split, block.tally) for split in splits for block in tokenized if block.split == split)
     try:
-        statistics.check(totals, config, progress)
+        prepare.check_statistics(totals, config, progress)
     except UserError:
         work.remove()
         raise

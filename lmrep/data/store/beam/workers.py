@@ -13,7 +13,7 @@ import numpy as np
 
 from lmrep.core.errors import UserError
 from lmrep.data import corpora, tokenizers
-from lmrep.data.store import prepare, scan, statistics, token_store
+from lmrep.data.store import prepare, scan, token_store
 from lmrep.data.store.beam.folder import Folder
 from lmrep.data.store.tokenize import DocumentBatch, tokenize
 
@@ -34,7 +34,7 @@ class Tokens(NamedTuple):
     reader: int
     number: int
     name: str  # the file with its arrays `tokens`, and the lengths `sentences` and `documents`
-    tally: dict[str, int]  # the counts of `statistics.tally`
+    tally: dict[str, int]  # `Tokenized.tally`
 
 
 class File(NamedTuple):
@@ -99,11 +99,10 @@ def tokenize_block(block: Block, work: Folder, keep_whitespace: bool, lines: boo
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     tokenizer, batch = load_tokenizer(work, key), block.batch
     tokenized = tokenize(tokenizer, batch.texts, keep_whitespace, lines)
-    tally = statistics.tally(batch.characters, tokenized)
     name = f"tokens/{block.reader:06}-{block.number:06}-{batch.characters}"
     work.save(name, tokens=tokenized.tokens, sentences=tokenized.sentences, documents=tokenized.documents)
     counts = np.bincount(tokenized.tokens, minlength=tokenizer.size).tobytes() if batch.split == "train" else b""
-    return Tokens(batch.split, batch.part, block.reader, block.number, name, tally), counts
+    return Tokens(batch.split, batch.part, block.reader, block.number, name, tokenized.tally), counts
 
 
 @functools.lru_cache(maxsize=1)
