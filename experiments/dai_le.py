@@ -15,7 +15,8 @@ punctuation and unknown words, trains with 1,024 sampled words, normalizes the t
 without it, has dropout on the vectors of words alone, and multiplies the rate by 0.9999 at each step. Here punctuation
 marks are words, unknown words are <unk>, the softmax is full, the table is not normalized, the whole gradient is
 clipped, dropout acts on the output too, and the rate decays linearly. recipe=paper has this optimizer too. Summaries
-also report that the paper clips the states of cells, which is not done here.
+report that the paper clips cells, at a value that they do not give: 3.0 in recipe=paper is ours, and ELMo's. Without
+it the cells of a language model grow with the length of a text until gradients are near 0. recipe=released clips none.
 
     recipe    embedding  width  batch    steps
     paper           512   1024    128  500,000
@@ -40,6 +41,7 @@ Choices after the colon:
     recipe     paper, released
     layers     1 (3 for the characters of DBpedia)
     characters no; yes: bytes in place of words
+    unknown    keep: <unk>; remove: texts are without the words outside of the vocabulary, as in the released code
     format     documents, or any other
     optimizer  adam bert roberta lamb adafactor adamw, with the rate above
     model, data, mesh, init: as in bert.py
@@ -56,7 +58,7 @@ def get_config(argument=""):
     """The config; `argument` makes the choices above."""
     chosen = choices(argument, {"imdb": TOKENIZER_OF}, objective=("sequence_autoencoder", "causal"), format="documents",
                      optimizer="adam", recipe=("paper", ("paper", "released")), layers=(1, (1, 2, 3)),
-                     characters=("no", ("no", "yes")))
+                     characters=("no", ("no", "yes")), unknown=("keep", ("keep", "remove")))
     chosen.preset = chosen.model or "lstm"
     released = chosen.recipe == "released"
     config = start(chosen)
@@ -71,11 +73,13 @@ def get_config(argument=""):
     config.optimizer.learning_rate = 1e-3
     config.optimizer.schedule.update({"warmup": 0, "warmup_fraction": 0.0})
     if chosen.preset == "lstm":
-        config.tokenizer.update({"name": "words_text", "lowercase": False, "vocab_size": 86_934})
+        config.tokenizer.update({"name": "words_text", "lowercase": False, "vocab_size": 86_934,
+                                 "unknown": chosen.unknown})
         config.model.update({"width": 1024, "embedding": 256 if released else 512, "tied": False, "dropout": 0.5,
-                             "forget_bias": 0.0 if released else 1.0})
+                             "forget_bias": 0.0 if released else 1.0,
+                             "clip_cell": 0.0 if released else 3.0})
     if chosen.characters == "yes":
-        config.tokenizer.update({"name": "bytes", "vocab_size": 261})
+        config.tokenizer.update({"name": "bytes", "vocab_size": 261, "unknown": "keep"})
     config = finish(config, chosen)
     if chosen.preset == "lstm":
         config.model.layers = chosen.layers

@@ -1,5 +1,7 @@
 """The files and runs that the commands of `docs/results/` read, as small synthetic ones."""
 
+import gzip
+import json
 import random
 import shutil
 from pathlib import Path
@@ -30,6 +32,10 @@ def build(home: Path) -> None:
         runs.copy("classification", home / f"runs/downstream/sst2_trees/pretrained-{seed}")
     for name in ("bert_tiny", "mini"):
         runs.copy("masked", home / f"runs/{name}")
+    (home / "imdb").mkdir()
+    for split in ("train", "unsup", "test"):
+        with gzip.open(home / f"imdb/{split}.jsonl.gz", "wt", encoding="utf8") as file:
+            file.writelines(json.dumps(record) + "\n" for record in runs.labelled_texts(48, 0))
     data_sets(home)
 
 
