@@ -60,6 +60,7 @@ Choices after the colon:
 `lmrep predict` continues texts.
 """
 
+from lmrep.core.errors import UserError
 from lmrep.experiment.pretraining import Paper, choices, finish, start
 
 SIZES = {"ptb": "awd_lstm_ptb", "wt2": "awd_lstm_wt2"}
@@ -73,6 +74,9 @@ def get_config(argument=""):
     chosen = choices(argument, SIZES, objective=("causal",), format="stream", optimizer="nt_asgd",
                      order=("contiguous", ("contiguous", "shuffled")), lengths=("normal", ("normal", "fixed")),
                      training=("first", ("first", "second")))
+    if chosen.training == "second" and not chosen.init:
+        raise UserError("training=second continues a first training, and there is no init; add init=WORKDIR of one, or "
+                        "leave training=second out")
     config = start(chosen)
     config.length = 70
     config.batch_size = {"ptb": 24, "wt2": 80}[chosen.published]

@@ -8,7 +8,7 @@ workdir. The classifier of the third stage starts from the second model. With `d
 other workdirs, the models read documents from their end; the paper averages the classifiers of both directions.
 
 The second model has the vocabulary of its own texts: words that the first model knows have their vectors, others start
-from the mean vector. Without init, it starts from random values.
+from the mean vector.
 
 Text is preprocessed as in fastai, by the paper's scripts or by fastai 1.0, which needs spaCy (the extra `fastai`).
 Batches have 64 sequences of about 70 tokens (lengths=normal); Adam's second decay rate is .99, and weight decay 1e-7.
@@ -68,6 +68,7 @@ Choices after the colon:
 `lmrep predict` continues texts, backward models to their front.
 """
 
+from lmrep.core.errors import UserError
 from lmrep.experiment.pretraining import Paper, choices, finish, start
 
 SIZES = {"base": "awd_lstm_ulmfit"}
@@ -85,12 +86,16 @@ def get_config(argument=""):
                      recipe=("paper", ("paper", "released")),
                      tokenizer=("fastai_paper", ("fastai_paper", "fastai_v1")),
                      order=("contiguous", ("contiguous", "shuffled")), lengths=("normal", ("normal", "fixed")))
+    target = chosen.stage == "target"
+    if target and not chosen.init:
+        raise UserError("stage=target continues a general language model, and there is no init; add init=WORKDIR of "
+                        "one, or use stage=general, which starts from random values")
     config = start(chosen)
-    target, recurrent = chosen.stage == "target", config.model.name == "awd_lstm"
+    recurrent = config.model.name == "awd_lstm"
     config.tokenizer.update({"name": chosen.tokenizer, "lowercase": chosen.tokenizer == "fastai_paper",
                              "direction": chosen.direction})
     config.objective.bias = chosen.tokenizer == "fastai_v1"
-    config.init_vocabulary = "match" if target and chosen.init else "same"
+    config.init_vocabulary = "match" if target else "same"
     config.steps, config.batch_size, config.length = 81_000 if target else 230_000, 64, 70
     if recurrent:
         config.model.update({name: round(rate * (1.0 if target else 0.1), 4) for name, rate in DROPOUT.items()})

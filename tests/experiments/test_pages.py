@@ -28,6 +28,7 @@ BEGINNINGS = [{}, *(dict(zip(("model", "objective", "format"), names, strict=Tru
 NETWORKS = {"bert.py": ("gpt2", "elmo_small", "xlnet_base", "t5_small", "transformer_xl_wt103_base", "lstm", "cove"),
             "tasks/classify.py": ("gpt2", "elmo_small", "xlnet_base", "t5_small", "lstm")}
 QUICK = ("lstm_lm.py",)
+CONTINUE = {("stage", "target"), ("training", "second")}  # choices that are refused without init
 
 
 @pytest.mark.parametrize("page", FILES)
@@ -70,14 +71,24 @@ def test_every_pair_of_choices_builds_or_is_refused(page):
             return False
         return True
 
-    rows, refused = covering(choices, lambda row: builds(",".join(f"{name}={value}" for name, value in row.items())),
-                             beginnings, among=() if page in ALL_PAIRS else COMMON)
+    def fits(row):
+        init = {"init": "runs/first"} if CONTINUE & row.items() else {}
+        return builds(",".join(f"{name}={value}" for name, value in {**row, **init}.items()))
+
+    rows, refused = covering(choices, fits, beginnings, among=() if page in ALL_PAIRS else COMMON)
     built = {choice for row in rows for choice in row.items()}
     assert {(name, value) for name, values in choices.items() for value in values} - built <= {
         ("model", value) for value in choices.get("model", ())}
     # Which corpus and optimizer may be chosen depends on nothing, and neither does the mesh but for 25 heads.
     for pair in refused:
         assert not {"data", "optimizer", "mesh"} & dict(pair).keys() or ("size", "xl") in pair, pair
+
+
+@pytest.mark.parametrize(("page", "choice"), [("ulmfit.py", "stage=target"), ("awd_lstm.py", "training=second")])
+def test_a_training_that_continues_another_is_refused_without_it(page, choice):
+    for size in ("", ",size=tiny"):
+        with pytest.raises(UserError, match=f"{choice} continues .* init=WORKDIR"):
+            load(page, choice + size)
 
 
 def test_covering_has_every_pair_that_fits():

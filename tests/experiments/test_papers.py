@@ -134,7 +134,7 @@ PAPERS = {
         "stage=general": (230_000, 64, 0.005, 0, {"model": {
             "dropout": 0.01, "hidden_dropout": 0.015, "input_dropout": 0.025, "embedding_dropout": 0.002,
             "weight_dropout": 0.02}}),
-        "stage=target": (81_000, 64, 0.004, 0, {
+        "stage=target,init=runs/general": (81_000, 64, 0.004, 0, {
             "length": 70, "format": {"name": "stream", "order": "contiguous", "lengths": "normal"},
             "objective": {"bias": False}, "tokenizer": {"name": "fastai_paper", "vocab_size": 60_002},
             "optimizer": {"name": "adamw", "betas": (0.7, 0.99), "bias_correction": True, "weight_decay": 1e-7,
@@ -144,7 +144,7 @@ PAPERS = {
             "model": {"layers": 3, "width": 1150, "embedding": 400, "dropout": 0.1, "hidden_dropout": 0.15,
                       "input_dropout": 0.25, "embedding_dropout": 0.02, "weight_dropout": 0.2, "ar": 2.0, "tar": 1.0,
                       "ar_of": "raw"}}),
-        "stage=target,recipe=released": (81_000, 64, 0.004, 0, {"optimizer": {
+        "stage=target,init=runs/general,recipe=released": (81_000, 64, 0.004, 0, {"optimizer": {
             "betas": (0.8, 0.99), "multipliers": {"encoder/embedding/*": 1 / 2, "encoder/layers/0/*": 1 / 6,
                                                   "encoder/layers/1/*": 1 / 3}}})},
     "rnn_lm.py": {"": (50_000, 32, 1e-3, 1000, {"model": {"cell": "rnn", "layers": 1, "width": 200, "dropout": 0.0}})},

@@ -86,7 +86,7 @@ def test_models_of_both_directions_are_not_mixed(general):
 @pytest.mark.parametrize(("recipe", "expected"), [
     ("paper", (2.6**-3, 2.6**-2, 2.6**-1, 1)), ("released", (1 / 2, 1 / 6, 1 / 3, 1))])
 def test_each_group_of_parameters_has_its_rate(recipe, expected):
-    experiment = load("ulmfit.py", f"stage=target,recipe={recipe},tokenizer=fastai_v1")
+    experiment = load("ulmfit.py", f"stage=target,init=runs/general,recipe={recipe},tokenizer=fastai_v1")
     [specs, *_] = [objective.specs for objective in build_shapes(experiment)]
     factors = multipliers(experiments.resolve_stages(experiment)[0].optimizer.multipliers, specs)
     for path in flatten(specs):
