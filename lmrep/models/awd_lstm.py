@@ -68,7 +68,8 @@ def build(c: Config, execution: Execution = Execution(), name: str = "awd_lstm")
         state=State(partial(initial_state, c=c),
                     cache=lambda params, batch_size, max_length: initial_state(batch_size, c=c),
                     decode=partial(lstm.decode, encode=bound),
-                    read=partial(chunks.read, encode=bound, initial=partial(initial_state, c=c))),
+                    read=partial(chunks.read, encode=bound, initial=partial(initial_state, c=c),
+                                 losses=partial(chunk_losses, c=c))),
         head_style=HeadStyle("relu", init=recurrent.uniform(c.embedding**-0.5), pooling="last"),
         sizes=Sizes(sum(4 * d * (d_in + d) for d_in, d in zip(c.widths, c.widths[1:], strict=False))),
     )
@@ -120,21 +121,36 @@ def encode(
         outputs.append(x)
         x = dropout.apply(output_key, x, c.hidden_dropout if i < c.layers - 1 else c.dropout, same_along=(1,))
     hidden = x if at is None else jnp.take_along_axis(x, at[..., None], axis=1)
+    follows = real[:, 1:] & real[:, :-1] & ~starts[:, 1:]  # not across segments
     return Encoded(hidden, tuple(outputs) if layers else None, carry=carry,
-                   losses=penalties(outputs[-1], x, real, starts, c))
+                   losses=penalties(outputs[-1], x, real, follows, c))
 
 
-def penalties(raw: Array, dropped: Array, real: Array, starts: Array, c: Config) -> dict[str, NetworkLoss]:
-    """Returns the losses `ar` and `tar` (Merity et al., 2017) of the last layer's output [b, t, e] before and after
-    dropout. Padding and differences across segments do not count."""
+def penalties(raw: Array, dropped: Array, real: Array, follows: Array, c: Config) -> dict[str, NetworkLoss]:
+    """Computes the losses `ar` and `tar` (Merity et al., 2017) of the last layer.
+
+    Args:
+      raw: [b, t, e], its output before dropout; or [b, t + 1, e], with the output before the first position.
+      dropped: [b, t, e], its output after dropout.
+      real: bool [b, t], the positions that count in `ar`.
+      follows: bool, of `raw` but its first position, whose differences from the one before count in `tar`.
+      c: the network's config.
+    """
     def mean_square(x: Array, where: Array, weight: float) -> NetworkLoss:
         squares = jnp.square(x.astype(jnp.float32)).sum(-1)
         return NetworkLoss(jnp.where(where, squares, 0).sum(), where.sum() * c.embedding, weight)
 
     raw = raw.astype(jnp.float32)
-    follows = real[:, 1:] & real[:, :-1] & ~starts[:, 1:]
-    return {"ar": mean_square(raw if c.ar_of == "raw" else dropped, real, c.ar),
+    return {"ar": mean_square(raw[:, -real.shape[1]:] if c.ar_of == "raw" else dropped, real, c.ar),
             "tar": mean_square(raw[:, 1:] - raw[:, :-1], follows, c.tar)}
+
+
+def chunk_losses(
+    state: Tree, encoded: Encoded, kept: Array, follows: Array, *, c: Config
+) -> dict[str, NetworkLoss]:
+    """Computes the losses of a chunk of a text, which continues `state`, over its `kept` positions, bool [b, t]."""
+    raw = jnp.concatenate([state[str(c.layers - 1)]["hidden"][:, None], encoded.layers[-1]], 1)
+    return penalties(raw, encoded.hidden, kept, follows, c)
 
 
 DROPOUT = ("dropout", "hidden_dropout", "input_dropout", "embedding_dropout", "weight_dropout")

@@ -20,7 +20,7 @@ from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
 from lmrep.metrics import accuracy_metric, loss_metric
-from lmrep.models import truncation
+from lmrep.models import chunks
 from lmrep.models.base import Context, Model, check_context, model_inputs
 from lmrep.objectives import causal
 from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
@@ -43,7 +43,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     """Builds the objective, which writes the text that was read."""
     check_context(model, Context.LEFT, "objective 'sequence_autoencoder'")
     if c.chunk:
-        truncation.check(model, "config.objective.chunk")
+        chunks.check_state(model, "config.objective.chunk")
     head = causal.specs(HEAD, model)
     return Objective(
         name="sequence_autoencoder",
@@ -96,7 +96,7 @@ def reconstruct(
     """Computes the cross-entropy of the tokens of a batch [b, t], summed with `weights` float32 [b, t]: (the sum, nll
     [b, t], correct bool[b, t])."""
     read, writing = twice(batch, model)
-    hidden = truncation.encode(params["encoder"], read, model, key, c.chunk).hidden
+    hidden = chunks.encode_all(params["encoder"], read, model, key, c.chunk).hidden
     hidden = causal.before_table(params, _gather(hidden, writing), model, HEAD)
     return output_layer(model).cross_entropy(
         params["encoder"], head_params(params, "causal"), hidden, batch["tokens"], weights, key)

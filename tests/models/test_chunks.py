@@ -1,5 +1,5 @@
-"""Texts that are read in chunks: vectors as of texts that are read at once, gradients that stop between chunks, masks
-that are drawn for each chunk, and memory for one chunk."""
+"""Texts that are read in chunks: vectors and losses as of texts that are read at once, gradients that stop between
+chunks, masks that are drawn for each chunk, and memory for one chunk."""
 
 from functools import partial
 
@@ -51,9 +51,23 @@ def test_vectors_are_those_of_texts_that_are_read_at_once(name, counted_from, si
         np.testing.assert_allclose(vectors, expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize(("counted_from", "kept"), slow_after(1, [
+    ("start", KEPT), ("end", KEPT), ("start", 0), ("end", 1)]))
+def test_losses_are_those_of_the_kept_tokens_of_texts_that_are_read_at_once(counted_from, kept):
+    """Whatever the chunks, and the other texts of the batch."""
+    model, params = network()
+    raw = np.asarray(jax.jit(partial(model.encode, layers=True))(params, inputs()).layers[-1], np.float64)
+    found = read(model, params, size=SIZE, counted_from=counted_from, kept=kept).losses
+    parts = [x[max(0, n - (kept or n)) : n] for x, n in zip(raw, LENGTHS, strict=True)]
+    for name, squares in (("ar", [x**2 for x in parts]), ("tar", [np.diff(x, axis=0) ** 2 for x in parts])):
+        np.testing.assert_allclose(found[name].sum, sum(x.sum() for x in squares), rtol=1e-5)
+        assert found[name].count == sum(x.size for x in squares)
+
+
 def one_by_one(model, params, key, size, kept):
-    """The vectors, and the loss `ar`, of a text without padding, in chunks from its end: each a call of `encode`."""
-    state, outputs, loss = model.state.carry(1), [], {}
+    """The vectors, and the losses `ar` and `tar`, of a text without padding, in chunks from its end: each a call of
+    `encode`."""
+    state, outputs, raw = model.state.carry(1), [], []
     padding = -T % size
     for i, first in enumerate(range(-padding, T, size)):
         state, part = jax.lax.stop_gradient(state), slice(max(first, 0), first + size)
@@ -61,15 +75,12 @@ def one_by_one(model, params, key, size, kept):
         tokens = np.zeros((1, size), np.int32)
         tokens[real] = TOKENS[3, part]
         encoded = model.encode(params, inputs(tokens, real.astype(np.int32))._replace(carry=state),
-                               jax.random.fold_in(key, i))
+                               jax.random.fold_in(key, i), layers=True)
         state = encoded.carry
         outputs.append(encoded.hidden[0, real[0]])
-        if first + size > T - kept:
-            for name, term in encoded.losses.items():
-                total, count = loss.get(name, (0, 0))
-                loss[name] = total + term.sum, count + term.count
-    x = jnp.concatenate(outputs)[T - kept:]
-    return jnp.stack([x[-1], x.max(0), x.mean(0)]), {name: total / count for name, (total, count) in loss.items()}
+        raw.append(encoded.layers[-1][0, real[0]])
+    x, raw = (jnp.concatenate(some)[T - kept:] for some in (outputs, raw))
+    return jnp.stack([x[-1], x.max(0), x.mean(0)]), {"ar": (x**2).mean(), "tar": ((raw[1:] - raw[:-1]) ** 2).mean()}
 
 
 @pytest.mark.parametrize("kept", slow_after(1, [KEPT, T]))
