@@ -9,7 +9,7 @@ import optax
 
 from lmrep.config.record import setting
 from lmrep.core import prng
-from lmrep.core.params import Array, Tree, truncated_normal
+from lmrep.core.params import Array, Initializer, Tree, truncated_normal
 from lmrep.layers import dropout, linear
 from lmrep.models.base import Model
 from lmrep.objectives.base import Batch, Metrics
@@ -56,11 +56,12 @@ def published(config: type, family: str) -> dict[str, Any]:
     return {name: value for name, value in PUBLISHED.get(family, {}).items() if name in names}
 
 
-def specs(model: Model, outputs: int, c: Head, width: int = 0) -> Tree:
-    """Declares the parameters of a head with so many outputs, on vectors of the network's width, or `width`."""
+def specs(model: Model, outputs: int, c: Head, width: int = 0, init: Initializer | None = None) -> Tree:
+    """Declares the parameters of a head with so many outputs, on vectors of the network's width, or `width`. Initial
+    kernels are those of `init_stddev`, of `init`, or else the network's."""
     width = width or model.width
     hidden = (c.hidden or width) if c.dense else width
-    init = truncated_normal(c.init_stddev) if c.init_stddev else model.head_style.init
+    init = truncated_normal(c.init_stddev) if c.init_stddev else init or model.head_style.init
     out = linear.specs(hidden, outputs, (None, None), init)
     if not c.bias:
         del out["bias"]

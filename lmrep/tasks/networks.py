@@ -226,7 +226,9 @@ def objective(
       head: its config; None: `net.c`.
     """
     c, network, frozen = net.c, specs(net), (net.features, None if net.c.words.trained else net.words, net.teacher)
-    head_specs = heads.specs(net.model, outputs, head or c, vectors * output_width(net))
+    width = vectors * output_width(net)
+    init = recurrent.uniform(width**-0.5) if c.network == ULMFIT else None  # as its blocks
+    head_specs = heads.specs(net.model, outputs, head or c, width, init)
     penalty, statistics = None, {BCN: lambda: bcn.statistics(c.bcn),
                                  ULMFIT: lambda: ulmfit.statistics(c.ulmfit, pooled_width(net))}
     if c.features.l2 and "mix" in network:
