@@ -46,9 +46,9 @@ def paired_interval(values, others):
     return mean, mean - half, mean + half
 
 
-def write_table(workdir, table, remark):
-    """Prints the lines of a table, and writes them to WORKDIR/table.md with a remark, the machine and the versions."""
+def write_table(workdir, table, remark, file="table.md"):
+    """Prints the lines of a table, and writes them to a file in WORKDIR with a remark, the machine and the versions."""
     text = "\n".join([*table, "", f"{remark}; {processor()}, {time.strftime('%Y-%m-%d')}, "
                                   f"jax {metadata.version('jax')}"])
-    (Path(workdir) / "table.md").write_text(text + "\n", encoding="utf8")
+    (Path(workdir) / file).write_text(text + "\n", encoding="utf8")
     print("\n" + text)
