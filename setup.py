@@ -11,7 +11,7 @@ README = ROOT / "README.md"
 
 
 class BuildWithPages(build_py):
-    """Copies the files of experiments/ that define a config, and the documentation, to lmrep/experiment/pages.
+    """Copies the configs and claims of experiments/, and the documentation, to lmrep/experiment/pages.
 
     An editable install reads them where they are.
     """
@@ -21,7 +21,7 @@ class BuildWithPages(build_py):
         if self.editable_mode:
             return
         pages = {file: file.relative_to(ROOT / "experiments") for file in (ROOT / "experiments").rglob("*.py")
-                 if re.search(r"def get_(config|chain)\(", file.read_text(encoding="utf8"))}
+                 if re.search(r"def get_(config|chain|claim)\(", file.read_text(encoding="utf8"))}
         docs = {file: file.relative_to(ROOT) for file in (ROOT / "mkdocs.yml", *(ROOT / "docs").rglob("*"))
                 if file.is_file()}
         for file, name in sorted((pages | docs).items()):

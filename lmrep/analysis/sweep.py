@@ -107,8 +107,8 @@ def result(directory: Path, plan: Plan, run: Run, metric: str = "", best: bool |
       best: take the run's best validation by that metric instead of its last one; None: as in the plan.
     """
     workdir, metric = directory / run.name, metric or plan.metric
-    ending = _ending(directory, run)
-    if not _complete(workdir, ending):
+    ending = read_ending(ending_file(directory, run))
+    if not complete(workdir, ending):
         if holder(workdir):
             return Result(run, RUNNING, ending=ending)
         if ending and ending.fault:
@@ -131,7 +131,7 @@ def result(directory: Path, plan: Plan, run: Run, metric: str = "", best: bool |
     return Result(run, FINISHED, last[metric], at_baseline, reason, ending)
 
 
-def _complete(workdir: Path, ending: Ending | None) -> bool:
+def complete(workdir: Path, ending: Ending | None) -> bool:
     """Returns whether a run has trained to its last step."""
     try:
         steps = read_config(workdir)["config"].get("steps")
@@ -140,9 +140,10 @@ def _complete(workdir: Path, ending: Ending | None) -> bool:
     return (ending is not None and ending.exit_code == 0) or (workdir / "checkpoints" / str(steps) / MANIFEST).exists()
 
 
-def _ending(directory: Path, run: Run) -> Ending | None:
+def read_ending(file: Path) -> Ending | None:
+    """Reads how a training process ended; None where that is not known."""
     try:
-        return json_files.read(Ending, ending_file(directory, run))
+        return json_files.read(Ending, file)
     except UserError:
         return None
 

@@ -52,6 +52,9 @@ COMMANDS = {
         "train the settings of a grid with several seeds, and compare them",
         "lmrep sweep --config=experiments/quickstart.py --workdir=sweeps/rates --seeds=0-2 "
         "--grid='optimizer.learning_rate=1e-3,4e-3'", CONFIG),
+    "reproduce": Command(
+        "train the rows of a published table, and compare them with the paper",
+        "lmrep reproduce roberta:table1 --workdir=claims/roberta_table1 --seeds=0-2", CONFIG, "[CLAIM]"),
     "doctor": Command(
         "check everything that a run needs before it starts",
         "lmrep doctor --config=experiments/quickstart.py --workdir=runs/quickstart", CONFIG, computes=False),

@@ -103,13 +103,24 @@ def load_chain(file: str | Path, argument: str = "") -> dict[str, tuple[str, Map
     """
     expected = ('expected `def get_chain(argument=""):` that returns {name: "FILE.py:choices"}, or {name: '
                 '("FILE.py:choices", {field: value})}')
-    chain = _function(Path(file), "get_chain", expected)(argument)
-    if isinstance(chain, dict):
-        runs = {name: (run, {}) if isinstance(run, str) else run for name, run in chain.items()}
-        if runs and all(str(name).isidentifier() and isinstance(run, tuple) and [*map(type, run)] == [str, dict]
-                        for name, run in runs.items()):
-            return runs
-    raise UserError(f"{file}: get_chain returned {chain!r}; {expected}, whose names are Python identifiers")
+    return named_runs(_function(Path(file), "get_chain", expected)(argument), f"{file}: get_chain returned", expected)
+
+
+def named_runs(runs: Any, what: str, expected: str) -> dict[str, tuple[str, Mapping[str, Any]]]:
+    """Returns {name: ("FILE.py:CHOICES", {path: value})} of such a dict, in which a run without fields may be the text
+    alone. Raises UserError, which begins with `what`, for anything else."""
+    if isinstance(runs, dict):
+        pairs = {name: (run, {}) if isinstance(run, str) else run for name, run in runs.items()}
+        if pairs and all(str(name).isidentifier() and isinstance(run, tuple) and [*map(type, run)] == [str, dict]
+                         for name, run in pairs.items()):
+            return pairs
+    raise UserError(f"{what} {runs!r}; {expected}, whose names are Python identifiers")
+
+
+def load_claim(file: str | Path, scale: str) -> Any:
+    """Returns `get_claim(scale)` of a file. Raises UserError if the file cannot be executed."""
+    return _function(Path(file), "get_claim", 'expected `def get_claim(scale="miniature"):` that returns a '
+                     "lmrep.claims.Claim")(scale)
 
 
 def override(config: ml_collections.ConfigDict, path: str, text: str) -> None:

@@ -50,7 +50,14 @@ def runs(config: str | os.PathLike, overrides: Mapping[str, Any], workdir: str |
     path = page_files.find(file)
     if not path.is_file() or page_files.CHAIN not in path.read_text(encoding="utf8"):
         return []
-    pages = loading.load_chain(path, argument)
+    return resolve(loading.load_chain(path, argument), overrides, workdir, path)
+
+
+def resolve(
+    pages: Mapping[str, tuple[str, Mapping[str, Any]]], overrides: Mapping[str, Any], workdir: str | os.PathLike,
+    file: str | os.PathLike,
+) -> list[ChainRun]:
+    """Returns the runs that `get_chain` of a file described as `pages`; the other arguments are as for `runs`."""
     for field in overrides:
         if field.partition(".")[0] not in pages or "." not in field:
             raise UserError(f"config.{field} belongs to no run of the chain {file}; set a field of one run, as "
@@ -64,7 +71,7 @@ def runs(config: str | os.PathLike, overrides: Mapping[str, Any], workdir: str |
         try:
             page, _, choices = text.format_map(earlier).partition(":")
         except (KeyError, ValueError, IndexError) as error:
-            raise UserError(f"{path}: the run {name} is {text!r}; expected FILE.py:CHOICES, with {{NAME}} only for the "
+            raise UserError(f"{file}: the run {name} is {text!r}; expected FILE.py:CHOICES, with {{NAME}} only for the "
                             f"workdir of an earlier run ({', '.join(earlier) or 'there is none'}): {error}") from None
         given = {path.partition(".")[2]: value for path, value in overrides.items() if path.partition(".")[0] == name}
         chain.append(ChainRun(name, page, choices, tuple((changes | given).items()), directories[name]))

@@ -1,4 +1,4 @@
-"""Trains a run in a separate process, so that its failure, its memory and its compiled programs end with it."""
+"""Runs a command in a separate process, so that its failure, its memory and its compiled programs end with it."""
 
 import contextlib
 import fcntl
@@ -14,7 +14,7 @@ from typing import BinaryIO
 from lmrep.analysis.sweep import Ending
 from lmrep.core.errors import UserError
 
-COMMAND = (sys.executable, "-m", "lmrep", "train")
+COMMAND = (sys.executable, "-m", "lmrep")
 INTERRUPTED, TERMINATED = 130, 143  # exit codes after Ctrl-C and SIGTERM
 POLL_SECONDS = 0.5
 TAIL = 4096  # bytes read from the end of a log
@@ -48,24 +48,22 @@ def claimed(log: Path) -> Iterator[BinaryIO | None]:
             yield file
 
 
-def train(flags: Sequence[str], workdir: Path, log: BinaryIO, show: Callable[[str], None]) -> tuple[Ending, int]:
-    """Runs `lmrep train` and waits for it.
+def run(words: Sequence[str], log: BinaryIO, show: Callable[[str], None]) -> tuple[Ending, int]:
+    """Runs a command of lmrep and waits for it.
 
-    Ctrl-C and SIGTERM are passed on as SIGTERM, on which the run saves and stops; a second Ctrl-C kills it.
+    Ctrl-C and SIGTERM are passed on as SIGTERM, on which a training saves and stops; a second Ctrl-C kills it.
 
     Args:
-      flags: of `lmrep train`, without --workdir.
-      workdir: the workdir of the run.
+      words: the name of the command and its flags.
       log: the file that its output is appended to.
       show: called with the last line of the output while it runs.
 
     Returns:
       How the process ended, and the exit code with which the caller must stop too; 0: it goes on.
     """
-    command = [*COMMAND, *flags, f"--workdir={workdir}"]
     begin, start = log.tell(), time.monotonic()
     # In a new session: a Ctrl-C in the terminal reaches only the parent.
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log,
+    process = subprocess.Popen([*COMMAND, *words], stdin=subprocess.DEVNULL, stdout=log,
                                stderr=subprocess.STDOUT, start_new_session=True)
     try:
         stop = _wait(process, lambda: show((_tail(Path(log.name), begin) or [""])[-1]), show)

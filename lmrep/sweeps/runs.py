@@ -57,7 +57,8 @@ def _train(directory: Path, plan: Plan, run: Run, show: Callable[[str], None]) -
         if before.state == FINISHED:  # meanwhile, by another process
             return before._replace(ending=before.ending or Ending(0, 0.0))
         ending_file(directory, run).unlink(missing_ok=True)
-        ending, stop = process.train(plan.flags(run), directory / run.name, log, show)
+        words = ["train", *plan.flags(run), f"--workdir={directory / run.name}"]
+        ending, stop = process.run(words, log, show)
         write_json(ending_file(directory, run), ending._asdict())
         if stop:
             raise process.StopSweep(stop)

@@ -26,7 +26,7 @@ RATE = "optimizer.learning_rate"
 STUB = """
 import json, signal, sys, time
 from pathlib import Path
-flags = dict(word[2:].split("=", 1) for word in sys.argv[1:])
+flags = dict(word[2:].split("=", 1) for word in sys.argv[2:])  # after the name of the command
 run, seed = Path(flags["workdir"]), int(flags["config.seed"])
 rate = float(flags.get("config.optimizer.learning_rate", 0))
 with open(run.parents[1] / "calls", "a") as calls:

@@ -1,0 +1,134 @@
+"""What a file of `experiments/claims/` states: runs, rows of a table, and what the paper says of their order."""
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lmrep.config import loading
+from lmrep.config.record import choose
+from lmrep.core.errors import UserError
+from lmrep.experiment import page_files
+
+DEFINES = "def get_claim("
+MINIATURE = "miniature"
+SCALES = {MINIATURE: "minutes to an hour on two cores", "single": "a night on one GPU",
+          "paper": "the paper's size, which can be planned"}
+ORDERS = {"above": 1, "below": -1}  # the sign of a row's difference from the row that it is compared with
+
+
+class Row(NamedTuple):
+    """A row of the table.
+
+    Attributes:
+      title: what it is.
+      against: the row that it is compared with; "" for one that others are compared with.
+      claimed: "above" or "below" if the paper has its measure above or below that row's; "" where it makes no claim.
+      margin: the difference that still counts as none: "above" with a margin says "at least", in units of the table.
+      published: the paper's figure, in units of the table; None if it has none.
+      run: the run that is measured; "" for the one of the row's name.
+    """
+
+    title: str
+    against: str = ""
+    claimed: str = ""
+    margin: float = 0.0
+    published: float | None = None
+    run: str = ""
+
+
+class Measure(NamedTuple):
+    """The number by which rows are compared. Every row is evaluated in the same way.
+
+    Attributes:
+      title: of the table's column, with its unit.
+      metric: among those of `lmrep evaluate`.
+      evaluate: {flag of `lmrep evaluate`: value}, such as {"split": "test"}.
+      value: from the metric to the number in the table, such as `math.exp` for a perplexity.
+      format: of the number.
+    """
+
+    title: str
+    metric: str
+    evaluate: Mapping[str, str] = {}
+    value: Callable[[float], float] = float
+    format: str = ".1f"
+
+
+class Claim(NamedTuple):
+    """A claim of a paper.
+
+    Attributes:
+      paper: authors, year, and the table or figure.
+      statement: what is claimed, in a sentence.
+      runs: {name: "FILE.py:CHOICES" or ("FILE.py:CHOICES", {field: value})}, as `get_chain` returns them: in the order
+        of training, with {NAME} for the workdir of an earlier run. Rows may share runs.
+      rows: {name: row}.
+      measure: the number in the table.
+      published: what the paper's figures are of, such as "test perplexity, Penn Treebank".
+    """
+
+    paper: str
+    statement: str
+    runs: Mapping[str, Any]
+    rows: Mapping[str, Row]
+    measure: Measure
+    published: str = ""
+
+    def run_of(self, name: str) -> str:
+        """Returns the name of the run that a row measures."""
+        return self.rows[name].run or name
+
+    @property
+    def comparisons(self) -> int:
+        """The number of rows about which something is claimed."""
+        return sum(bool(row.claimed) for row in self.rows.values())
+
+
+def installed() -> dict[str, Path]:
+    """Returns {name: file} of the claims that come with the package."""
+    return {Path(name).stem: file for name, file in page_files.installed((DEFINES,)).items()}
+
+
+def find(name: str) -> Path:
+    """Returns the file of a claim: of the package by its name, with a colon or an underscore between paper and table,
+    or at a path. Raises UserError if there is none."""
+    files = installed()
+    file = files.get(name.replace(":", "_"), Path(name))
+    if not file.is_file():
+        raise UserError(f"there is no claim {name!r}; expected a file that defines get_claim, or one of "
+                        f"{', '.join(files)}")
+    return file
+
+
+def at_scale(scale: str, **settings: Any) -> Any:
+    """Returns the settings of a scale: `at_scale(scale, miniature={"steps": 500}, paper={})`. Raises UserError for a
+    scale that has none."""
+    return choose(settings, scale, "scale of the claim")
+
+
+def load(file: Path, scale: str = MINIATURE) -> Claim:
+    """Returns `get_claim(scale)` of a file. Raises UserError if the file cannot be executed, has no such scale, or
+    returns no valid claim."""
+    claim = loading.load_claim(file, scale)
+    if not isinstance(claim, Claim):
+        raise UserError(f"{file}: get_claim returned {claim!r}; expected a lmrep.claims.Claim")
+    runs = loading.named_runs(claim.runs, f"{file}: the runs are", 'expected {name: "FILE.py:choices"}, or {name: '
+                              '("FILE.py:choices", {field: value})}')
+    if fault := _fault(claim):
+        raise UserError(f"{file}: {fault}")
+    return claim._replace(runs=runs)
+
+
+def _fault(claim: Claim) -> str:
+    """Describes what is wrong with a claim; "" if nothing is."""
+    for name, row in claim.rows.items():
+        if claim.run_of(name) not in claim.runs:
+            return f"row {name!r} measures the run {claim.run_of(name)!r}; the runs are {', '.join(claim.runs)}"
+        if row.claimed and row.claimed not in ORDERS:
+            return f"row {name!r} claims {row.claimed!r}; expected {' or '.join(ORDERS)}"
+        if (row.claimed or row.against) and (row.against not in claim.rows or row.against == name):
+            return f"row {name!r} is compared with {row.against!r}; expected another row: {', '.join(claim.rows)}"
+        if row.margin < 0 or not math.isfinite(row.margin):
+            return f"row {name!r} has the margin {row.margin}; expected a finite number of 0 or more"
+    return "" if claim.rows else "the claim has no rows"

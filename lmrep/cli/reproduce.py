@@ -1,0 +1,58 @@
+"""Trains the rows of a published table in miniature, with several seeds, and compares them with the paper.
+
+    lmrep reproduce --list
+    lmrep reproduce roberta:table1 --workdir=claims/roberta_table1 --seeds=0-2
+
+A claim is a file of experiments/claims/: what the paper says, its figures, the runs as choices and fields of pages,
+and the measure by which all rows are evaluated in the same way. --config=FILE.py is a claim of your own.
+
+Every run is trained with every seed, each in a process of its own, and rows share the runs that they have in common.
+The same command continues: what is trained and measured is kept, and --seeds may grow. Several processes may work on
+one workdir. --config.FIELD=VALUE sets a field of all runs, --config.NAME.FIELD=VALUE one of the run NAME.
+
+Rows are compared over pairs of runs of one seed by Student's t. The intervals of a table hold together at 95 %
+(Bonferroni). A claim about a row is: reproduced, if the interval is on the claimed side of 0; contradicted, if it is
+on the other; ordering only, if the mean alone is on the claimed side; not resolved at this scale otherwise, with the
+number of seeds that would resolve it. The table is in table.md and results.json in the workdir."""
+
+from pathlib import Path
+
+from lmrep.cli.arguments import DATA_DIR, Arguments, Flag
+from lmrep.core.errors import RunFault, UserError
+
+FLAGS = {
+    "list": Flag(False, "list the claims that come with lmrep"),
+    "scale": Flag("miniature", "miniature, or another size that the claim has: single (one GPU) or paper"),
+    "seeds": Flag("0-2", "the seeds of every run, as 0-4 or 0,1,7"),
+    "budget": Flag("", "a time such as 2h, after which no further run is started; the same command continues"),
+    "show": Flag(False, "show the results so far, and train nothing"),
+    "data_dir": DATA_DIR,
+}
+
+
+def run(arguments: Arguments) -> int:
+    """Runs the command and returns its exit code."""
+    import math
+
+    from lmrep.claims import claim as claims
+    from lmrep.core.progress import parse_duration
+    from lmrep.experiment import settings
+
+    flags = arguments.flags
+    if flags.list:
+        for name, file in claims.installed().items():
+            claim = claims.load(file)
+            print(f"{name}: {claim.paper}\n  {claim.statement}")
+        return 0
+    if len(arguments.words) + bool(arguments.config_file) != 1:
+        raise UserError("lmrep reproduce takes one claim, such as roberta:table1, or --config=FILE.py; lmrep reproduce "
+                        "--list shows those of the package")
+    from lmrep.claims.reproduce import reproduce
+
+    result = reproduce(
+        claims.find(arguments.config_file or arguments.words[0]), Path(arguments.required_workdir()).absolute(),
+        scale=flags.scale, seeds=settings.parse_seeds(flags.seeds), overrides=dict(arguments.overrides),
+        budget=parse_duration(flags.budget, "--budget") if flags.budget else math.inf, data_dir=flags.data_dir,
+        train=not flags.show)
+    print(f"\n{result}", flush=True)
+    return RunFault.exit_code if result.failures else 0

@@ -1,0 +1,153 @@
+"""`lmrep reproduce`: the runs of a claim, trained and measured once, and the table of its rows."""
+
+import json
+import sys
+
+import pytest
+
+from lmrep.analysis.sweep import Ending
+from lmrep.claims import claim as claims
+from lmrep.claims import reproduce
+from lmrep.sweeps import process
+from tests import small
+
+# In place of `lmrep train` and `lmrep evaluate`: writes what they leave. The loss is the rate of the run + seed / 10.
+STUB = """
+import json, sys
+from pathlib import Path
+flags = dict(word[2:].split("=", 1) for word in sys.argv[2:])
+run = Path(flags["workdir"])
+with open(run.parents[1] / "calls", "a") as calls:
+    calls.write(f"{sys.argv[1]} {run.parent.name} {run.name}\\n")
+if sys.argv[1] == "train":
+    if flags["config.batch_size"] == "3":
+        print("lmrep: error: there is no text")
+        sys.exit(2)
+    run.mkdir(parents=True, exist_ok=True)
+    (run / "config.json").write_text(json.dumps({"config": flags | {"steps": 2}, "data": {"tokenizer": ""}}))
+else:
+    config = json.loads((run / "config.json").read_text())["config"]
+    loss = float(config["config.optimizer.learning_rate"]) + int(config["config.seed"]) / 10
+    (run / "eval.json").write_text(json.dumps({"metrics": {"loss": loss}, "split": flags["split"]}))
+"""
+CLAIM = '''
+from lmrep.claims import Claim, Measure, Row, at_scale
+
+def get_claim(scale="miniature"):
+    steps = at_scale(scale, miniature=2, paper=1000)
+    run = lambda rate: ("{home}/small.py", {{"optimizer.learning_rate": rate, "steps": steps, "batch_size": 2}})
+    return Claim("A paper, table 1", "Low is below high.", {{"low": run(1.0), "high": run(2.0), "same": run(1.0)}},
+                 {{"low": Row("a low rate", "high", "below", published=5.0), "high": Row("a high rate", published=7.5),
+                  "equal": Row("the same", "low", "above", run="same")}},
+                 Measure("loss", "loss", {{"split": "test"}}, format=".2f"), "perplexity of another text")
+'''
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A folder with a config file `small.py` and a claim about it; `STUB` trains and evaluates."""
+    small.experiment_file(tmp_path, tmp_path / "texts")
+    (tmp_path / "claim.py").write_text(CLAIM.format(home=tmp_path))
+    monkeypatch.setattr(process, "COMMAND", (sys.executable, "-c", STUB))
+    return tmp_path
+
+
+def run(home, *flags):
+    return small.command("reproduce", f"--config={home}/claim.py", f"--workdir={home}/claim", *flags)
+
+
+def calls(home):
+    path = home / "claim/calls"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def test_rows_are_trained_measured_and_compared(home):
+    result = run(home, "--seeds=0-1")
+    assert result.code == 0, result
+    assert calls(home) == [f"{command} seed={seed} {name}" for seed in (0, 1) for name in ("low", "high", "same")
+                           for command in ("train", "evaluate")]
+    for line in ("| a low rate | 1.05 ± 0.07 | -1.00 (-1.00 to -1.00) from a high rate | 5 | -2.5 | reproduced |",
+                 "| a high rate | 2.05 ± 0.07 |  | 7.5 |  |  |",
+                 "| +0.00 (+0.00 to +0.00) from a low rate |  |  | not resolved at this scale |"):
+        assert line in result.out
+    assert "each has 97.5 %" in result.out and (home / "claim/table.md").read_text() in result.out
+    record = json.loads((home / "claim/results.json").read_text())
+    assert record["rows"]["low"]["values"] == {"0": 1.0, "1": 1.1} and record["rows"]["low"]["verdict"] == "reproduced"
+
+
+def test_the_same_command_continues_and_seeds_may_grow(home):
+    """A killed command leaves what is done; a run of another process is left to it."""
+    assert run(home, "--seeds=0").code == 0
+    (home / "claim/seed=0/high.measured.json").unlink()
+    (home / "claim/seed=0/same.json").unlink()  # killed before it ended
+    with process.claimed(home / "claim/seed=1/low.log"):
+        result = run(home, "--seeds=0,1")
+    assert "seed 1, low: another process has it" in result.out and "1 runs are not measured yet" in result.out
+    shown = run(home, "--seeds=0,1", "--show")
+    assert run(home, "--seeds=0,1").code == 0
+    assert calls(home)[6:] == ["evaluate seed=0 high", "train seed=0 same", "train seed=1 high", "evaluate seed=1 high",
+                               "train seed=1 same", "evaluate seed=1 same", "train seed=1 low", "evaluate seed=1 low"]
+    assert "1 runs are not measured yet" in shown.out
+
+
+def test_verdicts_do_not_depend_on_the_order_of_rows(home):
+    claim = claims.load(home / "claim.py")
+    values = {name: {0: x, 1: x + 1, 2: x + 0.5} for name, x in (("low", 1.0), ("high", 2.0), ("equal", 1.5))}
+    turned = claim._replace(rows=dict(reversed(claim.rows.items())))
+    verdicts = [{row.name: row[2:] for row in reproduce.compare(c, values).rows} for c in (claim, turned)]
+    assert verdicts[0] == verdicts[1]
+
+
+def test_a_failed_run_leaves_the_others(home):
+    result = run(home, "--seeds=0", "--config.high.batch_size=3")
+    assert result.code == 3 and "failed: seed 0, high: there is no text" in result.out
+    assert "train seed=0 same" in calls(home) and "| a high rate |  |  | 7.5 |" in result.out
+
+
+@pytest.mark.parametrize(("flags", "message"), [
+    (["--scale=huge"], "scale of the claim is 'huge'; expected one of miniature, paper"),
+    (["--config.batch_sizes=3"], "config has no field 'batch_sizes'; did you mean 'batch_size'?"),
+    (["--show"], "there are no runs of a claim in"), (["--budget=soon"], "--budget is 'soon'")])
+def test_refusals(home, flags, message):
+    result = run(home, *flags)
+    assert result.code == 2 and message in result.err, result
+    assert not calls(home)
+
+
+def test_other_settings_need_another_workdir(home):
+    assert run(home, "--seeds=0").code == 0
+    result = run(home, "--seeds=0", "--config.batch_size=4")
+    assert result.code == 2 and "holds runs of a claim with other overrides; give another --workdir" in result.err
+
+
+@pytest.mark.parametrize(("before", "after", "message"), [
+    ('"high", "below"', '"highest", "below"', "row 'low' is compared with 'highest'; expected another row"),
+    ('"high", "below"', '"high", "lower"', "row 'low' claims 'lower'; expected above or below"),
+    ('run="same"', 'run="sam"', "row 'equal' measures the run 'sam'; the runs are low, high, same"),
+    ("return Claim(", "return dict(", "TypeError"), ("def get_claim(", "def claim(", "defines no function get_claim")])
+def test_invalid_claims_are_refused(home, before, after, message):
+    file = home / "claim.py"
+    file.write_text(file.read_text().replace(before, after))
+    result = run(home)
+    assert result.code == 2 and message in result.err, result
+
+
+@pytest.mark.parametrize("name", claims.installed())
+def test_claims_of_the_package_resolve(name, tmp_path):
+    """At every scale that a claim has, all its configs are valid."""
+    from lmrep.interop import chain
+
+    file = claims.find(name)
+    claim = claims.load(file)
+    assert len(chain.resolve(claim.runs, {}, tmp_path, file)) == len(claim.runs)
+    assert any(row.claimed for row in claim.rows.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", claims.installed())
+def test_claims_of_the_package_run(name, tmp_path, monkeypatch):
+    """All runs of a claim are trained for two steps, measured and compared, in this process to import once."""
+    monkeypatch.setattr(process, "run", lambda words, log, show: (Ending(small.command(*words).code, 0.0), 0))
+    result = small.command("reproduce", name, f"--workdir={tmp_path}/claim", "--seeds=0", "--config.steps=2",
+                           "--config.evaluation.examples=8")
+    assert result.code == 0 and "not measured" not in result.out, result
