@@ -234,6 +234,11 @@ FAULTS = (
     Fault("the bounds of a flag are not checked", "lmrep/cli/arguments.py",
           "if expected := bounds.broken_by(value):", "if expected := bounds.broken_by(text):",
           ("tests/cli/test_main.py",)),
+    # claims
+    Fault("an interval of a claim ignores the other comparisons of its table", "lmrep/claims/statistics.py",
+          "(1 - CONFIDENCE) / comparisons / 2", "(1 - CONFIDENCE) / 2"),
+    Fault("a claim is measured anew after each start", "lmrep/claims/reproduce.py",
+          "and _value(claim, workdir) is None:", "and True:"),
     # sweeps
     Fault("a sweep trains failed runs again without --retry", "lmrep/sweeps/runs.py",
           "skipped = {FINISHED} if retry else {FINISHED, FAILED}", "skipped = {FINISHED}",
