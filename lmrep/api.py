@@ -173,7 +173,10 @@ def _prepare(experiment: Experiment, directory: Path, data_dir: Path, steps: Seq
     """Checks, data and stages of a run that has checkpoints `steps`. Nothing is written that stays."""
     if experiment.init and not steps:
         init_from.directory_of(experiment.init)
-    checks.check_directory(directory)
+    workdir.check_not_published(directory)
+    checks.check_writable(directory)
+    if (directory / workdir.SWEEP).exists():
+        raise UserError(f"{directory} holds a sweep, not a run; give another --workdir")
     if steps and not experiment.labelled:  # the config of a task is complete only once its data is read
         checks.check_resumable(directory, steps, experiment)
     if not steps and local and jax.process_count() == 1:
@@ -287,7 +290,11 @@ def _results(directory: Path, run: Run | None, data: Data, outcome: Outcome) -> 
             evaluate_task.write(run, split, data.records[split], results[split])
             intervals[split] = evaluate_task.intervals(results[split])
     if "validation" in results:
-        fields = {"after": results["validation"].metrics, "best_step": run.step, "example": _example(data),
+        read = {*TASKS[experiment.objective["name"]].reads.inputs}
+        texts = [record.fields["text"] for record in data.records["validation"]
+                 if record.fields.keys() & read == {"text"} and not record.source]
+        fields = {"after": results["validation"].metrics, "best_step": run.step,
+                  "example": next((text for text in texts if len(text) <= SHORT), ""),
                   "intervals": intervals["validation"]}
         bag = evaluate_task.compare_with_bag_of_words(directory, data)
         outcome = outcome._replace(**fields)
@@ -306,15 +313,6 @@ def _results(directory: Path, run: Run | None, data: Data, outcome: Outcome) -> 
             train, compared, labelled=bool(run), pretrained=bool(experiment.init or experiment.frozen),
             **({"examples": len(data.records["train"])} if run else {"tokens": data.splits["train"].tokens}))
     return {**fields, "comparison": rows, "verdict": text}
-
-
-def _example(data: Data) -> str:
-    """Finds a validation example that is a single short text; "" without one."""
-    task = TASKS[data.experiment.objective["name"]]
-    read = {*task.reads.inputs}
-    texts = (record.fields["text"] for record in data.records["validation"]
-             if record.fields.keys() & read == {"text"} and not record.source)
-    return next((text for text in texts if len(text) <= SHORT), "")
 
 
 def _report(directory: Path, data_dir: Path) -> None:

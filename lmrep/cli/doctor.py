@@ -33,23 +33,17 @@ def run(arguments: Arguments) -> int:
                         "--devices")
     config = arguments.load_config()
 
+    import jax
+
     from lmrep import doctor
 
-    findings = doctor.examine(
-        config, arguments.workdir or None, flags.data_dir or None, flags.files,
-        flags.devices or (process and process.count * _local_devices(process)),
-        process.count if process else 1, flags.plan, flags.topology)
+    devices = flags.devices or (process and process.count * (
+        len(process_group.local_devices(process, os.environ)) or jax.local_device_count()))
+    findings = doctor.examine(config, arguments.workdir or None, flags.data_dir or None, flags.files, devices,
+                              process.count if process else 1, flags.plan, flags.topology)
     failed = [finding for finding in findings if finding.mark == doctor.FAILED]
     if process is None or process.index == 0:
         print(doctor.report(findings))
     for finding in failed if process and process.index else ():
         print(f"process {process.index} on {socket.gethostname()}: {' '.join(finding)}")
     return 2 if failed else 0
-
-
-def _local_devices(process: process_group.Process) -> int:
-    """Returns the number of devices that this process will use."""
-    import jax
-
-    devices = process_group.local_devices(process, os.environ)
-    return len(devices) or jax.local_device_count()

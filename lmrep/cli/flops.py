@@ -31,8 +31,10 @@ def run(arguments: Arguments) -> None:
 
     import json
 
+    from lmrep.data import tokenizers
     from lmrep.experiment import config
-    from lmrep.planning import compute, published
+    from lmrep.planning import compute, published, run_cost
+    from lmrep.storage import remote_workdir
 
     if flags.published:
         print(json.dumps({name: {"published": run.flops, "derived": run.derived,
@@ -41,24 +43,17 @@ def run(arguments: Arguments) -> None:
                          | {name: {"published": flops} for name, flops in published.PROFILED.items()}, indent=2)
               if flags.json else compute.published_table())
         return
-    experiment, vocabulary, done = _read_run(arguments.workdir) if arguments.workdir else (
-        config.parse(arguments.load_config()), None, None)
+    vocabulary = done = None
+    if arguments.workdir:
+        directory = remote_workdir.local_copy(arguments.workdir, checkpoints=False)
+        experiment, vocabulary = config.read_run(directory)[0], tokenizers.load(directory / "tokenizer").vocabulary
+        cost = run_cost.read(directory)
+        done = (cost.step, cost.flops) if cost and cost.flops is not None else None
+    else:
+        experiment = config.parse(arguments.load_config())
     stages = compute.of_experiment(experiment, vocabulary, flags.output_fraction)
     if flags.json:
         recorded = {"done": {"step": done[0], "flops": done[1]}} if done else {}
         print(json.dumps({"name": experiment.name, **compute.to_json(stages), **recorded}, indent=2))
     else:
         print(compute.table(experiment.name, stages, done, flags.output_fraction))
-
-
-def _read_run(path: str):
-    """Returns (experiment, vocabulary, (step, recorded operations) or None) of a run."""
-    from lmrep.data import tokenizers
-    from lmrep.experiment.config import read_run
-    from lmrep.planning import run_cost
-    from lmrep.storage import remote_workdir
-
-    directory = remote_workdir.local_copy(path, checkpoints=False)
-    cost = run_cost.read(directory)
-    done = (cost.step, cost.flops) if cost and cost.flops is not None else None
-    return read_run(directory)[0], tokenizers.load(directory / "tokenizer").vocabulary, done

@@ -35,7 +35,14 @@ def run(arguments: Arguments) -> None:
     show_messages()
     data_dir = flags.data_dir or str(default_data_dir())
     if flags.beam_runner:
-        stores = _on_beam(experiment, data_dir, flags.beam_runner, flags.beam_options, log.info)
+        from lmrep.data.store.beam import build as beam
+        from lmrep.data.store.beam import runner as runners
+
+        runner = runners.parse(flags.beam_runner, flags.beam_options)
+        if sources := experiment.sources:
+            raise UserError(f"--beam_runner prepares one corpus, and the config mixes {len(sources)} sources; train a "
+                            "tokenizer first, set --config.tokenizer.vocab_file to it, and prepare each source alone")
+        stores = dict([beam.build(experiment.data, experiment.tokenizer, data_dir, runner, log.info)])
     else:
         prepared = build.prepare_data(experiment, Path(data_dir), log.info).corpus
         stores = {str(prepared.directory): prepared.statistics}
@@ -44,14 +51,3 @@ def run(arguments: Arguments) -> None:
         for split, counts in statistics.items():
             print(f"  {split:10} {counts['documents']:>15,} documents {counts['tokens']:>19,} tokens "
                   f"{counts['unknown_fraction']:>8.2%} unknown")
-
-
-def _on_beam(experiment, data_dir, name, options, progress) -> dict[str, dict[str, dict[str, float]]]:
-    """Builds the stores with Apache Beam. Returns {directory: {split: statistics}}."""
-    from lmrep.data.store.beam import build, runner
-
-    beam_runner = runner.parse(name, options)
-    if sources := experiment.sources:
-        raise UserError(f"--beam_runner prepares one corpus, and the config mixes {len(sources)} sources; train a "
-                        "tokenizer first, set --config.tokenizer.vocab_file to it, and prepare each source alone")
-    return dict([build.build(experiment.data, experiment.tokenizer, data_dir, beam_runner, progress)])

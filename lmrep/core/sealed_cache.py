@@ -72,7 +72,10 @@ def find_damage(directory: Path) -> str:
             verified(directory)
             return ""
         states = {name: [s.st_size, s.st_mtime_ns, s.st_ino] for name in files for s in [(directory / name).stat()]}
-        known = _known(record)
+        known: Any = {}  # [size, time, inode] of the files that this machine has verified
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            known = json.loads(record.read_bytes())
+        known = known if isinstance(known, dict) else {}
         trusted = {name for name in states if known.get(name) == states[name] and states[name][0] > SMALL_FILE}
         verified(directory, trusted)
         if known != states:
@@ -81,14 +84,6 @@ def find_damage(directory: Path) -> str:
     except (Damaged, OSError) as error:
         return str(error)
     return ""
-
-
-def _known(record: Path) -> dict[str, Any]:
-    """Returns {name: [size, time, inode]} of the files that this machine has verified; {} without an intact record."""
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        if isinstance(known := json.loads(record.read_bytes()), dict):
-            return known
-    return {}
 
 
 def _remove(directory: Path, what: str) -> None:

@@ -126,19 +126,13 @@ def partition_spec(axes: tuple[str | None, ...], shape: tuple[int, ...], mesh: M
 
 def _spec(axes: tuple[str | None, ...], shape: tuple[int, ...], mesh: Mesh, among: Sequence[str]) -> PartitionSpec:
     """Returns `partition_spec` restricted to the mesh axes `among`."""
-    return PartitionSpec(*(_dividing(mesh, RULES.get(axis) if axis else None, among, size)
-                           for axis, size in zip(axes, shape, strict=True)))
+    def dividing(rule: str | tuple[str, ...] | None, size: int) -> str | tuple[str, ...] | None:
+        names = tuple(name for name in _names(rule) if name in among)
+        while names and not divides(mesh, names, size):
+            names = names[:-1]
+        return names[0] if names and isinstance(rule, str) else names or None
 
-
-def _dividing(
-    mesh: Mesh, mesh_axes: str | tuple[str, ...] | None, among: Sequence[str], size: int
-) -> str | tuple[str, ...] | None:
-    if isinstance(mesh_axes, str):
-        return mesh_axes if mesh_axes in among and divides(mesh, mesh_axes, size) else None
-    names = tuple(name for name in mesh_axes or () if name in among)
-    while names and not divides(mesh, names, size):
-        names = names[:-1]
-    return names or None
+    return PartitionSpec(*(dividing(RULES.get(axis), size) for axis, size in zip(axes, shape, strict=True)))
 
 
 def divides(mesh: Mesh, mesh_axes: str | tuple[str, ...] | None, size: int) -> bool:

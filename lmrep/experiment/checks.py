@@ -23,7 +23,7 @@ from lmrep.experiment.config import Experiment
 from lmrep.experiment.record import Data, TaskExperiment
 from lmrep.objectives.base import Capability
 from lmrep.storage import provenance
-from lmrep.storage.workdir import CONFIG, SWEEP, check_not_published, read_config
+from lmrep.storage.workdir import CONFIG, read_config
 from lmrep.training.stages import Stage, locate_stage
 
 
@@ -99,14 +99,6 @@ def check_same_record(record: dict) -> None:
         if lines := provenance.differences(first, other, tuple(f"config.{name}" for name in TaskExperiment.resumable)):
             raise UserError(f"process {index} differs from process 0:\n  " + "\n  ".join(lines)
                             + "\nGive all processes the same config, data and versions of packages")
-
-
-def check_directory(directory: Path) -> None:
-    """Refuses a workdir that holds a published checkpoint or a sweep, or cannot be written to. Raises UserError."""
-    check_not_published(directory)
-    check_writable(directory)
-    if (directory / SWEEP).exists():
-        raise UserError(f"{directory} holds a sweep, not a run; give another --workdir")
 
 
 def completed(experiment: Experiment) -> dict[str, Any]:

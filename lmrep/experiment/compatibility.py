@@ -6,6 +6,7 @@ reads share one trace. A triple whose code raises an error is refused with that 
 """
 
 import dataclasses
+import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -154,17 +155,11 @@ def table(triples: list[Pairing]) -> str:
         marks = []
         for p in triples:
             if (p.preset, p.objective) == (preset, objective):
-                marks.append(f"[{reasons.setdefault(_reason(p), len(reasons) + 1)}]" if p.refused else "fits")
+                # Without the names that the lines and columns show.
+                reason = re.sub(rf"(the )?(network|objective|format) '({re.escape(preset)}|"
+                                rf"{re.escape(objective.split()[0])}|{p.format})'", r"the \2", p.refused)
+                marks.append(f"[{reasons.setdefault(reason, len(reasons) + 1)}]" if reason else "fits")
         lines.append(f"{f'{preset} {objective}':{width}}  " + "  ".join(
             f"{mark:{len(form)}}" for mark, form in zip(marks, formats, strict=True)))
     head = f"{'':{width}}  " + "  ".join(formats)
     return "\n".join([head, *lines, *(f"[{number}] {why}" for why, number in reasons.items())])
-
-
-def _reason(p: Pairing) -> str:
-    """Returns why a triple is refused, without the names that the lines and columns of the table show."""
-    (name, _), refused = parse_variant(p.objective), p.refused
-    for named, short in ((f"objective {name!r}", "the objective"), (f"format {p.format!r}", "the format"),
-                         (f"the network {p.preset!r}", "the network"), (f"network {p.preset!r}", "the network")):
-        refused = refused.replace(named, short)
-    return refused

@@ -100,12 +100,9 @@ def parse(config: Mapping[str, Any]) -> Experiment:
     if experiment.size_cap and not experiment.temperature:
         raise UserError(f"config.size_cap is {experiment.size_cap:,}, and config.temperature is 0, by which the sizes "
                         "of sources do not count; set temperature=1 (or T), or remove size_cap")
-    if experiment.init_mapping and not experiment.init:
-        raise UserError("config.init_mapping says which parameters of config.init a run starts from, and init is "
-                        "empty; give init, or remove init_mapping")
-    if experiment.init_vocabulary != "same" and not experiment.init:
-        raise UserError(f"config.init_vocabulary is {experiment.init_vocabulary!r}, and config.init is empty; give "
-                        "init, or remove init_vocabulary")
+    for name, default in (("init_mapping", {}), ("init_vocabulary", "same")):
+        if not experiment.init and (value := getattr(experiment, name)) != default:
+            raise UserError(f"config.{name} is {value!r}, and config.init is empty; give init, or remove {name}")
     check_faults(experiment.faults)
     stages = resolve_stages(experiment)  # with the types of all fields
     experiment.check()

@@ -87,9 +87,15 @@ def checked_task(name: str, row: TaskDef) -> TaskDef:
     _check_names(what, "it reads the field", (*row.reads.inputs, *row.reads.targets, *row.reads.texts), RECORD_FIELDS)
     _check_names(what, "it compares checkpoints by", filter(None, [row.best]), metrics)
 
+    def guarded(function: Callable) -> Callable:
+        def call(*arguments: Any) -> Any:
+            with faults_of(what, config):
+                return function(*arguments)
+
+        return call
+
     def encode(c: Any, records: Sequence[Record], encoder: TextEncoder) -> tuple[Units, int]:
-        with faults_of(what, config):
-            encoded, declared = row.encode(c, records, encoder), row.columns(c)
+        encoded, declared = guarded(row.encode)(c, records, encoder), guarded(row.columns)(c)
         if not (isinstance(encoded, tuple) and len(encoded) == 2 and isinstance(encoded[0], Units)):
             raise UserError(f"{what}: encode returns {type_of(encoded)}; expected (Units, number of texts that "
                             "were too long); correct this component")
@@ -109,8 +115,7 @@ def checked_task(name: str, row: TaskDef) -> TaskDef:
         return encoded
 
     def score(c: Any, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
-        with faults_of(what, config):
-            result = row.score(c, records, units, outputs)
+        result = guarded(row.score)(c, records, units, outputs)
         check_built(what, result, Result, "score")
         if len(result.predictions) != len(records):
             raise UserError(f"{what}: score gives {len(result.predictions):,} predictions for {len(records):,} "
@@ -121,16 +126,8 @@ def checked_task(name: str, row: TaskDef) -> TaskDef:
                             f"measures {', '.join(result.metrics)}; correct this component")
         return result
 
-    def guarded(function: Callable) -> Callable:
-        def call(*arguments: Any) -> Any:
-            with faults_of(what, config):
-                return function(*arguments)
-
-        return call
-
     def resolve(c: Any, records: Sequence[Record]) -> Any:
-        with faults_of(what, config):
-            resolved = row.resolve(c, records)
+        resolved = guarded(row.resolve)(c, records)
         check_built(what, resolved, config, "resolve")
         return resolved
 

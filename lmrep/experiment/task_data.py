@@ -15,7 +15,7 @@ from lmrep.data import tokenizers
 from lmrep.data.mixture import block_counts, mixing_weights
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import InputLayout, input_layout
-from lmrep.data.records.examples import Examples, MixedExamples, arrange, mix, sizes
+from lmrep.data.records.examples import Examples, arrange, mix, sizes
 from lmrep.data.records.values import listed
 from lmrep.data.tokenizers import Tokenizer
 from lmrep.experiment import config as experiments
@@ -53,7 +53,11 @@ def prepare_examples(experiment: Experiment, tokenizer: tokenizers.Config) -> Da
             _check_known(experiment, task, config, records[split])
         for record in records[split]:
             task.check(config, record)
-    loaded = _tokenizer(experiment, tokenizer, task, config, records["train"])
+    if tokenizer.vocab_file:
+        loaded = tokenizers.from_vocab_file(tokenizer)
+    else:
+        log.info("training the tokenizer %s on the training examples", tokenizer.name)
+        loaded = tokenizers.train(tokenizer, lambda: iter(training_texts(experiment, task, config, records["train"])))
     model = experiments.build_model(experiment, loaded.size)
     records = {split: expand_unlabelled(experiment, model, loaded, unexpanded, limits.get(split))
                for split, unexpanded in records.items()}
@@ -66,7 +70,12 @@ def prepare_examples(experiment: Experiment, tokenizer: tokenizers.Config) -> Da
         records["train"] = _both_orders(records["train"])
     examples = {split: tokenize_records(experiment, model, loaded, records[split], split) for split in records}
     if experiment.sources:
-        examples["train"] = with_proportions(experiment, records["train"], examples["train"])
+        # The proportions count examples: a source with more examples in a packed sequence gives fewer sequences.
+        sequences = np.diff(examples["train"].bounds)
+        counts = [len(group) for group in _by_source(experiment, records["train"])]
+        weights = _weights(experiment, counts)
+        examples["train"] = examples["train"].with_counts(block_counts(
+            [float(weight * n / count) for weight, n, count in zip(weights, sequences, counts, strict=True)]))
     return Data(_with_steps(experiment, examples["train"]), loaded, examples, records)
 
 
@@ -125,16 +134,6 @@ def _both_orders(records: Sequence[Record]) -> list[Record]:
         raise UserError(f"config.format.both_orders is True, and {records[0].where} has no second text; set it to "
                         "False")
     return doubled
-
-
-def _tokenizer(
-    experiment: Experiment, config: tokenizers.Config, task: TaskDef, objective: Any, training: Sequence[Record]
-) -> Tokenizer:
-    """Loads the tokenizer, or trains it on the texts of the training examples."""
-    if config.vocab_file:
-        return tokenizers.from_vocab_file(config)
-    log.info("training the tokenizer %s on the training examples", config.name)
-    return tokenizers.train(config, lambda: iter(training_texts(experiment, task, objective, training)))
 
 
 def expand_unlabelled(
@@ -353,13 +352,3 @@ def _weights(experiment: Experiment, counts: Sequence[int]) -> list[float]:
     """Returns the mixing weights of sources with these numbers of examples, not normalized."""
     return mixing_weights([source.weight for source in experiment.data_sets()], counts, experiment.temperature,
                           experiment.size_cap)
-
-
-def with_proportions(experiment: Experiment, records: Sequence[Record], examples: MixedExamples) -> MixedExamples:
-    """Returns the training examples of a mixture with its proportions. These count examples, so a source with more
-    examples in a packed sequence gives fewer sequences."""
-    sequences = np.diff(examples.bounds)
-    counts = [len(group) for group in _by_source(experiment, records)]
-    return examples.with_counts(block_counts(
-        [float(weight * n / count)
-         for weight, n, count in zip(_weights(experiment, counts), sequences, counts, strict=True)]))

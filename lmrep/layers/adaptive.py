@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Initializer, ParamSpec, Tree, normal, zeros
-from lmrep.core.sharding import gather, look_up, map_examples, shard, sum_shards
+from lmrep.core.sharding import gather, look_up, shard
 from lmrep.layers import lm_head
 from lmrep.layers.lm_head import EXACT, TABLE
 from lmrep.layers.loops import repeat
@@ -55,10 +55,6 @@ class Clusters(NamedTuple):
         """Whether there are projections from e to d."""
         return self.div > 1 or self.embedding != self.width
 
-    def ties_projection(self, i: int) -> bool:
-        """Returns whether input and output share the projection of cluster i."""
-        return self.tied == "all" or (self.tied == "tails" and i > 0)
-
 
 def check(c: Clusters, names: str = "config.model.cutoffs") -> None:
     """Raises UserError where the cutoffs are not ascending ids, or vectors would have no width. A vocabulary of unknown
@@ -75,10 +71,10 @@ def check(c: Clusters, names: str = "config.model.cutoffs") -> None:
 # Input
 
 
-def embedding_specs(c: Clusters, init: Initializer = normal(), project_init: Initializer = normal(0.01)) -> Tree:
+def embedding_specs(c: Clusters, init: Initializer = normal()) -> Tree:
     """Returns the specs `token` [v, e] and, if e is not d, `project` [e, d]; with div > 1, in `clusters` by number."""
     def cluster(vocab: int, e: int) -> Tree:
-        project = {"project": ParamSpec((e, c.width), PROJECTION, project_init)} if c.projects else {}
+        project = {"project": ParamSpec((e, c.width), PROJECTION, normal(0.01))} if c.projects else {}
         return {"token": ParamSpec((vocab, e), TABLE, init)} | project
 
     if c.div == 1:
@@ -108,21 +104,18 @@ def _projected(params: Tree, x: Array) -> Array:
 # Output
 
 
-def output_specs(c: Clusters, tied: bool = True, init: Initializer = normal(),
-                 project_init: Initializer = normal(0.01)) -> Tree:
+def output_specs(c: Clusters, init: Initializer = normal()) -> Tree:
     """Returns the parameters of the output layer that it does not share with the input: `clusters` (kernel [k, e] and
-    bias [k] of the k tails' classes), and by number of the cluster `cluster_projects` [e, d] and, if not `tied`,
-    `tables` [its words, e]."""
+    bias [k] of the k tails' classes), and by number of the cluster `cluster_projects` [e, d]."""
     k = len(c.cutoffs)
     specs = {}
     if k:
         specs["clusters"] = {"kernel": ParamSpec((k, c.embedding), (None, "embed"), init),
                              "bias": ParamSpec((k,), (None,), zeros)}
-    projects = {str(i): ParamSpec((e, c.width), PROJECTION, project_init)
-                for i, e in enumerate(c.widths) if c.projects and not c.ties_projection(i)}
-    tables = {} if tied else {str(i): ParamSpec((end - start, e), TABLE, init)
-                              for i, ((start, end), e) in enumerate(zip(c.ranges, c.widths, strict=True))}
-    return specs | ({"cluster_projects": projects} if projects else {}) | ({"tables": tables} if tables else {})
+    untied = {"all": 0, "tails": 1, "none": len(c.widths)}[c.tied]  # clusters with a projection of their own
+    projects = {str(i): ParamSpec((e, c.width), PROJECTION, normal(0.01))
+                for i, e in enumerate(c.widths[:untied]) if c.projects}
+    return specs | ({"cluster_projects": projects} if projects else {})
 
 
 class _Cluster(NamedTuple):
@@ -143,8 +136,7 @@ def _clusters(embedding: Tree, head: Tree, x: Array, c: Clusters) -> list[_Clust
         if project is not None:
             project = gather(project, PROJECTION, "embed")
             projected = jnp.einsum("btd,ed->bte", x, project.astype(x.dtype))
-        table = (head["tables"][str(i)] if "tables" in head else tables["token"][start:end] if c.div == 1
-                 else tables["token"])
+        table = tables["token"][start:end] if c.div == 1 else tables["token"]
         bias = head["bias"][start:end] if "bias" in head else None
         if i == 0 and c.cutoffs:
             more = head["clusters"]
@@ -168,8 +160,10 @@ def cross_entropy(
         classes = jnp.where((targets >= start) & (targets < end), c.cutoffs[0] + i, classes)
     total, nll, correct = lm_head.chunked_cross_entropy(first.table, first.x, classes, weights, first.bias)
     for tail, (start, end) in zip(tails, c.ranges[1:], strict=True):
-        of_tail, tail_nll, right = _map_tail(tail.table, tail.x, targets - start, weights, tail.bias,
-                                             zipf_fraction(start, end, c.vocab))
+        fraction = math.log(end / start) / math.log(c.vocab)  # of a text, by Zipf's law
+        of_tail, tail_nll, right = lm_head.map_weighted(
+            lambda *shards, fraction=fraction: _tail(*shards, fraction), tail.table, tail.x, targets - start, weights,
+            tail.bias)
         total, nll = total + of_tail, nll + tail_nll
         correct &= right | (targets < start) | (targets >= end)
     return total, nll, correct
@@ -188,26 +182,6 @@ def logits(embedding: Tree, head: Tree, x: Array, c: Clusters) -> Array:
     size = c.ranges[0][1]
     return jnp.concatenate([first[..., :size], *(first[..., size + i, None] + tail for i, tail in enumerate(tails))],
                            axis=-1)
-
-
-def _map_tail(
-    table: Array, x: Array, targets: Array, weights: Array, bias: Array | None, fraction: float
-) -> tuple[Array, Array, Array]:
-    """Calls `_tail` on each device's examples and positions."""
-    axes, shape = ("batch", "length"), targets.shape
-
-    def run(*shards: Array | None) -> tuple[Array, Array, Array]:
-        total, nll, correct = _tail(*shards, fraction)
-        return sum_shards(total, axes, shape), nll, correct
-
-    total, nll, correct = map_examples(run, (TABLE, (*axes, None), axes, axes, ("vocab",)), ((2, 0), (2, 2), (2, 2)),
-                                       table, x, targets, weights, bias)
-    return total, jax.lax.stop_gradient(nll), correct
-
-
-def zipf_fraction(start: int, end: int, vocab: int) -> float:
-    """Returns the fraction of a text that words [start, end) are, sorted by falling frequency, by Zipf's law."""
-    return math.log(end / start) / math.log(vocab)
 
 
 def block_size(n: int, v: int, fraction: float) -> int:

@@ -95,10 +95,19 @@ def chunked_cross_entropy(
     so that logits stay small (T5). Returns (the sum float32 [], nll float32 [b, t] and correct bool[b, t] as in
     `cross_entropy`, both without a gradient).
     """
+    return map_weighted(lambda *shards: _chunked(*shards, z_loss), table, x, targets, weights, bias)
+
+
+def map_weighted(
+    f: Callable[..., tuple[Array, Array, Array]], table: Array, x: Array, targets: Array, weights: Array,
+    bias: Array | None,
+) -> tuple[Array, Array, Array]:
+    """Returns f(table, x, targets, weights, bias), arrays as in `chunked_cross_entropy`, computed on each device with
+    its examples and positions: (a sum over them, nll and correct [b, t] without a gradient)."""
     axes, shape = ("batch", "length"), targets.shape
 
     def run(*shards: Array | None) -> tuple[Array, Array, Array]:
-        total, nll, correct = _chunked(*shards, z_loss)
+        total, nll, correct = f(*shards)
         return sum_shards(total, axes, shape), nll, correct
 
     total, nll, correct = map_examples(run, (TABLE, (*axes, None), axes, axes, ("vocab",)), ((2, 0), (2, 2), (2, 2)),

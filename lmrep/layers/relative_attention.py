@@ -142,17 +142,13 @@ def _slices(x: Array, start: Array, size: int) -> Array:
     return jax.vmap(jax.vmap(columns, in_axes=(1, 0), out_axes=1))(x, start)
 
 
-def _by_distance(query: Array, positions: Array) -> Array:
-    return jnp.einsum("bthk,bnhk->bhtn" if positions.ndim == 4 else "bthk,nhk->bhtn", query, positions)
-
-
 def _forward(
     content: Array, position: Array, segment: Array | None, keys: Array, values: Array, positions: Array,
     visible: Array, equal: Array | None, start: Array | None, key: Array | None, rate: float,
 ) -> tuple[tuple[Array, Array], tuple]:
     # As `attention._forward`: positions stay before heads in memory, and one [b, h, t, s] array is kept.
     s, needed = keys.shape[1], 0
-    by_distance = _by_distance(position, positions)
+    by_distance = jnp.einsum("bthk,bnhk->bhtn" if positions.ndim == 4 else "bthk,nhk->bhtn", position, positions)
     if start is not None:  # rows read up to s columns from there on
         needed = max(0, s + keys.shape[1] - by_distance.shape[-1])
         by_distance = jnp.pad(by_distance, ((0, 0), (0, 0), (0, 0), (0, needed)))

@@ -325,7 +325,10 @@ def check_context(model: Model, context: str, subject: str) -> None:
                         f"be conditioned on: {', '.join(possible)}; choose another objective or network")
 
 
-def check_inputs(inputs: Inputs, supported: frozenset[str]) -> None:
-    """Raises ValueError where `inputs` has a field that a network does not take."""
+def check_inputs(inputs: Inputs, supported: frozenset[str], max_length: int = 0) -> None:
+    """Raises ValueError where `inputs` has a field that a network does not take, or more than `max_length` tokens, 0
+    for any number."""
+    if 0 < max_length < inputs.tokens.shape[1]:
+        raise ValueError(f"got {inputs.tokens.shape[1]} tokens; the model takes {max_length} at most")
     if extra := [name for name, value in inputs._asdict().items() if value is not None and name not in supported]:
         raise ValueError(f"this network takes {', '.join(sorted(supported))}; got {', '.join(extra)} too")

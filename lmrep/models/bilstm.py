@@ -137,16 +137,17 @@ def encode(
 
     Raises ValueError for a field of `inputs` that the network does not take, or `attention`.
     """
-    check_inputs(inputs, INPUTS | {"tokens", "characters"})
+    check_inputs(inputs, INPUTS | {"tokens", "characters"}, c.max_length)
     if attention:
         raise ValueError("a recurrent network has no attention probabilities; leave out attention=True")
-    if 0 < c.max_length < inputs.tokens.shape[1]:
-        raise ValueError(f"got {inputs.tokens.shape[1]} words; the model takes {c.max_length} at most")
     state = initial_state(len(inputs.tokens), c=c) if inputs.carry is None else inputs.carry
     apart = inputs.backward is not None
     sources = [inputs, inputs.backward if apart else inputs][: len(c.names)]
     steps = [1, 1 if apart else -1][: len(c.names)]  # the order in which a source is read
-    ids = [_segment_ids(source)[:, ::step] for source, step in zip(sources, steps, strict=True)]
+    masks = [source.attention_mask or AttentionMask(jnp.ones_like(source.tokens)) for source in sources]
+    if any(mask.mask is not None for mask in masks):
+        raise ValueError("a recurrent network reads all words; expected an AttentionMask without a further mask")
+    ids = [mask.segment_ids[:, ::step] for mask, step in zip(masks, steps, strict=True)]
     real, starts = [segment_ids > 0 for segment_ids in ids], list(map(segment_starts, ids))
     once = c.shared and not apart  # whether one text is read with the same vectors in both directions
     words = _embed(params, sources[:1] if once else sources, c, execution)
@@ -176,14 +177,6 @@ def encode(
     if at is not None:
         hidden = jnp.take_along_axis(hidden, at[..., None], axis=1)
     return Encoded(hidden, tuple(outputs) if layers else None, carry=carry)
-
-
-def _segment_ids(inputs: Inputs) -> Array:
-    """Returns segment ids i32[b, t], 0 at padding."""
-    mask = inputs.attention_mask or AttentionMask(jnp.ones_like(inputs.tokens))
-    if mask.mask is not None:
-        raise ValueError("a recurrent network reads all words; expected an AttentionMask without a further mask")
-    return mask.segment_ids
 
 
 def _embed(params: Tree, sources: list[Inputs], c: Config, execution: Execution) -> list[Array]:

@@ -10,7 +10,7 @@ as they are. The draws of a text depend only on the seed, the index of its examp
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -193,7 +193,10 @@ def _beam_search(
 ) -> Generated:
     """Generates with several beams, for examples of n tokens at most; nothing where `skip` bool[b]."""
     b, k = len(skip), search.beams
-    axes = _axes(start_cache, b)
+    # The axis of texts in each leaf of the cache; -1 where a leaf has none.
+    small, large = (jax.eval_shape(lambda n=n: start_cache(n)) for n in (b, 2 * b))
+    axes = jax.tree.map(lambda x, y: next(
+        (i for i, (m, n) in enumerate(zip(x.shape, y.shape, strict=True)) if m != n), -1), small, large)
     blank = jnp.full((b, k, n), pad, jnp.int32)
     state = _Beams(
         jnp.int32(0), start_cache(b * k), blank, jnp.where(jnp.arange(k) > 0, IMPOSSIBLE, jnp.zeros((b, k))), blank,
@@ -227,13 +230,6 @@ def _beam_search(
     scores, texts, lengths = _best(1, (state.scores, state.finished, state.lengths),
                                    (unfinished, state.tokens, jnp.broadcast_to(state.step, unfinished.shape)))
     return Generated(texts[:, 0], lengths[:, 0], scores[:, 0])
-
-
-def _axes(start_cache: Callable[[int], Tree], b: int) -> Any:
-    """Returns the axis of texts in each leaf of the cache; -1 where a leaf has none."""
-    small, large = (jax.eval_shape(lambda n=n: start_cache(n)) for n in (b, 2 * b))
-    return jax.tree.map(lambda x, y: next((i for i, (m, n) in enumerate(zip(x.shape, y.shape, strict=True)) if m != n),
-                                          -1), small, large)
 
 
 def _candidates(logits: Array, log_p: Array) -> tuple[Array, Array, Array]:

@@ -143,11 +143,11 @@ class _Source(NamedTuple):
 
 def _read(params: Tree, inputs: Inputs, key: Array | None, c: Config, execution: Execution) -> _Source:
     """Runs the encoder on `inputs.tokens`. Raises ValueError like `encode`."""
+    check_inputs(inputs, SOURCE_INPUTS, c.max_length)
     mask = inputs.attention_mask or AttentionMask(jnp.ones_like(inputs.tokens))
     if mask.causal or mask.mask is not None:
         raise ValueError("the encoder reads from both sides; expected an AttentionMask with causal=False and no "
                          "further mask")
-    _check_length(inputs.tokens, c)
     segment_ids = mask.segment_ids
     real = segment_ids > 0
     table = params["source_embedding" if "source_embedding" in params else "embedding"]["token"]
@@ -192,7 +192,7 @@ def encode(
     `inputs.tokens`. There is one layer of encoder-decoder attention, of one head. Raises ValueError for a field of
     `inputs` that the network does not take, a mask that does not fit, or too many tokens; `attention` of the encoder
     alone, or of a network that has none; or `layers` of the decoder."""
-    check_inputs(inputs, SOURCE_INPUTS if c.stacks == "encoder" else INPUTS)
+    check_inputs(inputs, SOURCE_INPUTS if c.stacks == "encoder" else INPUTS, c.max_length)
     if attention and (inputs.source is None or c.attention == "none"):
         raise ValueError("the encoder has no attention" if inputs.source is None else "model.attention is none")
     source_key, embedding_key, *keys = prng.split(key, 3 + c.layers)
@@ -202,17 +202,11 @@ def encode(
     else:
         if layers:
             raise ValueError("the decoder's layers are not returned; leave out layers=True")
-        check_inputs(inputs.source, SOURCE_INPUTS)
         x, weights = _decode_all(params, inputs, source_key, embedding_key, keys, c, execution)
         outputs = ()
     if at is not None:
         x = jnp.take_along_axis(x, at[..., None], axis=1)
     return Encoded(x, outputs if layers else None, cross_attention=weights[None, :, None] if attention else None)
-
-
-def _check_length(tokens: Array, c: Config) -> None:
-    if 0 < c.max_length < tokens.shape[1]:
-        raise ValueError(f"got {tokens.shape[1]} tokens; the model takes {c.max_length} at most")
 
 
 def _decode_all(
@@ -225,7 +219,6 @@ def _decode_all(
     if not mask.causal or mask.mask is not None:
         raise ValueError("the decoder reads from left to right; expected an AttentionMask with causal=True and no "
                          "further mask")
-    _check_length(inputs.tokens, c)
     source, segments = _read(params, inputs.source, source_key, c, execution), mask.segment_ids
     starts = jnp.concatenate([jnp.ones_like(segments[:, :1], bool), segments[:, 1:] != segments[:, :-1]], 1)
     # Drawn before the loop, which then has no random numbers.

@@ -175,9 +175,7 @@ def encode(
 
 def _checked_mask(inputs: Inputs, c: Config) -> AttentionMask:
     """Returns the mask of the example, without its memory. Raises ValueError for unsupported inputs."""
-    check_inputs(inputs, input_fields(c))
-    if 0 < c.max_length < (t := inputs.tokens.shape[1]):
-        raise ValueError(f"got {t} tokens; the model takes {c.max_length} at most")
+    check_inputs(inputs, input_fields(c), c.max_length)
     mask = inputs.attention_mask or AttentionMask(jnp.ones_like(inputs.tokens), causal=c.causal)
     if c.causal and not mask.causal:
         raise ValueError("this network reads from left to right; expected an AttentionMask with causal=True")

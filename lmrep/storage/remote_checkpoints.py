@@ -239,20 +239,19 @@ class RemoteCheckpoints(Checkpoints):
         self._unfinished(step).rename(self.directory / str(step))
 
     def _load(self, step: int, *arguments: Any) -> dict[str, Any]:
-        agreed(lambda: self._copy_and_merge(step))
+        def copy_and_merge() -> None:  # process 0 has downloaded and verified it
+            try:
+                if jax.process_index():
+                    self._checked(step, files.verified)
+            except files.Damaged as damage:
+                raise RunFault(f"checkpoint {step} in {self._name} cannot be used: {damage}") from damage
+            orbax.merge_processes(self.directory / str(step))
+
+        agreed(copy_and_merge)
         values = super()._load(step, *arguments)
         if jax.process_count() > 1:
             shutil.rmtree(self.directory / str(step))
         return values
-
-    def _copy_and_merge(self, step: int) -> None:
-        """Downloads a checkpoint that process 0 has downloaded and verified, and merges its databases."""
-        try:
-            if jax.process_index():
-                self._checked(step, files.verified)
-        except files.Damaged as damage:
-            raise RunFault(f"checkpoint {step} in {self._name} cannot be used: {damage}") from damage
-        orbax.merge_processes(self.directory / str(step))
 
     def _content(self, step: int) -> bytes:
         """Returns the bytes of a checkpoint's manifest in the store. Raises Damaged if there is none."""

@@ -22,20 +22,6 @@ NAME = "trial"
 METADATA = 1_000  # bytes, at least, that Orbax writes for each array: its shape, sharding, chunks, checksum
 
 
-def check_name(directory: Path) -> None:
-    """Checks that TensorStore, which writes the arrays of checkpoints, reads the path of `directory` as it is meant.
-
-    Raises:
-      UserError: the path has a backslash, a part such as `gs:`, or bytes that are not UTF-8.
-    """
-    path = str(directory.absolute())
-    valid = path.encode(errors="replace").decode() == path  # Python decodes a byte that is not UTF-8 as a surrogate
-    if not valid or "\\" in path or re.search(r"/[a-z][a-z0-9+.-]*:/", path):
-        shown = path if valid else ascii(path)[1:-1]
-        raise UserError(f"the workdir {shown} cannot hold checkpoints: a part of its path has a backslash, "
-                        "ends in a colon, or is not UTF-8; give another --workdir")
-
-
 def try_checkpoint(directory: Path) -> None:
     """Saves a small checkpoint below `directory`, reads it, and removes it with the directories that it made. Other
     processes need not call it.
@@ -44,7 +30,11 @@ def try_checkpoint(directory: Path) -> None:
       UserError: `directory` cannot be used as a workdir.
       RunFault: the checkpoint cannot be saved, or differs when it is read.
     """
-    check_name(directory)
+    path = str(directory.absolute())  # which TensorStore, that writes the arrays, may read in another way
+    valid = path.encode(errors="replace").decode() == path  # Python decodes a byte that is not UTF-8 as a surrogate
+    if not valid or "\\" in path or re.search(r"/[a-z][a-z0-9+.-]*:/", path):
+        raise UserError(f"the workdir {path if valid else ascii(path)[1:-1]} cannot hold checkpoints: a part of its "
+                        "path has a backslash, ends in a colon, or is not UTF-8; give another --workdir")
     state = {"array": np.arange(6, dtype=np.float32).reshape(2, 3)}
     folder = directory / "checkpoints"
     remove_leftovers(folder / NAME)

@@ -100,7 +100,10 @@ def sweep(
             runs.train(directory, plan, plan.runs()[task::tasks], retry)
         results = [analysis.result(directory, plan, run, metric, VALIDATIONS[validation]) for run in plan.runs()]
         summaries = analysis.summarize(plan, results)
-        rate = _next_rate(plan, results, summaries, metric) if searching else None
+        leader, rate = analysis.leading(summaries, plan.metrics[metric]), None
+        if searching and leader and not _open(results):
+            rate = settings.next_rate(plan.settings, [
+                summary.setting for summary in summaries if summary.mean == leader.mean])
         if rate is None:
             break
         print(f"the best learning rate so far is the highest or the lowest: trying {rate} too", file=sys.stderr,
@@ -134,15 +137,6 @@ def _previous(directory: Path, train: bool) -> Plan | None:
 def _open(results: Sequence[Result]) -> bool:
     """Returns whether runs are still to be trained."""
     return bool({analysis.RUNNING, analysis.UNFINISHED} & {result.state for result in results})
-
-
-def _next_rate(plan: Plan, results: Sequence[Result], summaries: Sequence[Summary], metric: str) -> str | None:
-    """Chooses the next learning rate of a search; None at its end."""
-    leader = analysis.leading(summaries, plan.metrics[metric])
-    if not leader or _open(results):
-        return None
-    return settings.next_rate(plan.settings, [
-        summary.setting for summary in summaries if summary.mean == leader.mean])
 
 
 def _plan(

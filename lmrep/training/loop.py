@@ -366,7 +366,12 @@ class Trainer:
                               f"faults.limit allows {config.limit} such faults, and this is one more")
         fault, target, action = {"step": step, "stage": stage.name, "policy": config.policy}, None, "update skipped"
         if config.policy == "back":
-            target = self._last_checkpoint(step)
+            self._checkpoints.wait()
+            # At the regular cadence, if there is one: a run that was stopped in between, and saved there, goes back to
+            # the same step as one that was not.
+            every = self._config.checkpoint.every
+            target = self._checkpoints.newest(lambda s: s < step and (s % every == 0 or s in self._ends))
+            target = self._checkpoints.newest(lambda s: s < step) if target is None else target
             fault["back_to"], action = target or 0, f"going back to step {target or 0:,}"
             loop.skipped_batches[index] += step - max(target or 0, begin)
         loop.faults.append(fault)
@@ -376,11 +381,3 @@ class Trainer:
                     reason, f"{step:,}", stage.name, action, len(loop.faults), config.limit)
         if config.policy == "back":
             raise Rewind(target, index)
-
-    def _last_checkpoint(self, step: int) -> int | None:
-        """Returns the newest valid checkpoint before `step`, at the regular cadence if there is one. A run that was
-        stopped in between, and saved there, goes back to the same step as one that was not."""
-        self._checkpoints.wait()
-        every = self._config.checkpoint.every
-        regular = self._checkpoints.newest(lambda s: s < step and (s % every == 0 or s in self._ends))
-        return regular if regular is not None else self._checkpoints.newest(lambda s: s < step)

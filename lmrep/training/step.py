@@ -127,17 +127,6 @@ def prepare_keys(objective: Objective, batch: Batch, seed: int, step: Array) -> 
     return keys._replace(step=jnp.asarray(step, jnp.int32))
 
 
-def split_microbatches(batch: Batch, microbatches: int) -> tuple[Batch, Batch]:
-    """Splits a prepared batch: (fields [b, ...] as [microbatches, b / microbatches, ...], shared draws).
-
-    Example i goes to microbatch i mod `microbatches`. Draws under `batch["shared"]` have no batch axis and are returned
-    unsplit, as {"shared": ...}, or {} if there are none; every microbatch gets all of them.
-    """
-    shared = {name: value for name, value in batch.items() if name == SHARED}
-    fields = {name: value for name, value in batch.items() if name != SHARED}
-    return jax.tree.map(partial(_split, microbatches=microbatches), fields), shared
-
-
 def _keys(key: Array, numbers: Array) -> Keys:
     # Two parents: a key's children by `split` are its children by `fold_in`, so that an example's draws would repeat
     # the shared ones.
@@ -149,9 +138,14 @@ def _accumulate(
     function: Callable, zeros: Tree, batch: Batch, carry: Carry, microbatches: int
 ) -> tuple[Array, Metrics, Carry, Tree]:
     """Runs `function` (microbatch, its index, carry) -> ((loss, (metrics, carry)), tree) over the microbatches, one at
-    a time, and sums all results except the carry. `zeros` is a tree of zeros with the shapes of `tree`."""
-    chunks, shared_draws = split_microbatches(batch, microbatches)
-    per_example = jax.tree.map(partial(_split, microbatches=microbatches), carry.per_example)
+    a time, and sums all results except the carry. `zeros` is a tree of zeros with the shapes of `tree`. Example i goes
+    to microbatch i mod `microbatches`; draws under `batch["shared"]`, which have no batch axis, go to all."""
+    def split(x: Array) -> Array:
+        return x.reshape(-1, microbatches, *x.shape[1:]).swapaxes(0, 1)
+
+    shared_draws = {name: value for name, value in batch.items() if name == SHARED}
+    chunks, per_example = jax.tree.map(split, (
+        {name: value for name, value in batch.items() if name != SHARED}, carry.per_example))
 
     def add(sums, chunk):
         tree, shared = sums
@@ -162,13 +156,5 @@ def _accumulate(
     (tree, shared), (totals, metrics, per_example) = jax.lax.scan(
         add, (zeros, carry.shared), (chunks, per_example, jnp.arange(microbatches)))
     metrics = jax.tree.map(lambda x: x.sum(0), metrics)
-    return totals.sum(), metrics, Carry(jax.tree.map(_merge, per_example), shared), tree
-
-
-def _split(x: Array, microbatches: int) -> Array:
-    return x.reshape(-1, microbatches, *x.shape[1:]).swapaxes(0, 1)
-
-
-def _merge(x: Array) -> Array:
-    """Inverts `_split`."""
-    return x.swapaxes(0, 1).reshape(-1, *x.shape[2:])
+    per_example = jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), per_example)
+    return totals.sum(), metrics, Carry(per_example, shared), tree
