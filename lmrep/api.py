@@ -360,8 +360,10 @@ def _announce(
         log.info("%s", line)
     if data.corpus:
         log.info("sentences: %s", data.corpus.sentences)
-    for warning in build.warnings(data):
-        if resumed is None and jax.process_index() == 0:
+    if resumed is None and jax.process_index() == 0:
+        rows = experiments.model_config(experiment.model).vocab
+        for warning in filter(None, [build.unused_rows(rows, data.tokenizer.size),
+                                     build.imbalanced_splits(data) if data.corpus else ""]):
             log.warning("%s", warning)
     names = " then ".join(dict.fromkeys(stage.objective.name for stage in stages))
     log.info("%s: %s parameters, objective %s, mesh %s on %s", experiment.name,

@@ -55,7 +55,7 @@ def build(system, execution=Execution()):
         vocabulary = replace(vocabulary, specials=T5_SPECIALS, sentinels=tuple(ids))
     network = MODELS[name].build(system.config, execution, name)
     objective = definition.build(definition.config(**system.fields), network, vocabulary)
-    return objective, optimizers.build(optimizers.recipes()[system.recipe], objective.specs, 1_000_000)
+    return objective, optimizers.build(optimizers.recipe(system.recipe), objective.specs, 1_000_000)
 
 
 def compiled_step(objective, optimizer, batch):

@@ -29,7 +29,7 @@ def steps(name, o, batch, **fields):
                                  max_length=o.length, dropout=0.0, attention_dropout=0.0, activation="relu", **fields)
     vocabulary = Vocabulary(o.words, SPECIALS, np.ones(o.words, bool), np.ones(o.words, np.int64))
     objective = causal.build(causal.Config(), MODELS[name].build(config), vocabulary)
-    return ObjectiveSteps(objective, optimizers.build(optimizers.recipes()["adamw"], objective.specs, 1000), [batch])
+    return ObjectiveSteps(objective, optimizers.build(optimizers.recipe("adamw"), objective.specs, 1000), [batch])
 
 
 def main():

@@ -12,9 +12,9 @@ from the last layer; sum:9,10,11,12 and concat:9,10,11,12 combine layers. The te
 about a million lines become several files, vectors-00001-of-00003.safetensors and so on."""
 
 from lmrep.cli.arguments import STEP, Arguments, Flag, at_least
-from lmrep.cli.progress import line_progress
 from lmrep.core.errors import UserError
 from lmrep.core.paths import as_path
+from lmrep.core.progress import line_progress
 
 FLAGS = {
     "input": Flag(None, "a UTF-8 text file", as_path),

@@ -4,9 +4,9 @@ First come the nearest occurrences by contextual vectors, then the nearest words
 has one vector: the mean over its occurrences."""
 
 from lmrep.cli.arguments import STEP, Arguments, Flag, at_least
-from lmrep.cli.progress import line_progress
 from lmrep.core.errors import UserError
 from lmrep.core.paths import as_path
+from lmrep.core.progress import line_progress
 
 FLAGS = {
     "input": Flag(None, "the corpus, a UTF-8 text file, preferably one sentence per line", as_path),
@@ -40,7 +40,10 @@ def run(arguments: Arguments) -> None:
                              progress=lambda lines, tokens: progress(lines, tokens, total))
     print(f"{nearest.query.marked}\n\nNearest in context:")
     for occurrence in nearest.context:
-        print(f"  {occurrence.cosine:6.3f}  {occurrence.word:16}  {_excerpt(occurrence)}")
+        text, first, last = occurrence.text, max(0, occurrence.start - CONTEXT), occurrence.end + CONTEXT
+        marked = f"{text[first : occurrence.start]}*{occurrence.word}*{text[occurrence.end : last]}"
+        print(f"  {occurrence.cosine:6.3f}  {occurrence.word:16}  {'...' * (first > 0)}{marked}"
+              + "..." * (last < len(text)))
     print(f"\nNearest of {nearest.words:,} static words:")
     for word in nearest.static:
         print(f"  {word.cosine:6.3f}  {word.word:16}  {word.count:,} times")
@@ -48,10 +51,3 @@ def run(arguments: Arguments) -> None:
         print(f"  {nearest.query.word!r} does not occur in {flags.input}, and so has no static vector")
     elif not nearest.static:
         print(f"  no other word occurs {flags.min_count} times; see --min_count")
-
-
-def _excerpt(occurrence) -> str:
-    """Returns the word between asterisks, with the text around it."""
-    text, start, end = occurrence.text, max(0, occurrence.start - CONTEXT), occurrence.end + CONTEXT
-    marked = f"{text[start : occurrence.start]}*{occurrence.word}*{text[occurrence.end : end]}"
-    return ("..." if start else "") + marked + ("..." if end < len(text) else "")

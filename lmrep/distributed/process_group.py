@@ -201,7 +201,13 @@ def start() -> None:
                     "coordinator_address": process.address or None,
                     "local_device_ids": local_devices(process, os.environ)}
     if process and process.index == 0 and process.address and not os.environ.get(BIND_ADDRESS):
-        _check_port(process, int(process.address.rpartition(":")[2]))
+        port, ipv6 = int(process.address.rpartition(":")[2]), socket.has_dualstack_ipv6()
+        try:  # where it cannot be opened, JAX may crash
+            socket.create_server(("", port), family=socket.AF_INET6 if ipv6 else socket.AF_INET,
+                                 dualstack_ipv6=ipv6).close()
+        except OSError as error:
+            raise UserError(f"{_description(process)} could not start: port {port} cannot be opened "
+                            f"({os.strerror(error.errno)}); set {ADDRESS} to another one") from None
     with _reported(_description(process), int(seconds)):
         try:
             jax.distributed.initialize(**options)
@@ -212,17 +218,6 @@ def start() -> None:
         except RuntimeError as error:
             raise UserError(f"{_description(process)} could not start: {error}; if its port is in use, set {ADDRESS} "
                             "to another one") from None
-
-
-def _check_port(process: Process, port: int) -> None:
-    """Raises UserError if the coordinator, process 0, cannot open its port: JAX may crash then."""
-    ipv6 = socket.has_dualstack_ipv6()
-    try:
-        socket.create_server(("", port), family=socket.AF_INET6 if ipv6 else socket.AF_INET,
-                             dualstack_ipv6=ipv6).close()
-    except OSError as error:
-        raise UserError(f"{_description(process)} could not start: port {port} cannot be opened "
-                        f"({os.strerror(error.errno)}); set {ADDRESS} to another one") from None
 
 
 def _jax_may_detect(environment: Mapping[str, str]) -> bool:

@@ -60,14 +60,6 @@ def unused_rows(rows: int, size: int) -> str:
             "; model.vocab=0 takes the tokenizer's size")
 
 
-def warnings(data: Data) -> list[str]:
-    """Returns messages about what looks like a mistake in the data."""
-    lines = [unused_rows(experiments.model_config(data.experiment.model).vocab, data.tokenizer.size)]
-    if data.corpus:
-        lines.append(imbalanced_splits(data))
-    return [*filter(None, lines)]
-
-
 def objective(
     stage: StagePlan, network: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})
 ) -> Objective:

@@ -117,12 +117,6 @@ def locate(name: str, path: str, checkpoints: bool = True) -> Path:
     return local
 
 
-def check_present(experiment: Experiment) -> None:
-    """Raises UserError if a part is missing. Downloads no parameters."""
-    for name, path in part_paths(experiment.frozen, experiments.resolve_stages(experiment)).items():
-        locate(name, path, checkpoints=False)
-
-
 def load(
     experiment: Experiment, tokens: Sequence[str] | None = None, values: bool = True, teachers: bool = True
 ) -> dict[str, FrozenPart]:
@@ -220,20 +214,16 @@ def _check_encoder(part: FrozenPart, path: str, longest: int, tokens: Sequence[s
         raise UserError(f"config.frozen.{part.name} is {part.source}, a file of word vectors; expected a run or a "
                         "published directory")
     if tokens is not None and list(tokens) != list(part.tokens):
+        pairs = enumerate(zip(part.tokens, tokens, strict=False))
+        i, (own, of_run) = next((pair for pair in pairs if pair[1][0] != pair[1][1]), (0, ("", "")))
+        difference = (f"its token {i} is {own!r}, and this run's {of_run!r}" if len(part.tokens) == len(tokens) else
+                      f"it has {len(part.tokens):,} tokens, and this run's {len(tokens):,}")
         raise UserError(f"config.frozen.{part.name} ({part.source}) has another tokenizer than this run: "
-                        f"{_token_difference(part.tokens, tokens)}. Both read the same tokens; use its tokenizer: "
+                        f"{difference}. Both read the same tokens; use its tokenizer: "
                         f"--config.tokenizer.vocab_file={path}/tokenizer, or start from it (init)")
     if 0 < part.model.max_length < longest:
         raise UserError(f"config.frozen.{part.name} ({part.source}) has positions for {part.model.max_length} tokens, "
                         f"and sequences have {longest}; lower config.length")
-
-
-def _token_difference(part: Sequence[str], run: Sequence[str]) -> str:
-    """Describes how the tokens of a part and of a run differ."""
-    if len(part) != len(run):
-        return f"it has {len(part):,} tokens, and this run's {len(run):,}"
-    i = next(i for i, (a, b) in enumerate(zip(part, run, strict=True)) if a != b)
-    return f"its token {i} is {part[i]!r}, and this run's {run[i]!r}"
 
 
 def fingerprints(parts: FrozenParts) -> dict[str, str]:

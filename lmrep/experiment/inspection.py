@@ -1,5 +1,6 @@
 """Makes the text that `lmrep inspect` prints: statistics of an experiment's data, and training examples."""
 
+import itertools
 import logging
 import textwrap
 from collections import Counter
@@ -161,11 +162,16 @@ def _labelled(data: Data, split: str, examples: int) -> list[str]:
              f"  {'split':12}{'examples':>12}{'tokens':>14}{'longest':>9}{'mean':>8}{'sequences':>12}"]
     table += [f"  {name:12}{facts['examples']:12,}{facts['tokens']:14,}{facts['longest']:9,}{facts['mean']:8.1f}"
               f"{facts['sequences']:12,}" for name, facts in label_statistics(data).items()]
+    tokenizer = f"Tokenizer {data.tokenizer.name}: {data.tokenizer.size:,} tokens"
+    if (unknown := data.tokenizer.vocabulary.unknown) >= 0:
+        texts = [units.tokens for units in (train.units, train.units.source) if units is not None]
+        ids = known_ids(np.concatenate(texts), data.tokenizer.vocabulary)
+        tokenizer += f"; {np.mean(ids == unknown):.3%} of the text is unknown"
     sequences = train.sequences_per_step(experiment.batch_size)
     steps = (f"{experiment.steps:,} steps of {sequences:.4g} sequences are "
              f"{experiment.steps * sequences / train.examples:,.2f} epochs; validation every "
              f"{experiment.evaluation.every:,} steps, best by {experiment.checkpoint.best}")
-    return ["\n".join(table), _label_sources(data), _label_tokenizer(data),
+    return ["\n".join(table), _label_sources(data), tokenizer,
             _targets(experiment, data.records["train"]), steps, _rates(data),
             *frozen.describe(frozen.load(experiment, data.tokenizer.tokens, values=False)),
             *(_labelled_example(records[i], i, data.splits[split], data) for i in _first(records, examples))]
@@ -284,22 +290,8 @@ def _label_sources(data: Data) -> str:
 
 def _first(records: Sequence[Record], examples: int) -> list[int]:
     """Returns the indices of the first `examples` records; for a mixture, taken from the sources in turn."""
-    turns: Counter[str] = Counter()
-    ranked = []
-    for i, record in enumerate(records):
-        ranked.append((turns[record.source], i))
-        turns[record.source] += 1
-    return [i for _, i in sorted(ranked)[:examples]]
-
-
-def _label_tokenizer(data: Data) -> str:
-    tokenizer, units = data.tokenizer, data.splits["train"].units
-    unknown = tokenizer.vocabulary.unknown
-    text = f"Tokenizer {tokenizer.name}: {tokenizer.size:,} tokens"
-    if unknown < 0:
-        return text
-    tokens = units.tokens if units.source is None else np.concatenate([units.tokens, units.source.tokens])
-    return f"{text}; {np.mean(known_ids(tokens, tokenizer.vocabulary) == unknown):.3%} of the text is unknown"
+    turns = {record.source: itertools.count() for record in records}
+    return [i for _, i in sorted((next(turns[record.source]), i) for i, record in enumerate(records))[:examples]]
 
 
 def _targets(experiment: Experiment, records: Sequence[Record]) -> str:

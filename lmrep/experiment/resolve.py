@@ -101,7 +101,7 @@ def with_checkpoint(
       facts: of the checkpoint.
       new_head: whether the head starts anew, with the labels of the data; by default as `config.head`.
     """
-    config = _copy(config)
+    config = ml_collections.ConfigDict(config).copy_and_resolve_references()
     config.init = facts.path
     same = config.get("init_vocabulary", "same") == "same"
     if same:
@@ -130,7 +130,7 @@ def with_checkpoint(
 def with_features(config: Mapping[str, Any], facts: CheckpointFacts) -> ml_collections.ConfigDict:
     """Returns the config of a task that reads the vectors of a frozen encoder, with the encoder's tokenizer. If nothing
     else is encoded (the network "none"), texts have its token types and its largest length."""
-    config = _copy(config)
+    config = ml_collections.ConfigDict(config).copy_and_resolve_references()
     config.tokenizer.update(facts.tokenizer)
     if config.model.name != "none":
         return config
@@ -168,10 +168,6 @@ def with_objective_fields(experiment: Experiment, fields: Mapping[str, Any]) -> 
     for stage in resolve_stages(experiment):
         ALL_OBJECTIVES[stage.objective_name].check(stage.objective)
     return experiment
-
-
-def _copy(config: Mapping[str, Any]) -> ml_collections.ConfigDict:
-    return ml_collections.ConfigDict(config).copy_and_resolve_references()
 
 
 def _shortened(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:

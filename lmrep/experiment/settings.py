@@ -50,11 +50,6 @@ def parse_grid(text: str) -> list[Fields]:
     return _product(axes)
 
 
-def rates_around(rate: float) -> list[Fields]:
-    """Makes settings of five learning rates, each three times the one before; the third is `rate`."""
-    return [((RATE, f"{rate * 3.0**power:.3g}"),) for power in range(-2, 3)]
-
-
 def next_rate(settings: Sequence[Any], best: Sequence[Any]) -> str | None:
     """Chooses the next learning rate of a search.
 

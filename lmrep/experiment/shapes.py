@@ -69,7 +69,9 @@ def check_contracts(experiment: Experiment) -> None:
         does not measure.
     """
     if experiment.labelled:
-        return frozen.check_present(experiment)
+        for name, path in frozen.part_paths(experiment.frozen, experiments.resolve_stages(experiment)).items():
+            frozen.locate(name, path, checkpoints=False)  # downloads no parameters
+        return
     parts = frozen.load(experiment, values=False)
     # That of a teacher is the run's own, which is compared once there is a tokenizer.
     shared = 0 if experiment.tokenizer.vocab_file else max(

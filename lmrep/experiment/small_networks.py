@@ -59,13 +59,11 @@ def fields(config: ml_collections.ConfigDict) -> Mapping[str, Any]:
     """Returns {dotted path: value} of the numbers for the network of a config that asks for them: of a task with recipe
     "auto", or of a run with a `budget`."""
     row = numbers_for(config.model.to_dict())
-    if config.objective.name in TASKS:
-        return _task_fields(config, row) if row and config.get("recipe") == AUTO else {}
-    return _budget_fields(config, row) if config.get("budget") else {}
-
-
-def _task_fields(config: ml_collections.ConfigDict, row: Numbers) -> Mapping[str, Any]:
-    """Returns the numbers of a task, but for those that its page has set itself."""
+    if config.objective.name not in TASKS:
+        return _budget_fields(config, row) if config.get("budget") else {}
+    if row is None or config.get("recipe") != AUTO:
+        return {}
+    # But for those that the page of a task has set itself.
     values = {"optimizer.learning_rate": row.task_rate if config.init else row.scratch_rate,
               "batch_size": row.task_batch, "epochs": 0.0}  # as often as `epochs` says
     paper = fine_tuning.recipe_fields("bert", config.name if config.name in KNOWN else "")

@@ -97,8 +97,11 @@ def dense(
     """
     def run(query: Array, kv: KVCache, *, at: Array | None = None, rate: float = 0.0, key: Array | None = None):
         visible = shard(mask if at is None else take(mask, at), "batch", "length", None)
-        return _attention(query, KVCache(*(gather(x, HEADS, "length") for x in kv)), visible, rate, key, bias, scaled,
-                          same_along)
+        keys, values = (gather(x, HEADS, "length") for x in kv)
+        # Positions stay before heads in memory. With heads first XLA's CPU backend is a little faster, but sometimes
+        # gave wrong values on busy processors.
+        query = query * query.shape[-1] ** -0.5 if scaled else query
+        return _attend(query, keys, values, visible, bias, key, rate, same_along)
 
     return run
 
@@ -168,17 +171,6 @@ def attend_to_cache(
 def _heads(params: Tree, x: Array, heads: int) -> Array:
     """Reshapes [b, t, d] -> [b, t, h, k]."""
     return shard(linear.apply(params, x, IN).reshape(*x.shape[:2], heads, -1), *HEADS)
-
-
-def _attention(
-    query: Array, kv: KVCache, mask: Array, rate: float = 0.0, key: Array | None = None, bias: Array | None = None,
-    scaled: bool = True, same_along: tuple[int, ...] = (),
-) -> tuple[Array, Array]:
-    """Computes query [b, t, h, k] -> (weighted sums of values [b, t, h, k], weights [b, h, t, s] before dropout)."""
-    # Positions stay before heads in memory. With heads first XLA's CPU backend is a little faster, but sometimes gave
-    # wrong values on busy processors.
-    query = query * query.shape[-1] ** -0.5 if scaled else query
-    return _attend(query, kv.keys, kv.values, mask, bias, key, rate, same_along)
 
 
 def _forward(

@@ -46,7 +46,10 @@ def apply(
     Returns:
       (outputs [b, t, d], attention probabilities [b, t, s], 0 without attention, the last output, the state).
     """
-    weights = _weights(layers, attention)
+    ordered = [layers[name] for name in sorted(layers)]
+    kernels, recurrents = (tuple(layer[name]["kernel"] for layer in ordered) for name in ("input", "recurrent"))
+    output, weigh = (attention[name]["kernel"] if name in attention else None for name in ("output", "weigh"))
+    weights = _Weights(kernels, recurrents, tuple(layer["input"]["bias"] for layer in ordered), output, weigh)
     arrays, structure = jax.tree.flatten((weights, steps, encoded, last, state))
     first, first_state = len(jax.tree.leaves(weights)), len(arrays) - len(jax.tree.leaves(state))
     parameter, time = ("embed", None), ("batch", None, None)
@@ -58,13 +61,6 @@ def apply(
     outputs, probabilities, last, *after = map_examples(
         run, axes, [(first, 2), (first, 2), *((i, 2) for i in range(first_state - 1, len(arrays)))], *arrays)
     return outputs, probabilities, last, jax.tree.unflatten(jax.tree.structure(state), after)
-
-
-def _weights(layers: Tree, attention: Tree) -> _Weights:
-    ordered = [layers[name] for name in sorted(layers)]
-    kernels, recurrents = (tuple(layer[name]["kernel"] for layer in ordered) for name in ("input", "recurrent"))
-    output, weigh = (attention[name]["kernel"] if name in attention else None for name in ("output", "weigh"))
-    return _Weights(kernels, recurrents, tuple(layer["input"]["bias"] for layer in ordered), output, weigh)
 
 
 def _scan(

@@ -53,12 +53,6 @@ def constrained(params: Tree, allowed: Allowed | None) -> Tree:
     return {name: jnp.where(mask, params[name], FORBIDDEN) for name, mask in allowed._asdict().items()}
 
 
-def single(mask: Array) -> Chains:
-    """Makes one chain in each row, at the positions where `mask` bool[b, t] holds."""
-    count = jnp.cumsum(mask, -1)
-    return Chains(mask.astype(jnp.int32), mask & (count == 1), mask & (count == count[:, -1:]))
-
-
 def log_likelihood(scores: Tree, emissions: Array, tags: Array, chains: Chains) -> Array:
     """Returns the log-probability of `tags` i32[b, t], anything where there is none, as float32 [b, t]: what a position
     adds to the chain's, 0 without a tag. `scores` are as `constrained` gives them, `emissions` [b, t, l]."""

@@ -15,7 +15,8 @@ def apply(key: Array | None, x: Array, rate: float, same_along: tuple[int, ...] 
     """
     if key is None or rate == 0:
         return x
-    return _dropped(x, bits(key, tuple(1 if i in same_along else n for i, n in enumerate(x.shape))), rate)
+    shape = tuple(1 if i in same_along else n for i, n in enumerate(x.shape))
+    return _dropped(x, _hash(key, _number(shape, shape, (0,) * len(shape))), rate)
 
 
 def apply_to_rows(key: Array | None, x: Array, ids: Array, rate: float) -> Array:
@@ -40,16 +41,6 @@ def _dropped(x: Array, words: Array, rate: float) -> Array:
     return jnp.where(keep, x.astype(jnp.float32) / (1 - rate), 0).astype(x.dtype)  # bfloat16 has no 0.9
 
 
-def bits(key: Array, shape: tuple[int, ...]) -> Array:
-    """Returns random bits uint32[shape] for each element: a hash of the key and the element's index.
-
-    Threefry takes about fifty operations per word, a third of a small model's step, and dropout does not need its
-    quality. The bits depend on the index in the global array only, so that every sharding gives the same mask and the
-    backward pass may recompute it.
-    """
-    return _hash(key, _number(shape, shape, (0,) * len(shape)))
-
-
 def _number(block: tuple[int, ...], shape: tuple[int, ...], start: tuple[int | Array, ...]) -> Array:
     """Returns uint32[block], the numbers (modulo 2^32) of the elements of a block in an array of that shape."""
     number = jnp.zeros(block, jnp.uint32)
@@ -62,6 +53,12 @@ def _number(block: tuple[int, ...], shape: tuple[int, ...], start: tuple[int | A
 
 
 def _hash(key: Array, number: Array) -> Array:
+    """Returns random bits uint32 for each element: a hash of the key and the element's number.
+
+    Threefry takes about fifty operations per word, a third of a small model's step, and dropout does not need its
+    quality. The bits depend on the index in the global array only, so that every sharding gives the same mask and the
+    backward pass may recompute it.
+    """
     seed = jax.random.key_data(key).astype(jnp.uint32).ravel()
     return mix(mix(number * np.uint32(0x9E3779B1) + seed[0]) ^ seed[-1])
 

@@ -33,7 +33,7 @@ def transform(params: Tree, hidden: Array, *, activation: str, eps: float) -> Ar
 
 def logits(params: Tree, table: Array, x: Array) -> Array:
     """Returns logits float32 [b, m, v]: the output x [b, m, e] of `transform` times the table [v, e], plus a bias."""
-    return _logits(_gathered_table(table), params.get("bias"), x)
+    return _logits(gather(table, TABLE, "embed"), params.get("bias"), x)
 
 
 def _logits(table: Array, bias: Array | None, x: Array) -> Array:
@@ -48,7 +48,7 @@ def log_probabilities(params: Tree, table: Array, x: Array, targets: Array) -> A
     The negative of `cross_entropy`, which costs more since it prepares for the gradient. Positions are processed in
     chunks where the logits would be large.
     """
-    table = _gathered_table(table)
+    table = gather(table, TABLE, "embed")
 
     def of_chunk(x: Array, targets: Array) -> Array:
         y = _logits(table, params.get("bias"), x)
@@ -226,10 +226,6 @@ def _chunked_backward(z_loss: float, residuals: tuple, cotangents: tuple[Array, 
 
 
 _chunked.defvjp(_chunked_forward, _chunked_backward)
-
-
-def _gathered_table(table: Array) -> Array:
-    return gather(table, TABLE, "embed")
 
 
 def _forward(

@@ -70,11 +70,6 @@ class Mask(NamedTuple):
     length: int  # the number of these last keys
 
 
-def project(params: Tree, x: Array, relative: Array, heads: int) -> Keys:
-    """Returns the keys and values of x [b, s, d], and the keys of positions with R = `relative` [n, d] or [b, n, d]."""
-    return Keys(*keys_and_values(params, x, heads), position_keys(params, relative.astype(x.dtype), heads))
-
-
 def keys_and_values(params: Tree, x: Array, heads: int) -> tuple[Array, Array]:
     """Returns the keys and values of x [b, s, d], [b, s, h, k] each."""
     keys, values = (gather(_heads(params[name], x, heads), HEADS, "length") for name in ("key", "value"))

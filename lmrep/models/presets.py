@@ -5,6 +5,7 @@ the full pretraining model with the heads that its paper trains), and the tokeni
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from lmrep.models import awd_lstm, bilstm, encoder_decoder, seq2seq_lstm, transformer_xl
@@ -31,58 +32,37 @@ def _config(layers: int, width: int, vocab: int = 30522) -> Config:
     return Config(vocab=vocab, layers=layers, width=width, heads=width // 64, mlp=4 * width)
 
 
-def _bert(layers: int, width: int, encoder: int, pretraining: int, cased: bool = False) -> Preset:
-    """Devlin et al. (2019); the small sizes are from Turc et al. (2019)."""
-    config = _config(layers, width, vocab=28996 if cased else 30522)
-    return Preset(config, encoder, pretraining, "bert", "wordpiece", not cased)
+def _encoder(
+    family: str, layers: int, width: int, encoder: int, pretraining: int, vocab: int = 30522,
+    tokenizer: str = "wordpiece", lowercase: bool = True, **fields: Any,
+) -> Preset:
+    """A network with BERT's sizes, and other values of these `fields`."""
+    config = replace(_config(layers, width, vocab), **fields)
+    return Preset(config, encoder, pretraining, family, tokenizer, lowercase)
 
 
-def _distilbert(layers: int, width: int, encoder: int, pretraining: int) -> Preset:
-    """Sanh et al. (2019): BERT without token types, with exact gelu; no pooler."""
-    config = replace(_config(layers, width), token_types=0, activation="gelu", init="normal")
-    return Preset(config, encoder, pretraining, "distilbert", "wordpiece", True)
-
-
-def _roberta(layers: int, width: int, encoder: int, pretraining: int) -> Preset:
-    """Liu et al. (2019): no token types, exact gelu, epsilon 1e-5, positions from row 2 of the table on."""
-    config = replace(_config(layers, width, vocab=50265), token_types=0, position_offset=2, norm_eps=1e-5,
-                     activation="gelu", init="normal")
-    return Preset(config, encoder, pretraining, "roberta", "byte_level_bpe", False)
-
-
-def _albert(layers: int, width: int, heads: int, encoder: int, pretraining: int, dropout: float = 0.1) -> Preset:
-    """Lan et al. (2019): all layers share their parameters, tables of width 128; dropout as in version 1 (version 2 has
-    none)."""
-    config = replace(_config(layers, width, vocab=30000), heads=heads, embedding=128, share="all", dropout=dropout,
-                     attention_dropout=dropout)
-    return Preset(config, encoder, pretraining, "albert", "sentencepiece_unigram", True)
-
-
-def _spanbert(layers: int, width: int, encoder: int, pretraining: int) -> Preset:
-    """Joshi et al. (2019): BERT, cased, with exact gelu; single texts, so that the second token type is unused."""
-    config = replace(_config(layers, width, vocab=28996), activation="gelu", init="normal")
-    return Preset(config, encoder, pretraining, "spanbert", "wordpiece", False)
-
-
-def _electra(layers: int, width: int, encoder: int, pretraining: int, embedding: int = 0) -> Preset:
-    """Clark et al. (2020): BERT with exact gelu; the small sizes have narrow tables."""
-    config = replace(_config(layers, width), embedding=embedding, activation="gelu", project_init="glorot")
-    return Preset(config, encoder, pretraining, "electra", "wordpiece", True)
-
-
-def _gpt(parameters: int) -> Preset:
-    """Radford et al. (2018): BERT's layers without a norm on the embeddings, 512 positions, dropout on the tables."""
-    config = replace(_config(12, 768, vocab=40478), token_types=0, embedding_norm=False, norm_eps=1e-5, init="normal",
-                     table_dropout=True)
-    return Preset(config, parameters, parameters, "gpt", "bpe", True)
-
-
-def _gpt2(layers: int, width: int, parameters: int) -> Preset:
-    """Radford et al. (2019): norms before each block and after the last, 1,024 positions; projections that add to the
-    residual stream start smaller."""
-    config = replace(_config(layers, width, vocab=50257), max_length=1024, token_types=0, embedding_norm=False,
-                     norm="pre", norm_eps=1e-5, init="normal", position_stddev=0.01, residual_init="scaled")
-    return Preset(config, parameters, parameters, "gpt2", "byte_level_bpe", False)
+_exact = partial(_encoder, activation="gelu", init="normal")  # with exact gelu
+# The small sizes are from Turc et al. (2019).
+_bert, _bert_cased = partial(_encoder, "bert"), partial(_encoder, "bert", vocab=28996, lowercase=False)
+# Sanh et al. (2019): BERT without token types; no pooler.
+_distilbert = partial(_exact, "distilbert", token_types=0)
+# Liu et al. (2019): no token types, positions from row 2 of the table on.
+_roberta = partial(_exact, "roberta", vocab=50265, tokenizer="byte_level_bpe", lowercase=False, token_types=0,
+                   position_offset=2, norm_eps=1e-5)
+# Joshi et al. (2019): cased; single texts, so that the second token type is unused.
+_spanbert = partial(_exact, "spanbert", vocab=28996, lowercase=False)
+# Clark et al. (2020): the small sizes have narrow tables.
+_electra = partial(_encoder, "electra", activation="gelu", project_init="glorot")
+# Lan et al. (2019): all layers share their parameters; dropout as in version 1 (version 2 has none).
+_albert = partial(_encoder, "albert", vocab=30000, tokenizer="sentencepiece_unigram", embedding=128, share="all")
+# Radford et al. (2018): BERT's layers without a norm on the embeddings, 512 positions, dropout on the tables.
+_gpt = partial(_encoder, "gpt", 12, 768, vocab=40478, tokenizer="bpe", token_types=0, embedding_norm=False,
+               norm_eps=1e-5, init="normal", table_dropout=True)
+# Radford et al. (2019): norms before each block and after the last, 1,024 positions; projections that add to the
+# residual stream start smaller.
+_gpt2 = partial(_encoder, "gpt2", vocab=50257, tokenizer="byte_level_bpe", lowercase=False, max_length=1024,
+                token_types=0, embedding_norm=False, norm="pre", norm_eps=1e-5, init="normal", position_stddev=0.01,
+                residual_init="scaled")
 
 
 def _elmo(cell: int, width: int, highways: int, encoder: int, pretraining: int) -> Preset:
@@ -163,17 +143,16 @@ PRESETS = {
     "bert_small":        _bert(     4,   512,  28_500_992,  29_058_876),
     "bert_medium":       _bert(     8,   512,  41_110_528,  41_668_412),
     "bert_base":         _bert(    12,   768, 108_891_648, 110_106_428),
-    "bert_base_cased":   _bert(    12,   768, 107_719_680, 108_932_934, cased=True),
+    "bert_base_cased":   _bert_cased(12, 768, 107_719_680, 108_932_934),
     "bert_large":        _bert(    24,  1024, 334_092_288, 336_226_108),
-    "bert_large_cased":  _bert(    24,  1024, 332_529_664, 334_661_958, cased=True),
+    "bert_large_cased":  _bert_cased(24, 1024, 332_529_664, 334_661_958),
     "distilbert_base":   _distilbert(6,  768,  66_362_880,  66_985_530),
     "roberta_base":      _roberta( 12,   768, 124_054_272, 124_696_665),
     "roberta_large":     _roberta( 24,  1024, 354_309_120, 355_411_033),
-    #                       layers  width  heads
-    "albert_base":       _albert(  12,   768,  12,  11_092_992,  11_813_810),
-    "albert_large":      _albert(  24,  1024,  16,  16_634_368,  17_847_474),
-    "albert_xlarge":     _albert(  24,  2048,  16,  54_528_512,  59_021_490),
-    "albert_xxlarge":    _albert(  12,  4096,  64, 205_814_272, 223_158_450, dropout=0.0),
+    "albert_base":       _albert(  12,   768, 11_092_992, 11_813_810, heads=12),
+    "albert_large":      _albert(  24,  1024, 16_634_368, 17_847_474, heads=16),
+    "albert_xlarge":     _albert(  24,  2048, 54_528_512, 59_021_490, heads=16),
+    "albert_xxlarge":    _albert(  12,  4096, 205_814_272, 223_158_450, heads=64, dropout=0.0, attention_dropout=0.0),
     # pretraining counts the boundary head, with 20 positions, and not the pooler, which is not trained
     "spanbert_base":     _spanbert(12,   768, 107_719_680, 110_301_480),
     "spanbert_large":    _spanbert(24,  1024, 332_529_664, 336_999_976),
@@ -189,11 +168,11 @@ PRESETS = {
     # encoder counts the first vector of the query stream, pretraining the bias of the softmax
     "xlnet_base":       _xlnet(   12,   768, 116_718_336, 116_750_336),
     "xlnet_large":      _xlnet(   24,  1024, 360_268_800, 360_300_800),
-    "gpt":               _gpt(               116_534_784),
-    "gpt2":              _gpt2(    12,   768,   124_439_808),
-    "gpt2_medium":       _gpt2(    24,  1024,   354_823_168),
-    "gpt2_large":        _gpt2(    36,  1280,   774_030_080),
-    "gpt2_xl":           _gpt2(    48,  1600, 1_557_611_200),
+    "gpt":               _gpt(116_534_784, 116_534_784),
+    "gpt2":              _gpt2(    12,   768,   124_439_808, 124_439_808),
+    "gpt2_medium":       _gpt2(    24,  1024,   354_823_168, 354_823_168),
+    "gpt2_large":        _gpt2(    36,  1280,   774_030_080, 774_030_080),
+    "gpt2_xl":           _gpt2(    48,  1600, 1_557_611_200, 1_557_611_200),
     # pretraining counts the output layer: biases, classes of the clusters, projections that are not tied
     #                                      layers  width heads  mlp  memory
     "transformer_xl_wt103_base":  _transformer_xl(16,  410, 10, 2100, 150, 150_838_570, 151_107_538, **_WT103),

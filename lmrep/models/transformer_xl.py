@@ -120,7 +120,10 @@ def encode(
     if at is not None and order is None and (layers or attention):
         raise ValueError("`at` computes the last layer at some positions only; leave out `layers` and `attention`, "
                          "which need all positions")
-    mask = _checked_mask(inputs, c)
+    check_inputs(inputs, input_fields(c), c.max_length)
+    mask = inputs.attention_mask or AttentionMask(jnp.ones_like(inputs.tokens), causal=c.causal)
+    if c.causal and not mask.causal:
+        raise ValueError("this network reads from left to right; expected an AttentionMask with causal=True")
     if order is not None and at is None:
         at = jnp.broadcast_to(jnp.arange(t), (b, t))
     embedding_key, position_key, output_key, stack_key, query_key = prng.split(key, 5)
@@ -139,7 +142,9 @@ def encode(
         biases = p["attention"] if c.untie else params["biases"]
         source = x.content if before is None else jnp.concatenate([before, x.content], 1)
         normed = norm.apply(p["attention_norm"], source, c.norm_eps) if c.norm == "pre" else source
-        keys = relative_attention.project(p["attention"], normed, relative, c.heads)
+        keys = relative_attention.Keys(
+            *relative_attention.keys_and_values(p["attention"], normed, c.heads),
+            relative_attention.position_keys(p["attention"], relative.astype(normed.dtype), c.heads))
         block = partial(layer, p, biases, keys=keys, c=c)
         new_memory = None if remembered is None else remembered.of(source, c)
         if last:  # nothing reads the content stream after it
@@ -171,15 +176,6 @@ def encode(
     next_carry = None if remembered is None else {
         "layers": {str(i): next_memory[i] for i in range(c.layers)}, "filled": remembered.filled}
     return Encoded(hidden, None if outputs is None else (embedded.content, *outputs), probabilities, next_carry)
-
-
-def _checked_mask(inputs: Inputs, c: Config) -> AttentionMask:
-    """Returns the mask of the example, without its memory. Raises ValueError for unsupported inputs."""
-    check_inputs(inputs, input_fields(c), c.max_length)
-    mask = inputs.attention_mask or AttentionMask(jnp.ones_like(inputs.tokens), causal=c.causal)
-    if c.causal and not mask.causal:
-        raise ValueError("this network reads from left to right; expected an AttentionMask with causal=True")
-    return mask
 
 
 def _streams(

@@ -35,7 +35,7 @@ from lmrep.optimizers.schedules import Rule, ScheduleConfig, ScheduleDef, warmup
 
 __all__ = ["DEFAULT_RECIPE", "OPTIMIZERS", "SCHEDULES", "OptimizerConfig", "OptimizerDef", "Rule", "ScheduleConfig",
            "ScheduleDef", "averaged", "build", "check", "rate_factors", "read_changes", "read_config", "recipe",
-           "recipe_rows", "recipes", "schedule", "state_shardings", "validation_rule", "warmup_steps"]
+           "recipe_rows", "schedule", "state_shardings", "validation_rule", "warmup_steps"]
 
 OPTIMIZERS: dict[str, OptimizerDef] = component_table(OptimizerDef, {
     "adamw": adamw.DEFINITION,
@@ -70,11 +70,6 @@ def recipe(choice: str) -> OptimizerConfig:
     name = choose(recipe_rows(), choice, "optimizer")
     fields = OPTIMIZERS[name].recipes.get(choice, {})
     return read_config({"name": name, **fields}, f"{_described(name)}: the recipe {choice} of")
-
-
-def recipes() -> dict[str, OptimizerConfig]:
-    """Returns {a page's choice `optimizer=NAME`: settings} of all rows."""
-    return {choice: recipe(choice) for choice in recipe_rows()}
 
 
 def read_config(fields: Mapping[str, Any], where: str = "optimizer") -> OptimizerConfig:

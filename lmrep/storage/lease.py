@@ -129,7 +129,14 @@ class Lease:
         after = EVERY if after is None else after
         with self._lock:
             if not self.lost and time.monotonic() - self._checked >= after:
-                self.lost = self._why_lost()
+                try:
+                    content = read(self._store)
+                except UserError as error:
+                    self.lost = str(error)
+                else:
+                    self.lost = "" if content.get("id") == self.identity else (
+                        f"{holder(content)} has taken {self.url}" if content else
+                        f"{LEASE} was removed from {self.url}")
                 if self._taker and not self.lost:
                     self._store.write(LEASE, self._content())
                 self._checked = time.monotonic()
@@ -158,15 +165,6 @@ class Lease:
                         "no sign of life", holder(content), self.url, SILENT)
             return False
         return time.monotonic() - since >= SILENT
-
-    def _why_lost(self) -> str:
-        try:
-            content = read(self._store)
-        except UserError as error:
-            return str(error)
-        if content.get("id") == self.identity:
-            return ""
-        return f"{holder(content)} has taken {self.url}" if content else f"{LEASE} was removed from {self.url}"
 
     def _content(self) -> bytes:
         return json.dumps({

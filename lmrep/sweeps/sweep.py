@@ -171,7 +171,8 @@ def _plan(
     elif grid == settings.AUTO:
         earlier = [setting.fields for setting in previous.settings] if previous else []
         rate = load_config(file, argument, overrides).optimizer.learning_rate
-        fields = earlier + [setting for setting in settings.rates_around(rate) if setting not in earlier]
+        around = [((settings.RATE, f"{rate * 3.0**power:.3g}"),) for power in range(-2, 3)]
+        fields = earlier + [setting for setting in around if setting not in earlier]
         overrides = tuple(pair for pair in overrides if pair[0] != settings.RATE)
     elif isinstance(grid, str):
         fields = settings.from_grid(GRIDS[grid], grid) if grid in GRIDS else settings.parse_grid(grid)

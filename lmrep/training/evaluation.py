@@ -1,7 +1,9 @@
 """Computes the metrics of an objective over a set of batches."""
 
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
@@ -10,7 +12,7 @@ from jax.sharding import Mesh
 from lmrep.core.errors import RunFault
 from lmrep.core.params import Tree
 from lmrep.core.sharding import batch_sharding, replicated, use_mesh
-from lmrep.objectives.base import Objective
+from lmrep.objectives.base import Metrics, Objective
 from lmrep.training.faults import MORE_TARGETS
 from lmrep.training.inputs import HostBatch, local_indices, to_global
 from lmrep.training.state import initial_carry, with_shared
@@ -39,6 +41,16 @@ class MetricSums:
     def means(self) -> dict[str, float]:
         """Returns {name: mean}, sorted by name, without metrics whose count is zero."""
         return {name: total / count for name, (total, count) in sorted(self.sums.items()) if count}
+
+
+def _in_flight(outputs: Iterable[Any]) -> Iterator[Any]:
+    """Yields the outputs of a step on the host, while the devices are up to `IN_FLIGHT` batches ahead."""
+    pending = deque()
+    for output in outputs:
+        pending.append(output)
+        if len(pending) > IN_FLIGHT:
+            yield jax.device_get(pending.popleft())
+    yield from map(jax.device_get, pending)
 
 
 class Evaluator:
@@ -79,17 +91,17 @@ class Evaluator:
         Raises:
           NoTargets: a term of the loss has no target in all batches.
         """
-        sums, pending = MetricSums(), []
-        with use_mesh(self._mesh):
+        def steps() -> Iterator[Metrics]:
             carry = initial_carry(self._objective, self._batch_size, self._mesh, shared)
             for batch in batches:
                 inputs = to_global(batch, self.indices, self._sharding, self._batch_size)
                 metrics, carry = self._step(params, inputs, carry)
-                pending.append(metrics)
-                if len(pending) > IN_FLIGHT:
-                    sums.add(jax.device_get(pending.pop(0)))
-            for metrics in pending:
-                sums.add(jax.device_get(metrics))
+                yield metrics
+
+        sums = MetricSums()
+        with use_mesh(self._mesh):
+            for metrics in _in_flight(steps()):
+                sums.add(metrics)
         means = sums.means()
         terms = {name: weight for name, weight in self._objective.terms.items() if weight}
         if missing := [name for name in terms if name not in means]:
@@ -126,13 +138,9 @@ class Predictor:
     def outputs(self, params: Tree, batches: Iterable[HostBatch]) -> list[dict[str, np.ndarray]]:
         """Returns for each batch the arrays of `predict` and the batch's `unit`, `first` and `last`, the same on every
         process."""
-        outputs, pending = [], []
         with use_mesh(self._mesh):
-            for batch in batches:
-                pending.append(self._step(params, to_global(batch, self.indices, self._sharding, self._batch_size)))
-                if len(pending) > IN_FLIGHT:
-                    outputs.append(jax.device_get(pending.pop(0)))
-            return outputs + [jax.device_get(output) for output in pending]
+            return [*_in_flight(self._step(params, to_global(batch, self.indices, self._sharding, self._batch_size))
+                                for batch in batches)]
 
     def __call__(self, params: Tree, batches: Iterable[HostBatch], shared: Tree = None) -> dict[str, float]:
         """Returns `score` of the outputs of all batches, with the arguments of `Evaluator.__call__`."""

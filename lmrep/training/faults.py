@@ -22,13 +22,12 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import jax
 import numpy as np
 from jax.sharding import Mesh
 
 from lmrep.config.record import setting
 from lmrep.core.errors import RunFault, UserError
-from lmrep.core.sharding import batch_sharding, replicated
+from lmrep.core.sharding import batch_sharding
 from lmrep.training.stages import Stage
 
 NO_TARGETS = "the batch has no targets: nothing in it is predicted"
@@ -101,11 +100,6 @@ def fault_reason(loss: float, gradient_norm: float, max_loss: float, targets: fl
         if not np.isfinite(value):
             return f"the {name} is {value}"
     return f"the loss is {loss:.4g}, a spike: above {max_loss:.4g}" if loss > max_loss else ""
-
-
-def gather_example_numbers(examples: jax.Array, mesh: Mesh) -> list[int]:
-    """Returns the numbers of all examples of a global batch, on every process. All processes must call it."""
-    return np.asarray(jax.jit(lambda x: x, out_shardings=replicated(mesh))(examples)).tolist()
 
 
 def fault_error(reason: str, step: int, stage: Stage, examples: list[int], advice: str = ADVICE) -> RunFault:

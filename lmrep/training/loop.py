@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 from lmrep.core.errors import RunFault, Stopped, UserError
 from lmrep.core.host import peak_memory
 from lmrep.core.params import Array
-from lmrep.core.sharding import batch_sharding, use_mesh
+from lmrep.core.sharding import batch_sharding, replicated, use_mesh
 from lmrep.distributed.agreement import Stop, should_stop, stop_flag
 from lmrep.distributed.watchdog import COMPILING, Watch
 from lmrep.objectives.base import Batch, Metrics
@@ -29,7 +29,7 @@ from lmrep.storage.checkpoints import Checkpoints
 from lmrep.training import state as states
 from lmrep.training.config import TrainerConfig
 from lmrep.training.evaluation import Evaluator, MetricSums, Predictor
-from lmrep.training.faults import Rewind, fault_error, fault_reason, gather_example_numbers, out_of_memory_error
+from lmrep.training.faults import Rewind, fault_error, fault_reason, out_of_memory_error
 from lmrep.training.inputs import local_indices, to_global
 from lmrep.training.loop_state import LoopState, Throughput
 from lmrep.training.metrics_log import MetricsLog, Progress, format_metrics
@@ -118,7 +118,8 @@ class Trainer:
         """
         try:
             with stop_flag() as stop, use_mesh(self._mesh):
-                self._show_compiling()
+                if self._progress:
+                    self._progress.show("compiling")
                 index, state = self._load(resumed)
                 if self._metrics:
                     self._metrics.keep_faults(len(self._loop.faults))
@@ -205,7 +206,8 @@ class Trainer:
         """Returns the step and the evaluator of a stage, which are compiled once."""
         if index not in self._compiled:
             stage, evaluator = self._stages[index], None
-            self._show_compiling()
+            if self._progress:
+                self._progress.show("compiling")
             step = compiled_train_step(stage.objective, stage.optimizer, self._mesh, stage.batch_size, self._seed,
                                        stage.microbatches)
             if stage.validation is not None and stage.score is not None:
@@ -256,29 +258,23 @@ class Trainer:
             values, tokens = jax.device_get(metrics), 0
             loss, targets = float(values["loss"][0]), float(values.pop("targets")[0])
             if reason := fault_reason(loss, float(values["gradient_norm"][0]), max_loss, targets):
-                self._handle_fault(step, index, reason, gather_example_numbers(examples, self._mesh))
+                # All processes gather the numbers of the global batch's examples.
+                examples = jax.jit(lambda x: x, out_shardings=replicated(self._mesh))(examples)
+                self._handle_fault(step, index, reason, np.asarray(examples).tolist())
             else:  # a skipped step counts nowhere
                 tokens = int(values.pop("tokens")[0])
                 self._loop.losses.history.append((step, loss))
                 self._loop.sums.add(values)
                 self._loop.tokens += tokens
             self._throughput.add(tokens)
-            self._show_progress(step, self._stages[index])
+            if self._progress:
+                rates, stage, utilisation = self._throughput.rates(), self._stages[index], None
+                if rates and stage.flops and self._peak_flops:
+                    utilisation = rates["steps_per_second"] * stage.flops / self._peak_flops
+                headlines = format_metrics(self._loop.sums.means(), stage.metrics, headlines=True)
+                self._progress.update(step, headlines, rates.get("tokens_per_second"), utilisation)
             if step % self._config.log.every == 0 or step == self._ends[-1]:
                 self._log(step, index)
-
-    def _show_compiling(self) -> None:
-        if self._progress:
-            self._progress.show("compiling")
-
-    def _show_progress(self, step: int, stage: Stage) -> None:
-        if self._progress is None:
-            return
-        rates, utilisation = self._throughput.rates(), None
-        if rates and stage.flops and self._peak_flops:
-            utilisation = rates.steps_per_second * stage.flops / self._peak_flops
-        headlines = format_metrics(self._loop.sums.means(), stage.metrics, headlines=True)
-        self._progress.update(step, headlines, rates and rates.tokens_per_second, utilisation)
 
     def _log(self, step: int, index: int) -> None:
         """Writes one line: means since the line before."""
@@ -292,7 +288,7 @@ class Trainer:
         if self._metrics:
             self._metrics.write(step, "train", values)
             if rates := self._throughput.rates():
-                self._metrics.timing(step, "train", rates._asdict() | peak_memory())
+                self._metrics.timing(step, "train", rates | peak_memory())
 
     def _validate(self, index: int, evaluator: Evaluator | None, step: int, state: TrainState) -> TrainState:
         """Validates, and returns the state, whose learning rate the schedule may have changed."""

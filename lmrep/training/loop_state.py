@@ -4,7 +4,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from lmrep.config.json_files import Count
 from lmrep.config.record import convert
@@ -63,13 +63,6 @@ class LoopState:
                    fields.get("best"), fields.get("best_validation"), fields.get("unimproved", 0))
 
 
-class Rates(NamedTuple):
-    """Rates of training, in wall-clock time."""
-
-    tokens_per_second: float
-    steps_per_second: float
-
-
 class Throughput:
     """Measures the rates over the last `window` steps."""
 
@@ -84,9 +77,9 @@ class Throughput:
         """Removes all steps, for example after a validation, whose time must not count."""
         self._recent.clear()
 
-    def rates(self) -> Rates | None:
-        """Returns the rates; None until two steps have ended."""
+    def rates(self) -> dict[str, float]:
+        """Returns `tokens_per_second` and `steps_per_second`, in wall-clock time; {} until two steps have ended."""
         seconds = self._recent[-1][0] - self._recent[0][0] if self._recent else 0.0
-        if seconds <= 0:
-            return None
-        return Rates(sum(tokens for _, tokens in list(self._recent)[1:]) / seconds, (len(self._recent) - 1) / seconds)
+        return {} if seconds <= 0 else {
+            "tokens_per_second": sum(tokens for _, tokens in list(self._recent)[1:]) / seconds,
+            "steps_per_second": (len(self._recent) - 1) / seconds}

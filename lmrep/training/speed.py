@@ -1,7 +1,6 @@
 """Decides how many steps a run takes in a given time, by the speed of its first steps."""
 
 import time
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
@@ -31,16 +30,11 @@ def measure(stage: Stage, mesh: Mesh, seed: int, evaluation_seed: int, budget: f
     """Measures a stage by its first steps, whose results are dropped. All processes call it. `budget` is in seconds."""
     began, sharding = time.monotonic(), batch_sharding(mesh)
     indices = local_indices(sharding, stage.batch_size)
-
-    def batches() -> Iterator:
-        for batch in stage.batches(indices, 0, stage.steps):
-            yield to_global(batch, indices, sharding, stage.batch_size)
-
     with use_mesh(mesh):
         step = compiled_train_step(stage.objective, stage.optimizer, mesh, stage.batch_size, seed, stage.microbatches)
         state, steps, first = start_state(stage, None, mesh, seed), 0, 0.0
-        for batch in batches():
-            state, metrics = step(state, batch)
+        for batch in stage.batches(indices, 0, stage.steps):
+            state, metrics = step(state, to_global(batch, indices, sharding, stage.batch_size))
             jax.block_until_ready(metrics["loss"])
             now = time.monotonic()
             if steps == 0:  # which was compiled

@@ -37,7 +37,7 @@ def rows(monkeypatch):
 
 
 def built(specs, **changes):
-    return optimizers.build(dataclasses.replace(optimizers.recipes()["muon"], **changes), specs, test_contract.STEPS)
+    return optimizers.build(dataclasses.replace(optimizers.recipe("muon"), **changes), specs, test_contract.STEPS)
 
 
 @functools.cache
@@ -120,7 +120,7 @@ def test_its_state_is_laid_out_as_the_parameters():
 
 def test_a_stack_is_updated_layer_by_layer():
     params, gradients = updates.values(updates.STACKED, 0), [updates.values(updates.STACKED, i) for i in (1, 2)]
-    config = dataclasses.replace(optimizers.recipes()["muon"], learning_rate=0.1)
+    config = dataclasses.replace(optimizers.recipe("muon"), learning_rate=0.1)
     together, _ = updates.train(config, updates.STACKED, params, gradients)
     apart, _ = updates.train(config, updates.UNSTACKED, updates.unstack(params), [*map(updates.unstack, gradients)])
     for a, b in zip(updates.numpy_of(map(updates.unstack, together)), updates.numpy_of(apart), strict=True):
@@ -183,7 +183,7 @@ def test_an_optimizer_that_breaks_its_contract_is_named(direction, problem, monk
         recipe = {}
     monkeypatch.setitem(OPTIMIZERS, "muon", muon.DEFINITION._replace(direction=direction, recipes={"muon": recipe}))
     with pytest.raises(UserError) as refused:
-        optimizers.build(optimizers.recipes()["muon"], updates.STACKED, 10)
+        optimizers.build(optimizers.recipe("muon"), updates.STACKED, 10)
     file = muon.__file__ if direction is muon.direction else __file__
     assert f"optimizer 'muon' ({file})" in str(refused.value) and problem in str(refused.value)
 

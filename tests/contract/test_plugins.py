@@ -15,7 +15,7 @@ from lmrep.data.formats import FORMATS, FormatDef
 from lmrep.data.tokenizers import TOKENIZERS
 from lmrep.models import MODELS
 from lmrep.objectives import OBJECTIVES
-from lmrep.optimizers import OPTIMIZERS, SCHEDULES, recipes
+from lmrep.optimizers import OPTIMIZERS, SCHEDULES, recipe
 from tests import small
 from tests.contract import characters, convolution, endings, muon, skip
 
@@ -41,7 +41,7 @@ def config(texts):
     c.objective = {"name": "skip", **dataclasses.asdict(skip.Config())}
     c.format = {"name": "endings", **dataclasses.asdict(endings.Endings())}
     c.tokenizer.update({"name": "characters", "lowercase": False})
-    c.optimizer = dataclasses.asdict(recipes()["muon"])
+    c.optimizer = dataclasses.asdict(recipe("muon"))
     c.lock()
     c.steps, c.log.report, c.checkpoint.best, c.samples = 4, True, "top3", ("The old",)
     c.optimizer.decay_skip, c.optimizer.learning_rate = (), 0.1

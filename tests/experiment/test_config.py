@@ -11,7 +11,7 @@ from lmrep.experiment import config as experiments
 from lmrep.experiment.config import check_mesh, default_config, parse, resolve_stages
 from lmrep.experiment.record import MeshConfig, parse_mesh
 from lmrep.models import PRESETS
-from lmrep.optimizers import recipes
+from lmrep.optimizers import recipe, recipe_rows
 from tests import small
 
 
@@ -34,7 +34,7 @@ def refused(config, message, **fields):
 def test_config_spells_out_every_field_and_reads_back_as_itself():
     """Nothing is decided by fields that a config lacks."""
     for preset in PRESETS:
-        for optimizer in recipes():
+        for optimizer in recipe_rows():
             own = {"elmo": ("bidirectional", "sentence_stream"),
                    **dict.fromkeys(("transformer_xl", "awd_lstm"), ("causal", "stream")),
                    **dict.fromkeys(("t5", "transformer", "cove"), ("span_corruption", "stream"))}
@@ -43,7 +43,7 @@ def test_config_spells_out_every_field_and_reads_back_as_itself():
             config.steps = 20_000  # more than the longest warm-up
             record = parse(config)
             assert experiments.model_config(record.model) == PRESETS[preset].config
-            assert record.optimizer == recipes()[optimizer]
+            assert record.optimizer == recipe(optimizer)
             assert record.format.keys() == resolve_stages(record)[0].format.__dict__.keys() | {"name"}
             assert record.objective.keys() == resolve_stages(record)[0].objective.__dict__.keys() | {"name"}
 

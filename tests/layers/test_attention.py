@@ -148,7 +148,7 @@ def test_rounded_weights_give_no_gradient_where_all_values_are_equal():
 
     def mixed(query, keys):
         cache = attention.KVCache(keys, values)
-        return attention._attention(query, cache, jnp.ones((B, T, T), bool))[0].astype(jnp.float32).sum()
+        return attention.dense(jnp.ones((B, T, T), bool))(query, cache)[0].astype(jnp.float32).sum()
 
     for gradient in jax.grad(mixed, argnums=(0, 1))(x, x):
         np.testing.assert_allclose(gradient.astype(np.float32), 0, atol=1e-5)

@@ -17,6 +17,12 @@ LABELS = ("O", "B-X", "I-X")
 MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [0, 1, 0, 1, 1], [0, 0, 1, 0, 0]], bool)
 
 
+def single(mask):
+    """One chain in each row, at the positions where `mask` bool[b, t] holds."""
+    count = jnp.cumsum(mask, -1)
+    return crf.Chains(mask.astype(jnp.int32), mask & (count == 1), mask & (count == count[:, -1:]))
+
+
 @pytest.fixture(scope="module")
 def case():
     draw = np.random.default_rng(0)
@@ -45,7 +51,7 @@ def everything(scores, emissions, tags, chains):
 
 def test_log_likelihood_marginals_and_viterbi_equal_enumeration(case):
     scores, emissions, tags = case
-    found, probabilities, best = jax.device_get(everything(scores, emissions, tags, jax.jit(crf.single)(MASK)))
+    found, probabilities, best = jax.device_get(everything(scores, emissions, tags, jax.jit(single)(MASK)))
     for row in range(B):
         at = np.flatnonzero(MASK[row])
         every = enumerate_scores(scores, emissions[row, at])
@@ -87,12 +93,12 @@ def test_constraints_leave_the_sequences_that_a_scheme_allows(scheme, labels):
 
     def log_likelihoods(params, tags):
         texts = jnp.broadcast_to(emissions, (*tags.shape, n))
-        return crf.log_likelihood(crf.constrained(params, allowed), texts, tags, crf.single(
+        return crf.log_likelihood(crf.constrained(params, allowed), texts, tags, single(
             jnp.ones(tags.shape, bool))).sum(-1)
 
     @jax.jit
     def run(params):
-        constrained, chains = crf.constrained(params, allowed), crf.single(jnp.ones((1, length), bool))
+        constrained, chains = crf.constrained(params, allowed), single(jnp.ones((1, length), bool))
         best = crf.viterbi(constrained, emissions, chains)
         return (log_likelihoods(params, sequences), best[0], crf.marginals(constrained, emissions, chains),
                 jax.grad(lambda params: log_likelihoods(params, best).sum())(params))
@@ -110,7 +116,7 @@ def test_constraints_leave_the_sequences_that_a_scheme_allows(scheme, labels):
 @pytest.mark.slow
 def test_without_scores_between_tags_it_is_a_softmax_of_each_word(case):
     _, emissions, tags = case
-    params, chains = P.init(crf.specs(L), jax.random.key(0)), crf.single(jnp.asarray(MASK))
+    params, chains = P.init(crf.specs(L), jax.random.key(0)), single(jnp.asarray(MASK))
     found = crf.log_likelihood(params, emissions, jnp.asarray(tags), chains)
     expected = np.take_along_axis(np.asarray(jax.nn.log_softmax(emissions)), tags[..., None], -1)[..., 0] * MASK
     np.testing.assert_allclose(found, expected, atol=1e-5)

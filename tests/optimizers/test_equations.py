@@ -57,7 +57,7 @@ def test_elmo_adagrad_divides_by_the_root_of_the_sum_of_squares_and_clips_the_sc
         slot["v"] = (slot["v"] if step else 1.0) + g**2
         return w - 0.2 * g / np.sqrt(slot["v"])
 
-    config = optimizers.recipes()["elmo"]
+    config = optimizers.recipe("elmo")
     check_against(reference, dataclasses.replace(config, clip=3.0))
     params, gradients = values(SPECS, 0), [values(SPECS, 1, scale=1e-3)]
     (after,), _ = train(config, SPECS, params, gradients)  # not clipped
