@@ -30,8 +30,9 @@ A row of the table without pretraining has no `init`, and random parameters.
 
 Cost: 25,000 reviews of some 300 tokens an epoch. Expected: the paper has errors of 5.30 % on IMDb's test set with one
 direction and 4.6 with the mean of two (--ensemble), and 3.6 on TREC-6. Nothing of this has been run with this file.
-Two things differ from the paper: validation data are not a tenth of the training data, and maximum and mean leave out
-padding, as in fastai 1.0. Each text begins with the token that ends documents in pretraining, fastai's xbos.
+Validation data are not a tenth of the training data, as in the paper. With ulmfit_released, the network reads padding
+before shorter texts of a batch, and maximum and mean are over it too, as in the scripts; with ulmfit they leave it out,
+as in fastai 1.0. Each text begins with the token that ends documents in pretraining, fastai's xbos.
 
 size=tiny sets epochs=5, batch_size=64, length=512, vocab_size=4096, learning_rate=0.001, layers=2, width=256 and
 embedding=128, with random parameters, for two cores.
@@ -72,6 +73,6 @@ def get_config(argument=""):
     if config.model.name == "awd_lstm":
         config.model.update(dict.fromkeys(DROPOUT, 0.0) if tiny else DROPOUT)
     if config.init or config.model.name in ("awd_lstm", "lstm"):
-        config.objective.chunks.update({"size": 70, "kept": 1400})
+        config.objective.chunks.update({"size": 70, "kept": 1400, "padding": config.recipe == "ulmfit_released"})
     config.objective.update({"start_of_text": True, "end_of_text": False})
     return config

@@ -28,6 +28,8 @@ class Chunks:
                         "between chunks; 0: it is read at once", at_least=0)
     counted_from: str = setting("end", "where chunks are counted from: the end of a text, so that its last chunk is "
                                 "full, or the start", choices=("end", "start"))
+    padding: bool = setting(False, "counted_from end: whether the padding before shorter texts of a batch is read, and "
+                            "counts as tokens of the text, as in fastai 0.7; vectors then depend on the batch")
     kept: int = setting(0, "the last tokens of a text that its maximum and mean are over; gradients reach the chunks "
                         "that have them; 0: all", at_least=0)
 
@@ -59,10 +61,10 @@ def read(
     size = min(chunks.size, t)
     count, lengths = -(-t // size), (segment_ids > 0).sum(1, keepdims=True)
     index = jnp.arange(count * size) - (count * size - lengths if chunks.counted_from == "end" else 0 * lengths)
-    real = (index >= 0) & (index < lengths)
+    real = (index >= (lengths - t if chunks.padding else 0)) & (index < lengths)
     kept = real & (index >= lengths - chunks.kept) if chunks.kept else real
     follows = kept & jnp.pad(kept[:, :-1], ((0, 0), (1, 0)))
-    tokens = jnp.take_along_axis(inputs.tokens, jnp.clip(index, 0, t - 1), 1)
+    tokens = jnp.take_along_axis(inputs.tokens, index % t, 1)  # the padding after a text comes before it
     by_chunk = (*(x.reshape(b, count, size).swapaxes(0, 1)
                   for x in (tokens, real, kept, follows, index == lengths - 1)), jnp.arange(count))
 

@@ -25,6 +25,10 @@ def is_chunked(c: Any) -> bool:
 
 def check(c: Any, model: Model, others: Sequence[str]) -> None:
     """Raises UserError where texts cannot be read in chunks; `others` are the fields of other parts that are read."""
+    if hasattr(c, "chunks") and c.chunks.padding and not (c.chunks.size and c.chunks.counted_from == "end"):
+        raise UserError("config.objective.chunks.padding is True, which needs chunks that are counted from the end, "
+                        f"and chunks.size is {c.chunks.size} and chunks.counted_from {c.chunks.counted_from}; set "
+                        "padding to False, or counted_from to end and size to 70")
     if not is_chunked(c):
         return
     others = [*others, *([f"network={c.network}"] if c.network in ("bilstm", "bcn") else []),

@@ -51,6 +51,15 @@ def test_vectors_are_those_of_texts_that_are_read_at_once(name, counted_from, si
         np.testing.assert_allclose(vectors, expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("kept", slow_after(1, [0, KEPT]))
+def test_padding_before_a_text_may_count_as_its_tokens(kept):
+    model, params = network()
+    found = read(model, params, size=SIZE, kept=kept, padding=True).hidden
+    padded = np.stack([np.roll(row, T - n) for row, n in zip(TOKENS, LENGTHS, strict=True)])
+    expected = read(model, params, None, inputs(padded, np.ones_like(padded)), size=SIZE, kept=kept).hidden
+    np.testing.assert_allclose(found[:-1], expected[:-1], rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize(("counted_from", "kept"), slow_after(1, [
     ("start", KEPT), ("end", KEPT), ("start", 0), ("end", 1)]))
 def test_losses_are_those_of_the_kept_tokens_of_texts_that_are_read_at_once(counted_from, kept):

@@ -45,6 +45,8 @@ TINY = {
     "not Unicode": ("classification", changed("classification", text="a \ud800"), {}, ("train.jsonl, line 2",)),
     "pooling of a BCN": ("classification", None, {"network": "bcn", "pooling": "mean", "dense": False}, (
         "config.objective.pooling", "position")),
+    "padding of chunks that are counted from the start": ("classification", None, {
+        "model": "lstm", "context": "left", "chunks": Chunks(4, "start", padding=True)}, ("chunks.padding", "start")),
     "chunks of a transformer": ("classification", None, {"chunks": Chunks(4)}, (
         "config.objective.chunks.size", "awd_lstm")),
     "chunks below LSTM layers": ("classification", None, {"model": "lstm", "context": "left", **BILSTM,
