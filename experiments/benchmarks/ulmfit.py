@@ -59,7 +59,7 @@ ROWS = {
 }
 STAGES = {  # of the first table
     "scratch": ROWS["scratch"]._replace(title="none: from scratch"),
-    "alone": ROWS[WHOLE]._replace(title="of the reviews", paper=5.63, init=ALONE),
+    "two_stages": ROWS[WHOLE]._replace(title="of the reviews", paper=5.63, init=ALONE),
     WHOLE: ROWS[WHOLE]._replace(title="of other text, then of the reviews"),
 }
 
@@ -108,10 +108,8 @@ def train(args, run, page, choices, **fields):
     return run
 
 
-def network(args, init):
-    """The fields of a network with random values; a run that starts from another has its network."""
-    if init:
-        return {}
+def network(args):
+    """The fields of a network with random values, and of its tokenizer."""
     return {"model.layers": args.layers, "model.width": args.width, "model.embedding": args.embedding, "model.vocab": 0,
             "tokenizer.name": "fastai_paper", "tokenizer.lowercase": "true", "tokenizer.vocab_size": args.words}
 
@@ -131,7 +129,8 @@ def language_model(args, workdir, name, seed):
                      "steps": args.general_steps if name == GENERAL else args.target_steps,
                      "batch_size": args.batch_size, "optimizer.learning_rate": args.language_rate,
                      "evaluation.every": 10**6, "checkpoint.every": 10**6,
-                     **network(args, init), **dropout("language", args.dropout)})
+                     **({"tokenizer.vocab_size": args.words} if init else network(args)),
+                     **dropout("language", args.dropout)})
 
 
 def error(args, workdir, name, row, seed):
@@ -143,7 +142,7 @@ def error(args, workdir, name, row, seed):
         "data.train": workdir / "data/train.jsonl", "data.validation": workdir / "data/held_out.jsonl", "seed": seed,
         "epochs": args.epochs, "batch_size": args.classifier_batch, "length": args.length,
         "optimizer.learning_rate": rate, "evaluation.every": 10**6, "checkpoint.every": 10**6,
-        **network(args, init), **dropout("classifier", args.classifier_dropout),
+        **({} if init else network(args)), **dropout("classifier", args.classifier_dropout),
         "objective.ulmfit.dropout": round(0.4 * args.classifier_dropout, 4),
         "objective.dropout": round(0.1 * args.classifier_dropout, 4)})
     return 100 * (1 - lines(run / "metrics.jsonl", "validation")[-1]["accuracy"])
