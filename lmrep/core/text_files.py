@@ -27,18 +27,19 @@ def check_utf8(head: bytes, path: str | os.PathLike) -> None:
                         f"iconv -f {name} -t UTF-8")
 
 
-def lines(path: str | os.PathLike, pipes: bool = False) -> Iterator[str]:
+def lines(path: str | os.PathLike, pipes: bool = False, limit: int = input_files.MAX_LINE) -> Iterator[str]:
     """Yields the lines of a file, without line break (LF or CRLF) and byte order mark.
 
     Args:
       path: as for `input_files.open_input`.
       pipes: whether it may be a named pipe.
+      limit: the most bytes of a line.
 
     Raises:
       UserError: as `open_input`; a line is not UTF-8 or too long.
     """
     with input_files.open_input(path, pipes=pipes) as file:
-        for number, line in enumerate(input_files.lines(file, path), 1):
+        for number, line in enumerate(input_files.lines(file, path, limit), 1):
             if number == 1:
                 check_utf8(line, path)
                 line = line.removeprefix(codecs.BOM_UTF8)

@@ -6,7 +6,6 @@ header comes first but is known last, so lines are counted beforehand, and space
 """
 
 import contextlib
-import io
 import json
 import os
 import uuid
@@ -16,7 +15,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from lmrep.core import input_files, text_files
+from lmrep.core import text_files
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.files import check_output
 from lmrep.inference import encode
@@ -36,18 +35,7 @@ def count_lines(path: str | os.PathLike) -> int:
     Raises:
       UserError: it cannot be read twice, is empty, is not UTF-8, or has a line of more than LONGEST_LINE bytes.
     """
-    lines = 0
-    try:
-        with input_files.open_input(path) as file:
-            text_files.check_utf8(file.peek(4)[:4], path)
-            while line := file.readline(LONGEST_LINE + 1):
-                lines += 1
-                if len(line) > LONGEST_LINE:
-                    raise UserError(f"line {lines:,} of {path} has more than {LONGEST_LINE:,} bytes; split it")
-                line.decode("utf8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"line {lines:,} of {path} is not UTF-8 text: byte 0x{error.object[error.start]:02x}; "
-                        "convert it to UTF-8") from None
+    lines = sum(1 for _ in text_files.lines(path, limit=LONGEST_LINE))
     if not lines:
         raise UserError(f"{path} is empty; give a file with a text on each line")
     return lines
@@ -56,13 +44,12 @@ def count_lines(path: str | os.PathLike) -> int:
 def read_lines(path: str | os.PathLike) -> Iterator[list[str]]:
     """Yields the lines of a UTF-8 file without their line ends, in chunks of at most LINES lines."""
     lines, characters = [], 0
-    with io.TextIOWrapper(input_files.open_input(path), "utf-8-sig", newline="\n") as file:
-        for line in file:
-            lines.append(line.removesuffix("\n").removesuffix("\r"))
-            characters += len(line)
-            if len(lines) == LINES or characters >= CHARACTERS:
-                yield lines
-                lines, characters = [], 0
+    for line in text_files.lines(path):
+        lines.append(line)
+        characters += len(line) + 1
+        if len(lines) == LINES or characters >= CHARACTERS:
+            yield lines
+            lines, characters = [], 0
     if lines:
         yield lines
 

@@ -10,7 +10,7 @@ from lmrep.core.errors import UserError
 from lmrep.core.input_files import open_input
 from lmrep.core.json_text import json_object
 from lmrep.core.messages import counted
-from lmrep.core.text_files import parse_number
+from lmrep.core.text_files import lines, parse_number
 
 
 class Values(NamedTuple):
@@ -33,22 +33,9 @@ ID_FIELDS = ("id", "index", "idx")
 NESTED_FIELDS = ("label", "value", "choice")  # fields of a prediction that `lmrep` wrote
 
 
-def text(path: str) -> str:
-    """Reads a UTF-8 file without its byte order mark; line breaks become LF. Raises UserError with file and line."""
+def _json(path: str) -> dict[str, Any]:
     with open_input(path) as file:
-        content = file.read()
-    try:
-        return content.decode("utf-8-sig").replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        number = content.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{path}, line {number} is not UTF-8 (byte 0x{content[error.start]:02x}); convert the file to "
-                        "UTF-8") from None
-
-
-def lines(path: str) -> list[str]:
-    """Reads the lines of a file. Raises UserError as `text`."""
-    content = text(path)
-    return content.removesuffix("\n").split("\n") if content else []
+        return json_object(file.read(), path)
 
 
 def table(path: str) -> Iterator[tuple[int, list[str]]]:
@@ -100,7 +87,7 @@ def read_texts(path: str, field: str, usual: Sequence[str]) -> list[str]:
     `read_values`."""
     if Path(path).suffix.lower() in (".tsv", ".jsonl"):
         return read_values(path, field, usual).values
-    return lines(path)
+    return [*lines(path)]
 
 
 def _tsv(path: str) -> Iterator[tuple[int, dict[str, str]]]:
@@ -250,7 +237,7 @@ def read_tags(gold_path: str | None, predicted_path: str | None) -> tuple[list[l
 
 def read_squad(path: str) -> dict[str, list[str]]:
     """Reads the gold answers, {question id: texts}, of a file in SQuAD's format. Raises UserError if it is not."""
-    content = json_object(text(path), path)
+    content = _json(path)
     try:
         gold = {qa["id"]: [answer["text"] for answer in qa["answers"]]
                 for article in content["data"] for paragraph in article["paragraphs"] for qa in paragraph["qas"]}
@@ -267,7 +254,7 @@ def read_squad(path: str) -> dict[str, list[str]]:
 def read_by_id(path: str, type_: type) -> dict[str, Any]:
     """Reads a JSON object {id: value} whose values are texts (`type_` str) or finite numbers (float). Raises UserError
     for other values."""
-    content = json_object(text(path), path)
+    content = _json(path)
     for key, value in content.items():
         good = isinstance(value, str) if type_ is str else (
             isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value))

@@ -147,9 +147,9 @@ def test_long_lines_are_split_into_windows_on_request(home, run, tmp_path):
 
 @pytest.mark.parametrize(("content", "words", "message"), [
     (None, [], "cannot read {source}: No such file or directory"),
-    (b"Old.\nUn caf\xe9.\n", [], "line 2 of {source} is not UTF-8 text: byte 0xe9; convert it"),
+    (b"Old.\nUn caf\xe9.\n", [], "{source} is not UTF-8 text: line 2 has the byte 0xe9; convert it"),
     (b"Old.\n" + b"cat " * 60, [], "line 2 of {source} has 62 tokens; the model takes 48 at most"),
-    (b"Old.\n" + b"cat " * 600, [], "line 2 of {source} has more than 2,000 bytes; split it"),
+    (b"Old.\n" + b"cat " * 600, [], "{source}, line 2 is longer than 2 kB"),
     (b"Old.\n", ["--layers=4"], "layers is '4', and there is no layer 4"),
     (b"Old.\n", ["--long=cut"], "long is 'cut'; expected one of refuse, windows"),
     (b"Old.\n", ["--words", "--pooling=max"], "words is 'max'; expected one of mean, first, last"),

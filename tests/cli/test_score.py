@@ -228,7 +228,7 @@ def test_bad_plain_files_are_refused(score, metric, gold, predicted, message):
 def test_a_file_that_is_not_utf_8_is_refused_with_its_line(score, tmp_path):
     (tmp_path / "g.txt").write_bytes(b"a\n\xff\n")
     assert score("--metric=accuracy", "--gold=g.txt", "--predictions=g.txt")[2] == (
-        "lmrep: error: g.txt, line 2 is not UTF-8 (byte 0xff); convert the file to UTF-8\n")
+        "lmrep: error: g.txt is not UTF-8 text: line 2 has the byte 0xff; convert it to UTF-8\n")
 
 
 def test_byte_order_marks_and_crlf_are_removed(score, tmp_path):
