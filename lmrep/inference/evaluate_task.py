@@ -60,8 +60,8 @@ def predict_records(
     stage = stage_at(run.experiment, run.step)
     task = task_data.task_of(run.experiment)
     units, outputs = _outputs(run, records, name, examples, first)
-    if others := getattr(run, "others", ()):
-        parts = [(units, outputs), *(_outputs(other, records, name) for other in others)]
+    if run.others:
+        parts = [(units, outputs), *(_outputs(other, records, name) for other in run.others)]
         units, outputs = ensemble.averaged(parts, len(records), stage.objective_name)
     return task.score(stage.objective, records, units, outputs)
 
@@ -80,12 +80,11 @@ def _outputs(
     devices = jax.local_device_count() if examples.lengths.sum() > batch_tokens() else 1
     outputs, pending, predict = [], [], _predictor(run, devices)
     for batch in batches(examples, devices):
-        units = {name: batch[name] for name in ("unit", "first", "last")}
-        pending.append((units, predict(batch | {"unit": batch["unit"] + first * (batch["unit"] >= 0)})))
+        predicted = predict(batch | {"unit": batch["unit"] + first * (batch["unit"] >= 0)})
+        pending.append(predicted | {name: batch[name] for name in ("unit", "first", "last")})
         if len(pending) > IN_FLIGHT:
-            outputs.append(_fetched(*pending.pop(0)))
-    outputs += [_fetched(*batch_outputs) for batch_outputs in pending]
-    return examples.units, collate(outputs, examples.units)
+            outputs.append(jax.device_get(pending.pop(0)))
+    return examples.units, collate([*outputs, *jax.device_get(pending)], examples.units)
 
 
 def task_config(run: Any, source: str = "") -> Any:
@@ -147,19 +146,6 @@ def _predictor(run: Any, devices: int) -> Callable[[dict[str, np.ndarray]], dict
     return sharded
 
 
-def _fetched(units: dict, outputs: dict) -> dict:
-    return {**jax.device_get(outputs), **units}
-
-
-def write_predictions(path: Path, records: Sequence[Record], result: Result) -> None:
-    """Writes predictions as JSON Lines: the record's id, its source in a mixture, its fields, and its `prediction`."""
-    lines = [json.dumps({"id": record.id, **({"source": record.source} if record.source else {}), **record.fields,
-                         "prediction": prediction}, ensure_ascii=False)
-             for record, prediction in zip(records, result.predictions, strict=True)]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, "\n".join(lines) + "\n")
-
-
 def evaluate_records(
     run: Any, split: str, files: str, examples: int | None, source: str = ""
 ) -> tuple[int, dict[str, float], dict[str, list[float]], Callable[[], object]]:
@@ -192,7 +178,7 @@ def evaluate_records(
         records = task_data.read_split(experiment, split, examples, source)
     records = task_data.expand_unlabelled(experiment, run.model, run.tokenizer, records, examples)
     result = predict_records(run, records, files or split)
-    name = "-".join(filter(None, [source, _name(files) if files else split, "ensemble" * hasattr(run, "others")]))
+    name = "-".join(filter(None, [source, _name(files) if files else split, "ensemble" * bool(run.others)]))
     return len(records), result.metrics, intervals(result), lambda: write(run, name, records, result)
 
 
@@ -269,11 +255,6 @@ def comparison_rows(directory: Path) -> list[verdict.Row]:
         return []
 
 
-def comparison_record(rows: Sequence[verdict.Row]) -> list[dict[str, Any]]:
-    """Converts the rows of a comparison to JSON."""
-    return [{"kind": row.kind, "title": row.title, "metrics": finite_or_text(row.metrics)} for row in rows]
-
-
 def keep_bag_of_words(directory: Path) -> None:
     """Removes results.json, which is written at the end, except for the row of the bag of words."""
     if row := bag_of_words_row(directory):
@@ -319,16 +300,22 @@ def write_results(
     if run is not None:
         c = stage_at(run.experiment, run.step).objective
         mixes = frozen_features.mixes(run.params, c, run.objective.name, run.frozen)
-    write_json(directory / RESULTS, {"evaluations": evaluations, **({"mixes": mixes} if mixes else {}),
-                                     "comparison": comparison_record(rows)})
+    write_json(directory / RESULTS, {
+        "evaluations": evaluations, **({"mixes": mixes} if mixes else {}),
+        "comparison": [row._asdict() | {"metrics": finite_or_text(row.metrics)} for row in rows]})
 
 
 def write(run: Any, name: str, records: Sequence[Record], result: Result) -> list[Path]:
-    """Writes predictions/NAME.jsonl and the task's submission files, and returns their paths."""
+    """Writes predictions/NAME.jsonl, with a line for each record: its id, its source in a mixture, its fields, and its
+    `prediction`; and the task's submission files. Returns their paths."""
     stage = stage_at(run.experiment, run.step)
     task, folder = task_data.task_of(run.experiment), run.directory / FOLDER
     paths = [folder / f"{name}.jsonl"]
-    write_predictions(paths[0], records, result)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(paths[0], "".join(
+        json.dumps({"id": record.id, **({"source": record.source} if record.source else {}), **record.fields,
+                    "prediction": prediction}, ensure_ascii=False) + "\n"
+        for record, prediction in zip(records, result.predictions, strict=True)))
     known = KNOWN.get(run.experiment.name)
     known = known if known and known.task == stage.objective_name else None  # texts are in another form
     names = [name, *([_name(getattr(run.experiment.data, name))] if name in labelled_data.SPLITS else [])]

@@ -1,7 +1,7 @@
 """Samples continuations from a network that predicts from left to right."""
 
 import itertools
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -39,7 +39,7 @@ def prompt(run: Any, text: str, name: str | None = None) -> list[int]:
 
 
 def compiled(run: Any) -> Callable[..., Array]:
-    """Compiles `generate` for a run, as `continuations` takes it."""
+    """Compiles `generate` for a run."""
     # A converted checkpoint may generate any token, as in the published implementation.
     never = set() if run.converted else of_roles(
         run.tokenizer.vocabulary, "pad", "cls", "mask", "unk", "bos") - run.end_tokens
@@ -48,24 +48,23 @@ def compiled(run: Any) -> Callable[..., Array]:
     return jax.jit(function, static_argnames=("sampling", "tokens", "capacity"))
 
 
-def continuations(
-    program: Callable[..., Array], params: Tree, prompt: Sequence[int], options: Any, number: int, name: str,
-    max_length: int, end_tokens: Set[int],
-) -> list[list[int]]:
+def continuations(run: Any, prompt: Sequence[int], options: Any, number: int, name: str) -> list[list[int]]:
     """Samples continuations of a prompt; returns the ids of each, up to the end of its document.
 
     Args:
-      program: a compiled `generate`.
+      run: the trained run.
       prompt: ids.
       options: an object with `tokens`, `samples`, `seed` and the fields of `Sampling`.
       number: the index of the prompt; draws depend on it and on the seed.
       name: the prompt's name in messages.
-      max_length: the most tokens that the model takes; 0 for any number.
-      end_tokens: the ids that end a document.
 
     Raises:
-      UserError: the prompt and its continuation are longer than the model.
+      UserError: the network cannot generate, or the prompt and its continuation are longer than it takes.
     """
+    max_length = run.model.max_length
+    if run.model.state.decode is None:
+        raise UserError(f"the network {run.model.name!r} cannot continue a text token by token; networks that can "
+                        "are transformer, transformer_xl and lstm")
     if 0 < max_length < len(prompt) + options.tokens:
         raise UserError(f"{name} has {len(prompt):,} tokens, and {options.tokens:,} are to be generated; the model "
                         f"takes {max_length:,} at most: generate fewer (--tokens)")
@@ -74,11 +73,11 @@ def continuations(
     for start in range(0, options.samples, BATCH_SIZE):
         padded = np.zeros((min(BATCH_SIZE, options.samples - start), size), np.int32)
         padded[:, : len(prompt)] = prompt
-        generated += np.asarray(program(
-            params, padded, len(prompt), jax.random.fold_in(jax.random.key(options.seed), number), start,
+        generated += np.asarray(run.continue_prompts(
+            run.params, padded, len(prompt), jax.random.fold_in(jax.random.key(options.seed), number), start,
             sampling=Sampling(options.temperature, options.top_k, options.top_p), tokens=options.tokens,
             capacity=min(size + options.tokens, max_length or 2**31))).tolist()
-    return [[*itertools.takewhile(lambda token: token not in end_tokens, ids)] for ids in generated]
+    return [[*itertools.takewhile(lambda token: token not in run.end_tokens, ids)] for ids in generated]
 
 
 def generate(

@@ -29,13 +29,6 @@ from lmrep.training.state import specs_of, with_shared
 log = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Ensemble(Run):
-    """A run whose predictions for labelled examples are averaged with those of others."""
-
-    others: tuple[Run, ...] = ()
-
-
 def load(
     directory: str | os.PathLike, step: int | None = None, model: Mapping[str, Any] = types.MappingProxyType({}),
     objective: Mapping[str, Any] = types.MappingProxyType({}), ensemble: str = "",
@@ -87,11 +80,9 @@ def load(
             params = with_shared(params, averaging.shared_carry(checkpoints, step, shapes))
     params = jax.device_put(params, jax.local_devices()[0])
     run = Run(directory, step, experiment, tokenizer, model, objective, params, parts)
-    if not ensemble:
-        return run
-    others = tuple(load(as_path(other)) for other in ensemble.split(","))
+    others = tuple(load(as_path(other)) for other in ensemble.split(",")) if ensemble else ()
     check(run, others)
-    return Ensemble(directory, step, experiment, tokenizer, model, objective, params, parts, others)
+    return dataclasses.replace(run, others=others)
 
 
 def objective_params(run: Run, objective: Objective) -> Tree:

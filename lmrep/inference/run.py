@@ -74,6 +74,7 @@ class Run:
     params: Tree  # arrays as in `objective.specs`, on the first device, and as in `objective.frozen` under "frozen"
     # the frozen parts that the objective reads, without teachers
     frozen: FrozenParts = dataclasses.field(default_factory=dict, repr=False)
+    others: tuple["Run", ...] = ()  # runs whose predictions for labelled examples are averaged with this one's
 
     def __repr__(self) -> str:
         return (f"Run({str(self.directory)!r}, step={self.step:,})\n"
@@ -84,7 +85,9 @@ class Run:
 
     # Vectors
 
-    embed = encode.embed  # before the method that has the module's name
+    # before the methods that have the modules' names
+    embed = encode.embed
+    prompt, generate_tokens = generate.prompt, generate.continuations
 
     def encode(
         self, texts: Sequence[str], layers: str | int | Sequence[int] = "last", attention: bool = False,
@@ -178,7 +181,7 @@ class Run:
         if not self.model.width:
             raise UserError(f"{self.directory} has no network of its own, only what was trained above frozen vectors; "
                             f"give the run that these come from ({', '.join(self.experiment.frozen.values())})")
-        return layer_choice.parse_layers(layers, self._num_layers)
+        return layer_choice.parse_layers(layers, layer_choice.num_layers(self.model))
 
     def vectors(
         self, texts: Sequence[TokenizedText], layers: Layers, long: str = "refuse", attention: bool = False,
@@ -233,10 +236,6 @@ class Run:
         return self.model.encode(params["encoder"], inputs, key, **options)
 
     @functools.cached_property
-    def _num_layers(self) -> int:
-        return layer_choice.num_layers(self.model)
-
-    @functools.cached_property
     def states(self) -> Callable:
         """`encode.states`, compiled."""
         return jax.jit(functools.partial(encode.states, model=self.model, conditions_on=self.conditions_on),
@@ -278,7 +277,7 @@ class Run:
           UserError: the run has no such capability, or lacks its head; a text is no prompt for it, or too long; an
             option is unknown or out of range.
         """
-        types = tuple({type_ for able in self.capabilities for type_ in getattr(able, "types", (str,))}) or (str,)
+        types = tuple({type_ for able in self.capabilities for type_ in able.types}) or (str,)
         texts = data_prompts.text_list(texts, "predict", types=types)
         names = list(names or [None] * len(texts))
         fixed = find_capability(self.objective.name, capability) if capability else None
@@ -332,7 +331,7 @@ class Run:
     def with_params(self, params: Tree, step: int) -> "Run":
         """Returns the run with the parameters of another step of its stage; both share their compiled programs."""
         other = dataclasses.replace(self, params=params, step=step)
-        for name in ("pair_probabilities", "states", "_generate", *(["_predict"] if self.objective.predict else [])):
+        for name in ("pair_probabilities", "states", "continue_prompts", *["_predict"] * bool(self.objective.predict)):
             other.__dict__[name] = getattr(self, name)
         return other
 
@@ -364,21 +363,9 @@ class Run:
     def _predict(self) -> Callable:
         return jax.jit(self.objective.predict, static_argnames="k")
 
-    def prompt(self, text: str, name: str | None = None) -> list[int]:
-        """Returns the ids of a prompt, as `generate.prompt`."""
-        return generate.prompt(self, text, name)
-
-    def generate_tokens(self, prompt: Sequence[int], options: Any, number: int, name: str) -> list[list[int]]:
-        """Samples continuations of a prompt's ids, as `generate.continuations`. Raises UserError if the network cannot
-        generate."""
-        if self.model.state.decode is None:
-            raise UserError(f"the network {self.model.name!r} cannot continue a text token by token; networks that can "
-                            "are transformer, transformer_xl and lstm")
-        return generate.continuations(self._generate, self.params, prompt, options, number, name,
-                                      self.model.max_length, self.end_tokens)
-
     @functools.cached_property
-    def _generate(self) -> Callable:
+    def continue_prompts(self) -> Callable:
+        """`generate.generate`, compiled."""
         return generate.compiled(self)
 
     @functools.cached_property

@@ -65,8 +65,9 @@ def test_each_prompt_has_its_own_draws():
     function = jax.jit(partial(generate.generate, model=MODEL, objective=OBJECTIVE),
                        static_argnames=("sampling", "tokens", "capacity"))
     options = SimpleNamespace(tokens=4, samples=2, seed=0, temperature=2.0, top_k=0, top_p=1.0)
-    first, other, again = (generate.continuations(function, PARAMS, PROMPT[0].tolist(), options, number, "a text", T,
-                                                  set()) for number in (0, 1, 0))
+    run = SimpleNamespace(model=MODEL, params=PARAMS, end_tokens=set(), continue_prompts=function)
+    first, other, again = (generate.continuations(run, PROMPT[0].tolist(), options, number, "a text")
+                           for number in (0, 1, 0))
     assert first == again != other
 
 
