@@ -129,7 +129,7 @@ def _predictions(
 def _prompt(trained, record: dict, name: str | None) -> Any:
     """Returns the input of `Run.predict`: a text; for a task, also a tuple, if the text has tabs, or all fields."""
     text = record.get("text")
-    if trained.capabilities and dict in getattr(trained.capabilities[0], "types", ()):
+    if trained.capabilities and dict in trained.capabilities[0].types:
         if len(record) > 1 or not isinstance(text, str):
             return record
         return tuple(text.split("\t")) if "\t" in text else text

@@ -82,9 +82,10 @@ def sentences(store: Store | Sources, tokenizer: Tokenizer) -> list[str]:
 
 def _prompts(capability: Capability, texts: Sequence[str], tokenizer: Tokenizer, limit: int) -> list[str]:
     """Makes a prompt of at most `limit` tokens from each third of the sentences; the example if there is none."""
-    make, mask, prompts = getattr(capability, "prompt_from", None), tokenizer.specials.get("mask", ""), []
-    for third in np.array_split(np.arange(len(texts)), PROMPTS) if make else ():
-        candidates = (make(texts[i], mask, [*texts[i + 1:], *texts[:i]]) for i in np.roll(third, len(third) // 2))
+    mask, prompts = tokenizer.specials.get("mask", ""), []
+    for third in np.array_split(np.arange(len(texts)), PROMPTS):
+        candidates = (capability.prompt_from(texts[i], mask, [*texts[i + 1:], *texts[:i]])
+                      for i in np.roll(third, len(third) // 2))
         prompts += list(islice((
             text for text in candidates if text and len(tokenizer.encode(text, specials=True).ids) <= limit), 1))
     return prompts or [capability.example]

@@ -7,12 +7,14 @@ batch's total.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lmrep.core.components import row
 from lmrep.core.params import Array, Tree
+from lmrep.data import prompts
 from lmrep.metrics import Metric
 from lmrep.models.base import Context, Model
 from lmrep.objectives.uses import Uses
@@ -97,9 +99,14 @@ class FrozenPart(NamedTuple):
 FrozenParts = Mapping[str, FrozenPart]
 
 
-class Capability(Protocol):
-    """A use of a trained model: how texts become a batch, what is computed, and how predictions are printed and
-    serialised.
+@dataclass(frozen=True)
+class NoOptions:
+    """Options of a capability: none."""
+
+
+class Capability:
+    """The base of a use of a trained model: how texts become a batch, what is computed, and how predictions are printed
+    and serialised.
 
     `lmrep predict`, `Run.predict`, the end of training, reports and `lmrep inspect` go by it. A `run` is a loaded one
     (`lmrep.inference.run.Run`): tokenizer, network, objective and parameters.
@@ -108,27 +115,29 @@ class Capability(Protocol):
       name: for configs and reports, "fill_mask".
       summary: what it does, for help texts: "fills in masked words".
       example: a suitable text.
+      types: the types of prompts.
       options: the frozen record of the options of `predict`.
       sample_options: the options for samples at the end of training.
-
-    Prompts are strings, or of the types in the optional attribute `types`. `prompt_from` is optional: without it, a run
-    is tried with `example`.
     """
 
     name: str
     summary: str
-    example: str
-    options: type
-    sample_options: Any
+    example = ""
+    types: tuple[type, ...] = (str,)
+    options: type = NoOptions
+    sample_options: Any = NoOptions()
 
-    def accepts(self, text: str) -> bool:
-        """Tells by its form alone whether a text is a prompt for this capability."""
+    def accepts(self, text: Any) -> bool:
+        """Tells by its form alone whether a text is a prompt for this capability; by default, any is."""
+        return True
 
-    def check(self, texts: Sequence[str], tokenizer: Any, max_length: int, names: Names = None) -> None:
-        """Raises UserError for unsuitable texts; `names` are what messages call them."""
+    def check(self, texts: Sequence[Any], tokenizer: Any, max_length: int, names: Names = None) -> None:
+        """Raises UserError for unsuitable texts, by default for those that are longer than the model; `names` are what
+        messages call them."""
+        prompts.tokenize_prompts(texts, tokenizer, max_length, names)
 
     def prompt_from(self, sentence: str, mask: str, others: Sequence[str]) -> str | None:
-        """Makes a prompt of a sentence of the run's text; None if it makes none.
+        """Makes a prompt of a sentence of the run's text; None, as by default, if it makes none.
 
         Args:
           sentence: white space collapsed.
@@ -136,14 +145,17 @@ class Capability(Protocol):
           others: other sentences of the text.
         """
 
-    def predict(self, run: Any, texts: Sequence[str], options: Any, names: Names) -> list[Any]:
+    def predict(self, run: Any, texts: Sequence[Any], options: Any, names: Names) -> list[Any]:
         """Predicts for each text. Raises UserError as `check`, and where the run lacks a head."""
+        raise NotImplementedError
 
     def to_json(self, prediction: Any) -> dict[str, Any]:
         """Returns the fields that a prediction adds to a record of JSON Lines."""
+        raise NotImplementedError
 
-    def to_text(self, text: str, prediction: Any, tokenizer: Any) -> str:
+    def to_text(self, text: Any, prediction: Any, tokenizer: Any) -> str:
         """Formats a prediction for people."""
+        raise NotImplementedError
 
 
 @row

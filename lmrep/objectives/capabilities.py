@@ -17,7 +17,7 @@ from lmrep.core.errors import UserError
 from lmrep.data import prompts
 from lmrep.data.tokenizers import Tokenizer
 from lmrep.models.decoding import Sampling
-from lmrep.objectives.base import Names
+from lmrep.objectives.base import Capability, Names, NoOptions
 
 LINE_BREAK = re.compile(r"\s*[\n\r]\s*")
 MASK = re.compile(r"\[MASK\]|<mask>")
@@ -36,7 +36,7 @@ class FillMaskOptions:
     k: int = setting(5, "most probable tokens to give for each mask", at_least=1, at_most=10**5)
 
 
-class FillMask:
+class FillMask(Capability):
     """Fills in masked tokens.
 
     A prediction is a list for each mask of a text, of (token, probability), the most probable first.
@@ -110,7 +110,7 @@ class GenerateOptions(Sampling):
                          at_most=2**31 - 1)
 
 
-class GenerateText:
+class GenerateText(Capability):
     """Continues texts. A prediction is a list of continuations."""
 
     name = "generate_text"
@@ -162,20 +162,21 @@ class GenerateText:
 
 
 @dataclass(frozen=True)
-class FillSpansOptions:
-    """Options of `FillSpans`."""
+class WriteOptions:
+    """Options of `FillSpans` and `Reconstruct`."""
 
-    tokens: int = setting(50, "the most tokens to generate for a text, with sentinels", at_least=1, at_most=2**20)
+    tokens: int = setting(50, "the most tokens to write for a text, with sentinels and other special tokens",
+                          at_least=1, at_most=2**20)
 
 
-class FillSpans:
+class FillSpans(Capability):
     """Fills in spans of any length, of models that were trained to replace spans by sentinels. A prediction is the text
     for each sentinel of the prompt, in order: {"<extra_id_0>": ..., ...}, always the most probable next token."""
 
     name = "fill_spans"
     summary = "fills in spans"
     example = "The <extra_id_0> of a list is an <extra_id_1>."
-    options, sample_options = FillSpansOptions, FillSpansOptions(tokens=20)
+    options, sample_options = WriteOptions, WriteOptions(tokens=20)
 
     def accepts(self, text: str) -> bool:
         """Tells whether the text has a sentinel."""
@@ -196,9 +197,7 @@ class FillSpans:
                                 "<extra_id_0>, <extra_id_1> and so on for the spans to fill in")
         prompts.tokenize_prompts(texts, tokenizer, max_length, names)
 
-    def predict(
-        self, run: Any, texts: Sequence[str], options: FillSpansOptions, names: Names
-    ) -> list[dict[str, str]]:
+    def predict(self, run: Any, texts: Sequence[str], options: WriteOptions, names: Names) -> list[dict[str, str]]:
         """Generates for each text the text of each of its sentinels; "" where none was generated."""
         run.require_network()
         self.check(texts, run.tokenizer, run.model.max_length, names)
@@ -221,20 +220,13 @@ class FillSpans:
                                   for name, span in prediction.items())])
 
 
-@dataclass(frozen=True)
-class ReconstructOptions:
-    """Options of `Reconstruct`."""
-
-    tokens: int = setting(50, "the most tokens to write for a text, with special tokens", at_least=1, at_most=2**20)
-
-
-class Reconstruct:
+class Reconstruct(Capability):
     """Reads texts and writes them again. A prediction is a text, always the most probable next token."""
 
     name = "reconstruct"
     summary = "reads texts and writes them again"
     example = "The value of a list is an object."
-    options, sample_options = ReconstructOptions, ReconstructOptions(tokens=20)
+    options, sample_options = WriteOptions, WriteOptions(tokens=20)
 
     def accepts(self, text: str) -> bool:
         """Tells whether the text has no mask, which nothing would fill."""
@@ -244,11 +236,7 @@ class Reconstruct:
         """Takes the sentence."""
         return sentence
 
-    def check(self, texts: Sequence[str], tokenizer: Tokenizer, max_length: int, names: Names = None) -> None:
-        """Raises UserError for a text that is longer than the model."""
-        prompts.tokenize_prompts(texts, tokenizer, max_length, names)
-
-    def predict(self, run: Any, texts: Sequence[str], options: ReconstructOptions, names: Names) -> list[str]:
+    def predict(self, run: Any, texts: Sequence[str], options: WriteOptions, names: Names) -> list[str]:
         """Writes each text again, up to its end."""
         run.require_network()
         special = run.tokenizer.vocabulary.specials
@@ -295,22 +283,12 @@ class ReplacedToken(NamedTuple):
     probability: float
 
 
-@dataclass(frozen=True)
-class DetectReplacedOptions:
-    """Options of `DetectReplaced`: none."""
-
-
-class DetectReplaced:
+class DetectReplaced(Capability):
     """Finds the tokens of a text that were replaced. A prediction is a `ReplacedToken` for each token."""
 
     name = "detect_replaced"
     summary = "finds replaced tokens"
     example = "The length of a list is an elephant."
-    options, sample_options = DetectReplacedOptions, DetectReplacedOptions()
-
-    def accepts(self, text: str) -> bool:
-        """Accepts any text."""
-        return True
 
     def prompt_from(self, sentence: str, mask: str, others: Sequence[str]) -> str | None:
         """Replaces one word of the sentence by a word of another sentence."""
@@ -321,12 +299,8 @@ class DetectReplaced:
                     if match[0].islower() == word[0].islower() and match[0].lower() not in present), None)
         return new and f"{sentence[: word.start()]}{new}{sentence[word.end():]}"
 
-    def check(self, texts: Sequence[str], tokenizer: Tokenizer, max_length: int, names: Names = None) -> None:
-        """Raises UserError for a text that is longer than the model."""
-        prompts.tokenize_prompts(texts, tokenizer, max_length, names)
-
     def predict(
-        self, run: Any, texts: Sequence[str], options: DetectReplacedOptions, names: Names
+        self, run: Any, texts: Sequence[str], options: NoOptions, names: Names
     ) -> list[list[ReplacedToken]]:
         """Makes for each text a `ReplacedToken` for each of its tokens, in their order."""
         run.require_head(("discriminator", "masked"), "discriminator head")

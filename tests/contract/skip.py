@@ -15,7 +15,7 @@ from lmrep.core.vocabulary import Vocabulary
 from lmrep.data import prompts
 from lmrep.metrics import Metric, loss_metric
 from lmrep.models.base import Context, Model, model_inputs
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Objective, ObjectiveDef
+from lmrep.objectives.base import Batch, Capability, Carry, Keys, Metrics, Objective, ObjectiveDef
 from lmrep.objectives.outputs import normalize_weights, output_specs, output_table, sums
 from lmrep.objectives.uses import HeldOut, Uses
 
@@ -34,18 +34,10 @@ class Options:
     k: int = setting(3, "tokens to suggest", at_least=1)
 
 
-class Suggest:
+class Suggest(Capability):
     """Suggests a later token. A prediction is a list of tokens."""
 
     name, summary, example, options, sample_options = "suggest", "suggests tokens", "the old cat", Options, Options(2)
-
-    def accepts(self, text: str) -> bool:
-        """Any text."""
-        return True
-
-    def check(self, texts: Sequence[str], tokenizer, max_length: int, names=None) -> None:
-        """Raises UserError for a text that is longer than the model."""
-        prompts.tokenize_prompts(texts, tokenizer, max_length, names)
 
     def predict(self, run, texts: Sequence[str], options: Options = Options(), names=None) -> list[list[str]]:
         """The `options.k` most probable tokens after each text, the most probable first."""
