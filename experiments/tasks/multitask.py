@@ -56,9 +56,9 @@ TEMPERATURES = {"proportional": 1.0, "temperature": 2.0, "equal": 0.0}
 
 def glue(folder, name):
     """A task of GLUE as a source; "" leaves its files to be given."""
-    known, form = KNOWN[name], text_form(KNOWN[name].task, name)
+    known, (objective, data) = KNOWN[name], text_form(KNOWN[name].task, name)
     files = {split: os.path.join(folder, FOLDERS[name], file) if folder else "" for split, file in known.files.items()}
-    return {"name": name, "data": {**known.data, **files, **form.data}, "objective": form.objective}
+    return {"name": name, "data": {**known.data, **files, **data}, "objective": objective}
 
 
 def multi30k(folder):

@@ -180,10 +180,10 @@ def _outputs(vectors: Vectors, log_probabilities: np.ndarray, examples: Examples
     if "word" not in units.columns:
         arrays = np.zeros((len(units.example), classes), np.float32)
         arrays[vectors.unit] = log_probabilities
-        return Outputs({"log_probabilities": list(arrays)})
+        return {"log_probabilities": list(arrays)}
     tokens = np.zeros((len(units.tokens), classes), np.float32)
     tokens[units.offsets[vectors.unit] + vectors.position] = log_probabilities
-    return Outputs({"log_probabilities": np.split(tokens, units.offsets[1:-1])})
+    return {"log_probabilities": np.split(tokens, units.offsets[1:-1])}
 
 
 def vectors(params: Tree, model: Model, c: Any, examples: Examples) -> Vectors:

@@ -194,9 +194,10 @@ def compose_task(
       UserError: a choice, or the task, does not exist.
     """
     chosen = _chosen(argument, task, known, network)
-    form = None
+    objective, data = {}, {}
     if chosen.as_text:
-        form, task, base = text_form(task, known, tfds=chosen.data == "tfds"), "text_to_text", "encoder_decoder"
+        objective, data = text_form(task, known, tfds=chosen.data == "tfds")
+        task, base = "text_to_text", "encoder_decoder"
     # The network: that of init, the named one, a tiny one, or none below frozen vectors.
     if not (chosen.init or chosen.model or chosen.size == "tiny"):
         chosen.model = "none" if chosen.features or chosen.vectors else model
@@ -207,18 +208,18 @@ def compose_task(
     # The data, and how they are measured.
     if known:
         _use(config, KNOWN[known], chosen.data)
-    if form:
-        config.objective.update(form.objective)
-        for name, value in form.data.items():
+    if chosen.as_text:
+        config.objective.update(objective)
+        for name, value in data.items():
             config.data[name] = value
-        config.checkpoint.best = form.objective["metrics"][0]
+        config.checkpoint.best = objective["metrics"][0]
     # The numbers of the paper, then of the page.
     config.recipe = "features" if chosen.model == "none" else chosen.recipe
     config.update_from_flattened_dict(recipe_fields("bert" if config.recipe == AUTO else config.recipe, known))
     for section, fields in sections.items():
         config.update({section: fields})
     if not chosen.init:
-        if form:  # it gives texts back as they were
+        if objective:  # it gives texts back as they were
             config.tokenizer.update({"name": "sentencepiece_unigram", "lowercase": False})
         _from_scratch(config, chosen, built)
     _use_head(config, chosen)

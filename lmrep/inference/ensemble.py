@@ -1,7 +1,7 @@
 """Predictions of several runs of one task, averaged: of forward and backward language models (Howard and Ruder, 2018),
 or of runs with several seeds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -54,16 +54,12 @@ def averaged(parts: Sequence[tuple[Units, Outputs]], examples: int, task: str) -
     Raises:
       UserError: the task's outputs are not of whole texts.
     """
-    def by_record(units: Units, arrays: Mapping[str, list[np.ndarray]]) -> dict[str, np.ndarray]:
-        return {name: mean_by_example(np.stack(values).astype(np.float64), units.example, examples)
-                for name, values in arrays.items()}
-
-    arrays = parts[0][1].arrays
+    units, arrays = parts[0]
     of_texts = all(np.ndim(values[0]) < 2 and len({*map(np.shape, values)}) == 1 for values in arrays.values())
     if not arrays.keys() <= MEANS.keys() or not of_texts:
         raise UserError(f"an ensemble averages the predictions for whole texts, and task {task!r} has others; leave "
                         "ensemble out")
-    found = [by_record(units, outputs.arrays) for units, outputs in parts]
-    means = {name: MEANS[name](np.stack([each[name] for each in found])) for name in arrays}
-    return parts[0][0]._replace(example=np.arange(examples)), Outputs({
-        name: [*values] for name, values in means.items()})
+    means = {name: MEANS[name](np.stack([
+        mean_by_example(np.stack(outputs[name]).astype(np.float64), of_run.example, examples)
+        for of_run, outputs in parts])) for name in arrays}
+    return units._replace(example=np.arange(examples)), {name: [*values] for name, values in means.items()}

@@ -1,7 +1,7 @@
 """Any task as text to text (Raffel et al., 2019, section 2.4): its template, its targets and its metrics."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from lmrep.core.errors import UserError
 from lmrep.tasks import TASKS, text_templates
@@ -18,15 +18,8 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-class TextForm(NamedTuple):
-    """The config of a task as text to text."""
-
-    objective: dict[str, Any]  # fields of the task text_to_text
-    data: dict[str, Any]  # fields of `config.data`
-
-
-def text_form(task: str, known: str = "", tfds: bool = False) -> TextForm:
-    """Returns the config of a task in `TASKS`, or of a data set in `KNOWN`, as text to text.
+def text_form(task: str, known: str = "", tfds: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns (fields of the task text_to_text, fields of `config.data`) for a task in `TASKS`, or a set in `KNOWN`.
 
     The template has the name, and each input after its name in TFDS: "mnli premise: {text} hypothesis: {text2}".
     Classes that files number become words.
@@ -49,10 +42,10 @@ def text_form(task: str, known: str = "", tfds: bool = False) -> TextForm:
         "{choices}" if name == "choices" else f"{columns.get(name, name)}: {{{name}}}" for name in inputs)])
     objective = {"template": template, **FORMS[task]}
     if not published:
-        return TextForm(objective, {})
+        return objective, {}
     objective |= {name: value for name, value in published.objective.items() if name == "metrics"}
     objective |= published.text
     if "f1" in objective["metrics"]:
         objective["positive"] = published.labels[1] if published.labels else "1"
     labels = {} if tfds else {str(i): label for i, label in enumerate(published.labels)}
-    return TextForm(objective, {"label_map": labels} if published.labels else {})
+    return objective, {"label_map": labels} if published.labels else {}

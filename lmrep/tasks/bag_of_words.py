@@ -13,7 +13,7 @@ import numpy as np
 from lmrep.data.records import Record, spread
 from lmrep.data.records.encoding import Units
 from lmrep.tasks import TASKS
-from lmrep.tasks.base import Outputs, Result
+from lmrep.tasks.base import Result
 
 TASK_NAMES = ("classification", "multilabel", "regression")
 MOST_TEXTS = 50_000  # of training, at equal distances
@@ -49,7 +49,7 @@ def evaluate(name: str, c: Any, training: Sequence[Record], held_out: Sequence[R
         arrays = predict(c, x, [record.fields[target] for record in training], x_held_out)
     nothing = np.zeros(0, np.int32)
     units = Units(nothing, nothing, np.zeros(len(held_out) + 1, np.int64), np.arange(len(held_out)), {})
-    return TASKS[name].score(c, held_out, units, Outputs(arrays)), len(training)
+    return TASKS[name].score(c, held_out, units, arrays), len(training)
 
 
 def vectorizer(fields: Sequence[str]) -> Any:

@@ -47,14 +47,10 @@ def resolve_long(form: Format, fields: Collection[str]) -> Format:
     return replace(form, long="windows" if {"words", "context"} & {*fields} else "truncate")
 
 
+Outputs = dict[str, list[np.ndarray]]  # of a network for a split: name -> an array for each unit, in their order
+
 FORMAT = FormatDef(Format, "examples-1", single_text, None, fields=lambda c: (*TEXT_FIELDS, "unit", "first", "last"),
                    packed=lambda c: c.packed)
-
-
-class Outputs(NamedTuple):
-    """The outputs of a network for the units of a split."""
-
-    arrays: dict[str, list[np.ndarray]]  # name -> an array for each unit, in their order
 
 
 class Result(NamedTuple):
@@ -309,7 +305,7 @@ def collate(outputs: Iterable[dict[str, Any]], units: Units) -> Outputs:
         `units`, {name: [b, n, ...]}, and `tokens`, {name: [b, t, ...] or [b, k, t, ...]}.
       units: of the split.
     """
-    arrays: dict[str, list] = {}
+    arrays: Outputs = {}
     for batch in outputs:
         for i, j in zip(*np.nonzero(batch["unit"] >= 0), strict=True):
             unit = batch["unit"][i, j]
@@ -318,7 +314,7 @@ def collate(outputs: Iterable[dict[str, Any]], units: Units) -> Outputs:
             values |= {name: array[i, span] for name, array in batch.get("tokens", {}).items()}
             for name, value in values.items():
                 arrays.setdefault(name, [None] * len(units.example))[unit] = value
-    return Outputs(arrays)
+    return arrays
 
 
 def glue_submission(records: Sequence[Record], values: Sequence[str]) -> dict[str, str]:

@@ -11,20 +11,15 @@ from lmrep.core.json_text import json_object
 from lmrep.data.records import FIELDS, Record, values
 from lmrep.data.tokenizers import Tokenizer
 from lmrep.models import decoding
-from lmrep.objectives.base import Names
+from lmrep.objectives.base import Capability, Names, NoOptions
 from lmrep.tasks import text_templates, words
 
 
-@dataclass(frozen=True)
-class NoOptions:
-    """Options of `Predict`: none."""
-
-
-class Predict:
+class Predict(Capability):
     """Makes the predictions of a task for new examples.
 
     An example is a dict of the fields of `lmrep.data.records.FIELDS` that the task reads, or a text, or a tuple of
-    texts, from which `from_text` makes the fields.
+    texts: the fields in order (`text_templates.from_texts`).
 
     Args:
       name: the capability's name, "classify".
@@ -32,23 +27,17 @@ class Predict:
       fields: the fields that an example must have.
       optional: the fields that it may have.
       show: prediction -> text for people.
-      from_text: texts -> fields; by default the texts are the fields in order.
+      tabs: whether a single text is split at its tabs.
     """
 
-    example = ""
     types = (str, tuple, list, dict)
-    options, sample_options = NoOptions, NoOptions()
 
     def __init__(
         self, name: str, summary: str, fields: Sequence[str], show: Callable[[dict], str],
-        optional: Sequence[str] = (), from_text: Callable[[tuple[str, ...]], Mapping[str, Any]] | None = None,
+        optional: Sequence[str] = (), tabs: bool = False,
     ):
         self.name, self.summary, self._fields, self._optional, self._show = name, summary, fields, optional, show
-        self._from_text = from_text or self._in_order
-
-    def accepts(self, text: Any) -> bool:
-        """Accepts any example: a run of a task has no other capability."""
-        return True
+        self._tabs = tabs
 
     def check(self, texts: Sequence[Any], tokenizer: Any, max_length: int, names: Names = None) -> None:
         """Raises UserError for an example that lacks a field, or has one of a wrong type or without text."""
@@ -76,20 +65,19 @@ class Predict:
 
     def _to_fields(self, example: Any, where: str) -> Any:
         """Returns the fields of an example that is a text, or several texts; others as they are."""
+        return self._named((*self._fields, *self._optional), example, where)
+
+    def _named(self, names: Sequence[str], example: Any, where: str) -> Any:
+        """Assigns the texts of an example to the fields `names`; returns an example that is no text as it is."""
         if not isinstance(example, str | tuple | list):
             return example
-        texts = (example,) if isinstance(example, str) else tuple(example)
+        texts = [example] if isinstance(example, str) else example
+        if self._tabs and len(texts) == 1:
+            texts = texts[0].split("\t", -1 if "choices" in names else len(names) - 1)
         try:
-            return self._from_text(texts)
+            return text_templates.from_texts(names, texts)
         except ValueError as error:
             raise UserError(f"{where} has {len(texts)} texts; expected {error}") from None
-
-    def _in_order(self, texts: tuple[str, ...]) -> dict[str, str]:
-        """Returns texts as the fields, in order. Raises ValueError if there are too many."""
-        names = (*self._fields, *self._optional)
-        if len(texts) > len(names):
-            raise ValueError(f"at most {len(names)}: {', '.join(names)}")
-        return dict(zip(names, texts, strict=False))
 
     @staticmethod
     def _converted(name: str, value: Any, where: str) -> Any:
@@ -257,14 +245,9 @@ class GenerateTarget(Predict):
                    for record, source in zip(self.records(examples, names), sources, strict=True)]
         return run.score_records(records, first=options.first).predictions
 
-    @staticmethod
-    def _template_fields(template: str, example: Any, name: str) -> Mapping[str, Any]:
-        if not isinstance(example, Mapping):
-            texts = (example,) if isinstance(example, str) else tuple(example)
-            try:
-                example = text_templates.from_texts(template, texts)
-            except ValueError as error:
-                raise UserError(f"{name} has {len(texts)} texts; expected {error}") from None
+    def _template_fields(self, template: str, example: Any, name: str) -> Mapping[str, Any]:
+        names = [field for field in text_templates.fields(template) if field in text_templates.INPUTS]
+        example = self._named(names, example, name)
         text_templates.require(template, example, name, "config.objective.template")
         return example
 

@@ -23,7 +23,6 @@ from lmrep.metrics import accuracy_metric
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.models.base import Model
 from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, Objective
-from lmrep.objectives.outputs import normalize_weights
 from lmrep.tasks import adversarial, linear_gain, networks, unseen
 from lmrep.tasks.adversarial import Config as Adversarial
 from lmrep.tasks.base import Outputs, Reads, Result, TaskDef, TextEncoder, figures, glue_submission, mean_by_example
@@ -138,9 +137,9 @@ def class_numbers(c: Classes, records: Sequence[Record]) -> np.ndarray:
     return np.array([numbers.get(record.fields.get("label"), -1) for record in records], np.int32)
 
 
-def prepare(keys: Keys, batch: Batch) -> Batch:
-    """Adds `weights` f32[b, n], which add to 1 over the units that have a label."""
-    return batch | {"weights": normalize_weights((batch["unit"] >= 0) & (batch["label"] >= 0))}
+def known(batch: Batch) -> Array:
+    """Tells which units have a label, bool[b, n]."""
+    return batch["label"] >= 0
 
 
 def loss(
@@ -171,7 +170,7 @@ def predict(
 def score(c: Classes, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
     """Predicts the most probable class of each text, by the mean of its windows' log probabilities. Of more than
     `WRITTEN` classes, a prediction has the probabilities of the most probable ones and of the right one."""
-    means = mean_by_example(np.stack(outputs.arrays["log_probabilities"]), units.example, len(records))
+    means = mean_by_example(np.stack(outputs["log_probabilities"]), units.example, len(records))
     probabilities = np.exp(means - np.logaddexp.reduce(means, -1, keepdims=True))
     chosen = [c.labels[i] for i in probabilities.argmax(-1)]
     gold = [record.fields.get("label") for record in records]
@@ -201,7 +200,7 @@ def show(prediction: dict[str, Any]) -> str:
     return f"{prediction['label']}\t{prediction['probabilities'][prediction['label']]:.1%}"
 
 
-_build = networks.builder("classification", lambda c: len(c.labels) or 2, prepare, loss, predict)
+_build = networks.builder("classification", lambda c: len(c.labels) or 2, known, loss, predict)
 
 
 def build(

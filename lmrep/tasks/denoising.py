@@ -130,6 +130,6 @@ def _with_sentinels(record: Record, encoder: TextEncoder, end: int) -> tuple[np.
 def score(outputs: Outputs) -> Result:
     """Measures the loss and the accuracy of the targets' tokens, given those before them; the prediction of an example
     is its loss."""
-    nll, correct = (np.concatenate(outputs.arrays[name]) for name in ("nll", "correct"))
+    nll, correct = (np.concatenate(outputs[name]) for name in ("nll", "correct"))
     return Result({"loss": float(nll.mean()), "lm_loss": float(nll.mean()), "lm_accuracy": float(correct.mean())},
-                  [{"loss": float(losses.mean())} for losses in outputs.arrays["nll"]])
+                  [{"loss": float(losses.mean())} for losses in outputs["nll"]])

@@ -1,6 +1,6 @@
 """A task on a mixture of data sets, which have their own prefixes and metrics (Raffel et al., 2019)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from lmrep.data.records import Record
 from lmrep.data.records.encoding import Units, take
 from lmrep.metrics import Metric, baseline_names
 from lmrep.metrics.tasks import TASK_METRICS
-from lmrep.tasks.base import Comparison, Outputs, Result, TaskDef
+from lmrep.tasks.base import Outputs, Result, TaskDef
 
 SCORE = "score"
 
@@ -26,31 +26,24 @@ def mixed(task: TaskDef, configs: Mapping[str, Any]) -> TaskDef:
       task: the task; its `templates` have `source_fields`.
       configs: source -> its config; records without a source have the run's config.
     """
-    def config_of(record: Record, base: Any) -> Any:
-        return config_of_source(configs, record.source, base)
+    def by_source(function: Callable | None) -> Callable | None:
+        """Returns a function (config, record, ...) of the task, called with the config of the record's source."""
+        return function and (lambda base, record, *others: function(
+            config_of_source(configs, record.source, base), record, *others))
 
     def resolve(base: Any, records: Sequence[Record]) -> Any:
         for source, numbers in _by_source(records).items():
             task.resolve(config_of_source(configs, source, base), [records[i] for i in numbers])
         return base
 
-    def check(base: Any, record: Record) -> None:
-        task.check(config_of(record, base), record)
-
-    def texts(base: Any, record: Record) -> Iterable[str]:
-        return task.templates.texts(config_of(record, base), record)
-
-    def compare(base: Any, record: Record, prediction: Mapping[str, Any]) -> Comparison:
-        return task.compare(config_of(record, base), record, prediction)
-
     def score(base: Any, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
         predictions: list = [None] * len(records)
         results = {}
         for source, numbers in _by_source(records).items():
             of_source = np.flatnonzero(np.isin(units.example, numbers))
-            arrays = {name: [values[i] for i in of_source] for name, values in outputs.arrays.items()}
+            arrays = {name: [values[i] for i in of_source] for name, values in outputs.items()}
             results[source] = task.score(config_of_source(configs, source, base), [records[i] for i in numbers],
-                                         take(units, of_source), Outputs(arrays))
+                                         take(units, of_source), arrays)
             for i, prediction in zip(numbers, results[source].predictions, strict=True):
                 predictions[i] = prediction
         return Result(_metrics(results, configs), predictions, sources=results)
@@ -70,10 +63,9 @@ def mixed(task: TaskDef, configs: Mapping[str, Any]) -> TaskDef:
             metrics[f"{source}/{name}"] = metric._replace(
                 title=f"{source}: {metric.title}", headline=name in config.metrics, perplexity=False, baseline=baseline)
     return task._replace(
-        objective=task.objective._replace(metrics=metrics), resolve=resolve, check=check,
-        compare=compare, score=score,
-        submission=task.submission and submission, best=SCORE, templates=task.templates._replace(
-            texts=task.templates.texts and texts))
+        objective=task.objective._replace(metrics=metrics), resolve=resolve, check=by_source(task.check),
+        compare=by_source(task.compare), score=score, submission=task.submission and submission, best=SCORE,
+        templates=task.templates._replace(texts=by_source(task.templates.texts)))
 
 
 def config_of_source(configs: Mapping[str, Any], source: str, base: Any) -> Any:

@@ -17,8 +17,7 @@ from lmrep.data.records import Record, values
 from lmrep.data.records.encoding import Units
 from lmrep.metrics import Metric, accuracy_metric, multilabel
 from lmrep.metrics.tasks import TASK_METRICS
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics
-from lmrep.objectives.outputs import normalize_weights
+from lmrep.objectives.base import Batch, Carry, Metrics
 from lmrep.tasks import networks, unseen
 from lmrep.tasks.base import Comparison, Outputs, Reads, Result, TaskDef, TextEncoder, figures, mean_by_example
 from lmrep.tasks.capability import Predict
@@ -63,11 +62,6 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
     return encoder.units(records, {"labels": labels})
 
 
-def prepare(keys: Keys, batch: Batch) -> Batch:
-    """Adds `weights` f32[b, n], which add to 1 over the units that have labels."""
-    return batch | {"weights": normalize_weights((batch["unit"] >= 0) & (batch["labels"] >= 0).all(-1))}
-
-
 def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, net: Network
 ) -> tuple[Array, tuple[Metrics, Carry]]:
@@ -84,7 +78,7 @@ def predict(params: Tree, batch: Batch, *, net: Network) -> dict[str, dict[str, 
 
 def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
     """Predicts the labels of each text whose probability, by the mean logit over windows, is above the threshold."""
-    y = mean_by_example(np.stack(outputs.arrays["logits"]).astype(np.float64), units.example, len(records))
+    y = mean_by_example(np.stack(outputs["logits"]).astype(np.float64), units.example, len(records))
     probabilities = np.exp(-np.logaddexp(0, -y))
     chosen = [[c.labels[i] for i in np.flatnonzero(row > c.threshold)] for row in probabilities]
     predictions: list[dict[str, Any]] = [
@@ -122,7 +116,8 @@ def shown(labels: Sequence[str]) -> str:
 
 
 DEFINITION = TaskDef(
-    networks.definition(Config, networks.builder("multilabel", lambda c: len(c.labels) or 1, prepare, loss, predict), {
+    networks.definition(Config, networks.builder(
+        "multilabel", lambda c: len(c.labels) or 1, lambda batch: (batch["labels"] >= 0).all(-1), loss, predict), {
         **{name: TASK_METRICS[name].metric for name in METRICS},
         "micro_f1": TASK_METRICS["micro_f1"].metric._replace(headline=True, baseline="constant_micro_f1"),
         "subset_accuracy": accuracy_metric("Texts with all labels right", baseline="constant_subset_accuracy"),

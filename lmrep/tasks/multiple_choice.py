@@ -14,8 +14,7 @@ from lmrep.data.formats.base import Field
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import EncodedUnit, Units
 from lmrep.metrics import accuracy_metric
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics
-from lmrep.objectives.outputs import normalize_weights
+from lmrep.objectives.base import Batch, Carry, Metrics
 from lmrep.tasks import networks
 from lmrep.tasks.base import Outputs, Reads, Result, TaskDef, TextEncoder, figures
 from lmrep.tasks.capability import Predict
@@ -57,13 +56,6 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
     return encoder.collect(units, np.repeat(np.arange(len(records)), k), columns), len(truncated)
 
 
-def prepare(keys: Keys, batch: Batch) -> Batch:
-    """Adds `target` i32[b], the right choice or -1, and `weights` f32[b], which add to 1 over the examples that have
-    a right choice."""
-    target = batch["label"][:, 0]
-    return batch | {"target": target, "weights": normalize_weights((batch["unit"][:, 0] >= 0) & (target >= 0))}
-
-
 def logits(
     params: Tree, batch: Batch, net: Network, key: Array | None = None, carry: Carry | None = None
 ) -> tuple[Array, Carry | None]:
@@ -77,7 +69,7 @@ def loss(
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """Computes the mean cross-entropy of the right choice."""
     y, carry = logits(params, batch, net, key, carry)
-    value, metrics = networks.cross_entropy(params, batch, net, y, batch["target"], ("units", "log_probability"))
+    value, metrics = networks.cross_entropy(params, batch, net, y, batch["label"][:, 0], ("units", "log_probability"))
     return value, (metrics, carry)
 
 
@@ -88,7 +80,7 @@ def predict(params: Tree, batch: Batch, *, net: Network) -> dict[str, dict[str, 
 
 def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
     """Predicts the most probable choice of each example, counted from 0."""
-    table = np.reshape(outputs.arrays["log_probability"], (len(records), -1)).astype(np.float64)
+    table = np.reshape(outputs["log_probability"], (len(records), -1)).astype(np.float64)
     chosen = table.argmax(-1).tolist()
     predictions: list[dict[str, Any]] = [
         {"choice": choice, "probabilities": np.exp(row[: len(record.fields["choices"])]).tolist()}
@@ -102,22 +94,17 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
     return Result(metrics, predictions, gold, chosen)
 
 
-def from_text(texts: tuple[str, ...]) -> dict[str, Any]:
-    """Returns the fields of an example, given the text and its choices, or one text with tabs between them."""
-    text, *choices = texts[0].split("\t") if len(texts) == 1 else texts
-    return {"text": text, "choices": choices} if choices else {"text": text}
-
-
 def show(prediction: dict[str, Any]) -> str:
     """Shows the number of the choice with its probability."""
     return f"{prediction['choice']}\t{prediction['probabilities'][prediction['choice']]:.1%}"
 
 
 DEFINITION = TaskDef(
-    networks.definition(Config, networks.builder("multiple_choice", lambda c: 1, prepare, loss, predict), {
+    networks.definition(Config, networks.builder(
+        "multiple_choice", lambda c: 1, lambda batch: batch["label"][:, 0] >= 0, loss, predict), {
         "accuracy": accuracy_metric("Accuracy", baseline="majority_accuracy"),
         "majority_accuracy": accuracy_metric("Accuracy of the most frequent position", headline=False),
-    }, (Predict("choose", "chooses between texts", ("text", "choices"), show, from_text=from_text),), teachable=True),
+    }, (Predict("choose", "chooses between texts", ("text", "choices"), show, tabs=True),), teachable=True),
     Reads(("text", "choices"), ("label",), grouped=True), encode=encode, score=score, best="accuracy",
     columns=lambda c: {"label": Field("bn", np.int32, "number of the right choice"),
                        "choice": Field("bn", np.int32, "1 for a choice, 0 where an example has fewer")},

@@ -29,11 +29,11 @@ from lmrep.objectives.base import (
     Carry,
     FrozenPart,
     FrozenParts,
-    Keys,
     Metrics,
     Objective,
     ObjectiveDef,
 )
+from lmrep.objectives.outputs import normalize_weights
 from lmrep.objectives.teaching import TEACHER
 from lmrep.objectives.uses import NetworkUse, Uses
 from lmrep.tasks import auxiliary, bcn, distillation, documents, frozen_features, heads, noise, ulmfit, word_features
@@ -211,15 +211,16 @@ def specs(net: Network) -> Tree:
 
 
 def objective(
-    net: Network, outputs: int, prepare: Callable[[Keys, Batch], Batch], loss: Callable[..., Any],
+    net: Network, outputs: int, known: Callable[[Batch], Array], loss: Callable[..., Any],
     predict: Callable[..., Any], *, vectors: int = 1, head: heads.Head | None = None
 ) -> Objective:
-    """Builds the objective of a task, with the parameters of the encoder, of the network above it, and of a head.
+    """Builds the objective of a task, with the parameters of the encoder, of the network above it, and of a head. Its
+    `prepare` adds `weights` float32 [...], which add to 1 over what has a target.
 
     Args:
       net: the result of `bind`.
       outputs: the number of outputs of the head.
-      prepare: `Objective.prepare`.
+      known: batch -> bool[...], the units, words or examples that have a target; columns are -1 where there is none.
       loss: `Objective.loss` with a further argument `net`, without the loss of the language model.
       predict: `Objective.predict` with a further argument `net`.
       vectors: the number of vectors that the head reads side by side.
@@ -237,7 +238,8 @@ def objective(
         name=net.name,
         specs={"encoder": net.model.specs, "objective": {net.name: head_specs | (
             {"network": network} if network else {})}},
-        prepare=prepare, loss=partial(loss, net=net), predict=partial(predict, net=net),
+        prepare=lambda keys, batch: batch | {"weights": normalize_weights(known(batch))},
+        loss=partial(loss, net=net), predict=partial(predict, net=net),
         frozen={part.name: part.specs for part in frozen if part is not None}, penalty=penalty,
         carry=lambda batch_size: Carry(shared=statistics.get(c.network, tuple)()),
         uses=Uses(Context(c.context), networks=(NetworkUse(net.model.sizes),)))
@@ -245,13 +247,13 @@ def objective(
 
 
 def builder(
-    name: str, outputs: Callable[[Any], int], prepare: Callable[[Keys, Batch], Batch], loss: Callable[..., Any],
+    name: str, outputs: Callable[[Any], int], known: Callable[[Batch], Array], loss: Callable[..., Any],
     predict: Callable[..., Any], *, vectors: int = 1
 ) -> Callable[..., Objective]:
     """Returns `ObjectiveDef.build` of task `name`, which calls `objective` with `outputs(config)` outputs. The other
     arguments are those of `objective`."""
     def build(c: Any, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
-        return objective(bind(c, model, name, frozen), outputs(c), prepare, loss, predict, vectors=vectors)
+        return objective(bind(c, model, name, frozen), outputs(c), known, loss, predict, vectors=vectors)
 
     return build
 

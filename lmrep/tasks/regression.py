@@ -18,8 +18,7 @@ from lmrep.data.records.encoding import Units
 from lmrep.data.records.values import short
 from lmrep.metrics import Metric
 from lmrep.metrics.tasks import TASK_METRICS
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics
-from lmrep.objectives.outputs import normalize_weights
+from lmrep.objectives.base import Batch, Carry, Metrics
 from lmrep.tasks import networks
 from lmrep.tasks.base import (
     Comparison,
@@ -65,18 +64,13 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
     return encoder.units(records, {"label": np.array([number(record) for record in records], np.float32)})
 
 
-def prepare(keys: Keys, batch: Batch) -> Batch:
-    """Adds `weights` f32[b, n], which add to 1 over the units that have a label, and sets missing labels to 0."""
-    known = (batch["unit"] >= 0) & jnp.isfinite(batch["label"])
-    return batch | {"weights": normalize_weights(known), "label": jnp.where(known, batch["label"], 0.0)}
-
-
 def loss(
     params: Tree, batch: Batch, key: Array | None, carry: Carry, *, net: Network
 ) -> tuple[Array, tuple[Metrics, Carry]]:
     """Computes the mean squared error."""
     y, carry = networks.outputs(params, batch, net, key, carry)
-    return (jnp.square(y[..., 0] - batch["label"]) * batch["weights"]).sum(), ({}, carry)
+    label = jnp.where(batch["weights"] > 0, batch["label"], 0.0)
+    return (jnp.square(y[..., 0] - label) * batch["weights"]).sum(), ({}, carry)
 
 
 def predict(params: Tree, batch: Batch, *, net: Network) -> dict[str, dict[str, Array]]:
@@ -86,7 +80,7 @@ def predict(params: Tree, batch: Batch, *, net: Network) -> dict[str, dict[str, 
 
 def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
     """Predicts a number for each text, the mean over its windows."""
-    values = mean_by_example(np.stack(outputs.arrays["value"]), units.example, len(records)).tolist()
+    values = mean_by_example(np.stack(outputs["value"]), units.example, len(records)).tolist()
     predictions: list[dict[str, Any]] = [{"value": value} for value in values]
     gold = [number(record) for record in records]
     if any(map(math.isnan, gold)):
@@ -112,7 +106,8 @@ def compare(c: Config, record: Record, prediction: Mapping[str, Any]) -> Compari
 
 
 DEFINITION = TaskDef(
-    networks.definition(Config, networks.builder("regression", lambda c: 1, prepare, loss, predict), {
+    networks.definition(Config, networks.builder(
+        "regression", lambda c: 1, lambda batch: (batch["unit"] >= 0) & jnp.isfinite(batch["label"]), loss, predict), {
         **{name: TASK_METRICS[name].metric._replace(headline=True) for name in METRICS},
         "mean_squared_error": Metric("Mean squared error", headline=True, baseline="variance"),
         "variance": Metric("Mean squared error of predicting the mean"),

@@ -26,8 +26,8 @@ from lmrep.data.records.encoding import Units
 from lmrep.metrics import Metric, accuracy_metric
 from lmrep.metrics import answers as qa
 from lmrep.models.base import Model
-from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, Objective
-from lmrep.objectives.outputs import normalize_weights, sums
+from lmrep.objectives.base import Batch, Carry, FrozenParts, Metrics, Objective
+from lmrep.objectives.outputs import sums
 from lmrep.tasks import answers, conditioned_ends, distillation, heads, networks
 from lmrep.tasks.base import Comparison, Outputs, Reads, Result, TaskDef
 from lmrep.tasks.capability import Predict
@@ -77,16 +77,11 @@ def check(c: Config, record: Record) -> None:
 def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
     """Builds the objective, which scores every token as the first and as the last one of the answer."""
     net = networks.bind(c, model, NAME, frozen)
-    objective = networks.objective(net, 2, prepare, loss, predict, head=HEAD)
+    objective = networks.objective(net, 2, lambda batch: batch["start"] >= 0, loss, predict, head=HEAD)
     if c.end == "conditioned":
         del objective.specs["objective"][NAME]["out"]
         objective.specs["objective"][NAME] |= conditioned_ends.specs(networks.output_width(net), model.head_style.init)
     return objective
-
-
-def prepare(keys: Keys, batch: Batch) -> Batch:
-    """Adds `weights` f32[b, n], which add to 1 over the units that have targets."""
-    return batch | {"weights": normalize_weights((batch["unit"] >= 0) & (batch["start"] >= 0))}
 
 
 def logits(params: Tree, batch: Batch, key: Array | None = None, *, net: Network) -> Array:
@@ -162,7 +157,7 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
     metrics, threshold = {}, c.threshold or 0.0
     if None not in gold:
         metrics, threshold = _metrics(c, gold, texts, odds)
-        metrics["loss"] = (float(np.mean(outputs.arrays["loss"], dtype=np.float64)) if c.end == "conditioned"
+        metrics["loss"] = (float(np.mean(outputs["loss"], dtype=np.float64)) if c.end == "conditioned"
                            else _mean_loss(units, outputs))
     predictions = []
     for i, (best, (start, end)) in enumerate(zip(spans, characters, strict=True)):
@@ -184,12 +179,12 @@ def _search(
 ) -> tuple[list[answers.Spans], list[tuple[int, int]], np.ndarray]:
     """Returns the n best spans of each question; the characters [start, end) of the best; and float64 [count], the
     score of no answer."""
-    conditioned, arrays = c.end == "conditioned", outputs.arrays
-    scores = [] if conditioned else [arrays["start"], arrays["end"]]
+    conditioned = c.end == "conditioned"
+    scores = [] if conditioned else [outputs["start"], outputs["end"]]
     details, null = units.details, units.columns["null"]
     ranges = np.stack([details["begin"], details["end"]], 1)
     shift = details["position"] - details["begin"]  # from a token of the context to its position in the unit
-    at_null = np.array(arrays["no_answer"] if conditioned else
+    at_null = np.array(outputs["no_answer"] if conditioned else
                        [sum(float(y[u][at]) for y in scores) for u, at in enumerate(null)], np.float64)
     firsts = np.searchsorted(units.example, np.arange(count + 1))
     spans, characters = [], []
@@ -198,7 +193,7 @@ def _search(
         offsets = details["offsets"][slice(*details["bounds"][context : context + 2])]
         windows, usable = ranges[members[0] : members[-1] + 1], offsets[:, 1] > offsets[:, 0]
         if conditioned:
-            first, start, end = (np.stack([arrays[name][u] for u in members])
+            first, start, end = (np.stack([outputs[name][u] for u in members])
                                  for name in ("start", "start_score", "end_score"))
             best = answers.of_starts(first - shift[members[0] : members[-1] + 1, None], start, end, windows, usable,
                                      c.n_best)
@@ -256,7 +251,7 @@ def _mean_loss(units: Units, outputs: Outputs) -> float:
     """Computes the mean loss of all units together."""
     total = 0.0
     for name in ("start", "end"):
-        scores, targets = outputs.arrays[name], units.columns[name]
+        scores, targets = outputs[name], units.columns[name]
         total += sum(float(np.logaddexp.reduce(y.astype(np.float64)) - y[targets[u]]) for u, y in enumerate(scores))
     return total / (2 * len(units.example))
 
@@ -296,11 +291,6 @@ def show(prediction: dict[str, Any]) -> str:
     return f"{prediction['answer'] or '(no answer)'}\t{prediction['probability']:.1%}"
 
 
-def from_text(texts: tuple[str, ...]) -> dict[str, str]:
-    """Returns the fields of an example, given a question and a context, or one text with a tab between them."""
-    return dict(zip(("question", "context"), texts[0].split("\t", 1) if len(texts) == 1 else texts, strict=False))
-
-
 def _f1(title: str, baseline: str = "", headline: bool = False) -> Metric:
     return Metric(title, "F1", True, ".2%", headline, baseline)
 
@@ -319,7 +309,7 @@ DEFINITION = TaskDef(
         "answer_f1_at_0": _f1("Answer F1 at threshold 0"),
         "always_empty_f1": _f1("Answer F1 of no answer to any question"),
         "threshold": Metric("No-answer threshold", "logits"),
-    }, (Predict("answer", "answers questions about a text", ("question", "context"), show, from_text=from_text),),
+    }, (Predict("answer", "answers questions about a text", ("question", "context"), show, tabs=True),),
         check=check_config, teachable=True),
     Reads(("question", "context"), ("answers",)), encode=answers.encode, score=score, best="answer_f1",
     columns=lambda c: {name: Field("bn", np.int32, f"position in the text of {what}") for name, what in (

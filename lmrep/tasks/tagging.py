@@ -24,8 +24,8 @@ from lmrep.layers import crf
 from lmrep.metrics import Metric, accuracy_metric
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.models.base import Model
-from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, Objective
-from lmrep.objectives.outputs import normalize_weights, sums
+from lmrep.objectives.base import Batch, Carry, FrozenParts, Metrics, Objective
+from lmrep.objectives.outputs import sums
 from lmrep.tasks import heads, networks, schemes, unseen
 from lmrep.tasks.base import Comparison, Outputs, Reads, Result, TaskDef, TextEncoder, figures
 from lmrep.tasks.capability import Tag
@@ -183,15 +183,11 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
 def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = MappingProxyType({})) -> Objective:
     """Builds the objective, which classifies words."""
     tags = len(c.labels) or 2
-    objective = networks.objective(networks.bind(c, model, "tagging", frozen), tags, prepare, loss, predict)
+    net = networks.bind(c, model, "tagging", frozen)
+    objective = networks.objective(net, tags, lambda batch: batch["tag"] >= 0, loss, predict)
     if has_crf(c):
         objective.specs["objective"]["tagging"]["crf"] = crf.specs(tags)
     return objective
-
-
-def prepare(keys: Keys, batch: Batch) -> Batch:
-    """Adds `weights` f32[b, t], which add to 1 over the words."""
-    return batch | {"weights": normalize_weights(batch["tag"] >= 0)}
 
 
 def logits(params: Tree, batch: Batch, net: Network, key: Array | None = None) -> Array:
@@ -252,11 +248,11 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
     """Predicts a tag for each word of each sentence, and measures all words."""
     def by_word(name: str, *shape: int) -> list[np.ndarray]:
         """Returns an output for each word, [words, *shape] for each sentence."""
-        values = [np.zeros((len(record.fields["words"]), *shape), outputs.arrays[name][0].dtype) for record in records]
+        values = [np.zeros((len(record.fields["words"]), *shape), outputs[name][0].dtype) for record in records]
         for unit, example in enumerate(units.example):
             word = units.columns["word"][units.offsets[unit]:units.offsets[unit + 1]]
             at = representatives(word, c.pieces)
-            values[example][word[at]] = outputs.arrays[name][unit][at]
+            values[example][word[at]] = outputs[name][unit][at]
         return values
 
     scores = by_word("log_probabilities", len(c.labels))

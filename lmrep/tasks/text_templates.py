@@ -58,11 +58,10 @@ def text(values: Mapping[str, Any], name: str) -> str:
     return value if isinstance(value, str) else " ".join(value)
 
 
-def from_texts(template: str, texts: Sequence[str]) -> dict[str, Any]:
-    """Assigns texts to the fields of a template, in order; choices take all that are left. Raises ValueError, which
-    says what was expected, if there are more texts than fields."""
-    names, values = [name for name in fields(template) if name in INPUTS], {}
-    rest = list(texts)
+def from_texts(names: Sequence[str], texts: Sequence[str]) -> dict[str, Any]:
+    """Assigns texts to fields, in order; choices take all that are left. Raises ValueError, which says what was
+    expected, if there are more texts than fields."""
+    values, rest = {}, list(texts)
     for name in names:
         if rest and name == "choices":
             values[name], rest = rest, []

@@ -295,15 +295,15 @@ def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) 
         return denoising.score(outputs)
     special = units.tokens[-1]  # every target ends with it
     generated = [[units.source.decode([*takewhile(lambda i: i != special, ids)]).strip() for ids in samples.tolist()]
-                 for samples in outputs.arrays["generated"]]
+                 for samples in outputs["generated"]]
     texts = [samples[0] for samples in generated]
     predictions: list[dict[str, Any]] = [
         {"text": samples[0], "score": scores[0]} | ({"texts": samples, "scores": scores} if len(samples) > 1 else {})
-        for samples, scores in zip(generated, (scores.tolist() for scores in outputs.arrays["score"]), strict=True)]
+        for samples, scores in zip(generated, (scores.tolist() for scores in outputs["score"]), strict=True)]
     if not units.columns["known"].all():
         return Result({}, predictions)
     gold = [gold_of(record, target(c, record), _scheme(c)) for record in records]
-    nll, correct = (np.concatenate(outputs.arrays[name]) for name in ("nll", "correct"))
+    nll, correct = (np.concatenate(outputs[name]) for name in ("nll", "correct"))
     metrics = {"loss": float(nll.mean()), "lm_loss": float(nll.mean()), "lm_accuracy": float(correct.mean())}
     if "accuracy" in c.metrics:
         metrics["majority_accuracy"] = max(Counter(example.text for example in gold).values()) / len(gold)

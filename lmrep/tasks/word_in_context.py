@@ -84,7 +84,7 @@ def renamed(example: Mapping[str, Any]) -> dict[str, Any]:
 
 DEFINITION = TaskDef(
     networks.definition(
-        Config, networks.builder("word_in_context", lambda c: len(c.labels) or 2, classification.prepare,
+        Config, networks.builder("word_in_context", lambda c: len(c.labels) or 2, classification.known,
                                  partial(classification.loss, logits=logits),
                                  partial(classification.predict, logits=logits), vectors=3),
         classification.MEASURED, (PredictWord(

@@ -30,8 +30,7 @@ from lmrep.data.records.word_senses import parse
 from lmrep.metrics import Metric
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.models.base import Model
-from lmrep.objectives.base import Batch, Carry, FrozenParts, Keys, Metrics, Objective
-from lmrep.objectives.outputs import normalize_weights
+from lmrep.objectives.base import Batch, Carry, FrozenParts, Metrics, Objective
 from lmrep.tasks import heads, networks, target_words, unseen
 from lmrep.tasks.base import Comparison, Outputs, Reads, Result, TaskDef, TextEncoder, figures
 from lmrep.tasks.capability import PredictWord
@@ -182,13 +181,13 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
                             "features=runs/bert after the colon")
     net, count = networks.bind(c, model, NAME, frozen), len(c.labels) or 2
     if c.network != NEAREST:
-        return networks.objective(net, count, prepare, loss, predict)
+        return networks.objective(net, count, known, loss, predict)
     if networks.specs(net):
         raise UserError("config.objective.network is nearest, which compares vectors that are not trained, and "
                         f"config.objective.features.layers is {c.features.layers}; set it to last, or a layer's "
                         "number, and leave characters and unknown words' vectors out")
     width = networks.output_width(net)
-    return networks.objective(net, count, prepare, nearest_loss, predict)._replace(
+    return networks.objective(net, count, known, nearest_loss, predict)._replace(
         specs={"encoder": model.specs, "objective": {NAME: {"scale": ParamSpec((), (), zeros)}}},
         carry=lambda batch_size: Carry(shared=means(count, width)))
 
@@ -199,9 +198,9 @@ def means(count: int, width: int) -> Tree:
     return {"sums": jnp.zeros((count, width)), "counts": jnp.zeros(count)}
 
 
-def prepare(keys: Keys, batch: Batch) -> Batch:
-    """Adds `weights` f32[b, n], which add to 1 over the words that have a right sense among their candidates."""
-    return batch | {"weights": normalize_weights((batch["unit"] >= 0) & (batch["right"] == 1).any(-1))}
+def known(batch: Batch) -> Array:
+    """Tells which words have a right sense among their candidates, bool[b, n]."""
+    return (batch["right"] == 1).any(-1)
 
 
 def word_vectors(params: Tree, batch: Batch, net: Network, key: Array | None = None) -> Array:
@@ -274,7 +273,7 @@ def predict(params: Tree, batch: Batch, *, net: Network) -> dict[str, dict[str, 
 
 def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
     """Predicts the most probable candidate of each word, and no answer for a word without candidates."""
-    table = np.stack(outputs.arrays["log_probabilities"]).astype(np.float64)
+    table = np.stack(outputs["log_probabilities"]).astype(np.float64)
     candidates = units.columns["candidates"]
     senses = [[c.labels[number] for number in numbers[numbers >= 0]] for numbers in candidates]
     predictions: list[dict[str, Any]] = [

@@ -14,8 +14,7 @@ from lmrep.core.params import Array, Tree
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import Units
 from lmrep.metrics import accuracy_metric
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics
-from lmrep.objectives.outputs import normalize_weights
+from lmrep.objectives.base import Batch, Carry, Metrics
 from lmrep.tasks import networks
 from lmrep.tasks.base import Outputs, Reads, Result, TaskDef, TextEncoder, figures
 from lmrep.tasks.capability import Predict
@@ -37,9 +36,9 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
     return encoder.collect(units, np.array(owners) // 2), len(long)
 
 
-def prepare(keys: Keys, batch: Batch) -> Batch:
-    """With `weights` f32[b], which add to 1 over the pairs."""
-    return batch | {"weights": normalize_weights(batch["unit"][:, 0] >= 0)}
+def known(batch: Batch) -> Array:
+    """The pairs, bool[b]: each is the other's target."""
+    return batch["unit"][:, 0] >= 0
 
 
 def vectors(
@@ -67,7 +66,7 @@ def predict(params: Tree, batch: Batch, *, net: Network) -> dict[str, dict[str, 
 
 def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
     """The cosine of each pair, and how often the nearest of all second texts is the right one."""
-    x = np.reshape(outputs.arrays["vector"], (len(records), 2, -1)).astype(np.float64)
+    x = np.reshape(outputs["vector"], (len(records), 2, -1)).astype(np.float64)
     scores = x[:, 0] @ x[:, 1].T
     predictions: list[dict[str, Any]] = [{"similarity": float(value)} for value in scores.diagonal()]
     gold, chosen = list(range(len(records))), scores.argmax(-1).tolist()
@@ -82,7 +81,7 @@ def show(prediction: Mapping[str, Any]) -> str:
 
 DEFINITION = TaskDef(
     networks.definition(
-        Config, networks.builder("similarity", lambda c: c.width, prepare, loss, predict),
+        Config, networks.builder("similarity", lambda c: c.width, known, loss, predict),
         {"accuracy": accuracy_metric("Texts whose nearest text is the right one")},
         (Predict("compare_texts", "measures how similar two texts are", ("text", "text2"), show),)),
     Reads(("text", "text2"), (), grouped=True), encode=encode, score=score, best="accuracy")

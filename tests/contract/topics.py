@@ -18,8 +18,8 @@ from lmrep.data.records import Record
 from lmrep.data.records.encoding import Units
 from lmrep.metrics import Metric
 from lmrep.metrics.tasks import TaskMetric
-from lmrep.objectives.base import Batch, Carry, Keys, Metrics, Names
-from lmrep.objectives.outputs import normalize_weights, sums
+from lmrep.objectives.base import Batch, Carry, Metrics, Names
+from lmrep.objectives.outputs import sums
 from lmrep.tasks import networks
 from lmrep.tasks.base import Outputs, Reads, Result, TaskDef, TextEncoder, mean_by_example
 from lmrep.tasks.capability import Predict
@@ -62,9 +62,9 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
     return encoder.units(records, {"topics": np.array(labels, np.int32)})
 
 
-def prepare(keys: Keys, batch: Batch) -> Batch:
-    """With `weights` f32[b, n], which add to 1 over the units that have labels."""
-    return batch | {"weights": normalize_weights((batch["unit"] >= 0) & (batch["topics"] >= 0).all(-1))}
+def known(batch: Batch) -> Array:
+    """The units that have labels, bool[b, n]."""
+    return (batch["topics"] >= 0).all(-1)
 
 
 def loss(
@@ -84,7 +84,7 @@ def predict(params: Tree, batch: Batch, *, net: Network) -> dict[str, dict[str, 
 
 def score(c: Config, records: Sequence[Record], units: Units, outputs: Outputs) -> Result:
     """The probability of each topic, and the topics that are more probable than not."""
-    p = mean_by_example(np.stack(outputs.arrays["probabilities"]), units.example, len(records))
+    p = mean_by_example(np.stack(outputs["probabilities"]), units.example, len(records))
     predictions: list[dict[str, Any]] = [
         {"topics": [topic for topic, value in zip(c.topics, row, strict=True) if value > 0.5],
          "probabilities": dict(zip(c.topics, map(float, row), strict=True))} for row in p]
@@ -124,7 +124,7 @@ class NameTopics(Predict):
 
 
 DEFINITION = TaskDef(
-    networks.definition(Config, networks.builder("topics", lambda c: len(c.topics) or 2, prepare, loss, predict), {
+    networks.definition(Config, networks.builder("topics", lambda c: len(c.topics) or 2, known, loss, predict), {
         "micro_f1": METRIC.metric, "exact": Metric("Texts without error", "accuracy", True, ".2%"),
     }, (NameTopics("name_topics", "names the topics of texts", ("text",),
                    lambda prediction: " ".join(prediction["topics"]) or "none"),)),

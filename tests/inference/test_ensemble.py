@@ -10,7 +10,6 @@ import lmrep
 from lmrep.core.errors import UserError
 from lmrep.data.records.encoding import Units
 from lmrep.inference import ensemble
-from lmrep.tasks.base import Outputs
 from tests import runs, small
 
 
@@ -21,31 +20,31 @@ def units(*example):
 
 def test_windows_are_averaged_first_and_probabilities_then():
     """The first run reads the second record in two windows."""
-    one = Outputs({"log_probabilities": [*np.log([[0.9, 0.1], [0.2, 0.8], [0.8, 0.2]])]})
-    other = Outputs({"log_probabilities": [*np.log([[0.5, 0.5], [0.7, 0.3]])]})
+    one = {"log_probabilities": [*np.log([[0.9, 0.1], [0.2, 0.8], [0.8, 0.2]])]}
+    other = {"log_probabilities": [*np.log([[0.5, 0.5], [0.7, 0.3]])]}
     found, outputs = ensemble.averaged([(units(0, 1, 1), one), (units(0, 1), other)], 2, "classification")
     assert found.example.tolist() == [0, 1]
-    np.testing.assert_allclose(np.exp(outputs.arrays["log_probabilities"]), [[0.7, 0.3], [0.6, 0.4]])
+    np.testing.assert_allclose(np.exp(outputs["log_probabilities"]), [[0.7, 0.3], [0.6, 0.4]])
 
 
 def test_labels_of_a_text_are_averaged_as_probabilities_and_numbers_as_they_are():
-    parts = [(units(0), Outputs({"logits": [np.log([p / (1 - p)])], "value": [np.float32(p)]})) for p in (0.2, 0.6)]
-    arrays = ensemble.averaged(parts, 1, "multilabel")[1].arrays
+    parts = [(units(0), {"logits": [np.log([p / (1 - p)])], "value": [np.float32(p)]}) for p in (0.2, 0.6)]
+    arrays = ensemble.averaged(parts, 1, "multilabel")[1]
     assert arrays["logits"][0] == pytest.approx(np.log(0.4 / 0.6)) and arrays["value"][0] == pytest.approx(0.4)
 
 
 def test_certain_predictions_stay_finite():
     """In float64, 1 - sigmoid(40) and exp(-800) are 0."""
-    parts = [(units(0), Outputs({"logits": [np.array([y, -y])], "log_probabilities": [np.array([0.0, -20 * y])]}))
+    parts = [(units(0), {"logits": [np.array([y, -y])], "log_probabilities": [np.array([0.0, -20 * y])]})
              for y in (40.0, 50.0)]
-    arrays = ensemble.averaged(parts, 1, "multilabel")[1].arrays
+    arrays = ensemble.averaged(parts, 1, "multilabel")[1]
     np.testing.assert_allclose(arrays["logits"][0], [40 + np.log(2), -40 - np.log(2)], atol=1e-4)
     np.testing.assert_allclose(arrays["log_probabilities"][0], [0, -800 - np.log(2)], atol=1e-4)
 
 
 def test_predictions_of_words_are_refused():
     with pytest.raises(UserError, match="whole texts, and task 'tagging'"):
-        ensemble.averaged([(units(0), Outputs({"log_probabilities": [np.zeros((3, 2))]}))] * 2, 1, "tagging")
+        ensemble.averaged([(units(0), {"log_probabilities": [np.zeros((3, 2))]})] * 2, 1, "tagging")
 
 
 @pytest.fixture(scope="module")

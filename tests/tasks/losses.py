@@ -12,7 +12,7 @@ from tests.tasks.examples import build, result, right
 
 
 def outputs(name):
-    return result(name)[1].arrays
+    return result(name)[1]
 
 
 def fields(name):
@@ -72,7 +72,7 @@ def senses(name):
 
 def spans(name):
     """The mean of the cross-entropies of start and end, over the positions of the unit itself."""
-    targets = right(build(name)).arrays
+    targets = right(build(name))
     return np.mean([np.log(np.exp(y).sum()) - y[target.argmax()] for side in ("start", "end")
                     for y, target in zip(outputs(name)[side], targets[side], strict=True)]), None
 
@@ -83,7 +83,7 @@ def conditioned(name):
     task = build(name)
     head, losses = task.params["objective"]["span_extraction"], []
     batch = task.examples().gather(np.arange(len(task.records)))
-    targets = right(task).arrays
+    targets = right(task)
     first, last = (np.array([each.argmax() for each in targets[side]]) for side in ("start", "end"))
 
     @jax.jit

@@ -6,7 +6,7 @@ from lmrep.data import tokenizers
 from lmrep.data.records import Record
 from lmrep.data.records.encoding import input_layout
 from lmrep.tasks.answers import encode
-from lmrep.tasks.base import Format, Outputs, TextEncoder
+from lmrep.tasks.base import Format, TextEncoder
 from lmrep.tasks.span_extraction import Config
 
 NAMES = ("Zoë", "Ada", "Kurt", "Emmy", "Alan", "Grace", "Çelik", "Noor")
@@ -51,4 +51,4 @@ def outputs_of(units, seed=0, **changes):
     for name, values in changes.items():
         for (unit, position), value in values.items():
             arrays[name][unit][position] = value
-    return Outputs(arrays)
+    return arrays

@@ -93,11 +93,11 @@ def test_templates_read_lists_answers_and_choices():
 
 
 def test_texts_fill_a_template_in_order():
-    assert from_texts("q: {question} c: {context}", ["a", "b c"]) == {"question": "a", "context": "b c"}
-    assert from_texts("{words}", ["a b"]) == {"words": ["a", "b"]}
-    assert from_texts("{text} {choices}", ["a", "b", "c"]) == {"text": "a", "choices": ["b", "c"]}
+    assert from_texts(("question", "context"), ["a", "b c"]) == {"question": "a", "context": "b c"}
+    assert from_texts(("words",), ["a b"]) == {"words": ["a", "b"]}
+    assert from_texts(("text", "choices"), ["a", "b", "c"]) == {"text": "a", "choices": ["b", "c"]}
     with pytest.raises(ValueError, match="at most 1: text"):
-        from_texts("{text} {text}", ["a", "b"])
+        from_texts(("text",), ["a", "b"])
 
 
 def test_tags_in_texts_are_measured_as_those_of_a_tagger():

@@ -146,7 +146,7 @@ def test_training_moves_the_statistics_and_predictions_read_them():
 def test_predictions_do_not_depend_on_the_batch():
     tiny = Tiny("classification", RECORDS, **FIELDS)
     tiny.params["shared"] = jax.tree.map(lambda x: x + 0.5, tiny.objective.carry(1).shared)
-    each, together = (tiny.outputs(tiny.examples(), size).arrays["log_probabilities"] for size in (1, 3))
+    each, together = (tiny.outputs(tiny.examples(), size)["log_probabilities"] for size in (1, 3))
     np.testing.assert_allclose(each, together, rtol=1e-5, atol=1e-6)
 
 

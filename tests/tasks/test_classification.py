@@ -20,7 +20,6 @@ from lmrep.interop import init_from
 from lmrep.layers.attention import AttentionMask
 from lmrep.models.base import Inputs
 from lmrep.tasks import classification
-from lmrep.tasks.base import Outputs
 from tests.tasks import tiny
 
 CLASSES = ("neg", "pos", "zero")
@@ -65,7 +64,7 @@ def test_a_validation_label_that_training_lacks_is_an_error_that_is_counted(tmp_
     assert prepared.experiment.objective["labels"] == ("neg", "pos", "zero")
     [message] = [each for each in caplog.messages if "poz" in each]
     assert "dev.jsonl, line 3: the label is 'poz'" in message and "'pos'" in message and "1 of 3" in message
-    outputs = Outputs({"log_probabilities": list(np.log(np.tile([0.2, 0.7, 0.1], (3, 1))))})
+    outputs = {"log_probabilities": list(np.log(np.tile([0.2, 0.7, 0.1], (3, 1))))}
     metrics = classification.score(experiments.resolve_stages(prepared.experiment)[0].objective,
                                    prepared.records["validation"], prepared.splits["validation"].units, outputs).metrics
     gold = [each["label"] for each in records[:2]]
@@ -119,7 +118,7 @@ def test_the_loss_of_each_example_is_multiplied_by_the_weight_of_its_class(task)
     weighted = tiny.Tiny("classification", examples(21), class_weights=weights)
     store = task.examples()
     batch = store.gather(np.r_[np.arange(21), -1], store.batch_length(np.arange(21)))
-    logs = np.stack(task.outputs(store).arrays["log_probabilities"])
+    logs = np.stack(task.outputs(store)["log_probabilities"])
     labels = [CLASSES.index(record.fields["label"]) for record in task.records]
     losses = -logs[np.arange(21), labels]
     np.testing.assert_allclose(task.loss(batch)[0], losses.mean(), rtol=1e-5)
@@ -195,7 +194,7 @@ def test_windows_cover_every_token_and_the_label_is_that_of_their_mean(long):
             assert parts[-1][longer][-1] == (first, second)[longer][-1]
             kept = (second, first)[longer][: max(3, 6 - max(len(first), len(second)))]
             assert all(part[not longer] == kept for part in parts)
-    logs, result = np.stack(task.outputs(task.examples()).arrays["log_probabilities"]), task.score()
+    logs, result = np.stack(task.outputs(task.examples())["log_probabilities"]), task.score()
     for i, prediction in enumerate(result.predictions):
         mean = np.exp(logs[units.example == i].mean(0))
         np.testing.assert_allclose(list(prediction["probabilities"].values()), mean / mean.sum(), rtol=1e-4)
@@ -242,7 +241,7 @@ def test_predictions_have_the_most_probable_of_many_classes_and_the_own_one():
     labels = tuple(f"class{i}" for i in range(30))
     task = tiny.Tiny("classification", [{"text": "cat", "label": label} for label in labels])
     logs = [np.log(np.arange(1, 31) / 465)] * 30
-    result = task.task.score(task.config, task.records, task.encode()[0], Outputs({"log_probabilities": logs}))
+    result = task.task.score(task.config, task.records, task.encode()[0], {"log_probabilities": logs})
     best = [label for _, label in sorted(zip(logs[0], task.config.labels, strict=True), reverse=True)][:10]
     assert result.metrics["loss"] == pytest.approx(-np.mean(logs[0]))
     for record, prediction in zip(task.records, result.predictions, strict=True):
@@ -251,7 +250,7 @@ def test_predictions_have_the_most_probable_of_many_classes_and_the_own_one():
         number = task.config.labels.index(own)
         assert task.task.compare(task.config, record, prediction).loss == pytest.approx(-logs[0][number])
     unlabelled = [record._replace(fields={"text": "cat"}) for record in task.records]
-    result = task.task.score(task.config, unlabelled, task.encode()[0], Outputs({"log_probabilities": logs}))
+    result = task.task.score(task.config, unlabelled, task.encode()[0], {"log_probabilities": logs})
     assert all(list(prediction["probabilities"]) == best for prediction in result.predictions)
 
 
@@ -260,7 +259,7 @@ def scored(labels, chosen, **fields):
     task = tiny.Tiny("classification", [{"text": "cat", "label": label} for label in labels], **fields)
     own, (units, _) = task.config.labels, task.encode()
     logs = [np.log(np.where(np.array(own) == label, 0.9, 0.1)) for label in chosen]
-    return task.task.score(task.config, task.records, units, Outputs({"log_probabilities": logs})).metrics
+    return task.task.score(task.config, task.records, units, {"log_probabilities": logs}).metrics
 
 
 def test_f1_is_that_of_the_positive_class():
@@ -296,7 +295,7 @@ def by_hand(task, i, position):
     ("lstm", {"context": "left"}, -1)])
 def test_the_head_reads_the_first_position_or_the_last_of_a_left_context(model, fields, position):
     task = tiny.Tiny("classification", examples(4), model=model, **fields)
-    found = task.outputs(task.examples(), 4).arrays["log_probabilities"]
+    found = task.outputs(task.examples(), 4)["log_probabilities"]
     for i in range(4):
         np.testing.assert_allclose(found[i], by_hand(task, i, position), rtol=1e-4, atol=1e-5)
 

@@ -58,7 +58,7 @@ def scores(task, record):
     alone = task.examples([record])
     batch = alone.gather(np.array([0]))
     assert batch["tokens"].shape[1] == len(record.fields["choices"])
-    return np.array(task.outputs(alone).arrays["log_probability"])
+    return np.array(task.outputs(alone)["log_probability"])
 
 
 def test_predictions_are_those_of_each_example_by_itself(task):

@@ -45,7 +45,7 @@ def test_the_number_of_a_long_text_is_the_mean_of_its_windows(task):
     long = tiny.Tiny("regression", records, length=8, form={"long": "windows", "stride": 3})
     units, count = long.encode()
     assert count == 1 and units.example.tolist() == [0, 0, 0, 1]
-    value = np.concatenate(long.outputs(long.examples()).arrays["value"], axis=None)
+    value = np.concatenate(long.outputs(long.examples())["value"], axis=None)
     found = [prediction["value"] for prediction in long.score().predictions]
     np.testing.assert_allclose(found, [value[:3].mean(), value[3]], rtol=1e-6)
 

@@ -15,7 +15,6 @@ from lmrep.experiment import config as experiments
 from lmrep.experiment import task_data
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.tasks import TASKS
-from lmrep.tasks.base import Outputs
 from lmrep.tasks.mixture import mixed
 from tests import small
 from tests.tasks import tiny
@@ -184,8 +183,8 @@ def test_a_mixture_is_scored_by_each_source_and_their_mean():
     texts = Source(np.zeros(5, np.int32), np.arange(6), lambda ids: words[ids[0]])
     units = Units(np.full(5, 9), np.zeros(5, np.int8), np.arange(6), np.arange(5), {
         "known": np.ones(5, int), "generated": np.ones(5, int)}, source=texts)
-    outputs = Outputs({"generated": [np.array([[i, 9]]) for i in range(5)], "score": [np.zeros(1)] * 5,
-                       "nll": [np.full(1, float(i)) for i in range(5)], "correct": [np.ones(1)] * 5})
+    outputs = {"generated": [np.array([[i, 9]]) for i in range(5)], "score": [np.zeros(1)] * 5,
+                       "nll": [np.full(1, float(i)) for i in range(5)], "correct": [np.ones(1)] * 5}
     found = mixed(task, configs).score(configs["copy"], own, units, outputs)
     assert [each["text"] for each in found.predictions] == words
     chrf = TASK_METRICS["chrf"].function(["cat dog", "bird"], ["cat dog", "fish"])

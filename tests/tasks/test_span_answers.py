@@ -141,8 +141,8 @@ def graded(n=60, answerable=0.6, seed=0):
     outputs = outputs_of(units, seed)
     for u in range(n):
         for name in ("start", "end"):
-            outputs.arrays[name][u][units.columns[name][u]] += draw.normal(3, 2)
-            outputs.arrays[name][u][0] += 2.5
+            outputs[name][u][units.columns[name][u]] += draw.normal(3, 2)
+            outputs[name][u][0] += 2.5
     return records, units, outputs
 
 

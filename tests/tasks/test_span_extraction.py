@@ -181,7 +181,7 @@ def test_a_teacher_gives_the_mean_divergence_of_start_and_end():
 
     found = []
     for name in ("start", "end"):
-        for ours, other in zip(outputs[0].arrays[name], outputs[1].arrays[name], strict=True):
+        for ours, other in zip(outputs[0][name], outputs[1][name], strict=True):
             q, p = distribution(ours.astype(np.float64)), distribution(other.astype(np.float64))
             found.append(4 * (p * np.log(p / q)).sum())
     assert examples.examples == 2 and np.mean(found) > 1e-3

@@ -13,7 +13,6 @@ from lmrep.metrics import baseline
 from lmrep.metrics.tasks import TASK_METRICS
 from lmrep.tasks import networks, tagging
 from lmrep.tasks import words as task_words
-from lmrep.tasks.base import Outputs
 from tests import runs, small
 from tests.tasks import tiny
 from tests.tasks.tags import encoder, record, resolved, sentences, write
@@ -46,13 +45,13 @@ def test_a_tag_that_only_held_out_data_has_is_an_error_wherever_it_is(network, c
                "log_likelihood": np.split(rows[:, 1], units.offsets[1:-1])}
     own = {name: [*values[:2]] for name, values in outputs.items()}
     short = units._replace(example=units.example[:2], offsets=units.offsets[:3])
-    metrics = tagging.score(c, held_out[:2], short, Outputs(own)).metrics
+    metrics = tagging.score(c, held_out[:2], short, own).metrics
     assert metrics["token_accuracy"] == pytest.approx(3 / 5)
     assert metrics["entity_recall"] == pytest.approx(3 / 4)
     expected = -np.log([0.7, 0.7]) if network == "crf" else -np.log([0.7, 0.7, 0.7, 0.2])
     assert metrics["loss"] == pytest.approx(expected.mean())
     first = units._replace(example=units.example[:1], offsets=units.offsets[:2])
-    alone = tagging.score(c, held_out[:1], first, Outputs({name: values[:1] for name, values in outputs.items()}))
+    alone = tagging.score(c, held_out[:1], first, {name: values[:1] for name, values in outputs.items()})
     assert alone.metrics["loss"] == pytest.approx(-np.log(0.7))  # of the two known tags, by their own probabilities
 
 
@@ -64,7 +63,7 @@ def test_an_entity_that_begins_with_i_counts_for_conlleval_and_not_in_strict_mod
     rows = np.log(np.full((len(units.tokens), 3), 0.05))
     rows[units.columns["word"] == 0, 0] = np.log(0.9)
     rows[units.columns["word"] == 1] = np.log([0.1, 0.4, 0.5])
-    result = tagging.score(c, [sentence], units, Outputs({"log_probabilities": [rows]}))
+    result = tagging.score(c, [sentence], units, {"log_probabilities": [rows]})
     assert (result.metrics["entity_f1"], result.metrics["conll_f1"]) == (strict, lenient)
 
 
@@ -73,7 +72,7 @@ def test_plain_tags_have_their_accuracy_and_that_of_the_most_frequent_one():
     c = resolved([sentence])
     units, _ = tagging.encode(c, [sentence], encoder())
     rows = np.log(np.tile([0.2, 0.8], (len(units.tokens), 1)))
-    result = tagging.score(c, [sentence], units, Outputs({"log_probabilities": [rows]}))
+    result = tagging.score(c, [sentence], units, {"log_probabilities": [rows]})
     assert result.predictions == [{"tags": ["VERB"] * 4, "probabilities": [pytest.approx(0.8)] * 4}]
     assert result.metrics == pytest.approx(
         {"loss": -np.log([0.2, 0.2, 0.2, 0.8]).mean(), "token_accuracy": 0.25, "majority_accuracy": 0.75})
@@ -85,7 +84,7 @@ def test_entities_are_compared_with_those_of_the_most_frequent_tag(tags, expecte
     c = resolved([sentence])
     units, _ = tagging.encode(c, [sentence], encoder())
     rows = np.log(np.tile([0.8, 0.2], (len(units.tokens), 1)))  # all O
-    metrics = tagging.score(c, [sentence], units, Outputs({"log_probabilities": [rows]})).metrics
+    metrics = tagging.score(c, [sentence], units, {"log_probabilities": [rows]}).metrics
     metric = tagging.DEFINITION.objective.metrics["entity_f1"]
     assert metrics["entity_f1"] == 0 and baseline(metric, metrics.get) == pytest.approx(expected)
 

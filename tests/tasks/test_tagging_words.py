@@ -11,7 +11,6 @@ import tokenizers as library
 from lmrep.data.records import Record
 from lmrep.tasks import tagging
 from lmrep.tasks import words as task_words
-from lmrep.tasks.base import Outputs
 from tests.tasks.tags import SENTENCE, encoder, record, resolved
 
 # Words as tokens
@@ -108,7 +107,7 @@ def test_words_beyond_the_length_are_scored():
             label = c.labels.index(sentence.fields["tags"][word]) if 0 <= word < 8 else 0
             rows.append(np.log(np.where(np.arange(3) == label, 0.98, 0.01)))
         outputs.append(np.array(rows))
-    result = tagging.score(c, [sentence], units, Outputs({"log_probabilities": outputs}))
+    result = tagging.score(c, [sentence], units, {"log_probabilities": outputs})
     assert len(result.predictions[0]["tags"]) == len(result.predictions[0]["probabilities"]) == 32
     assert result.metrics["token_accuracy"] == pytest.approx((8 + 12) / 32)
     assert result.metrics["entity_recall"] == pytest.approx(4 / 16)

@@ -39,7 +39,7 @@ def batch_of(task):
     ("awd_lstm", "concat"), ("awd_lstm", "position"), ("lstm", "max"), ("lstm", "mean")]))
 def test_texts_in_chunks_have_the_predictions_of_texts_read_at_once(model, pooling):
     whole, chunked = (made(model, pooling=pooling, chunks=Chunks(size)).outputs for size in (0, 3))
-    found, expected = (outputs(made(model, pooling=pooling).examples()).arrays["log_probabilities"]
+    found, expected = (outputs(made(model, pooling=pooling).examples())["log_probabilities"]
                        for outputs in (chunked, whole))
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 

@@ -95,7 +95,7 @@ def test_the_head_reads_the_pair_and_the_means_of_the_words():
         np.testing.assert_allclose([y[0][i], y[1][i]], [x[i, first], x[i, second]], rtol=1e-6)
     head = task.params["objective"]["word_in_context"]["out"]
     logits = np.concatenate([x[:, 0], *y], -1) @ head["kernel"] + head["bias"]
-    found = np.stack(task.outputs(task.examples()).arrays["log_probabilities"])
+    found = np.stack(task.outputs(task.examples())["log_probabilities"])
     np.testing.assert_allclose(found, logits - np.logaddexp.reduce(logits, -1, keepdims=True), rtol=1e-4, atol=1e-5)
 
 

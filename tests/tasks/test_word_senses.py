@@ -59,7 +59,7 @@ def test_the_loss_is_that_of_the_right_senses_together_among_the_candidates():
     unknown = tiny.as_records([example("tree", 0, "tree", "N", "tree.plant"), example("dog", 0, "dog", "N", "dog.new"),
                                {"text": "dog", "span": [0, 3], "lemma": "dog"}])
     store = task.examples([*task.records, *unknown])
-    found = np.stack(task.outputs(store).arrays["log_probabilities"])
+    found = np.stack(task.outputs(store)["log_probabilities"])
     candidates, right = store.units.columns["candidates"], store.units.columns["right"] == 1
     own = found[: len(ROWS)]
     np.testing.assert_allclose(np.exp(own).sum(-1), 1, rtol=1e-5)
