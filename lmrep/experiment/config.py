@@ -285,6 +285,9 @@ def _check_stage(experiment: Experiment, stage: StagePlan, network: Model) -> No
     if stage.batch_size % stage.microbatches:
         raise UserError(f"batch_size is {stage.batch_size}, which {stage.microbatches} microbatches do not divide")
     objective = ALL_OBJECTIVES[stage.objective_name]
+    if objective.compares and stage.microbatches > 1:
+        raise UserError(f"microbatches is {stage.microbatches}, and objective {stage.objective_name!r} compares the "
+                        "examples of a batch with each other, which microbatches keep apart; set it to 1")
     with faults_of(described("objective", stage.objective_name, objective.config), objective.config):
         objective.check(stage.objective)
     conditions_on = objective.conditions_on(stage.objective)

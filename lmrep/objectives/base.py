@@ -186,3 +186,4 @@ class ObjectiveDef(NamedTuple):
     # the parts among these that only the loss reads, from the same tokens as the network: they must have been trained
     # with the tokens of this run's tokenizer, and predictions do not need them
     teachers: tuple[str, ...] = ()
+    compares: bool = False  # whether `loss` compares examples with each other, which microbatches would keep apart

@@ -260,12 +260,12 @@ def builder(
 
 def definition(
     config: type, build: Callable[..., Objective], metrics: Mapping[str, Metric], capabilities: Sequence[Capability],
-    *, check: Callable[[Any], None] = lambda c: None, teachable: bool = False,
+    *, check: Callable[[Any], None] = lambda c: None, teachable: bool = False, compares: bool = False,
 ) -> ObjectiveDef:
     """Returns the row of the objective of a task whose config inherits `TaskConfig`.
 
     Args:
-      config, build, metrics, capabilities, check: fields of `ObjectiveDef`.
+      config, build, metrics, capabilities, check, compares: fields of `ObjectiveDef`.
       teachable: whether the loss may follow a teacher (`cross_entropy`).
     """
     def check_config(c: Any) -> None:
@@ -278,7 +278,7 @@ def definition(
              **(distillation.METRICS if teachable else {})}
     return ObjectiveDef(
         config, build, {**added, **metrics}, check=check_config, conditions_on=lambda c: Context(c.context),
-        parts=parts, teachers=(TEACHER,) if teachable else (), capabilities=tuple(capabilities))
+        parts=parts, teachers=(TEACHER,) if teachable else (), capabilities=tuple(capabilities), compares=compares)
 
 
 def network_params(params: Tree, net: Network) -> Tree:

@@ -83,5 +83,6 @@ DEFINITION = TaskDef(
     networks.definition(
         Config, networks.builder("similarity", lambda c: c.width, known, loss, predict),
         {"accuracy": accuracy_metric("Texts whose nearest text is the right one")},
-        (Predict("compare_texts", "measures how similar two texts are", ("text", "text2"), show),)),
+        (Predict("compare_texts", "measures how similar two texts are", ("text", "text2"), show),),
+        compares=True),
     Reads(("text", "text2"), (), grouped=True), encode=encode, score=score, best="accuracy")

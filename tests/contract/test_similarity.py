@@ -15,6 +15,7 @@ from lmrep.core.errors import UserError
 from lmrep.core.params import flatten
 from lmrep.data.formats.base import Field
 from lmrep.experiment.build import objective as build_objective
+from lmrep.experiment.config import parse
 from lmrep.experiment.contracts import checked_task
 from lmrep.tasks import TASKS
 from lmrep.tasks.base import Reads
@@ -133,6 +134,12 @@ def test_predictions_are_of_units_or_tokens(change, problem, monkeypatch):
     with pytest.raises(UserError) as refused:
         jax.eval_shape(objective.predict, task.params, task.examples().gather(np.arange(2), 32))
     assert f"task 'similarity' ({similarity.__file__})" in str(refused.value) and problem in str(refused.value)
+
+
+def test_microbatches_that_would_keep_pairs_apart_are_refused(tmp_path):
+    config = tiny.config("similarity", tmp_path / "pairs.jsonl", microbatches=2)
+    with pytest.raises(UserError, match="microbatches is 2, and objective 'similarity' compares the examples of a"):
+        parse(config)
 
 
 def trained():
