@@ -2,6 +2,7 @@
 acceptable sentence of a pair the higher score."""
 
 import dataclasses
+import itertools
 import logging
 import math
 from collections import Counter
@@ -67,7 +68,7 @@ def read(path: str | Path, examples: int | None = None) -> list[Pair]:
     path = Path(path)
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
     pairs, number, phenomena = [], Counter(), {}
-    for pair in (pair for file in files for pair in _read_file(file)):
+    for pair in itertools.chain.from_iterable(map(_read_file, files)):
         if (known := phenomena.setdefault(pair.paradigm, pair.phenomenon)) != pair.phenomenon:
             raise UserError(f"{pair.where}: the {PHENOMENON} of the {PARADIGM} {pair.paradigm!r} is "
                             f"{pair.phenomenon!r}, and {known!r} in an earlier line; a paradigm has one")
@@ -83,21 +84,18 @@ def read(path: str | Path, examples: int | None = None) -> list[Pair]:
 def _read_file(file: Path) -> Iterator[Pair]:
     name = Path(input_files.content_name(file)).stem
     for number, line in enumerate(text_files.lines(file), 1):
-        if line.strip():
-            yield _pair(line, name, f"{file}, line {number}")
-
-
-def _pair(line: str, file_name: str, where: str) -> Pair:
-    """Parses a line. Raises UserError if a sentence is missing, or a field is empty or not text."""
-    record = json_object(line, where, f"an object with the fields {GOOD} and {BAD}")
-    record.setdefault(PARADIGM, file_name)
-    record.setdefault(PHENOMENON, record[PARADIGM])
-    for field in (GOOD, BAD, PARADIGM, PHENOMENON):
-        if field not in record:
-            raise UserError(f"{where} has no field {field!r}; expected the fields {GOOD} and {BAD}")
-        if not isinstance(record[field], str) or not record[field].strip():
-            raise UserError(f"{where}: {field} is {record[field]!r}; expected text that is not empty")
-    return Pair(record[GOOD], record[BAD], record[PARADIGM], record[PHENOMENON], where)
+        if not line.strip():
+            continue
+        where = f"{file}, line {number}"
+        record = json_object(line, where, f"an object with the fields {GOOD} and {BAD}")
+        record.setdefault(PARADIGM, name)
+        record.setdefault(PHENOMENON, record[PARADIGM])
+        for field in (GOOD, BAD, PARADIGM, PHENOMENON):
+            if field not in record:
+                raise UserError(f"{where} has no field {field!r}; expected the fields {GOOD} and {BAD}")
+            if not isinstance(record[field], str) or not record[field].strip():
+                raise UserError(f"{where}: {field} is {record[field]!r}; expected text that is not empty")
+        yield Pair(record[GOOD], record[BAD], record[PARADIGM], record[PHENOMENON], where)
 
 
 # Scores

@@ -88,6 +88,9 @@ class Run:
     # before the methods that have the modules' names
     embed = encode.embed
     prompt, generate_tokens = generate.prompt, generate.continuations
+    continue_prompts = functools.cached_property(generate.compiled)
+    end_tokens = functools.cached_property(special_tokens.ends)
+    special_tokens = functools.cached_property(special_tokens.around)
 
     def encode(
         self, texts: Sequence[str], layers: str | int | Sequence[int] = "last", attention: bool = False,
@@ -138,11 +141,6 @@ class Run:
         Unicode."""
         tokenize = tokenized_text.tokenize_words if pretokenized else tokenized_text.tokenize_text
         return tokenize(text, self.tokenizer, name, self.special_tokens)
-
-    @functools.cached_property
-    def special_tokens(self) -> tuple[list[int], list[int]]:
-        """The ids before and after a text (`special_tokens.around`)."""
-        return special_tokens.around(self)
 
     def attention(self, pairs: Sequence[tuple[str, str]]) -> list[PairAttention]:
         """Computes the attention probabilities of an encoder-decoder for pairs of a source and a target: the decoder's
@@ -364,11 +362,6 @@ class Run:
         return jax.jit(self.objective.predict, static_argnames="k")
 
     @functools.cached_property
-    def continue_prompts(self) -> Callable:
-        """`generate.generate`, compiled."""
-        return generate.compiled(self)
-
-    @functools.cached_property
     def converted(self) -> bool:
         """Whether the run was converted from a published checkpoint, not trained."""
         record = read_config(self.directory)
@@ -379,8 +372,3 @@ class Run:
         """The token before a document's first one, or None (`special_tokens.start_token`)."""
         stage = None if self.converted else stage_at(self.experiment, self.step)
         return special_tokens.start_token(stage, self.tokenizer.vocabulary)
-
-    @functools.cached_property
-    def end_tokens(self) -> set[int]:
-        """The ids of the tokens that end a continuation (`special_tokens.ends`)."""
-        return special_tokens.ends(self)

@@ -29,7 +29,11 @@ class Config(teaching.Config):
 def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts = {}) -> Objective:  # noqa: B006
     """Builds the objective, which predicts each next token, and the distribution of a teacher."""
     check_table(model)
-    part = teaching.teacher(c, model, frozen, _has_table_logits,
+    def has_logits(part: FrozenPart) -> bool:
+        uses = part.objective.uses
+        return uses.next_token is not None and uses.conditions_on == Context.LEFT and part.model.output.layer is None
+
+    part = teaching.teacher(c, model, frozen, has_logits,
                             "a causal language model (for a masked one choose objective=distillation)")
     student = causal.build(STUDENT, model, vocabulary)
     taught = part.config if part else None
@@ -44,11 +48,6 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
         terms=teaching.terms(c, part, lm_loss=c.alpha_clm),
         uses=student.uses._replace(networks=()) if part else student.uses,
     )
-
-
-def _has_table_logits(part: FrozenPart) -> bool:
-    uses = part.objective.uses
-    return uses.next_token is not None and uses.conditions_on == Context.LEFT and part.model.output.layer is None
 
 
 def prepare(keys: Keys, batch: Batch) -> Batch:

@@ -58,15 +58,10 @@ class Config:
     weight: float = setting(50.0, "weight of the detection loss; other variants have 1", at_least=0)
 
 
-def check(c: Config) -> None:
-    """Raises UserError if fields do not fit each other."""
-    masking.check(_rule(c))
-
-
 def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
     """Builds the objective, which detects tokens that a generator replaced, or predicts tokens. Raises UserError if the
     network cannot make a generator whose shared tables have its shapes."""
-    check(c)
+    masking.check(c)
     masking.check_mask_token("replaced_token", vocabulary)
     if model.make_generator is None:
         raise UserError(f"objective=replaced_token needs a generator like its encoder, which {model.name} cannot make")
@@ -114,19 +109,17 @@ def specs(c: Config, model: Model, generator: Model) -> Tree:
     return tree
 
 
-def generator_params(params: Tree, c: Config) -> Tree:
-    """Returns all parameters of the generator, with the shared ones."""
-    shared = {path: value for path, value in flatten(params["encoder"]).items() if _shares(path, c)}
-    return unflatten(flatten(params["objective"]["generator"]) | shared)
-
-
 def _shares(path: str, c: Config) -> bool:
     return re.fullmatch(SHARED[c.tie], path) is not None
 
 
 def generator_as_masked_lm(params: Tree, c: Config) -> Tree:
-    """Returns the generator and its head as the parameters of a masked language model."""
-    return {"encoder": generator_params(params, c), "objective": {"masked": params["objective"]["generator_head"]}}
+    """Returns the generator, with what it shares with the encoder, and its head as the parameters of a masked language
+    model."""
+    shared, heads = flatten(params["encoder"]), params["objective"]
+    shared = {path: value for path, value in shared.items() if _shares(path, c)}
+    return {"encoder": unflatten(flatten(heads["generator"]) | shared),
+            "objective": {"masked": heads["generator_head"]}}
 
 
 def prepare(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> Batch:
@@ -325,7 +318,7 @@ def _nll(head: Tree, table: Array, hidden: Array, targets: Array, model: Model) 
 
 
 DEFINITION = ObjectiveDef(
-    Config, build, check=check,
+    Config, build, check=masking.check,
     metrics=optional(mlm_head.METRICS) | {
         "generator_loss": loss_metric("Generator loss", baseline="unigram_loss"),
         "generator_accuracy": accuracy_metric("Generator accuracy", baseline="most_frequent_accuracy"),

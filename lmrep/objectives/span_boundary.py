@@ -83,11 +83,6 @@ def specs(c: Config, model: Model) -> Tree:
     }
 
 
-def predictions(c: Config, length: int) -> int:
-    """Computes m, the static number of predicted positions of an example of `length` tokens."""
-    return min(length, math.ceil(c.rate * length) if c.count == "ceil" else max(1, round(c.rate * length)))
-
-
 def prepare(keys: Keys, batch: Batch, *, c: Config, vocabulary: Vocabulary) -> Batch:
     """Adds the fields of `mask_example`, with `weights` and `boundary_weights` float32 [b, m] in place of its masks
     (and `pair_weights` [b])."""
@@ -108,7 +103,8 @@ def mask_example(key: Array, tokens: Array, segment_ids: Array, *, c: Config, vo
     predicted position. With c.boundary also `left` and `right` i32[m], the indices in `needed` of the positions around
     the span; `span_position` i32[m], the position in the span, from 0; and `bounded` bool[m], which of the m are
     predicted from the boundary."""
-    t, m = tokens.shape[0], predictions(c, tokens.shape[0])
+    t = tokens.shape[0]
+    m = min(t, math.ceil(c.rate * t) if c.count == "ceil" else max(1, round(c.rate * t)))
     draws = jax.random.bits(key, (4, t))
     maskable = (segment_ids > 0) & ~masking.one_of(tokens, vocabulary.specials, ("cls", "sep", "bos", "eos", "pad"))
     # continues the previous token's text

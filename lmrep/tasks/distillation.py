@@ -39,11 +39,6 @@ class Config:
     temperature: float = setting(2.0, "T, by which the logits of both are divided", above=0)
 
 
-def parts(c: Config) -> tuple[str, ...]:
-    """Names the frozen parts that training needs."""
-    return (TEACHER,) if c.alpha_ce else ()
-
-
 def teacher(name: str, c: Any, frozen: FrozenParts) -> FrozenPart | None:
     """Returns the teacher; None if there is none.
 

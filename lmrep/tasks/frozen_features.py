@@ -99,8 +99,3 @@ def mixes(params: Tree, c: Any, name: str, frozen: FrozenParts) -> list[dict[str
     learned = params.get("objective", {}).get(name, {}).get("network", {}).get("mix", {})
     return [{"place": position, "layers": list(choice(c.features, frozen[NAME]).numbers), "gamma": float(mix["gamma"]),
              "weights": scalar_mix.weights(mix).tolist()} for position, mix in learned.items()]
-
-
-def penalty(c: Config, mixes: Mapping[str, Tree]) -> Array:
-    """Computes the L2 penalty of all mixes."""
-    return sum(scalar_mix.penalty(mix, c.l2) for mix in mixes.values())

@@ -19,7 +19,7 @@ from lmrep.core import prng
 from lmrep.core.errors import UserError
 from lmrep.core.params import Array, Tree
 from lmrep.core.vocabulary import Vocabulary
-from lmrep.layers import attention_pooling, dropout, recurrent
+from lmrep.layers import attention_pooling, dropout, recurrent, scalar_mix
 from lmrep.metrics import Metric
 from lmrep.models.base import Context, Model, check_context, model_inputs
 from lmrep.models.chunks import Chunks
@@ -103,7 +103,7 @@ class Network(NamedTuple):
 
 def parts(c: TaskConfig) -> tuple[str, ...]:
     """Names the frozen parts that a task reads, with its teacher."""
-    return (*inputs(c), *distillation.parts(c.teacher))
+    return (*inputs(c), *[TEACHER] * bool(c.teacher.alpha_ce))
 
 
 def inputs(c: TaskConfig) -> tuple[str, ...]:
@@ -233,7 +233,8 @@ def objective(
     penalty, statistics = None, {BCN: lambda: bcn.statistics(c.bcn),
                                  ULMFIT: lambda: ulmfit.statistics(c.ulmfit, pooled_width(net))}
     if c.features.l2 and "mix" in network:
-        penalty = lambda params: frozen_features.penalty(c.features, network_params(params, net)["mix"])  # noqa: E731
+        def penalty(params: Tree) -> Array:
+            return sum(scalar_mix.penalty(mix, c.features.l2) for mix in network_params(params, net)["mix"].values())
     built = Objective(
         name=net.name,
         specs={"encoder": net.model.specs, "objective": {net.name: head_specs | (

@@ -189,13 +189,8 @@ def build(c: Config, model: Model, vocabulary: Vocabulary, frozen: FrozenParts =
     width = networks.output_width(net)
     return networks.objective(net, count, known, nearest_loss, predict)._replace(
         specs={"encoder": model.specs, "objective": {NAME: {"scale": ParamSpec((), (), zeros)}}},
-        carry=lambda batch_size: Carry(shared=means(count, width)))
-
-
-def means(count: int, width: int) -> Tree:
-    """Returns the `sums` of the vectors of each sense, float32 [senses, d], and the `counts` of its examples, float32
-    [senses], before the first batch: 0."""
-    return {"sums": jnp.zeros((count, width)), "counts": jnp.zeros(count)}
+        # the sums of the vectors of each sense [senses, d], and the numbers of its examples [senses]
+        carry=lambda batch_size: Carry(shared={"sums": jnp.zeros((count, width)), "counts": jnp.zeros(count)}))
 
 
 def known(batch: Batch) -> Array:

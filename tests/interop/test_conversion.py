@@ -283,7 +283,7 @@ def test_each_network_of_a_joint_run_is_written(joint, tmp_path):
     batch = certificate.random_batch(generator)
     inputs = Inputs(tokens=batch.tokens, attention_mask=AttentionMask(batch.attention_mask),
                     token_type_ids=batch.token_types)
-    params = replaced_token.generator_params(joint.params, c)
+    params = replaced_token.generator_as_masked_lm(joint.params, c)["encoder"]
     expected = jax.jit(lambda: network.encode(params, inputs).hidden)()
     found = certificate.our_outputs(read(tmp_path / "part"), batch)
     np.testing.assert_allclose(found["hidden"], expected, rtol=0, atol=1e-5)

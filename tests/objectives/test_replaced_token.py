@@ -75,7 +75,7 @@ def test_parameters_are_counted_to_the_unit(name, encoder, both, generator, join
     assert P.count({**specs, "objective": own["discriminator"]}) == both
     assert P.count(specs) == joint == PRESETS[name].pretraining
     if generator:
-        full = electra.generator_params({"encoder": specs["encoder"], "objective": own}, c)
+        full = electra.generator_as_masked_lm({"encoder": specs["encoder"], "objective": own}, c)["encoder"]
         assert P.count({"encoder": full, "head": own["generator_head"]}) == generator
 
 
@@ -301,7 +301,7 @@ def test_masks_are_filled_by_the_generator_or_by_an_encoder_that_predicts_tokens
     predicted = jax.jit(objective.predict, static_argnames="k")(
         params, BATCH | {"tokens": tokens, "predicted": positions}, k=3)
     model = transformer.build(NETWORK)
-    generator_params, p = electra.generator_params(params, c), reference.float64(params)["objective"]
+    generator_params, p = electra.generator_as_masked_lm(params, c)["encoder"], reference.float64(params)["objective"]
 
     def at(x):
         return np.take_along_axis(x, positions[..., None], 1)
