@@ -317,25 +317,12 @@ def write(run: Any, name: str, records: Sequence[Record], result: Result) -> lis
                     "prediction": prediction}, ensure_ascii=False) + "\n"
         for record, prediction in zip(records, result.predictions, strict=True)))
     known = KNOWN.get(run.experiment.name)
-    known = known if known and known.task == stage.objective_name else None  # texts are in another form
+    wanted = known.submissions if known and known.task == stage.objective_name else {}  # texts are in another form
     names = [name, *([_name(getattr(run.experiment.data, name))] if name in labelled_data.SPLITS else [])]
     submissions = task.submission(stage.objective, records, result) if task.submission else {}
     for file, text in submissions.items():
-        paths.append(folder / submission_name(known.submissions if known else {}, names, file))
+        own = f"{name}{Path(file).suffix}" if file.startswith("predictions") else f"{name}-{file}"
+        paths.append(folder / next((wanted[each] for each in names if each in wanted), own))
         write_text(paths[-1], text)
     log.info("predictions: %s", ", ".join(map(str, paths)))
     return paths
-
-
-def submission_name(submissions: Mapping[str, str], names: Sequence[str], file: str) -> str:
-    """Names a submission file.
-
-    Args:
-      submissions: {name of a test file: name that the benchmark expects}.
-      names: the names of the split and of its file. If none is in `submissions`, the first begins the name.
-      file: the task's name for the file.
-    """
-    for name in names:
-        if name in submissions:
-            return submissions[name]
-    return f"{names[0]}{Path(file).suffix}" if file.startswith("predictions") else f"{names[0]}-{file}"

@@ -77,7 +77,8 @@ def comparison(
 def table(
     metrics: Mapping[str, Metric], rows: Sequence[Row], intervals: Mapping[str, Sequence[float]] = {}
 ) -> list[list[str]]:
-    """Returns the cells of a comparison, the head first, the run and its 95 % intervals last; [] without rows."""
+    """Returns the cells of a comparison, the head first, the run and its 95 % intervals last; [] without rows. Losses
+    of language models are shown as perplexities."""
     if not rows:
         return []
     names, metrics = [*rows[-1].metrics], COMMON | dict(metrics)
@@ -87,19 +88,17 @@ def table(
         which = f" ({metric.title.removesuffix(' loss').lower()})" if perplexities > 1 else ""
         return f"Perplexity{which}" if metric.perplexity else metric.title
 
-    cells = [[row.title, *(format_value(metrics[name], row.metrics.get(name)) for name in names)] for row in rows]
+    def cell(metric: Metric, value: float | None) -> str:
+        if value is None:
+            return ""
+        return f"{math.exp(min(value, 700)):,.1f}" if metric.perplexity else format(value, metric.format)
+
+    cells = [[row.title, *(cell(metrics[name], row.metrics.get(name)) for name in names)] for row in rows]
     if any(name in intervals for name in names):
         ends = [intervals.get(name, ()) for name in names]
         cells.append(["  95 % interval", *(" to ".join(format(end, metrics[name].format) for end in pair)
                                            for name, pair in zip(names, ends, strict=True))])
     return [["", *(title(metrics[name]) for name in names)], *cells]
-
-
-def format_value(metric: Metric, value: float | None) -> str:
-    """Formats a value of a metric, the loss of a language model as its perplexity; "" where it is not known."""
-    if value is None:
-        return ""
-    return f"{math.exp(min(value, 700)):,.1f}" if metric.perplexity else format(value, metric.format)
 
 
 def lost(metrics: Mapping[str, Metric], rows: Sequence[Row]) -> list[tuple[Row, list[str]]]:

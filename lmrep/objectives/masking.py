@@ -204,15 +204,27 @@ def held_out(batch: Batch) -> HeldOut:
     return HeldOut(batch["inputs"], batch["predicted"], jnp.where(batch["weights"] > 0, batch["targets"], -1))
 
 
-def describe(batch: Batch, tokenizer) -> list[str]:
-    """Shows each example with its targets marked: "the {cat -> [MASK]} sat", or {cat = cat} where unchanged."""
+def describe(batch: Batch, tokenizer, *, spans: bool = False) -> list[str]:
+    """Shows each example with its targets marked: "the {cat -> [MASK]} sat", or {cat = cat} where unchanged. With
+    `spans`, adjacent targets are shown together: "the {old cat -> [MASK] [MASK]} sat", in double braces if they are
+    predicted from their boundary too."""
     texts = []
-    for example in range(len(batch["tokens"])):
-        inputs, tokens, segments = (np.asarray(batch[name][example]) for name in ("inputs", "tokens", "segment_ids"))
-        targets = set(np.asarray(batch["predicted"][example])[np.asarray(batch["weights"][example]) > 0].tolist())
+    for i in range(len(batch["tokens"])):
+        inputs, tokens, segments, predicted = (
+            np.asarray(batch[name][i]) for name in ("inputs", "tokens", "segment_ids", "predicted"))
+        masked, bounded = ({int(at) for at in predicted[np.asarray(batch[name][i]) > 0]} if name in batch else set()
+                           for name in ("weights", "boundary_weights"))
+        groups: list[list[int]] = []  # positions that are shown together
+        for at in np.flatnonzero(segments).tolist():
+            if spans and {at - 1, at} <= masked and segments[at - 1] == segments[at]:
+                groups[-1].append(at)
+            else:
+                groups.append([at])
         words = []
-        for i in np.flatnonzero(segments):
-            token, shown = (tokenizer.id_to_token(int(ids[i])) for ids in (tokens, inputs))
-            words.append(f"{{{token} {'=' if shown == token else '->'} {shown}}}" if i in targets else token)
-        texts.append(pair_label(batch, example) + " ".join(words))
+        for group in groups:
+            original, shown = (" ".join(tokenizer.id_to_token(int(ids[at])) for at in group)
+                               for ids in (tokens, inputs))
+            text = f"{{{original} {'=' if shown == original else '->'} {shown}}}" if group[0] in masked else original
+            words.append(f"{{{text}}}" if group[0] in bounded else text)
+        texts.append(pair_label(batch, i) + " ".join(words))
     return texts

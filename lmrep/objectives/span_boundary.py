@@ -68,7 +68,7 @@ def build(c: Config, model: Model, vocabulary: Vocabulary) -> Objective:
         loss=partial(loss, c=c, model=model, most_frequent=int(np.argmax(vocabulary.counts))),
         predict=partial(mlm_head.predict, model=model, size=vocabulary.size),
         terms=terms,
-        uses=mlm_head.uses(model, vocabulary, describe=describe,
+        uses=mlm_head.uses(model, vocabulary, describe=partial(masking.describe, spans=True),
                            networks=(NetworkUse(model.sizes, "other" if c.boundary else "masked"),)),
     )
 
@@ -237,30 +237,6 @@ def by_boundary(head: Tree, hidden: Array, batch: Batch, model: Model) -> Array:
 def _states(hidden: Array, which: Array) -> Array:
     """Takes hidden [b, n, d] at `which` i32[b, m]: [b, m, d]."""
     return jnp.take_along_axis(hidden, which[..., None], axis=1)
-
-
-def describe(batch: Batch, tokenizer) -> list[str]:
-    """Shows each example as text with its spans marked: "the {old cat -> [MASK] [MASK]} sat", {old cat = old cat} if
-    unchanged, and in double braces if it is predicted from its boundary too."""
-    texts = []
-    for i in range(len(batch["tokens"])):
-        inputs, tokens, segments, predicted = (
-            np.asarray(batch[name][i]) for name in ("inputs", "tokens", "segment_ids", "predicted"))
-        masked, bounded = ({int(at) for at in predicted[np.asarray(batch[name][i]) > 0]} if name in batch else set()
-                           for name in ("weights", "boundary_weights"))
-        spans: list[list[int]] = []  # positions that are shown together: those of a span, or one
-        for at in np.flatnonzero(segments).tolist():
-            if {at - 1, at} <= masked and segments[at - 1] == segments[at]:
-                spans[-1].append(at)
-            else:
-                spans.append([at])
-        words = []
-        for span in spans:
-            original, shown = (" ".join(tokenizer.id_to_token(int(ids[at])) for at in span) for ids in (tokens, inputs))
-            text = f"{{{original} {'=' if shown == original else '->'} {shown}}}" if span[0] in masked else original
-            words.append(f"{{{text}}}" if span[0] in bounded else text)
-        texts.append(masking.pair_label(batch, i) + " ".join(words))
-    return texts
 
 
 DEFINITION = ObjectiveDef(

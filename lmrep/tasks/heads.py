@@ -5,15 +5,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from lmrep.config.record import setting
 from lmrep.core import prng
 from lmrep.core.params import Array, Initializer, Tree, truncated_normal
 from lmrep.layers import dropout, linear
 from lmrep.models.base import Model
-from lmrep.objectives.base import Batch, Metrics
-from lmrep.objectives.outputs import sums
+from lmrep.objectives.base import Batch
 
 ACTIVATIONS = {"tanh": jnp.tanh, "gelu": lambda x: jax.nn.gelu(x, approximate=False), "relu": jax.nn.relu}
 
@@ -77,19 +75,6 @@ def apply(params: Tree, x: Array, c: Head, key: Array | None = None) -> Array:
     x = dropout.apply(keys[1], x, c.dropout).astype(jnp.float32)
     y = x @ params["out"]["kernel"]
     return y + params["out"]["bias"] if c.bias else y
-
-
-def cross_entropy(y: Array, target: Array, weights: Array, metric: str = "accuracy") -> tuple[Array, Metrics]:
-    """Computes the mean cross-entropy of classes, and the metric that counts right classes.
-
-    Args:
-      y: float32 [..., classes], logits.
-      target: i32[...], the right class; anything where the weight is 0.
-      weights: float32 [...], which add to 1.
-      metric: the name of the metric.
-    """
-    nll = optax.softmax_cross_entropy_with_integer_labels(y, jnp.maximum(target, 0))
-    return (nll * weights).sum(), sums(weights > 0, **{metric: y.argmax(-1) == target})
 
 
 def positions(batch: Batch, model: Model, c: Head) -> Array:

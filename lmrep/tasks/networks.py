@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from lmrep.config.record import setting
 from lmrep.core import prng
@@ -33,7 +34,7 @@ from lmrep.objectives.base import (
     Objective,
     ObjectiveDef,
 )
-from lmrep.objectives.outputs import normalize_weights
+from lmrep.objectives.outputs import normalize_weights, sums
 from lmrep.objectives.teaching import TEACHER
 from lmrep.objectives.uses import NetworkUse, Uses
 from lmrep.tasks import auxiliary, bcn, distillation, documents, frozen_features, heads, noise, ulmfit, word_features
@@ -318,16 +319,12 @@ def token_vectors(
 
     of_words = [vectors.astype(x.dtype) for vectors in word_features.apply(
         c, weights, params.get("frozen", {}).get(word_features.NAME), batch, keys[4])]
-    x = _concatenated([combine(x), *of_words, *features_at("input", keys[0])])
+    x = jnp.concatenate([combine(x), *of_words, *features_at("input", keys[0])], -1)
     if has_bilstm(c):
         x = recurrent.bidirectional(weights["bilstm"], x, jnp.where(read, batch["segment_ids"], 0), keys[1],
                                     c.bilstm.dropout, next(iter(features_at("between", keys[0])), None))
         x = dropout.apply(keys[2], x, c.bilstm.dropout)
-    return _concatenated([x, *features_at("output", keys[3])])
-
-
-def _concatenated(x: Sequence[Array]) -> Array:
-    return x[0] if len(x) == 1 else jnp.concatenate(x, -1)
+    return jnp.concatenate([x, *features_at("output", keys[3])], -1)
 
 
 def unit_vectors(
@@ -399,6 +396,7 @@ def cross_entropy(
       read: the keys of the log probabilities in the result of `predict`: ("units", name).
       metric: the name of the metric that counts right classes.
     """
-    labelled = heads.cross_entropy(y, target, batch["weights"], metric)
-    return distillation.add(net.c.teacher, net.teacher, params, batch, labelled, y, batch["weights"],
+    weights, nll = batch["weights"], optax.softmax_cross_entropy_with_integer_labels(y, jnp.maximum(target, 0))
+    labelled = (nll * weights).sum(), sums(weights > 0, **{metric: y.argmax(-1) == target})
+    return distillation.add(net.c.teacher, net.teacher, params, batch, labelled, y, weights,
                             lambda predicted: predicted[read[0]][read[1]])
