@@ -177,7 +177,7 @@ def _prepare(experiment: Experiment, directory: Path, data_dir: Path, steps: Seq
     checks.check_writable(directory)
     if (directory / workdir.SWEEP).exists():
         raise UserError(f"{directory} holds a sweep, not a run; give another --workdir")
-    if steps and not experiment.labelled:  # the config of a task is complete only once its data is read
+    if steps:
         checks.check_resumable(directory, steps, experiment)
     if not steps and local and jax.process_count() == 1:
         trial.try_checkpoint(directory)

@@ -112,8 +112,6 @@ def resuming(directory: Path, experiment: Experiment, data: Data | None) -> Resu
 
 def _check_same(directory: Path, steps: list[int], experiment: Experiment, data: Data | None) -> None:
     """Raises UserError if the run in a directory has another config or other data."""
-    if data is None and experiment.labelled:
-        return  # whose config is complete only once the data is read
     if data is not None:  # plans follow from what is compared anyway, and may take long to build
         previous = workdir.read_config(directory)["data"]
         data = {**previous, **checks.run_record(data, [])["data"], "plans": previous.get("plans")}

@@ -170,11 +170,13 @@ def check_resumable(
       steps: the steps of its checkpoints, at least one.
       experiment: the new config.
       data: `data` of the `run_record` of the new config and data; None before the data is read, which is then taken to
-        be the same.
+        be the same. (The config of a task is complete only once its data is read, and nothing is checked before.)
 
     Raises:
       UserError: a field that is not `resumable` differs, the data differs, or `steps` of the config is too small.
     """
+    if data is None and experiment.labelled:
+        return
     previous = read_config(directory)
     data = previous["data"] | {"rules": RULES} if data is None else data
     if "train" not in previous["data"] or "mean_of" in previous:

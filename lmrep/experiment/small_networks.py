@@ -105,12 +105,11 @@ def epochs(steps: int) -> float:
 def describe(experiment: Experiment) -> str:
     """Says which numbers of a run were chosen for it, and by what; "" if its page, config or flags state them all."""
     rate, steps = f"learning rate {experiment.optimizer.learning_rate:g}", f"{experiment.steps:,} steps"
-    if not experiment.labelled:
-        row = numbers_for(experiment.model) if experiment.budget else None
+    if experiment.budget:
+        row = numbers_for(experiment.model)
         size = f"a network of width {row.width} or less" if row else "the numbers of the config file"
-        return (f"budget {experiment.budget}: {steps} of {experiment.batch_size} sequences, {rate}, for {size}"
-                if experiment.budget else "")
-    if not experiment.recipe.startswith(f"{AUTO}: "):
+        return f"budget {experiment.budget}: {steps} of {experiment.batch_size} sequences, {rate}, for {size}"
+    if not getattr(experiment, "recipe", "").startswith(f"{AUTO}: "):
         return ""
     start = "pretrained" if experiment.init else "random"
     return (f"recipe={experiment.recipe}, from {start} parameters: {rate}, batches of {experiment.batch_size}, "
