@@ -31,7 +31,6 @@ from lmrep.inference.evaluate_task import evaluate_records, finite_or_text
 from lmrep.inference.load import load, objective_params, with_teachers
 from lmrep.inference.perplexity import perplexity, windows
 from lmrep.inference.pointer import Pointer, with_pointer
-from lmrep.inference.pointer import settings as pointer_settings
 from lmrep.inference.run import Run
 from lmrep.models.base import Context
 from lmrep.storage import remote_workdir
@@ -179,7 +178,8 @@ def _of_text(
     except ConfigError as error:  # the run's config is fixed
         raise UserError(f"{error.problem}; correct or convert the text, or give other files") from error
     return values, {"examples": number} | {name: value for name, value in {
-        "length": length, "batch_size": batch_size, "without": left_out}.items() if value} | pointer_settings(pointer)
+        "length": length, "batch_size": batch_size, "without": left_out}.items() if value} | {
+        f"pointer_{name}": value for name, value in (vars(pointer) if pointer else {}).items()}
 
 
 def _minimal_pairs(

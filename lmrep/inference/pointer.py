@@ -10,7 +10,6 @@ The cache is carried from batch to batch like the network's state, and emptied w
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -95,8 +94,3 @@ def mix(nll: Array, hidden: Array, targets: Array, cache: Tree, pointer: Pointer
     mixed = -jnp.logaddexp(jnp.log1p(-pointer.weight) - nll, jnp.log(pointer.weight) + log_q)
     cache = {"hidden": keys[:, -pointer.window :], "following": following[:, -pointer.window :]}
     return jnp.where(seen.any(-1), mixed, nll), cache
-
-
-def settings(pointer: Pointer | None) -> dict[str, Any]:
-    """Returns the settings for the record of an evaluation."""
-    return {f"pointer_{name}": value for name, value in vars(pointer).items()} if pointer else {}

@@ -19,18 +19,14 @@ def ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
 
 
 def mean_of(sums: np.ndarray) -> np.ndarray:
-    """Computes the mean [...] from the sums [..., 2] of values and of weights."""
+    """Computes the mean [...] from the sums [..., 2] of values and of weights, and recall from the numbers [..., 3] of
+    correct, gold and predicted items."""
     return ratio(sums[..., 0], sums[..., 1])
 
 
 def precision_of(sums: np.ndarray) -> np.ndarray:
     """Computes precision [...] from the numbers [..., 3] of correct, gold and predicted items."""
     return ratio(sums[..., 0], sums[..., 2])
-
-
-def recall_of(sums: np.ndarray) -> np.ndarray:
-    """Computes recall [...] from the numbers [..., 3] of correct, gold and predicted items."""
-    return ratio(sums[..., 0], sums[..., 1])
 
 
 def f1_of(sums: np.ndarray) -> np.ndarray:

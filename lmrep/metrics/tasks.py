@@ -17,7 +17,7 @@ from lmrep.metrics import (
     multilabel,
     translation,
 )
-from lmrep.metrics.classification import f1_of, mean_of, precision_of, recall_of
+from lmrep.metrics.classification import f1_of, mean_of, precision_of
 
 Statistics = Callable[..., np.ndarray]  # (gold, predicted, **options) -> float64 [n, k], a row for each example
 Figure = Callable[[np.ndarray], np.ndarray]  # sums of statistics over examples [..., k] -> the metric [...]
@@ -58,7 +58,7 @@ def _correlation(title: str) -> Metric:
 def _precision_recall_f1(prefix: str, titles: Sequence[str], statistics: Statistics) -> dict[str, TaskMetric]:
     """Returns the metrics PREFIX_precision, PREFIX_recall and PREFIX_f1; `statistics` counts correct, gold and
     predicted items."""
-    kinds = (("precision", "precision", precision_of), ("recall", "recall", recall_of), ("f1", "F1", f1_of))
+    kinds = (("precision", "precision", precision_of), ("recall", "recall", mean_of), ("f1", "F1", f1_of))
     return {f"{prefix}_{name}": of_sums(_fraction(title, unit), statistics, figure)
             for (name, unit, figure), title in zip(kinds, titles, strict=True)}
 

@@ -88,7 +88,7 @@ def check(c: Config) -> None:
 
 def resolve(c: Classes, records: Sequence[Record]) -> Config:
     """Sets `labels` to those of the training data, sorted. Raises UserError if they do not fit the config."""
-    unseen.check(c.labels, records, _describe, _labels)
+    unseen.report(c.labels, records, _describe, _labels, training=True)
     labels = c.labels or tuple(sorted({record.fields["label"] for record in records}, key=label_order))
     if len(labels) < 2:
         raise UserError(f"the training data has the only label {values.short(labels[0])} ({records[0].where}); "

@@ -38,7 +38,7 @@ class Config(networks.TextConfig):
 
 def resolve(c: Config, records: Sequence[Record]) -> Config:
     """Sets `labels` to those of the training data, sorted. Raises UserError if they do not fit the config."""
-    unseen.check(c.labels, records, _describe, _labels)
+    unseen.report(c.labels, records, _describe, _labels, training=True)
     labels = c.labels or tuple(sorted({label for record in records for label in _labels(record)}, key=label_order))
     if not labels:
         raise UserError(f"no text of the training data has a label ({records[0].where} and further ones); expected "

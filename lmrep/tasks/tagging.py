@@ -102,7 +102,7 @@ def resolve(c: Config, records: Sequence[Record]) -> Config:
     elif c.scheme != "none":
         for record in records:
             schemes.check(record, record.fields["tags"], schemes.HINT)
-    unseen.check(c.labels, records, _describe, partial(tags_of, c))
+    unseen.report(c.labels, records, _describe, partial(tags_of, c), training=True)
     if not c.labels:
         tags = {tag for record in records for tag in tags_of(c, record)}
         if len(tags) < 2:

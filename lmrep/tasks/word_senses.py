@@ -66,7 +66,7 @@ def resolve(c: Config, records: Sequence[Record]) -> Config:
     """Sets `labels` and `candidates` by the training data. Raises UserError if it does not fit the config."""
     for record in records:
         check(c, record)
-    unseen.check(c.labels, records, _describe, _senses)
+    unseen.report(c.labels, records, _describe, _senses, training=True)
     labels = c.labels or tuple(sorted({sense for record in records for sense in _senses(record)}))
     if len(labels) < 2:
         raise UserError(f"the training data has the only sense {labels[0]!r} ({records[0].where}); expected two or "
