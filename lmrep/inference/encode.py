@@ -26,7 +26,7 @@ POOLINGS = ("mean", "cls", "max")
 WORD_POOLINGS = ("mean", "first", "last")
 LONG = ("refuse", "windows")
 MIN_LENGTH = 64  # tokens of a packed sequence
-MIN_INPUT_LENGTH = 16  # of `padded_batch`
+MIN_INPUT_LENGTH = 16  # of `Run.inputs` and streams
 BATCH = {"cpu": 1024}  # tokens in a batch, by backend: on a CPU, larger ones do not fit its caches
 BATCH_ELSEWHERE = 8192
 
@@ -317,35 +317,6 @@ def compute(
 
     for item in one_behind(computed()):
         yield from split(*item)
-
-
-def padded_batch(
-    texts: Sequence[str | tuple[str, str]], examples: Sequence[tuple[list[int], list[int]]], length: int | None,
-    max_length: int, pad: int,
-) -> dict[str, np.ndarray]:
-    """Makes a batch of one text or pair per sequence: `make_batch` and `token_type_ids`, int32[b, t].
-
-    Args:
-      texts: the texts, for messages.
-      examples: (ids, token types) of each.
-      length: tokens to pad to; None for the next power of two, at least MIN_INPUT_LENGTH.
-      max_length: the most tokens that the model takes; 0 for any number.
-
-    Raises:
-      UserError: a text is longer than the model or than `length`.
-    """
-    longest = max((len(ids) for ids, _ in examples), default=1)
-    size = min(length, max_length or length) if length else padded_length(longest, MIN_INPUT_LENGTH, max_length)
-    for text, (ids, _) in zip(texts, examples, strict=True):
-        if len(ids) > size:
-            raise UserError(f"{str(text)[:60]!r}... has {len(ids):,} tokens; "
-                            + (f"the model takes {size:,} at most: shorten it" if size == max_length else
-                               f"length is {size:,}: give a larger one, or shorten the text"))
-    batch = make_batch([[ids] for ids, _ in examples], size, len(examples), pad)
-    batch["token_type_ids"] = np.zeros_like(batch["tokens"])
-    for row, (_, types) in enumerate(examples):
-        batch["token_type_ids"][row, : len(types)] = types
-    return batch
 
 
 def make_batch(

@@ -213,9 +213,20 @@ class Run:
         Raises:
           UserError: a text is longer than the model or than `length`, or not valid Unicode.
         """
-        texts = data_prompts.text_list(texts, "inputs", pairs=True)
-        batch = encode.padded_batch(texts, [special_tokens.example(self, text) for text in texts], length,
-                                    self.model.max_length, self.tokenizer.vocabulary.specials.get("pad", 0))
+        texts, most = data_prompts.text_list(texts, "inputs", pairs=True), self.model.max_length
+        examples = [special_tokens.example(self, text) for text in texts]
+        longest = max((len(ids) for ids, _ in examples), default=1)
+        size = min(length, most or length) if length else encode.padded_length(longest, encode.MIN_INPUT_LENGTH, most)
+        for text, (ids, _) in zip(texts, examples, strict=True):
+            if len(ids) > size:
+                raise UserError(f"{str(text)[:60]!r}... has {len(ids):,} tokens; "
+                                + (f"the model takes {size:,} at most: shorten it" if size == most else
+                                   f"length is {size:,}: give a larger one, or shorten the text"))
+        batch = encode.make_batch([[ids] for ids, _ in examples], size, len(examples),
+                                  self.tokenizer.vocabulary.specials.get("pad", 0))
+        batch["token_type_ids"] = np.zeros_like(batch["tokens"])
+        for row, (_, types) in enumerate(examples):
+            batch["token_type_ids"][row, : len(types)] = types
         batch = add_characters(batch, self.tokenizer.vocabulary)
         return model_inputs(self.model, batch, conditions_on=self.conditions_on)
 

@@ -102,11 +102,6 @@ class Network(NamedTuple):
     teacher: FrozenPart | None = None  # the teacher, if there is one
 
 
-def parts(c: TaskConfig) -> tuple[str, ...]:
-    """Names the frozen parts that a task reads, with its teacher."""
-    return (*inputs(c), *[TEACHER] * bool(c.teacher.alpha_ce))
-
-
 def inputs(c: TaskConfig) -> tuple[str, ...]:
     """Names the frozen parts whose vectors a task reads."""
     settings = {frozen_features.NAME: c.features.layers, word_features.NAME: c.words.lookup}
@@ -280,7 +275,8 @@ def definition(
              **(distillation.METRICS if teachable else {})}
     return ObjectiveDef(
         config, build, {**added, **metrics}, check=check_config, conditions_on=lambda c: Context(c.context),
-        parts=parts, teachers=(TEACHER,) if teachable else (), capabilities=tuple(capabilities), compares=compares)
+        parts=lambda c: (*inputs(c), *[TEACHER] * bool(c.teacher.alpha_ce)), teachers=(TEACHER,) if teachable else (),
+        capabilities=tuple(capabilities), compares=compares)
 
 
 def network_params(params: Tree, net: Network) -> Tree:
