@@ -11,6 +11,7 @@ from lmrep.data.store import token_store
 from lmrep.data.store.prepare import Prepared, prepare_corpus
 from lmrep.inference import prompts
 from lmrep.objectives import OBJECTIVES
+from lmrep.objectives.base import Capability
 from lmrep.objectives.capabilities import FillMask, GenerateText, content_words
 from tests import small
 
@@ -102,11 +103,8 @@ def test_text_without_a_usable_sentence_leaves_the_example(tmp_path, texts):
 
 
 def test_capability_without_prompts_has_its_example(prepared):
-    class Other:
+    class Other(Capability):
         example = "Anything."
-
-        def accepts(self, text):
-            return True
 
     assert prompts.sample_prompts((), (Other(),), prepared) == ["Anything."]
 
