@@ -3,7 +3,7 @@
 They say nothing about the variation between runs with other seeds.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,15 +13,16 @@ from lmrep.metrics.inputs import check_lengths
 from lmrep.metrics.tasks import TaskMetric
 
 
-def bootstrap(function: TaskMetric | Callable[..., float], gold: Sequence, predicted: Sequence, samples: int = 1000,
-              seed: int = 0, **options: Any) -> tuple[float, float]:
+def bootstrap(
+    metric: TaskMetric, gold: Sequence, predicted: Sequence, samples: int = 1000, seed: int = 0, **options: Any
+) -> tuple[float, float]:
     """Computes the 95 % percentile interval of a metric over resamples of the examples.
 
-    It is fast for a `TaskMetric` with sums; any other function is called once per resample. The same arguments give
+    It is fast for a metric with sums; the function of any other is called once per resample. The same arguments give
     the same interval.
 
     Args:
-      function: a value of `TASK_METRICS`, or any (gold, predicted, **options) -> float.
+      metric: such as a value of `TASK_METRICS`.
       gold, predicted: [n] values, one for each example; examples are drawn with replacement.
       samples: the number of resamples.
       seed: determines the draws.
@@ -36,28 +37,20 @@ def bootstrap(function: TaskMetric | Callable[..., float], gold: Sequence, predi
     check_lengths(gold, predicted)
     if samples < 1:
         raise UserError(f"the number of bootstrap samples is {samples}; expected at least 1")
-    values = resampled(function, gold, predicted, samples, seed, **options)
+    values = resampled(metric, gold, predicted, samples, seed, **options)
     low, high = np.quantile(values, [0.025, 0.975])
     return float(low), float(high)
 
 
-def resampled(function: TaskMetric | Callable[..., float], gold: Sequence, predicted: Sequence, samples: int,
-              seed: int, **options: Any) -> np.ndarray:
+def resampled(
+    metric: TaskMetric, gold: Sequence, predicted: Sequence, samples: int, seed: int, **options: Any
+) -> np.ndarray:
     """Computes the metric of each resample, float64 [samples]. Arguments are those of `bootstrap`."""
     rng, n = np.random.default_rng(seed), len(gold)
-    if isinstance(function, TaskMetric) and function.sums:
-        per_example = function.sums(gold, predicted, **options)
+    if metric.sums:
+        per_example = metric.sums(gold, predicted, **options)
         sums = [np.bincount(rng.integers(n, size=n), minlength=n) @ per_example for _ in range(samples)]
-        return function.figure(np.stack(sums))
-    call = function.function if isinstance(function, TaskMetric) else function
-    gold, predicted = _indexable(gold), _indexable(predicted)
+        return metric.figure(np.stack(sums))
     draws = (rng.integers(n, size=n) for _ in range(samples))
-    return np.asarray([call(_take(gold, draw), _take(predicted, draw), **options) for draw in draws])
-
-
-def _indexable(values: Sequence) -> Sequence:
-    return np.asarray(values) if all(isinstance(value, int | float | np.number) for value in values) else values
-
-
-def _take(values: Sequence, draw: np.ndarray) -> Sequence:
-    return values[draw] if isinstance(values, np.ndarray) else [values[i] for i in draw]
+    return np.asarray([metric.function([gold[i] for i in draw], [predicted[i] for i in draw], **options)
+                       for draw in draws])

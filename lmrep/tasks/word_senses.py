@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -87,19 +87,19 @@ def encode(c: Config, records: Sequence[Record], encoder: TextEncoder) -> tuple[
     and `right`, 1 for right and 0 for wrong candidates. They are -1 after the last candidate; `right` is -1 if it is
     not known."""
     unseen.report(c.labels, records, _describe, _senses)
-    inventory = inventory_of(c.candidates, c.labels)
-    candidates, right = np.full((2, len(records), inventory.most), -1, np.int32)
+    senses = inventory_of(c.candidates, c.labels)
+    table, right = np.full((2, len(records), max(map(len, senses.values()), default=1)), -1, np.int32)
     unknown = []
     for i, record in enumerate(records):
-        numbers = inventory.candidates(record)
-        candidates[i, : len(numbers)] = numbers
+        numbers = candidates(senses, record)
+        table[i, : len(numbers)] = numbers
         if "senses" in record.fields:
             right[i, : len(numbers)] = [c.labels[number] in record.fields["senses"] for number in numbers]
         unknown += [] if numbers else [record]
     if unknown:
         log.warning("%s: the training data has no sense of %s: %s of %s words have no answer, for this reason",
                     unknown[0].where, name_of(unknown[0]), f"{len(unknown):,}", f"{len(records):,}")
-    return target_words.encode(records, encoder, {"candidates": candidates, "right": right})
+    return target_words.encode(records, encoder, {"candidates": table, "right": right})
 
 
 # The candidates of words
@@ -133,36 +133,25 @@ def lines(records: Iterable[Record]) -> tuple[str, ...]:
                  for name in sorted(counts, key=order))
 
 
-class Inventory(NamedTuple):
-    """The candidate senses of words."""
-
-    senses: dict[str, list[int]]  # lemma#pos -> the numbers of its senses among the labels, the most frequent one first
-    lemmas: dict[str, list[int]]  # lemma -> its senses as any part of speech, in the same order
-
-    def candidates(self, record: Record) -> list[int]:
-        """Returns the senses of a record's word: those of its lemma as its part of speech. If the training data lacks
-        this part of speech, the first sense of the lemma; if the record has none, all senses; [] for an unknown lemma.
-        """
-        name = name_of(record)
-        if name in self.senses:
-            return self.senses[name]
-        lemma, _, pos = name.rpartition("#")
-        return self.lemmas.get(lemma, [])[: 1 if pos else None]
-
-    @property
-    def most(self) -> int:
-        """Returns the largest number of candidates of a word, at least 1."""
-        return max(map(len, (*self.senses.values(), *self.lemmas.values())), default=1)
+Inventory = dict[tuple[str, ...], list[int]]  # (lemma, pos), or (lemma,) for all parts of speech -> numbers of senses
 
 
 def inventory_of(lines: Sequence[str], labels: Sequence[str]) -> Inventory:
-    """Reads the candidates from `lines`, without senses that are not among the labels."""
-    numbers, senses, lemmas = {label: i for i, label in enumerate(labels)}, {}, {}
+    """Reads the candidates from `lines`, the most frequent one first, without senses that are not among the labels."""
+    numbers, senses = {label: i for i, label in enumerate(labels)}, {}
     for name, *line_senses in map(str.split, lines):
-        senses[name] = [numbers[sense] for sense in line_senses if sense in numbers]
-        lemma_senses = lemmas.setdefault(name.rpartition("#")[0], [])
-        lemma_senses += [number for number in senses[name] if number not in lemma_senses]
-    return Inventory(senses, lemmas)
+        lemma, _, pos = name.rpartition("#")
+        senses[lemma, pos] = [numbers[sense] for sense in line_senses if sense in numbers]
+        of_lemma = senses.setdefault((lemma,), [])
+        of_lemma += [number for number in senses[lemma, pos] if number not in of_lemma]
+    return senses
+
+
+def candidates(senses: Inventory, record: Record) -> list[int]:
+    """Returns the senses of a record's word: those of its lemma as its part of speech. If the training data lacks this
+    part of speech, the first sense of the lemma; if the record has none, all senses; [] for an unknown lemma."""
+    lemma, _, pos = name_of(record).rpartition("#")
+    return senses.get((lemma, pos), senses.get((lemma,), [])[: 1 if pos else None])
 
 
 # The objective

@@ -44,7 +44,7 @@ def test_sums_give_the_resamples_of_the_function(name, version):
     gold = [["one two"], ["three"], ["the", "one"], ["four five six", "four"]] * 5
     predicted = ["one", "three", "a", "four six"] * 4 + ["x", "", "x", "four"]
     metric = TASK_METRICS[name]
-    fast, slow = (resampled(f, gold, predicted, 10, 2, version=version) for f in (metric, metric.function))
+    fast, slow = (resampled(f, gold, predicted, 10, 2, version=version) for f in (metric, metric._replace(sums=None)))
     np.testing.assert_allclose(fast, slow)
 
 

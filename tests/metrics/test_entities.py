@@ -75,7 +75,7 @@ def test_conll_counts_by_type():
 def test_sums_give_the_resamples_of_the_function(name):
     gold, predicted = random_tags(n=20)
     metric = TASK_METRICS[name]
-    fast, slow = (resampled(f, gold, predicted, samples=10, seed=2) for f in (metric, metric.function))
+    fast, slow = (resampled(f, gold, predicted, samples=10, seed=2) for f in (metric, metric._replace(sums=None)))
     np.testing.assert_allclose(fast, slow)
     assert len(set(fast)) > 5
 

@@ -38,7 +38,7 @@ def test_candidates_are_those_of_the_lemma_by_frequency():
     found = word_senses.inventory_of(inventory_lines, labels)
     for lemma, pos, expected in (("cat", "N", [1, 2]), ("cat", "A", [1]), ("cat", None, [1, 2, 0]), ("tree", "N", [])):
         fields = {"lemma": lemma} | ({"pos": pos} if pos else {})
-        assert found.candidates(tiny.as_records([fields])[0]) == expected
+        assert word_senses.candidates(found, tiny.as_records([fields])[0]) == expected
     assert word_senses.name_of(tiny.as_records([{"lemma": "ice cream", "pos": "N"}])[0]) == "ice_cream#N"
 
 
