@@ -34,6 +34,12 @@ def tokenize_text(
         encoding = tokenizer.encode(text, specials=True)
     except TypeError:  # lone surrogates, by which Python represents undecodable bytes of an argument
         raise UserError(f"{name or repr(text[:60])} is not UTF-8 text; convert it") from None
+    return _surround(text, tokenizer, around, encoding)
+
+
+def _surround(
+    text: str, tokenizer: Tokenizer, around: tuple[list[int], list[int]] | None, encoding: Encoding
+) -> TokenizedText:
     before, after = special_tokens_around(tokenizer) if around is None else around
     token, no_offsets = tokenizer.id_to_token, (0, 0)
     return TokenizedText(
@@ -61,13 +67,10 @@ def tokenize_words(
         raise UserError(f"{name or repr(text[:60])}: the tokenizer has no token for the word {empty[0][:60]!r}; remove "
                         "it")
     ids_of_words = [word_ids if len(word_ids) else np.array([unknown], np.int32) for word_ids in ids_of_words]
-    (before, after), no_offsets = special_tokens_around(tokenizer) if around is None else around, (0, 0)
-    ids = np.concatenate([np.array(before, np.int32), *ids_of_words, np.array(after, np.int32)])
+    ids = np.concatenate([np.zeros(0, np.int32), *ids_of_words])
     words = [i for i, word_ids in enumerate(ids_of_words) for _ in word_ids]
-    return TokenizedText(
-        ids, list(map(tokenizer.id_to_token, ids.tolist())),
-        [no_offsets] * len(before) + [matches[i].span() for i in words] + [no_offsets] * len(after),
-        [None] * len(before) + words + [None] * len(after), text)
+    return _surround(text, tokenizer, around, Encoding(
+        ids, list(map(tokenizer.id_to_token, ids.tolist())), [matches[i].span() for i in words], words))
 
 
 def special_tokens_around(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:

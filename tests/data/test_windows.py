@@ -6,8 +6,7 @@ import pytest
 from lmrep.core.errors import UserError
 from lmrep.core.files import digest
 from lmrep.data.formats import plan
-from lmrep.data.formats.stream import Stream
-from lmrep.data.formats.windows import window_bounds, window_lengths
+from lmrep.data.formats.stream import Stream, window_bounds, window_lengths
 from lmrep.data.loader import batches
 from tests.data.test_formats_stream import stream_of
 

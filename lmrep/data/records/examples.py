@@ -9,6 +9,7 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -194,12 +195,7 @@ class Examples(Dataset):
         begin, inside, target = _token_positions(sizes, line, length)
         source = np.repeat(units.offsets[unit], sizes) + inside
 
-        def tokenwise(values: np.ndarray, padding: int = 0) -> np.ndarray:
-            floats = values.dtype.kind == "f"
-            array = np.full((int(np.prod(shape)), *values.shape[1:]), 0 if floats else padding,
-                            np.float32 if floats else np.int32)
-            array[target] = values
-            return array.reshape(*shape, *values.shape[1:])
+        tokenwise = partial(_in_lines, target, shape)
 
         def unitwise(values: np.ndarray, padding: float = -1) -> np.ndarray:
             dtype = np.float32 if values.dtype.kind == "f" else np.int32
@@ -226,11 +222,7 @@ class Examples(Dataset):
         sizes = source.lengths[unit]
         _, inside, target = _token_positions(sizes, line, shape[1])
 
-        def tokenwise(values: np.ndarray, padding: int = 0) -> np.ndarray:
-            array = np.full(shape, padding, np.int32)
-            array.reshape(-1)[target] = values
-            return array
-
+        tokenwise = partial(_in_lines, target, shape)
         return {"tokens": tokenwise(source.tokens[np.repeat(source.offsets[unit], sizes) + inside], self.pad),
                 "segment_ids": tokenwise(np.repeat(segment, sizes)), "positions": tokenwise(inside)}
 
@@ -253,6 +245,15 @@ def _token_positions(sizes: np.ndarray, line: np.ndarray, length: int) -> tuple[
     begin = starts - np.repeat(starts[firsts], np.diff(firsts, append=len(line)))
     inside = ranges(sizes)
     return begin, inside, np.repeat(line * length + begin, sizes) + inside
+
+
+def _in_lines(target: np.ndarray, shape: tuple[int, ...], values: np.ndarray, padding: int = 0) -> np.ndarray:
+    """Makes an array of `shape` with a value for each token at its index in the flattened array, int64[n]; elsewhere
+    0, or `padding` if they are integers."""
+    dtype = np.float32 if values.dtype.kind == "f" else np.int32
+    array = np.full((int(np.prod(shape)), *values.shape[1:]), padding if dtype == np.int32 else 0, dtype)
+    array[target] = values
+    return array.reshape(*shape, *values.shape[1:])
 
 
 def arrange(

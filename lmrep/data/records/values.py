@@ -195,7 +195,21 @@ def check(record: Record, split: str) -> UserError | None:
     if "words" in fields and "tags" in fields and len(fields["words"]) != len(fields["tags"]):
         return UserError(f"{where} has {len(fields['words'])} words and {len(fields['tags'])} tags; expected a tag for "
                          "each word")
-    return _check_spans(record) or (_check_answers(record) if "context" in fields else None)
+    for name, field in SPANS.items():
+        if name in fields and field in fields:
+            (start, end), text = fields[name], fields[field]
+            if not (start < end <= len(text) and any(map(_visible, text[start:end]))):
+                return UserError(f"{where}: {name} is {start}-{end}, where {short(text[start:end])} is found in a "
+                                 f"{field} of {len(text):,} characters; expected the first character of a word, from "
+                                 "0, and the one after its last")
+    for answer, start in fields.get("answers", ()) if "context" in fields else ():
+        text = fields["context"][start:start + len(answer)] if start >= 0 else ""
+        if not answer:
+            return UserError(f"{where}: an answer is empty; an unanswerable question has no answers")
+        if text != answer:
+            return UserError(f"{where}: the answer {short(answer)} is not at character {start} of the context, where "
+                             f"{short(text)} is found; expected offsets in characters, from 0")
+    return None
 
 
 def _with_surrogate(record: Record) -> str | None:
@@ -237,30 +251,6 @@ def check_choice(record: Record) -> UserError | None:
         return None
     return UserError(f"{record.where}: the label is {short(label)}; expected the number of one of {count} choices, 0 "
                      f"to {count - 1} (set config.data.label_map if they are named otherwise)")
-
-
-def _check_spans(record: Record) -> UserError | None:
-    for name, field in SPANS.items():
-        if name not in record.fields or field not in record.fields:
-            continue
-        (start, end), text = record.fields[name], record.fields[field]
-        if not (start < end <= len(text) and any(map(_visible, text[start:end]))):
-            return UserError(f"{record.where}: {name} is {start}-{end}, where {short(text[start:end])} is found in a "
-                             f"{field} of {len(text):,} characters; expected the first character of a word, from 0, "
-                             "and the one after its last")
-    return None
-
-
-def _check_answers(record: Record) -> UserError | None:
-    context = record.fields["context"]
-    for answer, start in record.fields.get("answers", ()):
-        text = context[start:start + len(answer)] if start >= 0 else ""
-        if not answer:
-            return UserError(f"{record.where}: an answer is empty; an unanswerable question has no answers")
-        if text != answer:
-            return UserError(f"{record.where}: the answer {short(answer)} is not at character {start} of the context, "
-                             f"where {short(text)} is found; expected offsets in characters, from 0")
-    return None
 
 
 def listed(names: Collection[Any], show: Callable[[Any], str] = str) -> str:

@@ -103,10 +103,7 @@ def train(config: Config, texts: Callable[[], Iterator[str]]) -> Tokenizer:
         nonlocal long_words
         long_words = 0
         for text in texts():
-            if len(text) <= MAX_TRAINING_WORD:
-                yield text
-                continue
-            *parts, rest = _split_long_words(text)
+            *parts, rest = _split_long_words(text) if len(text) > MAX_TRAINING_WORD else [text]
             long_words += len(parts) > 0
             yield from parts
             yield rest

@@ -217,7 +217,7 @@ def type_name(component: Any) -> str:
     return str(component.get("type", "without a type"))[:60]
 
 
-def check_value(path: Path, name: str, value: Any, *expected: Any) -> None:
+def check_value(path: Path | str, name: str, value: Any, *expected: Any) -> None:
     """Raises UserError if a setting, which would split text differently, is none of `expected`."""
     if not any(value is option or (value == option and isinstance(value, str)) for option in expected):
         raise UserError(f"{path}: its {name} is {str(value)[:60]}, which would split text differently; expected "

@@ -60,15 +60,12 @@ class Cleaning:
             previous = word
             for unit in re.finditer(r"``|''|.", word[0], re.DOTALL):
                 start, end = word.start() + unit.start(), word.start() + unit.end()
-                if end - start == 2:
-                    traced.append(('"', start, end))
-                elif self.keep_accents:
-                    traced.append((unit[0], start, end))
-                else:
-                    bases = [c for c in unicodedata.normalize("NFKD", unit[0]) if not unicodedata.combining(c)]
-                    traced += [(c, start, end) for c in bases]
-                    if traced and not bases:
-                        traced[-1] = (*traced[-1][:2], end)
+                bases = '"' if end - start == 2 else unit[0]
+                if not self.keep_accents:
+                    bases = [c for c in unicodedata.normalize("NFKD", bases) if not unicodedata.combining(c)]
+                traced += [(c, start, end) for c in bases]
+                if traced and not bases:
+                    traced[-1] = (*traced[-1][:2], end)
         clean = "".join(c for c, _, _ in traced)
         if self.lowercase:  # at once, since the form of a sigma depends on its position (but no length does)
             clean = clean.lower()

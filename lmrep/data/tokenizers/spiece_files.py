@@ -10,7 +10,7 @@ from lmrep.core.errors import UserError
 from lmrep.data.tokenizers import sentence_piece, spiece_model, unigram
 from lmrep.data.tokenizers.base import CONFIG, AddedToken, TokenizerDef, Trained
 from lmrep.data.tokenizers.pieces import FAMILIES, SPECIALS, T5_SPECIALS, XLNET_SPECIALS, family_of
-from lmrep.data.tokenizers.published import TOKENIZER_JSON, PublishedFiles, read_bytes
+from lmrep.data.tokenizers.published import TOKENIZER_JSON, PublishedFiles, check_value, read_bytes
 from lmrep.data.tokenizers.sentence_piece import SENTINELS, XLNET_SYMBOLS, Cleaning, SentencePiece, sentinels
 
 
@@ -51,10 +51,7 @@ def _cleaning(config: dict[str, Any], family: str) -> Cleaning | None:
     both = (True, False)
     allowed = (both, both, (True,)) if default else ((False,), (True,), (False,))
     for key, expected in zip(("do_lower_case", "keep_accents", "remove_space"), allowed, strict=True):
-        value = config.get(key)
-        if value is not None and not any(value is option for option in expected):
-            raise UserError(f"{key} of {CONFIG} is {str(value)[:60]}, which would split text differently; expected "
-                            f"{' or '.join(map(str, expected))}")
+        check_value(CONFIG, key, config.get(key), None, *expected)
     if default is None:
         return None
     return Cleaning(*(default if config.get(key) is None else config[key] for key, default in

@@ -44,9 +44,14 @@ def build(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | pa
     if tokenizers.TOKENIZERS[tokenizer.name].characters:
         raise UserError(f"stores of tokenizer.name={tokenizer.name} cannot be built on {runner.name}, since they hold "
                         "the words outside of the vocabulary; build them on one machine, without --runner")
-    if not runner.local:
-        check_shared(str(data_dir), runner)
-    prepare_files(data, runner)
+    if not runner.local and remote.as_url(data_dir) is None:
+        raise UserError(f"--data_dir is {data_dir}, on this machine, where the workers of {runner.name} cannot write; "
+                        "give an object store, such as --data_dir=gs://bucket/data")
+    # A TFDS dataset may itself be built by a Beam pipeline. TFDS writes ArrayRecord to local disks alone.
+    if runner.local:
+        corpora.CORPORA[data.corpus].prepare_files(data, runners.create(runner), runners.make_options(runner))
+    else:
+        corpora.check_present(data)
     corpus = corpora.open_corpus(data)
     data, described = prepare.choose_sentences(data, corpus)
     if not runner.local:
@@ -76,22 +81,6 @@ def build(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | pa
     totals = json.loads(saved)
     totals.pop("text", None)
     return target.path, totals
-
-
-def prepare_files(data: corpora.Config, runner: Runner) -> None:
-    """Prepares a TFDS dataset that is itself built by a Beam pipeline, if it is not prepared. TFDS writes
-    ArrayRecord to local disks alone, so other machines need a prepared one: raises UserError if it is not."""
-    if runner.local:
-        corpora.CORPORA[data.corpus].prepare_files(data, runners.create(runner), runners.make_options(runner))
-    else:
-        corpora.check_present(data)
-
-
-def check_shared(data_dir: str, runner: Runner) -> None:
-    """Raises UserError if the workers of a runner cannot write to the data directory."""
-    if remote.as_url(data_dir) is None:
-        raise UserError(f"--data_dir is {data_dir}, on this machine, where the workers of {runner.name} cannot write; "
-                        "give an object store, such as --data_dir=gs://bucket/data")
 
 
 def _build(work: Folder, done: Folder, content: str, corpus: corpora.Corpus, data: corpora.Config,
@@ -163,7 +152,7 @@ class Pipelines:
     def survey(self, data: corpora.Config) -> CorpusScan:
         """Makes the first pass over the corpus, as `scan.survey`."""
         scans = self._once("scan.json", lambda name: self._map(
-            "reading", self._readers, partial(workers.measure, work=self.work), name, "scan"))
+            "reading", self._readers, partial(workers.measure, work=self.work), name))
         self._documents = [documents for _, documents, _ in sorted(scans)]
         tally = sum((Counter(counts) for *_, counts in scans), Counter())
         if not any(self._documents):
@@ -171,12 +160,13 @@ class Pipelines:
         if tally["damaged_lines"] > data.damaged_lines:
             raise UserError(f"{self.corpus.description}: {tally['damaged_lines']:,} lines are not JSON or lack the "
                             f"text, more than data.damaged_lines={data.damaged_lines}; correct them, or raise that")
-        positions, lengths = zip(*transfer(self._measured, range(len(self._readers))), strict=True)
-        return scan.from_measured(np.concatenate(positions), np.concatenate(lengths), tally, data)
 
-    def _measured(self, reader: int) -> tuple[np.ndarray, np.ndarray]:
-        with self.work.arrays(reader_file("scan", reader)) as arrays:
-            return arrays["positions"], arrays["lengths"]
+        def measured(reader: int) -> tuple[np.ndarray, np.ndarray]:
+            with self.work.arrays(reader_file("scan", reader)) as arrays:
+                return arrays["positions"], arrays["lengths"]
+
+        positions, lengths = zip(*transfer(measured, range(len(self._readers))), strict=True)
+        return scan.from_measured(np.concatenate(positions), np.concatenate(lengths), tally, data)
 
     def _plan(self, survey: CorpusScan, repeats: np.ndarray | None = None) -> None:
         """Writes for each reader the splits, parts and repeats of its documents."""
@@ -193,7 +183,7 @@ class Pipelines:
         def run(name: str) -> Any:
             self._plan(survey, times)
             return self._map("sampling text for the tokenizer", self._readers,
-                             partial(workers.sample, work=self.work), name, "sample")
+                             partial(workers.sample, work=self.work), name)
 
         self._once("sample.json", run)
 
@@ -244,14 +234,9 @@ class Pipelines:
 
         def run(name: str) -> Any:
             self._plan(survey)
-            runners.run(self.runner, "tokenizing", partial(construct, name=name), self._tokenized_characters, total,
-                        lambda amount: scan.describe_amount(amount, total), self.progress)
+            runners.run(self.runner, "tokenizing", partial(construct, name=name), self.progress)
 
-        total = int(survey.lengths.sum())
         return [Tokens(*row) for row in self._once("tokens.json", run)]
-
-    def _tokenized_characters(self) -> int:
-        return sum(int(name.rpartition("-")[2]) for name in self.work.names("tokens"))
 
     def write(self, done: Folder, splits: list[str], tokenized: list[Tokens], size: int) -> list[File]:
         """Writes the records and indices to `done`."""
@@ -271,17 +256,15 @@ class Pipelines:
             content = self.work.read(name)
         return json.loads(content)
 
-    def _map(self, what: str, items: list[Any], function: Callable[[Any], Any], name: str, folder: str = "") -> None:
-        """Runs a pipeline that writes the results of `function` for all items to the file `name`. The number of
-        files in `folder` is the number of items that are done."""
+    def _map(self, what: str, items: list[Any], function: Callable[[Any], Any], name: str) -> None:
+        """Runs a pipeline that writes the results of `function` for all items to the file `name`."""
         import apache_beam as beam
 
         def construct(pipeline: Any) -> None:
             _ = (pipeline | beam.Create(items) | beam.Reshuffle() | beam.Map(_call, function=function)
                  | beam.combiners.ToList() | "write" >> beam.Map(write_results, work=self.work, name=name))
 
-        runners.run(self.runner, what, construct, lambda: len(self.work.names(folder)) if folder else 0, len(items),
-                    lambda amount: f"{amount:,} of {len(items):,} files", self.progress)
+        runners.run(self.runner, what, construct, self.progress)
 
 
 def _call(item: Any, function: Callable[[Any], Any]) -> Any:

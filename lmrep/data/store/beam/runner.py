@@ -1,4 +1,4 @@
-"""Pipelines on Apache Beam: their options, their progress, and the errors of workers as messages."""
+"""Pipelines on Apache Beam: their options, and the errors of workers as messages."""
 
 import contextlib
 import importlib.util
@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,14 +15,12 @@ from typing import Any
 from lmrep.core import host
 from lmrep.core.errors import RunFault, UserError
 from lmrep.core.messages import install_hint
-from lmrep.core.progress import ProgressReporter
 from lmrep.data.store.beam import local_worker
 from lmrep.data.store.scan import Progress
 
 LOCAL = "DirectRunner"
 PROCESSES = "direct_running_mode=multi_processing"
 EXTRA = install_hint("beam")
-POLL = 1.0  # seconds between two looks at the progress
 RAISED = re.compile(r"^(?:lmrep\.core\.errors\.)?(UserError|ConfigError|RunFault): (.*?)(?: \[while running '.*)?$",
                     re.MULTILINE)
 
@@ -62,7 +59,7 @@ def parse(name: str, options: str) -> Runner:
             flags.append(f"direct_num_workers={host.cores()}")
     runner = Runner(name, tuple(flags))
     try:
-        with contextlib.redirect_stderr(None), _no_warnings():
+        with contextlib.redirect_stderr(None), _silenced(logging.WARNING):  # of optional packages
             create(runner)
             make_options(runner).get_all_options()
     except ValueError as error:
@@ -106,17 +103,14 @@ def create(runner: Runner) -> Any:
         beam_provision_api_pb2.ProvisionInfo(pipeline_options=encoded)))
 
 
-def run(runner: Runner, what: str, construct: Callable[[Any], None], done: Callable[[], int], total: int,
-        describe: Callable[[int], str], progress: Progress) -> None:
+def run(runner: Runner, what: str, construct: Callable[[Any], None], progress: Progress) -> None:
     """Runs a pipeline.
 
     Args:
       runner: the runner of the pipeline.
       what: the work of the pipeline, for messages.
       construct: adds transforms to a `beam.Pipeline`.
-      done: returns the amount of work that is done, of `total` (0: not known).
-      describe: returns an amount as text.
-      progress: called with lines for people.
+      progress: called with a line for people.
 
     Raises:
       UserError, RunFault: a worker raised it; RunFault for any other failure of the pipeline.
@@ -124,7 +118,8 @@ def run(runner: Runner, what: str, construct: Callable[[Any], None], done: Calla
     import apache_beam
 
     progress(f"{what} on {runner.name}")
-    with _reporting(done, ProgressReporter(progress, total), what, describe), _quiet(runner):
+    # Local workers log each error several times before the pipeline raises it.
+    with _silenced(logging.CRITICAL if runner.local and not log.isEnabledFor(logging.DEBUG) else logging.NOTSET):
         try:
             pipeline = apache_beam.Pipeline(runner=create(runner), options=make_options(runner))
             construct(pipeline)
@@ -147,45 +142,10 @@ def _translated(error: Exception, runner: Runner, what: str) -> Exception:
 
 
 @contextlib.contextmanager
-def _reporting(done: Callable[[], int], reporter: ProgressReporter, what: str,
-               describe: Callable[[int], str]) -> Iterator[None]:
-    """Reports progress from another thread."""
-    finished = threading.Event()
-
-    def watch() -> None:
-        while not finished.wait(POLL):
-            with contextlib.suppress(Exception):  # a store that refuses for a moment
-                amount = done()
-                if amount:
-                    reporter.report(amount, lambda _, amount=amount: f"{what}: {describe(amount)}")
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        finished.set()
-        thread.join()
-
-
-@contextlib.contextmanager
-def _no_warnings() -> Iterator[None]:
-    """Silences the warnings of optional packages that Beam logs, through the root logger, when it is imported."""
-    logging.disable(logging.WARNING)
+def _silenced(level: int) -> Iterator[None]:
+    """Silences messages up to a level of all packages: Beam and those that it imports log through several loggers."""
+    logging.disable(level)
     try:
         yield
     finally:
         logging.disable(logging.NOTSET)
-
-
-@contextlib.contextmanager
-def _quiet(runner: Runner) -> Iterator[None]:
-    """Silences local workers, which log each error several times before the pipeline raises it."""
-    beam_log = logging.getLogger("apache_beam")
-    level = beam_log.level
-    if runner.local and not log.isEnabledFor(logging.DEBUG):
-        beam_log.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        beam_log.setLevel(level)
