@@ -36,7 +36,13 @@ def read(path: str | os.PathLike, words: Container[str] | None = None) -> WordVe
             raise UserError(f"{path}:{number}: expected a word and {size or 'its'} numbers between single spaces; got "
                             f"{text[:60]!r}")
         if word not in vectors and (words is None or word in words):
-            vectors[word] = _parse(values, f"{path}:{number}")
+            try:
+                vector = vectors[word] = np.asarray(values, np.float32)
+            except ValueError as error:
+                raise UserError(f"{path}:{number}: {error}; expected numbers after the word") from None
+            if not np.isfinite(vector).all():
+                wrong = values[int(np.argmin(np.isfinite(vector)))]
+                raise UserError(f"{path}:{number}: {wrong} is not a finite float32 number")
     if not size:
         raise UserError(f"{path} has no vectors; expected a word and its numbers on each line")
     return WordVectors(list(vectors), np.stack([*vectors.values()]) if vectors else np.zeros((0, size), np.float32))
@@ -63,13 +69,3 @@ def table(path: str | os.PathLike, tokens: Sequence[str], shape: tuple[int, int]
     ids = {token: i for i, token in enumerate(tokens)}
     rows[[ids[word] for word in words]] = vectors
     return rows, len(words)
-
-
-def _parse(values: list[str], where: str) -> np.ndarray:
-    try:
-        vector = np.asarray(values, np.float32)
-    except ValueError as error:
-        raise UserError(f"{where}: {error}; expected numbers after the word") from None
-    if not np.isfinite(vector).all():
-        raise UserError(f"{where}: {values[int(np.argmin(np.isfinite(vector)))]} is not a finite float32 number")
-    return vector

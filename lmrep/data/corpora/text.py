@@ -63,7 +63,7 @@ def _read(source: files.CorpusFile, unit: str, policy: str, tally: Counter[str])
 def _chunks(source: files.CorpusFile, policy: str, tally: Counter[str]) -> Iterator[str]:
     """Yields the text of a file in blocks, with `\\n` for every line break."""
     errors = "strict" if policy == "refuse" else "replace"
-    undecoded, done, last = b"", 0, False
+    undecoded, done, line, last = b"", 0, 1, False  # `done` bytes are decoded, up to `line`
     with files.opened(source) as file:
         while not last:
             block = file.read(CHUNK)
@@ -71,9 +71,9 @@ def _chunks(source: files.CorpusFile, policy: str, tally: Counter[str]) -> Itera
             try:
                 text, used = codecs.utf_8_decode(data, errors, last)
             except UnicodeDecodeError as error:
-                bad = data[error.start : error.start + 1].hex()
+                bad, line = data[error.start : error.start + 1].hex(), line + data.count(b"\n", 0, error.start)
                 raise ConfigError(
-                    f"{source.path}, line {_line(source, done + error.start)}: byte 0x{bad} is not UTF-8 text",
+                    f"{source.path}, line {line}: byte 0x{bad} is not UTF-8 text",
                     "convert the file (iconv -f ENCODING -t UTF-8), leave it out, or set "
                     "--config.data.undecodable=replace") from error
             if "\ufffd" in text:
@@ -82,17 +82,8 @@ def _chunks(source: files.CorpusFile, policy: str, tally: Counter[str]) -> Itera
                 text, used = text[:-1], used - 1
             if done == 0:
                 text = cleaning.remove_byte_order_mark(text, tally)
-            undecoded, done = data[used:], done + used
+            undecoded, done, line = data[used:], done + used, line + data.count(b"\n", 0, used)
             yield cleaning.normalize_characters(text, tally)
-
-
-def _line(source: files.CorpusFile, offset: int) -> int:
-    """Finds the number, from 1, of the line of the byte at `offset`."""
-    number = 1
-    with files.opened(source) as file:
-        while offset and (block := file.read(min(offset, CHUNK))):
-            number, offset = number + block.count(b"\n"), offset - len(block)
-    return number
 
 
 DEFINITION = CorpusDef(open_corpus, lambda config: f"the text files {config.files}", "*.txt", has_units=True)

@@ -11,7 +11,6 @@ from lmrep.data.records import (
     json_lines,
     parallel,
     parquet,
-    squad,
     texts,
     tfds,
     token_columns,
@@ -30,7 +29,7 @@ __all__ = ["FIELDS", "READERS", "SPLITS", "TARGETS", "TEXTS", "Config", "Job", "
 READERS.update(component_table(ReaderDef, {  # in the order in which formats are detected
     "choices": choices.DEFINITION, "word_in_context": word_in_context.DEFINITION,
     "conllu": token_columns.CONLLU_DEFINITION, "columns": token_columns.COLUMNS,
-    "squad": squad.DEFINITION, "jsonl": json_lines.DEFINITION, "trees": trees.DEFINITION, "tsv": delimited.TSV,
+    "squad": json_lines.SQUAD, "jsonl": json_lines.DEFINITION, "trees": trees.DEFINITION, "tsv": delimited.TSV,
     "csv": delimited.CSV, "label_text": texts.LABEL_TEXT, "folders": texts.FOLDERS,
     "documents": texts.DOCUMENTS, "word_senses": word_senses.DEFINITION, "parallel": parallel.DEFINITION,
     "parquet": parquet.DEFINITION, "tfds": tfds.DEFINITION}))

@@ -58,7 +58,8 @@ def read(config: Config, split: str, needed: Collection[str] = ()) -> list[Recor
                     f"{len(replaced):,}", replaced[0])
     if split == "train" and any(config.label_map.values()) and labels and not labels & set(config.label_map):
         raise UserError(f"config.data.label_map has none of the labels of {pattern}: it maps "
-                        f"{_some(config.label_map)}, and the labels are {_some(labels)}")
+                        f"{values.listed(sorted(config.label_map), repr)}, and the labels are "
+                        f"{values.listed(sorted(labels), repr)}")
     if not records:
         raise UserError(f"{pattern} has no examples" + f": all {count + 1} are left out" * (count >= 0))
     return records
@@ -167,11 +168,6 @@ def _relabel(record: Record, config: Config, labels: set[str]) -> Record | UserE
     labels.add(label)
     fields["label"] = config.label_map.get(label, label)
     return (values.check_choice(record) or record) if fields["label"] else None
-
-
-def _some(names: Iterable[str]) -> str:
-    names = sorted(names)
-    return ", ".join(map(repr, names[:8])) + ", ..." * (len(names) > 8)
 
 
 def spread(records: Sequence[Record], count: int | None) -> Sequence[Record]:

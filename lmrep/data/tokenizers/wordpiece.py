@@ -216,9 +216,6 @@ def _options(files: PublishedFiles, specials: Mapping[str, str]) -> tuple[bool, 
     return lowercase, max_word_length
 
 
-def load_vocabulary(path: Path, lowercase: bool) -> WordPiece:
-    """Loads a vocab.txt alone."""
-    return WordPiece(read_vocabulary(path), lowercase, PUBLISHED_MAX_WORD_LENGTH)
-
-
-DEFINITION = TokenizerDef(train, load, WordPiece.rules, Trained(SPECIALS), load_vocabulary=load_vocabulary)
+DEFINITION = TokenizerDef(
+    train, load, WordPiece.rules, Trained(SPECIALS), load_vocabulary=lambda path, lowercase: WordPiece(
+        read_vocabulary(path), lowercase, PUBLISHED_MAX_WORD_LENGTH))  # a vocab.txt alone
