@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lmrep.data.formats import plan
+from lmrep.data.formats import plan, sentence_pair
 from lmrep.data.formats.sentence_pair import SentencePair, sample
 from tests import chance
 
@@ -106,3 +106,10 @@ def test_chunks_do_not_change_the_table(chunk, random_store, monkeypatch, tmp_pa
         for one, other in zip(expected.spans[:3], pair_plan.spans[:3], strict=True):
             np.testing.assert_array_equal(one, other)
         np.testing.assert_array_equal(expected.spans.columns["pair_label"], pair_plan.spans.columns["pair_label"])
+
+
+def test_documents_of_one_sentence_make_no_pair_and_progress_continues(make_store, monkeypatch):
+    monkeypatch.setattr(sentence_pair, "CHUNK", 1)
+    store, seen = make_store([[3], [3, 4], [5]]), []
+    pairs = plan("sentence_pair", SentencePair(2), store, 24, 0, progress=lambda *work: seen.append(work))
+    assert pairs.examples == 2 and seen[-1] == (2 * store.tokens, 2 * store.tokens)

@@ -207,7 +207,7 @@ def table(
             for pass_ in range(config.duplicates if all_passes else 1):
                 for chunk in spans(config, store, length, (seed, pass_) if all_passes else seed, layout):
                     yield chunk
-                    if progress:
+                    if progress and len(chunk.starts):
                         progress(pass_ * store.tokens + int(chunk.starts[chunk.offsets[-2]]), total)
             if progress:
                 progress(total, total)

@@ -1,5 +1,6 @@
 """Reads word senses: XML of sentences with words to disambiguate, and a file of their keys (Raganato et al., 2017)."""
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -135,10 +136,7 @@ class _Parser:
 
     def _finish(self, words: Sequence[str]) -> None:
         """Adds the instances of a sentence to `records`."""
-        text, start, starts = " ".join(words), 0, []
-        for word in words:
-            starts.append(start)
-            start += len(word) + 1
+        text, starts = " ".join(words), [*itertools.accumulate((len(word) + 1 for word in words), initial=0)]
         for name, number, fields, where in self._instances:
             if name in self.records:
                 raise UserError(f"{where} has the instance {short(name)} again ({self.records[name].where}); expected "

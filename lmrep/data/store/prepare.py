@@ -91,7 +91,7 @@ def prepare_corpus(data: corpora.Config, tokenizer: tokenizers.Config, data_dir:
     data, described = choose_sentences(data, corpus)
     loaded = tokenizers.from_vocab_file(tokenizer) if tokenizer.vocab_file else None
     content = fingerprint(corpus, data, tokenizer, loaded)
-    directory = remote_cache.local_data_dir(data_dir) / folder_name(corpus, content)
+    directory = remote_cache.local_data_dir(data_dir) / f"{corpus.name}-{content[:16]}"
     damage = find_damage(directory)
     if damage and directory.exists():
         progress(f"the token store {directory} is damaged: {damage}; building it again")
@@ -133,11 +133,6 @@ def fingerprint(corpus: corpora.Corpus, data: corpora.Config, config: tokenizers
     identity = tokenizers.settings_of_ids(config) if loaded is None else repr(loaded.fingerprint)
     return digest([LAYOUT, token_store.RECORD, corpus.fingerprint(), data.validation, data.test, RULES, data.sentences,
                    tokenizers.TOKENIZERS[config.name].rules, tokenizers.keeps_whitespace(config), identity])
-
-
-def folder_name(corpus: corpora.Corpus, content: str) -> str:
-    """Returns the name of the folder with this fingerprint."""
-    return f"{corpus.name}-{content[:16]}"
 
 
 def build_key(content: str) -> str:

@@ -1,7 +1,6 @@
 """Text that is read from its end to its start, by the backward language model of ULMFiT (Howard and Ruder, 2018)."""
 
 import copy
-import functools
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -20,18 +19,13 @@ def backward(tokenizer: Tokenizer) -> Tokenizer:
     if tokenizer.characters:
         raise UserError(f"tokenizer.direction is 'backward', and tokenizer.name={tokenizer.name} is for networks that "
                         "read both directions; set --config.tokenizer.direction=forward")
-    other = copy.copy(tokenizer)
-    other.__class__ = _backward_class(type(tokenizer))
+    other, cls = copy.copy(tokenizer), type(tokenizer)
+    # The token that starts a word of the text is the last one of the word that is read.
+    other.__class__ = type(f"Backward{cls.__name__}", (_Backward, cls),
+                           {"starts_word": cls.ends_word, "ends_word": cls.starts_word})
     for cached in ("vocabulary", "fingerprint"):
         vars(other).pop(cached, None)
     return other
-
-
-@functools.cache
-def _backward_class(cls: type[Tokenizer]) -> type[Tokenizer]:
-    # The token that starts a word of the text is the last one of the word that is read.
-    ends = {"starts_word": cls.ends_word, "ends_word": cls.starts_word}
-    return type(f"Backward{cls.__name__}", (_Backward, cls), ends)
 
 
 class _Backward:

@@ -66,17 +66,16 @@ def _added(config: dict[str, Any], pieces: list[str], default: list[AddedToken])
             re.fullmatch(r"\d{1,9}", key) and isinstance(entry, dict) and isinstance(entry.get("content"), str)
             for key, entry in listed.items())):
         raise UserError(f"added_tokens_decoder of {CONFIG} is not an object of ids and tokens")
-    added, known = list(default), {*pieces, *(token.content for token in default)}
+    added, names = list(default), [*pieces, *(token.content for token in default)]
     for i, entry in sorted((int(key), entry) for key, entry in listed.items()):
         content = entry["content"]
-        names = [*pieces, *(token.content for token in added)]
         if i < len(names) and names[i] == content:
             continue
-        if i != len(names) or content in known or not (content and entry.get("special")):
+        if i != len(names) or content in names or not (content and entry.get("special")):
             raise UserError(f"{CONFIG} adds {content[:60]!r} as id {i}, and the model has {len(names):,} pieces; "
                             "expected special tokens that follow them, each id once")
         added.append(AddedToken(content, special=True, normalized=False))
-        known.add(content)
+        names.append(content)
     return added
 
 

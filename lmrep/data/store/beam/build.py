@@ -58,7 +58,7 @@ def build(data: corpora.Config, tokenizer: tokenizers.Config, data_dir: str | pa
         workers.check_readable(corpus.readers, runner.name)
     loaded = tokenizers.from_vocab_file(tokenizer) if tokenizer.vocab_file else None
     content = prepare.fingerprint(corpus, data, tokenizer, loaded)
-    name, url = prepare.folder_name(corpus, content), remote.as_url(data_dir)
+    name, url = f"{corpus.name}-{content[:16]}", remote.as_url(data_dir)
     build_here = partial(_build, content=content, corpus=corpus, data=data, config=tokenizer, loaded=loaded,
                          described=described, runner=runner, progress=progress)
     if url:
