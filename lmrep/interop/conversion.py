@@ -262,7 +262,7 @@ def _recorded(directory: Path, config, params: dict[str, np.ndarray]) -> Publish
         family, config_json = FAMILIES[record["family"]], record["config_json"]
         checkpoint = Published(family, config_json, config, params, record["dtypes"], extra, record["metadata"],
                           read_task(family.tasks, config_json, str(directory / RECORD)),
-                          family.heads_of(config, params, config_json.get("architectures") or ()))
+                          family.heads_of(params, config_json.get("architectures") or ()))
         tensors(checkpoint)
     except (KeyError, TypeError, AttributeError) as error:
         raise RunFault(f"{directory} does not fit the checkpoint ({error!r}); {RESTORE}") from None

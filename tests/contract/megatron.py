@@ -24,27 +24,24 @@ class ConfigJson(Keys):
 CONFIG = ConfigTable(ConfigJson, {"positions": "learned", "norm": "pre", "share": "none", "embedding_norm": False,
                                   "token_types": 0, "scaled_attention": True, "attention_by_layer": False})
 
-
-def tensors(config):
-    return {
-        "words.weight": "encoder/embedding/token",
-        "places.weight": "encoder/embedding/position",
-        "blocks.{l}.q": linear("encoder/layers/attention/query"),
-        "blocks.{l}.kv": linear("encoder/layers/attention/key", "encoder/layers/attention/value", transposed=False),
-        "blocks.{l}.o": linear("encoder/layers/attention/output"),
-        "blocks.{l}.norm1": norm("encoder/layers/attention_norm"),
-        "blocks.{l}.up": linear("encoder/layers/mlp/in"),
-        "blocks.{l}.down": linear("encoder/layers/mlp/out"),
-        "blocks.{l}.norm2": norm("encoder/layers/mlp_norm"),
-        "norm": norm("encoder/final_norm"),
-        "mlm.dense": linear("objective/masked/transform"),
-        "mlm.norm": norm("objective/masked/norm"),
-        "mlm.out.weight": "objective/masked/output",
-        "mlm.out.bias": "objective/masked/bias",
-    }
-
+TENSORS = {
+    "words.weight": "encoder/embedding/token",
+    "places.weight": "encoder/embedding/position",
+    "blocks.{l}.q": linear("encoder/layers/attention/query"),
+    "blocks.{l}.kv": linear("encoder/layers/attention/key", "encoder/layers/attention/value", transposed=False),
+    "blocks.{l}.o": linear("encoder/layers/attention/output"),
+    "blocks.{l}.norm1": norm("encoder/layers/attention_norm"),
+    "blocks.{l}.up": linear("encoder/layers/mlp/in"),
+    "blocks.{l}.down": linear("encoder/layers/mlp/out"),
+    "blocks.{l}.norm2": norm("encoder/layers/mlp_norm"),
+    "norm": norm("encoder/final_norm"),
+    "mlm.dense": linear("objective/masked/transform"),
+    "mlm.norm": norm("objective/masked/norm"),
+    "mlm.out.weight": "objective/masked/output",
+    "mlm.out.bias": "objective/masked/bias",
+}
 
 FAMILY = Family(
-    name="megatron", prefix="net", config_from=CONFIG.read, config_to=CONFIG.write, tensors=tensors,
+    name="megatron", prefix="net", config_from=CONFIG.read, config_to=CONFIG.write, tensors=TENSORS,
     heads=(HeadClass("MegatronModel"), HeadClass("MegatronForMaskedLM", ("masked",)),
            task_class("MegatronForTokenClassification", ["tagging"], "tags")))

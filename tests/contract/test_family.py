@@ -73,7 +73,7 @@ def test_another_family_of_its_classes_is_refused_with_the_nearest(published, tm
 
 @pytest.mark.parametrize(("change", "problem"), [
     ({"config_from": lambda config_json, path: None}, "TypeError: .*takes 2 positional arguments but 3 were given"),
-    ({"tensors": lambda config: ["words.weight"]}, "AttributeError"),
+    ({"tensors": ["words.weight"]}, "AttributeError"),
     ({"heads": (HeadClass("MegatronModel"), HeadClass("MegatronForMaskedLM", ("maskd",)))},
      "a head of MegatronForMaskedLM is 'maskd'; .*did you mean 'masked'"),
 ])
@@ -90,10 +90,7 @@ def test_a_row_that_breaks_its_contract_is_refused_by_its_name(published, monkey
     ({"words2.weight": "encoder/embedding/token"}, "has encoder/embedding/token twice"),
 ])
 def test_a_table_that_lacks_a_parameter_or_has_one_twice_is_refused(published, monkeypatch, change, problem):
-    def tensors(config):
-        table = megatron.tensors(config) | change
-        return {name: value for name, value in table.items() if value is not None}
-
+    tensors = {name: value for name, value in (megatron.TENSORS | change).items() if value is not None}
     monkeypatch.setitem(FAMILIES, "megatron", dataclasses.replace(megatron.FAMILY, tensors=tensors))
-    with pytest.raises(UserError, match=f"checkpoint family 'megatron' .*test_family.py.*{problem}"):
+    with pytest.raises(UserError, match=f"checkpoint family 'megatron' .*megatron.py.*{problem}"):
         read(published[0])

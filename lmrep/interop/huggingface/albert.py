@@ -6,7 +6,7 @@ from typing import Any
 
 from lmrep.core.errors import UserError
 from lmrep.interop.huggingface import bert
-from lmrep.interop.huggingface.base import Family, Names, Pretraining
+from lmrep.interop.huggingface.base import Family, Pretraining
 from lmrep.interop.huggingface.config_json import ConfigTable, activation, only, rate, size
 from lmrep.interop.huggingface.head_classes import HeadClass, encoder_classes
 from lmrep.interop.huggingface.tensors import Tensor, linear, norm
@@ -47,31 +47,28 @@ def config_to(config: Any) -> Mapping[str, Any]:
     return CONFIG.write(config, ["embedding"] if config.table_width == config.width else [])
 
 
-def tensors(config: Any) -> Names:
-    """Returns the table of names, as `Family.tensors`."""
-    layer = "encoder.albert_layer_groups.0.albert_layers.0"
-    return {
-        **bert.EMBEDDINGS,
-        "encoder.embedding_hidden_mapping_in": linear("encoder/project"),
-        f"{layer}.attention.query": linear("encoder/layers/attention/query"),
-        f"{layer}.attention.key": linear("encoder/layers/attention/key"),
-        f"{layer}.attention.value": linear("encoder/layers/attention/value"),
-        f"{layer}.attention.dense": linear("encoder/layers/attention/output"),
-        f"{layer}.attention.LayerNorm": norm("encoder/layers/attention_norm"),
-        f"{layer}.ffn": linear("encoder/layers/mlp/in"),
-        f"{layer}.ffn_output": linear("encoder/layers/mlp/out"),
-        f"{layer}.full_layer_layer_norm": norm("encoder/layers/mlp_norm"),
-        "pooler": linear("objective/pair/pooler"),
-        "predictions.dense": linear("objective/masked/transform"),
-        "predictions.LayerNorm": norm("objective/masked/norm"),
-        "predictions.bias": Tensor(("objective/masked/bias",), also=("predictions.decoder.bias",)),
-        "predictions.decoder.weight": "objective/masked/output",
-        "sop_classifier.classifier": linear("objective/pair/classifier"),
-    }
-
+LAYER = "encoder.albert_layer_groups.0.albert_layers.0"
+TENSORS = {
+    **bert.EMBEDDINGS,
+    "encoder.embedding_hidden_mapping_in": linear("encoder/project"),
+    f"{LAYER}.attention.query": linear("encoder/layers/attention/query"),
+    f"{LAYER}.attention.key": linear("encoder/layers/attention/key"),
+    f"{LAYER}.attention.value": linear("encoder/layers/attention/value"),
+    f"{LAYER}.attention.dense": linear("encoder/layers/attention/output"),
+    f"{LAYER}.attention.LayerNorm": norm("encoder/layers/attention_norm"),
+    f"{LAYER}.ffn": linear("encoder/layers/mlp/in"),
+    f"{LAYER}.ffn_output": linear("encoder/layers/mlp/out"),
+    f"{LAYER}.full_layer_layer_norm": norm("encoder/layers/mlp_norm"),
+    "pooler": linear("objective/pair/pooler"),
+    "predictions.dense": linear("objective/masked/transform"),
+    "predictions.LayerNorm": norm("objective/masked/norm"),
+    "predictions.bias": Tensor(("objective/masked/bias",), also=("predictions.decoder.bias",)),
+    "predictions.decoder.weight": "objective/masked/output",
+    "sop_classifier.classifier": linear("objective/pair/classifier"),
+}
 
 FAMILY = Family(
-    name="albert", prefix="albert", config_from=config_from, config_to=config_to, tensors=tensors,
+    name="albert", prefix="albert", config_from=config_from, config_to=config_to, tensors=TENSORS,
     heads=(HeadClass("AlbertModel"), HeadClass("AlbertForMaskedLM", ("masked",)),
            HeadClass("AlbertForPreTraining", ("masked", "pair")),
            *encoder_classes("Albert", ("albert.pooler", "classifier"), ("albert.pooler", "classifier"),

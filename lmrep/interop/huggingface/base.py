@@ -57,9 +57,9 @@ class Family:
     config_from: Callable[[Mapping[str, Any], str, Mapping | None], Any]
     # (our config) -> the keys of config.json. Raises Mismatch. None if networks are written as another family's.
     config_to: Callable[[Any], Mapping[str, Any]] | None
-    # (our config) -> the table of names: tensor or module in files -> our path, `Tensor` or `Module`. Paths that the
-    # network lacks, and heads that none of `heads` has, are skipped.
-    tensors: Callable[[Any], Names]
+    # the table of names: tensor or module in files -> our path, `Tensor` or `Module`. Paths that a network lacks, and
+    # heads that none of `heads` has, are skipped.
+    tensors: Names
     heads: Sequence[HeadClass]  # the classes of the library; a checkpoint is written as the first with its heads
     specials: Specials = Specials()
     pretraining: Pretraining = field(default=Pretraining())
@@ -67,7 +67,12 @@ class Family:
     @property
     def described(self) -> str:
         """The family and its file, for messages."""
-        return described("checkpoint family", self.name, self.tensors)
+        return described("checkpoint family", self.name, self._source)
+
+    @property
+    def _source(self) -> Any:
+        table = getattr(self.config_from, "__self__", None)  # a `ConfigTable`, whose class of keys is in the file
+        return table.keys if table else self.config_from
 
     # Classes
 
@@ -106,32 +111,31 @@ class Family:
         return next(head_class for names in (heads, heads[:1], ()) for head_class in self.heads
                     if head_class.heads == names and not head_class.tasks)
 
-    def heads_of(self, config: Any, paths: Iterable[str], classes: Sequence[str] = ()) -> tuple[str, ...]:
+    def heads_of(self, paths: Iterable[str], classes: Sequence[str] = ()) -> tuple[str, ...]:
         """Finds the heads of a checkpoint with parameters at these paths. A head without parameters counts as present
         unless `classes`, the architectures in config.json, are only the base model."""
         paths = set(paths)
         prefixes = {name: f"objective/{task_of(name)}/{head.part}" for name, head in TASK_HEADS.items()} | {
             name: head.prefix for name, head in HEADS.items()}
         heads = tuple(name for name, prefix in prefixes.items() if any(path.startswith(prefix) for path in paths))
-        optional = self.optional(config)
+        optional = self.optional
         complete = not optional.isdisjoint(paths) if optional else [*classes] != [self.class_of(()).name]
-        return heads or (self.tied_heads(config) if complete else ())
+        return heads or (self.tied_heads if complete else ())
 
-    def tied_heads(self, config: Any) -> tuple[str, ...]:
-        """Finds the heads that consist of an output layer only, which may be the token table."""
-        return tuple(head for head in self.pretrained_heads if {path for path in self.paths(config)
+    @property
+    def tied_heads(self) -> tuple[str, ...]:
+        """The heads that consist of an output layer only, which may be the token table."""
+        return tuple(head for head in self.pretrained_heads if {path for path in self.paths()
                      if path.startswith(HEADS[head].prefix)} == {f"objective/{head}/output"})
 
     # Tensors
 
-    def rows(
-        self, config: Any, prefix: str = "", tasks: Iterable[str] = ()
-    ) -> Iterator[tuple[list[str], Tensor]]:
+    def rows(self, prefix: str = "", tasks: Iterable[str] = ()) -> Iterator[tuple[list[str], Tensor]]:
         """Yields (names, tensor) of the base model, whose names begin with `prefix`, of the heads for pretraining, and
         of the heads for `tasks`."""
         heads = tuple(HEADS[head].prefix for head in self.pretrained_heads)
-        with faults_of(self.described, self.tensors):
-            table = list(rows(self.tensors(config)))
+        with faults_of(self.described, self._source):
+            table = list(rows(self.tensors))
         for names, tensor in table:
             if tensor.paths[0].startswith(("encoder/", POOLER)):
                 yield [prefix + name for name in names], tensor
@@ -140,29 +144,32 @@ class Family:
         for task in tasks:
             yield from rows(self.tasks[task].tensors, f"objective/{task_of(task)}/")
 
-    def paths(self, config: Any, task: str = "") -> set[str]:
+    def paths(self, task: str = "") -> set[str]:
         """Returns our paths that have a name in a pretrained checkpoint, or in a checkpoint for `task`."""
-        return {path for _, tensor in self.rows(config, "", [task] if task else []) for path in tensor.paths
+        return {path for _, tensor in self.rows("", [task] if task else []) for path in tensor.paths
                 if not task or path.startswith(("encoder/", POOLER, f"objective/{task_of(task)}/"))}
 
-    def optional(self, config: Any) -> set[str]:
-        """Returns the paths of the parameters that a checkpoint may lack."""
-        return {path for _, tensor in self.rows(config) if tensor.optional for path in tensor.paths}
+    @property
+    def optional(self) -> set[str]:
+        """The paths of the parameters that a checkpoint may lack."""
+        return {path for _, tensor in self.rows() if tensor.optional for path in tensor.paths}
 
-    def output(self, config: Any) -> str:
-        """Returns the name of the output layer's tensor, which may repeat the token table; "" if there is none."""
-        return next((names[0] for names, tensor in self.rows(config) if tensor.paths[0].endswith("/output")), "")
+    @property
+    def output(self) -> str:
+        """The name of the output layer's tensor, which may repeat the token table; "" if there is none."""
+        return next((names[0] for names, tensor in self.rows() if tensor.paths[0].endswith("/output")), "")
 
-    def output_bias(self, config: Any) -> str:
-        """Returns the name of the output layer's bias, which some files repeat under another name."""
-        return self.output(config).removesuffix("weight") + "bias"
+    @property
+    def output_bias(self) -> str:
+        """The name of the output layer's bias, which some files repeat under another name."""
+        return self.output.removesuffix("weight") + "bias"
 
-    def locations(
-        self, prefix: str, config: Any, shapes: Shapes
-    ) -> Iterator[tuple[TensorLocation, list[str]]]:
+    def locations(self, prefix: str, config: Any, shapes: Shapes) -> Iterator[tuple[TensorLocation, list[str]]]:
         """Yields (location, names of its tensor) of the tensors whose parameters are in `shapes`."""
-        for names, tensor in self.rows(config, prefix, self.tasks):
+        for names, tensor in self.rows(prefix, self.tasks):
             if shapes.keys() >= set(tensor.paths):
+                tensor = tensor._replace(shape=tuple(
+                    getattr(config, size) if isinstance(size, str) else size for size in tensor.shape))
                 for layer in range(shapes[tensor.paths[0]][0]) if "{l}" in names[0] else (None,):
                     yield TensorLocation(tensor, layer), [name.format(l=layer) for name in names]
 
@@ -177,15 +184,15 @@ class Family:
         known = {name: location for location, aliases in self.locations(self.prefix_in(names), config, shapes)
                  for name in aliases}
         if table := next((location for location in known.values() if location.tensor.paths == (TOKEN,)), None):
-            known.setdefault(self.output(config), table)
+            known.setdefault(self.output, table)
         return {name: location for name, location in known.items() if name in names}
 
-    def check_tensors(self, config: Any, specs: Collection[str], task: str = "") -> None:
+    def check_tensors(self, specs: Collection[str], task: str = "") -> None:
         """Raises UserError if `tensors`, or the class of a task, lacks a path in `specs` that it needs, or has a name
         or a path twice."""
-        table, tied = list(self.rows(config, "", [task] if task else [])), self.tied_heads(config)
+        table = list(self.rows("", [task] if task else []))
         needed = ["encoder/", *([f"objective/{task_of(task)}/"] if task else (
-            HEADS[head].prefix for head in self.pretrained_heads if head not in tied))]
+            HEADS[head].prefix for head in self.pretrained_heads if head not in self.tied_heads))]
         names = Counter(name for names, _ in table for name in names)
         paths = Counter(path for _, tensor in table for path in tensor.paths)
         problems = [*(f"lacks {path}" for path in specs if path.startswith(tuple(needed)) and path not in paths),
@@ -206,7 +213,7 @@ class Family:
 
     def network(self, config_json: Mapping[str, Any], path: str, tensors: Mapping | None = None) -> Any:
         """Converts a config.json to our config, with the position offset. Raises UserError as `config_from`."""
-        with faults_of(self.described, self.tensors):
+        with faults_of(self.described, self._source):
             config = self.config_from(config_json, path, tensors)
         if not (offset := self.position_offset(self.pad_id(config_json))):
             return config
@@ -221,7 +228,7 @@ class Family:
             config = replace(config, max_length=config.max_length + offset)
         ends = {"bos_token_id": specials.get("bos", specials.get("cls")),
                 "eos_token_id": specials.get("eos", specials.get("sep"))}
-        with faults_of(self.described, self.tensors):
+        with faults_of(self.described, self._source):
             keys = self.config_to(config)
         return {"model_type": self.model_type, **keys,
                 "pad_token_id": specials.get("pad", self.specials.pad), **(ends if self.specials.writes_ends else {}),

@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
-from lmrep.interop.huggingface.base import Family, Names, Pretraining, Specials
+from lmrep.interop.huggingface.base import Family, Pretraining, Specials
 from lmrep.interop.huggingface.config_json import ConfigTable, Keys, activation, key, only, rate, size
 from lmrep.interop.huggingface.head_classes import HeadClass, encoder_classes
 from lmrep.interop.huggingface.tensors import Tensor, linear, norm, rows
@@ -53,22 +52,18 @@ LAYERS = {
     "encoder.layer.{l}.output.LayerNorm": norm("encoder/layers/mlp_norm"),
 }
 
-
-def tensors(config: Any) -> Names:
-    """Returns the table of names, as `Family.tensors`."""
-    return {
-        **EMBEDDINGS, **LAYERS,
-        "pooler.dense": linear("objective/pair/pooler"),
-        "cls.predictions.transform.dense": linear("objective/masked/transform"),
-        "cls.predictions.transform.LayerNorm": norm("objective/masked/norm"),
-        "cls.predictions.bias": Tensor(("objective/masked/bias",), also=("cls.predictions.decoder.bias",)),
-        "cls.predictions.decoder.weight": "objective/masked/output",
-        "cls.seq_relationship": linear("objective/pair/classifier"),
-    }
-
+TENSORS = {
+    **EMBEDDINGS, **LAYERS,
+    "pooler.dense": linear("objective/pair/pooler"),
+    "cls.predictions.transform.dense": linear("objective/masked/transform"),
+    "cls.predictions.transform.LayerNorm": norm("objective/masked/norm"),
+    "cls.predictions.bias": Tensor(("objective/masked/bias",), also=("cls.predictions.decoder.bias",)),
+    "cls.predictions.decoder.weight": "objective/masked/output",
+    "cls.seq_relationship": linear("objective/pair/classifier"),
+}
 
 FAMILY = Family(
-    name="bert", prefix="bert", config_from=CONFIG.read, config_to=CONFIG.write, tensors=tensors,
+    name="bert", prefix="bert", config_from=CONFIG.read, config_to=CONFIG.write, tensors=TENSORS,
     heads=(HeadClass("BertModel"), HeadClass("BertForMaskedLM", ("masked",)),
            HeadClass("BertForPreTraining", ("masked", "pair")), HeadClass("BertForNextSentencePrediction", ("pair",)),
            *encoder_classes("Bert", ("bert.pooler.dense", "classifier"), ("bert.pooler.dense", "classifier"))),
@@ -82,10 +77,8 @@ def decoder(family: Family, name: str, always: Mapping[str, str] = {}) -> Family
       name: its class with a language model's head.
       always: as `HeadClass.always`.
     """
-    def tensors(config: Any) -> Names:  # the masked-LM head predicts the next token
-        return {name: tensor._replace(paths=tuple(path.replace("/masked/", "/causal/") for path in tensor.paths),
-                                      also=tuple(also)) for (name, *also), tensor in rows(family.tensors(config))}
-
+    tensors = {name: tensor._replace(paths=tuple(path.replace("/masked/", "/causal/") for path in tensor.paths),
+                                     also=tuple(also)) for (name, *also), tensor in rows(family.tensors)}
     return replace(
         family, name=f"{family.name}-decoder", tensors=tensors,
         config_to=family.config_to and (lambda config: {**family.config_to(config), "is_decoder": True}),

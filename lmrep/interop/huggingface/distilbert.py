@@ -4,10 +4,9 @@
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from lmrep.interop.huggingface import bert
-from lmrep.interop.huggingface.base import Family, Names, Pretraining, Specials
+from lmrep.interop.huggingface.base import Family, Pretraining, Specials
 from lmrep.interop.huggingface.config_json import ConfigTable, Keys, activation, key, rate, size
 from lmrep.interop.huggingface.head_classes import SEQUENCE, HeadClass, task_class
 from lmrep.interop.huggingface.tensors import linear, norm
@@ -32,32 +31,28 @@ class ConfigJson(Keys):
 
 CONFIG = ConfigTable(ConfigJson, bert.FIXED | {"token_types": 0, "norm_eps": 1e-12}, {"init": "normal"})
 
-
-def tensors(config: Any) -> Names:
-    """Returns the table of names, as `Family.tensors`."""
-    return {
-        "embeddings.word_embeddings.weight": "encoder/embedding/token",
-        "embeddings.position_embeddings.weight": "encoder/embedding/position",
-        "embeddings.LayerNorm": norm("encoder/embedding_norm"),
-        "transformer.layer.{l}.attention.q_lin": linear("encoder/layers/attention/query"),
-        "transformer.layer.{l}.attention.k_lin": linear("encoder/layers/attention/key"),
-        "transformer.layer.{l}.attention.v_lin": linear("encoder/layers/attention/value"),
-        "transformer.layer.{l}.attention.out_lin": linear("encoder/layers/attention/output"),
-        "transformer.layer.{l}.sa_layer_norm": norm("encoder/layers/attention_norm"),
-        "transformer.layer.{l}.ffn.lin1": linear("encoder/layers/mlp/in"),
-        "transformer.layer.{l}.ffn.lin2": linear("encoder/layers/mlp/out"),
-        "transformer.layer.{l}.output_layer_norm": norm("encoder/layers/mlp_norm"),
-        "vocab_transform": linear("objective/masked/transform"),
-        "vocab_layer_norm": norm("objective/masked/norm"),
-        "vocab_projector.bias": "objective/masked/bias",
-        "vocab_projector.weight": "objective/masked/output",
-    }
-
+TENSORS = {
+    "embeddings.word_embeddings.weight": "encoder/embedding/token",
+    "embeddings.position_embeddings.weight": "encoder/embedding/position",
+    "embeddings.LayerNorm": norm("encoder/embedding_norm"),
+    "transformer.layer.{l}.attention.q_lin": linear("encoder/layers/attention/query"),
+    "transformer.layer.{l}.attention.k_lin": linear("encoder/layers/attention/key"),
+    "transformer.layer.{l}.attention.v_lin": linear("encoder/layers/attention/value"),
+    "transformer.layer.{l}.attention.out_lin": linear("encoder/layers/attention/output"),
+    "transformer.layer.{l}.sa_layer_norm": norm("encoder/layers/attention_norm"),
+    "transformer.layer.{l}.ffn.lin1": linear("encoder/layers/mlp/in"),
+    "transformer.layer.{l}.ffn.lin2": linear("encoder/layers/mlp/out"),
+    "transformer.layer.{l}.output_layer_norm": norm("encoder/layers/mlp_norm"),
+    "vocab_transform": linear("objective/masked/transform"),
+    "vocab_layer_norm": norm("objective/masked/norm"),
+    "vocab_projector.bias": "objective/masked/bias",
+    "vocab_projector.weight": "objective/masked/output",
+}
 
 ON_TEXT = {"dropout_keys": ["seq_classif_dropout"], "form": Head(activation="relu", dropout=0.2)}
 
 FAMILY = Family(
-    name="distilbert", prefix="distilbert", config_from=CONFIG.read, config_to=CONFIG.write, tensors=tensors,
+    name="distilbert", prefix="distilbert", config_from=CONFIG.read, config_to=CONFIG.write, tensors=TENSORS,
     heads=(
         HeadClass("DistilBertModel"), HeadClass("DistilBertForMaskedLM", ("masked",)),
         task_class("DistilBertForSequenceClassification", SEQUENCE, "pre_classifier", "classifier", **ON_TEXT),

@@ -6,7 +6,7 @@ from typing import Any
 
 from lmrep.core.params import flatten, unflatten
 from lmrep.interop.huggingface import bert
-from lmrep.interop.huggingface.base import Family, Names, Pretraining, Specials
+from lmrep.interop.huggingface.base import Family, Pretraining, Specials
 from lmrep.interop.huggingface.config_json import ConfigTable, size
 from lmrep.interop.huggingface.head_classes import HeadClass, encoder_classes
 from lmrep.interop.huggingface.tensors import Params, linear, norm
@@ -29,20 +29,17 @@ class ConfigJson(bert.ConfigJson):
 
 CONFIG = ConfigTable(ConfigJson, bert.FIXED, {"init": "truncated_normal", "project_init": "glorot"})
 
-
-def tensors(config: Any) -> Names:
-    """Returns the table of names, as `Family.tensors`."""
-    return {
-        **bert.EMBEDDINGS,
-        "embeddings_project": linear("encoder/project"),
-        **bert.LAYERS,
-        "generator_predictions.dense": linear("objective/masked/transform"),
-        "generator_predictions.LayerNorm": norm("objective/masked/norm"),
-        "generator_lm_head.bias": "objective/masked/bias",
-        "generator_lm_head.weight": "objective/masked/output",
-        "discriminator_predictions.dense": linear("objective/discriminator/transform"),
-        "discriminator_predictions.dense_prediction": linear("objective/discriminator/out"),
-    }
+TENSORS = {
+    **bert.EMBEDDINGS,
+    "embeddings_project": linear("encoder/project"),
+    **bert.LAYERS,
+    "generator_predictions.dense": linear("objective/masked/transform"),
+    "generator_predictions.LayerNorm": norm("objective/masked/norm"),
+    "generator_lm_head.bias": "objective/masked/bias",
+    "generator_lm_head.weight": "objective/masked/output",
+    "discriminator_predictions.dense": linear("objective/discriminator/transform"),
+    "discriminator_predictions.dense_prediction": linear("objective/discriminator/out"),
+}
 
 
 def networks(config: transformer.Config, params: Params, objective: Any) -> dict[str, Callable]:
@@ -59,7 +56,7 @@ def networks(config: transformer.Config, params: Params, objective: Any) -> dict
 
 
 FAMILY = Family(
-    name="electra", prefix="electra", config_from=CONFIG.read, config_to=CONFIG.write, tensors=tensors,
+    name="electra", prefix="electra", config_from=CONFIG.read, config_to=CONFIG.write, tensors=TENSORS,
     heads=(HeadClass("ElectraModel"), HeadClass("ElectraForMaskedLM", ("masked",), always=bert.GELU),
            HeadClass("ElectraForPreTraining", ("discriminator",)),
            *encoder_classes("Electra", ("classifier.dense", "classifier.out_proj"),

@@ -3,9 +3,8 @@ query, key and value."""
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
-from lmrep.interop.huggingface.base import Family, Names, Pretraining, Specials
+from lmrep.interop.huggingface.base import Family, Pretraining, Specials
 from lmrep.interop.huggingface.config_json import ConfigTable, Keys, activation, key, rate, size
 from lmrep.interop.huggingface.head_classes import SEQUENCE, HeadClass, task_class
 from lmrep.interop.huggingface.tensors import linear, norm
@@ -54,15 +53,11 @@ LAYERS = {
 # Heads of tasks read the vector of the last token, and have no dense layer.
 HEAD = Head(context="left", dropout=0.0, end_of_text=False)
 
-
-def tensors(config: Any) -> Names:
-    """Returns the table of names, as `Family.tensors`."""
-    return {"tokens_embed.weight": "encoder/embedding/token", "positions_embed.weight": "encoder/embedding/position",
-            **LAYERS, "lm_head.weight": "objective/causal/output"}
-
+TENSORS = {"tokens_embed.weight": "encoder/embedding/token", "positions_embed.weight": "encoder/embedding/position",
+           **LAYERS, "lm_head.weight": "objective/causal/output"}
 
 FAMILY = Family(
-    name="openai-gpt", prefix="transformer", config_from=CONFIG.read, config_to=CONFIG.write, tensors=tensors,
+    name="openai-gpt", prefix="transformer", config_from=CONFIG.read, config_to=CONFIG.write, tensors=TENSORS,
     heads=(HeadClass("OpenAIGPTLMHeadModel", ("causal",)), HeadClass("OpenAIGPTModel"),
            HeadClass("OpenAIGPTDoubleHeadsModel", ("causal",)),  # read without its other head
            task_class("OpenAIGPTForSequenceClassification", SEQUENCE, "score", form=replace(HEAD, bias=False))),

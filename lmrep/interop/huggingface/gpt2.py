@@ -1,10 +1,8 @@
 """GPT-2 (Radford et al., 2019): GPT with layer norm before each block and after the last layer."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from lmrep.interop.huggingface import gpt
-from lmrep.interop.huggingface.base import Names
 from lmrep.interop.huggingface.config_json import ConfigTable, activation, key, only, size
 from lmrep.interop.huggingface.head_classes import SEQUENCE, HeadClass, task_class
 from lmrep.interop.huggingface.tensors import norm
@@ -25,14 +23,12 @@ CONFIG = ConfigTable(ConfigJson, gpt.FIXED | {"norm": "pre"},
                      {"init": "normal", "position_stddev": 0.01, "residual_init": "scaled"})
 
 
-def tensors(config: Any) -> Names:
-    """Returns the table of names, as `Family.tensors`."""
-    return {"wte.weight": "encoder/embedding/token", "wpe.weight": "encoder/embedding/position", **gpt.LAYERS,
-            "ln_f": norm("encoder/final_norm"), "lm_head.weight": "objective/causal/output"}
+TENSORS = {"wte.weight": "encoder/embedding/token", "wpe.weight": "encoder/embedding/position", **gpt.LAYERS,
+           "ln_f": norm("encoder/final_norm"), "lm_head.weight": "objective/causal/output"}
 
 
 FAMILY = replace(
-    gpt.FAMILY, name="gpt2", config_from=CONFIG.read, config_to=CONFIG.write, tensors=tensors,
+    gpt.FAMILY, name="gpt2", config_from=CONFIG.read, config_to=CONFIG.write, tensors=TENSORS,
     heads=(HeadClass("GPT2LMHeadModel", ("causal",)), HeadClass("GPT2Model"),
            HeadClass("GPT2DoubleHeadsModel", ("causal",)),  # read without its other head
            task_class("GPT2ForSequenceClassification", SEQUENCE, "score", form=replace(gpt.HEAD, bias=False)),

@@ -65,17 +65,17 @@ def read(directory: Path) -> Published:
     tensors, metadata = _tensors(directory)
     checkpoint = describe(directory, tensors)
     config_json, family, config, task = (checkpoint.config_json, checkpoint.family, checkpoint.config, checkpoint.task)
-    path, output = directory / CONFIG, family.output(config)
+    path, output = directory / CONFIG, family.output
     if config.tied is False and output not in tensors:  # a class without an output layer
         config = dataclasses.replace(config, tied=True)
     params, extra = assign(tensors, family, config, directory, task)
-    head_class = family.class_of(family.heads_of(config, params))
+    head_class = family.class_of(family.heads_of(params))
     for key, activation in head_class.always.items():
         if config.activation != activation and any(path in params for path in TRANSFORMS):
             raise UserError(f"{path} has {key} {config_json[key]!r}, and the head of {head_class.name} always uses "
                             f"{activation}; our heads use the network's activation. Save the checkpoint without its "
                             f"head: {family.class_of(()).name}")
-    heads = family.heads_of(config, params, config_json.get("architectures") or ())
+    heads = family.heads_of(params, config_json.get("architectures") or ())
     predicts_tokens = any(name in HEADS and HEADS[name].objective for name in heads)
     if config_json.get("tie_word_embeddings") is False and predicts_tokens and output not in tensors:
         raise UserError(f"{path} has tie_word_embeddings false, but there is no {output}, the output layer. If the "
@@ -218,10 +218,10 @@ def assign(
     if config.layers > len(tensors):
         raise UserError(f"{directory / CONFIG} has {config.layers:,} layers, and there are {len(tensors)} tensors")
     shapes = {path: spec.shape for path, spec in specs(config, task).items()}
-    family.check_tensors(config, shapes, task.name if task else "")
+    family.check_tensors(shapes, task.name if task else "")
     locations = family.locate(tensors, config, shapes)
     _check_complete(locations, family, tensors, config, shapes, directory, task)
-    bias = family.output_bias(config)
+    bias = family.output_bias
     names: dict[TensorLocation, str] = {}
     unused: set[str] = set()
     for name, location in locations.items():
@@ -253,10 +253,10 @@ def _check_complete(
     """Raises UserError if the network, or a head that is present, lacks a tensor."""
     present = set(locations.values())
     paths = {path for location in present for path in location.tensor.paths}
-    heads = (task.task,) if task else family.heads_of(config, paths)
+    heads = (task.task,) if task else family.heads_of(paths)
     needed = ("encoder/", *(f"objective/{head}/" for head in heads),
               *([POOLER] if any(path.startswith(POOLER) for path in paths) else []))
-    complete = task or not paths.isdisjoint(family.optional(config))
+    complete = task or not paths.isdisjoint(family.optional)
     missing = [names[0] for location, names in family.locations(family.prefix_in(tensors), config, shapes)
                if location not in present and location.tensor.paths[0].startswith(needed)
                and (complete or not location.tensor.optional)]

@@ -5,10 +5,9 @@ are RoBERTa's network, and their files differ in the names of classes.
 """
 
 from dataclasses import replace
-from typing import Any
 
 from lmrep.interop.huggingface import bert
-from lmrep.interop.huggingface.base import Family, Names, Pretraining, Specials
+from lmrep.interop.huggingface.base import Family, Pretraining, Specials
 from lmrep.interop.huggingface.config_json import ConfigTable
 from lmrep.interop.huggingface.head_classes import HeadClass, encoder_classes
 from lmrep.interop.huggingface.tensors import Tensor, linear, norm
@@ -25,10 +24,7 @@ HEAD_TENSORS = {
     "lm_head.decoder.weight": "objective/masked/output",
 }
 
-
-def tensors(config: Any) -> Names:
-    """Returns the table of names, as `Family.tensors`."""
-    return {**bert.EMBEDDINGS, **bert.LAYERS, **HEAD_TENSORS}
+TENSORS = {**bert.EMBEDDINGS, **bert.LAYERS, **HEAD_TENSORS}
 
 
 def classes(start: str, prefix: str) -> tuple[HeadClass, ...]:
@@ -41,7 +37,7 @@ def classes(start: str, prefix: str) -> tuple[HeadClass, ...]:
 
 
 FAMILY = Family(
-    name="roberta", prefix="roberta", config_from=CONFIG.read, config_to=CONFIG.write, tensors=tensors,
+    name="roberta", prefix="roberta", config_from=CONFIG.read, config_to=CONFIG.write, tensors=TENSORS,
     heads=classes("Roberta", "roberta"), specials=Specials(pad=1, shifts_positions=True),
     pretraining=Pretraining(
         fields={"count": "floor", "mask_specials": True, "random_specials": False}, optimizer="roberta",

@@ -2,10 +2,8 @@
 embeddings, before each block, and after the last layer."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from lmrep.interop.huggingface import bert, roberta
-from lmrep.interop.huggingface.base import Names
 from lmrep.interop.huggingface.config_json import ConfigTable, size
 from lmrep.interop.huggingface.tensors import norm
 
@@ -22,18 +20,14 @@ RENAMED = {"encoder.layer.{l}.attention.output.LayerNorm": "encoder.layer.{l}.at
            "encoder.layer.{l}.output.LayerNorm": "encoder.layer.{l}.intermediate.LayerNorm"}
 CONFIG = ConfigTable(ConfigJson, bert.FIXED | {"norm": "pre"}, roberta.CONFIG.initial)
 
-
-def tensors(config: Any) -> Names:
-    """Returns the table of names, as `Family.tensors`."""
-    return {
-        **bert.EMBEDDINGS,
-        **{RENAMED.get(name, name): module for name, module in bert.LAYERS.items()},
-        "LayerNorm": norm("encoder/final_norm"),
-        **roberta.HEAD_TENSORS,
-    }
-
+TENSORS = {
+    **bert.EMBEDDINGS,
+    **{RENAMED.get(name, name): module for name, module in bert.LAYERS.items()},
+    "LayerNorm": norm("encoder/final_norm"),
+    **roberta.HEAD_TENSORS,
+}
 
 FAMILY = replace(
     roberta.FAMILY, name="roberta-prelayernorm", prefix="roberta_prelayernorm", config_from=CONFIG.read,
-    config_to=CONFIG.write, tensors=tensors, heads=roberta.classes("RobertaPreLayerNorm", "roberta_prelayernorm"))
+    config_to=CONFIG.write, tensors=TENSORS, heads=roberta.classes("RobertaPreLayerNorm", "roberta_prelayernorm"))
 DECODER = bert.decoder(FAMILY, "RobertaPreLayerNormForCausalLM", bert.GELU)

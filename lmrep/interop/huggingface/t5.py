@@ -123,16 +123,13 @@ def stack(name: str, *blocks: tuple[str, str]) -> Names:
     return names
 
 
-def tensors(config: Any) -> Names:
-    """Returns the table of names, as `Family.tensors`."""
-    attention, mlp = ("attention", "SelfAttention"), ("mlp", "DenseReluDense")
-    return {
-        TABLES[0]: Tensor(("encoder/embedding/token",), also=TABLES[1:]),
-        **stack("encoder", attention, mlp),
-        **stack("decoder", attention, ("cross_attention", "EncDecAttention"), mlp),
-        OUTPUT: "objective/span_corruption/output",
-    }
-
+ATTENTION, MLP = ("attention", "SelfAttention"), ("mlp", "DenseReluDense")
+TENSORS = {
+    TABLES[0]: Tensor(("encoder/embedding/token",), also=TABLES[1:]),
+    **stack("encoder", ATTENTION, MLP),
+    **stack("decoder", ATTENTION, ("cross_attention", "EncDecAttention"), MLP),
+    OUTPUT: "objective/span_corruption/output",
+}
 
 SAME_TEXT = {"network": {"stacks": encoder_decoder_layers.SAME_TEXT},
              "requires": {"decoder_start_token_id": encoder_decoder_layers.START}}
@@ -154,7 +151,7 @@ def classes(start: str) -> tuple[HeadClass, ...]:
 
 
 FAMILY = Family(
-    name="t5", prefix="transformer", config_from=config_from, config_to=config_to, tensors=tensors,
+    name="t5", prefix="transformer", config_from=config_from, config_to=config_to, tensors=TENSORS,
     heads=classes("T5"),
     pretraining=Pretraining(
         objective="span_corruption", optimizer="adafactor", preset="t5",

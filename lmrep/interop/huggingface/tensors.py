@@ -25,7 +25,7 @@ class Tensor(NamedTuple):
 
     paths: tuple[str, ...]  # of our parameters; several are concatenated along the last axis of the tensor
     transposed: bool = False  # whether its axes are in reverse order
-    shape: tuple[int, ...] = ()  # its shape, if it splits axes of ours
+    shape: tuple[int | str, ...] = ()  # its shape, if it splits axes of ours; a name is that field of our config
     also: tuple[str, ...] = ()  # other names in published files; the name in the table is written
     optional: bool = False  # whether a checkpoint may lack it, together with all other optional tensors
 

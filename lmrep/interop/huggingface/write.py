@@ -74,8 +74,8 @@ def from_network(
     """
     family = choose_family(config, params, specials.get("pad"), objective, task)
     all_specs = specs(config, task)
-    family.check_tensors(config, all_specs, task.name if task else "")
-    known = family.paths(config, task.name if task else "")
+    family.check_tensors(all_specs, task.name if task else "")
+    known = family.paths(task.name if task else "")
     lacking = {path for path in known - params.keys() if path.startswith("objective/") and path in all_specs
                and not path.startswith(POOLER)}
     partial = {path.split("/")[1] for path in (*params, *lacking) if path.startswith("objective/")
@@ -90,10 +90,10 @@ def from_network(
         remarks.append("added: one token type with a vector of zeros, since the published network always adds one")
         config = dataclasses.replace(config, token_types=1)
         params[TOKEN_TYPE] = np.zeros((1, config.table_width), np.float32)
-    heads = tuple(name for name in family.heads_of(config, params)
+    heads = tuple(name for name in family.heads_of(params)
                   if task or (name not in partial and (published_heads is None or name in published_heads)))
     dropped = tuple(f"objective/{name}/" for name in HEADS if not task and name not in (*heads, "pair"))
-    optional = set() if heads else family.optional(config)
+    optional = set() if heads else family.optional
     without = [path for path in params if path.startswith(dropped) or path in optional]
     remarks += [f"left out with the head: {path}" for path in without]
     params = {path: value for path, value in params.items() if path not in without}
@@ -107,7 +107,7 @@ def from_network(
             config_json["pad_token_id"], more = _padding(task, head_class.name, specials)
             remarks += more
     prefix = f"{family.prefix}." if family.prefix and heads and head_class.prefixed else ""
-    bias, shapes = family.output_bias(config), {path: value.shape for path, value in params.items()}
+    bias, shapes = family.output_bias, {path: value.shape for path, value in params.items()}
     dtypes = {name: "F32" for _, names in family.locations(prefix, config, shapes)
               for name in (names if config.tied is False and bias in names else names[:1])}
     return Published(family, config_json, config, params, dtypes, {}, {"format": "pt"}, task, heads), remarks
@@ -174,7 +174,7 @@ def choose_family(
         raise UserError(f"no published family can hold this {what}. What does not fit each: {reasons}")
 
     def rank(family: Family) -> tuple:
-        paths = family.paths(config)
+        paths = family.paths()
         return (family.pretraining.objective == objective,
                 family.specials.shifts_positions and family.position_offset(pad) == config.position_offset,
                 len(params.keys() & paths), TOKEN_TYPE not in paths or config.token_types > 0)

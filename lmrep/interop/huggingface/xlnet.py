@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from lmrep.core.errors import UserError
-from lmrep.interop.huggingface.base import Family, Names, Pretraining, Specials
+from lmrep.interop.huggingface.base import Family, Pretraining, Specials
 from lmrep.interop.huggingface.config_json import MAX_SIZE, ConfigTable, Keys, activation, key, only, rate, size
 from lmrep.interop.huggingface.head_classes import SEQUENCE, HeadClass, task_class
 from lmrep.interop.huggingface.tensors import Tensor, linear, norm
@@ -63,29 +63,26 @@ def config_to(c: transformer_xl.Config) -> dict[str, Any]:
         "attn_type": "bi", "d_head": c.head_width, "untie_r": True}
 
 
-def tensors(c: transformer_xl.Config) -> Names:
-    """Returns the table of names, as `Family.tensors`."""
-    kernel = partial(Tensor, shape=(c.width, c.heads, c.head_width))
-    return {
-        "word_embedding.weight": "encoder/embedding/token",
-        "mask_emb": Tensor(("encoder/query",), shape=(1, 1, c.width)),
-        "layer.{l}.rel_attn.q": kernel(("encoder/layers/attention/query/kernel",)),
-        "layer.{l}.rel_attn.k": kernel(("encoder/layers/attention/key/kernel",)),
-        "layer.{l}.rel_attn.v": kernel(("encoder/layers/attention/value/kernel",)),
-        "layer.{l}.rel_attn.r": kernel(("encoder/layers/attention/position/kernel",)),
-        "layer.{l}.rel_attn.o": kernel(("encoder/layers/attention/output/kernel",), transposed=True),
-        "layer.{l}.rel_attn.r_w_bias": "encoder/layers/attention/content_bias",
-        "layer.{l}.rel_attn.r_r_bias": "encoder/layers/attention/position_bias",
-        "layer.{l}.rel_attn.r_s_bias": "encoder/layers/attention/segment_bias",
-        "layer.{l}.rel_attn.seg_embed": "encoder/layers/attention/segment",
-        "layer.{l}.rel_attn.layer_norm": norm("encoder/layers/attention_norm"),
-        "layer.{l}.ff.layer_1": linear("encoder/layers/mlp/in"),
-        "layer.{l}.ff.layer_2": linear("encoder/layers/mlp/out"),
-        "layer.{l}.ff.layer_norm": norm("encoder/layers/mlp_norm"),
-        "lm_loss.bias": "objective/permutation/bias",
-        "lm_loss.weight": "objective/permutation/output",
-    }
-
+kernel = partial(Tensor, shape=("width", "heads", "head_width"))
+TENSORS = {
+    "word_embedding.weight": "encoder/embedding/token",
+    "mask_emb": Tensor(("encoder/query",), shape=(1, 1, "width")),
+    "layer.{l}.rel_attn.q": kernel(("encoder/layers/attention/query/kernel",)),
+    "layer.{l}.rel_attn.k": kernel(("encoder/layers/attention/key/kernel",)),
+    "layer.{l}.rel_attn.v": kernel(("encoder/layers/attention/value/kernel",)),
+    "layer.{l}.rel_attn.r": kernel(("encoder/layers/attention/position/kernel",)),
+    "layer.{l}.rel_attn.o": kernel(("encoder/layers/attention/output/kernel",), transposed=True),
+    "layer.{l}.rel_attn.r_w_bias": "encoder/layers/attention/content_bias",
+    "layer.{l}.rel_attn.r_r_bias": "encoder/layers/attention/position_bias",
+    "layer.{l}.rel_attn.r_s_bias": "encoder/layers/attention/segment_bias",
+    "layer.{l}.rel_attn.seg_embed": "encoder/layers/attention/segment",
+    "layer.{l}.rel_attn.layer_norm": norm("encoder/layers/attention_norm"),
+    "layer.{l}.ff.layer_1": linear("encoder/layers/mlp/in"),
+    "layer.{l}.ff.layer_2": linear("encoder/layers/mlp/out"),
+    "layer.{l}.ff.layer_norm": norm("encoder/layers/mlp_norm"),
+    "lm_loss.bias": "objective/permutation/bias",
+    "lm_loss.weight": "objective/permutation/output",
+}
 
 # Heads on a text read its last position, so that padding precedes the tokens.
 SUMMARY = {"dropout_keys": ["summary_last_dropout"], "requires": {
@@ -101,7 +98,7 @@ CONDITIONED_ENDS = {
 }
 
 FAMILY = Family(
-    name="xlnet", prefix="transformer", config_from=config_from, config_to=config_to, tensors=tensors,
+    name="xlnet", prefix="transformer", config_from=config_from, config_to=config_to, tensors=TENSORS,
     heads=(
         HeadClass("XLNetModel"), HeadClass("XLNetLMHeadModel", ("permutation",)),
         task_class("XLNetForSequenceClassification", SEQUENCE, "sequence_summary.summary", "logits_proj", **SUMMARY),
